@@ -1,0 +1,173 @@
+//! The host calls: one trait on the host's side, one import table on the guest's.
+//!
+//! Wasm imports (module `reprise1`), at most four integer parameters each. `slice` is an `i64` that packs
+//! `pointer | length << 32`; `out` packs `pointer | capacity << 32`.
+//!
+//! | import | signature | returns |
+//! | --- | --- | --- |
+//! | `args_read` | `(pointer i32)` | nothing; copies the whole argument bytes (their length is the entry's parameter) |
+//! | `result_write` | `(slice i64)` | nothing; replaces the result so far |
+//! | `get` | `(target i32, key slice i64, out i64) -> i64` | `handle << 32 \| row bytes`, or `-1` not found. A row longer than the capacity is not copied: call `row_read` |
+//! | `multi_get` | `(target i32, keys slice i64, count i32, out i64) -> i64` | bytes written; `keys` is `count` times `[len u32][key]`; the output is `count` times `[handle u32][len u32][row]`, `handle` `0xffff_ffff` where not found; `-needed` when the buffer is too small and nothing was written |
+//! | `row_read` | `(handle i32, out i64) -> i32` | row bytes; copies only when they fit |
+//! | `insert` | `(table i32, row slice i64) -> i64` | handle, or `-2 - index` for a duplicate key in that index |
+//! | `update` | `(handle i32, row slice i64) -> i64` | `0`, or `-2 - index` for a duplicate key |
+//! | `delete` | `(handle i32)` | nothing |
+//! | `add` | `(handle i32, column i32, delta i64) -> i64` | the new value (of an integer column that no key or index holds, not null); wraps never: overflow is a fault |
+//! | `scan` | `(request pointer i32, out i64) -> i64` | `cursor << 32 \| bytes`; cursor 0 when the range is exhausted; the output is a run of `[handle u32][len u32][row]` |
+//! | `scan_next` | `(cursor i32, out i64) -> i64` | as `scan` |
+//! | `count` | `(request pointer i32) -> i64` | the number of rows in the range (limit applies) |
+//! | `savepoint` | `() -> i32` | a savepoint |
+//! | `rollback_to` | `(savepoint i32)` | nothing; the savepoint stays usable |
+//! | `now` | `() -> i64` | the transaction's time, microseconds since 1970 |
+//! | `random` | `() -> i64` | 64 random bits from the transaction's stream |
+//! | `txn_id` | `() -> i64` | |
+//! | `log` | `(level i32, text slice i64)` | nothing |
+//! | `abort` | `(code slice i64, message slice i64)` | nothing; the guest then returns 1 from the entry |
+//!
+//! The scan request in guest memory is 32 bytes of little-endian `u32`: target, flags, limit (0 = none), lower pointer,
+//! lower length, upper pointer, upper length, 0.
+//!
+//! A mistake of the guest (forged handle, malformed row, write in a read-only procedure, write to a replicated table
+//! from one partition, a limit) is not a return code: the host ends the transaction with a fault.
+
+use alloc::string::String;
+
+/// A row as a transaction knows it: its position in the transaction's own list of rows seen, from 0.
+/// Never a storage address: replay must hand out the same numbers.
+pub type RowHandle = u32;
+
+/// Row handle that stands for "no row" in `multi_get`'s output.
+pub const HANDLE_NONE: RowHandle = u32::MAX;
+
+/// A table's index: table position in the module in the high half, index (0 = primary key) in the low half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub table: u16,
+    pub index: u16,
+}
+
+impl Target {
+    pub const fn pack(self) -> u32 {
+        (self.table as u32) << 16 | self.index as u32
+    }
+    pub const fn unpack(bits: u32) -> Self {
+        Self {
+            table: (bits >> 16) as u16,
+            index: bits as u16,
+        }
+    }
+}
+
+/// Flags of a [`ScanRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ScanFlags(pub u32);
+
+impl ScanFlags {
+    pub const LOWER_EXCLUSIVE: u32 = 1;
+    pub const UPPER_EXCLUSIVE: u32 = 2;
+    pub const REVERSE: u32 = 4;
+    const KNOWN: u32 = 7;
+
+    pub const fn has(self, bit: u32) -> bool {
+        self.0 & bit != 0
+    }
+    pub const fn is_known(self) -> bool {
+        self.0 & !Self::KNOWN == 0
+    }
+}
+
+/// A range of an ordered index. A bound is compared with the first `bound.len()` bytes of each encoded key, so a bound
+/// made of the leading columns alone takes in (or leaves out) every key that starts with it, and an empty inclusive
+/// bound is no bound.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanRequest<'a> {
+    pub target: Target,
+    pub flags: ScanFlags,
+    /// Rows at most; 0 = no limit.
+    pub limit: u32,
+    pub lower: &'a [u8],
+    pub upper: &'a [u8],
+}
+
+/// What a scan call filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanBatch {
+    /// 0 when the range (or the limit) is exhausted, else to be passed to `scan_next`.
+    pub cursor: u32,
+    pub rows: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    Debug = 0,
+    Info = 1,
+    Warn = 2,
+    Error = 3,
+}
+
+impl LogLevel {
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        match bits {
+            0 => Some(Self::Debug),
+            1 => Some(Self::Info),
+            2 => Some(Self::Warn),
+            3 => Some(Self::Error),
+            _ => None,
+        }
+    }
+}
+
+/// Why a host call did not do its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpError {
+    /// The guest may handle it: the key exists in this index of the table.
+    DuplicateKey { index: u16 },
+    /// A limit of the transaction was reached; the host ends it. `limit` is its name, as in `docs/FORMAT.md`.
+    Limit { limit: &'static str, max: u64 },
+    /// A mistake in the guest; the host ends the transaction.
+    Guest(String),
+}
+
+/// A transaction as a procedure sees it. `txn` implements it over storage; `host` (wasm) and the SDK's native mode call it.
+/// After an error other than `DuplicateKey` the caller must end the transaction without another call.
+pub trait HostOps {
+    /// The encoded arguments of this call (`value` module).
+    fn args(&self) -> &[u8];
+    /// Replaces the encoded result.
+    fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError>;
+
+    /// Finds one row by the whole key of a unique index (by a non-unique one: the first row with that key).
+    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError>;
+    /// The row behind a handle, as it is now.
+    fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError>;
+    fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError>;
+    fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError>;
+    fn delete(&mut self, handle: RowHandle) -> Result<(), OpError>;
+    fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;
+
+    /// Visits rows in index order until the range ends or `visit` returns false; the row for which it did is visited
+    /// again by `scan_next`. A visitor takes at least one row unless its buffer is too small for it.
+    fn scan(
+        &mut self,
+        request: &ScanRequest<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError>;
+    fn scan_next(
+        &mut self,
+        cursor: u32,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError>;
+    /// Counts the rows of a range.
+    fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError>;
+
+    fn savepoint(&mut self) -> Result<u32, OpError>;
+    fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError>;
+
+    fn now_us(&self) -> i64;
+    fn txn_id(&self) -> u64;
+    fn random_u64(&mut self) -> u64;
+    fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError>;
+    /// Notes the abort; the procedure must return right after it.
+    fn abort(&mut self, code: &str, message: &str);
+}

@@ -1,0 +1,38 @@
+//! The contract between a guest module and its host: types, layouts, keys, values, calls, error codes.
+//! Owns: every byte that crosses the sandbox wall (rows, keys, arguments, results) and the import table.
+//! Does not: run anything, store anything, depend on anything; `no_std` so that guests compile it too.
+//! Invariants: all integers are little-endian except in keys; every encoding has exactly one valid form.
+//! Called by: `sdk/procedure` (guest side), `host`, `storage`, `txn`, `router` (host side).
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod calls;
+pub mod key;
+pub mod random;
+pub mod row;
+pub mod schema;
+pub mod types;
+pub mod value;
+
+pub use calls::{
+    HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target,
+};
+pub use row::{Field, RowError, RowLayout};
+pub use schema::{
+    ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,
+    ProcedureSchema, TableSchema,
+};
+pub use types::{ScalarType, StructField, Type};
+
+/// Version of this contract. A module names it in its description; the host refuses any other.
+pub const ABI_VERSION: u32 = 1;
+/// Wasm import module under which all host calls live.
+pub const IMPORT_MODULE: &str = "reprise1";
+/// Custom section that may hold the module's description as JSON.
+pub const DESCRIBE_SECTION: &str = "reprise.describe";
+/// Export that returns `(length << 32) | pointer` of the description, for modules without the section.
+pub const DESCRIBE_EXPORT: &str = "reprise_describe";
+/// A procedure NAME is exported as `reprise_call_NAME: (args_bytes: i32) -> i32`.
+pub const CALL_EXPORT_PREFIX: &str = "reprise_call_";

@@ -1,0 +1,373 @@
+//! The row: null bitmap, fixed slots, variable data. One valid form per value, checked before a row is stored.
+//!
+//! `[ceil(nullable / 8) bytes: bit i set = the i-th nullable column is null]` `[a slot per column, in order]` `[data]`.
+//! The slot of a `Text` or `Bytes` column is the end of its data, a `u32` counted from the start of the data area; it
+//! begins where the previous variable column ends. A null column's slot is zero, or the previous end.
+
+use alloc::vec::Vec;
+
+use crate::{
+    key,
+    schema::{ColumnSchema, TableSchema},
+    types::ScalarType,
+};
+
+/// Longest row, in bytes.
+pub const ROW_BYTES_MAX: usize = 1 << 20;
+/// Columns at most in one table.
+pub const COLUMNS_MAX: usize = 256;
+
+/// A column's place in the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColumnSlot {
+    pub ty: ScalarType,
+    /// Byte offset of the slot in the row.
+    pub offset: u32,
+    /// Bit in the null bitmap, or `NOT_NULL`.
+    pub null_bit: u16,
+    /// Offset of the previous variable column's slot, or `NO_PREVIOUS`. For variable columns only.
+    pub previous: u32,
+}
+
+const NOT_NULL: u16 = u16::MAX;
+const NO_PREVIOUS: u32 = u32::MAX;
+
+/// The places of a table's columns, computed once per schema version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowLayout {
+    pub columns: Vec<ColumnSlot>,
+    nullable_count: u16,
+    bitmap_bytes: u32,
+    /// Where the data area begins: also the size of a row without variable data.
+    data_offset: u32,
+    /// Offset of the last variable column's slot, or `NO_PREVIOUS`.
+    last_variable: u32,
+}
+
+/// Why bytes are not a row of this layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowError {
+    Length { expected: usize, found: usize },
+    NullBitmap,
+    NullSlot { column: u16 },
+    Bool { column: u16 },
+    Offset { column: u16 },
+    Utf8 { column: u16 },
+}
+
+impl core::fmt::Display for RowError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Length { expected, found } => {
+                write!(f, "row of {found} bytes where {expected} are expected")
+            }
+            Self::NullBitmap => write!(f, "row with unused bits set in its null bitmap"),
+            Self::NullSlot { column } => write!(f, "row whose null column {column} is not zero"),
+            Self::Bool { column } => write!(f, "row whose bool column {column} is neither 0 nor 1"),
+            Self::Offset { column } => write!(f, "row whose column {column} ends out of order"),
+            Self::Utf8 { column } => write!(f, "row whose text column {column} is not UTF-8"),
+        }
+    }
+}
+
+/// One column's value, borrowed from a row. Integers are widened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Field<'a> {
+    Null,
+    Bool(bool),
+    /// `I8` to `I64` and `Timestamp`.
+    Int(i64),
+    /// `U8` to `U64`.
+    Uint(u64),
+    F64(f64),
+    Decimal(i128),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+    Uuid([u8; 16]),
+}
+
+impl RowLayout {
+    pub fn new(columns: &[ColumnSchema]) -> Self {
+        Self::from_types(columns.iter().map(|c| (c.ty, c.nullable)))
+    }
+
+    pub fn of_table(table: &TableSchema) -> Self {
+        Self::new(&table.columns)
+    }
+
+    pub fn from_types(columns: impl Iterator<Item = (ScalarType, bool)> + Clone) -> Self {
+        let nullable_count = columns.clone().filter(|(_, nullable)| *nullable).count();
+        let bitmap_bytes = nullable_count.div_ceil(8) as u32;
+        let (mut offset, mut null_bit, mut previous) = (bitmap_bytes, 0, NO_PREVIOUS);
+        let mut slots = Vec::new();
+        for (ty, nullable) in columns {
+            slots.push(ColumnSlot {
+                ty,
+                offset,
+                null_bit: if nullable { null_bit } else { NOT_NULL },
+                previous,
+            });
+            null_bit += nullable as u16;
+            if ty.is_variable() {
+                previous = offset;
+            }
+            offset += ty.slot_bytes() as u32;
+        }
+        Self {
+            columns: slots,
+            nullable_count: nullable_count as u16,
+            bitmap_bytes,
+            data_offset: offset,
+            last_variable: previous,
+        }
+    }
+
+    /// Size in bytes of the part before the variable data.
+    #[inline]
+    pub fn fixed_bytes(&self) -> usize {
+        self.data_offset as usize
+    }
+
+    /// True when every row has exactly `fixed_bytes` bytes.
+    pub fn is_fixed(&self) -> bool {
+        self.last_variable == NO_PREVIOUS
+    }
+
+    /// Checks that `row` is a row of this layout in its one valid form.
+    pub fn validate(&self, row: &[u8]) -> Result<(), RowError> {
+        let fixed = self.fixed_bytes();
+        let too_short = RowError::Length {
+            expected: fixed,
+            found: row.len(),
+        };
+        if row.len() < fixed {
+            return Err(too_short);
+        }
+        let data_bytes = match self.last_variable {
+            NO_PREVIOUS => 0,
+            slot => read_u32(row, slot) as usize,
+        };
+        if row.len() != fixed + data_bytes {
+            return Err(RowError::Length {
+                expected: fixed + data_bytes,
+                found: row.len(),
+            });
+        }
+        self.validate_bitmap(row)?;
+        for (index, slot) in self.columns.iter().enumerate() {
+            self.validate_column(row, index as u16, slot)?;
+        }
+        Ok(())
+    }
+
+    fn validate_bitmap(&self, row: &[u8]) -> Result<(), RowError> {
+        let used_in_last = self.nullable_count % 8;
+        if used_in_last != 0 && row[self.bitmap_bytes as usize - 1] >> used_in_last != 0 {
+            return Err(RowError::NullBitmap);
+        }
+        Ok(())
+    }
+
+    fn validate_column(&self, row: &[u8], column: u16, slot: &ColumnSlot) -> Result<(), RowError> {
+        let is_null = slot.is_null(row);
+        if slot.ty.is_variable() {
+            let (start, end) = (slot.data_start(row), read_u32(row, slot.offset));
+            if start > end || self.fixed_bytes() + end as usize > row.len() {
+                return Err(RowError::Offset { column });
+            }
+            if is_null && start != end {
+                return Err(RowError::NullSlot { column });
+            }
+            let data = &row[self.fixed_bytes() + start as usize..self.fixed_bytes() + end as usize];
+            if slot.ty == ScalarType::Text && core::str::from_utf8(data).is_err() {
+                return Err(RowError::Utf8 { column });
+            }
+            return Ok(());
+        }
+        let at = slot.offset as usize;
+        if is_null && row[at..at + slot.ty.slot_bytes()].iter().any(|b| *b != 0) {
+            return Err(RowError::NullSlot { column });
+        }
+        if slot.ty == ScalarType::Bool && row[at] > 1 {
+            return Err(RowError::Bool { column });
+        }
+        Ok(())
+    }
+
+    /// A column of a valid row. Panics on bytes that `validate` would refuse, or on a column that does not exist.
+    #[inline]
+    pub fn field<'a>(&self, row: &'a [u8], column: u16) -> Field<'a> {
+        let slot = &self.columns[column as usize];
+        if slot.is_null(row) {
+            return Field::Null;
+        }
+        let at = slot.offset as usize;
+        match slot.ty {
+            ScalarType::Bool => Field::Bool(row[at] != 0),
+            ScalarType::I8 => Field::Int(row[at] as i8 as i64),
+            ScalarType::I16 => Field::Int(i16::from_le_bytes(array(row, at)) as i64),
+            ScalarType::I32 => Field::Int(i32::from_le_bytes(array(row, at)) as i64),
+            ScalarType::I64 | ScalarType::Timestamp => {
+                Field::Int(i64::from_le_bytes(array(row, at)))
+            }
+            ScalarType::U8 => Field::Uint(row[at] as u64),
+            ScalarType::U16 => Field::Uint(u16::from_le_bytes(array(row, at)) as u64),
+            ScalarType::U32 => Field::Uint(u32::from_le_bytes(array(row, at)) as u64),
+            ScalarType::U64 => Field::Uint(u64::from_le_bytes(array(row, at))),
+            ScalarType::F64 => Field::F64(f64::from_le_bytes(array(row, at))),
+            ScalarType::Decimal { .. } => Field::Decimal(i128::from_le_bytes(array(row, at))),
+            ScalarType::Uuid => Field::Uuid(array(row, at)),
+            ScalarType::Bytes => Field::Bytes(self.data(row, slot)),
+            ScalarType::Text => Field::Text(
+                core::str::from_utf8(self.data(row, slot)).expect("a stored row is validated"),
+            ),
+        }
+    }
+
+    fn data<'a>(&self, row: &'a [u8], slot: &ColumnSlot) -> &'a [u8] {
+        let (start, end) = (slot.data_start(row), read_u32(row, slot.offset));
+        &row[self.fixed_bytes() + start as usize..self.fixed_bytes() + end as usize]
+    }
+
+    /// Appends the key encoding (`key` module) of `columns` of a valid row.
+    #[inline]
+    pub fn push_key(&self, row: &[u8], columns: &[u16], out: &mut Vec<u8>) {
+        for &column in columns {
+            self.push_key_column(row, column, out);
+        }
+    }
+
+    fn push_key_column(&self, row: &[u8], column: u16, out: &mut Vec<u8>) {
+        let slot = &self.columns[column as usize];
+        if slot.null_bit != NOT_NULL {
+            if slot.is_null(row) {
+                return key::push_null(out);
+            }
+            key::push_present(out);
+        }
+        let at = slot.offset as usize;
+        match slot.ty {
+            ScalarType::Bool | ScalarType::U8 => key::push_u8(out, row[at]),
+            ScalarType::I8 => key::push_i8(out, row[at] as i8),
+            ScalarType::I16 => key::push_i16(out, i16::from_le_bytes(array(row, at))),
+            ScalarType::I32 => key::push_i32(out, i32::from_le_bytes(array(row, at))),
+            ScalarType::I64 | ScalarType::Timestamp => {
+                key::push_i64(out, i64::from_le_bytes(array(row, at)))
+            }
+            ScalarType::U16 => key::push_u16(out, u16::from_le_bytes(array(row, at))),
+            ScalarType::U32 => key::push_u32(out, u32::from_le_bytes(array(row, at))),
+            ScalarType::U64 => key::push_u64(out, u64::from_le_bytes(array(row, at))),
+            ScalarType::F64 => key::push_f64(out, f64::from_le_bytes(array(row, at))),
+            ScalarType::Decimal { .. } => key::push_i128(out, i128::from_le_bytes(array(row, at))),
+            ScalarType::Uuid => out.extend_from_slice(&row[at..at + 16]),
+            ScalarType::Text | ScalarType::Bytes => key::push_bytes(out, self.data(row, slot)),
+        }
+    }
+
+    /// Builds a row from one field per column. Panics when the fields do not fit the columns: callers check types first.
+    pub fn build(&self, fields: &[Field<'_>]) -> Vec<u8> {
+        assert_eq!(fields.len(), self.columns.len(), "one field per column");
+        let mut row = alloc::vec![0; self.fixed_bytes()];
+        let mut end = 0u32;
+        for (slot, field) in self.columns.iter().zip(fields) {
+            if *field == Field::Null {
+                assert!(slot.null_bit != NOT_NULL, "null in a column that is not nullable");
+                row[slot.null_bit as usize / 8] |= 1 << (slot.null_bit % 8);
+            }
+            match field {
+                Field::Text(text) => row.extend_from_slice(text.as_bytes()),
+                Field::Bytes(bytes) => row.extend_from_slice(bytes),
+                Field::Null => {}
+                _ => write_fixed(&mut row, slot, field),
+            }
+            if slot.ty.is_variable() {
+                end = (row.len() - self.fixed_bytes()) as u32;
+                row[slot.offset as usize..slot.offset as usize + 4].copy_from_slice(&end.to_le_bytes());
+            }
+        }
+        debug_assert!(row.len() == self.fixed_bytes() + end as usize);
+        row
+    }
+}
+
+fn write_fixed(row: &mut [u8], slot: &ColumnSlot, field: &Field<'_>) {
+    let at = slot.offset as usize;
+    let width = slot.ty.slot_bytes();
+    match field {
+        Field::Bool(value) => row[at] = *value as u8,
+        Field::Int(value) => row[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]),
+        Field::Uint(value) => row[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]),
+        Field::F64(value) => row[at..at + 8].copy_from_slice(&value.to_le_bytes()),
+        Field::Decimal(value) => row[at..at + 16].copy_from_slice(&value.to_le_bytes()),
+        Field::Uuid(value) => row[at..at + 16].copy_from_slice(value),
+        Field::Null | Field::Text(_) | Field::Bytes(_) => unreachable!("handled by build"),
+    }
+}
+
+impl ColumnSlot {
+    #[inline]
+    pub fn is_null(&self, row: &[u8]) -> bool {
+        self.null_bit != NOT_NULL
+            && row[self.null_bit as usize / 8] >> (self.null_bit % 8) & 1 == 1
+    }
+
+    pub fn is_nullable(&self) -> bool {
+        self.null_bit != NOT_NULL
+    }
+
+    #[inline]
+    fn data_start(&self, row: &[u8]) -> u32 {
+        match self.previous {
+            NO_PREVIOUS => 0,
+            slot => read_u32(row, slot),
+        }
+    }
+}
+
+#[inline]
+fn read_u32(row: &[u8], at: u32) -> u32 {
+    u32::from_le_bytes(array(row, at as usize))
+}
+
+#[inline]
+fn array<const N: usize>(row: &[u8], at: usize) -> [u8; N] {
+    row[at..at + N].try_into().expect("N bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ScalarType::{Bool, I32, Text};
+
+    fn layout() -> RowLayout {
+        RowLayout::from_types([(I32, false), (Text, true), (Bool, false), (Text, false)].into_iter())
+    }
+
+    #[test]
+    fn build_validate_and_read_back() {
+        let layout = layout();
+        let fields = [Field::Int(-5), Field::Null, Field::Bool(true), Field::Text("ab")];
+        let row = layout.build(&fields);
+        assert_eq!(layout.validate(&row), Ok(()));
+        let read: Vec<_> = (0..4).map(|c| layout.field(&row, c)).collect();
+        assert_eq!(read, fields);
+    }
+
+    #[test]
+    fn forged_rows_are_refused() {
+        let layout = layout();
+        let good = layout.build(&[Field::Int(7), Field::Text("x"), Field::Bool(false), Field::Text("yz")]);
+        let forge = |at: usize, value: u8| {
+            let mut row = good.clone();
+            row[at] = value;
+            layout.validate(&row)
+        };
+        assert_eq!(forge(0, 2), Err(RowError::NullBitmap));
+        assert_eq!(forge(0, 1), Err(RowError::NullSlot { column: 1 }));
+        assert_eq!(forge(9, 2), Err(RowError::Bool { column: 2 }));
+        assert_eq!(forge(5, 200), Err(RowError::Offset { column: 1 }));
+        assert!(matches!(forge(10, 200), Err(RowError::Length { .. })));
+        assert_eq!(forge(good.len() - 1, 0xff), Err(RowError::Utf8 { column: 3 }));
+        assert!(matches!(layout.validate(&good[..6]), Err(RowError::Length { .. })));
+    }
+}

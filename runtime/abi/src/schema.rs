@@ -1,0 +1,103 @@
+//! What a module says of itself: its tables and procedures.
+
+use alloc::{string::String, vec::Vec};
+
+use crate::types::{ScalarType, Type};
+
+/// A module's description, as found in its custom section or returned by its export (JSON, see `docs/FORMAT.md`).
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ModuleSchema {
+    pub abi: u32,
+    pub tables: Vec<TableSchema>,
+    pub procedures: Vec<ProcedureSchema>,
+}
+
+/// A table as a module declares it. Guests name tables by position in `ModuleSchema::tables`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableSchema {
+    pub name: String,
+    pub columns: Vec<ColumnSchema>,
+    /// Column positions; empty for a table without a primary key.
+    pub primary_key: Vec<u16>,
+    pub primary_kind: IndexKind,
+    /// Secondary indexes; guests name them by position + 1, the primary key is index 0.
+    pub indexes: Vec<IndexSchema>,
+    pub placement: Placement,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnSchema {
+    pub name: String,
+    pub ty: ScalarType,
+    pub nullable: bool,
+    /// Value that rows written before the column existed read as: one encoded value (`value` module), or none.
+    pub default: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexSchema {
+    pub name: String,
+    pub columns: Vec<u16>,
+    pub unique: bool,
+}
+
+/// How the primary key is found. Secondary indexes are always ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum IndexKind {
+    /// B+tree: point and range access.
+    #[default]
+    Ordered,
+    /// Hash table: point access only; a range scan of it is refused.
+    Hash,
+}
+
+/// On which partitions a table's rows lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Each row on the partition that the hash of this column names.
+    By(u16),
+    /// Every row on every partition; written by transactions that touch all partitions.
+    Replicated,
+    /// Each partition keeps rows of its own, with keys unique per partition; a multi-partition read sees them all.
+    Local,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcedureSchema {
+    pub name: String,
+    pub params: Vec<Parameter>,
+    pub returns: Type,
+    pub read_only: bool,
+    pub partitioning: Partitioning,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    pub name: String,
+    pub ty: Type,
+}
+
+/// Which partitions a call touches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Partitioning {
+    /// The partitions that these parameters (positions, scalar, not optional) hash to: one or several.
+    By(Vec<u16>),
+    /// All partitions.
+    All,
+    /// Any one: for read-only procedures over replicated tables. The host picks partition 0.
+    Any,
+}
+
+/// Longest name of a module, table, column, index, procedure or parameter, in bytes.
+pub const NAME_BYTES_MAX: usize = 63;
+
+/// True for `[a-z][a-z0-9_]{0,62}`, the form of every name in a description.
+pub fn is_valid_name(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    !bytes.is_empty()
+        && bytes.len() <= NAME_BYTES_MAX
+        && bytes[0].is_ascii_lowercase()
+        && bytes
+            .iter()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'_')
+}

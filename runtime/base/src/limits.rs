@@ -1,0 +1,60 @@
+//! Every bound of the system, in one place; relations between them are asserted here.
+
+/// Partitions at most: `TxnId` keeps ten bits for them, the last value meaning "several".
+pub const PARTITIONS_MAX: u16 = 1_000;
+pub const SITES_MAX: u16 = 256;
+
+/// Longest wasm binary that is taken, in bytes.
+pub const MODULE_BYTES_MAX: usize = 16 << 20;
+/// Modules in service at most.
+pub const MODULES_MAX: usize = 1_000;
+/// Tables at most in one database.
+pub const TABLES_MAX: usize = 4_096;
+/// Procedures at most in one module.
+pub const PROCEDURES_MAX: usize = 1_024;
+
+/// A guest's linear memory, in bytes: it can't grow beyond.
+pub const GUEST_MEMORY_BYTES_MAX: usize = 64 << 20;
+/// Wasm stack of one call, in bytes.
+pub const GUEST_STACK_BYTES_MAX: usize = 512 << 10;
+/// Fuel of one transaction (about one unit per loop turn and call; see `host`).
+pub const FUEL_MAX: u64 = 100_000_000;
+/// Host calls and rows visited at most in one transaction.
+pub const ROW_OPS_MAX: u64 = 10_000_000;
+/// Bytes of rows that one transaction may write.
+pub const WRITE_SET_BYTES_MAX: usize = 64 << 20;
+/// Row handles and cursors at most in one transaction.
+pub const HANDLES_MAX: usize = 4 << 20;
+pub const CURSORS_MAX: usize = 64;
+pub const SAVEPOINTS_MAX: usize = 1_000;
+/// Log text of one transaction, in bytes.
+pub const GUEST_LOG_BYTES_MAX: usize = 64 << 10;
+/// Longest code and message of an abort, in bytes.
+pub const ABORT_CODE_BYTES_MAX: usize = 128;
+pub const ABORT_MESSAGE_BYTES_MAX: usize = 4 << 10;
+
+/// Calls that one message to a partition carries.
+pub const BATCH_CALLS_MAX: usize = 256;
+/// Transactions that may wait for one partition before further ones are refused (paper A, section V: 5,000).
+pub const WAITING_TXNS_MAX: usize = 5_000;
+
+/// Longest idempotency key, in bytes.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// Idempotency keys remembered.
+pub const IDEMPOTENCY_KEYS_MAX: usize = 1_000_000;
+
+/// A log block is written at once; its size is a multiple of this.
+pub const LOG_ALIGN_BYTES: usize = 512;
+/// Longest log record, in bytes: a module and its header.
+pub const RECORD_BYTES_MAX: usize = MODULE_BYTES_MAX + (64 << 10);
+/// Longest block of the log, in bytes.
+pub const BLOCK_BYTES_MAX: usize = 32 << 20;
+/// Bytes that may wait for the flusher before an append waits.
+pub const LOG_BUFFER_BYTES: usize = 8 << 20;
+/// Default size of a log segment file, in bytes.
+pub const SEGMENT_BYTES: u64 = 64 << 20;
+
+const _: () = assert!(RECORD_BYTES_MAX + 4096 <= BLOCK_BYTES_MAX);
+const _: () = assert!((BLOCK_BYTES_MAX as u64) < SEGMENT_BYTES);
+const _: () = assert!(BATCH_CALLS_MAX <= WAITING_TXNS_MAX);
+const _: () = assert!(PARTITIONS_MAX < 1 << 10);
