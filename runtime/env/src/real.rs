@@ -1,0 +1,290 @@
+//! The disk of the operating system.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, ErrorKind},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::{
+    aligned::{AlignedBuf, DIRECT_ALIGN_BYTES},
+    disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock},
+};
+
+/// Direct writes are multiples of this; a device with larger sectors refuses and is then written through the page cache.
+const SECTOR_BYTES: usize = 512;
+/// Zeros are written in pieces of this size.
+const ZERO_CHUNK_BYTES: usize = 1 << 20;
+
+/// Files in one directory of the file system.
+#[derive(Clone, Debug)]
+pub struct RealDisk {
+    root: PathBuf,
+}
+
+impl RealDisk {
+    /// Uses `root`, making it (and its parents) where missing.
+    pub fn create(root: impl Into<PathBuf>) -> Result<Self, DiskError> {
+        let root = root.into();
+        fs::create_dir_all(&root).map_err(|e| error("create directory", &root, &e))?;
+        Ok(Self { root })
+    }
+
+    /// Uses an existing directory; nothing is written.
+    pub fn open(root: impl Into<PathBuf>) -> Result<Self, DiskError> {
+        let root = root.into();
+        fs::read_dir(&root).map_err(|e| error("open directory", &root, &e))?;
+        Ok(Self { root })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        assert!(
+            !name.is_empty() && !name.contains('/') && name != "..",
+            "{name:?} is not a file name"
+        );
+        self.root.join(name)
+    }
+
+    fn wrap(&self, path: PathBuf, file: File, writable: bool) -> Arc<dyn DiskFile> {
+        // Not every file system has O_DIRECT; those that lack it say so at open.
+        let direct = writable
+            .then(|| {
+                OpenOptions::new()
+                    .write(true)
+                    .custom_flags(libc::O_DIRECT | libc::O_DSYNC)
+                    .open(&path)
+                    .ok()
+            })
+            .flatten();
+        Arc::new(RealFile {
+            path,
+            file,
+            direct_refused: AtomicBool::new(direct.is_none()),
+            direct,
+        })
+    }
+}
+
+impl Disk for RealDisk {
+    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let path = self.path(name);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(|e| error("create", &path, &e))?;
+        Ok(self.wrap(path, file, true))
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let path = self.path(name);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|e| error("open", &path, &e))?;
+        Ok(self.wrap(path, file, true))
+    }
+
+    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let path = self.path(name);
+        let file = File::open(&path).map_err(|e| error("open", &path, &e))?;
+        Ok(self.wrap(path, file, false))
+    }
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        let failed = |e| error("list", &self.root, &e);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.root).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_type().map_err(failed)?.is_file() {
+                names.extend(entry.file_name().into_string());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let from = self.path(from);
+        fs::rename(&from, self.path(to)).map_err(|e| error("rename", &from, &e))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        let path = self.path(name);
+        fs::remove_file(&path).map_err(|e| error("remove", &path, &e))
+    }
+
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        File::open(&self.root)
+            .and_then(|directory| directory.sync_all())
+            .map_err(|e| error("sync directory", &self.root, &e))
+    }
+
+    fn lock(&self) -> Result<DiskLock, DiskError> {
+        let directory = File::open(&self.root).map_err(|e| error("lock", &self.root, &e))?;
+        match directory.try_lock() {
+            Ok(()) => Ok(DiskLock::new(directory)),
+            Err(TryLockError::WouldBlock) => Err(DiskError::new(
+                "lock",
+                &self.root.display().to_string(),
+                DiskErrorKind::Locked,
+                "another process uses this directory",
+            )),
+            Err(TryLockError::Error(e)) => Err(error("lock", &self.root, &e)),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.root.display().to_string()
+    }
+}
+
+struct RealFile {
+    path: PathBuf,
+    file: File,
+    /// The same file, opened past the page cache.
+    direct: Option<File>,
+    direct_refused: AtomicBool,
+}
+
+impl RealFile {
+    /// Some(result) when the write could go past the page cache.
+    fn write_direct(&self, offset: u64, bytes: &[u8]) -> Option<io::Result<()>> {
+        let direct = self.direct.as_ref()?;
+        let is_aligned = bytes.as_ptr().align_offset(DIRECT_ALIGN_BYTES) == 0
+            && bytes.len().is_multiple_of(SECTOR_BYTES)
+            && offset.is_multiple_of(SECTOR_BYTES as u64);
+        if !is_aligned || self.direct_refused.load(Ordering::Relaxed) {
+            return None;
+        }
+        match direct.write_all_at(bytes, offset) {
+            // The device has larger sectors; it looks at the request before it writes any of it.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                self.direct_refused.store(true, Ordering::Relaxed);
+                None
+            }
+            result => Some(result),
+        }
+    }
+}
+
+impl DiskFile for RealFile {
+    fn len(&self) -> Result<u64, DiskError> {
+        let metadata = self.file.metadata();
+        metadata
+            .map(|m| m.len())
+            .map_err(|e| error("read length of", &self.path, &e))
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(error("read", &self.path, &e)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.file
+            .write_all_at(bytes, offset)
+            .map_err(|e| error("write", &self.path, &e))
+    }
+
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        if let Some(result) = self.write_direct(offset, bytes) {
+            return result.map_err(|e| error("write", &self.path, &e));
+        }
+        self.write_at(offset, bytes)?;
+        self.file
+            .sync_data()
+            .map_err(|e| error("sync", &self.path, &e))
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        self.file
+            .sync_all()
+            .map_err(|e| error("sync", &self.path, &e))
+    }
+
+    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
+        let mut zeros = AlignedBuf::with_capacity(ZERO_CHUNK_BYTES);
+        zeros.resize((ZERO_CHUNK_BYTES as u64).min(bytes) as usize);
+        let mut offset = 0;
+        while offset < bytes {
+            let count = (bytes - offset).min(zeros.len() as u64) as usize;
+            self.write_at(offset, &zeros[..count])?;
+            offset += count as u64;
+        }
+        self.sync()
+    }
+}
+
+fn error(action: &'static str, path: &Path, error: &io::Error) -> DiskError {
+    let kind = match error.kind() {
+        ErrorKind::NotFound => DiskErrorKind::NotFound,
+        ErrorKind::AlreadyExists => DiskErrorKind::Exists,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            DiskErrorKind::Full
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => DiskErrorKind::Refused,
+        _ => DiskErrorKind::Io,
+    };
+    DiskError::new(action, &path.display().to_string(), kind, &error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durable_writes_of_every_alignment_read_back() {
+        let directory = tempfile::tempdir().expect("make directory");
+        let disk = RealDisk::create(directory.path().join("log")).expect("open disk");
+        let file = disk.create("a").expect("create");
+        file.preallocate(8192).expect("preallocate");
+        let mut block = AlignedBuf::with_capacity(1024);
+        block.extend_from_slice(&[7; 1024]);
+        file.write_durable_at(512, &block).expect("aligned write");
+        file.write_durable_at(4000, &block[..3]).expect("unaligned write");
+        let mut read = vec![9; 10_000];
+        assert_eq!(file.read_at(0, &mut read).expect("read"), 8192);
+        assert!(read[512..1536].iter().all(|b| *b == 7) && read[1536] == 0);
+        assert_eq!(read[3999..4004], [0, 7, 7, 7, 0]);
+    }
+
+    #[test]
+    fn a_directory_has_one_holder_and_names_its_files() {
+        let directory = tempfile::tempdir().expect("make directory");
+        let disk = RealDisk::create(directory.path()).expect("open disk");
+        let lock = disk.lock().expect("lock");
+        assert_eq!(disk.lock().expect_err("held").kind, DiskErrorKind::Locked);
+        drop(lock);
+        let _again = disk.lock().expect("lock again");
+        disk.create("b").expect("create");
+        disk.create("a").expect("create");
+        assert_eq!(disk.create("a").err().map(|e| e.kind), Some(DiskErrorKind::Exists));
+        disk.rename("b", "c").expect("rename");
+        disk.sync_dir().expect("sync");
+        assert_eq!(disk.list().expect("list"), ["a", "c"]);
+        disk.remove("a").expect("remove");
+        assert_eq!(disk.open("a").err().map(|e| e.kind), Some(DiskErrorKind::NotFound));
+        let read_only = disk.open_read("c").expect("open");
+        assert!(read_only.write_at(0, b"x").is_err());
+    }
+}

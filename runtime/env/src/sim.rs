@@ -1,0 +1,558 @@
+//! A clock that stands until it is moved, and a disk in memory that can fail and crash.
+//!
+//! The disk journals every operation. A crash image is made from the journal: what was synced before the crash is kept;
+//! of each write that was not, `CrashPolicy` says which sectors arrived. Directory changes not yet synced arrive as a
+//! prefix, as journaling file systems keep their order.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+};
+
+use crate::{
+    clock::Clock,
+    disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock},
+};
+
+/// What arrives or is lost as a whole.
+pub const SECTOR_BYTES: usize = 512;
+
+/// Moves only when told.
+#[derive(Debug, Default)]
+pub struct SimClock {
+    ns: AtomicI64,
+}
+
+impl SimClock {
+    pub fn at_us(unix_us: i64) -> Self {
+        Self {
+            ns: AtomicI64::new(unix_us * 1_000),
+        }
+    }
+
+    pub fn advance_us(&self, us: i64) {
+        assert!(us >= 0, "the monotonic clock can't go back");
+        self.ns.fetch_add(us * 1_000, Ordering::Relaxed);
+    }
+}
+
+impl Clock for SimClock {
+    fn now_us(&self) -> i64 {
+        self.ns.load(Ordering::Relaxed) / 1_000
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.ns.load(Ordering::Relaxed) as u64
+    }
+}
+
+/// Numbers for faults, from a seed (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct FaultRandom(u64);
+
+impl FaultRandom {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next_u64() % bound
+    }
+}
+
+/// Which sectors of the writes that were not synced arrive; everything else of them is lost.
+#[derive(Clone, Debug)]
+pub enum CrashPolicy {
+    LoseAll,
+    KeepAll,
+    /// The first `n` sectors of the last unsynced write; the writes before it arrive.
+    TornAfter(usize),
+    /// All but the first `n` sectors of the last unsynced write: the device reordered them.
+    TornBefore(usize),
+    /// Each sector of each write by a coin, and a random prefix of the directory's changes.
+    Random(u64),
+}
+
+/// Failures to come, counted from now.
+#[derive(Clone, Debug, Default)]
+pub struct FaultPlan {
+    /// Bytes of all files together above which a write or preallocation that grows a file fails.
+    pub capacity_bytes: Option<u64>,
+    /// The n-th write from now fails (0 = the next) without effect.
+    pub write_error_in: Option<u64>,
+    /// The n-th sync from now fails; what it should have kept is uncertain.
+    pub sync_error_in: Option<u64>,
+    /// All writes and changes fail, as on a read-only file system.
+    pub read_only: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create { file: usize, name: String },
+    Rename { from: String, to: String },
+    Remove { name: String },
+    SyncDir,
+    Write { file: usize, offset: u64, bytes: Arc<[u8]> },
+    /// Makes the whole file durable, or only its last write.
+    Sync { file: usize, last_only: bool },
+}
+
+/// One file, as the program sees it and as the device has it.
+#[derive(Clone, Debug, Default)]
+struct FileBytes {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    unsynced: Vec<(u64, Arc<[u8]>)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Names {
+    live: BTreeMap<String, usize>,
+    durable: BTreeMap<String, usize>,
+    unsynced: Vec<Op>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    files: Vec<FileBytes>,
+    names: Names,
+    plan: FaultPlan,
+    journal: Vec<Op>,
+}
+
+/// A disk in memory. Clones share it.
+#[derive(Clone, Default)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+    locked: Arc<AtomicBool>,
+}
+
+fn put(bytes: &mut Vec<u8>, offset: u64, written: &[u8]) {
+    let (start, end) = (offset as usize, offset as usize + written.len());
+    if bytes.len() < end {
+        bytes.resize(end, 0);
+    }
+    bytes[start..end].copy_from_slice(written);
+}
+
+fn change_names(names: &mut BTreeMap<String, usize>, op: &Op) {
+    match op {
+        Op::Create { file, name } => {
+            names.insert(name.clone(), *file);
+        }
+        Op::Rename { from, to } => {
+            let file = names.remove(from).expect("renamed file exists");
+            names.insert(to.clone(), file);
+        }
+        Op::Remove { name } => {
+            names.remove(name);
+        }
+        Op::SyncDir | Op::Write { .. } | Op::Sync { .. } => unreachable!("not a change of names"),
+    }
+}
+
+impl State {
+    fn apply(&mut self, op: Op) {
+        match &op {
+            Op::Create { file, .. } => {
+                assert_eq!(*file, self.files.len(), "file numbers count up");
+                self.files.push(FileBytes::default());
+                change_names(&mut self.names.live, &op);
+                self.names.unsynced.push(op.clone());
+            }
+            Op::Rename { .. } | Op::Remove { .. } => {
+                change_names(&mut self.names.live, &op);
+                self.names.unsynced.push(op.clone());
+            }
+            Op::SyncDir => {
+                self.names.durable = self.names.live.clone();
+                self.names.unsynced.clear();
+            }
+            Op::Write { file, offset, bytes } => {
+                let file = &mut self.files[*file];
+                put(&mut file.live, *offset, bytes);
+                file.unsynced.push((*offset, Arc::clone(bytes)));
+            }
+            Op::Sync { file, last_only } => {
+                let file = &mut self.files[*file];
+                let kept_from = if *last_only { file.unsynced.len() - 1 } else { 0 };
+                for (offset, bytes) in file.unsynced.split_off(kept_from) {
+                    put(&mut file.durable, offset, &bytes);
+                }
+            }
+        }
+        self.journal.push(op);
+    }
+
+    fn crash(&self, policy: &CrashPolicy) -> State {
+        let mut random = FaultRandom::new(match policy {
+            CrashPolicy::Random(seed) => *seed,
+            _ => 0,
+        });
+        let last_written = self.journal.iter().rev().find_map(|op| match op {
+            Op::Write { file, .. } => Some(*file),
+            _ => None,
+        });
+        let mut after = State::default();
+        for (number, file) in self.files.iter().enumerate() {
+            let mut bytes = file.durable.clone();
+            for (order, (offset, written)) in file.unsynced.iter().enumerate() {
+                let is_last = Some(number) == last_written && order + 1 == file.unsynced.len();
+                for (index, sector) in written.chunks(SECTOR_BYTES).enumerate() {
+                    let arrives = match policy {
+                        CrashPolicy::LoseAll => false,
+                        CrashPolicy::KeepAll => true,
+                        CrashPolicy::TornAfter(n) => !is_last || index < *n,
+                        CrashPolicy::TornBefore(n) => !is_last || index >= *n,
+                        CrashPolicy::Random(_) => random.below(2) == 0,
+                    };
+                    if arrives {
+                        put(&mut bytes, offset + (index * SECTOR_BYTES) as u64, sector);
+                    }
+                }
+            }
+            after.files.push(FileBytes {
+                live: bytes.clone(),
+                durable: bytes,
+                unsynced: Vec::new(),
+            });
+        }
+        let changes = &self.names.unsynced;
+        let kept = match policy {
+            CrashPolicy::LoseAll => 0,
+            CrashPolicy::Random(_) => random.below(changes.len() as u64 + 1) as usize,
+            _ => changes.len(),
+        };
+        after.names.durable = self.names.durable.clone();
+        for op in &changes[..kept] {
+            change_names(&mut after.names.durable, op);
+        }
+        after.names.live = after.names.durable.clone();
+        after
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let named = self.names.live.values();
+        named.map(|file| self.files[*file].live.len() as u64).sum()
+    }
+
+    fn check_write(&mut self, name: &str, file: usize, end: u64) -> Result<(), DiskError> {
+        let failed = |kind, message| Err(DiskError::new("write", name, kind, message));
+        if self.plan.read_only {
+            return failed(DiskErrorKind::Refused, "read-only file system");
+        }
+        match &mut self.plan.write_error_in {
+            Some(0) => return failed(DiskErrorKind::Io, "input/output error"),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        let growth = end.saturating_sub(self.files[file].live.len() as u64);
+        match self.plan.capacity_bytes {
+            Some(capacity) if growth > 0 && self.used_bytes() + growth > capacity => {
+                failed(DiskErrorKind::Full, "no space left on device")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_sync(&mut self, name: &str) -> Result<(), DiskError> {
+        match &mut self.plan.sync_error_in {
+            Some(0) => {
+                return Err(DiskError::new("sync", name, DiskErrorKind::Io, "input/output error"));
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+impl SimDisk {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("simulated disk")
+    }
+
+    fn from_state(state: State) -> Self {
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            locked: Arc::default(),
+        }
+    }
+
+    pub fn set_faults(&self, plan: FaultPlan) {
+        self.state().plan = plan;
+    }
+
+    /// Operations so far: `crash_image` takes any number up to this.
+    pub fn ops_count(&self) -> usize {
+        self.state().journal.len()
+    }
+
+    /// The disk that a crash after the first `ops` operations leaves.
+    pub fn crash_image(&self, ops: usize, policy: &CrashPolicy) -> SimDisk {
+        let mut state = State::default();
+        for op in &self.state().journal[..ops] {
+            state.apply(op.clone());
+        }
+        Self::from_state(state.crash(policy))
+    }
+
+    /// Sectors of the last write when it is not synced after the first `ops` operations, for `CrashPolicy::Torn*`.
+    pub fn unsynced_sectors(&self, ops: usize) -> Option<usize> {
+        match self.state().journal[..ops].last()? {
+            Op::Write { bytes, .. } => Some(bytes.len().div_ceil(SECTOR_BYTES)),
+            _ => None,
+        }
+    }
+
+    /// The disk that a crash at this moment leaves.
+    pub fn crash(&self, policy: &CrashPolicy) -> SimDisk {
+        Self::from_state(self.state().crash(policy))
+    }
+
+    /// An independent copy of the disk as the program sees it.
+    pub fn copy(&self) -> SimDisk {
+        self.crash(&CrashPolicy::KeepAll)
+    }
+
+    /// The bytes of a file as the program sees them.
+    pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state();
+        let file = *state.names.live.get(name)?;
+        Some(state.files[file].live.clone())
+    }
+
+    /// Changes bytes behind the program's back: bit rot, garbage, a forged file.
+    pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut state = self.state();
+        let file = *state.names.live.get(name).expect("file to damage exists");
+        let file = &mut state.files[file];
+        change(&mut file.live);
+        file.durable = file.live.clone();
+        file.unsynced.clear();
+    }
+
+    fn file(&self, name: &str, writable: bool) -> Result<Arc<dyn DiskFile>, DiskError> {
+        let number = self.state().names.live.get(name).copied();
+        let number = number
+            .ok_or_else(|| DiskError::new("open", name, DiskErrorKind::NotFound, "no such file"))?;
+        Ok(Arc::new(SimFile {
+            disk: self.clone(),
+            number,
+            name: name.to_string(),
+            writable,
+        }))
+    }
+
+    fn change(&self, action: &'static str, name: &str, op: Op) -> Result<(), DiskError> {
+        let mut state = self.state();
+        if state.plan.read_only {
+            return Err(DiskError::new(action, name, DiskErrorKind::Refused, "read-only file system"));
+        }
+        if !state.names.live.contains_key(name) {
+            return Err(DiskError::new(action, name, DiskErrorKind::NotFound, "no such file"));
+        }
+        state.apply(op);
+        Ok(())
+    }
+}
+
+impl Disk for SimDisk {
+    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        {
+            let mut state = self.state();
+            if state.plan.read_only {
+                return Err(DiskError::new("create", name, DiskErrorKind::Refused, "read-only file system"));
+            }
+            if state.names.live.contains_key(name) {
+                return Err(DiskError::new("create", name, DiskErrorKind::Exists, "file exists"));
+            }
+            let file = state.files.len();
+            state.apply(Op::Create {
+                file,
+                name: name.to_string(),
+            });
+        }
+        self.file(name, true)
+    }
+
+    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        self.file(name, true)
+    }
+
+    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        self.file(name, false)
+    }
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        Ok(self.state().names.live.keys().cloned().collect())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let op = Op::Rename {
+            from: from.to_string(),
+            to: to.to_string(),
+        };
+        self.change("rename", from, op)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        let op = Op::Remove {
+            name: name.to_string(),
+        };
+        self.change("remove", name, op)
+    }
+
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        let mut state = self.state();
+        state.check_sync("directory")?;
+        state.apply(Op::SyncDir);
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<DiskLock, DiskError> {
+        struct Held(Arc<AtomicBool>);
+        impl Drop for Held {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Release);
+            }
+        }
+        if self.locked.swap(true, Ordering::Acquire) {
+            return Err(DiskError::new("lock", "directory", DiskErrorKind::Locked, "in use"));
+        }
+        Ok(DiskLock::new(Held(Arc::clone(&self.locked))))
+    }
+
+    fn describe(&self) -> String {
+        "simulated disk".to_string()
+    }
+}
+
+struct SimFile {
+    disk: SimDisk,
+    number: usize,
+    name: String,
+    writable: bool,
+}
+
+impl SimFile {
+    fn write(&self, offset: u64, bytes: &[u8], durable: bool) -> Result<(), DiskError> {
+        if !self.writable {
+            return Err(DiskError::new("write", &self.name, DiskErrorKind::Refused, "opened for reading"));
+        }
+        let mut state = self.disk.state();
+        state.check_write(&self.name, self.number, offset + bytes.len() as u64)?;
+        state.apply(Op::Write {
+            file: self.number,
+            offset,
+            bytes: bytes.into(),
+        });
+        if durable {
+            state.check_sync(&self.name)?;
+            state.apply(Op::Sync {
+                file: self.number,
+                last_only: true,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl DiskFile for SimFile {
+    fn len(&self) -> Result<u64, DiskError> {
+        Ok(self.disk.state().files[self.number].live.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let state = self.disk.state();
+        let bytes = &state.files[self.number].live;
+        let start = (offset as usize).min(bytes.len());
+        let count = buffer.len().min(bytes.len() - start);
+        buffer[..count].copy_from_slice(&bytes[start..start + count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.write(offset, bytes, false)
+    }
+
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.write(offset, bytes, true)
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        let mut state = self.disk.state();
+        state.check_sync(&self.name)?;
+        state.apply(Op::Sync {
+            file: self.number,
+            last_only: false,
+        });
+        Ok(())
+    }
+
+    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
+        self.write(0, &vec![0; bytes as usize], false)?;
+        self.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_keeps_what_was_synced_and_tears_what_was_not() {
+        let disk = SimDisk::new();
+        let file = disk.create("a").expect("create");
+        disk.sync_dir().expect("sync");
+        file.write_durable_at(0, &[1; 1024]).expect("write");
+        file.write_at(0, &[2; 1536]).expect("write");
+        let image = |policy| disk.crash(&policy).bytes("a").expect("file is there");
+        assert_eq!(image(CrashPolicy::LoseAll), [1; 1024]);
+        assert_eq!(image(CrashPolicy::KeepAll), [2; 1536]);
+        assert_eq!(image(CrashPolicy::TornAfter(1)), [[2; 512], [1; 512]].concat());
+        assert_eq!(image(CrashPolicy::TornBefore(1))[..1024], [[1; 512], [2; 512]].concat());
+        assert_eq!(disk.unsynced_sectors(disk.ops_count()), Some(3));
+    }
+
+    #[test]
+    fn names_are_lost_until_the_directory_is_synced() {
+        let disk = SimDisk::new();
+        disk.create("a").expect("create");
+        assert_eq!(disk.crash(&CrashPolicy::LoseAll).list().expect("list"), [""; 0]);
+        disk.sync_dir().expect("sync");
+        disk.rename("a", "b").expect("rename");
+        assert_eq!(disk.crash(&CrashPolicy::LoseAll).list().expect("list"), ["a"]);
+        assert_eq!(disk.crash(&CrashPolicy::KeepAll).list().expect("list"), ["b"]);
+    }
+
+    #[test]
+    fn planned_faults_happen_when_they_are_due() {
+        let disk = SimDisk::new();
+        let file = disk.create("a").expect("create");
+        disk.set_faults(FaultPlan {
+            capacity_bytes: Some(1000),
+            sync_error_in: Some(1),
+            ..FaultPlan::default()
+        });
+        file.preallocate(900).expect("fits");
+        assert_eq!(file.write_at(900, &[0; 101]).err().map(|e| e.kind), Some(DiskErrorKind::Full));
+        file.write_at(0, &[0; 900]).expect("no growth needs no space");
+        assert_eq!(file.sync().err().map(|e| e.kind), Some(DiskErrorKind::Io));
+    }
+}
