@@ -1,0 +1,65 @@
+//! Bytes <-> types for what is kept: log segments, blocks and records.
+//! Owns: every size, tag and check of these formats; `docs/FORMAT.md` describes them byte by byte.
+//! Does not: read or write files, hold state, decide what a damaged byte means for recovery.
+//! Invariants: each value has exactly one valid form; any bytes decode to a value or a `WireError`, never a panic.
+//! Called by: `log` (segments, blocks), `partition` and `router` (encode records), `recovery`, `replay` (decode them).
+#![forbid(unsafe_code)]
+
+mod block;
+mod partitions;
+mod record;
+mod segment;
+
+pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, block_bytes, seal_block};
+pub use partitions::{PartitionList, PartitionSet};
+pub use record::{
+    CommandRef, DeployRef, Genesis, RecordKind, RecordRef, Records, RemoveRef, count_records,
+};
+pub use segment::{FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader};
+
+/// Bytes that are not a value of the format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: expected {expected}, found {found}")]
+pub struct WireError {
+    pub what: &'static str,
+    pub expected: String,
+    pub found: String,
+}
+
+#[cold]
+fn corrupt(
+    what: &'static str,
+    expected: impl std::fmt::Display,
+    found: impl std::fmt::Display,
+) -> WireError {
+    WireError {
+        what,
+        expected: expected.to_string(),
+        found: found.to_string(),
+    }
+}
+
+fn check<T: PartialEq + std::fmt::Display>(
+    what: &'static str,
+    expected: T,
+    found: T,
+) -> Result<(), WireError> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(corrupt(what, expected, found))
+    }
+}
+
+/// CRC-32C (Castagnoli), as in iSCSI.
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}

@@ -1,0 +1,465 @@
+//! Records: what a block carries.
+//!
+//! `[varint: bytes that follow][kind: 1 byte][body]`. Numbers are little-endian or, where the text says so, LEB128
+//! varints of at most 32 bits. The last field of a body takes what is left of it.
+
+use reprise_abi::{
+    schema::NAME_BYTES_MAX,
+    value::{ARGS_BYTES_MAX, ValueReader, push_varint},
+};
+use reprise_base::{
+    PartitionId, TxnId,
+    limits::{IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX},
+};
+
+use crate::{PartitionList, PartitionSet, WireError, corrupt};
+
+/// First byte of a record's body. Numbers are never used again for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    Genesis = 1,
+    Deploy = 2,
+    Remove = 3,
+    Command = 4,
+}
+
+impl RecordKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Genesis => "genesis",
+            Self::Deploy => "deploy",
+            Self::Remove => "remove",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// The log's first record: what the database is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Genesis {
+    pub database_id: [u8; 16],
+    /// Key of every transaction's random stream.
+    pub secret: [u64; 2],
+    pub partitions: u16,
+    pub created_us: i64,
+}
+
+/// A module version taken into service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeployRef<'a> {
+    pub txn_id: TxnId,
+    /// Number of this version, unique in the database; commands name it.
+    pub module_id: u32,
+    /// Counts the versions under this name, from 1.
+    pub version: u32,
+    pub name: &'a str,
+    /// SHA-256 of `wasm`.
+    pub hash: [u8; 32],
+    pub wasm: &'a [u8],
+}
+
+/// A module taken out of service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoveRef<'a> {
+    pub txn_id: TxnId,
+    pub name: &'a str,
+}
+
+/// A committed transaction, to be run again by replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandRef<'a> {
+    pub txn_id: TxnId,
+    pub partitions: PartitionSet<'a>,
+    pub module_id: u32,
+    pub procedure: u16,
+    /// Of the write set and the result.
+    pub digest: u64,
+    /// 1 to 255 bytes.
+    pub idempotency_key: Option<&'a [u8]>,
+    pub args: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordRef<'a> {
+    Genesis(Genesis),
+    Deploy(DeployRef<'a>),
+    Remove(RemoveRef<'a>),
+    Command(CommandRef<'a>),
+}
+
+// Command flags.
+const PARTITIONS_MASK: u8 = 3;
+/// The partition that gave out the transaction id.
+const ORIGIN: u8 = 0;
+const ONE: u8 = 1;
+const SEVERAL: u8 = 2;
+const ALL: u8 = 3;
+const HAS_KEY: u8 = 4;
+const FLAGS_KNOWN: u8 = PARTITIONS_MASK | HAS_KEY;
+
+const GENESIS_BODY_BYTES: usize = 16 + 16 + 2 + 8;
+
+const fn varint_bytes(value: u32) -> usize {
+    // 7 bits each; `| 1` because zero takes a byte, too.
+    (38 - (value | 1).leading_zeros() as usize) / 7
+}
+
+/// Writes length and kind of a record with so many body bytes.
+#[inline]
+fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
+    assert!(body_bytes + 6 <= RECORD_BYTES_MAX, "record of {body_bytes} bytes");
+    out.reserve(body_bytes + 6);
+    push_varint(out, body_bytes as u32 + 1);
+    out.push(kind as u8);
+}
+
+fn push_name(out: &mut Vec<u8>, name: &str) {
+    assert!(name.len() <= NAME_BYTES_MAX, "name of {} bytes", name.len());
+    out.push(name.len() as u8);
+    out.extend_from_slice(name.as_bytes());
+}
+
+impl CommandRef<'_> {
+    fn partitions_code(&self) -> u8 {
+        match self.partitions {
+            PartitionSet::One(one) if one.0 == self.txn_id.origin() => ORIGIN,
+            PartitionSet::One(_) => ONE,
+            PartitionSet::Several(_) => SEVERAL,
+            PartitionSet::All => ALL,
+        }
+    }
+
+    #[inline]
+    fn body_bytes(&self) -> usize {
+        let partitions = match self.partitions {
+            PartitionSet::One(one) if one.0 == self.txn_id.origin() => 0,
+            PartitionSet::One(one) => varint_bytes(one.0 as u32),
+            PartitionSet::Several(list) => varint_bytes(list.len() as u32) + 2 * list.len(),
+            PartitionSet::All => 0,
+        };
+        let key = self.idempotency_key.map_or(0, |key| 1 + key.len());
+        let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        1 + 8 + 8 + partitions + numbers + key + self.args.len()
+    }
+
+    #[inline]
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.args.len() <= ARGS_BYTES_MAX);
+        begin(out, RecordKind::Command, self.body_bytes());
+        let key_flag = if self.idempotency_key.is_some() { HAS_KEY } else { 0 };
+        out.push(self.partitions_code() | key_flag);
+        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
+        out.extend_from_slice(&self.digest.to_le_bytes());
+        match self.partitions {
+            PartitionSet::One(one) if one.0 == self.txn_id.origin() => {}
+            PartitionSet::One(one) => push_varint(out, one.0 as u32),
+            PartitionSet::Several(list) => {
+                push_varint(out, list.len() as u32);
+                list.iter()
+                    .for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
+            }
+            PartitionSet::All => {}
+        }
+        push_varint(out, self.module_id);
+        push_varint(out, self.procedure as u32);
+        if let Some(key) = self.idempotency_key {
+            assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()));
+            out.push(key.len() as u8);
+            out.extend_from_slice(key);
+        }
+        out.extend_from_slice(self.args);
+    }
+}
+
+impl<'a> RecordRef<'a> {
+    pub fn kind(&self) -> RecordKind {
+        match self {
+            Self::Genesis(_) => RecordKind::Genesis,
+            Self::Deploy(_) => RecordKind::Deploy,
+            Self::Remove(_) => RecordKind::Remove,
+            Self::Command(_) => RecordKind::Command,
+        }
+    }
+
+    /// The transaction; none for the genesis.
+    pub fn txn_id(&self) -> Option<TxnId> {
+        match self {
+            Self::Genesis(_) => None,
+            Self::Deploy(deploy) => Some(deploy.txn_id),
+            Self::Remove(remove) => Some(remove.txn_id),
+            Self::Command(command) => Some(command.txn_id),
+        }
+    }
+
+    /// Appends the record. Allocates nothing when `out` has room.
+    #[inline]
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Command(command) => command.encode(out),
+            Self::Genesis(genesis) => {
+                begin(out, RecordKind::Genesis, GENESIS_BODY_BYTES);
+                out.extend_from_slice(&genesis.database_id);
+                out.extend_from_slice(&genesis.secret[0].to_le_bytes());
+                out.extend_from_slice(&genesis.secret[1].to_le_bytes());
+                out.extend_from_slice(&genesis.partitions.to_le_bytes());
+                out.extend_from_slice(&genesis.created_us.to_le_bytes());
+            }
+            Self::Deploy(deploy) => {
+                let numbers = varint_bytes(deploy.module_id) + varint_bytes(deploy.version);
+                let body = 8 + numbers + 1 + deploy.name.len() + 32 + deploy.wasm.len();
+                begin(out, RecordKind::Deploy, body);
+                out.extend_from_slice(&deploy.txn_id.0.to_le_bytes());
+                push_varint(out, deploy.module_id);
+                push_varint(out, deploy.version);
+                push_name(out, deploy.name);
+                out.extend_from_slice(&deploy.hash);
+                out.extend_from_slice(deploy.wasm);
+            }
+            Self::Remove(remove) => {
+                begin(out, RecordKind::Remove, 8 + 1 + remove.name.len());
+                out.extend_from_slice(&remove.txn_id.0.to_le_bytes());
+                push_name(out, remove.name);
+            }
+        }
+    }
+
+    /// Reads the record that is the whole of `bytes`.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let (content, record_bytes) = split(bytes)?;
+        crate::check("record length", bytes.len(), record_bytes)?;
+        decode_content(content)
+    }
+}
+
+/// The content (kind and body) of the first record in `bytes`, and the bytes that the record takes.
+#[inline]
+fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
+    let mut reader = ValueReader::new(bytes);
+    let length = reader
+        .varint()
+        .map_err(|_| corrupt("record length", "a varint", "other bytes"))?;
+    let content = reader
+        .take(length as usize)
+        .map_err(|_| corrupt("record length", format!("at most {}", bytes.len()), length))?;
+    if content.is_empty() || reader.offset() > RECORD_BYTES_MAX {
+        return Err(corrupt("record length", format!("1 to {RECORD_BYTES_MAX}"), length));
+    }
+    Ok((content, reader.offset()))
+}
+
+/// Records that lie one after the other in `bytes`. Their bodies are not looked at.
+pub fn count_records(mut bytes: &[u8]) -> Result<u32, WireError> {
+    let mut count = 0;
+    while !bytes.is_empty() {
+        bytes = &bytes[split(bytes)?.1..];
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Reads one body after the other, every read checked.
+struct BodyReader<'a> {
+    reader: ValueReader<'a>,
+    length: usize,
+}
+
+impl<'a> BodyReader<'a> {
+    fn new(body: &'a [u8]) -> Self {
+        Self {
+            reader: ValueReader::new(body),
+            length: body.len(),
+        }
+    }
+
+    fn cut(&self) -> WireError {
+        let at = format!("{} bytes", self.reader.offset());
+        corrupt("record body", "more or other bytes after it", at)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        self.reader.array().map_err(|_| self.cut())
+    }
+
+    fn u16(&mut self) -> Result<u16, WireError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn varint(&mut self) -> Result<u32, WireError> {
+        self.reader.varint().map_err(|_| self.cut())
+    }
+
+    fn varint_u16(&mut self) -> Result<u16, WireError> {
+        let value = self.varint()?;
+        u16::try_from(value).map_err(|_| corrupt("number in record", "at most 65535", value))
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+        self.reader.take(count).map_err(|_| self.cut())
+    }
+
+    /// The last field.
+    fn rest(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
+        let count = self.length - self.reader.offset();
+        if count > max {
+            return Err(corrupt(what, format!("at most {max} bytes"), count));
+        }
+        self.take(count)
+    }
+
+    fn name(&mut self) -> Result<&'a str, WireError> {
+        let length = self.array::<1>()?[0] as usize;
+        if length > NAME_BYTES_MAX {
+            return Err(corrupt("name length", format!("at most {NAME_BYTES_MAX}"), length));
+        }
+        let bytes = self.take(length)?;
+        std::str::from_utf8(bytes).map_err(|_| corrupt("name", "UTF-8", bytes.escape_ascii()))
+    }
+
+    fn finish(&self) -> Result<(), WireError> {
+        self.reader.finish().map_err(|_| self.cut())
+    }
+}
+
+fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
+    let (kind, body) = content.split_first().expect("split leaves a kind");
+    let mut body = BodyReader::new(body);
+    let record = match kind {
+        1 => RecordRef::Genesis(decode_genesis(&mut body)?),
+        2 => RecordRef::Deploy(DeployRef {
+            txn_id: TxnId(body.u64()?),
+            module_id: body.varint()?,
+            version: body.varint()?,
+            name: body.name()?,
+            hash: body.array()?,
+            wasm: body.rest("module", MODULE_BYTES_MAX)?,
+        }),
+        3 => RecordRef::Remove(RemoveRef {
+            txn_id: TxnId(body.u64()?),
+            name: body.name()?,
+        }),
+        4 => RecordRef::Command(decode_command(&mut body)?),
+        other => return Err(corrupt("record kind", "1 to 4", other)),
+    };
+    body.finish()?;
+    Ok(record)
+}
+
+fn decode_genesis(body: &mut BodyReader<'_>) -> Result<Genesis, WireError> {
+    let genesis = Genesis {
+        database_id: body.array()?,
+        secret: [body.u64()?, body.u64()?],
+        partitions: body.u16()?,
+        created_us: body.u64()? as i64,
+    };
+    if genesis.partitions == 0 || genesis.partitions > PARTITIONS_MAX {
+        let bounds = format!("1 to {PARTITIONS_MAX}");
+        return Err(corrupt("partitions of the database", bounds, genesis.partitions));
+    }
+    Ok(genesis)
+}
+
+fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireError> {
+    let flags = body.array::<1>()?[0];
+    if flags & !FLAGS_KNOWN != 0 {
+        return Err(corrupt("command flags", format!("at most {FLAGS_KNOWN}"), flags));
+    }
+    let txn_id = TxnId(body.u64()?);
+    let digest = body.u64()?;
+    let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
+    let module_id = body.varint()?;
+    let procedure = body.varint_u16()?;
+    let idempotency_key = match flags & HAS_KEY {
+        0 => None,
+        _ => match body.array::<1>()?[0] {
+            0 => return Err(corrupt("idempotency key length", "1 to 255", 0)),
+            length => Some(body.take(length as usize)?),
+        },
+    };
+    Ok(CommandRef {
+        txn_id,
+        partitions,
+        module_id,
+        procedure,
+        digest,
+        idempotency_key,
+        args: body.rest("arguments", ARGS_BYTES_MAX)?,
+    })
+}
+
+fn decode_partitions<'a>(
+    body: &mut BodyReader<'a>,
+    code: u8,
+    origin: u16,
+) -> Result<PartitionSet<'a>, WireError> {
+    let one = match code {
+        ALL => return Ok(PartitionSet::All),
+        SEVERAL => {
+            let count = body.varint()? as usize;
+            if count > PARTITIONS_MAX as usize {
+                return Err(corrupt("partitions in a list", PARTITIONS_MAX, count));
+            }
+            return Ok(PartitionSet::Several(PartitionList::decode(body.take(2 * count)?)?));
+        }
+        ORIGIN => origin,
+        _ => match body.varint_u16()? {
+            one if one == origin => return Err(corrupt("partition", "left out", "written out")),
+            one => one,
+        },
+    };
+    if one >= PARTITIONS_MAX {
+        return Err(corrupt("partition", format!("below {PARTITIONS_MAX}"), one));
+    }
+    Ok(PartitionSet::One(PartitionId(one)))
+}
+
+/// Walks the records of a block: offset, record, and the bytes that it takes. Ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Records<'a> {
+    pub fn new(payload: &'a [u8]) -> Self {
+        Self {
+            bytes: payload,
+            offset: 0,
+        }
+    }
+
+    /// Starts at a record that begins at `offset` of the payload.
+    pub fn at(payload: &'a [u8], offset: usize) -> Self {
+        Self {
+            bytes: payload,
+            offset: offset.min(payload.len()),
+        }
+    }
+
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<(usize, RecordRef<'a>, &'a [u8]), WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let start = self.offset;
+        let rest = &self.bytes[start..];
+        if rest.is_empty() {
+            return None;
+        }
+        let decoded = split(rest).and_then(|(content, record_bytes)| {
+            Ok((start, decode_content(content)?, &rest[..record_bytes]))
+        });
+        self.offset = match &decoded {
+            Ok((_, _, bytes)) => start + bytes.len(),
+            Err(_) => self.bytes.len(),
+        };
+        Some(decoded)
+    }
+}

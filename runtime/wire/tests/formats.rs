@@ -1,0 +1,265 @@
+//! The formats are frozen (golden bytes), have one form each, and no bytes make a decoder panic.
+
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_wire::*;
+
+fn hex(bytes: &[u8]) -> String {
+    let lines = bytes.chunks(16).map(|line| {
+        let pairs: Vec<_> = line.iter().map(|b| format!("{b:02x}")).collect();
+        pairs.join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn encode(record: &RecordRef<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    record.encode(&mut out);
+    out
+}
+
+fn check_golden(record: RecordRef<'_>, golden: Expect) {
+    let bytes = encode(&record);
+    golden.assert_eq(&hex(&bytes));
+    assert_eq!(RecordRef::decode(&bytes), Ok(record));
+}
+
+fn command(partitions: PartitionSet<'_>) -> CommandRef<'_> {
+    CommandRef {
+        txn_id: TxnId::new(0x1122_3344_5566, 7),
+        partitions,
+        module_id: 300,
+        procedure: 2,
+        digest: 0x0102_0304_0506_0708,
+        idempotency_key: None,
+        args: b"args",
+    }
+}
+
+#[test]
+fn golden_records() {
+    check_golden(
+        RecordRef::Genesis(Genesis {
+            database_id: *b"0123456789abcdef",
+            secret: [1, u64::MAX],
+            partitions: 8,
+            created_us: 1_700_000_000_000_000,
+        }),
+        expect![[r#"
+            2b 01 30 31 32 33 34 35 36 37 38 39 61 62 63 64
+            65 66 01 00 00 00 00 00 00 00 ff ff ff ff ff ff
+            ff ff 08 00 00 40 1e 18 24 0a 06 00"#]],
+    );
+    check_golden(
+        RecordRef::Deploy(DeployRef {
+            txn_id: TxnId::new(5, TxnId::MULTI_PARTITION),
+            module_id: 1,
+            version: 200,
+            name: "voter",
+            hash: [0xaa; 32],
+            wasm: b"\0asm",
+        }),
+        expect![[r#"
+            36 02 ff 17 00 00 00 00 00 00 01 c8 01 05 76 6f
+            74 65 72 aa aa aa aa aa aa aa aa aa aa aa aa aa
+            aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
+            aa aa aa 00 61 73 6d"#]],
+    );
+    check_golden(
+        RecordRef::Remove(RemoveRef {
+            txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
+            name: "voter",
+        }),
+        expect!["0f 03 ff 1b 00 00 00 00 00 00 05 76 6f 74 65 72"],
+    );
+    check_golden(RecordRef::Command(command(PartitionSet::One(PartitionId(7)))), expect![[r#"
+        19 04 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 ac 02 02 61 72 67 73"#]]);
+    check_golden(RecordRef::Command(command(PartitionSet::One(PartitionId(200)))), expect![[r#"
+        1b 04 01 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 c8 01 ac 02 02 61 72 67 73"#]]);
+    check_golden(RecordRef::Command(command(PartitionSet::All)), expect![[r#"
+        19 04 03 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 ac 02 02 61 72 67 73"#]]);
+    let several = [PartitionId(1), PartitionId(999)];
+    let mut multi = command(PartitionSet::Several(PartitionList::new(&several)));
+    multi.idempotency_key = Some(b"key-1");
+    check_golden(RecordRef::Command(multi), expect![[r#"
+        24 04 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 02 01 00 e7 03 ac 02 02 05 6b 65 79 2d
+        31 61 72 67 73"#]]);
+}
+
+#[test]
+fn golden_segment_and_block() {
+    let segment = SegmentHeader {
+        database_id: *b"0123456789abcdef",
+        start: Lsn(0x1000),
+        settings_hash: 0x1122_3344_5566_7788,
+        epoch: 3,
+        chain: 0xdead_beef,
+    };
+    let bytes = segment.encode();
+    expect![[r#"
+        52 50 52 53 4c 4f 47 0a 01 00 00 00 00 00 00 00
+        30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
+        00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
+        03 00 00 00 ef be ad de 00 00 00 00 00 00 00 00"#]].assert_eq(&hex(&bytes[..64]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 26 96 de e0"].assert_eq(&hex(&bytes[496..]));
+    assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
+    let (header, block, chain) = sample_block();
+    expect![[r#"
+        52 50 42 4b 2a 50 88 cf 00 20 00 00 00 00 00 00
+        1a 00 00 00 01 00 00 00 3f 79 12 3a 0d 0c 0b 0a
+        22 22 11 11 04 00 00 00 00 00 00 00 00 00 00 00
+        19 04 03 07 98 55 11 cd 88 44 00 08 07 06 05 04"#]].assert_eq(&hex(&block[..64]));
+    assert_eq!(BlockHeader::decode(&block), Ok((header, chain)));
+}
+
+fn sample_block() -> (BlockHeader, Vec<u8>, u32) {
+    let records = encode(&RecordRef::Command(command(PartitionSet::All)));
+    let mut block = vec![0; block_bytes(records.len())];
+    block[BLOCK_HEADER_BYTES..][..records.len()].copy_from_slice(&records);
+    let header = BlockHeader {
+        kind: BlockKind::Data,
+        lsn: Lsn(0x2000),
+        payload_bytes: records.len() as u32,
+        records_count: 1,
+        chain: 0x0a0b_0c0d,
+        database_tag: 0x1111_2222,
+        generation: 4,
+        payload_crc: 0,
+    };
+    let chain = seal_block(&header, &mut block);
+    let (sealed, _) = BlockHeader::decode(&block).expect("own block");
+    (sealed, block, chain)
+}
+
+#[test]
+fn a_command_with_twenty_bytes_of_arguments_is_small() {
+    let mut vote = command(PartitionSet::One(PartitionId(7)));
+    vote.args = &[0; 20];
+    assert_eq!(encode(&RecordRef::Command(vote)).len(), 42);
+}
+
+#[test]
+fn every_flipped_bit_of_a_block_or_segment_header_is_found() {
+    let (_, block, _) = sample_block();
+    let is_good = |block: &[u8]| {
+        BlockHeader::decode(block).is_ok_and(|(header, _)| header.payload(block).is_ok())
+    };
+    assert!(is_good(&block));
+    let segment = SegmentHeader {
+        database_id: [1; 16],
+        start: Lsn(0),
+        settings_hash: 0,
+        epoch: 0,
+        chain: 0,
+    };
+    for bit in 0..512 * 8 {
+        let mut damaged = block.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(!is_good(&damaged), "bit {bit} of the block");
+        let mut damaged = segment.encode();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(SegmentHeader::decode(&damaged).is_err(), "bit {bit} of the segment header");
+    }
+}
+
+fn arbitrary_partitions() -> impl Strategy<Value = Option<Vec<PartitionId>>> {
+    let ids = proptest::collection::btree_set(0u16..1000, 1..9);
+    let ids = ids.prop_map(|ids| ids.into_iter().map(PartitionId).collect());
+    proptest::option::of(ids)
+}
+
+proptest! {
+    #[test]
+    fn commands_round_trip(
+        tick in 0u64..1 << 54,
+        origin in 0u16..1000,
+        partitions in arbitrary_partitions(),
+        module_id: u32,
+        procedure: u16,
+        digest: u64,
+        key in proptest::option::of(proptest::collection::vec(any::<u8>(), 1..=255)),
+        args in proptest::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let record = RecordRef::Command(CommandRef {
+            txn_id: TxnId::new(tick, origin),
+            partitions: match &partitions {
+                None => PartitionSet::All,
+                Some(ids) if ids.len() == 1 => PartitionSet::One(ids[0]),
+                Some(ids) => PartitionSet::Several(PartitionList::new(ids)),
+            },
+            module_id,
+            procedure,
+            digest,
+            idempotency_key: key.as_deref(),
+            args: &args,
+        });
+        let bytes = encode(&record);
+        prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
+        prop_assert_eq!(count_records(&[&bytes[..], &bytes[..]].concat()), Ok(2));
+    }
+
+    #[test]
+    fn deployments_round_trip(
+        txn_id: u64,
+        numbers: (u32, u32),
+        name in "[a-z][a-z0-9_]{0,62}",
+        wasm in proptest::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let record = RecordRef::Deploy(DeployRef {
+            txn_id: TxnId(txn_id),
+            module_id: numbers.0,
+            version: numbers.1,
+            name: &name,
+            hash: [9; 32],
+            wasm: &wasm,
+        });
+        let bytes = encode(&record);
+        prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
+    }
+
+    /// Whatever decodes was the one encoding of its value.
+    #[test]
+    fn arbitrary_bytes_never_panic_and_have_one_form(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
+        kind in 0u8..6,
+        framed: bool,
+    ) {
+        if framed && bytes.len() > 2 {
+            bytes[0] = bytes.len() as u8 - 1;
+            bytes[1] = kind;
+            bytes[2] &= 7;
+        }
+        for item in Records::new(&bytes) {
+            let Ok((_, record, raw)) = item else { break };
+            prop_assert_eq!(encode(&record), raw);
+        }
+        let _ = (BlockHeader::decode(&bytes), SegmentHeader::decode(&bytes), count_records(&bytes));
+    }
+
+    #[test]
+    fn mutated_records_never_panic_and_have_one_form(
+        at in 0usize..60,
+        value: u8,
+        cut in 0usize..60,
+        several: bool,
+    ) {
+        let ids = [PartitionId(3), PartitionId(9)];
+        let mut sample = command(PartitionSet::One(PartitionId(8)));
+        if several {
+            sample.partitions = PartitionSet::Several(PartitionList::new(&ids));
+            sample.idempotency_key = Some(b"k");
+        }
+        let mut bytes = encode(&RecordRef::Command(sample));
+        let at = at % bytes.len();
+        bytes[at] = value;
+        bytes.truncate(bytes.len().saturating_sub(cut / 4));
+        if let Ok(record) = RecordRef::decode(&bytes) {
+            prop_assert_eq!(encode(&record), bytes);
+        }
+    }
+}
