@@ -1,0 +1,145 @@
+//! The sample module `voter`: a television show's phone votes, the benchmark of the same name.
+//! Owns: the tables `contestants`, `votes`, `vote_counts` and the procedures `initialize`, `vote`, `results`.
+//! Does not: know partitions; votes lie by phone number, each partition counts its own.
+//! Invariants: a phone's votes are numbered from 1 without gaps; counts are those of the votes.
+//! Called by: users of the sample, the driver, benchmarks, the crash and process tests.
+#![deny(unsafe_code)]
+
+mod area_codes;
+
+use std::collections::BTreeMap;
+
+use reprise_procedure::prelude::*;
+
+pub use area_codes::{all as area_codes, state_of};
+
+/// Who can be voted for. Everywhere, so that a vote finds it on its own partition.
+#[table(name = "contestants", primary_key(contestant_number), replicated)]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contestant {
+    pub contestant_number: i32,
+    pub contestant_name: String,
+}
+
+/// One vote. `vote_number` counts the votes of its phone, so the last one is how many there are.
+#[table(name = "votes", primary_key(phone_number, vote_number), partition_by = phone_number)]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vote {
+    pub phone_number: i64,
+    pub vote_number: i32,
+    pub contestant_number: i32,
+    pub state: SmallText<2>,
+}
+
+/// One partition's votes by contestant and state.
+#[table(name = "vote_counts", primary_key(contestant_number, state), local)]
+#[derive(Clone, Debug, PartialEq)]
+pub struct VoteCount {
+    pub contestant_number: i32,
+    pub state: SmallText<2>,
+    pub votes: i64,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureEnum)]
+pub enum VoteOutcome {
+    Accepted,
+    InvalidContestant,
+    OverLimit,
+}
+
+/// What `vote` answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
+pub struct VoteResult {
+    pub outcome: VoteOutcome,
+}
+
+/// What `initialize` answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
+pub struct Initialized {
+    pub contestants: i64,
+}
+
+/// A line of `results`.
+#[derive(Clone, Debug, PartialEq, Eq, ProcedureStruct)]
+pub struct ContestantVotes {
+    pub contestant_number: i32,
+    pub contestant_name: String,
+    pub votes: i64,
+}
+
+/// Names the contestants, numbered from 1. Again with the same names it changes nothing; with others it renames and adds.
+#[procedure(all_partitions)]
+pub fn initialize(tx: &Txn, contestants: Vec<&str>) -> Result<Initialized, Abort> {
+    for (contestant_number, name) in (1_i32..).zip(contestants) {
+        match Contestant::get(tx, contestant_number) {
+            None => {
+                let row = Contestant { contestant_number, contestant_name: name.into() };
+                Contestant::insert(tx, &row)?;
+            }
+            Some(row) if row.contestant_name == name => {}
+            Some(mut row) => {
+                row.contestant_name = name.into();
+                row.update(tx)?;
+            }
+        }
+    }
+    Ok(Initialized { contestants: Contestant::count(tx) as i64 })
+}
+
+/// Takes one vote of a phone, at most `max_votes_per_phone` of each.
+#[procedure(partition_by(phone_number))]
+pub fn vote(
+    tx: &Txn,
+    phone_number: i64,
+    contestant_number: i32,
+    max_votes_per_phone: i64,
+) -> Result<VoteResult, Abort> {
+    if !Contestant::exists(tx, contestant_number) {
+        return Ok(VoteResult { outcome: VoteOutcome::InvalidContestant });
+    }
+    let last = Vote::scan(tx).prefix((phone_number,)).reverse().first();
+    let votes = last.map_or(0, |last| last.vote_number);
+    if votes as i64 >= max_votes_per_phone {
+        return Ok(VoteResult { outcome: VoteOutcome::OverLimit });
+    }
+    let state = state_of(phone_number);
+    let vote_number = votes.checked_add(1).ok_or_else(too_many)?;
+    Vote::insert(tx, &Vote { phone_number, vote_number, contestant_number, state })?;
+    match VoteCount::get(tx, (contestant_number, state)) {
+        Some(mut count) => {
+            count.add_votes(tx, 1);
+        }
+        None => {
+            VoteCount::insert(tx, &VoteCount { contestant_number, state, votes: 1 })?;
+        }
+    }
+    Ok(VoteResult { outcome: VoteOutcome::Accepted })
+}
+
+#[cold]
+fn too_many() -> Abort {
+    Abort::new("too_many_votes", "this phone's votes can't be numbered any more")
+}
+
+/// All contestants by votes, most first; equal ones by number.
+#[procedure(all_partitions, read_only)]
+pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
+    let mut votes = BTreeMap::<i32, i64>::new();
+    for count in VoteCount::scan(tx) {
+        *votes.entry(count.contestant_number).or_default() += count.votes;
+    }
+    let lines = Contestant::scan(tx).iter().map(|row| {
+        let Contestant { contestant_number, contestant_name } = row.into_inner();
+        let votes = votes.get(&contestant_number).copied().unwrap_or(0);
+        ContestantVotes { contestant_number, contestant_name, votes }
+    });
+    let mut lines: Vec<_> = lines.collect();
+    lines.sort_by_key(|line| (std::cmp::Reverse(line.votes), line.contestant_number));
+    lines
+}
+
+reprise_procedure::module! {
+    tables: [Contestant, Vote, VoteCount],
+    procedures: [initialize, vote, results],
+}

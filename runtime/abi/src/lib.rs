@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod calls;
+pub mod describe;
 pub mod key;
 pub mod random;
 pub mod row;

@@ -1,0 +1,55 @@
+//! The macros of `reprise-procedure`: tables, procedures, argument types, the module's exports.
+//! Owns: turning declarations into the SDK's traits and constants, and errors that point at the declaration.
+//! Does not: contain logic that runs; what it writes calls generic functions of the SDK.
+//! Invariants: names fit `[a-z][a-z0-9_]{0,62}`; a mistake in a declaration is a compile error at its place.
+//! Called by: guest crates, through `reprise_procedure`.
+#![forbid(unsafe_code)]
+
+mod module;
+mod names;
+mod procedure;
+mod table;
+mod table_options;
+mod value;
+
+use proc_macro::TokenStream;
+
+fn finish(result: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
+    result.unwrap_or_else(|error| error.to_compile_error()).into()
+}
+
+/// Makes a struct a table.
+///
+/// Options: `name = "text"` (else the struct's name in snake case), `primary_key(a, b)`, `hash` (a primary key found by
+/// hash: no ranges), `index(name, a, b)`, `unique(name, a, b)`, and where rows lie: `partition_by = column`,
+/// `replicated` or `local`. A column may carry `#[column(default = …)]`: the value of rows written before it existed.
+#[proc_macro_attribute]
+pub fn table(options: TokenStream, item: TokenStream) -> TokenStream {
+    finish(table::expand(options.into(), item.into()))
+}
+
+/// Makes a function a procedure.
+///
+/// Options: which partitions it touches — `partition_by(parameter, …)`, `all_partitions` or `any_partition` — and `read_only`.
+#[proc_macro_attribute]
+pub fn procedure(options: TokenStream, item: TokenStream) -> TokenStream {
+    finish(procedure::expand(options.into(), item.into()))
+}
+
+/// Makes a struct an argument or a result: an object in JSON.
+#[proc_macro_derive(ProcedureStruct)]
+pub fn procedure_struct(item: TokenStream) -> TokenStream {
+    finish(value::expand_struct(item.into()))
+}
+
+/// Makes an enum without data an argument or a result: its variant in snake case in JSON.
+#[proc_macro_derive(ProcedureEnum)]
+pub fn procedure_enum(item: TokenStream) -> TokenStream {
+    finish(value::expand_enum(item.into()))
+}
+
+/// Lists the module's tables and procedures; once per crate, at its root.
+#[proc_macro]
+pub fn module(item: TokenStream) -> TokenStream {
+    finish(module::expand(item.into()))
+}

@@ -1,0 +1,73 @@
+//! What a stored procedure is written with: tables, scans, typed arguments and results, a test kit.
+//! Owns: the guest's half of the contract in `reprise-abi`, for wasm and natively over a `HostOps`.
+//! Does not: store, log, route or meter anything; that is the host's half.
+//! Invariants: a procedure behaves the same in wasm and natively; a point read or write allocates nothing.
+//! Called by: guest crates (`procedures/*`), the driver's native mode, tests.
+//!
+//! ```
+//! use reprise_procedure::prelude::*;
+//!
+//! #[table(name = "counters", primary_key(id), partition_by = id)]
+//! pub struct Counter {
+//!     pub id: i64,
+//!     pub hits: i64,
+//! }
+//!
+//! #[procedure(partition_by(id))]
+//! pub fn hit(tx: &Txn, id: i64) -> Result<i64, Abort> {
+//!     if let Some(mut counter) = Counter::get(tx, id) {
+//!         return Ok(counter.add_hits(tx, 1));
+//!     }
+//!     Counter::insert(tx, &Counter { id, hits: 1 })?;
+//!     Ok(1)
+//! }
+//!
+//! reprise_procedure::module! { tables: [Counter], procedures: [hit] }
+//!
+//! # fn main() {
+//! let mut db = reprise_procedure::testkit::TestDb::new(&MODULE);
+//! assert_eq!(db.call::<i64>("hit", (7_i64,)), Ok(1));
+//! assert_eq!(db.call::<i64>("hit", (7_i64,)), Ok(2));
+//! # }
+//! ```
+#![deny(unsafe_code)]
+
+pub mod column;
+pub mod key;
+pub mod module;
+pub mod scan;
+pub mod scratch;
+pub mod table;
+pub mod txn;
+pub mod types;
+pub mod value;
+
+#[cfg(target_arch = "wasm32")]
+#[path = "guest.rs"]
+#[allow(unsafe_code)]
+pub mod ops;
+#[cfg(not(target_arch = "wasm32"))]
+#[path = "native.rs"]
+pub mod ops;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use ops as native;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod testkit;
+
+pub use reprise_abi as abi;
+pub use reprise_procedure_macros::{ProcedureEnum, ProcedureStruct, module, procedure, table};
+
+/// What a procedure's source file imports.
+pub mod prelude {
+    pub use crate::{
+        ProcedureEnum, ProcedureStruct,
+        module::Abort,
+        procedure,
+        scan::{Rows, Scan},
+        table,
+        table::{DuplicateKey, Row, Table},
+        txn::Txn,
+        types::{Bytes, Decimal, SmallText, Timestamp, Uuid},
+    };
+}

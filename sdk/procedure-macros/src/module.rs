@@ -1,0 +1,93 @@
+//! `module!`: positions for the tables, the wasm exports, and the module as a native value.
+
+use std::collections::BTreeSet;
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{
+    Error, Ident, Path, Result, Token, bracketed,
+    parse::{Parse, ParseStream},
+    parse2,
+    punctuated::Punctuated,
+};
+
+use crate::names;
+
+#[derive(Default)]
+struct ModuleItem {
+    tables: Vec<Path>,
+    procedures: Vec<Path>,
+}
+
+impl Parse for ModuleItem {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let mut module = Self::default();
+        while !input.is_empty() {
+            let part: Ident = input.parse()?;
+            input.parse::<Token![:]>()?;
+            let inner;
+            bracketed!(inner in input);
+            let paths = Punctuated::<Path, Token![,]>::parse_terminated_with(&inner, Path::parse_mod_style)?;
+            match part.to_string().as_str() {
+                "tables" => module.tables = paths.into_iter().collect(),
+                "procedures" => module.procedures = paths.into_iter().collect(),
+                _ => return Err(Error::new(part.span(), "a module has `tables: […]` and `procedures: […]`")),
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(module)
+    }
+}
+
+pub fn expand(item: TokenStream) -> Result<TokenStream> {
+    let ModuleItem { tables, procedures } = parse2(item)?;
+    let numbers = 0..tables.len() as u16;
+    let mut exports = Vec::new();
+    let mut seen = BTreeSet::new();
+    for path in &procedures {
+        let Some(last) = path.segments.last() else {
+            return Err(Error::new_spanned(path, "name a procedure"));
+        };
+        let name = names::name_of(&last.ident)?;
+        if !seen.insert(name.clone()) {
+            return Err(Error::new(last.ident.span(), "two procedures have this name"));
+        }
+        exports.push(format_ident!("reprise_call_{}", name));
+    }
+    Ok(quote! {
+        #(impl ::reprise_procedure::table::InModule for #tables {
+            const TABLE: u16 = #numbers;
+        })*
+
+        /// This module compiled into the program: its description and its procedures.
+        #[cfg(not(target_arch = "wasm32"))]
+        pub static MODULE: ::reprise_procedure::native::NativeModule = ::reprise_procedure::native::NativeModule {
+            tables: &[#(<#tables as ::reprise_procedure::table::Table>::INFO),*],
+            procedures: &[#(::reprise_procedure::native::NativeProcedure {
+                info: <#procedures as ::reprise_procedure::module::Procedure>::INFO,
+                run: <#procedures as ::reprise_procedure::module::Procedure>::run,
+            }),*],
+        };
+
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            #[unsafe(no_mangle)]
+            extern "C" fn _initialize() {
+                ::reprise_procedure::ops::initialize();
+            }
+            #[unsafe(no_mangle)]
+            extern "C" fn reprise_describe() -> u64 {
+                ::reprise_procedure::ops::describe(
+                    &[#(<#tables as ::reprise_procedure::table::Table>::INFO),*],
+                    &[#(<#procedures as ::reprise_procedure::module::Procedure>::INFO),*],
+                )
+            }
+            #(#[unsafe(no_mangle)]
+            extern "C" fn #exports(args_bytes: u32) -> i32 {
+                ::reprise_procedure::ops::enter(args_bytes, <#procedures as ::reprise_procedure::module::Procedure>::run)
+            })*
+        };
+    })
+}

@@ -1,0 +1,197 @@
+//! `#[procedure]`: the function stays as it is; a type of the same name carries its declaration and its entry.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{
+    Error, FnArg, Ident, ItemFn, Pat, Result, ReturnType, Token, Type, parenthesized,
+    parse::{Parse, ParseStream},
+    parse2,
+    punctuated::Punctuated,
+    spanned::Spanned,
+};
+
+use crate::names;
+
+enum PartitioningOption {
+    By(Vec<Ident>),
+    All,
+    Any,
+}
+
+#[derive(Default)]
+struct ProcedureOptions {
+    partitioning: Option<PartitioningOption>,
+    read_only: bool,
+}
+
+impl Parse for ProcedureOptions {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let mut options = Self::default();
+        while !input.is_empty() {
+            let option: Ident = input.parse()?;
+            let partitioning = match option.to_string().as_str() {
+                "read_only" => {
+                    options.read_only = true;
+                    None
+                }
+                "partition_by" => {
+                    let inner;
+                    parenthesized!(inner in input);
+                    let params = Punctuated::<Ident, Token![,]>::parse_terminated(&inner)?;
+                    if params.is_empty() {
+                        return Err(inner.error("name at least one parameter"));
+                    }
+                    Some(PartitioningOption::By(params.into_iter().collect()))
+                }
+                "all_partitions" => Some(PartitioningOption::All),
+                "any_partition" => Some(PartitioningOption::Any),
+                _ => {
+                    return Err(Error::new(
+                        option.span(),
+                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only",
+                    ));
+                }
+            };
+            if partitioning.is_some() {
+                if options.partitioning.is_some() {
+                    return Err(Error::new(option.span(), "the partitions are already given"));
+                }
+                options.partitioning = partitioning;
+            }
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        Ok(options)
+    }
+}
+
+struct Param {
+    ident: Ident,
+    name: String,
+    ty: Type,
+}
+
+pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let options: ProcedureOptions = parse2(options)?;
+    let function: ItemFn = parse2(item)?;
+    check_signature(&function, &options)?;
+    let params = params_of(&function)?;
+    let partitioning = partitioning_of(&options, &params, &function)?;
+    let (ident, visibility) = (&function.sig.ident, &function.vis);
+    let (name, read_only) = (names::name_of(ident)?, options.read_only);
+    let names: Vec<_> = params.iter().map(|param| &param.name).collect();
+    let idents: Vec<_> = params.iter().map(|param| &param.ident).collect();
+    let types: Vec<_> = params.iter().map(|param| &param.ty).collect();
+    let (returns, result) = match result_of(&function.sig.output) {
+        Returned::Result(ty) => (quote!(#ty), quote!(#ident(tx #(, #idents)*))),
+        Returned::Plain(ty) => (quote!(#ty), quote!(::core::result::Result::Ok(#ident(tx #(, #idents)*)))),
+    };
+    Ok(quote! {
+        #function
+
+        #[allow(non_camel_case_types)]
+        #[doc(hidden)]
+        #visibility struct #ident {}
+
+        impl ::reprise_procedure::module::Procedure for #ident {
+            const INFO: &'static ::reprise_procedure::module::ProcedureInfo = &::reprise_procedure::module::ProcedureInfo {
+                name: #name,
+                params: &[#((#names, <#types as ::reprise_procedure::value::ValueType>::value_type as fn() -> _)),*],
+                returns: <#returns as ::reprise_procedure::value::ValueType>::value_type,
+                read_only: #read_only,
+                partitioning: ::reprise_procedure::module::PartitioningInfo::#partitioning,
+            };
+            #[inline]
+            fn run(
+                tx: &::reprise_procedure::txn::Txn<'_>,
+                args: &[u8],
+            ) -> ::core::result::Result<(), ::reprise_procedure::module::Abort> {
+                let mut reader = ::reprise_procedure::module::ArgReader::new(args);
+                #(let #idents: #types = reader.take();)*
+                reader.finish();
+                ::reprise_procedure::module::finish::<#returns>(tx, #result)
+            }
+        }
+    })
+}
+
+fn check_signature(function: &ItemFn, options: &ProcedureOptions) -> Result<()> {
+    let signature = &function.sig;
+    if signature.asyncness.is_some() || !signature.generics.params.is_empty() {
+        return Err(Error::new(signature.span(), "a procedure is neither async nor generic"));
+    }
+    let takes_txn = matches!(signature.inputs.first(), Some(FnArg::Typed(first)) if matches!(*first.ty, Type::Reference(_)));
+    if !takes_txn {
+        return Err(Error::new(signature.ident.span(), "a procedure's first parameter is `tx: &Txn`"));
+    }
+    if matches!(options.partitioning, Some(PartitioningOption::Any)) && !options.read_only {
+        return Err(Error::new(
+            signature.ident.span(),
+            "`any_partition` is for `read_only` procedures: a write must say which partitions it goes to",
+        ));
+    }
+    Ok(())
+}
+
+fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
+    let params = function.sig.inputs.iter().skip(1).map(|input| {
+        let FnArg::Typed(input) = input else {
+            return Err(Error::new(input.span(), "a procedure has no `self`"));
+        };
+        let Pat::Ident(pattern) = &*input.pat else {
+            return Err(Error::new(input.pat.span(), "a parameter is a plain name: callers pass it by name"));
+        };
+        let mut ident = pattern.ident.clone();
+        let name = names::name_of(&ident)?;
+        if name == "tx" || name == "args" || name == "reader" {
+            // Out of the way of the names in the entry that is generated.
+            ident = Ident::new(&format!("{name}_param"), ident.span());
+        }
+        Ok(Param { ident, name, ty: (*input.ty).clone() })
+    });
+    params.collect()
+}
+
+fn partitioning_of(options: &ProcedureOptions, params: &[Param], function: &ItemFn) -> Result<TokenStream> {
+    match &options.partitioning {
+        None => Err(Error::new(
+            function.sig.ident.span(),
+            "say which partitions it touches: `partition_by(parameter, …)`, `all_partitions` or `any_partition`",
+        )),
+        Some(PartitioningOption::All) => Ok(quote!(All)),
+        Some(PartitioningOption::Any) => Ok(quote!(Any)),
+        Some(PartitioningOption::By(by)) => {
+            let positions = by.iter().map(|wanted| {
+                let name = names::text_of(wanted);
+                let position = params.iter().position(|param| param.name == name);
+                let missing = || Error::new(wanted.span(), format!("the procedure has no parameter `{name}`"));
+                Ok(position.ok_or_else(missing)? as u16)
+            });
+            let positions = positions.collect::<Result<Vec<_>>>()?;
+            Ok(quote!(By(&[#(#positions),*])))
+        }
+    }
+}
+
+enum Returned {
+    /// `Result<T, Abort>`
+    Result(Type),
+    /// A procedure that never aborts.
+    Plain(Type),
+}
+
+fn result_of(output: &ReturnType) -> Returned {
+    let ReturnType::Type(_, ty) = output else {
+        return Returned::Plain(syn::parse_quote!(()));
+    };
+    if let Type::Path(path) = &**ty
+        && let Some(last) = path.path.segments.last()
+        && last.ident == "Result"
+        && let syn::PathArguments::AngleBracketed(arguments) = &last.arguments
+        && let Some(syn::GenericArgument::Type(value)) = arguments.args.first()
+    {
+        return Returned::Result(value.clone());
+    }
+    Returned::Plain((**ty).clone())
+}

@@ -1,0 +1,374 @@
+//! `#[table]`: the row codec with constant offsets, the declaration, and one thin method per operation.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Error, Expr, Field, Fields, Ident, ItemStruct, Lit, Result, Type, parse2, spanned::Spanned};
+
+use crate::{
+    names,
+    table_options::{IndexOption, PlacementOption, TableOptions},
+};
+
+struct ColumnItem {
+    ident: Ident,
+    name: String,
+    ty: Type,
+    default: Option<Expr>,
+}
+
+struct TableItem {
+    item: ItemStruct,
+    options: TableOptions,
+    columns: Vec<ColumnItem>,
+    name: String,
+}
+
+pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let table = parse(options, item)?;
+    let item = &table.item;
+    let parts = [
+        row_codec(&table)?,
+        index_types(&table)?,
+        methods(&table)?,
+        add_trait(&table)?,
+    ];
+    Ok(quote! { #item #(#parts)* })
+}
+
+fn parse(options: TokenStream, item: TokenStream) -> Result<TableItem> {
+    let mut item: ItemStruct = parse2(item)?;
+    let options: TableOptions = parse2(options)?;
+    options.check(item.ident.span())?;
+    if !item.generics.params.is_empty() {
+        return Err(Error::new(item.generics.span(), "a table has no generic parameters; text columns are `String` or `SmallText<N>`"));
+    }
+    let Fields::Named(fields) = &mut item.fields else {
+        return Err(Error::new(item.ident.span(), "a table is a struct with named fields"));
+    };
+    let columns = fields.named.iter_mut().map(parse_column).collect::<Result<Vec<_>>>()?;
+    if columns.is_empty() {
+        return Err(Error::new(item.ident.span(), "a table has at least one column"));
+    }
+    let name = match &options.name {
+        Some(name) => names::checked(name.value(), name.span())?,
+        None => names::checked(names::snake_case(&names::text_of(&item.ident)), item.ident.span())?,
+    };
+    Ok(TableItem { item, options, columns, name })
+}
+
+/// Takes `#[column(...)]` off the field.
+fn parse_column(field: &mut Field) -> Result<ColumnItem> {
+    let ident = field.ident.clone().ok_or_else(|| Error::new(field.span(), "a column has a name"))?;
+    let mut default = None;
+    for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("column")) {
+        attribute.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("default") {
+                return Err(meta.error("unknown option; there is: default"));
+            }
+            default = Some(meta.value()?.parse()?);
+            Ok(())
+        })?;
+    }
+    field.attrs.retain(|attribute| !attribute.path().is_ident("column"));
+    Ok(ColumnItem { name: names::name_of(&ident)?, ident, ty: field.ty.clone(), default })
+}
+
+impl TableItem {
+    fn position(&self, column: &Ident) -> Result<u16> {
+        let position = self.columns.iter().position(|other| other.ident == *column);
+        let missing = || Error::new(column.span(), format!("the table has no column `{column}`"));
+        Ok(position.ok_or_else(missing)? as u16)
+    }
+
+    fn positions(&self, columns: &[Ident]) -> Result<Vec<u16>> {
+        columns.iter().map(|column| self.position(column)).collect()
+    }
+
+    fn types(&self, columns: &[Ident]) -> Result<Vec<&Type>> {
+        let positions = self.positions(columns)?;
+        Ok(positions.iter().map(|position| &self.columns[*position as usize].ty).collect())
+    }
+
+    /// True when a key or an index holds the column, or rows are placed by it.
+    fn is_in_key(&self, column: &Ident) -> bool {
+        let by = match &self.options.placement {
+            Some(PlacementOption::By(by)) => by == column,
+            _ => false,
+        };
+        by || self.options.primary_key.contains(column)
+            || self.options.indexes.iter().any(|index| index.columns.contains(column))
+    }
+}
+
+fn row_codec(table: &TableItem) -> Result<TokenStream> {
+    let row = &table.item.ident;
+    let info = table_info(table)?;
+    let count = table.columns.len();
+    let types: Vec<_> = table.columns.iter().map(|column| &column.ty).collect();
+    let idents: Vec<_> = table.columns.iter().map(|column| &column.ident).collect();
+    let places: Vec<_> = (0..count).collect();
+    Ok(quote! {
+        const _: () = {
+            use ::reprise_procedure::{column::{Column as __Column, Layout as __Layout}, table::Table as __Table};
+            const LAYOUT: __Layout<#count> = __Layout::new([#((<#types as __Column>::TYPE, <#types as __Column>::NULLABLE)),*]);
+            // Rows whose text is longer than usual go over the heap, so a wide table does not fill the guest's stack.
+            const ROOM: usize = {
+                let bytes = 8 + LAYOUT.fixed_bytes #(+ <#types as __Column>::INLINE_BYTES)*;
+                if bytes > 1024 { 1024 } else { bytes }
+            };
+            impl __Table for #row {
+                type Buffer = [u8; ROOM];
+                const EMPTY_BUFFER: [u8; ROOM] = [0; ROOM];
+                const INFO: &'static ::reprise_procedure::module::TableInfo = &#info;
+                #[inline(always)]
+                fn row_bytes(&self) -> usize {
+                    LAYOUT.fixed_bytes #(+ __Column::data_bytes(&self.#idents))*
+                }
+                #[inline(always)]
+                fn write_row(&self, out: &mut [u8]) {
+                    let mut end = 0;
+                    #(__Column::write(&self.#idents, out, LAYOUT.places[#places], &mut end);)*
+                    let _ = end;
+                }
+                #[inline(always)]
+                fn read_row(row: &[u8]) -> ::core::option::Option<Self> {
+                    ::core::option::Option::Some(Self {
+                        #(#idents: <#types as __Column>::read(row, LAYOUT.places[#places])?,)*
+                    })
+                }
+            }
+        };
+    })
+}
+
+fn table_info(table: &TableItem) -> Result<TokenStream> {
+    let name = &table.name;
+    let columns = table.columns.iter().map(column_info);
+    let primary_key = table.positions(&table.options.primary_key)?;
+    let kind = if table.options.hash { quote!(Hash) } else { quote!(Ordered) };
+    let indexes = table.options.indexes.iter().map(|index| {
+        let name = names::name_of(&index.name)?;
+        let (columns, unique) = (table.positions(&index.columns)?, index.unique);
+        Ok(quote! {
+            ::reprise_procedure::module::IndexInfo { name: #name, columns: &[#(#columns),*], unique: #unique }
+        })
+    });
+    let indexes = indexes.collect::<Result<Vec<_>>>()?;
+    let placement = match &table.options.placement {
+        Some(PlacementOption::By(column)) => {
+            let position = table.position(column)?;
+            if is_option(&table.columns[position as usize].ty) {
+                return Err(Error::new(column.span(), "rows can't be placed by a column that may be null"));
+            }
+            quote!(By(#position))
+        }
+        Some(PlacementOption::Local) => quote!(Local),
+        Some(PlacementOption::Replicated) | None => quote!(Replicated),
+    };
+    Ok(quote! {
+        ::reprise_procedure::module::TableInfo {
+            name: #name,
+            columns: &[#(#columns),*],
+            primary_key: &[#(#primary_key),*],
+            primary_kind: ::reprise_procedure::abi::IndexKind::#kind,
+            indexes: &[#(#indexes),*],
+            placement: ::reprise_procedure::abi::Placement::#placement,
+        }
+    })
+}
+
+fn column_info(column: &ColumnItem) -> TokenStream {
+    let (name, ty) = (&column.name, &column.ty);
+    let default = match &column.default {
+        None => quote!(::core::option::Option::None),
+        Some(value) => {
+            let value = default_value(value, ty);
+            quote! {
+                ::core::option::Option::Some(|out| {
+                    let value: #ty = #value;
+                    ::reprise_procedure::column::Column::push_default(&value, out)
+                })
+            }
+        }
+    };
+    quote! {
+        ::reprise_procedure::module::ColumnInfo {
+            name: #name,
+            ty: <#ty as ::reprise_procedure::column::Column>::TYPE,
+            nullable: <#ty as ::reprise_procedure::column::Column>::NULLABLE,
+            default: #default,
+        }
+    }
+}
+
+/// A text literal becomes the column's own type; anything else must be of that type.
+fn default_value(value: &Expr, ty: &Type) -> TokenStream {
+    match value {
+        Expr::Lit(literal) if matches!(literal.lit, Lit::Str(_)) && !is_option(ty) => quote! {
+            <#ty as ::core::convert::TryFrom<&str>>::try_from(#value).expect("the default fits its column")
+        },
+        _ => quote!(#value),
+    }
+}
+
+fn is_option(ty: &Type) -> bool {
+    matches!(ty, Type::Path(path) if path.path.segments.last().is_some_and(|last| last.ident == "Option"))
+}
+
+fn index_types(table: &TableItem) -> Result<TokenStream> {
+    let row = &table.item.ident;
+    let keys = table.options.indexes.iter().map(|index| &index.columns);
+    let mut out = TokenStream::new();
+    for (number, key) in [&table.options.primary_key].into_iter().chain(keys).enumerate() {
+        if key.is_empty() {
+            continue;
+        }
+        let (number, types) = (number as u16, table.types(key)?);
+        out.extend(quote! {
+            impl ::reprise_procedure::table::IndexOf<#number> for #row {
+                type Columns = (#(#types,)*);
+            }
+        });
+    }
+    Ok(out)
+}
+
+fn methods(table: &TableItem) -> Result<TokenStream> {
+    let row = &table.item.ident;
+    let mut methods = quote! {
+        /// Inserts a row; an error names the unique index in which its key is taken.
+        #[inline]
+        pub fn insert(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            row: &Self,
+        ) -> ::core::result::Result<::reprise_procedure::abi::RowHandle, ::reprise_procedure::table::DuplicateKey> {
+            ::reprise_procedure::table::insert(tx, row)
+        }
+    };
+    if !table.options.primary_key.is_empty() {
+        methods.extend(primary_methods(table));
+    }
+    for (position, index) in table.options.indexes.iter().enumerate() {
+        methods.extend(index_methods(index, position as u16 + 1));
+    }
+    Ok(quote! {
+        #[allow(dead_code)]
+        impl #row { #methods }
+    })
+}
+
+fn whole_key(number: u16) -> TokenStream {
+    quote!(::reprise_procedure::key::WholeKey<<Self as ::reprise_procedure::table::IndexOf<#number>>::Columns>)
+}
+
+fn primary_methods(table: &TableItem) -> TokenStream {
+    let key = whole_key(0);
+    let mut methods = quote! {
+        /// The row with this primary key.
+        #[inline]
+        pub fn get(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            key: impl #key,
+        ) -> ::core::option::Option<::reprise_procedure::table::Row<Self>> {
+            ::reprise_procedure::table::get::<Self, 0>(tx, key)
+        }
+        /// Whether there is a row with this primary key; it is not read.
+        #[inline]
+        pub fn exists(tx: &::reprise_procedure::txn::Txn<'_>, key: impl #key) -> bool {
+            ::reprise_procedure::table::exists::<Self, 0>(tx, key)
+        }
+        /// The rows with these primary keys, in their order, in one host call.
+        pub fn multi_get<K: #key>(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            keys: impl ::core::iter::IntoIterator<Item = K>,
+        ) -> ::std::vec::Vec<::core::option::Option<::reprise_procedure::table::Row<Self>>> {
+            ::reprise_procedure::table::multi_get::<Self, K, 0>(tx, keys)
+        }
+    };
+    if !table.options.hash {
+        methods.extend(quote! {
+            /// The rows in order of the primary key; narrow it with `prefix`, `range`, `reverse`, `limit`.
+            #[inline]
+            pub fn scan<'t, 'h>(
+                tx: &'t ::reprise_procedure::txn::Txn<'h>,
+            ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, 0> {
+                ::reprise_procedure::scan::Scan::new(tx)
+            }
+            /// The number of rows.
+            pub fn count(tx: &::reprise_procedure::txn::Txn<'_>) -> u64 {
+                Self::scan(tx).count()
+            }
+        });
+    }
+    methods
+}
+
+fn index_methods(index: &IndexOption, number: u16) -> TokenStream {
+    let scan = format_ident!("scan_by_{}", index.name);
+    let scan_doc = format!("The rows in order of index `{}`.", index.name);
+    let mut methods = quote! {
+        #[doc = #scan_doc]
+        #[inline]
+        pub fn #scan<'t, 'h>(
+            tx: &'t ::reprise_procedure::txn::Txn<'h>,
+        ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, #number> {
+            ::reprise_procedure::scan::Scan::new(tx)
+        }
+    };
+    if index.unique {
+        let (get, key) = (format_ident!("get_by_{}", index.name), whole_key(number));
+        let get_doc = format!("The row with this key in index `{}`.", index.name);
+        methods.extend(quote! {
+            #[doc = #get_doc]
+            #[inline]
+            pub fn #get(
+                tx: &::reprise_procedure::txn::Txn<'_>,
+                key: impl #key,
+            ) -> ::core::option::Option<::reprise_procedure::table::Row<Self>> {
+                ::reprise_procedure::table::get::<Self, #number>(tx, key)
+            }
+        });
+    }
+    methods
+}
+
+/// `row.add_COLUMN(tx, delta)` for every integer column outside of keys, as a trait because `Row` is the SDK's type.
+fn add_trait(table: &TableItem) -> Result<TokenStream> {
+    let (row, visibility) = (&table.item.ident, &table.item.vis);
+    let name = format_ident!("{}Add", row);
+    let (mut declared, mut defined) = (TokenStream::new(), TokenStream::new());
+    for (position, column) in table.columns.iter().enumerate() {
+        if !is_integer(&column.ty) || table.is_in_key(&column.ident) {
+            continue;
+        }
+        let (ident, ty, position) = (&column.ident, &column.ty, position as u16);
+        let add = format_ident!("add_{}", names::text_of(ident));
+        declared.extend(quote! {
+            /// Adds to the column in the table and in memory; returns the new value. Overflow ends the transaction.
+            fn #add(&mut self, tx: &::reprise_procedure::txn::Txn<'_>, delta: i64) -> #ty;
+        });
+        defined.extend(quote! {
+            #[inline]
+            fn #add(&mut self, tx: &::reprise_procedure::txn::Txn<'_>, delta: i64) -> #ty {
+                let value = self.add_to_column(tx, #position, delta) as #ty;
+                self.#ident = value;
+                value
+            }
+        });
+    }
+    if declared.is_empty() {
+        return Ok(TokenStream::new());
+    }
+    let doc = format!("Read-modify-write of single columns of [`{row}`].");
+    Ok(quote! {
+        #[doc = #doc]
+        #[allow(dead_code)]
+        #visibility trait #name { #declared }
+        impl #name for ::reprise_procedure::table::Row<#row> { #defined }
+    })
+}
+
+fn is_integer(ty: &Type) -> bool {
+    const INTEGERS: [&str; 8] = ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"];
+    matches!(ty, Type::Path(path) if INTEGERS.iter().any(|name| path.path.is_ident(name)))
+}

@@ -1,0 +1,225 @@
+//! Columns: where each lies in a row (computed at compile time), and how its values are written and read.
+
+use reprise_abi::ScalarType;
+
+use crate::{
+    scratch::Scratch,
+    types::{Bytes, Decimal, SmallText, Timestamp, Uuid},
+    value::Encode,
+};
+
+const NONE: u32 = u32::MAX;
+
+/// A column's place in the row, as `reprise_abi::row` lays it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Byte offset of the slot.
+    pub offset: u32,
+    /// Bit in the null bitmap, or `u32::MAX` for a column that is never null.
+    pub null_bit: u32,
+    /// Offset of the previous variable column's slot, or `u32::MAX`.
+    pub previous: u32,
+    /// Where the data area begins.
+    pub fixed_bytes: u32,
+}
+
+/// The places of `N` columns and the size of a row without variable data.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout<const N: usize> {
+    pub places: [Place; N],
+    pub fixed_bytes: usize,
+}
+
+impl<const N: usize> Layout<N> {
+    /// The layout of columns given as (type, nullable); the same as `reprise_abi::RowLayout`, held to it by a test.
+    pub const fn new(columns: [(ScalarType, bool); N]) -> Self {
+        let (mut nullable, mut i) = (0, 0);
+        while i < N {
+            nullable += columns[i].1 as u32;
+            i += 1;
+        }
+        let mut places = [Place { offset: 0, null_bit: NONE, previous: NONE, fixed_bytes: 0 }; N];
+        let (mut offset, mut null_bit, mut previous) = (nullable.div_ceil(8), 0, NONE);
+        i = 0;
+        while i < N {
+            let (ty, is_nullable) = columns[i];
+            places[i].offset = offset;
+            places[i].previous = previous;
+            if is_nullable {
+                places[i].null_bit = null_bit;
+                null_bit += 1;
+            }
+            if ty.is_variable() {
+                previous = offset;
+            }
+            offset += ty.slot_bytes() as u32;
+            i += 1;
+        }
+        i = 0;
+        while i < N {
+            places[i].fixed_bytes = offset;
+            i += 1;
+        }
+        Self { places, fixed_bytes: offset as usize }
+    }
+}
+
+/// Room for `count` variable bytes in a table's stack buffer, at most.
+pub const INLINE_DATA_BYTES: usize = 48;
+
+/// A type that a column can have. `Option` makes it nullable.
+pub trait Column: Sized {
+    const TYPE: ScalarType;
+    const NULLABLE: bool = false;
+    /// Variable data that the table's stack buffer makes room for; longer rows go over the heap.
+    const INLINE_BYTES: usize = 0;
+
+    /// Bytes of variable data of this value.
+    #[inline(always)]
+    fn data_bytes(&self) -> usize {
+        0
+    }
+    /// Writes the value at its place in a zeroed row. `end` is where the row's variable data ends so far.
+    fn write(&self, row: &mut [u8], place: Place, end: &mut u32);
+    /// Reads the value of a row that the host handed out; None when the bytes are no such value.
+    fn read(row: &[u8], place: Place) -> Option<Self>;
+    /// Appends the value as a default in the module's description; false when it is null.
+    fn push_default(&self, out: &mut Scratch) -> bool;
+}
+
+#[inline(always)]
+fn put<const N: usize>(row: &mut [u8], at: u32, bytes: [u8; N]) {
+    row[at as usize..at as usize + N].copy_from_slice(&bytes);
+}
+
+#[inline(always)]
+fn take<const N: usize>(row: &[u8], at: u32) -> Option<[u8; N]> {
+    row.get(at as usize..)?.first_chunk().copied()
+}
+
+macro_rules! fixed {
+    ($([$($generic:tt)*] $ty:ty => $scalar:expr, |$value:ident| $to:expr, $from:expr;)*) => {$(
+        impl<$($generic)*> Column for $ty {
+            const TYPE: ScalarType = $scalar;
+            #[inline(always)]
+            fn write(&self, row: &mut [u8], place: Place, _: &mut u32) {
+                let $value = self;
+                put(row, place.offset, $to);
+            }
+            #[inline(always)]
+            fn read(row: &[u8], place: Place) -> Option<Self> {
+                take(row, place.offset).map($from)
+            }
+            fn push_default(&self, out: &mut Scratch) -> bool {
+                self.encode(out);
+                true
+            }
+        }
+    )*};
+}
+fixed! {
+    [] bool => ScalarType::Bool, |v| [*v as u8], |b: [u8; 1]| b[0] != 0;
+    [] i8 => ScalarType::I8, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] i16 => ScalarType::I16, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] i32 => ScalarType::I32, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] i64 => ScalarType::I64, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] u8 => ScalarType::U8, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] u16 => ScalarType::U16, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] u32 => ScalarType::U32, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] u64 => ScalarType::U64, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] f64 => ScalarType::F64, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] Timestamp => ScalarType::Timestamp, |v| v.0.to_le_bytes(), |b| Self(i64::from_le_bytes(b));
+    [] Uuid => ScalarType::Uuid, |v| v.0, Self;
+    [const S: u8] Decimal<S> => ScalarType::Decimal { scale: S }, |v| v.units.to_le_bytes(),
+        |b| Self::from_units(i128::from_le_bytes(b));
+}
+
+#[inline(always)]
+fn put_data(row: &mut [u8], place: Place, end: &mut u32, data: &[u8]) {
+    let start = (place.fixed_bytes + *end) as usize;
+    row[start..start + data.len()].copy_from_slice(data);
+    *end += data.len() as u32;
+    put(row, place.offset, end.to_le_bytes());
+}
+
+#[inline(always)]
+fn take_data(row: &[u8], place: Place) -> Option<&[u8]> {
+    let start = match place.previous {
+        NONE => 0,
+        previous => u32::from_le_bytes(take(row, previous)?),
+    };
+    let end = u32::from_le_bytes(take(row, place.offset)?);
+    row.get(place.fixed_bytes as usize..)?.get(start as usize..end as usize)
+}
+
+macro_rules! variable {
+    ($([$($generic:tt)*] $ty:ty => $scalar:expr, $inline:expr, |$value:ident| $bytes:expr, $from:expr;)*) => {$(
+        impl<$($generic)*> Column for $ty {
+            const TYPE: ScalarType = $scalar;
+            const INLINE_BYTES: usize = $inline;
+            #[inline(always)]
+            fn data_bytes(&self) -> usize {
+                let $value = self;
+                $bytes.len()
+            }
+            #[inline(always)]
+            fn write(&self, row: &mut [u8], place: Place, end: &mut u32) {
+                let $value = self;
+                put_data(row, place, end, $bytes);
+            }
+            #[inline(always)]
+            fn read(row: &[u8], place: Place) -> Option<Self> {
+                take_data(row, place).and_then($from)
+            }
+            fn push_default(&self, out: &mut Scratch) -> bool {
+                let $value = self;
+                out.push_counted($bytes);
+                true
+            }
+        }
+    )*};
+}
+variable! {
+    [] String => ScalarType::Text, INLINE_DATA_BYTES, |v| v.as_bytes(),
+        |bytes| std::str::from_utf8(bytes).ok().map(String::from);
+    [] Vec<u8> => ScalarType::Bytes, INLINE_DATA_BYTES, |v| v.as_slice(), |bytes| Some(bytes.to_vec());
+    [] Bytes => ScalarType::Bytes, INLINE_DATA_BYTES, |v| v.0.as_slice(), |bytes| Some(Self(bytes.to_vec()));
+    [const N: usize] SmallText<N> => ScalarType::Text, N, |v| v.as_bytes(),
+        |bytes| std::str::from_utf8(bytes).ok().and_then(Self::new);
+}
+
+impl<C: Column> Column for Option<C> {
+    const TYPE: ScalarType = C::TYPE;
+    const NULLABLE: bool = true;
+    const INLINE_BYTES: usize = C::INLINE_BYTES;
+
+    #[inline(always)]
+    fn data_bytes(&self) -> usize {
+        self.as_ref().map_or(0, C::data_bytes)
+    }
+
+    #[inline(always)]
+    fn write(&self, row: &mut [u8], place: Place, end: &mut u32) {
+        match self {
+            Some(value) => value.write(row, place, end),
+            None => {
+                row[place.null_bit as usize / 8] |= 1 << (place.null_bit % 8);
+                if C::TYPE.is_variable() {
+                    put(row, place.offset, end.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn read(row: &[u8], place: Place) -> Option<Self> {
+        if row.get(place.null_bit as usize / 8)? >> (place.null_bit % 8) & 1 == 1 {
+            return Some(None);
+        }
+        C::read(row, place).map(Some)
+    }
+
+    fn push_default(&self, out: &mut Scratch) -> bool {
+        self.as_ref().is_some_and(|value| value.push_default(out))
+    }
+}

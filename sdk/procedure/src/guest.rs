@@ -1,0 +1,245 @@
+//! The host calls as a wasm guest makes them, and the guest's entry. The only unsafe code of the SDK.
+
+use std::{marker::PhantomData, mem::MaybeUninit, panic::PanicHookInfo};
+
+use reprise_abi::{LogLevel, RowHandle, ScanRequest, describe};
+
+use crate::{
+    module::{Abort, ProcedureInfo, TableInfo, schema},
+    txn::Txn,
+};
+
+/// The imports of `reprise_abi::calls`. Each takes pointers into this module's own memory, which the host checks.
+mod import {
+    #[link(wasm_import_module = "reprise1")]
+    unsafe extern "C" {
+        pub fn args_read(pointer: *mut u8);
+        pub fn result_write(slice: u64);
+        pub fn get(target: u32, key: u64, out: u64) -> i64;
+        pub fn multi_get(target: u32, keys: u64, count: u32, out: u64) -> i64;
+        pub fn row_read(handle: u32, out: u64) -> u32;
+        pub fn insert(table: u32, row: u64) -> i64;
+        pub fn update(handle: u32, row: u64) -> i64;
+        pub fn delete(handle: u32);
+        pub fn add(handle: u32, column: u32, delta: i64) -> i64;
+        pub fn scan(request: *const u32, out: u64) -> u64;
+        pub fn scan_next(cursor: u32, out: u64) -> u64;
+        pub fn count(request: *const u32) -> u64;
+        pub fn savepoint() -> u32;
+        pub fn rollback_to(savepoint: u32);
+        pub fn now() -> i64;
+        pub fn random() -> u64;
+        pub fn txn_id() -> u64;
+        pub fn log(level: u32, text: u64);
+        pub fn abort(code: u64, message: u64);
+    }
+}
+
+#[inline(always)]
+fn slice(bytes: &[u8]) -> u64 {
+    bytes.as_ptr() as u32 as u64 | (bytes.len() as u64) << 32
+}
+
+#[inline(always)]
+fn out_slice(bytes: &mut [u8]) -> u64 {
+    bytes.as_mut_ptr() as u32 as u64 | (bytes.len() as u64) << 32
+}
+
+/// A row that the host found; its bytes lie in the caller's buffer when they fit.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub handle: RowHandle,
+    pub bytes: usize,
+}
+
+/// The host's calls.
+pub struct Ops<'h> {
+    call: PhantomData<&'h ()>,
+}
+
+// SAFETY of every call below: the host reads only `slice`s and writes only `out`s, within the lengths given, during the
+// call; both borrow live memory for that long.
+impl Ops<'_> {
+    #[inline(always)]
+    pub fn set_result(&self, bytes: &[u8]) {
+        // SAFETY: as above.
+        unsafe { import::result_write(slice(bytes)) }
+    }
+
+    #[inline(always)]
+    pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<Found> {
+        // SAFETY: as above.
+        let found = unsafe { import::get(target, slice(key), out_slice(out)) };
+        (found >= 0).then_some(Found { handle: (found >> 32) as u32, bytes: found as u32 as usize })
+    }
+
+    /// The bytes written, or else the bytes needed.
+    pub fn multi_get(&self, target: u32, keys: &[u8], count: u32, out: &mut [u8]) -> Result<usize, usize> {
+        // SAFETY: as above.
+        let written = unsafe { import::multi_get(target, slice(keys), count, out_slice(out)) };
+        if written < 0 { Err(written.unsigned_abs() as usize) } else { Ok(written as usize) }
+    }
+
+    pub fn row_read(&self, handle: RowHandle, out: &mut [u8]) -> usize {
+        // SAFETY: as above.
+        unsafe { import::row_read(handle, out_slice(out)) as usize }
+    }
+
+    /// The handle, or else the index in which the key is taken.
+    #[inline(always)]
+    pub fn insert(&self, table: u16, row: &[u8]) -> Result<RowHandle, u16> {
+        // SAFETY: as above.
+        let handle = unsafe { import::insert(table as u32, slice(row)) };
+        if handle < 0 { Err((-2 - handle) as u16) } else { Ok(handle as u32) }
+    }
+
+    #[inline(always)]
+    pub fn update(&self, handle: RowHandle, row: &[u8]) -> Result<(), u16> {
+        // SAFETY: as above.
+        let done = unsafe { import::update(handle, slice(row)) };
+        if done < 0 { Err((-2 - done) as u16) } else { Ok(()) }
+    }
+
+    pub fn delete(&self, handle: RowHandle) {
+        // SAFETY: as above.
+        unsafe { import::delete(handle) }
+    }
+
+    #[inline(always)]
+    pub fn add(&self, handle: RowHandle, column: u16, delta: i64) -> i64 {
+        // SAFETY: as above.
+        unsafe { import::add(handle, column as u32, delta) }
+    }
+
+    /// The cursor and the bytes filled.
+    #[inline(always)]
+    pub fn scan(&self, request: &ScanRequest<'_>, out: &mut [u8]) -> (u32, usize) {
+        let request = request_words(request);
+        // SAFETY: as above; the request is eight words long.
+        let batch = unsafe { import::scan(request.as_ptr(), out_slice(out)) };
+        ((batch >> 32) as u32, batch as u32 as usize)
+    }
+
+    pub fn scan_next(&self, cursor: u32, out: &mut [u8]) -> (u32, usize) {
+        // SAFETY: as above.
+        let batch = unsafe { import::scan_next(cursor, out_slice(out)) };
+        ((batch >> 32) as u32, batch as u32 as usize)
+    }
+
+    pub fn count(&self, request: &ScanRequest<'_>) -> u64 {
+        let request = request_words(request);
+        // SAFETY: as above; the request is eight words long.
+        unsafe { import::count(request.as_ptr()) }
+    }
+
+    pub fn savepoint(&self) -> u32 {
+        // SAFETY: no memory is passed.
+        unsafe { import::savepoint() }
+    }
+
+    pub fn rollback_to(&self, savepoint: u32) {
+        // SAFETY: no memory is passed.
+        unsafe { import::rollback_to(savepoint) }
+    }
+
+    pub fn now_us(&self) -> i64 {
+        // SAFETY: no memory is passed.
+        unsafe { import::now() }
+    }
+
+    pub fn random_u64(&self) -> u64 {
+        // SAFETY: no memory is passed.
+        unsafe { import::random() }
+    }
+
+    pub fn txn_id(&self) -> u64 {
+        // SAFETY: no memory is passed.
+        unsafe { import::txn_id() }
+    }
+
+    pub fn log(&self, level: LogLevel, text: &str) {
+        // SAFETY: as above.
+        unsafe { import::log(level as u32, slice(text.as_bytes())) }
+    }
+
+    pub fn abort(&self, code: &str, message: &str) {
+        // SAFETY: as above.
+        unsafe { import::abort(slice(code.as_bytes()), slice(message.as_bytes())) }
+    }
+}
+
+#[inline(always)]
+fn request_words(request: &ScanRequest<'_>) -> [u32; 8] {
+    [
+        request.target.pack(),
+        request.flags.0,
+        request.limit,
+        request.lower.as_ptr() as u32,
+        request.lower.len() as u32,
+        request.upper.as_ptr() as u32,
+        request.upper.len() as u32,
+        0,
+    ]
+}
+
+/// Arguments up to this many bytes are read to the stack.
+const ARGS_STACK_BYTES: usize = 256;
+
+/// Runs one procedure: what every `reprise_call_NAME` export does. 0 = done, 1 = aborted.
+#[inline(always)]
+pub fn enter(args_bytes: u32, run: impl FnOnce(&Txn<'_>, &[u8]) -> Result<(), Abort>) -> i32 {
+    let length = args_bytes as usize;
+    let mut stack = MaybeUninit::<[u8; ARGS_STACK_BYTES]>::uninit();
+    let mut heap = Vec::<u8>::new();
+    let pointer = if length <= ARGS_STACK_BYTES {
+        stack.as_mut_ptr().cast::<u8>()
+    } else {
+        heap.reserve_exact(length);
+        heap.as_mut_ptr()
+    };
+    // SAFETY: `pointer` has room for `length` bytes, the host fills exactly so many, and both buffers outlive `args`.
+    let args = unsafe {
+        import::args_read(pointer);
+        std::slice::from_raw_parts(pointer, length)
+    };
+    let tx = Txn::new(Ops { call: PhantomData });
+    match run(&tx, args) {
+        Ok(()) => 0,
+        Err(abort) => {
+            tx.ops.abort(&abort.code, &abort.message);
+            1
+        }
+    }
+}
+
+/// The module's description for `reprise_describe`: `length << 32 | pointer`.
+pub fn describe(tables: &[&'static TableInfo], procedures: &[&'static ProcedureInfo]) -> u64 {
+    let text = describe::write_json(&schema(tables, procedures.iter().copied()));
+    slice(text.leak().as_bytes())
+}
+
+/// What `_initialize` does, once per instance: a panic writes its message to the procedure's log before it traps.
+pub fn initialize() {
+    std::panic::set_hook(Box::new(log_panic));
+}
+
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let mut text = String::from("panicked");
+    if let Some(location) = info.location() {
+        text.push_str(" at ");
+        text.push_str(location.file());
+        text.push_str(" line ");
+        let line = location.line();
+        let mut divisor = 1_000_000;
+        while divisor > 0 {
+            if line >= divisor || divisor == 1 {
+                text.push((b'0' + (line / divisor % 10) as u8) as char);
+            }
+            divisor /= 10;
+        }
+    }
+    text.push_str(": ");
+    text.push_str(info.payload_as_str().unwrap_or("(no message)"));
+    // SAFETY: as for every call of `Ops`.
+    unsafe { import::log(LogLevel::Error as u32, slice(text.as_bytes())) }
+}

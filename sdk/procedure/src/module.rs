@@ -1,0 +1,204 @@
+//! What a module declares, as constants that the macros write; its description; how one procedure is run.
+
+use std::borrow::Cow;
+
+use reprise_abi::{
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning,
+    Placement, ProcedureSchema, ScalarType, TableSchema, Type,
+    value::{ValueError, ValueReader},
+};
+
+use crate::{
+    scratch::Scratch,
+    txn::Txn,
+    value::{Decode, Encode},
+};
+
+/// Ends a procedure and rolls its transaction back. The caller gets `code` and `message`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abort {
+    pub code: Cow<'static, str>,
+    pub message: Cow<'static, str>,
+}
+
+impl Abort {
+    /// `code` is for programs (`insufficient_funds`), `message` for people.
+    pub fn new(code: impl Into<Cow<'static, str>>, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code: code.into(), message: message.into() }
+    }
+}
+
+impl std::fmt::Display for Abort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+impl std::error::Error for Abort {}
+
+/// A column as declared.
+#[derive(Debug)]
+pub struct ColumnInfo {
+    pub name: &'static str,
+    pub ty: ScalarType,
+    pub nullable: bool,
+    /// Writes the default; false when it is null.
+    pub default: Option<fn(&mut Scratch) -> bool>,
+}
+
+/// A secondary index as declared.
+#[derive(Debug)]
+pub struct IndexInfo {
+    pub name: &'static str,
+    pub columns: &'static [u16],
+    pub unique: bool,
+}
+
+/// A table as declared.
+#[derive(Debug)]
+pub struct TableInfo {
+    pub name: &'static str,
+    pub columns: &'static [ColumnInfo],
+    pub primary_key: &'static [u16],
+    pub primary_kind: IndexKind,
+    pub indexes: &'static [IndexInfo],
+    pub placement: Placement,
+}
+
+impl TableInfo {
+    pub fn schema(&self) -> TableSchema {
+        TableSchema {
+            name: self.name.into(),
+            columns: self.columns.iter().map(ColumnInfo::schema).collect(),
+            primary_key: self.primary_key.to_vec(),
+            primary_kind: self.primary_kind,
+            indexes: self.indexes.iter().map(IndexInfo::schema).collect(),
+            placement: self.placement.clone(),
+        }
+    }
+
+    /// The name of index `index` of this table (0 = primary key).
+    pub fn index_name(&self, index: u16) -> &'static str {
+        match (index as usize).checked_sub(1) {
+            None => "primary_key",
+            Some(secondary) => self.indexes.get(secondary).map_or("", |index| index.name),
+        }
+    }
+}
+
+impl ColumnInfo {
+    fn schema(&self) -> ColumnSchema {
+        let default = self.default.and_then(|write| {
+            let mut value = Scratch::new();
+            write(&mut value).then(|| value.as_slice().to_vec())
+        });
+        ColumnSchema { name: self.name.into(), ty: self.ty, nullable: self.nullable, default }
+    }
+}
+
+impl IndexInfo {
+    fn schema(&self) -> IndexSchema {
+        IndexSchema {
+            name: self.name.into(),
+            columns: self.columns.to_vec(),
+            unique: self.unique,
+        }
+    }
+}
+
+/// A procedure as declared.
+#[derive(Debug)]
+pub struct ProcedureInfo {
+    pub name: &'static str,
+    pub params: &'static [(&'static str, fn() -> Type)],
+    pub returns: fn() -> Type,
+    pub read_only: bool,
+    pub partitioning: PartitioningInfo,
+}
+
+/// Which partitions a procedure touches.
+#[derive(Debug)]
+pub enum PartitioningInfo {
+    /// Positions of the parameters that name them.
+    By(&'static [u16]),
+    All,
+    Any,
+}
+
+impl ProcedureInfo {
+    pub fn schema(&self) -> ProcedureSchema {
+        let param = |(name, ty): &(&'static str, fn() -> Type)| Parameter {
+            name: (*name).into(),
+            ty: ty(),
+        };
+        ProcedureSchema {
+            name: self.name.into(),
+            params: self.params.iter().map(param).collect(),
+            returns: (self.returns)(),
+            read_only: self.read_only,
+            partitioning: match self.partitioning {
+                PartitioningInfo::By(params) => Partitioning::By(params.to_vec()),
+                PartitioningInfo::All => Partitioning::All,
+                PartitioningInfo::Any => Partitioning::Any,
+            },
+        }
+    }
+}
+
+/// What `#[procedure]` makes of a function, under the function's own name.
+pub trait Procedure {
+    const INFO: &'static ProcedureInfo;
+    /// Decodes the arguments, runs the function and hands its result to the host.
+    fn run(tx: &Txn<'_>, args: &[u8]) -> Result<(), Abort>;
+}
+
+/// The description of a module with these tables and procedures.
+pub fn schema<'a>(
+    tables: &[&'static TableInfo],
+    procedures: impl Iterator<Item = &'a ProcedureInfo>,
+) -> ModuleSchema {
+    ModuleSchema {
+        abi: ABI_VERSION,
+        tables: tables.iter().map(|table| table.schema()).collect(),
+        procedures: procedures.map(ProcedureInfo::schema).collect(),
+    }
+}
+
+/// Takes the arguments of a call one by one.
+pub struct ArgReader<'a>(ValueReader<'a>);
+
+impl<'a> ArgReader<'a> {
+    #[inline(always)]
+    pub fn new(args: &'a [u8]) -> Self {
+        Self(ValueReader::new(args))
+    }
+
+    #[inline(always)]
+    pub fn take<T: Decode<'a>>(&mut self) -> T {
+        T::decode(&mut self.0).unwrap_or_else(|error| malformed(error))
+    }
+
+    #[inline(always)]
+    pub fn finish(&self) {
+        self.0.finish().unwrap_or_else(|error| malformed(error));
+    }
+}
+
+/// The host checks arguments against the description before it calls, so this is a broken host or a forged description.
+#[cold]
+#[inline(never)]
+fn malformed(_: ValueError) -> ! {
+    panic!("the arguments are not those that the procedure declares")
+}
+
+/// Hands a procedure's result to the host.
+#[inline(always)]
+pub fn finish<T: Encode>(tx: &Txn<'_>, result: Result<T, Abort>) -> Result<(), Abort> {
+    let value = result?;
+    let mut out = Scratch::new();
+    value.encode(&mut out);
+    if !out.as_slice().is_empty() {
+        tx.ops.set_result(out.as_slice());
+    }
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! The host calls over a `HostOps` in the same process: the very same procedures, compiled natively.
+//!
+//! A fault leaves the procedure by unwinding, as a trap leaves wasm: no destructor of the guest's may touch the transaction.
+
+use std::{
+    any::Any,
+    cell::RefCell,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+};
+
+use reprise_abi::{HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest, Target};
+
+use crate::{
+    module::{Abort, ProcedureInfo, TableInfo, schema},
+    scratch::Scratch,
+    txn::Txn,
+};
+
+/// A module compiled into the program; `module!` makes one as `MODULE`.
+pub struct NativeModule {
+    pub tables: &'static [&'static TableInfo],
+    pub procedures: &'static [NativeProcedure],
+}
+
+/// A procedure compiled into the program.
+pub struct NativeProcedure {
+    pub info: &'static ProcedureInfo,
+    pub run: fn(&Txn<'_>, &[u8]) -> Result<(), Abort>,
+}
+
+/// How a call ended that ran to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallEnd {
+    /// The result, if any, is with the host.
+    Done,
+    /// The host was told code and message.
+    Aborted,
+}
+
+/// Why a call did not run to its end: natively what a trap is in wasm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NativeFault {
+    /// A host call refused its work.
+    Host(OpError),
+    /// The procedure panicked, with this message.
+    Panic(String),
+}
+
+impl NativeModule {
+    /// The same description that the wasm build of the module gives of itself.
+    pub fn schema(&self) -> ModuleSchema {
+        schema(self.tables, self.procedures.iter().map(|procedure| procedure.info))
+    }
+
+    pub fn procedure_index(&self, name: &str) -> Option<usize> {
+        self.procedures.iter().position(|procedure| procedure.info.name == name)
+    }
+
+    /// Runs the procedure at `index` with the arguments that `host` holds. After a fault the host must undo the transaction.
+    pub fn call(&self, index: usize, host: &mut dyn HostOps) -> Result<CallEnd, NativeFault> {
+        let mut args = Scratch::new();
+        args.push(host.args());
+        let run = self.procedures[index].run;
+        let ended = with_txn(host, |tx| match run(tx, args.as_slice()) {
+            Ok(()) => CallEnd::Done,
+            Err(abort) => {
+                tx.ops.abort(&abort.code, &abort.message);
+                CallEnd::Aborted
+            }
+        })?;
+        Ok(ended)
+    }
+}
+
+/// Runs `body` in a transaction over `host`; faults and panics come back as errors.
+pub fn with_txn<R>(host: &mut dyn HostOps, body: impl FnOnce(&Txn<'_>) -> R) -> Result<R, NativeFault> {
+    let tx = Txn::new(Ops { host: RefCell::new(host) });
+    catch_unwind(AssertUnwindSafe(|| body(&tx))).map_err(fault_of)
+}
+
+fn fault_of(payload: Box<dyn Any + Send>) -> NativeFault {
+    let payload = match payload.downcast::<OpError>() {
+        Ok(error) => return NativeFault::Host(*error),
+        Err(payload) => payload,
+    };
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    NativeFault::Panic(text.unwrap_or_else(|| "(no message)".to_owned()))
+}
+
+/// Leaves the procedure. No panic hook runs: a fault is an outcome, not a bug of this program.
+#[cold]
+fn fault(error: OpError) -> ! {
+    resume_unwind(Box::new(error))
+}
+
+trait OrFault<T> {
+    fn or_fault(self) -> T;
+}
+
+impl<T> OrFault<T> for Result<T, OpError> {
+    #[inline(always)]
+    fn or_fault(self) -> T {
+        self.unwrap_or_else(|error| fault(error))
+    }
+}
+
+/// Splits a duplicate key from the errors that end the transaction.
+fn or_duplicate<T>(result: Result<T, OpError>) -> Result<T, u16> {
+    match result {
+        Ok(value) => Ok(value),
+        Err(OpError::DuplicateKey { index }) => Err(index),
+        Err(error) => fault(error),
+    }
+}
+
+/// A row that the host found; its bytes lie in the caller's buffer when they fit.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub handle: RowHandle,
+    pub bytes: usize,
+}
+
+/// The host's calls.
+pub struct Ops<'h> {
+    host: RefCell<&'h mut dyn HostOps>,
+}
+
+impl Ops<'_> {
+    pub fn set_result(&self, bytes: &[u8]) {
+        self.host.borrow_mut().set_result(bytes).or_fault();
+    }
+
+    #[inline]
+    pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<Found> {
+        let mut host = self.host.borrow_mut();
+        let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
+        Some(Found { handle, bytes: copy_if_fits(row, out) })
+    }
+
+    /// The bytes written, or else the bytes needed.
+    pub fn multi_get(&self, target: u32, keys: &[u8], count: u32, out: &mut [u8]) -> Result<usize, usize> {
+        let mut host = self.host.borrow_mut();
+        let (mut rest, mut found) = (keys, Vec::new());
+        for _ in 0..count {
+            let Some((length, after)) = rest.split_first_chunk::<4>() else {
+                fault(OpError::Guest("multi_get with fewer keys than its count".into()));
+            };
+            let Some((key, after)) = after.split_at_checked(u32::from_le_bytes(*length) as usize) else {
+                fault(OpError::Guest("multi_get with a key that is cut off".into()));
+            };
+            rest = after;
+            let row = host.get(Target::unpack(target), key).or_fault();
+            let (handle, row) = row.unwrap_or((reprise_abi::calls::HANDLE_NONE, &[]));
+            push_row(&mut found, handle, row);
+        }
+        let room = out.get_mut(..found.len()).ok_or(found.len())?;
+        room.copy_from_slice(&found);
+        Ok(found.len())
+    }
+
+    pub fn row_read(&self, handle: RowHandle, out: &mut [u8]) -> usize {
+        copy_if_fits(self.host.borrow_mut().row(handle).or_fault(), out)
+    }
+
+    /// The handle, or else the index in which the key is taken.
+    #[inline]
+    pub fn insert(&self, table: u16, row: &[u8]) -> Result<RowHandle, u16> {
+        or_duplicate(self.host.borrow_mut().insert(table, row))
+    }
+
+    #[inline]
+    pub fn update(&self, handle: RowHandle, row: &[u8]) -> Result<(), u16> {
+        or_duplicate(self.host.borrow_mut().update(handle, row))
+    }
+
+    pub fn delete(&self, handle: RowHandle) {
+        self.host.borrow_mut().delete(handle).or_fault();
+    }
+
+    #[inline]
+    pub fn add(&self, handle: RowHandle, column: u16, delta: i64) -> i64 {
+        self.host.borrow_mut().add(handle, column, delta).or_fault()
+    }
+
+    /// The cursor and the bytes filled.
+    pub fn scan(&self, request: &ScanRequest<'_>, out: &mut [u8]) -> (u32, usize) {
+        fill(out, |visit| self.host.borrow_mut().scan(request, visit))
+    }
+
+    pub fn scan_next(&self, cursor: u32, out: &mut [u8]) -> (u32, usize) {
+        fill(out, |visit| self.host.borrow_mut().scan_next(cursor, visit))
+    }
+
+    pub fn count(&self, request: &ScanRequest<'_>) -> u64 {
+        self.host.borrow_mut().count(request).or_fault()
+    }
+
+    pub fn savepoint(&self) -> u32 {
+        self.host.borrow_mut().savepoint().or_fault()
+    }
+
+    pub fn rollback_to(&self, savepoint: u32) {
+        self.host.borrow_mut().rollback_to(savepoint).or_fault();
+    }
+
+    pub fn now_us(&self) -> i64 {
+        self.host.borrow().now_us()
+    }
+
+    pub fn random_u64(&self) -> u64 {
+        self.host.borrow_mut().random_u64()
+    }
+
+    pub fn txn_id(&self) -> u64 {
+        self.host.borrow().txn_id()
+    }
+
+    pub fn log(&self, level: LogLevel, text: &str) {
+        self.host.borrow_mut().log(level, text).or_fault();
+    }
+
+    pub fn abort(&self, code: &str, message: &str) {
+        self.host.borrow_mut().abort(code, message);
+    }
+}
+
+#[inline]
+fn copy_if_fits(row: &[u8], out: &mut [u8]) -> usize {
+    if let Some(room) = out.get_mut(..row.len()) {
+        room.copy_from_slice(row);
+    }
+    row.len()
+}
+
+fn push_row(out: &mut Vec<u8>, handle: RowHandle, row: &[u8]) {
+    out.extend_from_slice(&handle.to_le_bytes());
+    out.extend_from_slice(&(row.len() as u32).to_le_bytes());
+    out.extend_from_slice(row);
+}
+
+type Visit<'v> = &'v mut dyn FnMut(RowHandle, &[u8]) -> bool;
+
+/// Runs a scan that fills `out` with `[handle u32][len u32][row]`, as many as fit.
+fn fill(out: &mut [u8], run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError>) -> (u32, usize) {
+    let mut filled = 0;
+    let batch = run(&mut |handle, row| {
+        let Some(room) = out.get_mut(filled..filled + 8 + row.len()) else {
+            return false;
+        };
+        room[..4].copy_from_slice(&handle.to_le_bytes());
+        room[4..8].copy_from_slice(&(row.len() as u32).to_le_bytes());
+        room[8..].copy_from_slice(row);
+        filled += room.len();
+        true
+    });
+    (batch.or_fault().cursor, filled)
+}

@@ -1,0 +1,198 @@
+//! Ranges of an ordered index: chosen by leading columns, read many rows per host call.
+
+use std::{
+    marker::PhantomData,
+    ops::{Bound, RangeBounds},
+};
+
+use reprise_abi::{ScanFlags, ScanRequest, Target};
+
+use crate::{
+    key::KeyPrefix,
+    scratch::Scratch,
+    table::{InModule, IndexOf, Row, Table, misfit, take_row},
+    txn::Txn,
+};
+
+const FIRST_BATCH_BYTES: usize = 4 << 10;
+const BATCH_BYTES_MAX: usize = 256 << 10;
+/// What one row can need: the longest row and its header.
+const ROW_ROOM_BYTES_MAX: usize = reprise_abi::row::ROW_BYTES_MAX + 8;
+
+/// A range of index `I` of table `T` that is still being narrowed. Iterate over it to read it.
+#[must_use = "a scan reads nothing until it is iterated over"]
+pub struct Scan<'t, 'h, T, const I: u16> {
+    tx: &'t Txn<'h>,
+    flags: u32,
+    limit: u32,
+    lower: Scratch,
+    upper: Scratch,
+    table: PhantomData<fn() -> T>,
+}
+
+impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn new(tx: &'t Txn<'h>) -> Self {
+        Self {
+            tx,
+            flags: 0,
+            limit: 0,
+            lower: Scratch::new(),
+            upper: Scratch::new(),
+            table: PhantomData,
+        }
+    }
+
+    /// Rows whose leading columns are these.
+    #[inline(always)]
+    pub fn prefix(mut self, key: impl KeyPrefix<<T as IndexOf<I>>::Columns>) -> Self {
+        let mut bound = Scratch::new();
+        key.push_prefix(&mut bound);
+        self.lower = bound.clone();
+        self.upper = bound;
+        self.flags &= ScanFlags::REVERSE;
+        self
+    }
+
+    /// Rows whose leading columns lie between two keys. A bound takes in or leaves out every row that begins with it.
+    pub fn range<K: KeyPrefix<<T as IndexOf<I>>::Columns>>(mut self, range: impl RangeBounds<K>) -> Self {
+        let lower_exclusive = push_bound(range.start_bound(), &mut self.lower);
+        let upper_exclusive = push_bound(range.end_bound(), &mut self.upper);
+        self.flags = self.flags & ScanFlags::REVERSE
+            | lower_exclusive as u32 * ScanFlags::LOWER_EXCLUSIVE
+            | upper_exclusive as u32 * ScanFlags::UPPER_EXCLUSIVE;
+        self
+    }
+
+    /// From the last row to the first.
+    #[inline(always)]
+    pub fn reverse(mut self) -> Self {
+        self.flags |= ScanFlags::REVERSE;
+        self
+    }
+
+    /// At most this many rows; 0 = no limit.
+    #[inline(always)]
+    pub fn limit(mut self, rows: u32) -> Self {
+        self.limit = rows;
+        self
+    }
+
+    #[inline(always)]
+    fn request(&self) -> ScanRequest<'_> {
+        ScanRequest {
+            target: Target { table: T::TABLE, index: I },
+            flags: ScanFlags(self.flags),
+            limit: self.limit,
+            lower: self.lower.as_slice(),
+            upper: self.upper.as_slice(),
+        }
+    }
+
+    /// The first row of the range, in one host call and without the heap.
+    #[inline(always)]
+    pub fn first(mut self) -> Option<Row<T>> {
+        self.limit = 1;
+        let mut buffer = T::EMPTY_BUFFER;
+        let (cursor, filled) = self.tx.ops.scan(&self.request(), buffer.as_mut());
+        if filled == 0 {
+            return if cursor == 0 { None } else { Rows::resume(self.tx, cursor).next() };
+        }
+        let mut rest = buffer.as_ref().get(..filled).unwrap_or(&[]);
+        read_next(&mut rest)
+    }
+
+    /// The number of rows in the range, without reading them.
+    pub fn count(self) -> u64 {
+        self.tx.ops.count(&self.request())
+    }
+
+    /// Reads the range. Dropped half way, it keeps one of the transaction's few cursors busy until the call ends: `limit`
+    /// a scan whose end is not wanted.
+    pub fn iter(&self) -> Rows<'t, 'h, T> {
+        let mut buffer = vec![0; FIRST_BATCH_BYTES];
+        let (cursor, filled) = self.tx.ops.scan(&self.request(), &mut buffer);
+        Rows { tx: self.tx, buffer, read: 0, filled, cursor, table: PhantomData }
+    }
+}
+
+impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> IntoIterator for Scan<'t, 'h, T, I> {
+    type Item = Row<T>;
+    type IntoIter = Rows<'t, 'h, T>;
+    fn into_iter(self) -> Rows<'t, 'h, T> {
+        self.iter()
+    }
+}
+
+/// Writes a bound; true when it is exclusive.
+fn push_bound<C, K: KeyPrefix<C>>(bound: Bound<&K>, out: &mut Scratch) -> bool {
+    *out = Scratch::new();
+    match bound {
+        Bound::Unbounded => false,
+        Bound::Included(key) => {
+            key.push_prefix(out);
+            false
+        }
+        Bound::Excluded(key) => {
+            key.push_prefix(out);
+            true
+        }
+    }
+}
+
+#[inline(always)]
+fn read_next<T: Table>(rest: &mut &[u8]) -> Option<Row<T>> {
+    let (handle, row) = take_row(rest)?;
+    Some(Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle))
+}
+
+/// The rows of a range, in order.
+pub struct Rows<'t, 'h, T> {
+    tx: &'t Txn<'h>,
+    buffer: Vec<u8>,
+    /// `buffer[read..filled]` is still to be handed out.
+    read: usize,
+    filled: usize,
+    cursor: u32,
+    table: PhantomData<fn() -> T>,
+}
+
+impl<'t, 'h, T: Table> Rows<'t, 'h, T> {
+    /// Goes on with a scan whose first row did not fit.
+    #[cold]
+    fn resume(tx: &'t Txn<'h>, cursor: u32) -> Self {
+        Self { tx, buffer: vec![0; FIRST_BATCH_BYTES], read: 0, filled: 0, cursor, table: PhantomData }
+    }
+
+    fn refill(&mut self) {
+        let mut room = (self.buffer.len() * 4).min(BATCH_BYTES_MAX).max(self.buffer.len());
+        while self.cursor != 0 {
+            self.buffer.resize(room, 0);
+            (self.cursor, self.filled) = self.tx.ops.scan_next(self.cursor, &mut self.buffer);
+            self.read = 0;
+            if self.filled > 0 {
+                return;
+            }
+            // The next row alone is longer than the buffer.
+            room = (room * 4).min(ROW_ROOM_BYTES_MAX);
+        }
+    }
+}
+
+impl<T: Table> Iterator for Rows<'_, '_, T> {
+    type Item = Row<T>;
+
+    fn next(&mut self) -> Option<Row<T>> {
+        if self.read == self.filled {
+            if self.cursor == 0 {
+                return None;
+            }
+            self.refill();
+        }
+        let mut rest = self.buffer.get(self.read..self.filled)?;
+        let row = read_next(&mut rest)?;
+        self.read = self.filled - rest.len();
+        Some(row)
+    }
+}

@@ -1,0 +1,105 @@
+//! A growing run of bytes whose first part lies on the stack: keys and results rarely need the heap.
+
+const INLINE_BYTES: usize = 64;
+
+/// Bytes being put together: up to 64 in place, more on the heap.
+#[derive(Clone)]
+pub struct Scratch {
+    inline: [u8; INLINE_BYTES],
+    length: usize,
+    /// Holds everything once `inline` was too small; empty until then.
+    heap: Vec<u8>,
+}
+
+impl Default for Scratch {
+    #[inline(always)]
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scratch {
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Self { inline: [0; INLINE_BYTES], length: 0, heap: Vec::new() }
+    }
+
+    #[inline(always)]
+    pub fn push(&mut self, bytes: &[u8]) {
+        let end = self.length.wrapping_add(bytes.len());
+        if self.heap.is_empty() && end <= INLINE_BYTES {
+            // The slice exists: `length <= end <= INLINE_BYTES`, unless `wrapping_add` wrapped, which no slice is long enough for.
+            if let Some(target) = self.inline.get_mut(self.length..end) {
+                target.copy_from_slice(bytes);
+                self.length = end;
+            }
+        } else {
+            self.spill(bytes);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn spill(&mut self, bytes: &[u8]) {
+        if self.heap.is_empty() {
+            let inline = self.inline.get(..self.length).unwrap_or(&[]);
+            self.heap.reserve(inline.len() + bytes.len());
+            self.heap.extend_from_slice(inline);
+        }
+        self.heap.extend_from_slice(bytes);
+    }
+
+    /// Appends a LEB128 varint.
+    #[inline]
+    pub fn push_varint(&mut self, mut value: u32) {
+        while value >= 0x80 {
+            self.push(&[value as u8 | 0x80]);
+            value >>= 7;
+        }
+        self.push(&[value as u8]);
+    }
+
+    /// Appends a varint length and the bytes.
+    pub fn push_counted(&mut self, bytes: &[u8]) {
+        self.push_varint(bytes.len() as u32);
+        self.push(bytes);
+    }
+
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[u8] {
+        if self.heap.is_empty() {
+            self.inline.get(..self.length).unwrap_or(&[])
+        } else {
+            &self.heap
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spilling_keeps_every_byte_in_order() {
+        let mut scratch = Scratch::new();
+        let mut expected = Vec::new();
+        for i in 0..40u8 {
+            let piece = vec![i; i as usize % 7];
+            scratch.push(&piece);
+            expected.extend_from_slice(&piece);
+            assert_eq!(scratch.as_slice(), expected);
+        }
+        assert!(expected.len() > INLINE_BYTES);
+    }
+
+    #[test]
+    fn varints_are_those_of_the_abi() {
+        for value in [0, 127, 128, 300, u32::MAX] {
+            let mut ours = Scratch::new();
+            ours.push_varint(value);
+            let mut theirs = Vec::new();
+            reprise_abi::value::push_varint(&mut theirs, value);
+            assert_eq!(ours.as_slice(), theirs);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Rows and the operations on them. `#[table]` writes a thin method for each, so that a table reads as its own type.
+
+use std::ops::{Deref, DerefMut};
+
+use reprise_abi::{RowHandle, Target, calls::HANDLE_NONE};
+
+use crate::{
+    key::WholeKey,
+    module::{Abort, TableInfo},
+    ops::Found,
+    scratch::Scratch,
+    txn::Txn,
+};
+
+/// A type whose values are rows of a table. Implemented by `#[table]`.
+pub trait Table: Sized {
+    /// Bytes on the stack that hold a usual row after 8 bytes of a scan's header.
+    type Buffer: AsRef<[u8]> + AsMut<[u8]>;
+    const EMPTY_BUFFER: Self::Buffer;
+    const INFO: &'static TableInfo;
+
+    fn row_bytes(&self) -> usize;
+    /// Writes the row to `out`, which is zeroed and `row_bytes()` long.
+    fn write_row(&self, out: &mut [u8]);
+    /// None when the bytes are no row of this table.
+    fn read_row(row: &[u8]) -> Option<Self>;
+}
+
+/// A table that `module!` lists, and its position there.
+#[diagnostic::on_unimplemented(
+    message = "table `{Self}` is not part of the module",
+    note = "list it in `reprise_procedure::module! {{ tables: [...], ... }}`"
+)]
+pub trait InModule {
+    const TABLE: u16;
+}
+
+/// A table's index number `I` (0 = primary key) and the tuple of its columns' types.
+pub trait IndexOf<const I: u16>: Table {
+    type Columns;
+}
+
+/// A row's key is taken in a unique index.
+#[derive(Clone, Copy, Debug)]
+pub struct DuplicateKey {
+    pub table: &'static TableInfo,
+    /// 0 = primary key.
+    pub index: u16,
+}
+
+impl DuplicateKey {
+    pub fn index_name(&self) -> &'static str {
+        self.table.index_name(self.index)
+    }
+}
+
+impl PartialEq for DuplicateKey {
+    fn eq(&self, other: &Self) -> bool {
+        (self.table.name, self.index) == (other.table.name, other.index)
+    }
+}
+
+impl From<DuplicateKey> for Abort {
+    #[cold]
+    fn from(duplicate: DuplicateKey) -> Self {
+        let mut message = String::from("table ");
+        message.push_str(duplicate.table.name);
+        message.push_str(" already has a row with this key in ");
+        message.push_str(duplicate.index_name());
+        Self::new("duplicate_key", message)
+    }
+}
+
+/// A row that was read, and its handle in the transaction.
+#[derive(Clone, Debug)]
+pub struct Row<T> {
+    value: T,
+    handle: RowHandle,
+}
+
+impl<T> Deref for Row<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Row<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T> Row<T> {
+    pub(crate) fn new(value: T, handle: RowHandle) -> Self {
+        Self { value, handle }
+    }
+
+    pub fn handle(&self) -> RowHandle {
+        self.handle
+    }
+
+    pub fn into_inner(self) -> T {
+        self.value
+    }
+}
+
+impl<T: Table> Row<T> {
+    /// Writes the row as it is now in memory back to the table.
+    pub fn update(&self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
+        let written = with_row(&self.value, |row| tx.ops.update(self.handle, row));
+        written.map_err(|index| DuplicateKey { table: T::INFO, index })
+    }
+
+    pub fn delete(self, tx: &Txn<'_>) {
+        tx.ops.delete(self.handle);
+    }
+
+    /// Reads the row again, for instance after a roll back to a savepoint.
+    pub fn refresh(&mut self, tx: &Txn<'_>) {
+        self.value = read_by_handle(tx, self.handle);
+    }
+
+    /// Adds to an integer column in the table (not in memory) and returns the new value; overflow ends the transaction.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn add_to_column(&self, tx: &Txn<'_>, column: u16, delta: i64) -> i64 {
+        tx.ops.add(self.handle, column, delta)
+    }
+}
+
+pub(crate) const fn target(table: u16, index: u16) -> u32 {
+    Target { table, index }.pack()
+}
+
+/// Encodes `row` on the stack where it fits, else on the heap.
+#[inline(always)]
+fn with_row<T: Table, R>(row: &T, then: impl FnOnce(&[u8]) -> R) -> R {
+    let bytes = row.row_bytes();
+    let mut buffer = T::EMPTY_BUFFER;
+    let mut heap = Vec::new();
+    let out = match buffer.as_mut().get_mut(..bytes) {
+        Some(out) => out,
+        None => {
+            heap.resize(bytes, 0);
+            heap.as_mut_slice()
+        }
+    };
+    row.write_row(out);
+    then(out)
+}
+
+/// The row in `buffer`, or read again over the heap when it was too long for it.
+#[inline(always)]
+fn found_row<T: Table>(tx: &Txn<'_>, found: Found, buffer: &[u8]) -> Row<T> {
+    let value = match buffer.get(..found.bytes) {
+        Some(row) => T::read_row(row).unwrap_or_else(|| misfit()),
+        None => read_by_handle(tx, found.handle),
+    };
+    Row::new(value, found.handle)
+}
+
+#[cold]
+#[inline(never)]
+fn read_by_handle<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> T {
+    let mut row = vec![0; T::EMPTY_BUFFER.as_ref().len()];
+    loop {
+        let bytes = tx.ops.row_read(handle, &mut row);
+        match row.get(..bytes) {
+            Some(row) => return T::read_row(row).unwrap_or_else(|| misfit()),
+            None => row.resize(bytes, 0),
+        }
+    }
+}
+
+/// A stored row is valid, so it can only be a `SmallText` that is too small for what another version of the module wrote.
+#[cold]
+#[inline(never)]
+pub(crate) fn misfit() -> ! {
+    panic!("a stored row does not fit its Rust type (is a SmallText too small for it?)")
+}
+
+#[inline(always)]
+pub fn get<T: InModule + IndexOf<I>, const I: u16>(
+    tx: &Txn<'_>,
+    key: impl WholeKey<<T as IndexOf<I>>::Columns>,
+) -> Option<Row<T>> {
+    let mut bytes = Scratch::new();
+    key.push_whole(&mut bytes);
+    let mut buffer = T::EMPTY_BUFFER;
+    let found = tx.ops.get(target(T::TABLE, I), bytes.as_slice(), buffer.as_mut())?;
+    Some(found_row(tx, found, buffer.as_ref()))
+}
+
+/// Whether a row with this key exists, without reading it.
+#[inline(always)]
+pub fn exists<T: InModule + IndexOf<I>, const I: u16>(
+    tx: &Txn<'_>,
+    key: impl WholeKey<<T as IndexOf<I>>::Columns>,
+) -> bool {
+    let mut bytes = Scratch::new();
+    key.push_whole(&mut bytes);
+    tx.ops.get(target(T::TABLE, I), bytes.as_slice(), &mut []).is_some()
+}
+
+/// Reads many rows in one host call, in the order of the keys.
+pub fn multi_get<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Columns>, const I: u16>(
+    tx: &Txn<'_>,
+    keys: impl IntoIterator<Item = K>,
+) -> Vec<Option<Row<T>>> {
+    let (mut bytes, mut count) = (Vec::new(), 0_u32);
+    for key in keys {
+        let mut one = Scratch::new();
+        key.push_whole(&mut one);
+        bytes.extend_from_slice(&(one.as_slice().len() as u32).to_le_bytes());
+        bytes.extend_from_slice(one.as_slice());
+        count += 1;
+    }
+    let mut out = vec![0; (8 + T::EMPTY_BUFFER.as_ref().len()) * count as usize];
+    let filled = loop {
+        match tx.ops.multi_get(target(T::TABLE, I), &bytes, count, &mut out) {
+            Ok(filled) => break filled,
+            Err(needed) => out.resize(needed, 0),
+        }
+    };
+    let mut rest = out.get(..filled).unwrap_or(&[]);
+    let mut rows = Vec::with_capacity(count as usize);
+    while let Some((handle, row)) = take_row(&mut rest) {
+        let read = || Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle);
+        rows.push((handle != HANDLE_NONE).then(read));
+    }
+    rows
+}
+
+#[inline(always)]
+pub fn insert<T: Table + InModule>(tx: &Txn<'_>, row: &T) -> Result<RowHandle, DuplicateKey> {
+    let inserted = with_row(row, |row| tx.ops.insert(T::TABLE, row));
+    inserted.map_err(|index| DuplicateKey { table: T::INFO, index })
+}
+
+/// Takes one `[handle u32][len u32][row]` off the front.
+#[inline]
+pub(crate) fn take_row<'a>(bytes: &mut &'a [u8]) -> Option<(RowHandle, &'a [u8])> {
+    let (handle, rest) = bytes.split_first_chunk::<4>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let (row, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    *bytes = rest;
+    Some((u32::from_le_bytes(*handle), row))
+}

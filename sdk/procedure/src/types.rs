@@ -1,0 +1,153 @@
+//! Column and argument types that the language has none for.
+
+use std::{fmt, ops::Deref};
+
+/// An exact number: `units / 10^SCALE`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Decimal<const SCALE: u8> {
+    pub units: i128,
+}
+
+impl<const SCALE: u8> Decimal<SCALE> {
+    pub const ZERO: Self = Self { units: 0 };
+    const ONE: i128 = 10_i128.pow(SCALE as u32);
+
+    pub const fn from_units(units: i128) -> Self {
+        Self { units }
+    }
+
+    /// The whole number `value`.
+    pub const fn from_whole(value: i64) -> Self {
+        Self { units: value as i128 * Self::ONE }
+    }
+
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.units.checked_add(other.units).map(Self::from_units)
+    }
+
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.units.checked_sub(other.units).map(Self::from_units)
+    }
+
+    /// Times a whole number.
+    pub fn checked_mul_whole(self, factor: i64) -> Option<Self> {
+        self.units.checked_mul(factor as i128).map(Self::from_units)
+    }
+}
+
+impl<const SCALE: u8> fmt::Display for Decimal<SCALE> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.units < 0 { "-" } else { "" };
+        let (one, units) = (Self::ONE.unsigned_abs(), self.units.unsigned_abs());
+        write!(f, "{sign}{}", units / one)?;
+        if SCALE > 0 {
+            write!(f, ".{:0width$}", units % one, width = SCALE as usize)?;
+        }
+        Ok(())
+    }
+}
+
+/// Microseconds since 1970-01-01T00:00:00Z.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub i64);
+
+/// 16 bytes in network order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uuid(pub [u8; 16]);
+
+/// Bytes as a value; a `Vec<u8>` argument would be a list of numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
+/// Text of at most `N` bytes (`N` <= 255) kept in place: rows that hold it are read and written without the heap.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SmallText<const N: usize> {
+    // Order matters to the derived comparison: unused bytes are zero, so shorter text sorts before its extensions.
+    bytes: [u8; N],
+    length: u8,
+}
+
+impl<const N: usize> SmallText<N> {
+    const FITS: () = assert!(N <= u8::MAX as usize, "SmallText holds at most 255 bytes");
+
+    /// None when `text` is longer than `N` bytes.
+    pub fn new(text: &str) -> Option<Self> {
+        let () = Self::FITS;
+        let mut bytes = [0; N];
+        bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        Some(Self { bytes, length: text.len() as u8 })
+    }
+
+    pub fn as_str(&self) -> &str {
+        // Built from a `&str` only, so the check can't fail; a lossy empty text is better than a trap.
+        std::str::from_utf8(self.as_bytes()).unwrap_or("")
+    }
+
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length as usize).unwrap_or(&[])
+    }
+}
+
+impl<const N: usize> Default for SmallText<N> {
+    fn default() -> Self {
+        Self { bytes: [0; N], length: 0 }
+    }
+}
+
+impl<const N: usize> Deref for SmallText<N> {
+    type Target = str;
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl<const N: usize> PartialEq<&str> for SmallText<N> {
+    fn eq(&self, other: &&str) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl<const N: usize> TryFrom<&str> for SmallText<N> {
+    type Error = TextTooLong;
+    fn try_from(text: &str) -> Result<Self, TextTooLong> {
+        Self::new(text).ok_or(TextTooLong { bytes_max: N })
+    }
+}
+
+/// The text does not fit a [`SmallText`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextTooLong {
+    pub bytes_max: usize,
+}
+
+impl fmt::Display for TextTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "text of more than {} bytes", self.bytes_max)
+    }
+}
+
+impl<const N: usize> fmt::Display for SmallText<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl<const N: usize> fmt::Debug for SmallText<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}

@@ -1,0 +1,259 @@
+//! Arguments and results: how a type is described, written and read (`reprise_abi::value` is the format).
+
+use reprise_abi::{
+    ScalarType, Type,
+    value::{ValueError, ValueReader},
+};
+
+use crate::{
+    scratch::Scratch,
+    types::{Bytes, Decimal, SmallText, Timestamp, Uuid},
+};
+
+/// A type that a description can name.
+pub trait ValueType {
+    fn value_type() -> Type;
+}
+
+/// A value that a procedure returns.
+pub trait Encode: ValueType {
+    fn encode(&self, out: &mut Scratch);
+}
+
+/// A value that a procedure takes; text and bytes may be borrowed from the arguments.
+pub trait Decode<'a>: ValueType + Sized {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError>;
+}
+
+macro_rules! scalar {
+    ($($ty:ty => $scalar:expr;)*) => {$(
+        impl ValueType for $ty {
+            fn value_type() -> Type {
+                Type::Scalar($scalar)
+            }
+        }
+    )*};
+}
+scalar! {
+    bool => ScalarType::Bool;
+    String => ScalarType::Text;
+    &str => ScalarType::Text;
+    Bytes => ScalarType::Bytes;
+    &[u8] => ScalarType::Bytes;
+    Timestamp => ScalarType::Timestamp;
+    Uuid => ScalarType::Uuid;
+}
+
+macro_rules! number {
+    ($($ty:ty => $scalar:ident;)*) => {$(
+        scalar! { $ty => ScalarType::$scalar; }
+        impl Encode for $ty {
+            #[inline(always)]
+            fn encode(&self, out: &mut Scratch) {
+                out.push(&self.to_le_bytes());
+            }
+        }
+        impl<'a> Decode<'a> for $ty {
+            #[inline(always)]
+            fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+                Ok(Self::from_le_bytes(reader.array()?))
+            }
+        }
+    )*};
+}
+number! {
+    i8 => I8; i16 => I16; i32 => I32; i64 => I64;
+    u8 => U8; u16 => U16; u32 => U32; u64 => U64;
+    f64 => F64;
+}
+
+impl Encode for bool {
+    fn encode(&self, out: &mut Scratch) {
+        out.push(&[*self as u8]);
+    }
+}
+impl<'a> Decode<'a> for bool {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        reader.flag()
+    }
+}
+
+impl<const SCALE: u8> ValueType for Decimal<SCALE> {
+    fn value_type() -> Type {
+        Type::Scalar(ScalarType::Decimal { scale: SCALE })
+    }
+}
+impl<const SCALE: u8> Encode for Decimal<SCALE> {
+    fn encode(&self, out: &mut Scratch) {
+        out.push(&self.units.to_le_bytes());
+    }
+}
+impl<'a, const SCALE: u8> Decode<'a> for Decimal<SCALE> {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        Ok(Self::from_units(i128::from_le_bytes(reader.array()?)))
+    }
+}
+
+impl Encode for Timestamp {
+    fn encode(&self, out: &mut Scratch) {
+        self.0.encode(out);
+    }
+}
+impl<'a> Decode<'a> for Timestamp {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        i64::decode(reader).map(Self)
+    }
+}
+
+impl Encode for Uuid {
+    fn encode(&self, out: &mut Scratch) {
+        out.push(&self.0);
+    }
+}
+impl<'a> Decode<'a> for Uuid {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        reader.array().map(Self)
+    }
+}
+
+macro_rules! text_or_bytes {
+    ($($ty:ty, $read:ident, $as_bytes:ident, $from:expr;)*) => {$(
+        impl Encode for $ty {
+            fn encode(&self, out: &mut Scratch) {
+                out.push_counted(self.$as_bytes());
+            }
+        }
+        impl<'a> Decode<'a> for $ty {
+            fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+                reader.$read().map($from)
+            }
+        }
+    )*};
+}
+text_or_bytes! {
+    String, text, as_bytes, String::from;
+    Bytes, bytes, as_ref, |bytes| Bytes(bytes.to_vec());
+}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Encode for &str {
+    fn encode(&self, out: &mut Scratch) {
+        out.push_counted(self.as_bytes());
+    }
+}
+impl<'a> Decode<'a> for &'a str {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        reader.text()
+    }
+}
+impl Encode for &[u8] {
+    fn encode(&self, out: &mut Scratch) {
+        out.push_counted(self);
+    }
+}
+impl<'a> Decode<'a> for &'a [u8] {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        reader.bytes()
+    }
+}
+
+impl<const N: usize> ValueType for SmallText<N> {
+    fn value_type() -> Type {
+        Type::Scalar(ScalarType::Text)
+    }
+}
+impl<const N: usize> Encode for SmallText<N> {
+    fn encode(&self, out: &mut Scratch) {
+        out.push_counted(self.as_bytes());
+    }
+}
+// No `Decode`: text of any length is a valid argument, so a procedure takes `&str` and converts where it can answer.
+
+impl ValueType for () {
+    fn value_type() -> Type {
+        Type::Unit
+    }
+}
+impl Encode for () {
+    fn encode(&self, _: &mut Scratch) {}
+}
+impl<'a> Decode<'a> for () {
+    fn decode(_: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        Ok(())
+    }
+}
+
+impl<T: ValueType> ValueType for Option<T> {
+    fn value_type() -> Type {
+        Type::Option(Box::new(T::value_type()))
+    }
+}
+impl<T: Encode> Encode for Option<T> {
+    fn encode(&self, out: &mut Scratch) {
+        out.push(&[self.is_some() as u8]);
+        if let Some(value) = self {
+            value.encode(out);
+        }
+    }
+}
+impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        if reader.flag()? { T::decode(reader).map(Some) } else { Ok(None) }
+    }
+}
+
+impl<T: ValueType> ValueType for Vec<T> {
+    fn value_type() -> Type {
+        Type::List(Box::new(T::value_type()))
+    }
+}
+impl<T: Encode> Encode for Vec<T> {
+    fn encode(&self, out: &mut Scratch) {
+        out.push_varint(self.len() as u32);
+        self.iter().for_each(|item| item.encode(out));
+    }
+}
+impl<'a, T: Decode<'a>> Decode<'a> for Vec<T> {
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        let count = reader.list_len()?;
+        // Pushed one by one: the count is bounded by the bytes that remain, the items' size in memory is not.
+        let mut items = Vec::new();
+        for _ in 0..count {
+            items.push(T::decode(reader)?);
+        }
+        Ok(items)
+    }
+}
+
+/// The arguments of a call as a tuple, for callers in Rust (tests, native benchmarks).
+pub trait Args {
+    fn encode_args(&self, out: &mut Scratch);
+}
+
+macro_rules! args {
+    ($($name:ident)*) => {
+        impl<$($name: Encode),*> Args for ($($name,)*) {
+            #[allow(non_snake_case, unused_variables)]
+            fn encode_args(&self, out: &mut Scratch) {
+                let ($($name,)*) = self;
+                $($name.encode(out);)*
+            }
+        }
+    };
+}
+args! {}
+args! { A }
+args! { A B }
+args! { A B C }
+args! { A B C D }
+args! { A B C D E }
+args! { A B C D E F }
+args! { A B C D E F G }
+args! { A B C D E F G H }
+args! { A B C D E F G H I }
+args! { A B C D E F G H I J }
