@@ -1,0 +1,239 @@
+//! Who counts what, and the sum over all.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+
+use crate::{
+    Counter, LatencyHistogram, LatencySummary,
+    histogram::{empty, nanoseconds},
+};
+
+/// The counters of one engine thread, on cache lines of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct ThreadCounters {
+    committed: Counter,
+    aborted: Counter,
+    trapped: Counter,
+    rejected: Counter,
+    fuel: Counter,
+    batches: Counter,
+    log_bytes: Counter,
+    /// From the start of a batch to its hand-over to the log.
+    run: LatencyHistogram,
+}
+
+/// An engine thread's hand on its counters. Not cloned: each counter has one writer.
+#[derive(Debug)]
+pub struct Recorder(Arc<ThreadCounters>);
+
+impl Recorder {
+    #[inline]
+    pub fn committed(&self) {
+        self.0.committed.add(1);
+    }
+
+    /// A transaction left nothing: by its own abort, or by a trap or limit.
+    #[inline]
+    pub fn failed(&self, aborted: bool) {
+        if aborted {
+            self.0.aborted.add(1);
+        } else {
+            self.0.trapped.add(1);
+        }
+    }
+
+    /// A call that did not run.
+    #[inline]
+    pub fn rejected(&self, calls: u64) {
+        self.0.rejected.add(calls);
+    }
+
+    #[inline]
+    pub fn burned(&self, fuel: u64) {
+        self.0.fuel.add(fuel);
+    }
+
+    #[inline]
+    pub fn logged(&self, bytes: u64) {
+        self.0.log_bytes.add(bytes);
+    }
+
+    /// A batch of `calls` ran in `elapsed`; each counts with its share.
+    #[inline]
+    pub fn ran(&self, calls: u64, elapsed: Duration) {
+        self.0.batches.add(1);
+        let share = nanoseconds(elapsed) / calls.max(1);
+        self.0.run.record(share, calls);
+    }
+}
+
+/// What the log's flusher counts.
+#[derive(Debug, Default)]
+pub struct FlushStats {
+    pub flushes: Counter,
+    /// Bytes written, headers and padding included.
+    pub bytes: Counter,
+    pub records: Counter,
+    /// From the start of a write until it is durable.
+    pub write: LatencyHistogram,
+}
+
+/// Knows every recorder.
+#[derive(Debug, Default)]
+pub struct Registry {
+    threads: Mutex<Vec<Arc<ThreadCounters>>>,
+    flush: Mutex<Option<Arc<FlushStats>>>,
+    /// From the acceptance of a call to its answer; several threads write.
+    answered: LatencyHistogram,
+}
+
+/// Sums over all engine threads since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub committed: u64,
+    pub aborted: u64,
+    pub trapped: u64,
+    pub rejected: u64,
+    pub fuel: u64,
+    pub batches: u64,
+    pub log_bytes: u64,
+    pub flushes: u64,
+    pub flushed_bytes: u64,
+    pub flushed_records: u64,
+}
+
+/// The state at one moment. Histograms are cumulative: subtract an earlier one for an interval.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub totals: Totals,
+    /// Per engine thread, in the order of registration.
+    pub threads: Vec<Totals>,
+    pub answered: Histogram<u64>,
+    pub run: Histogram<u64>,
+    pub flush: Histogram<u64>,
+}
+
+impl Snapshot {
+    pub fn answered_summary(&self) -> LatencySummary {
+        LatencySummary::of(&self.answered)
+    }
+
+    pub fn flush_summary(&self) -> LatencySummary {
+        LatencySummary::of(&self.flush)
+    }
+}
+
+impl Registry {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counters for one more engine thread.
+    pub fn recorder(&self) -> Recorder {
+        let counters = Arc::new(ThreadCounters::default());
+        let mut threads = self.threads.lock().expect("nothing panics in here");
+        threads.push(Arc::clone(&counters));
+        Recorder(counters)
+    }
+
+    /// Includes what the log's flusher counts.
+    pub fn attach_flush(&self, stats: Arc<FlushStats>) {
+        *self.flush.lock().expect("nothing panics in here") = Some(stats);
+    }
+
+    /// `calls` were answered together, `elapsed` after they came in. From any thread.
+    #[inline]
+    pub fn answered(&self, calls: u64, elapsed: Duration) {
+        self.answered.record_shared(nanoseconds(elapsed), calls);
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot {
+            totals: Totals::default(),
+            threads: Vec::new(),
+            answered: self.answered.histogram(),
+            run: empty(),
+            flush: empty(),
+        };
+        for thread in self.threads.lock().expect("nothing panics in here").iter() {
+            let totals = thread.totals();
+            snapshot.totals.add(&totals);
+            snapshot.threads.push(totals);
+            thread.run.add_to(&mut snapshot.run);
+        }
+        if let Some(flush) = &*self.flush.lock().expect("nothing panics in here") {
+            snapshot.totals.flushes = flush.flushes.get();
+            snapshot.totals.flushed_bytes = flush.bytes.get();
+            snapshot.totals.flushed_records = flush.records.get();
+            flush.write.add_to(&mut snapshot.flush);
+        }
+        snapshot
+    }
+}
+
+impl ThreadCounters {
+    fn totals(&self) -> Totals {
+        Totals {
+            committed: self.committed.get(),
+            aborted: self.aborted.get(),
+            trapped: self.trapped.get(),
+            rejected: self.rejected.get(),
+            fuel: self.fuel.get(),
+            batches: self.batches.get(),
+            log_bytes: self.log_bytes.get(),
+            ..Totals::default()
+        }
+    }
+}
+
+impl Totals {
+    fn add(&mut self, other: &Self) {
+        self.committed += other.committed;
+        self.aborted += other.aborted;
+        self.trapped += other.trapped;
+        self.rejected += other.rejected;
+        self.fuel += other.fuel;
+        self.batches += other.batches;
+        self.log_bytes += other.log_bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_sums_the_threads() {
+        let registry = Registry::new();
+        let recorders = [registry.recorder(), registry.recorder()];
+        let flush = Arc::new(FlushStats::default());
+        registry.attach_flush(Arc::clone(&flush));
+        for recorder in &recorders {
+            recorder.committed();
+            recorder.failed(true);
+            recorder.failed(false);
+            recorder.logged(40);
+            recorder.ran(2, Duration::from_micros(10));
+        }
+        flush.flushes.add(3);
+        registry.answered(5, Duration::from_millis(2));
+        let snapshot = registry.snapshot();
+        let expected = Totals {
+            committed: 2,
+            aborted: 2,
+            trapped: 2,
+            log_bytes: 80,
+            batches: 2,
+            flushes: 3,
+            ..Totals::default()
+        };
+        assert_eq!(snapshot.totals, expected);
+        assert_eq!((snapshot.threads.len(), snapshot.run.len()), (2, 4));
+        assert_eq!(snapshot.answered_summary().count, 5);
+    }
+}
