@@ -1,0 +1,35 @@
+//! One partition's tables: rows, indexes, undo.
+//! Owns: row bytes behind the indirection array, primary and secondary indexes, the running transaction's undo and digest.
+//! Does not: log, lock, know time or partitions; interpret a procedure; hold anything of a module but its table schemas.
+//! Invariants: an index names live rows only, and each row once; a refused change leaves nothing; what is observable
+//! depends on the committed changes and their order alone, never on record ids, slots or node shapes.
+//! Called by: `txn`, `replay`, `checkpoint`.
+#![forbid(unsafe_code)]
+
+mod chunked;
+mod digest;
+mod index;
+mod indirection;
+mod journal;
+mod keyplan;
+mod project;
+mod rows;
+mod schema;
+mod slab;
+mod store;
+mod table;
+mod tree;
+mod treekey;
+
+pub use index::{NotOrdered, Range, ScanPosition, Visit};
+pub use indirection::Rid;
+pub use journal::{Savepoint, WriteSummary};
+pub use project::{DefaultError, RowProjection};
+pub use schema::{Conflict, TableChange};
+pub use store::{Store, TableId};
+pub use table::{ColumnProblem, TableStats, WriteError};
+
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Store>();
+};

@@ -1,0 +1,92 @@
+//! The indirection array: record id -> where the row lies. Indexes hold record ids, so that a row may move, and later
+//! live in the log (Query Fresh, section 4: the replay arrays), without a change to any index.
+
+use crate::{chunked::Chunked, slab::Location};
+
+/// A row's name inside its table on this machine. It is never logged, hashed or shown: replay may give another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rid(pub u32);
+
+const NOT_LIVE: u64 = 1 << 63;
+const NO_RID: u32 = u32::MAX;
+
+/// Slots at most: the last value ends the free list.
+const RIDS_MAX: usize = NO_RID as usize;
+
+pub(crate) struct Indirection {
+    /// A `Location`, or `NOT_LIVE | next free`.
+    places: Chunked<u64, 12>,
+    free: u32,
+}
+
+impl Default for Indirection {
+    fn default() -> Self {
+        Self {
+            places: Chunked::default(),
+            free: NO_RID,
+        }
+    }
+}
+
+impl Indirection {
+    pub fn is_full(&self) -> bool {
+        self.free == NO_RID && self.places.len() >= RIDS_MAX
+    }
+
+    /// The id that the next `take` gives out.
+    #[inline]
+    pub fn next(&self) -> Rid {
+        if self.free == NO_RID {
+            Rid(self.places.len() as u32)
+        } else {
+            Rid(self.free)
+        }
+    }
+
+    #[inline]
+    pub fn take(&mut self, place: Location) -> Rid {
+        let rid = self.next();
+        if self.free == NO_RID {
+            self.places.push(place.0);
+        } else {
+            let entry = &mut self.places[rid.0];
+            self.free = *entry as u32;
+            *entry = place.0;
+        }
+        rid
+    }
+
+    #[inline]
+    pub fn get(&self, rid: Rid) -> Option<Location> {
+        if rid.0 as usize >= self.places.len() {
+            return None;
+        }
+        let place = self.places[rid.0];
+        (place & NOT_LIVE == 0).then_some(Location(place))
+    }
+
+    #[inline]
+    pub fn set(&mut self, rid: Rid, place: Location) {
+        self.places[rid.0] = place.0;
+    }
+
+    /// Takes the row away but keeps the id from being given out again, until `release`.
+    pub fn bury(&mut self, rid: Rid) {
+        self.places[rid.0] = NOT_LIVE;
+    }
+
+    /// Makes a buried id free. Freed ids are given out last first.
+    pub fn release(&mut self, rid: Rid) {
+        debug_assert!(self.places[rid.0] == NOT_LIVE, "only buried ids are released");
+        self.places[rid.0] = NOT_LIVE | self.free as u64;
+        self.free = rid.0;
+    }
+
+    pub fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
+        (0..self.places.len() as u32).map(Rid).filter(|rid| self.get(*rid).is_some())
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.places.memory_bytes()
+    }
+}

@@ -1,0 +1,115 @@
+//! What a transaction did so far: undo in memory, the write digest, the counters.
+//!
+//! Row bytes that a delete or a move leaves behind stay in their slots until the transaction ends, and so do record ids:
+//! a handle of the transaction never comes to name another row.
+
+use crate::{digest::fold, indirection::Rid, keyplan::Scratch, slab::Location};
+
+/// How to take one change back. Patches keep their bytes at the end of `Journal::bytes`.
+#[derive(Clone, Copy)]
+pub(crate) enum Undo {
+    Insert { rid: Rid },
+    Delete { rid: Rid, place: Location },
+    /// The row went to another slot; the old bytes are still at `place`.
+    Move { rid: Rid, place: Location },
+    /// The row was overwritten where it lies; `place` with the old length.
+    Patch { rid: Rid, place: Location },
+    /// The bytes of an integer column at `offset`.
+    Add { rid: Rid, offset: u32, before: u64 },
+}
+
+/// What one transaction wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WriteSummary {
+    /// 0 when nothing was written.
+    pub digest: u64,
+    pub rows_written: u32,
+    pub bytes_written: u32,
+}
+
+/// A point in a transaction to which it can be taken back, as often as wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Savepoint {
+    pub(crate) undo_len: usize,
+    pub(crate) written: WriteSummary,
+    pub(crate) txn: u64,
+}
+
+/// The kinds of change, as the digest knows them. Frozen.
+#[derive(Clone, Copy)]
+pub(crate) enum Change {
+    Insert = 1,
+    Update = 2,
+    Delete = 3,
+    Add = 4,
+    /// The primary key that an update leaves.
+    Rekey = 5,
+    /// The hidden number of an inserted row.
+    Number = 6,
+}
+
+#[derive(Default)]
+pub(crate) struct Journal {
+    pub ops: Vec<(u16, Undo)>,
+    pub bytes: Vec<u8>,
+    /// Ids of inserted rows that were taken back; free at the transaction's end.
+    pub buried: Vec<(u16, Rid)>,
+    /// A delete or a move left something to free at commit.
+    pub has_garbage: bool,
+    pub written: WriteSummary,
+    pub scratch: Scratch,
+    pub is_active: bool,
+    /// Counts transactions, so that a savepoint of another one is noticed.
+    pub txn: u64,
+}
+
+/// Undo memory that is kept for the next transaction, in bytes.
+const KEPT_BYTES: usize = 1 << 20;
+
+impl Journal {
+    #[inline]
+    pub fn fold(&mut self, table: u16, change: Change, detail: u16, bytes: &[u8]) {
+        let tag = (table as u64) << 32 | (detail as u64) << 8 | change as u64;
+        self.written.digest = fold(self.written.digest, tag, bytes);
+    }
+
+    #[inline]
+    pub fn fold_value(&mut self, value: u64) {
+        self.written.digest = fold(self.written.digest, value, &[]);
+    }
+
+    #[inline]
+    pub fn count(&mut self, bytes: usize) {
+        self.written.rows_written = self.written.rows_written.saturating_add(1);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.written.bytes_written = self.written.bytes_written.saturating_add(bytes);
+    }
+
+    #[inline]
+    pub fn begin(&mut self) {
+        assert!(!self.is_active, "one transaction at a time");
+        self.is_active = true;
+        self.txn += 1;
+        self.written = WriteSummary::default();
+    }
+
+    /// Forgets the transaction; `ops` and `buried` have been settled.
+    #[inline]
+    pub fn end(&mut self) {
+        self.ops.clear();
+        self.bytes.clear();
+        self.buried.clear();
+        self.has_garbage = false;
+        self.is_active = false;
+        if self.bytes.capacity() > KEPT_BYTES {
+            self.bytes = Vec::new();
+        }
+        if self.ops.capacity() > KEPT_BYTES / size_of::<(u16, Undo)>() {
+            self.ops = Vec::new();
+        }
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ops.capacity() * size_of::<(u16, Undo)>()
+    }
+}

@@ -1,0 +1,155 @@
+//! The rows of one table: bytes in slabs behind the indirection array, and the hidden number of rows without a key.
+
+use crate::{
+    indirection::{Indirection, Rid},
+    keyplan::RowRef,
+    slab::{Location, Slabs, footprint_bytes},
+};
+
+/// Bytes of the indirection array a row.
+const PLACE_BYTES: usize = 8;
+const NUMBER_BYTES: usize = 8;
+
+#[derive(Default)]
+pub(crate) struct Rows {
+    places: Indirection,
+    slabs: Slabs,
+    /// The table has no primary key: eight bytes behind each row are its number.
+    has_number: bool,
+    count: u64,
+    nominal_bytes: u64,
+}
+
+impl Rows {
+    pub fn new(has_number: bool) -> Self {
+        Self {
+            has_number,
+            ..Self::default()
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// What the rows cost, indirection and rounding included: a function of the rows alone.
+    pub fn nominal_bytes(&self) -> u64 {
+        self.nominal_bytes
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.places.memory_bytes() + self.slabs.memory_bytes()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.places.is_full()
+    }
+
+    pub fn next_rid(&self) -> Rid {
+        self.places.next()
+    }
+
+    pub fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
+        self.places.rids()
+    }
+
+    #[inline]
+    pub fn place(&self, rid: Rid) -> Option<Location> {
+        self.places.get(rid)
+    }
+
+    #[inline]
+    pub fn get(&self, rid: Rid) -> Option<&[u8]> {
+        Some(self.read(self.places.get(rid)?).row)
+    }
+
+    /// The row under an id that an index holds. Panics when it is not live: the index would be wrong.
+    #[inline]
+    pub fn at(&self, rid: Rid) -> RowRef<'_> {
+        self.read(self.places.get(rid).expect("an index names live rows only"))
+    }
+
+    /// The bytes at a place, whether or not a live row points there.
+    #[inline]
+    pub fn read(&self, place: Location) -> RowRef<'_> {
+        let stored = self.slabs.get(place);
+        if !self.has_number {
+            return RowRef {
+                row: stored,
+                number: 0,
+            };
+        }
+        let (row, number) = stored.split_at(stored.len() - NUMBER_BYTES);
+        RowRef {
+            row,
+            number: u64::from_be_bytes(number.try_into().expect("8 bytes")),
+        }
+    }
+
+    /// Stores the bytes; no row points there yet.
+    #[inline]
+    pub fn store(&mut self, row: RowRef<'_>) -> Location {
+        let number = row.number.to_be_bytes();
+        let trailer = if self.has_number { &number[..] } else { &[] };
+        self.slabs.insert(row.row, trailer)
+    }
+
+    fn nominal(place: Location) -> u64 {
+        (footprint_bytes(place.len()) + PLACE_BYTES) as u64
+    }
+
+    #[inline]
+    pub fn insert(&mut self, row: RowRef<'_>) -> Rid {
+        let place = self.store(row);
+        self.count += 1;
+        self.nominal_bytes += Self::nominal(place);
+        self.places.take(place)
+    }
+
+    /// Takes the row away; its bytes stay until `free`, its id until `release`.
+    pub fn bury(&mut self, rid: Rid) -> Location {
+        let place = self.places.get(rid).expect("a live row is buried");
+        self.count -= 1;
+        self.nominal_bytes -= Self::nominal(place);
+        self.places.bury(rid);
+        place
+    }
+
+    /// Undoes `bury`.
+    pub fn revive(&mut self, rid: Rid, place: Location) {
+        self.count += 1;
+        self.nominal_bytes += Self::nominal(place);
+        self.places.set(rid, place);
+    }
+
+    pub fn release(&mut self, rid: Rid) {
+        self.places.release(rid);
+    }
+
+    pub fn free(&mut self, place: Location) {
+        self.slabs.free(place);
+    }
+
+    /// Points a live row to another place.
+    pub fn redirect(&mut self, rid: Rid, to: Location) {
+        let from = self.places.get(rid).expect("a live row is redirected");
+        self.nominal_bytes = self.nominal_bytes - Self::nominal(from) + Self::nominal(to);
+        self.places.set(rid, to);
+    }
+
+    /// The place for `row_bytes` bytes in the slot that a row has already, when it fits.
+    #[inline]
+    pub fn resized(&self, place: Location, row_bytes: usize) -> Option<Location> {
+        Slabs::resized(place, row_bytes + NUMBER_BYTES * self.has_number as usize)
+    }
+
+    #[inline]
+    pub fn bytes_mut(&mut self, place: Location) -> &mut [u8] {
+        self.slabs.get_mut(place)
+    }
+
+    /// All the bytes at a place, the hidden number included.
+    pub fn stored(&self, place: Location) -> &[u8] {
+        self.slabs.get(place)
+    }
+}

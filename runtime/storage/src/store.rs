@@ -1,0 +1,292 @@
+//! The store: all tables of one partition and the transaction that is running on them.
+
+use std::collections::BTreeMap;
+
+use reprise_abi::{RowLayout, TableSchema};
+
+use crate::{
+    digest::fold,
+    index::{NotOrdered, Range, ScanPosition, Visit},
+    indirection::Rid,
+    journal::{Journal, Savepoint, Undo, WriteSummary},
+    schema::{self, Conflict, TableChange},
+    table::{Table, TableStats, WriteError},
+};
+
+/// A table's position in the store, in the order of creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableId(pub u16);
+
+/// One partition's tables. Methods that take a `TableId` or an index number panic when there is none such: callers get
+/// them from the store and check what a guest names first.
+#[derive(Default)]
+pub struct Store {
+    tables: Vec<Table>,
+    by_name: BTreeMap<String, TableId>,
+    journal: Journal,
+}
+
+impl Store {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    #[inline]
+    fn table(&self, id: TableId) -> &Table {
+        &self.tables[id.0 as usize]
+    }
+
+    #[inline]
+    fn writable(&mut self, id: TableId) -> (&mut Table, &mut Journal) {
+        assert!(self.journal.is_active, "writes need a transaction");
+        (&mut self.tables[id.0 as usize], &mut self.journal)
+    }
+
+    // Transactions.
+
+    #[inline]
+    pub fn begin(&mut self) {
+        self.journal.begin();
+    }
+
+    pub fn in_txn(&self) -> bool {
+        self.journal.is_active
+    }
+
+    /// What the transaction wrote so far.
+    pub fn written(&self) -> WriteSummary {
+        self.journal.written
+    }
+
+    #[inline]
+    pub fn savepoint(&self) -> Savepoint {
+        assert!(self.journal.is_active, "a savepoint needs a transaction");
+        Savepoint {
+            undo_len: self.journal.ops.len(),
+            written: self.journal.written,
+            txn: self.journal.txn,
+        }
+    }
+
+    /// Takes back what was written since the savepoint, which stays usable; later ones do not. Panics on a savepoint
+    /// of another transaction or one that an earlier rollback passed.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) {
+        let journal = &self.journal;
+        assert!(journal.is_active && savepoint.txn == journal.txn, "savepoint of another transaction");
+        assert!(savepoint.undo_len <= journal.ops.len(), "savepoint that was rolled back itself");
+        self.undo_to(savepoint.undo_len);
+        self.journal.written = savepoint.written;
+    }
+
+    fn undo_to(&mut self, len: usize) {
+        while self.journal.ops.len() > len {
+            let (table, undo) = self.journal.ops.pop().expect("longer than `len`");
+            self.tables[table as usize].undo(table, undo, &mut self.journal);
+        }
+    }
+
+    /// Ends the transaction as if it never was.
+    pub fn rollback(&mut self) {
+        assert!(self.journal.is_active, "no transaction to roll back");
+        self.undo_to(0);
+        self.release_buried();
+        self.journal.end();
+    }
+
+    #[inline]
+    pub fn commit(&mut self) -> WriteSummary {
+        assert!(self.journal.is_active, "no transaction to commit");
+        if self.journal.has_garbage {
+            self.free_garbage();
+        }
+        self.release_buried();
+        self.journal.end();
+        self.journal.written
+    }
+
+    fn free_garbage(&mut self) {
+        for (table, undo) in &self.journal.ops {
+            let rows = &mut self.tables[*table as usize].rows;
+            match *undo {
+                Undo::Delete { rid, place } => {
+                    rows.free(place);
+                    rows.release(rid);
+                }
+                Undo::Move { place, .. } => rows.free(place),
+                Undo::Insert { .. } | Undo::Patch { .. } | Undo::Add { .. } => {}
+            }
+        }
+    }
+
+    fn release_buried(&mut self) {
+        for (table, rid) in &self.journal.buried {
+            self.tables[*table as usize].rows.release(*rid);
+        }
+    }
+
+    // Reads.
+
+    /// The row under a whole key; of several (a non-unique index) the first in primary key order.
+    #[inline]
+    pub fn get(&self, table: TableId, index: u16, key: &[u8]) -> Option<Rid> {
+        let table = self.table(table);
+        table.indexes[index as usize].get(&table.rows, key)
+    }
+
+    /// A row's bytes; none when it is not live.
+    #[inline]
+    pub fn row(&self, table: TableId, rid: Rid) -> Option<&[u8]> {
+        self.table(table).rows.get(rid)
+    }
+
+    /// The first row of a range in its direction.
+    #[inline]
+    pub fn first(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<Option<Rid>, NotOrdered> {
+        self.table(table).indexes[index as usize].first(range)
+    }
+
+    /// Visits the rows of a range from `position` on and leaves in `position` where to go on.
+    #[inline]
+    pub fn scan(
+        &self,
+        table: TableId,
+        index: u16,
+        range: &Range<'_>,
+        position: &mut ScanPosition,
+        mut visit: impl FnMut(Rid, &[u8]) -> Visit,
+    ) -> Result<(), NotOrdered> {
+        let table = self.table(table);
+        let on_entry = |rid| visit(rid, table.rows.at(rid).row);
+        table.indexes[index as usize].scan(range, position, on_entry)
+    }
+
+    /// The number of rows in a range.
+    pub fn count(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<u64, NotOrdered> {
+        self.table(table).indexes[index as usize].count(range)
+    }
+
+    /// All live rows in primary key order, whatever the kind of the key; sorts, so not for transactions.
+    pub fn sorted_rids(&self, table: TableId) -> Vec<Rid> {
+        self.table(table).sorted_rids()
+    }
+
+    // Writes: each happens wholly or not at all.
+
+    #[inline]
+    pub fn insert(&mut self, table: TableId, row: &[u8]) -> Result<Rid, WriteError> {
+        let (found, journal) = self.writable(table);
+        found.insert(table.0, row, journal)
+    }
+
+    #[inline]
+    pub fn update(&mut self, table: TableId, rid: Rid, row: &[u8]) -> Result<(), WriteError> {
+        let (found, journal) = self.writable(table);
+        found.update(table.0, rid, row, journal)
+    }
+
+    #[inline]
+    pub fn delete(&mut self, table: TableId, rid: Rid) -> Result<(), WriteError> {
+        let (found, journal) = self.writable(table);
+        found.delete(table.0, rid, journal)
+    }
+
+    /// Adds to an integer column that is in no key or index; the new value (of a `u64`: its bits).
+    #[inline]
+    pub fn add(&mut self, table: TableId, rid: Rid, column: u16, delta: i64) -> Result<i64, WriteError> {
+        let (found, journal) = self.writable(table);
+        found.add(table.0, rid, column, delta, journal)
+    }
+
+    // Tables.
+
+    pub fn table_count(&self) -> usize {
+        self.tables.len()
+    }
+
+    pub fn table_ids(&self) -> impl Iterator<Item = TableId> + use<> {
+        (0..self.tables.len() as u16).map(TableId)
+    }
+
+    pub fn table_id(&self, name: &str) -> Option<TableId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn schema(&self, table: TableId) -> &TableSchema {
+        &self.table(table).schema
+    }
+
+    pub fn layout(&self, table: TableId) -> &RowLayout {
+        &self.table(table).layout
+    }
+
+    /// Indexes of the table, the primary key (or the hidden order) included.
+    pub fn index_count(&self, table: TableId) -> usize {
+        self.table(table).indexes.len()
+    }
+
+    /// False for a hash: it can't be scanned.
+    pub fn is_ordered(&self, table: TableId, index: u16) -> bool {
+        self.table(table).indexes[index as usize].is_ordered()
+    }
+
+    pub fn stats(&self, table: TableId) -> TableStats {
+        self.table(table).stats()
+    }
+
+    /// Bytes held from the allocator, slack included.
+    pub fn memory_bytes(&self) -> usize {
+        self.tables.iter().map(Table::memory_bytes).sum::<usize>() + self.journal.memory_bytes()
+    }
+
+    /// A digest of everything that is observable: names, columns, keys, rows. Walks all rows.
+    pub fn digest(&self) -> u64 {
+        self.by_name.values().fold(0, |digest, id| {
+            let table = self.table(*id);
+            fold(fold(digest, schema::digest(&table.schema), &[]), table.rows_digest(), &[])
+        })
+    }
+
+    // Schema changes, between transactions.
+
+    /// Adds an empty table.
+    pub fn create_table(&mut self, schema: TableSchema) -> Result<TableId, Vec<Conflict>> {
+        assert!(!self.journal.is_active, "the schema changes between transactions");
+        let mut conflicts = schema::check_table(&schema);
+        if self.by_name.contains_key(&schema.name) {
+            conflicts.push(Conflict::on_table(&schema.name, "table", "exists", "created again"));
+        }
+        if self.tables.len() >= reprise_base::limits::TABLES_MAX {
+            conflicts.push(Conflict::on_table(&schema.name, "table", "as many as can be", "one more"));
+        }
+        if !conflicts.is_empty() {
+            return Err(conflicts);
+        }
+        let id = TableId(self.tables.len() as u16);
+        self.by_name.insert(schema.name.clone(), id);
+        self.tables.push(Table::new(schema));
+        Ok(id)
+    }
+
+    /// What it takes to serve `declared` from the stored table, rows checked against new unique indexes.
+    pub fn check_change(
+        &self,
+        table: TableId,
+        declared: &TableSchema,
+    ) -> Result<TableChange, Vec<Conflict>> {
+        let change = schema::plan_change(table, &self.table(table).schema, declared)?;
+        if !change.is_noop() {
+            schema::build_changed(self.table(table), &change)?;
+        }
+        Ok(change)
+    }
+
+    /// Makes the change. On conflict (rows written since the check) nothing has changed.
+    pub fn apply_change(&mut self, change: &TableChange) -> Result<(), Vec<Conflict>> {
+        assert!(!self.journal.is_active, "the schema changes between transactions");
+        if !change.is_noop() {
+            let changed = schema::build_changed(self.table(change.table), change)?;
+            self.tables[change.table.0 as usize] = changed;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,460 @@
+//! One table: rows, indexes, and each change together with its way back.
+
+use reprise_abi::{Field, IndexKind, RowError, RowLayout, ScalarType, TableSchema, row::ROW_BYTES_MAX};
+
+use crate::{
+    digest::fold,
+    index::Index,
+    indirection::Rid,
+    journal::{Change, Journal, Undo},
+    keyplan::{KeyPlan, RowRef, Scratch},
+    rows::Rows,
+    slab::Location,
+};
+
+/// Why a change was refused. The tables are as before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    #[error("another row has this key in index {index}")]
+    Duplicate { index: u16 },
+    #[error("{0}")]
+    Malformed(RowError),
+    #[error("the key in index {index} is longer than {max} bytes", max = reprise_abi::key::KEY_BYTES_MAX)]
+    KeyTooLong { index: u16 },
+    #[error("the row does not exist")]
+    NotLive,
+    #[error("column {column} {problem}")]
+    BadColumn { column: u16, problem: ColumnProblem },
+    #[error("the sum does not fit the column")]
+    Overflow,
+    #[error("the table holds as many rows as it can")]
+    Full,
+}
+
+/// Why a column can't be added to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ColumnProblem {
+    #[error("does not exist")]
+    Missing,
+    #[error("is no integer")]
+    NotInteger,
+    #[error("is part of a key or an index")]
+    Indexed,
+    #[error("is null")]
+    Null,
+}
+
+/// Sizes of a table: functions of its rows, the same on every machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TableStats {
+    pub rows: u64,
+    /// Rows with rounding and their slot of the indirection array.
+    pub row_bytes: u64,
+    /// Index entries at the usual fill of their nodes.
+    pub index_bytes: u64,
+}
+
+pub(crate) struct Table {
+    pub schema: TableSchema,
+    pub layout: RowLayout,
+    pub rows: Rows,
+    /// The primary key (or the hidden number) first.
+    pub indexes: Vec<Index>,
+    /// Per column: in a key or an index.
+    indexed: Vec<bool>,
+    /// The number of the next row, in a table without a primary key.
+    next_number: u64,
+}
+
+pub(crate) fn has_number(schema: &TableSchema) -> bool {
+    schema.primary_key.is_empty()
+}
+
+/// Empty indexes for a schema: all that its rows need.
+pub(crate) fn make_indexes(schema: &TableSchema, layout: &RowLayout) -> Vec<Index> {
+    let numbered = has_number(schema);
+    let key = &schema.primary_key;
+    let kind = if numbered { IndexKind::Ordered } else { schema.primary_kind };
+    let primary = Index::new(KeyPlan::new(layout, key, &[], numbered), true, kind);
+    let secondary = schema.indexes.iter().map(|index| {
+        let plan = if index.unique {
+            KeyPlan::new(layout, &index.columns, &[], false)
+        } else {
+            KeyPlan::new(layout, &index.columns, key, numbered)
+        };
+        Index::new(plan, index.unique, IndexKind::Ordered)
+    });
+    std::iter::once(primary).chain(secondary).collect()
+}
+
+impl Table {
+    pub fn new(schema: TableSchema) -> Self {
+        let layout = RowLayout::of_table(&schema);
+        let indexes = make_indexes(&schema, &layout);
+        let rows = Rows::new(has_number(&schema));
+        Self::from_parts(schema, layout, rows, indexes, 0)
+    }
+
+    pub fn from_parts(
+        schema: TableSchema,
+        layout: RowLayout,
+        rows: Rows,
+        indexes: Vec<Index>,
+        next_number: u64,
+    ) -> Self {
+        let columns = 0..schema.columns.len() as u16;
+        let indexed = columns.map(|c| indexes.iter().any(|index| index.plan.holds(c))).collect();
+        Self {
+            schema,
+            layout,
+            rows,
+            indexes,
+            indexed,
+            next_number,
+        }
+    }
+
+    pub fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    fn has_number(&self) -> bool {
+        has_number(&self.schema)
+    }
+
+    #[inline]
+    fn validate(&self, row: &[u8]) -> Result<(), WriteError> {
+        if row.len() > ROW_BYTES_MAX {
+            return Err(WriteError::Malformed(RowError::Length {
+                expected: ROW_BYTES_MAX,
+                found: row.len(),
+            }));
+        }
+        self.layout.validate(row).map_err(WriteError::Malformed)
+    }
+
+    #[inline]
+    pub fn insert(&mut self, id: u16, row: &[u8], journal: &mut Journal) -> Result<Rid, WriteError> {
+        self.validate(row)?;
+        if self.rows.is_full() {
+            return Err(WriteError::Full);
+        }
+        let row = RowRef {
+            row,
+            number: self.next_number,
+        };
+        let rid = self.rows.next_rid();
+        self.link(rid, row, &mut journal.scratch)?;
+        let taken = self.rows.insert(row);
+        debug_assert!(taken == rid);
+        journal.fold(id, Change::Insert, 0, row.row);
+        if self.has_number() {
+            self.next_number += 1;
+            journal.fold(id, Change::Number, 0, &row.number.to_le_bytes());
+        }
+        journal.count(row.row.len());
+        journal.ops.push((id, Undo::Insert { rid }));
+        Ok(rid)
+    }
+
+    /// Puts the row in all indexes, or in none.
+    #[inline]
+    fn link(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+        for at in 0..self.indexes.len() {
+            let index = &mut self.indexes[at];
+            let key = index.plan.encode(&self.layout, row, scratch);
+            let error = if key.is_too_long() {
+                WriteError::KeyTooLong { index: at as u16 }
+            } else if index.insert(&self.rows, &self.layout, key.bytes, rid).is_err() {
+                WriteError::Duplicate { index: at as u16 }
+            } else {
+                continue;
+            };
+            self.unlink(rid, row, at, scratch);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Takes the row out of the first `count` indexes.
+    fn unlink(&mut self, rid: Rid, row: RowRef<'_>, count: usize, scratch: &mut Scratch) {
+        unlink(&mut self.indexes[..count], &self.layout, rid, row, scratch);
+    }
+
+    pub fn delete(&mut self, id: u16, rid: Rid, journal: &mut Journal) -> Result<(), WriteError> {
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        self.fold_key(id, place, Change::Delete, 0, journal);
+        let row = self.rows.read(place);
+        unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
+        journal.count(0);
+        self.rows.bury(rid);
+        journal.has_garbage = true;
+        journal.ops.push((id, Undo::Delete { rid, place }));
+        Ok(())
+    }
+
+    #[inline]
+    fn fold_key(&self, id: u16, place: Location, change: Change, detail: u16, journal: &mut Journal) {
+        let mut scratch = std::mem::take(&mut journal.scratch);
+        let key = self.indexes[0].plan.encode(&self.layout, self.rows.read(place), &mut scratch);
+        journal.fold(id, change, detail, key.bytes);
+        journal.scratch = scratch;
+    }
+
+    #[inline]
+    pub fn update(
+        &mut self,
+        id: u16,
+        rid: Rid,
+        row: &[u8],
+        journal: &mut Journal,
+    ) -> Result<(), WriteError> {
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        self.validate(row)?;
+        let old = self.rows.read(place);
+        let new = RowRef {
+            row,
+            number: old.number,
+        };
+        if self.check_relink(old, new, &mut journal.scratch)? {
+            if !self.indexes[0].plan.is_same(old.row, row) {
+                self.fold_key(id, place, Change::Rekey, 0, journal);
+            }
+            relink(&mut self.indexes, &self.layout, &self.rows, rid, old, new, &mut journal.scratch);
+        }
+        journal.fold(id, Change::Update, 0, row);
+        if self.has_number() {
+            journal.fold(id, Change::Number, 0, &new.number.to_le_bytes());
+        }
+        journal.count(row.len());
+        match self.rows.resized(place, row.len()) {
+            Some(to) => {
+                journal.bytes.extend_from_slice(self.rows.stored(place));
+                journal.ops.push((id, Undo::Patch { rid, place }));
+                self.overwrite(rid, to, new);
+            }
+            None => {
+                let to = self.rows.store(new);
+                self.rows.redirect(rid, to);
+                journal.has_garbage = true;
+                journal.ops.push((id, Undo::Move { rid, place }));
+            }
+        }
+        Ok(())
+    }
+
+    /// True when an index must follow the change; an error when one can't.
+    fn check_relink(
+        &self,
+        old: RowRef<'_>,
+        new: RowRef<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<bool, WriteError> {
+        let mut is_changed = false;
+        for (at, index) in self.indexes.iter().enumerate() {
+            if index.plan.is_same(old.row, new.row) {
+                continue;
+            }
+            is_changed = true;
+            let key = index.plan.encode(&self.layout, new, scratch);
+            if key.is_too_long() {
+                return Err(WriteError::KeyTooLong { index: at as u16 });
+            }
+            if index.is_unique && index.has(&self.rows, key.bytes) {
+                return Err(WriteError::Duplicate { index: at as u16 });
+            }
+        }
+        Ok(is_changed)
+    }
+
+    /// Writes the row into the slot that it has, `to` being that slot with the new length.
+    #[inline]
+    fn overwrite(&mut self, rid: Rid, to: Location, new: RowRef<'_>) {
+        self.rows.redirect(rid, to);
+        let numbered = self.has_number();
+        let bytes = self.rows.bytes_mut(to);
+        bytes[..new.row.len()].copy_from_slice(new.row);
+        if numbered {
+            bytes[new.row.len()..].copy_from_slice(&new.number.to_be_bytes());
+        }
+    }
+
+    #[inline]
+    pub fn add(
+        &mut self,
+        id: u16,
+        rid: Rid,
+        column: u16,
+        delta: i64,
+        journal: &mut Journal,
+    ) -> Result<i64, WriteError> {
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        let bad = |problem| Err(WriteError::BadColumn { column, problem });
+        let Some(slot) = self.layout.columns.get(column as usize) else {
+            return bad(ColumnProblem::Missing);
+        };
+        if self.indexed[column as usize] {
+            return bad(ColumnProblem::Indexed);
+        }
+        let (offset, width) = (slot.offset, slot.ty.slot_bytes());
+        let before = self.layout.field(self.rows.read(place).row, column);
+        let value = match before {
+            _ if !slot.ty.is_integer() => return bad(ColumnProblem::NotInteger),
+            Field::Null => return bad(ColumnProblem::Null),
+            before => sum(slot.ty, before, delta).ok_or(WriteError::Overflow)?,
+        };
+        self.fold_key(id, place, Change::Add, column, journal);
+        journal.fold_value(value);
+        journal.count(width);
+        let before = self.write_slot(place, offset, width, value);
+        journal.ops.push((id, Undo::Add { rid, offset: offset | (width as u32) << 24, before }));
+        Ok(value as i64)
+    }
+
+    /// Overwrites the low `width` bytes at `offset`; what was there.
+    #[inline]
+    fn write_slot(&mut self, place: Location, offset: u32, width: usize, value: u64) -> u64 {
+        let at = offset as usize;
+        let slot = &mut self.rows.bytes_mut(place)[at..at + width];
+        let mut before = [0; 8];
+        before[..width].copy_from_slice(slot);
+        slot.copy_from_slice(&value.to_le_bytes()[..width]);
+        u64::from_le_bytes(before)
+    }
+
+    /// Takes one change back. Changes come in the reverse of their order.
+    pub fn undo(&mut self, id: u16, undo: Undo, journal: &mut Journal) {
+        match undo {
+            Undo::Insert { rid } => {
+                let row = self.rows.at(rid);
+                unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
+                let place = self.rows.bury(rid);
+                self.rows.free(place);
+                self.next_number -= self.has_number() as u64;
+                journal.buried.push((id, rid));
+            }
+            Undo::Delete { rid, place } => {
+                self.rows.revive(rid, place);
+                self.relink_deleted(rid, place, &mut journal.scratch);
+            }
+            Undo::Move { rid, place } => {
+                let now = self.rows.place(rid).expect("a moved row is live");
+                let (from, to) = (self.rows.read(now), self.rows.read(place));
+                relink(&mut self.indexes, &self.layout, &self.rows, rid, from, to, &mut journal.scratch);
+                self.rows.redirect(rid, place);
+                self.rows.free(now);
+            }
+            Undo::Patch { rid, place } => {
+                let start = journal.bytes.len() - place.len();
+                let number_bytes = 8 * self.has_number() as usize;
+                let from = self.rows.at(rid);
+                let to = RowRef {
+                    row: &journal.bytes[start..journal.bytes.len() - number_bytes],
+                    number: from.number,
+                };
+                relink(&mut self.indexes, &self.layout, &self.rows, rid, from, to, &mut journal.scratch);
+                self.overwrite(rid, place, to);
+                journal.bytes.truncate(start);
+            }
+            Undo::Add { rid, offset, before } => {
+                let place = self.rows.place(rid).expect("an added-to row is live");
+                self.write_slot(place, offset & 0xff_ffff, (offset >> 24) as usize, before);
+            }
+        }
+    }
+
+    fn relink_deleted(&mut self, rid: Rid, place: Location, scratch: &mut Scratch) {
+        let row = self.rows.read(place);
+        for index in &mut self.indexes {
+            let key = index.plan.encode(&self.layout, row, scratch);
+            let linked = index.insert(&self.rows, &self.layout, key.bytes, rid);
+            assert!(linked.is_ok(), "undo finds a key taken");
+        }
+    }
+
+    pub fn stats(&self) -> TableStats {
+        TableStats {
+            rows: self.rows.count(),
+            row_bytes: self.rows.nominal_bytes(),
+            index_bytes: self.indexes.iter().map(|index| index.nominal_bytes() as u64).sum(),
+        }
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let indexes: usize = self.indexes.iter().map(Index::memory_bytes).sum();
+        indexes + self.rows.memory_bytes()
+    }
+
+    /// All rows, in no order that means anything.
+    pub fn all_rows(&self) -> impl Iterator<Item = (Rid, RowRef<'_>)> + '_ {
+        self.rows.rids().map(|rid| (rid, self.rows.at(rid)))
+    }
+
+    /// Record ids in primary key order; sorts when the key is a hash.
+    pub fn sorted_rids(&self) -> Vec<Rid> {
+        let mut scratch = Scratch::default();
+        let plan = &self.indexes[0].plan;
+        let mut keyed: Vec<(Box<[u8]>, Rid)> = self
+            .all_rows()
+            .map(|(rid, row)| (plan.encode(&self.layout, row, &mut scratch).bytes.into(), rid))
+            .collect();
+        keyed.sort_unstable();
+        keyed.into_iter().map(|(_, rid)| rid).collect()
+    }
+
+    /// A digest of the rows: a sum over all of them, so that no order, record id or index is in it.
+    pub fn rows_digest(&self) -> u64 {
+        let rows = self.all_rows().map(|(_, row)| fold(0, row.number, row.row));
+        let sum = rows.fold(0u64, u64::wrapping_add);
+        let next = fold(sum, self.next_number, &[]);
+        fold(next, self.rows.count(), &[])
+    }
+}
+
+fn unlink(
+    indexes: &mut [Index],
+    layout: &RowLayout,
+    rid: Rid,
+    row: RowRef<'_>,
+    scratch: &mut Scratch,
+) {
+    for index in indexes {
+        let key = index.plan.encode(layout, row, scratch);
+        index.remove(key.bytes, rid);
+    }
+}
+
+/// Moves the row's entries in those indexes whose key differs. The new keys are known to be free.
+fn relink(
+    indexes: &mut [Index],
+    layout: &RowLayout,
+    rows: &Rows,
+    rid: Rid,
+    from: RowRef<'_>,
+    to: RowRef<'_>,
+    scratch: &mut Scratch,
+) {
+    for index in indexes.iter_mut().filter(|index| !index.plan.is_same(from.row, to.row)) {
+        let key = index.plan.encode(layout, from, scratch);
+        index.remove(key.bytes, rid);
+        let key = index.plan.encode(layout, to, scratch);
+        let linked = index.insert(rows, layout, key.bytes, rid);
+        assert!(linked.is_ok(), "a key that was free is taken");
+    }
+}
+
+/// `value + delta` as the bits of a column of type `ty`; none when it does not fit.
+fn sum(ty: ScalarType, value: Field<'_>, delta: i64) -> Option<u64> {
+    let bits = 8 * ty.slot_bytes() as u32;
+    match value {
+        Field::Int(value) => {
+            let sum = value.checked_add(delta)?;
+            (sum << (64 - bits) >> (64 - bits) == sum).then_some(sum as u64)
+        }
+        Field::Uint(value) => {
+            let sum = value.checked_add_signed(delta)?;
+            (sum << (64 - bits) >> (64 - bits) == sum).then_some(sum)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,278 @@
+//! Insert with split, remove with merge.
+
+use super::{Inner, Leaf, NONE, RUN_MIN, Step, Tree};
+use crate::treekey::TreeKey;
+
+impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
+    /// Adds an entry; the record id in place when the key is taken.
+    #[inline]
+    pub fn insert(&mut self, key: K, rid: u32) -> Result<(), u32> {
+        let id = self.leaf_for(&key);
+        let leaf = &mut self.leaves[id];
+        let at = leaf.keys().partition_point(|k| *k < key);
+        if at < leaf.len() && leaf.keys[at] == key {
+            return Err(leaf.rids[at]);
+        }
+        self.len += 1;
+        self.heap_bytes += key.heap_bytes();
+        if leaf.len() < CAP {
+            leaf.put(at, key, rid);
+        } else {
+            self.split_leaf(id, at, key, rid);
+        }
+        Ok(())
+    }
+
+    /// Takes the whole key that `probe` was made from; its record id.
+    pub fn remove(&mut self, probe: &K::Probe<'_>) -> Option<u32> {
+        let place = self.seek(probe);
+        let leaf = &mut self.leaves[place.leaf];
+        if place.at >= leaf.len() || !leaf.keys[place.at].is_at(probe) {
+            return None;
+        }
+        self.len -= 1;
+        self.heap_bytes -= leaf.keys[place.at].heap_bytes();
+        let rid = leaf.take(place.at);
+        if leaf.len() < CAP / 4 && self.height > 0 {
+            self.shrink(probe);
+        }
+        Some(rid)
+    }
+
+    #[inline]
+    fn leaf_for(&self, key: &K) -> u32 {
+        let last = &self.leaves[self.rightmost];
+        if last.keys().first().is_some_and(|first| first <= key) {
+            return self.rightmost;
+        }
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = &self.inners[node];
+            node = inner.children[inner.fences().partition_point(|fence| fence <= key)];
+        }
+        node
+    }
+
+    fn record_path(&mut self, goes_right: impl Fn(&K) -> bool) -> Vec<Step> {
+        let mut path = std::mem::take(&mut self.path);
+        path.clear();
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = &self.inners[node];
+            let child = inner.fences().partition_point(&goes_right);
+            path.push(Step { node, child });
+            node = inner.children[child];
+        }
+        path
+    }
+
+    fn new_leaf(&mut self) -> u32 {
+        if let Some(id) = self.free_leaves.pop() {
+            self.leaves[id] = Leaf::new();
+            return id;
+        }
+        self.leaves.push(Leaf::new());
+        (self.leaves.len() - 1) as u32
+    }
+
+    fn new_inner(&mut self) -> u32 {
+        if let Some(id) = self.free_inners.pop() {
+            self.inners[id] = Inner::new();
+            return id;
+        }
+        self.inners.push(Inner::new());
+        (self.inners.len() - 1) as u32
+    }
+
+    #[cold]
+    fn split_leaf(&mut self, id: u32, at: usize, key: K, rid: u32) {
+        let path = self.record_path(|fence| *fence <= key);
+        let right_id = self.new_leaf();
+        let mut right = std::mem::replace(&mut self.leaves[right_id], Leaf::new());
+        let left = &mut self.leaves[id];
+        let is_run = left.run + 1 >= RUN_MIN && at == left.last_put as usize + 1;
+        let cut = if is_run || at == CAP && left.next == NONE {
+            at
+        } else {
+            CAP / 2
+        };
+        for (entry, from) in (cut..CAP).enumerate() {
+            right.keys[entry] = std::mem::take(&mut left.keys[from]);
+            right.rids[entry] = left.rids[from];
+        }
+        right.len = (CAP - cut) as u16;
+        left.len = cut as u16;
+        if at < cut || at == cut && cut < CAP {
+            left.put(at, key, rid);
+        } else {
+            right.put(at - cut, key, rid);
+            right.run = if is_run { left.run } else { 0 };
+        }
+        let fence = right.keys[0].clone();
+        right.previous = id;
+        right.next = left.next;
+        left.next = right_id;
+        match right.next {
+            NONE => self.rightmost = right_id,
+            next => self.leaves[next].previous = right_id,
+        }
+        self.leaves[right_id] = right;
+        self.add_child(path, fence, right_id);
+    }
+
+    /// Puts a new child right of the one that the path leads through, splitting upwards.
+    fn add_child(&mut self, mut path: Vec<Step>, mut fence: K, mut child: u32) {
+        while let Some(step) = path.pop() {
+            let inner = &mut self.inners[step.node];
+            if inner.len() + 1 < CAP {
+                inner.put(step.child, fence, child);
+                self.path = path;
+                return;
+            }
+            (fence, child) = self.split_inner(step, fence, child);
+        }
+        let root = self.new_inner();
+        let inner = &mut self.inners[root];
+        inner.children[0] = self.root;
+        inner.put(0, fence, child);
+        self.root = root;
+        self.height += 1;
+        self.path = path;
+    }
+
+    /// Splits a full inner node and puts the child in; the new node on the right and its fence.
+    fn split_inner(&mut self, step: Step, fence: K, child: u32) -> (K, u32) {
+        let right_id = self.new_inner();
+        let mut right = Inner::new();
+        let left = &mut self.inners[step.node];
+        let len = left.len();
+        if step.child == len {
+            right.children[0] = child;
+            self.inners[right_id] = right;
+            return (fence, right_id);
+        }
+        let middle = len / 2;
+        for (to, from) in (middle + 1..len).enumerate() {
+            right.fences[to] = std::mem::take(&mut left.fences[from]);
+        }
+        right.children[..len - middle].copy_from_slice(&left.children[middle + 1..len + 1]);
+        right.len = (len - middle - 1) as u16;
+        let up = std::mem::take(&mut left.fences[middle]);
+        left.len = middle as u16;
+        if step.child <= middle {
+            left.put(step.child, fence, child);
+        } else {
+            right.put(step.child - middle - 1, fence, child);
+        }
+        self.inners[right_id] = right;
+        (up, right_id)
+    }
+
+    /// Merges the sparse leaf of `probe` with a sibling, and sparse nodes above it, where they fit together.
+    #[cold]
+    fn shrink(&mut self, probe: &K::Probe<'_>) {
+        let path = self.record_path(|fence| fence.fence_is_before(probe));
+        let mut is_leaf = true;
+        for step in path.iter().rev() {
+            let len = self.inners[step.node].len();
+            let merged = (step.child < len && self.merge(step.node, step.child, is_leaf))
+                || (step.child > 0 && self.merge(step.node, step.child - 1, is_leaf));
+            if !merged || self.inners[step.node].len() >= CAP / 4 {
+                break;
+            }
+            is_leaf = false;
+        }
+        while self.height > 0 && self.inners[self.root].len() == 0 {
+            let child = self.inners[self.root].children[0];
+            self.free_inners.push(self.root);
+            self.root = child;
+            self.height -= 1;
+        }
+        self.path = path;
+    }
+
+    /// Merges children `left` and `left + 1` of `parent` when they fit; true when it did.
+    fn merge(&mut self, parent: u32, left: usize, is_leaf: bool) -> bool {
+        let inner = &self.inners[parent];
+        let (left_id, right_id) = (inner.children[left], inner.children[left + 1]);
+        let fits = if is_leaf {
+            self.leaves_fit(left_id, right_id)
+        } else {
+            self.inners_fit(left_id, right_id)
+        };
+        if !fits {
+            return false;
+        }
+        let fence = self.inners[parent].take(left);
+        if is_leaf {
+            self.merge_leaves(left_id, right_id);
+        } else {
+            self.merge_inners(left_id, right_id, fence);
+        }
+        true
+    }
+
+    fn leaves_fit(&self, left: u32, right: u32) -> bool {
+        let (left, right) = (self.leaves[left].len(), self.leaves[right].len());
+        left == 0 || right == 0 || left + right <= CAP / 4 * 3
+    }
+
+    fn inners_fit(&self, left: u32, right: u32) -> bool {
+        let (left, right) = (self.inners[left].len(), self.inners[right].len());
+        let sum = left + right + 1;
+        sum <= CAP / 4 * 3 || (left == 0 || right == 0) && sum < CAP
+    }
+
+    fn merge_leaves(&mut self, left_id: u32, right_id: u32) {
+        let mut right = std::mem::replace(&mut self.leaves[right_id], Leaf::new());
+        let left = &mut self.leaves[left_id];
+        let at = left.len();
+        for entry in 0..right.len() {
+            left.keys[at + entry] = std::mem::take(&mut right.keys[entry]);
+            left.rids[at + entry] = right.rids[entry];
+        }
+        left.len += right.len;
+        left.run = 0;
+        left.next = right.next;
+        match right.next {
+            NONE => self.rightmost = left_id,
+            next => self.leaves[next].previous = left_id,
+        }
+        self.free_leaves.push(right_id);
+    }
+
+    fn merge_inners(&mut self, left_id: u32, right_id: u32, fence: K) {
+        let mut right = std::mem::replace(&mut self.inners[right_id], Inner::new());
+        let left = &mut self.inners[left_id];
+        let at = left.len() + 1;
+        left.fences[at - 1] = fence;
+        for entry in 0..right.len() {
+            left.fences[at + entry] = std::mem::take(&mut right.fences[entry]);
+        }
+        left.children[at..=at + right.len()].copy_from_slice(&right.children[..=right.len()]);
+        left.len += right.len + 1;
+        self.free_inners.push(right_id);
+    }
+}
+
+impl<K: TreeKey, const CAP: usize> Inner<K, CAP> {
+    /// Puts a fence at `at` and the child that it begins behind it.
+    fn put(&mut self, at: usize, fence: K, child: u32) {
+        let len = self.len() + 1;
+        K::open_gap(&mut self.fences[..len], at);
+        self.fences[at] = fence;
+        self.children.copy_within(at + 1..len, at + 2);
+        self.children[at + 1] = child;
+        self.len = len as u16;
+    }
+
+    /// Takes fence `at` and the child behind it away.
+    fn take(&mut self, at: usize) -> K {
+        let len = self.len();
+        let fence = std::mem::take(&mut self.fences[at]);
+        K::close_gap(&mut self.fences[..len], at);
+        self.children.copy_within(at + 2..len + 1, at + 1);
+        self.len -= 1;
+        fence
+    }
+}

@@ -1,0 +1,312 @@
+//! The ordered index: a B+tree from keys to record ids.
+//!
+//! Nodes lie in arrays and name each other by number. Runs of growing keys, at the right end or anywhere else, leave full
+//! leaves behind: a leaf that is filled in order is split where the run stands, not in the middle. Leaves merge only when
+//! both are sparse, and may be empty where no sibling could take them.
+
+mod change;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    chunked::Chunked,
+    treekey::{Edge, TreeKey},
+};
+
+const NONE: u32 = u32::MAX;
+/// Inserts one behind the other after which a full leaf is split at the insertion point.
+const RUN_MIN: u16 = 4;
+
+pub(crate) struct Tree<K, const CAP: usize> {
+    leaves: Chunked<Leaf<K, CAP>, 6>,
+    inners: Chunked<Inner<K, CAP>, 4>,
+    free_leaves: Vec<u32>,
+    free_inners: Vec<u32>,
+    root: u32,
+    /// Inner levels above the leaves.
+    height: u32,
+    rightmost: u32,
+    len: usize,
+    heap_bytes: usize,
+    path: Vec<Step>,
+}
+
+struct Leaf<K, const CAP: usize> {
+    keys: [K; CAP],
+    rids: [u32; CAP],
+    len: u16,
+    /// Where the last key was put, and how many before it were put each right behind the one before.
+    last_put: u16,
+    run: u16,
+    previous: u32,
+    next: u32,
+}
+
+/// `len` fences and `len + 1` children; child `i + 1` holds the keys from fence `i` on.
+struct Inner<K, const CAP: usize> {
+    fences: [K; CAP],
+    children: [u32; CAP],
+    len: u16,
+}
+
+/// One inner node on the way down and the child taken.
+#[derive(Clone, Copy)]
+struct Step {
+    node: u32,
+    child: usize,
+}
+
+/// A place in the order: before entry `at` of the leaf, or behind its last one.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    leaf: u32,
+    at: usize,
+}
+
+impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
+    fn new() -> Self {
+        Self {
+            keys: std::array::from_fn(|_| K::default()),
+            rids: [0; CAP],
+            len: 0,
+            last_put: 0,
+            run: 0,
+            previous: NONE,
+            next: NONE,
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline]
+    fn keys(&self) -> &[K] {
+        &self.keys[..self.len as usize]
+    }
+
+    #[inline]
+    fn put(&mut self, at: usize, key: K, rid: u32) {
+        let len = self.len() + 1;
+        if at + 1 < len {
+            K::open_gap(&mut self.keys[..len], at);
+            self.rids.copy_within(at..len - 1, at + 1);
+        }
+        self.keys[at] = key;
+        self.rids[at] = rid;
+        self.len = len as u16;
+        self.run = if at == self.last_put as usize + 1 {
+            self.run.saturating_add(1)
+        } else {
+            0
+        };
+        self.last_put = at as u16;
+    }
+
+    fn take(&mut self, at: usize) -> u32 {
+        let len = self.len();
+        let rid = self.rids[at];
+        K::close_gap(&mut self.keys[..len], at);
+        self.rids.copy_within(at + 1..len, at);
+        self.len -= 1;
+        self.run = 0;
+        rid
+    }
+}
+
+impl<K: TreeKey, const CAP: usize> Inner<K, CAP> {
+    fn new() -> Self {
+        Self {
+            fences: std::array::from_fn(|_| K::default()),
+            children: [NONE; CAP],
+            len: 0,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline]
+    fn fences(&self) -> &[K] {
+        &self.fences[..self.len as usize]
+    }
+}
+
+impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
+    pub fn new() -> Self {
+        assert!(CAP >= 4 && CAP < u16::MAX as usize, "a node splits in two non-empty parts");
+        let mut leaves = Chunked::default();
+        leaves.push(Leaf::new());
+        Self {
+            leaves,
+            inners: Chunked::default(),
+            free_leaves: Vec::new(),
+            free_inners: Vec::new(),
+            root: 0,
+            height: 0,
+            rightmost: 0,
+            len: 0,
+            heap_bytes: 0,
+            path: Vec::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Heap bytes of the keys in the leaves: a function of the entries alone.
+    pub fn heap_bytes(&self) -> usize {
+        self.heap_bytes
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.heap_bytes
+    }
+
+    #[inline]
+    fn leaf_of(&self, probe: &K::Probe<'_>) -> u32 {
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = &self.inners[node];
+            node = inner.children[inner.fences().partition_point(|f| f.fence_is_before(probe))];
+        }
+        node
+    }
+
+    /// The first place with nothing before it but what lies before the probe.
+    #[inline]
+    pub fn seek(&self, probe: &K::Probe<'_>) -> Place {
+        let leaf = self.leaf_of(probe);
+        let at = self.leaves[leaf].keys().partition_point(|key| key.is_before(probe));
+        Place { leaf, at }
+    }
+
+    /// The record id under the whole key that `probe` was made from.
+    #[inline]
+    pub fn get(&self, probe: &K::Probe<'_>) -> Option<u32> {
+        let place = self.seek(probe);
+        let leaf = &self.leaves[place.leaf];
+        let is_here = place.at < leaf.len() && leaf.keys[place.at].is_at(probe);
+        is_here.then(|| leaf.rids[place.at])
+    }
+
+    /// The entry behind the place.
+    #[inline]
+    pub fn next(&self, place: Place) -> Option<(&K, u32)> {
+        let mut leaf = &self.leaves[place.leaf];
+        let mut at = place.at;
+        while at >= leaf.len() {
+            if leaf.next == NONE {
+                return None;
+            }
+            leaf = &self.leaves[leaf.next];
+            at = 0;
+        }
+        Some((&leaf.keys[at], leaf.rids[at]))
+    }
+
+    /// The entry before the place.
+    #[inline]
+    pub fn previous(&self, place: Place) -> Option<(&K, u32)> {
+        let mut leaf = &self.leaves[place.leaf];
+        let mut at = place.at;
+        while at == 0 {
+            if leaf.previous == NONE {
+                return None;
+            }
+            leaf = &self.leaves[leaf.previous];
+            at = leaf.len();
+        }
+        Some((&leaf.keys[at - 1], leaf.rids[at - 1]))
+    }
+
+    /// Visits the entries from `place` on that lie before `upper`, until `visit` returns false; false when it did.
+    #[inline]
+    pub fn walk_up(
+        &self,
+        place: Place,
+        upper: &K::Probe<'_>,
+        mut visit: impl FnMut(&K, u32) -> bool,
+    ) -> bool {
+        let mut leaf = &self.leaves[place.leaf];
+        let mut at = place.at;
+        loop {
+            let end = leaf.end_before(upper);
+            for entry in at..end {
+                if !visit(&leaf.keys[entry], leaf.rids[entry]) {
+                    return false;
+                }
+            }
+            if end < leaf.len() || leaf.next == NONE {
+                return true;
+            }
+            leaf = &self.leaves[leaf.next];
+            at = 0;
+        }
+    }
+
+    /// Visits the entries before `place` that do not lie before `lower`, last first; as `walk_up`.
+    #[inline]
+    pub fn walk_down(
+        &self,
+        place: Place,
+        lower: &K::Probe<'_>,
+        mut visit: impl FnMut(&K, u32) -> bool,
+    ) -> bool {
+        let mut leaf = &self.leaves[place.leaf];
+        let mut at = place.at;
+        loop {
+            for entry in (0..at).rev() {
+                if leaf.keys[entry].is_before(lower) {
+                    return true;
+                }
+                if !visit(&leaf.keys[entry], leaf.rids[entry]) {
+                    return false;
+                }
+            }
+            if leaf.previous == NONE {
+                return true;
+            }
+            leaf = &self.leaves[leaf.previous];
+            at = leaf.len();
+        }
+    }
+
+    /// The number of entries from `place` on that lie before `upper`.
+    pub fn count(&self, place: Place, upper: &K::Probe<'_>) -> u64 {
+        let mut leaf = &self.leaves[place.leaf];
+        let mut count = 0;
+        let mut at = place.at;
+        loop {
+            let end = leaf.end_before(upper);
+            count += end.saturating_sub(at) as u64;
+            if end < leaf.len() || leaf.next == NONE {
+                return count;
+            }
+            leaf = &self.leaves[leaf.next];
+            at = 0;
+        }
+    }
+}
+
+impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
+    /// The number of entries that lie before `upper`.
+    #[inline]
+    fn end_before(&self, upper: &K::Probe<'_>) -> usize {
+        match self.keys().last() {
+            Some(last) if !last.is_before(upper) => {
+                self.keys().partition_point(|key| key.is_before(upper))
+            }
+            _ => self.len(),
+        }
+    }
+}
+
+/// The edge right before (or with `after` right behind) a whole key.
+#[inline]
+pub(crate) fn edge(bytes: &[u8], after: bool) -> Edge<'_> {
+    Edge { bytes, after }
+}

@@ -1,0 +1,272 @@
+//! Keys of the B+tree: memcomparable bytes as integers where they always fit, else as a boxed slice.
+//!
+//! Encoded keys are prefix-free, so padding them with zero bytes to one width keeps their order and keeps them apart.
+
+/// A place between keys. `after == false`: before the first key that is at least `bytes`. `after == true`: behind the
+/// last key that begins with `bytes` or is less. A key shorter than `bytes` compares as if zero bytes followed it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Edge<'a> {
+    pub bytes: &'a [u8],
+    pub after: bool,
+}
+
+pub(crate) trait TreeKey: Clone + Default + Ord {
+    /// An `Edge` made ready for many comparisons.
+    type Probe<'a>;
+
+    fn from_bytes(bytes: &[u8]) -> Self;
+    fn probe(edge: Edge<'_>) -> Self::Probe<'_>;
+    /// The key lies before the edge.
+    fn is_before(&self, probe: &Self::Probe<'_>) -> bool;
+    /// Everything less than this fence lies before the edge.
+    fn fence_is_before(&self, probe: &Self::Probe<'_>) -> bool;
+    /// The key is the very one that a whole-key probe (`after == false`) was made from.
+    fn is_at(&self, probe: &Self::Probe<'_>) -> bool;
+    /// Appends bytes from which `probe` makes an edge right before or right behind this key.
+    fn push_to(&self, out: &mut Vec<u8>);
+    /// Bytes on the heap, the allocator's overhead included.
+    fn heap_bytes(&self) -> usize;
+    /// Moves the keys from `at` one to the right; the last one is overwritten.
+    fn open_gap(keys: &mut [Self], at: usize);
+    /// Moves the keys behind `at` one to the left, over it; the last one is left as it was or empty.
+    fn close_gap(keys: &mut [Self], at: usize);
+}
+
+pub(crate) struct FixedProbe<K> {
+    key: K,
+    /// Behind every possible key.
+    is_end: bool,
+}
+
+trait Fixed: Copy + Ord {
+    const WIDTH: usize;
+    /// The first `WIDTH` bytes or fewer, padded with zero bytes.
+    fn load(bytes: &[u8]) -> Self;
+    /// Ones in every byte from `from` on.
+    fn tail_ones(from: usize) -> Self;
+    fn or(self, other: Self) -> Self;
+    fn successor(self) -> Option<Self>;
+    fn store(self, out: &mut Vec<u8>);
+}
+
+fn load_padded<const WIDTH: usize>(bytes: &[u8]) -> [u8; WIDTH] {
+    let mut padded = [0; WIDTH];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    padded
+}
+
+impl Fixed for u64 {
+    const WIDTH: usize = 8;
+    #[inline]
+    fn load(bytes: &[u8]) -> Self {
+        match bytes.len() {
+            8 => u64::from_be_bytes(bytes.try_into().expect("8 bytes")),
+            4 => (u32::from_be_bytes(bytes.try_into().expect("4 bytes")) as u64) << 32,
+            _ => u64::from_be_bytes(load_padded(bytes)),
+        }
+    }
+    #[inline]
+    fn tail_ones(from: usize) -> Self {
+        u64::MAX.checked_shr(8 * from as u32).unwrap_or(0)
+    }
+    #[inline]
+    fn or(self, other: Self) -> Self {
+        self | other
+    }
+    #[inline]
+    fn successor(self) -> Option<Self> {
+        self.checked_add(1)
+    }
+    fn store(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_be_bytes());
+    }
+}
+
+impl Fixed for u128 {
+    const WIDTH: usize = 16;
+    #[inline]
+    fn load(bytes: &[u8]) -> Self {
+        let join = |high: &[u8], low: u64| (u64::load(high) as u128) << 64 | low as u128;
+        match bytes.len() {
+            8 => join(bytes, 0),
+            12 => join(&bytes[..8], u64::load(&bytes[8..12])),
+            16 => u128::from_be_bytes(bytes.try_into().expect("16 bytes")),
+            _ => u128::from_be_bytes(load_padded(bytes)),
+        }
+    }
+    #[inline]
+    fn tail_ones(from: usize) -> Self {
+        u128::MAX.checked_shr(8 * from as u32).unwrap_or(0)
+    }
+    #[inline]
+    fn or(self, other: Self) -> Self {
+        self | other
+    }
+    #[inline]
+    fn successor(self) -> Option<Self> {
+        self.checked_add(1)
+    }
+    fn store(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_be_bytes());
+    }
+}
+
+/// A key of `8 * N` bytes, the most significant word first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wide<const N: usize>([u64; N]);
+
+impl<const N: usize> Default for Wide<N> {
+    fn default() -> Self {
+        Self([0; N])
+    }
+}
+
+impl<const N: usize> Fixed for Wide<N> {
+    const WIDTH: usize = 8 * N;
+    #[inline]
+    fn load(bytes: &[u8]) -> Self {
+        let mut words = [0; N];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
+            *word = u64::load(chunk);
+        }
+        Self(words)
+    }
+    fn tail_ones(from: usize) -> Self {
+        Self(std::array::from_fn(|word| u64::tail_ones(from.saturating_sub(8 * word).min(8))))
+    }
+    fn or(self, other: Self) -> Self {
+        Self(std::array::from_fn(|word| self.0[word] | other.0[word]))
+    }
+    fn successor(self) -> Option<Self> {
+        let mut words = self.0;
+        for word in words.iter_mut().rev() {
+            let (sum, carry) = word.overflowing_add(1);
+            *word = sum;
+            if !carry {
+                return Some(Self(words));
+            }
+        }
+        None
+    }
+    fn store(self, out: &mut Vec<u8>) {
+        self.0.iter().for_each(|word| word.store(out));
+    }
+}
+
+#[inline]
+fn fixed_probe<K: Fixed>(edge: Edge<'_>) -> FixedProbe<K> {
+    let mut after = edge.after;
+    let mut bytes = edge.bytes;
+    if bytes.len() > K::WIDTH {
+        let beyond;
+        (bytes, beyond) = bytes.split_at(K::WIDTH);
+        after |= beyond.iter().any(|byte| *byte != 0);
+    }
+    let key = K::load(bytes);
+    if !after {
+        return FixedProbe { key, is_end: false };
+    }
+    match key.or(K::tail_ones(bytes.len())).successor() {
+        Some(key) => FixedProbe { key, is_end: false },
+        None => FixedProbe { key, is_end: true },
+    }
+}
+
+macro_rules! fixed_tree_key {
+    ($([$($generics:tt)*] $key:ty;)*) => {$(
+        impl<$($generics)*> TreeKey for $key {
+            type Probe<'a> = FixedProbe<Self>;
+
+            #[inline]
+            fn from_bytes(bytes: &[u8]) -> Self {
+                Self::load(bytes)
+            }
+            #[inline]
+            fn probe(edge: Edge<'_>) -> FixedProbe<Self> {
+                fixed_probe(edge)
+            }
+            #[inline]
+            fn is_before(&self, probe: &FixedProbe<Self>) -> bool {
+                *self < probe.key || probe.is_end
+            }
+            #[inline]
+            fn fence_is_before(&self, probe: &FixedProbe<Self>) -> bool {
+                *self <= probe.key || probe.is_end
+            }
+            #[inline]
+            fn is_at(&self, probe: &FixedProbe<Self>) -> bool {
+                *self == probe.key
+            }
+            fn push_to(&self, out: &mut Vec<u8>) {
+                self.store(out);
+            }
+            fn heap_bytes(&self) -> usize {
+                0
+            }
+            #[inline]
+            fn open_gap(keys: &mut [Self], at: usize) {
+                let last = keys.len() - 1;
+                keys.copy_within(at..last, at + 1);
+            }
+            #[inline]
+            fn close_gap(keys: &mut [Self], at: usize) {
+                keys.copy_within(at + 1.., at);
+            }
+        }
+    )*};
+}
+fixed_tree_key! {
+    [] u64;
+    [] u128;
+    [const N: usize] Wide<N>;
+}
+
+/// `key` against `bytes` in the sense of [`Edge`]: only the first `bytes.len()` bytes of the key count.
+fn compare_prefix(key: &[u8], bytes: &[u8]) -> std::cmp::Ordering {
+    let shared = key.len().min(bytes.len());
+    let tail_is_zero = || bytes[shared..].iter().all(|byte| *byte == 0);
+    key[..shared].cmp(&bytes[..shared]).then_with(|| {
+        if tail_is_zero() {
+            std::cmp::Ordering::Equal
+        } else {
+            std::cmp::Ordering::Less
+        }
+    })
+}
+
+impl TreeKey for Box<[u8]> {
+    type Probe<'a> = Edge<'a>;
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        bytes.into()
+    }
+    fn probe(edge: Edge<'_>) -> Edge<'_> {
+        edge
+    }
+    fn is_before(&self, edge: &Edge<'_>) -> bool {
+        let order = compare_prefix(self, edge.bytes);
+        order.is_lt() || edge.after && order.is_eq()
+    }
+    fn fence_is_before(&self, edge: &Edge<'_>) -> bool {
+        // A fence that only begins with the edge's bytes may lie behind it: keys between them exist.
+        self.is_before(edge) || **self == *edge.bytes
+    }
+    fn is_at(&self, edge: &Edge<'_>) -> bool {
+        **self == *edge.bytes
+    }
+    fn push_to(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self);
+    }
+    fn heap_bytes(&self) -> usize {
+        (self.len() + 8).next_multiple_of(16)
+    }
+    fn open_gap(keys: &mut [Self], at: usize) {
+        keys[at..].rotate_right(1);
+    }
+    fn close_gap(keys: &mut [Self], at: usize) {
+        keys[at..].rotate_left(1);
+        if let Some(last) = keys.last_mut() {
+            *last = Box::default();
+        }
+    }
+}
