@@ -1,0 +1,39 @@
+// What the mock makes up: live figures and results of calls.
+import type { MetricsEvent } from '../src/api/types';
+
+export function metricsNow(quiet: boolean): MetricsEvent {
+  const now = Date.now();
+  const wave = quiet ? 0 : 1 + 0.12 * Math.sin(now / 3000) + 0.05 * Math.sin(now / 700);
+  const micros = (value: number) => Math.round(value * (quiet ? 0 : 1 + 0.1 * Math.sin(now / 5000)));
+  return {
+    time: new Date(now).toISOString(),
+    interval_ms: 250,
+    committed_per_s: 61_400 * wave,
+    aborted_per_s: 2_900 * wave,
+    failed_per_s: 0,
+    refused_per_s: 0,
+    log_bytes_per_s: 4_420_800 * wave,
+    latency_us: { p50: micros(184), p95: micros(420), p99: micros(910), max: micros(6100) },
+    commit_wait_us: { p50: micros(121), p95: micros(300), p99: micros(640), max: micros(5200) },
+    committed_lsn: Math.round(9_000_000_000 + (now % 1e9) * 4420).toString(),
+    durable_lsn: Math.round(9_000_000_000 + (now % 1e9) * 4420 - (quiet ? 0 : 6200 * wave)).toString(),
+  };
+}
+
+export function resultOf(procedure: string): unknown {
+  switch (procedure) {
+    case 'vote':
+      return { outcome: 'accepted' };
+    case 'results':
+      return [
+        { contestant_number: 1, contestant_name: 'Ada Lovelace', votes: '214038' },
+        { contestant_number: 2, contestant_name: 'Grace Hopper', votes: '213544' },
+      ];
+    case 'balance':
+      return '1000';
+    case 'total':
+      return { accounts: '2', sum: '2000' };
+    default:
+      return null;
+  }
+}

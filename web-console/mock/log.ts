@@ -1,0 +1,80 @@
+// The mock's log: records that grow with the clock, so that nothing needs to be kept.
+import type { LogRecord } from '../src/api/types';
+import { hexOf } from './modules';
+
+const recordBytes = 72;
+const commandKind: LogRecord['kind'] = 'command';
+const started = Date.now() - 3_720_000;
+
+export function newestPosition(): number {
+  return 4_812 + Math.floor((Date.now() - started) / 700);
+}
+
+export function lsnOf(position: number): string {
+  return (4096 + position * recordBytes).toString();
+}
+
+export function positionOf(lsn: string): number | null {
+  const position = (Number(lsn) - 4096) / recordBytes;
+  return Number.isInteger(position) && position >= 0 && position <= newestPosition() ? position : null;
+}
+
+export function recordAt(position: number): LogRecord {
+  const place = {
+    lsn: lsnOf(position),
+    bytes: position === 0 ? 128 : recordBytes,
+    segment: `${Math.floor(position / 4096)
+      .toString(16)
+      .padStart(16, '0')}.log`,
+    offset: 4096 + (position % 4096) * recordBytes,
+    durable: position < newestPosition() - 1,
+    time: new Date(started + position * 700).toISOString().replace('Z', '000Z'),
+  };
+  const txnId = (7_281_934_000_000_000_000n + BigInt(position) * 4096n).toString();
+  if (position === 0) return { ...place, kind: 'genesis', database_id: hexOf('database', 32), partition_count: 4 };
+  if (position === 1 || position % 97 === 0) {
+    const deployed = { module: 'voter', version: 1 + Math.floor(position / 97), hash: hexOf('voter', 64) };
+    return { ...place, kind: 'deploy', txn_id: txnId, ...deployed, wasm_bytes: 10_240 };
+  }
+  const digest = hexOf(`${position}`, 16);
+  const command = { ...place, kind: commandKind, txn_id: txnId, version: 2, digest };
+  if (position % 11 === 0) {
+    const args = { from: '1001', to: '2002', amount: '250' };
+    return {
+      ...command,
+      partitions: [1, 3],
+      module: 'bank',
+      procedure: 'transfer',
+      args,
+      idempotency_key: `t-${position}`,
+    };
+  }
+  if (position === 2) {
+    return {
+      ...command,
+      partitions: [],
+      module: 'voter',
+      procedure: 'initialize',
+      args: { contestants: ['Ada', 'Grace'] },
+    };
+  }
+  const phone = 2_015_550_100 + ((position * 7919) % 9_000_000);
+  const args = { phone_number: phone.toString(), contestant_number: (position % 6) + 1, max_votes_per_phone: '2' };
+  return { ...command, partitions: [position % 4], module: 'voter', procedure: 'vote', args };
+}
+
+export function newestRecords(limit: number, kind: string | null, partition: number | null): LogRecord[] {
+  const found: LogRecord[] = [];
+  for (let position = newestPosition(); position >= 0 && found.length < limit; position -= 1) {
+    const record = recordAt(position);
+    if (kind !== null && record.kind !== kind) continue;
+    if (partition !== null && !touches(record, partition)) continue;
+    found.push(record);
+  }
+  return found;
+}
+
+function touches({ partitions }: LogRecord, partition: number): boolean {
+  if (partitions === undefined || partitions === null) return false;
+  return partitions.length === 0 || partitions.includes(partition);
+}

@@ -1,0 +1,68 @@
+// Answers of the mock, and how they are sent.
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { extname, join, normalize } from 'node:path';
+
+export type Reply = { status: number; body: unknown; headers?: Record<string, string> };
+
+const problemType = 'application/problem+json';
+
+const mediaTypes: Record<string, string> = {
+  '.html': 'text/html; charset=utf-8',
+  '.js': 'text/javascript; charset=utf-8',
+  '.css': 'text/css; charset=utf-8',
+  '.svg': 'image/svg+xml',
+  '.woff2': 'font/woff2',
+};
+
+/** A file of the built console: /console/… and /docs/… lie side by side in one folder. */
+export function sendFile(dist: string, path: string, response: ServerResponse): void {
+  const inside = path.startsWith('/console') ? path.slice('/console'.length) : path;
+  let file = join(dist, normalize(inside));
+  if (existsSync(file) && statSync(file).isDirectory()) file = join(file, 'index.html');
+  if (!existsSync(file)) {
+    send(response, notFound(path));
+    return;
+  }
+  response.writeHead(200, { 'Content-Type': mediaTypes[extname(file)] ?? 'application/octet-stream' });
+  response.end(readFileSync(file));
+}
+
+export function ok(body: unknown): Reply {
+  return { status: 200, body };
+}
+
+export function problem(status: number, slug: string, title: string, detail: string, more: object = {}): Reply {
+  const body = { type: `/problems/${slug}`, title, status, detail, ...more };
+  return { status, body, headers: { 'Content-Type': problemType } };
+}
+
+export function notFound(what: string): Reply {
+  return problem(404, 'not-found', 'Nothing of this name is here', `There is no ${what}.`);
+}
+
+export function logUnavailable(): Reply {
+  const detail = 'write 0000000000000001.log: no space left on device';
+  return problem(503, 'log-unavailable', 'The log can’t be written', detail);
+}
+
+export function recovering(): Reply {
+  const body = {
+    type: 'about:blank',
+    title: 'Recovering',
+    status: 503,
+    detail: 'The log is being replayed; see /readyz.',
+  };
+  return { status: 503, body, headers: { 'Content-Type': problemType } };
+}
+
+export function send(response: ServerResponse, { status, body, headers }: Reply): void {
+  response.writeHead(status, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store', ...headers });
+  response.end(body === null ? undefined : JSON.stringify(body));
+}
+
+export async function bodyOf(request: IncomingMessage): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of request) chunks.push(Buffer.from(chunk));
+  return Buffer.concat(chunks);
+}

@@ -1,0 +1,202 @@
+// A stand-in for the server, typed by the same API: to work on the console without a database, and to test it.
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { CallAnswer, ModuleDetail, ModuleInstalled, Readiness, RowsPage, Status } from '../src/api/types';
+import { metricsNow, resultOf } from './figures';
+import { lsnOf, newestPosition, newestRecords, positionOf, recordAt } from './log';
+import { hexOf, moduleOf, rowOf, tables } from './modules';
+import { bodyOf, logUnavailable, notFound, ok, problem, type Reply, recovering, send, sendFile } from './replies';
+
+/** What the mock pretends: `locked` asks for the token `secret`; `silent` has no event stream. */
+export const states = ['ready', 'empty', 'recovering', 'log-error', 'locked', 'silent'] satisfies State[];
+
+export type State = 'ready' | 'empty' | 'recovering' | 'log-error' | 'locked' | 'silent';
+
+export function stateNamed(name: string): State {
+  const found = states.find((state) => state === name);
+  if (found === undefined) throw new Error(`unknown state ${name}: one of ${states.join(', ')}`);
+  return found;
+}
+
+export type Mock = { url: string; close: () => Promise<void> };
+
+/** `dist`: the folder of a built console, served at /console/. Port 0 takes any. */
+export async function startMock(options: { port: number; state: State; dist?: string }): Promise<Mock> {
+  const mock = new MockServer(options.state, options.dist ?? 'dist');
+  const server = createServer((request, response) => void mock.answer(request, response));
+  await new Promise<void>((resolve) => server.listen(options.port, '127.0.0.1', resolve));
+  const address = server.address();
+  const port = typeof address === 'object' && address !== null ? address.port : options.port;
+  const close = () =>
+    new Promise<void>((resolve) => {
+      server.close(() => resolve());
+      server.closeAllConnections();
+    });
+  return { url: `http://127.0.0.1:${port}`, close };
+}
+
+class MockServer {
+  readonly #state: State;
+  readonly #dist: string;
+  readonly #started = Date.now() - 93_784_000;
+  readonly #modules = new Map<string, ModuleDetail>();
+
+  constructor(state: State, dist: string) {
+    this.#state = state;
+    this.#dist = dist;
+    if (state === 'empty') return;
+    this.#modules.set('bank', moduleOf('bank', 1, 9_402));
+    this.#modules.set('voter', moduleOf('voter', 2, 10_240));
+  }
+
+  async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const url = new URL(request.url ?? '/', 'http://mock');
+    if (/^\/(console|docs)(\/|$)/.test(url.pathname)) return sendFile(this.#dist, url.pathname, response);
+    if (url.pathname === '/readyz') return send(response, this.#readiness());
+    if (this.#state === 'locked' && request.headers.authorization !== 'Bearer secret') {
+      return send(response, problem(401, 'unauthorized', 'A valid token is needed', 'Send a bearer token.'));
+    }
+    if (url.pathname === '/v1/events' && this.#state !== 'silent') return this.#events(response);
+    const body = await bodyOf(request);
+    send(response, this.#route(request.method ?? 'GET', url, body, request));
+  }
+
+  #route(method: string, url: URL, body: Buffer, request: IncomingMessage): Reply {
+    const [version, kind, name, more] = url.pathname.split('/').slice(1).map(decodeURIComponent);
+    if (version !== 'v1') return notFound(url.pathname);
+    if (kind === 'status') return ok(this.#status());
+    if (this.#state === 'recovering') return recovering();
+    if (kind === 'modules') return this.#module(method, name, body);
+    if (kind === 'call' && name !== undefined && more !== undefined) return this.#call(name, more, body, request);
+    if (kind === 'tables') return this.#table(name, more, url.searchParams);
+    if (kind === 'log') return this.#log(name, url.searchParams);
+    return notFound(url.pathname);
+  }
+
+  #status(): Status {
+    const newest = newestPosition();
+    const behind = this.#state === 'log-error' ? 1 : 0;
+    return {
+      role: 'primary',
+      epoch: 3,
+      phase: this.#readiness().body.phase,
+      log: 'command',
+      device: 'file',
+      commit: 'sync',
+      partitions: 4,
+      sites: 2,
+      committed_lsn: lsnOf(newest + 1),
+      durable_lsn: lsnOf(newest + 1 - behind),
+      log_error: this.#state === 'log-error' ? 'write 0000000000000001.log: no space left on device' : null,
+      started_at: new Date(this.#started).toISOString(),
+      uptime_s: Math.floor((Date.now() - this.#started) / 1000),
+      version: '0.1.0',
+      database_id: hexOf('database', 32),
+      settings_hash: hexOf('settings', 16),
+    };
+  }
+
+  #readiness(): { status: number; body: Readiness } {
+    if (this.#state !== 'recovering') return { status: 200, body: { ready: true, phase: { name: 'ready' } } };
+    const total = 734_003_200;
+    const done = Math.min(total, 280_000_000 + (Date.now() % 60_000) * 4000);
+    const phase = { replayed: Math.floor(done / 72), bytes_done: done, bytes_total: total };
+    return { status: 503, body: { ready: false, phase: { name: 'recovering', ...phase } } };
+  }
+
+  #module(method: string, name: string | undefined, body: Buffer): Reply {
+    if (name === undefined) {
+      const modules = [...this.#modules.values()].map(({ versions: _, procedures, ...summary }) => ({
+        ...summary,
+        procedures: procedures.map((procedure) => procedure.name),
+      }));
+      return ok({ modules });
+    }
+    if (method === 'PUT') return this.#deploy(name, body);
+    const module = this.#modules.get(name);
+    if (module === undefined) return notFound(`module ${name}`);
+    if (method !== 'DELETE') return ok(module);
+    this.#modules.delete(name);
+    return { status: 204, body: null };
+  }
+
+  #deploy(name: string, wasm: Buffer): Reply {
+    if (this.#state === 'log-error') return logUnavailable();
+    if (!wasm.subarray(0, 4).equals(Buffer.from([0, 0x61, 0x73, 0x6d]))) {
+      const more = { reason: 'bad magic number: not a wasm binary', offset: 0 };
+      const detail = 'Build the crate for wasm32-unknown-unknown and upload the .wasm file.';
+      return problem(422, 'invalid-module', 'The upload is not a module that can be run', detail, more);
+    }
+    const before = this.#modules.get(name);
+    const module = moduleOf(name, (before?.version ?? 0) + 1, wasm.length);
+    this.#modules.set(name, module);
+    const installed: ModuleInstalled = {
+      module: name,
+      version: module.version,
+      hash: module.hash,
+      procedures: module.procedures.map((procedure) => procedure.name),
+      tables: module.tables,
+      replaced: before?.version ?? null,
+      unchanged: false,
+      lsn: lsnOf(newestPosition()),
+    };
+    return { status: before === undefined ? 201 : 200, body: installed };
+  }
+
+  #call(module: string, procedure: string, body: Buffer, request: IncomingMessage): Reply {
+    if (!this.#modules.get(module)?.procedures.some(({ name }) => name === procedure)) {
+      return notFound(`${module}.${procedure}`);
+    }
+    if (this.#state === 'log-error') return logUnavailable();
+    const args: Record<string, unknown> = JSON.parse(body.toString());
+    if (procedure === 'transfer' && Number(args['amount']) > 1000) {
+      const more = { code: 'insufficient_funds', message: `account ${String(args['from'])} holds 1000` };
+      return problem(422, 'procedure-aborted', 'The procedure rolled its transaction back', more.message, more);
+    }
+    const position = newestPosition();
+    const answer: CallAnswer = {
+      result: resultOf(procedure),
+      txn_id: recordAt(position).txn_id ?? '1',
+      lsn: lsnOf(position),
+      partition: procedure === 'vote' || procedure === 'open' ? 1 : null,
+    };
+    const replayed = request.headers['idempotency-key'] === 'again';
+    return { status: 200, body: answer, headers: replayed ? { 'Idempotent-Replayed': 'true' } : {} };
+  }
+
+  #table(name: string | undefined, more: string | undefined, query: URLSearchParams): Reply {
+    const shown = this.#state === 'empty' ? [] : tables;
+    if (name === undefined) return ok({ tables: shown });
+    const table = shown.find((candidate) => candidate.name === name);
+    if (table === undefined) return notFound(`table ${name}`);
+    if (more === undefined) return ok(table);
+    const from = Number(query.get('cursor') ?? '0');
+    const count = Math.min(Number(query.get('limit') ?? '100'), Math.max(table.rows - from, 0));
+    const rows = Array.from({ length: count }, (_, position) => rowOf(name, from + position));
+    const next = from + count < table.rows ? (from + count).toString() : null;
+    const page: RowsPage = { rows, next_cursor: next, lsn: lsnOf(newestPosition()) };
+    return ok(page);
+  }
+
+  #log(lsn: string | undefined, query: URLSearchParams): Reply {
+    if (lsn !== undefined) {
+      const position = positionOf(lsn);
+      return position === null ? notFound(`a record at LSN ${lsn}`) : ok(recordAt(position));
+    }
+    if (this.#state === 'empty') return ok({ records: [recordAt(0)], next: null });
+    const partition = query.get('partition');
+    const limit = Number(query.get('limit') ?? '50');
+    return ok({
+      records: newestRecords(limit, query.get('kind'), partition === null ? null : Number(partition)),
+      next: null,
+    });
+  }
+
+  #events(response: ServerResponse): void {
+    response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' });
+    const quiet = this.#state === 'empty' || this.#state === 'recovering';
+    const tick = () => response.write(`event: metrics\ndata: ${JSON.stringify(metricsNow(quiet))}\n\n`);
+    tick();
+    const timer = setInterval(tick, 250);
+    response.on('close', () => clearInterval(timer));
+  }
+}

@@ -1,0 +1,204 @@
+// The one translator of errors: whatever went wrong becomes an `Explanation` that a person can act on.
+
+export type Slug =
+  | 'invalid-arguments'
+  | 'malformed-request'
+  | 'unauthorized'
+  | 'forbidden'
+  | 'not-found'
+  | 'schema-conflict'
+  | 'idempotency-conflict'
+  | 'too-large'
+  | 'not-primary'
+  | 'invalid-module'
+  | 'procedure-aborted'
+  | 'limit-exceeded'
+  | 'procedure-trapped'
+  | 'overloaded'
+  | 'too-stale'
+  | 'log-unavailable';
+
+export const slugs: Slug[] = [
+  'invalid-arguments',
+  'malformed-request',
+  'unauthorized',
+  'forbidden',
+  'not-found',
+  'schema-conflict',
+  'idempotency-conflict',
+  'too-large',
+  'not-primary',
+  'invalid-module',
+  'procedure-aborted',
+  'limit-exceeded',
+  'procedure-trapped',
+  'overloaded',
+  'too-stale',
+  'log-unavailable',
+];
+
+export type Fields = Record<string, unknown>;
+
+/** An answer of the server that is not a success. `slug` is null where it is not one of the contract's problems. */
+export class ProblemError extends Error {
+  readonly status: number;
+  readonly slug: Slug | null;
+  readonly title: string;
+  readonly fields: Fields;
+
+  constructor(status: number, title: string, detail: string, slug: Slug | null, fields: Fields) {
+    super(detail);
+    this.name = 'ProblemError';
+    this.status = status;
+    this.title = title;
+    this.slug = slug;
+    this.fields = fields;
+  }
+}
+
+/** The request got no answer at all: the server is down, restarting, or the network is. */
+export class UnreachableError extends Error {
+  constructor(cause: unknown) {
+    super('The server does not answer.', { cause });
+    this.name = 'UnreachableError';
+  }
+}
+
+export type Explanation = {
+  title: string;
+  detail: string;
+  /** What to do next, where the server's own detail does not say it. */
+  hint: string | null;
+  facts: { label: string; value: string }[];
+  /** One line each: argument errors, schema conflicts, backtrace frames. */
+  lines: string[];
+};
+
+export function toProblem(status: number, body: unknown): ProblemError {
+  const fields = isFields(body) ? body : {};
+  const type = textOf(fields, 'type') ?? '';
+  const slug = slugs.find((known) => type === known || type.endsWith(`/problems/${known}`)) ?? null;
+  const title = textOf(fields, 'title') ?? `The server answered ${status}`;
+  const detail = textOf(fields, 'detail') ?? (typeof body === 'string' ? body.slice(0, 500) : '');
+  return new ProblemError(status, title, detail, slug, fields);
+}
+
+export function explain(error: unknown): Explanation {
+  if (error instanceof ProblemError) return explainProblem(error);
+  if (error instanceof UnreachableError) {
+    const hint = 'Check that it runs and that this page was opened at its address; the console keeps trying.';
+    return { title: 'No connection', detail: error.message, hint, facts: [], lines: [] };
+  }
+  const detail = error instanceof Error ? error.message : String(error);
+  return { title: 'The console failed', detail, hint: 'Reload the page.', facts: [], lines: [] };
+}
+
+function explainProblem(problem: ProblemError): Explanation {
+  const { title, fields } = problem;
+  const plain = { title, detail: problem.message, hint: hintFor(problem.slug), facts: [], lines: [] };
+  switch (problem.slug) {
+    case 'invalid-arguments':
+      return { ...plain, lines: itemsOf(fields, 'errors').map(describeItem) };
+    case 'schema-conflict':
+      return { ...plain, lines: itemsOf(fields, 'conflicts').map(describeItem) };
+    case 'invalid-module':
+      return { ...plain, facts: factsOf(fields, ['reason', 'offset']) };
+    case 'procedure-aborted':
+      return { ...plain, facts: factsOf(fields, ['code', 'message']) };
+    case 'procedure-trapped':
+      return { ...plain, facts: factsOf(fields, ['trap', 'message']), lines: linesOf(fields, 'backtrace') };
+    case 'limit-exceeded':
+      return { ...plain, facts: factsOf(fields, ['limit', 'max']) };
+    case 'too-large':
+      return { ...plain, facts: factsOf(fields, ['limit', 'max']) };
+    case 'not-primary':
+      return { ...plain, facts: factsOf(fields, ['primary']) };
+    case 'overloaded':
+    case 'log-unavailable':
+    case 'too-stale':
+      return { ...plain, facts: factsOf(fields, ['retry_after_s']) };
+    case 'malformed-request':
+    case 'unauthorized':
+    case 'forbidden':
+    case 'not-found':
+    case 'idempotency-conflict':
+    case null:
+      return plain;
+  }
+}
+
+function hintFor(slug: Slug | null): string | null {
+  switch (slug) {
+    case 'unauthorized':
+      return 'Give a bearer token of this server.';
+    case 'forbidden':
+      return 'Use a token whose role allows this.';
+    case 'idempotency-conflict':
+      return 'Use another idempotency key, or send the arguments of the first call.';
+    case 'procedure-aborted':
+      return 'The transaction was rolled back; nothing of it stays.';
+    case 'procedure-trapped':
+      return 'The procedure failed inside; nothing of the transaction stays. The backtrace names its functions.';
+    case 'log-unavailable':
+      return 'Reads go on. Make space or mend the device that holds the data directory, then restart the server.';
+    case 'overloaded':
+      return 'Try again in a moment.';
+    case 'schema-conflict':
+      return 'New tables, new indexes and new trailing columns with a default are taken up; any other change is refused.';
+    case 'invalid-arguments':
+    case 'malformed-request':
+    case 'not-found':
+    case 'too-large':
+    case 'not-primary':
+    case 'invalid-module':
+    case 'limit-exceeded':
+    case 'too-stale':
+    case null:
+      return null;
+  }
+}
+
+export function isFields(value: unknown): value is Fields {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function textOf(fields: Fields, name: string): string | null {
+  const value = fields[name];
+  return typeof value === 'string' && value !== '' ? value : null;
+}
+
+function itemsOf(fields: Fields, name: string): unknown[] {
+  const value = fields[name];
+  return Array.isArray(value) ? value : [];
+}
+
+function linesOf(fields: Fields, name: string): string[] {
+  return itemsOf(fields, name).map((item) => (typeof item === 'string' ? item : JSON.stringify(item)));
+}
+
+function factsOf(fields: Fields, names: string[]): { label: string; value: string }[] {
+  return names.flatMap((name) => {
+    const value = fields[name];
+    if (value === undefined || value === null) return [];
+    return [{ label: name.replaceAll('_', ' '), value: typeof value === 'string' ? value : JSON.stringify(value) }];
+  });
+}
+
+/** `votes.state: stored text, declared i32` or `/amount: must be an integer`, from the item's own fields. */
+function describeItem(item: unknown): string {
+  if (!isFields(item)) return typeof item === 'string' ? item : JSON.stringify(item);
+  const place =
+    textOf(item, 'pointer') ??
+    [textOf(item, 'table'), textOf(item, 'column') ?? textOf(item, 'item')].filter(isText).join('.');
+  const text = textOf(item, 'message') ?? textOf(item, 'detail');
+  const compared = ['stored', 'declared'].flatMap((name) => {
+    const value = textOf(item, name);
+    return value === null ? [] : [`${name} ${value}`];
+  });
+  const said = [text, compared.join(', ')].filter(isText).join('; ');
+  return place === '' ? said : `${place}: ${said}`;
+}
+
+function isText(text: string | null): text is string {
+  return text !== null && text !== '';
+}

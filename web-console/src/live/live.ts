@@ -1,0 +1,117 @@
+// The live view's one source: the event stream of this tab, or the status asked once a second where it fails.
+// A hidden tab lets go of its stream, because a browser keeps only six connections to one HTTP/1.1 server.
+import { useSyncExternalStore } from 'react';
+import { get, refusal, send } from '../api/client';
+import type { MetricsEvent, Status } from '../api/types';
+import { readEvents } from './sse';
+
+export type Sample = {
+  /** Seconds since 1970. */
+  at: number;
+  /** Null where the server was only asked for its status. */
+  metrics: MetricsEvent | null;
+  committedLsn: string;
+  durableLsn: string;
+};
+
+export type Live = { source: 'connecting' | 'stream' | 'poll' | 'lost'; samples: Sample[] };
+
+/** Five minutes at one sample a second. */
+const samplesMax = 300;
+const retryMs = 5000;
+const pollMs = 1000;
+
+let live: Live = { source: 'connecting', samples: [] };
+let running: AbortController | null = null;
+const listeners = new Set<() => void>();
+
+export function useLive(): Live {
+  return useSyncExternalStore(subscribe, () => live);
+}
+
+/** Begins anew, after a token was given. */
+export function restartLive(): void {
+  stop();
+  startIfSeen();
+}
+
+function subscribe(listener: () => void): () => void {
+  listeners.add(listener);
+  if (listeners.size === 1) {
+    document.addEventListener('visibilitychange', onVisibility);
+    startIfSeen();
+  }
+  return () => {
+    listeners.delete(listener);
+    if (listeners.size > 0) return;
+    document.removeEventListener('visibilitychange', onVisibility);
+    stop();
+  };
+}
+
+function onVisibility(): void {
+  if (document.visibilityState === 'hidden') stop();
+  else startIfSeen();
+}
+
+function startIfSeen(): void {
+  if (running !== null || listeners.size === 0 || document.visibilityState === 'hidden') return;
+  running = new AbortController();
+  void run(running.signal);
+}
+
+function stop(): void {
+  running?.abort();
+  running = null;
+}
+
+async function run(signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    await stream(signal).catch(() => null);
+    await poll(signal);
+  }
+}
+
+async function stream(signal: AbortSignal): Promise<void> {
+  const response = await send('/v1/events', { signal, headers: { Accept: 'text/event-stream' } });
+  if (!response.ok || response.body === null) throw await refusal(response);
+  await readEvents(response.body, ({ event, data }) => {
+    if (event !== 'metrics' || signal.aborted) return;
+    const metrics: MetricsEvent = JSON.parse(data);
+    publish('stream', sampleOf(metrics));
+  });
+}
+
+/** Until it is time to try the stream again. */
+async function poll(signal: AbortSignal): Promise<void> {
+  const until = Date.now() + retryMs;
+  while (!signal.aborted && Date.now() < until) {
+    await askStatus(signal);
+    await new Promise((resolve) => setTimeout(resolve, pollMs));
+  }
+}
+
+async function askStatus(signal: AbortSignal): Promise<void> {
+  try {
+    const status = await get<Status>('/v1/status', signal);
+    const { committed_lsn, durable_lsn } = status;
+    publish('poll', { at: Date.now() / 1000, metrics: null, committedLsn: committed_lsn, durableLsn: durable_lsn });
+  } catch {
+    if (!signal.aborted) publish('lost', null);
+  }
+}
+
+function sampleOf(metrics: MetricsEvent): Sample {
+  return {
+    at: new Date(metrics.time).getTime() / 1000,
+    metrics,
+    committedLsn: metrics.committed_lsn,
+    durableLsn: metrics.durable_lsn,
+  };
+}
+
+function publish(source: Live['source'], sample: Sample | null): void {
+  const samples = sample === null ? live.samples : [...live.samples, sample].slice(-samplesMax);
+  live = { source, samples };
+  for (const listener of listeners) listener();
+}

@@ -1,0 +1,145 @@
+// One module: its procedures with a form to call each, its tables and versions.
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useRef } from 'react';
+import { moduleQuery, removeModule } from '../api/queries';
+import type { ModuleDetail, ModuleVersion } from '../api/types';
+import { formatBytes, formatTime, plural } from '../format';
+import { hrefOf, navigate } from '../route';
+import { Badge } from '../ui/badge';
+import { Loaded } from '../ui/loaded';
+import { Panel } from '../ui/panel';
+import { ProblemNotice } from '../ui/problem-notice';
+import { Scroll } from '../ui/scroll';
+import { Procedure } from './procedure';
+import { Upload } from './upload';
+
+export function ModulePage({ module, procedure }: { module: string; procedure: string | null }) {
+  const query = useQuery(moduleQuery(module));
+  return (
+    <>
+      <div className="page-head">
+        <div className="crumbs">
+          <a href={hrefOf({ page: 'modules' })}>Modules</a>
+          <span className="sep" aria-hidden="true">
+            /
+          </span>
+          <h1>{module}</h1>
+        </div>
+        {query.data !== undefined && <Remove module={module} />}
+      </div>
+      <Loaded query={query}>{(detail) => <Detail detail={detail} open={procedure} />}</Loaded>
+    </>
+  );
+}
+
+function Detail({ detail, open }: { detail: ModuleDetail; open: string | null }) {
+  const { module, procedures, tables, versions } = detail;
+  return (
+    <>
+      <Panel title="Procedures" side={plural(procedures.length, 'procedure')}>
+        {procedures.map((procedure) => (
+          <Procedure key={procedure.name} module={module} procedure={procedure} open={procedure.name === open} />
+        ))}
+        {procedures.length === 0 && <p className="loading">This module has no procedures.</p>}
+      </Panel>
+      <div className="halves">
+        <Panel title="Tables" side={plural(tables.length, 'table')}>
+          {tables.length === 0 ? (
+            <p className="loading">This module declares no tables.</p>
+          ) : (
+            <ul className="panel-body badges">
+              {tables.map((table) => (
+                <li key={table}>
+                  <a
+                    className="button"
+                    href={hrefOf({ page: 'table', table, index: null, prefix: null, cursor: null })}
+                  >
+                    {table}
+                  </a>
+                </li>
+              ))}
+            </ul>
+          )}
+        </Panel>
+        <Panel title="Versions" side={plural(versions.length, 'version')}>
+          <Versions versions={versions} />
+        </Panel>
+      </div>
+      <Upload module={module} />
+    </>
+  );
+}
+
+function Versions({ versions }: { versions: ModuleVersion[] }) {
+  return (
+    <Scroll label="Versions">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col" className="number">
+              Version
+            </th>
+            <th scope="col">Hash</th>
+            <th scope="col" className="number">
+              Size
+            </th>
+            <th scope="col">Installed</th>
+            <th scope="col">State</th>
+          </tr>
+        </thead>
+        <tbody>
+          {[...versions].reverse().map(({ version, hash, wasm_bytes, installed_at, in_service }) => (
+            <tr key={version}>
+              <td className="number">{version}</td>
+              <td>
+                <code title={hash}>{hash.slice(0, 12)}</code>
+              </td>
+              <td className="number">{formatBytes(wasm_bytes)}</td>
+              <td className="nowrap">{formatTime(installed_at)}</td>
+              <td>
+                {in_service ? <Badge tone="good">in service</Badge> : <Badge title="Kept for replay">kept</Badge>}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+function Remove({ module }: { module: string }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const queries = useQueryClient();
+  const remove = useMutation({
+    mutationFn: () => removeModule(module),
+    onSuccess: () => {
+      navigate({ page: 'modules' });
+      void queries.invalidateQueries({ queryKey: ['modules'] });
+    },
+  });
+  return (
+    <>
+      <button className="button danger" type="button" onClick={() => dialog.current?.showModal()}>
+        Take out of service…
+      </button>
+      <dialog ref={dialog} aria-labelledby="remove-title" onClose={() => remove.reset()}>
+        <div className="dialog-body">
+          <h2 id="remove-title">Take {module} out of service?</h2>
+          <p className="muted">
+            Its procedures can’t be called any more. Its tables and rows stay, and the log still replays. Upload it
+            again to put it back.
+          </p>
+          {remove.isError && <ProblemNotice error={remove.error} />}
+          <div className="dialog-actions">
+            <button className="button" type="button" onClick={() => dialog.current?.close()}>
+              Keep it
+            </button>
+            <button className="button danger" type="button" disabled={remove.isPending} onClick={() => remove.mutate()}>
+              Take out of service
+            </button>
+          </div>
+        </div>
+      </dialog>
+    </>
+  );
+}

@@ -1,0 +1,157 @@
+// The server at a glance: what it does now, and what it was started as.
+import { useQuery } from '@tanstack/react-query';
+import { modulesQuery, statusQuery } from '../api/queries';
+import type { Status } from '../api/types';
+import { formatBytes, formatMicros, formatRate, formatTime, formatUptime, lsnDistance } from '../format';
+import { type Live, type Sample, useLive } from '../live/live';
+import { hrefOf } from '../route';
+import { Badge } from '../ui/badge';
+import { Chart } from '../ui/chart';
+import { Facts } from '../ui/facts';
+import { Loaded } from '../ui/loaded';
+import { Panel } from '../ui/panel';
+import { FirstModule } from './first-module';
+import { Tiles } from './tiles';
+
+export function OverviewPage() {
+  const status = useQuery(statusQuery);
+  const live = useLive();
+  return (
+    <>
+      <div className="page-head">
+        <h1>Overview</h1>
+        <LiveBadge source={live.source} />
+      </div>
+      <Tiles status={status.data} latest={live.samples.at(-1)} />
+      <Charts samples={live.samples} />
+      <div className="halves">
+        <Panel title="Server">
+          <div className="panel-body">
+            <Loaded query={status}>{(data) => <Facts facts={serverFacts(data)} />}</Loaded>
+          </div>
+        </Panel>
+        <InService />
+      </div>
+    </>
+  );
+}
+
+function LiveBadge({ source }: { source: Live['source'] }) {
+  switch (source) {
+    case 'connecting':
+      return <Badge>connecting…</Badge>;
+    case 'stream':
+      return <Badge tone="good">live</Badge>;
+    case 'poll':
+      return (
+        <Badge tone="warn" title="The event stream is not available; the status is asked once a second instead.">
+          polling, without throughput and latency
+        </Badge>
+      );
+    case 'lost':
+      return <Badge tone="bad">no connection, trying again</Badge>;
+  }
+}
+
+function Charts({ samples }: { samples: Sample[] }) {
+  const times = samples.map(({ at }) => at);
+  return (
+    <div className="charts">
+      <Chart
+        title="Throughput, txn/s"
+        times={times}
+        format={formatRate}
+        series={[
+          { label: 'committed', colour: '--series-1', values: samples.map((s) => s.metrics?.committed_per_s ?? null) },
+          { label: 'aborted', colour: '--series-2', values: samples.map((s) => s.metrics?.aborted_per_s ?? null) },
+        ]}
+      />
+      <Chart
+        title="Latency"
+        times={times}
+        format={formatMicros}
+        series={[
+          { label: 'p50', colour: '--series-1', values: samples.map((s) => s.metrics?.latency_us.p50 ?? null) },
+          { label: 'p99', colour: '--series-2', values: samples.map((s) => s.metrics?.latency_us.p99 ?? null) },
+        ]}
+      />
+      <Chart
+        title="Log, bytes/s"
+        times={times}
+        format={formatBytes}
+        series={[
+          { label: 'committed', colour: '--series-1', values: rates(samples, (s) => s.committedLsn) },
+          { label: 'durable', colour: '--series-3', values: rates(samples, (s) => s.durableLsn) },
+        ]}
+      />
+    </div>
+  );
+}
+
+/** Growth of a log position a second, from one sample to the next. */
+function rates(samples: Sample[], lsnOf: (sample: Sample) => string): (number | null)[] {
+  return samples.map((sample, position) => {
+    const before = samples[position - 1];
+    if (before === undefined || sample.at <= before.at) return null;
+    return lsnDistance(lsnOf(sample), lsnOf(before)) / (sample.at - before.at);
+  });
+}
+
+function InService() {
+  const modules = useQuery(modulesQuery);
+  return (
+    <Panel title="Modules in service" side={<a href={hrefOf({ page: 'modules' })}>All modules</a>}>
+      <Loaded query={modules}>
+        {(list) =>
+          list.length === 0 ? (
+            <FirstModule />
+          ) : (
+            <table>
+              <thead>
+                <tr>
+                  <th scope="col">Module</th>
+                  <th scope="col" className="number">
+                    Version
+                  </th>
+                  <th scope="col" className="number">
+                    Procedures
+                  </th>
+                  <th scope="col" className="number">
+                    Tables
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {list.map(({ module, version, procedures, tables }) => (
+                  <tr key={module}>
+                    <th scope="row">
+                      <a href={hrefOf({ page: 'module', module, procedure: null })}>{module}</a>
+                    </th>
+                    <td className="number">{version}</td>
+                    <td className="number">{procedures.length}</td>
+                    <td className="number">{tables.length}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          )
+        }
+      </Loaded>
+    </Panel>
+  );
+}
+
+function serverFacts(status: Status) {
+  return [
+    { label: 'Role', value: `${status.role}, epoch ${status.epoch}` },
+    { label: 'Partitions', value: status.partitions },
+    { label: 'Sites (engine threads)', value: status.sites },
+    { label: 'Log', value: status.log === 'none' ? 'none' : `${status.log}, on ${status.device}` },
+    { label: 'Commit', value: status.commit === 'sync' ? 'sync: durable before the answer' : 'async: durable later' },
+    { label: 'Started', value: formatTime(status.started_at) },
+    { label: 'Uptime', value: formatUptime(status.uptime_s) },
+    { label: 'Version', value: status.version },
+    { label: 'Settings hash', value: <code>{status.settings_hash}</code> },
+    { label: 'Database', value: <code>{status.database_id}</code> },
+  ];
+}

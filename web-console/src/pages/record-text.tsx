@@ -1,0 +1,38 @@
+import type { LogKind, LogRecord } from '../api/types';
+import { Badge } from '../ui/badge';
+
+export const kinds = ['command', 'deploy', 'remove', 'genesis'] satisfies LogKind[];
+
+export function KindBadge({ kind }: { kind: LogKind }) {
+  switch (kind) {
+    case 'command':
+      return <Badge>command</Badge>;
+    case 'deploy':
+      return <Badge tone="accent">deploy</Badge>;
+    case 'remove':
+      return <Badge tone="warn">remove</Badge>;
+    case 'genesis':
+      return <Badge tone="accent">genesis</Badge>;
+  }
+}
+
+/** What a record is about, in a few words. */
+export function subjectOf(record: LogRecord): string {
+  const module = record.module ?? 'unknown module';
+  switch (record.kind) {
+    case 'command':
+      return `${module}.${record.procedure ?? 'unknown procedure'}`;
+    case 'deploy':
+      return record.version === undefined || record.version === null ? module : `${module} version ${record.version}`;
+    case 'remove':
+      return module;
+    case 'genesis':
+      return 'the log’s first record';
+  }
+}
+
+/** Transactions on all partitions are written with an empty list. */
+export function partitionsText({ partitions }: LogRecord): string {
+  if (partitions === undefined || partitions === null) return '';
+  return partitions.length === 0 ? 'all' : partitions.join(', ');
+}

@@ -1,0 +1,62 @@
+// The figures that matter most, each with what it means.
+import type { Status } from '../api/types';
+import { formatBytes, formatCount, formatMicros, formatRate, lsnDistance } from '../format';
+import type { Sample } from '../live/live';
+
+type Tile = { label: string; value: string; note: string };
+
+export function Tiles({ status, latest }: { status: Status | undefined; latest: Sample | undefined }) {
+  return (
+    <dl className="tiles">
+      {[...metricTiles(latest), ...lsnTiles(status, latest)].map(({ label, value, note }) => (
+        <div className="tile" key={label}>
+          <dt>{label}</dt>
+          <dd className="value">{value}</dd>
+          <dd className="note">{note}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function metricTiles(latest: Sample | undefined): Tile[] {
+  const metrics = latest?.metrics ?? null;
+  const shown = (value: number | undefined, format: (value: number) => string) =>
+    value === undefined ? '–' : format(value);
+  const lost = (metrics?.failed_per_s ?? 0) + (metrics?.refused_per_s ?? 0);
+  return [
+    { label: 'Committed', value: shown(metrics?.committed_per_s, formatRate), note: 'transactions per second' },
+    {
+      label: 'Aborted',
+      value: shown(metrics?.aborted_per_s, formatRate),
+      note: lost > 0 ? `${formatRate(lost)}/s failed or refused` : 'per second, by the procedure',
+    },
+    {
+      label: 'Latency p50',
+      value: shown(metrics?.latency_us.p50, formatMicros),
+      note: `${shown(metrics?.commit_wait_us.p50, formatMicros)} of it for the log`,
+    },
+    {
+      label: 'Latency p99',
+      value: shown(metrics?.latency_us.p99, formatMicros),
+      note: `max ${shown(metrics?.latency_us.max, formatMicros)}`,
+    },
+  ];
+}
+
+function lsnTiles(status: Status | undefined, latest: Sample | undefined): Tile[] {
+  const committed = latest?.committedLsn ?? status?.committed_lsn;
+  const durable = latest?.durableLsn ?? status?.durable_lsn;
+  if (committed === undefined || durable === undefined) {
+    return ['Committed LSN', 'Durable LSN'].map((label) => ({ label, value: '–', note: '' }));
+  }
+  const behind = lsnDistance(committed, durable);
+  return [
+    { label: 'Committed LSN', value: formatCount(committed), note: 'end of the log' },
+    {
+      label: 'Durable LSN',
+      value: formatCount(durable),
+      note: behind === 0 ? 'all of it is safe' : `${formatBytes(behind)} on their way`,
+    },
+  ];
+}

@@ -1,0 +1,143 @@
+// Puts a module in service: drop a file or choose one, check the name, upload.
+import { useMutation, useQueryClient } from '@tanstack/react-query';
+import { type DragEvent, useId, useRef, useState } from 'react';
+import { deployModule } from '../api/queries';
+import type { ModuleInstalled } from '../api/types';
+import { formatBytes, plural } from '../format';
+import { hrefOf } from '../route';
+import { UploadIcon } from '../ui/icons';
+import { ProblemNotice } from '../ui/problem-notice';
+
+/** The form of every module's name. */
+const namePattern = /^[a-z][a-z0-9_]{0,62}$/;
+
+/** `module` fixes the name, on the page of a module. */
+export function Upload({ module }: { module: string | null }) {
+  const [file, setFile] = useState<File | null>(null);
+  const [name, setName] = useState('');
+  const [over, setOver] = useState(false);
+  const chooser = useRef<HTMLInputElement>(null);
+  const nameId = useId();
+  const queries = useQueryClient();
+  const upload = useMutation({
+    mutationFn: ({ target, wasm }: { target: string; wasm: File }) => deployModule(target, wasm),
+    onSuccess: () => {
+      setFile(null);
+      void queries.invalidateQueries();
+    },
+  });
+
+  const take = (chosen: File | undefined) => {
+    if (chosen === undefined) return;
+    setFile(chosen);
+    setName(module ?? nameFrom(chosen.name));
+    upload.reset();
+  };
+  const onDrop = (event: DragEvent) => {
+    event.preventDefault();
+    setOver(false);
+    take(event.dataTransfer.files[0]);
+  };
+  const target = module ?? name;
+  return (
+    <>
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: dropping is a second way beside the button */}
+      <div
+        className={over ? 'drop over' : 'drop'}
+        onDragOver={(event) => {
+          event.preventDefault();
+          setOver(true);
+        }}
+        onDragLeave={() => setOver(false)}
+        onDrop={onDrop}
+      >
+        <UploadIcon />
+        <div>
+          <h2>{file === null ? 'Drop a .wasm file here' : file.name}</h2>
+          <p className="muted">{file === null ? purpose(module) : formatBytes(file.size)}</p>
+        </div>
+        <div className="actions">
+          <input
+            ref={chooser}
+            type="file"
+            accept=".wasm,application/wasm"
+            aria-label="Module file"
+            hidden
+            onChange={(event) => {
+              take(event.target.files?.[0]);
+              event.target.value = ''; // the same file, built anew, must count as a choice again
+            }}
+          />
+          {file !== null && module === null && (
+            <div className="field">
+              <label className="label" htmlFor={nameId}>
+                Name
+              </label>
+              <input
+                id={nameId}
+                className="mono"
+                value={name}
+                spellCheck={false}
+                autoComplete="off"
+                aria-invalid={!namePattern.test(name)}
+                title="Lower-case letters, digits and underscores; a letter first; at most 63"
+                onChange={(event) => setName(event.target.value)}
+              />
+            </div>
+          )}
+          <button className="button" type="button" onClick={() => chooser.current?.click()}>
+            {file === null ? 'Choose a file…' : 'Another file…'}
+          </button>
+          {file !== null && (
+            <button
+              className="button primary"
+              type="button"
+              disabled={!namePattern.test(target) || upload.isPending}
+              onClick={() => upload.mutate({ target, wasm: file })}
+            >
+              {upload.isPending ? 'Uploading…' : 'Upload'}
+            </button>
+          )}
+        </div>
+      </div>
+      {upload.isError && <ProblemNotice error={upload.error} />}
+      {upload.isSuccess && <Installed installed={upload.data} />}
+    </>
+  );
+}
+
+function Installed({ installed }: { installed: ModuleInstalled }) {
+  const { module, version, procedures, tables } = installed;
+  return (
+    <div className="notice good" role="status">
+      <strong>{outcome(installed)}</strong>
+      <p>
+        <a href={hrefOf({ page: 'module', module, procedure: null })}>
+          {module} version {version}
+        </a>
+        {`: ${plural(procedures.length, 'procedure')} (${procedures.join(', ')}), ${plural(tables.length, 'table')}`}
+      </p>
+    </div>
+  );
+}
+
+function outcome({ unchanged, replaced }: ModuleInstalled): string {
+  if (unchanged) return 'These bytes were in service already: nothing changed';
+  if (replaced === undefined || replaced === null) return 'The module is in service on all partitions';
+  return `The new version took over from version ${replaced} on all partitions at once`;
+}
+
+function purpose(module: string | null): string {
+  return module === null
+    ? 'It is checked, compiled and put in service on all partitions in one step.'
+    : 'A new version takes over between two transactions; tables may gain columns and indexes.';
+}
+
+function nameFrom(fileName: string): string {
+  return fileName
+    .replace(/\.wasm$/i, '')
+    .toLowerCase()
+    .replace(/[^a-z0-9_]+/g, '_')
+    .replace(/^[^a-z]+/, '')
+    .slice(0, 63);
+}

@@ -1,0 +1,23 @@
+import { expect, test } from 'vitest';
+import { hrefOf, parseRoute, type Route } from './route';
+
+const routes: Route[] = [
+  { page: 'overview' },
+  { page: 'modules' },
+  { page: 'module', module: 'bank', procedure: 'transfer' },
+  { page: 'tables' },
+  { page: 'table', table: 'votes', index: 'by_state', prefix: '["NY"]', cursor: 'a/b+c=' },
+  { page: 'log', kind: 'command', partition: '1' },
+  { page: 'record', lsn: '18446744073709551615' },
+];
+
+test.each(routes)('a route survives the way through its URL: %j', (route) => {
+  expect(parseRoute(hrefOf(route))).toEqual(route);
+});
+
+test('addresses that nothing answers are kept to be shown', () => {
+  expect(parseRoute('#/nowhere')).toEqual({ page: 'unknown', path: 'nowhere' });
+  expect(parseRoute('#/log/1/2')).toEqual({ page: 'unknown', path: 'log/1/2' });
+  expect(parseRoute('#/modules/%')).toEqual({ page: 'module', module: '%', procedure: null });
+  expect(parseRoute('')).toEqual({ page: 'overview' });
+});

@@ -1,0 +1,99 @@
+// The console's pages by URL. The fragment carries the page, so any file server and any prefix can serve the console.
+import { useSyncExternalStore } from 'react';
+
+export type Route =
+  | { page: 'overview' }
+  | { page: 'modules' }
+  | { page: 'module'; module: string; procedure: string | null }
+  | { page: 'tables' }
+  | { page: 'table'; table: string; index: string | null; prefix: string | null; cursor: string | null }
+  | { page: 'log'; kind: string | null; partition: string | null }
+  | { page: 'record'; lsn: string }
+  | { page: 'unknown'; path: string };
+
+export function parseRoute(hash: string): Route {
+  const [path = '', query = ''] = hash.replace(/^#\/?/, '').split('?');
+  const params = new URLSearchParams(query);
+  const parts = path.split('/').filter((part) => part !== '');
+  const [head, encoded, ...more] = parts;
+  const unknown: Route = { page: 'unknown', path };
+  const name = encoded === undefined ? null : decode(encoded);
+  if (more.length > 0) return unknown;
+  switch (head) {
+    case undefined:
+      return { page: 'overview' };
+    case 'modules':
+      return name === null ? { page: 'modules' } : { page: 'module', module: name, procedure: params.get('procedure') };
+    case 'tables':
+      return name === null
+        ? { page: 'tables' }
+        : {
+            page: 'table',
+            table: name,
+            index: params.get('index'),
+            prefix: params.get('prefix'),
+            cursor: params.get('cursor'),
+          };
+    case 'log':
+      return name === null
+        ? { page: 'log', kind: params.get('kind'), partition: params.get('partition') }
+        : { page: 'record', lsn: name };
+    default:
+      return unknown;
+  }
+}
+
+export function hrefOf(route: Route): string {
+  switch (route.page) {
+    case 'overview':
+      return '#/';
+    case 'modules':
+      return '#/modules';
+    case 'module':
+      return `#/modules/${encodeURIComponent(route.module)}${query({ procedure: route.procedure })}`;
+    case 'tables':
+      return '#/tables';
+    case 'table': {
+      const { index, prefix, cursor } = route;
+      return `#/tables/${encodeURIComponent(route.table)}${query({ index, prefix, cursor })}`;
+    }
+    case 'log':
+      return `#/log${query({ kind: route.kind, partition: route.partition })}`;
+    case 'record':
+      return `#/log/${encodeURIComponent(route.lsn)}`;
+    case 'unknown':
+      return `#/${route.path}`;
+  }
+}
+
+export function navigate(route: Route): void {
+  window.location.hash = hrefOf(route);
+}
+
+export function replaceRoute(route: Route): void {
+  window.location.replace(hrefOf(route));
+}
+
+export function useRoute(): Route {
+  return parseRoute(useSyncExternalStore(subscribe, () => window.location.hash));
+}
+
+function subscribe(onChange: () => void): () => void {
+  window.addEventListener('hashchange', onChange);
+  return () => window.removeEventListener('hashchange', onChange);
+}
+
+function decode(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // a lone % typed by hand: shown as it is, and answered with "not found"
+  }
+}
+
+function query(values: Record<string, string | null>): string {
+  const params = new URLSearchParams();
+  for (const [key, value] of Object.entries(values)) if (value !== null && value !== '') params.set(key, value);
+  const text = params.toString();
+  return text === '' ? '' : `?${text}`;
+}

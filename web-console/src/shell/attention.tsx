@@ -1,0 +1,75 @@
+// What every page must say first: no connection, recovery, a log that can't be written.
+import { type UseQueryResult, useQuery } from '@tanstack/react-query';
+import { ProblemError, UnreachableError } from '../api/problem';
+import { readinessQuery } from '../api/queries';
+import type { Phase, Status } from '../api/types';
+import { formatBytes, formatCount } from '../format';
+import { ProblemNotice } from '../ui/problem-notice';
+
+export function Attention({ status }: { status: UseQueryResult<Status> }) {
+  const { data, error } = status;
+  const away = error instanceof UnreachableError;
+  const settled = data?.phase.name === 'ready' && !status.isError;
+  // A server that recovers may refuse everything but /readyz, so it is asked whenever the status is not plainly good.
+  const readiness = useQuery({ ...readinessQuery, enabled: !settled && !away && !status.isPending });
+  const phase = settled ? data.phase : (readiness.data?.phase ?? data?.phase);
+  const logError = data?.log_error ?? null;
+  return (
+    <>
+      {error !== null && !isRecovering(error, phase) && <ProblemNotice error={error} />}
+      {phase !== undefined && <PhaseNotice phase={phase} />}
+      {logError !== null && (
+        <div className="notice" role="alert">
+          <strong>The log can’t be written: writes are refused, reads go on</strong>
+          <p className="mono">{logError}</p>
+          <p className="muted">
+            Make space or mend the device that holds the data directory, then restart the server. Everything that was
+            acknowledged is kept.
+          </p>
+        </div>
+      )}
+    </>
+  );
+}
+
+function isRecovering(error: Error, phase: Phase | undefined): boolean {
+  return error instanceof ProblemError && error.status === 503 && phase?.name === 'recovering';
+}
+
+function PhaseNotice({ phase }: { phase: Phase }) {
+  switch (phase.name) {
+    case 'ready':
+      return null;
+    case 'recovering':
+      return <Recovering {...phase} />;
+    case 'failed':
+      return (
+        <div className="notice" role="alert">
+          <strong>Recovery stopped</strong>
+          <pre className="lines">{phase.report}</pre>
+        </div>
+      );
+    case 'stopping':
+      return (
+        <div className="notice warn" role="status">
+          <strong>The server is stopping: it finishes what it has begun and takes nothing new</strong>
+        </div>
+      );
+  }
+}
+
+type Progress = { replayed: number; bytes_done: number; bytes_total: number };
+
+function Recovering({ replayed, bytes_done, bytes_total }: Progress) {
+  const percent = bytes_total > 0 ? Math.floor((100 * bytes_done) / bytes_total) : 0;
+  return (
+    <section className="notice warn" aria-label="Recovery">
+      <strong>Recovering: {percent} % of the log replayed</strong>
+      <progress max={Math.max(bytes_total, 1)} value={bytes_done} aria-label="Recovery" />
+      <p className="muted">
+        {formatCount(replayed)} records, {formatBytes(bytes_done)} of {formatBytes(bytes_total)}. Calls are answered
+        once the log’s end is reached.
+      </p>
+    </section>
+  );
+}

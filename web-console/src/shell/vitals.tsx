@@ -1,0 +1,56 @@
+import type { UseQueryResult } from '@tanstack/react-query';
+import type { Phase, Status } from '../api/types';
+import { formatUptime } from '../format';
+import { Badge, type Tone } from '../ui/badge';
+
+/** Role, phase, durability and uptime, on every page. */
+export function Vitals({ status }: { status: UseQueryResult<Status> }) {
+  const { data, isError } = status;
+  if (data === undefined || isError) {
+    return (
+      <div className="vitals" role="status">
+        {isError ? <Badge tone="bad">no connection</Badge> : <span>connecting…</span>}
+      </div>
+    );
+  }
+  return (
+    <dl className="vitals">
+      <div>
+        <dt className="visually-hidden">Role and phase</dt>
+        <dd className="badges">
+          <Badge tone="accent">{data.role}</Badge>
+          <Badge tone={toneOf(data.phase)}>{data.phase.name}</Badge>
+        </dd>
+      </div>
+      <div className="small-hidden">
+        <dt className="minor">durability</dt>
+        <dd title={durabilityMeaning(data)}>
+          {data.log === 'none' ? 'no log' : `${data.log} log, ${data.commit} commit`}
+        </dd>
+      </div>
+      <div className="minor">
+        <dt>up</dt>
+        <dd>{formatUptime(data.uptime_s)}</dd>
+      </div>
+    </dl>
+  );
+}
+
+function durabilityMeaning(status: Status): string {
+  if (status.log === 'none') return 'Nothing is logged: a restart begins empty.';
+  return status.commit === 'sync'
+    ? 'A transaction is safe on the device before it is answered.'
+    : 'A transaction is answered before it is safe on the device: the last moment may be lost in a crash.';
+}
+
+function toneOf(phase: Phase): Tone {
+  switch (phase.name) {
+    case 'ready':
+      return 'good';
+    case 'recovering':
+    case 'stopping':
+      return 'warn';
+    case 'failed':
+      return 'bad';
+  }
+}
