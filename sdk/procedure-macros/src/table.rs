@@ -220,9 +220,7 @@ fn index_types(table: &TableItem) -> Result<TokenStream> {
     let keys = table.options.indexes.iter().map(|index| &index.columns);
     let mut out = TokenStream::new();
     for (number, key) in [&table.options.primary_key].into_iter().chain(keys).enumerate() {
-        if key.is_empty() {
-            continue;
-        }
+        // A table without a primary key has its rows in the order of insertion as index 0.
         let (number, types) = (number as u16, table.types(key)?);
         out.extend(quote! {
             impl ::reprise_procedure::table::IndexOf<#number> for #row {
@@ -246,7 +244,10 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
         }
     };
     if !table.options.primary_key.is_empty() {
-        methods.extend(primary_methods(table));
+        methods.extend(primary_methods());
+    }
+    if !table.options.hash {
+        methods.extend(scan_methods());
     }
     for (position, index) in table.options.indexes.iter().enumerate() {
         methods.extend(index_methods(index, position as u16 + 1));
@@ -261,9 +262,9 @@ fn whole_key(number: u16) -> TokenStream {
     quote!(::reprise_procedure::key::WholeKey<<Self as ::reprise_procedure::table::IndexOf<#number>>::Columns>)
 }
 
-fn primary_methods(table: &TableItem) -> TokenStream {
+fn primary_methods() -> TokenStream {
     let key = whole_key(0);
-    let mut methods = quote! {
+    quote! {
         /// The row with this primary key.
         #[inline]
         pub fn get(
@@ -284,23 +285,23 @@ fn primary_methods(table: &TableItem) -> TokenStream {
         ) -> ::std::vec::Vec<::core::option::Option<::reprise_procedure::table::Row<Self>>> {
             ::reprise_procedure::table::multi_get::<Self, K, 0>(tx, keys)
         }
-    };
-    if !table.options.hash {
-        methods.extend(quote! {
-            /// The rows in order of the primary key; narrow it with `prefix`, `range`, `reverse`, `limit`.
-            #[inline]
-            pub fn scan<'t, 'h>(
-                tx: &'t ::reprise_procedure::txn::Txn<'h>,
-            ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, 0> {
-                ::reprise_procedure::scan::Scan::new(tx)
-            }
-            /// The number of rows.
-            pub fn count(tx: &::reprise_procedure::txn::Txn<'_>) -> u64 {
-                Self::scan(tx).count()
-            }
-        });
     }
-    methods
+}
+
+fn scan_methods() -> TokenStream {
+    quote! {
+        /// The rows in order of the primary key; narrow it with `prefix`, `range`, `reverse`, `limit`.
+        #[inline]
+        pub fn scan<'t, 'h>(
+            tx: &'t ::reprise_procedure::txn::Txn<'h>,
+        ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, 0> {
+            ::reprise_procedure::scan::Scan::new(tx)
+        }
+        /// The number of rows.
+        pub fn count(tx: &::reprise_procedure::txn::Txn<'_>) -> u64 {
+            Self::scan(tx).count()
+        }
+    }
 }
 
 fn index_methods(index: &IndexOption, number: u16) -> TokenStream {

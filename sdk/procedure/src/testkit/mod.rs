@@ -1,1 +1,215 @@
+//! Runs procedures natively, in milliseconds, with a fixed clock and seed: the test kit of a module.
+//!
+//! The database lies in memory as if on a single partition, but is as strict as one with many: a row is only written by a
+//! call that names its partition, a replicated one only by a call on all partitions.
 
+mod session;
+mod store;
+
+use std::fmt;
+
+use reprise_abi::{LogLevel, ModuleSchema, OpError, Partitioning, ProcedureSchema, value::ValueReader};
+
+use self::{
+    session::{CallScope, Session},
+    store::Store,
+};
+use crate::{
+    module::Abort,
+    native::{CallEnd, NativeFault, NativeModule, with_txn},
+    scratch::Scratch,
+    txn::Txn,
+    value::{Args, Decode},
+};
+
+/// 2024-01-01T00:00:00Z in microseconds: the clock of every new test database.
+pub const START_US: i64 = 1_704_067_200_000_000;
+
+/// Why a call did not commit. Nothing of it stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TestError {
+    /// The procedure rolled back.
+    Aborted(Abort),
+    /// A mistake in the procedure that would trap or be refused on the server, with the reason.
+    Fault(String),
+}
+
+impl TestError {
+    /// The code of an abort; none for a fault.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Aborted(abort) => Some(&abort.code),
+            Self::Fault(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for TestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Aborted(abort) => write!(f, "aborted: {abort}"),
+            Self::Fault(reason) => write!(f, "fault: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for TestError {}
+
+impl From<NativeFault> for TestError {
+    fn from(fault: NativeFault) -> Self {
+        Self::Fault(match fault {
+            NativeFault::Panic(message) => format!("panicked: {message}"),
+            NativeFault::Host(OpError::Guest(message)) => message,
+            NativeFault::Host(OpError::Limit { limit, max }) => format!("limit {limit} of {max} exceeded"),
+            NativeFault::Host(OpError::DuplicateKey { index }) => format!("duplicate key in index {index}"),
+        })
+    }
+}
+
+/// A line that a procedure logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    pub level: LogLevel,
+    pub text: String,
+}
+
+/// A database for tests.
+pub struct TestDb {
+    module: &'static NativeModule,
+    schema: ModuleSchema,
+    store: Store,
+    now_us: i64,
+    seed: u64,
+    txn_count: u64,
+    log: Vec<LogLine>,
+}
+
+impl TestDb {
+    /// An empty database with the module's tables.
+    ///
+    /// # Panics
+    /// When the module's description is one that a server would refuse.
+    pub fn new(module: &'static NativeModule) -> Self {
+        let schema = module.schema();
+        if let Err(reason) = store::check(&schema) {
+            panic!("this module can't be deployed: {reason}");
+        }
+        let store = Store::new(&schema.tables);
+        Self { module, schema, store, now_us: START_US, seed: 0, txn_count: 0, log: Vec::new() }
+    }
+
+    /// Another stream of random numbers.
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Moves the clock: by default every transaction happens at [`START_US`].
+    pub fn set_now_us(&mut self, now_us: i64) {
+        self.now_us = now_us;
+    }
+
+    pub fn schema(&self) -> &ModuleSchema {
+        &self.schema
+    }
+
+    /// Everything logged so far, by aborted transactions too.
+    pub fn log(&self) -> &[LogLine] {
+        &self.log
+    }
+
+    /// Rows of a table.
+    ///
+    /// # Panics
+    /// When the module has no such table.
+    pub fn count(&self, table: &str) -> usize {
+        let position = self.schema.tables.iter().position(|schema| schema.name == table);
+        let position = position.unwrap_or_else(|| panic!("the module has no table {table}"));
+        self.store.rows_count(position)
+    }
+
+    /// Calls a procedure by name, through the same encoding of arguments and result as a call over HTTP.
+    pub fn call<R: for<'a> Decode<'a>>(&mut self, procedure: &str, args: impl Args) -> Result<R, TestError> {
+        let result = self.call_encoded(procedure, &args)?;
+        let mut reader = ValueReader::new(&result);
+        let value = R::decode(&mut reader).and_then(|value| reader.finish().map(|()| value));
+        value.map_err(|error| TestError::Fault(format!("the result of {procedure} is of another type: {error}")))
+    }
+
+    fn call_encoded(&mut self, procedure: &str, args: &impl Args) -> Result<Vec<u8>, TestError> {
+        let unknown = || TestError::Fault(format!("the module has no procedure {procedure}"));
+        let index = self.module.procedure_index(procedure).ok_or_else(unknown)?;
+        let declared = self.schema.procedures[index].clone();
+        let mut encoded = Scratch::new();
+        args.encode_args(&mut encoded);
+        let args = encoded.as_slice();
+        check_args(&declared, args)?;
+        let scope = scope_of(&declared, args);
+        let module = self.module;
+        let mut session = self.begin(args, scope);
+        let ended = module.call(index, &mut session);
+        let (abort, result) = (session.take_abort(), session.take_result());
+        let outcome = match ended {
+            Ok(CallEnd::Done) => Ok(result),
+            Ok(CallEnd::Aborted) => {
+                let abort = abort.unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
+                Err(TestError::Aborted(abort))
+            }
+            Err(fault) => Err(fault.into()),
+        };
+        session.end(outcome.is_ok());
+        outcome
+    }
+
+    /// Runs code in a transaction of its own, on all partitions: commits on `Ok`, rolls back on `Err`.
+    pub fn run<R>(&mut self, body: impl FnOnce(&Txn<'_>) -> Result<R, Abort>) -> Result<R, TestError> {
+        let mut session = self.begin(&[], CallScope::All { read_only: false });
+        let outcome = match with_txn(&mut session, body) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(abort)) => Err(TestError::Aborted(abort)),
+            Err(fault) => Err(fault.into()),
+        };
+        session.end(outcome.is_ok());
+        outcome
+    }
+
+    fn begin<'a>(&'a mut self, args: &'a [u8], scope: CallScope) -> Session<'a> {
+        self.txn_count += 1;
+        Session::new(&mut self.store, &mut self.log, args, scope, session::Moment {
+            now_us: self.now_us,
+            txn_id: self.txn_count,
+            seed: self.seed,
+        })
+    }
+}
+
+fn check_args(procedure: &ProcedureSchema, args: &[u8]) -> Result<(), TestError> {
+    let mut reader = ValueReader::new(args);
+    let fits = procedure.params.iter().try_for_each(|param| reader.skip(&param.ty));
+    fits.and_then(|()| reader.finish()).map_err(|error| {
+        TestError::Fault(format!("the arguments are not those of {}: {error}", procedure.name))
+    })
+}
+
+/// Which rows the call may write.
+fn scope_of(procedure: &ProcedureSchema, args: &[u8]) -> CallScope {
+    let read_only = procedure.read_only;
+    match &procedure.partitioning {
+        Partitioning::All => CallScope::All { read_only },
+        Partitioning::Any => CallScope::By { values: Vec::new(), read_only },
+        Partitioning::By(positions) => {
+            let mut reader = ValueReader::new(args);
+            let mut values = Vec::new();
+            for (position, param) in procedure.params.iter().enumerate() {
+                let start = reader.offset();
+                if reader.skip(&param.ty).is_err() {
+                    break;
+                }
+                if positions.contains(&(position as u16)) {
+                    values.push(session::PlaceValue::of_argument(&param.ty, &args[start..reader.offset()]));
+                }
+            }
+            CallScope::By { values, read_only }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The test kit's tables: rows by number, an ordered map per index, an undo list.
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use reprise_abi::{
+    ModuleSchema, OpError, Partitioning, Placement, RowLayout, ScanFlags, ScanRequest, TableSchema, Type,
+    schema::is_valid_name,
+};
+
+pub fn guest(message: impl Into<String>) -> OpError {
+    OpError::Guest(message.into())
+}
+
+/// Refuses what a server would refuse when the module is deployed.
+pub fn check(schema: &ModuleSchema) -> Result<(), String> {
+    for table in &schema.tables {
+        check_name("table", &table.name)?;
+        if let Some(column) = table.columns.iter().find(|column| !is_valid_name(&column.name)) {
+            return Err(format!("column name {:?} is not valid", column.name));
+        }
+        if schema.tables.iter().filter(|other| other.name == table.name).count() > 1 {
+            return Err(format!("two tables are named {}", table.name));
+        }
+        if let Placement::By(column) = table.placement
+            && !table.primary_key.is_empty()
+            && !table.primary_key.contains(&column)
+        {
+            return Err(format!(
+                "the primary key of {} lacks its partition column {}: it would be unique per partition only",
+                table.name, table.columns[column as usize].name
+            ));
+        }
+    }
+    for procedure in &schema.procedures {
+        check_name("procedure", &procedure.name)?;
+        if let Partitioning::By(params) = &procedure.partitioning {
+            for param in params {
+                let param = &procedure.params[*param as usize];
+                if !matches!(param.ty, Type::Scalar(_)) {
+                    return Err(format!("{} can't be partitioned by {}: not a scalar", procedure.name, param.name));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), String> {
+    if is_valid_name(name) { Ok(()) } else { Err(format!("{what} name {name:?} is not valid")) }
+}
+
+/// Where an index begins and ends for a scan.
+#[derive(Clone, Debug)]
+pub struct KeyRange {
+    pub lower: Bound<Vec<u8>>,
+    pub upper: Bound<Vec<u8>>,
+    pub reverse: bool,
+}
+
+impl KeyRange {
+    /// Bounds compare with the first bytes of each key, so an inclusive upper bound reaches to the next longer prefix.
+    pub fn of(request: &ScanRequest<'_>) -> Result<Self, OpError> {
+        if !request.flags.is_known() {
+            return Err(guest("unknown scan flags"));
+        }
+        let lower = match request.flags.has(ScanFlags::LOWER_EXCLUSIVE) {
+            false => Bound::Included(request.lower.to_vec()),
+            // Behind every key that begins so; nothing is behind a prefix of all ones, or behind the empty one.
+            true => successor(request.lower).map_or(Bound::Unbounded, Bound::Included),
+        };
+        let nothing_above = request.flags.has(ScanFlags::LOWER_EXCLUSIVE) && lower == Bound::Unbounded;
+        let upper = match request.flags.has(ScanFlags::UPPER_EXCLUSIVE) {
+            _ if nothing_above => Bound::Excluded(Vec::new()),
+            true => Bound::Excluded(request.upper.to_vec()),
+            false => successor(request.upper).map_or(Bound::Unbounded, Bound::Excluded),
+        };
+        Ok(Self { lower, upper, reverse: request.flags.has(ScanFlags::REVERSE) })
+    }
+
+    fn is_empty(&self) -> bool {
+        match (&self.lower, &self.upper) {
+            (Bound::Included(lower), Bound::Excluded(upper)) => lower >= upper,
+            (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+            (_, Bound::Excluded(upper)) => upper.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// The least key that is greater than every key beginning with `prefix`.
+fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    let mut next = prefix[..=last].to_vec();
+    next[last] += 1;
+    Some(next)
+}
+
+struct Index {
+    columns: Vec<u16>,
+    unique: bool,
+    scannable: bool,
+    entries: BTreeMap<Vec<u8>, usize>,
+}
+
+pub struct Table {
+    pub schema: TableSchema,
+    pub layout: RowLayout,
+    rows: Vec<Option<Vec<u8>>>,
+    indexes: Vec<Index>,
+}
+
+/// A write as it is taken back: the row as it was before.
+struct Undo {
+    table: usize,
+    row: usize,
+    before: Option<Vec<u8>>,
+}
+
+pub struct Store {
+    tables: Vec<Table>,
+    undo: Vec<Undo>,
+}
+
+impl Table {
+    fn new(schema: &TableSchema) -> Self {
+        let primary = Index {
+            columns: schema.primary_key.clone(),
+            unique: !schema.primary_key.is_empty(),
+            scannable: schema.primary_kind == reprise_abi::IndexKind::Ordered,
+            entries: BTreeMap::new(),
+        };
+        let secondary = schema.indexes.iter().map(|index| Index {
+            columns: index.columns.clone(),
+            unique: index.unique,
+            scannable: true,
+            entries: BTreeMap::new(),
+        });
+        Self {
+            layout: RowLayout::of_table(schema),
+            indexes: [primary].into_iter().chain(secondary).collect(),
+            rows: Vec::new(),
+            schema: schema.clone(),
+        }
+    }
+
+    /// The entry of a row in an index: its key, and where that is not unique the primary key and the row's number.
+    fn entry(&self, index: &Index, row: &[u8], number: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.layout.push_key(row, &index.columns, &mut key);
+        if !index.unique {
+            self.layout.push_key(row, &self.schema.primary_key, &mut key);
+            key.extend_from_slice(&(number as u64).to_be_bytes());
+        }
+        key
+    }
+
+    /// The first unique index in which another row has this row's key.
+    fn duplicate(&self, row: &[u8], number: usize) -> Option<u16> {
+        let taken = |index: &Index| {
+            let holder = index.entries.get(&self.entry(index, row, number));
+            index.unique && holder.is_some_and(|holder| *holder != number)
+        };
+        self.indexes.iter().position(taken).map(|index| index as u16)
+    }
+
+    fn replace(&mut self, number: usize, after: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        let mut indexes = std::mem::take(&mut self.indexes);
+        let before = self.rows[number].take();
+        for index in &mut indexes {
+            if let Some(row) = &before {
+                let entry = self.entry(index, row, number);
+                index.entries.remove(&entry);
+            }
+            if let Some(row) = &after {
+                let entry = self.entry(index, row, number);
+                index.entries.insert(entry, number);
+            }
+        }
+        self.indexes = indexes;
+        self.rows[number] = after;
+        before
+    }
+
+    pub fn is_indexed(&self, column: u16) -> bool {
+        self.indexes.iter().any(|index| index.columns.contains(&column))
+    }
+}
+
+impl Store {
+    pub fn new(tables: &[TableSchema]) -> Self {
+        Self { tables: tables.iter().map(Table::new).collect(), undo: Vec::new() }
+    }
+
+    pub fn table(&self, table: usize) -> Result<&Table, OpError> {
+        self.tables.get(table).ok_or_else(|| guest(format!("table {table} is not declared")))
+    }
+
+    fn index(&self, table: usize, index: u16) -> Result<&Index, OpError> {
+        let found = self.table(table)?.indexes.get(index as usize);
+        found.ok_or_else(|| guest(format!("index {index} is not declared")))
+    }
+
+    pub fn rows_count(&self, table: usize) -> usize {
+        self.tables[table].rows.iter().flatten().count()
+    }
+
+    pub fn row(&self, table: usize, number: usize) -> Result<&[u8], OpError> {
+        let row = self.table(table)?.rows.get(number).and_then(Option::as_deref);
+        row.ok_or_else(|| guest("the row of this handle is deleted"))
+    }
+
+    /// The first row with this whole key.
+    pub fn find(&self, table: usize, index: u16, key: &[u8]) -> Result<Option<usize>, OpError> {
+        let index = self.index(table, index)?;
+        if index.unique {
+            return Ok(index.entries.get(key).copied());
+        }
+        let first = index.entries.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)).next();
+        Ok(first.filter(|(entry, _)| entry.starts_with(key)).map(|(_, number)| *number))
+    }
+
+    /// The entries of a range, in its order.
+    pub fn entries<'a>(
+        &'a self,
+        table: usize,
+        index: u16,
+        range: &'a KeyRange,
+    ) -> Result<Box<dyn Iterator<Item = (&'a [u8], usize)> + 'a>, OpError> {
+        let index = self.index(table, index)?;
+        if !index.scannable {
+            return Err(guest("a hash index has no order: it can't be scanned"));
+        }
+        if range.is_empty() {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let bounds = (range.lower.as_ref().map(Vec::as_slice), range.upper.as_ref().map(Vec::as_slice));
+        let entries = index.entries.range::<[u8], _>(bounds);
+        let entries = entries.map(|(key, number)| (key.as_slice(), *number));
+        Ok(if range.reverse { Box::new(entries.rev()) } else { Box::new(entries) })
+    }
+
+    /// Stores a new row and returns its number.
+    pub fn insert(&mut self, table: usize, row: &[u8]) -> Result<usize, OpError> {
+        let number = self.table(table)?.rows.len();
+        self.tables[table].rows.push(None);
+        self.write(table, number, Some(row))?;
+        Ok(number)
+    }
+
+    /// Replaces a row (`None` deletes it), unless its key is taken.
+    pub fn write(&mut self, table: usize, number: usize, after: Option<&[u8]>) -> Result<(), OpError> {
+        let target = &mut self.tables[table];
+        if let Some(row) = after {
+            target.layout.validate(row).map_err(|error| guest(error.to_string()))?;
+            if let Some(index) = target.duplicate(row, number) {
+                return Err(OpError::DuplicateKey { index });
+            }
+        }
+        let before = target.replace(number, after.map(<[u8]>::to_vec));
+        self.undo.push(Undo { table, row: number, before });
+        Ok(())
+    }
+
+    pub fn undo_len(&self) -> usize {
+        self.undo.len()
+    }
+
+    /// Takes back every write after the first `len`.
+    pub fn undo_to(&mut self, len: usize) {
+        while self.undo.len() > len {
+            if let Some(undo) = self.undo.pop() {
+                self.tables[undo.table].replace(undo.row, undo.before);
+            }
+        }
+    }
+
+    pub fn forget_undo(&mut self) {
+        self.undo.clear();
+    }
+}
