@@ -19,6 +19,8 @@ pub const GUEST_MEMORY_BYTES_MAX: usize = 64 << 20;
 pub const GUEST_STACK_BYTES_MAX: usize = 512 << 10;
 /// Fuel of one transaction (about one unit per loop turn and call; see `host`).
 pub const FUEL_MAX: u64 = 100_000_000;
+/// Bytes that the host calls of one transaction may move between guest and engine.
+pub const HOST_CALL_BYTES_MAX: u64 = 4 << 30;
 /// Host calls and rows visited at most in one transaction.
 pub const ROW_OPS_MAX: u64 = 10_000_000;
 /// Bytes of rows that one transaction may write.

@@ -1,0 +1,24 @@
+//! The wasmtime embedding: judges, rewrites, compiles and runs guest modules, isolated, metered and deterministic.
+//! Owns: every wasmtime setting, the guests' memory, the import table, the parser of module descriptions.
+//! Does not: know storage, transactions or the log; rows go through `reprise_abi::HostOps`.
+//! Invariants: no guest state survives a call; the same call on the same rows computes the same on every machine with the
+//! same `Engine::settings_hash`; nothing a guest or an uploader sends panics or leaves its memory.
+//! Called by: `txn` (calls), `partition`, `router` and `node` (modules).
+
+mod calls;
+pub mod describe;
+mod engine;
+mod hot;
+mod inspect;
+mod instance;
+mod memory;
+mod module;
+mod outcome;
+mod rewrite;
+mod state;
+mod wasi;
+
+pub use engine::{Engine, Limits};
+pub use instance::{HostError, Instance};
+pub use module::{CompiledModule, InvalidModule};
+pub use outcome::{CallEnd, CallOutcome, Fault, FaultKind};

@@ -1,0 +1,463 @@
+//! Module descriptions: the JSON that a module carries, checked down to the last name.
+//!
+//! The shape is written down in `docs/FORMAT.md`; members that it does not name are refused, for a misspelt one would
+//! otherwise silently mean its default.
+
+use reprise_abi::{
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning,
+    Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
+    schema::{NAME_BYTES_MAX, is_valid_name},
+    types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
+    value::ValueReader,
+};
+use reprise_base::limits::{PROCEDURES_MAX, TABLES_MAX};
+use serde_json::{Map, Value};
+
+pub use reprise_abi::describe::write_json as to_json;
+
+/// Longest description, in bytes.
+pub const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
+/// Columns at most in one table.
+pub const COLUMNS_MAX: usize = 1_000;
+/// Secondary indexes at most of one table.
+pub const INDEXES_MAX: usize = 64;
+/// Parameters of one procedure, and fields of one struct, at most.
+pub const FIELDS_MAX: usize = 256;
+/// Variants at most of one enum.
+pub const VARIANTS_MAX: usize = 1_024;
+
+/// What is wrong with a description, and where in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("description: {path}{}{reason}", if path.is_empty() { "" } else { ": " })]
+pub struct DescribeError {
+    /// Place in the document, such as `tables[0].columns[2].type`.
+    pub path: String,
+    pub reason: String,
+}
+
+type Checked<T> = Result<T, DescribeError>;
+
+/// Reads and checks a description.
+pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
+    let root = Path::root();
+    if json.len() > DESCRIPTION_BYTES_MAX {
+        return root.fail(format!("longer than {DESCRIPTION_BYTES_MAX} bytes"));
+    }
+    let document: Value = match serde_json::from_slice(json) {
+        Ok(document) => document,
+        Err(error) => return root.fail(format!("not JSON: {error}")),
+    };
+    let object = Object::new(&root, &document, &["abi", "tables", "procedures"])?;
+    let (at, abi) = object.required("abi")?;
+    if abi.as_u64() != Some(u64::from(ABI_VERSION)) {
+        return at.fail(format!("version {abi} is not supported, only {ABI_VERSION} is"));
+    }
+    let (at, tables) = object.required("tables")?;
+    let tables = list(&at, tables, 0, TABLES_MAX, parse_table)?;
+    distinct(&at, tables.iter().map(|table| &table.name))?;
+    let (at, procedures) = object.required("procedures")?;
+    let procedures = list(&at, procedures, 0, PROCEDURES_MAX, parse_procedure)?;
+    distinct(&at, procedures.iter().map(|procedure| &procedure.name))?;
+    Ok(ModuleSchema {
+        abi: ABI_VERSION,
+        tables,
+        procedures,
+    })
+}
+
+/// A place in the document.
+#[derive(Clone)]
+struct Path(String);
+
+impl Path {
+    fn root() -> Self {
+        Self(String::new())
+    }
+
+    fn member(&self, name: &str) -> Self {
+        let dot = if self.0.is_empty() { "" } else { "." };
+        Self(format!("{}{dot}{name}", self.0))
+    }
+
+    fn item(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+
+    fn fail<T>(&self, reason: impl Into<String>) -> Checked<T> {
+        Err(DescribeError {
+            path: self.0.clone(),
+            reason: reason.into(),
+        })
+    }
+}
+
+/// A JSON object of which only known members are taken.
+struct Object<'a> {
+    path: &'a Path,
+    members: &'a Map<String, Value>,
+}
+
+impl<'a> Object<'a> {
+    fn new(path: &'a Path, value: &'a Value, known: &[&str]) -> Checked<Self> {
+        let Value::Object(members) = value else {
+            return path.fail("expected an object");
+        };
+        if let Some(name) = members.keys().find(|name| !known.contains(&name.as_str())) {
+            return path.fail(format!("unknown member {}", quoted(name)));
+        }
+        Ok(Self { path, members })
+    }
+
+    /// A member that may be left out or null.
+    fn optional(&self, name: &str) -> Option<(Path, &'a Value)> {
+        let value = self.members.get(name).filter(|value| !value.is_null())?;
+        Some((self.path.member(name), value))
+    }
+
+    fn required(&self, name: &str) -> Checked<(Path, &'a Value)> {
+        match self.optional(name) {
+            Some(found) => Ok(found),
+            None => self.path.fail(format!("member {name} is missing")),
+        }
+    }
+
+    fn name(&self) -> Checked<String> {
+        let (at, value) = self.required("name")?;
+        parse_name(&at, value)
+    }
+
+    fn flag(&self, name: &str) -> Checked<bool> {
+        match self.optional(name) {
+            None => Ok(false),
+            Some((_, Value::Bool(flag))) => Ok(*flag),
+            Some((at, _)) => at.fail("expected true or false"),
+        }
+    }
+}
+
+/// Text of the document in a message: short, whatever was sent.
+fn quoted(text: &str) -> String {
+    let short: String = text.chars().take(NAME_BYTES_MAX + 1).collect();
+    format!("{short:?}")
+}
+
+fn text<'a>(at: &Path, value: &'a Value) -> Checked<&'a str> {
+    match value {
+        Value::String(text) => Ok(text),
+        _ => at.fail("expected a string"),
+    }
+}
+
+fn parse_name(at: &Path, value: &Value) -> Checked<String> {
+    let name = text(at, value)?;
+    if !is_valid_name(name) {
+        return at.fail(format!("{} is not a name ([a-z][a-z0-9_]*, 63 bytes)", quoted(name)));
+    }
+    Ok(name.to_owned())
+}
+
+fn list<T>(
+    at: &Path,
+    value: &Value,
+    min: usize,
+    max: usize,
+    parse: impl Fn(&Path, &Value) -> Checked<T>,
+) -> Checked<Vec<T>> {
+    let Value::Array(items) = value else {
+        return at.fail("expected a list");
+    };
+    if items.len() < min || items.len() > max {
+        return at.fail(format!("{} items, expected {min} to {max}", items.len()));
+    }
+    let items = items.iter().enumerate();
+    items.map(|(index, item)| parse(&at.item(index), item)).collect()
+}
+
+fn distinct<'a>(at: &Path, names: impl Iterator<Item = &'a String>) -> Checked<()> {
+    let mut seen = std::collections::BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return at.fail(format!("{} twice", quoted(name)));
+        }
+    }
+    Ok(())
+}
+
+/// Positions of named things, each at most once.
+fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -> Checked<Vec<u16>> {
+    let found = list(at, value, min, known.len(), |at, value| {
+        let name = text(at, value)?;
+        match known.iter().position(|other| *other == name) {
+            Some(position) => Ok(position as u16),
+            None => at.fail(format!("no {what} {}", quoted(name))),
+        }
+    })?;
+    for (index, position) in found.iter().enumerate() {
+        if found[..index].contains(position) {
+            return at.item(index).fail(format!("{what} {} twice", known[*position as usize]));
+        }
+    }
+    Ok(found)
+}
+
+fn parse_table(path: &Path, value: &Value) -> Checked<TableSchema> {
+    let members = ["name", "columns", "primary_key", "primary_kind", "indexes", "placement"];
+    let object = Object::new(path, value, &members)?;
+    let (at, columns) = object.required("columns")?;
+    let columns = list(&at, columns, 1, COLUMNS_MAX, parse_column)?;
+    distinct(&at, columns.iter().map(|column| &column.name))?;
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    let primary_key = match object.optional("primary_key") {
+        Some((at, value)) => positions(&at, value, &names, "column", 0)?,
+        None => Vec::new(),
+    };
+    if let Some(null) = primary_key.iter().find(|column| columns[**column as usize].nullable) {
+        let name = names[*null as usize];
+        return path.member("primary_key").fail(format!("column {name} is nullable"));
+    }
+    let primary_kind = parse_primary_kind(&object)?;
+    let indexes = match object.optional("indexes") {
+        Some((at, value)) => {
+            let indexes =
+                list(&at, value, 0, INDEXES_MAX, |at, value| parse_index(at, value, &names))?;
+            distinct(&at, indexes.iter().map(|index| &index.name))?;
+            indexes
+        }
+        None => Vec::new(),
+    };
+    let placement = parse_placement(&object, &columns, &names)?;
+    Ok(TableSchema {
+        name: object.name()?,
+        columns,
+        primary_key,
+        primary_kind,
+        indexes,
+        placement,
+    })
+}
+
+fn parse_primary_kind(object: &Object<'_>) -> Checked<IndexKind> {
+    let Some((at, value)) = object.optional("primary_kind") else {
+        return Ok(IndexKind::Ordered);
+    };
+    match text(&at, value)? {
+        "ordered" => Ok(IndexKind::Ordered),
+        "hash" => Ok(IndexKind::Hash),
+        other => at.fail(format!("{} is neither ordered nor hash", quoted(other))),
+    }
+}
+
+fn parse_placement(
+    object: &Object<'_>,
+    columns: &[ColumnSchema],
+    names: &[&str],
+) -> Checked<Placement> {
+    let (at, value) = object.required("placement")?;
+    match value {
+        Value::String(word) if word == "replicated" => Ok(Placement::Replicated),
+        Value::String(word) if word == "local" => Ok(Placement::Local),
+        Value::Object(_) => {
+            let by = Object::new(&at, value, &["by"])?;
+            let (at, name) = by.required("by")?;
+            let name = text(&at, name)?;
+            let Some(position) = names.iter().position(|other| *other == name) else {
+                return at.fail(format!("no column {}", quoted(name)));
+            };
+            if columns[position].nullable {
+                return at.fail(format!("partition column {name} is nullable"));
+            }
+            Ok(Placement::By(position as u16))
+        }
+        _ => at.fail("expected {\"by\": column}, \"replicated\" or \"local\""),
+    }
+}
+
+fn parse_column(path: &Path, value: &Value) -> Checked<ColumnSchema> {
+    let object = Object::new(path, value, &["name", "type", "nullable", "default"])?;
+    let (at, ty) = object.required("type")?;
+    let Some(ty) = scalar(text(&at, ty)?) else {
+        return at.fail("not a column type");
+    };
+    let default = match object.optional("default") {
+        Some((at, value)) => Some(parse_default(&at, value, ty)?),
+        None => None,
+    };
+    Ok(ColumnSchema {
+        name: object.name()?,
+        ty,
+        nullable: object.flag("nullable")?,
+        default,
+    })
+}
+
+fn parse_default(at: &Path, value: &Value, ty: ScalarType) -> Checked<Vec<u8>> {
+    let Some(bytes) = unhex(text(at, value)?) else {
+        return at.fail("not hexadecimal");
+    };
+    let mut reader = ValueReader::new(&bytes);
+    let valid = reader.skip(&Type::Scalar(ty)).and_then(|()| reader.finish());
+    match valid {
+        Ok(()) => Ok(bytes),
+        Err(error) => at.fail(format!("not a value of the column's type: {error}")),
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSchema> {
+    let object = Object::new(path, value, &["name", "columns", "unique"])?;
+    let (at, value) = object.required("columns")?;
+    Ok(IndexSchema {
+        name: object.name()?,
+        columns: positions(&at, value, columns, "column", 1)?,
+        unique: object.flag("unique")?,
+    })
+}
+
+fn parse_procedure(path: &Path, value: &Value) -> Checked<ProcedureSchema> {
+    let members = ["name", "params", "returns", "read_only", "partitioning"];
+    let object = Object::new(path, value, &members)?;
+    let (at, params) = object.required("params")?;
+    let params = list(&at, params, 0, FIELDS_MAX, |at, value| {
+        let (name, ty) = parse_member(at, value, 0)?;
+        Ok(Parameter { name, ty })
+    })?;
+    distinct(&at, params.iter().map(|param| &param.name))?;
+    let returns = match object.optional("returns") {
+        Some((at, value)) => parse_type(&at, value, 0)?,
+        None => Type::Unit,
+    };
+    let read_only = object.flag("read_only")?;
+    let partitioning = parse_partitioning(&object, &params)?;
+    if partitioning == Partitioning::Any && !read_only {
+        return path.member("partitioning").fail("\"any\" is for read-only procedures");
+    }
+    Ok(ProcedureSchema {
+        name: object.name()?,
+        params,
+        returns,
+        read_only,
+        partitioning,
+    })
+}
+
+fn parse_partitioning(object: &Object<'_>, params: &[Parameter]) -> Checked<Partitioning> {
+    let (at, value) = object.required("partitioning")?;
+    match value {
+        Value::String(word) if word == "all" => Ok(Partitioning::All),
+        Value::String(word) if word == "any" => Ok(Partitioning::Any),
+        Value::Object(_) => {
+            let by = Object::new(&at, value, &["by"])?;
+            let (at, names) = by.required("by")?;
+            let known: Vec<&str> = params.iter().map(|param| param.name.as_str()).collect();
+            let found = positions(&at, names, &known, "parameter", 1)?;
+            for (index, position) in found.iter().enumerate() {
+                if !matches!(params[*position as usize].ty, Type::Scalar(_)) {
+                    return at.item(index).fail("a partitioning parameter must be a scalar");
+                }
+            }
+            Ok(Partitioning::By(found))
+        }
+        _ => at.fail("expected {\"by\": [parameters]}, \"all\" or \"any\""),
+    }
+}
+
+fn parse_member(path: &Path, value: &Value, depth: usize) -> Checked<(String, Type)> {
+    let object = Object::new(path, value, &["name", "type"])?;
+    let (at, ty) = object.required("type")?;
+    Ok((object.name()?, parse_type(&at, ty, depth)?))
+}
+
+fn parse_type(path: &Path, value: &Value, depth: usize) -> Checked<Type> {
+    if depth > TYPE_DEPTH_MAX {
+        return path.fail(format!("type nested deeper than {TYPE_DEPTH_MAX}"));
+    }
+    let wrapped = match value {
+        Value::String(word) if word == "unit" => return Ok(Type::Unit),
+        Value::String(word) => {
+            return match scalar(word) {
+                Some(ty) => Ok(Type::Scalar(ty)),
+                None => path.fail(format!("unknown type {}", quoted(word))),
+            };
+        }
+        Value::Object(members) if members.len() == 1 => members.iter().next(),
+        _ => None,
+    };
+    let Some((word, inner)) = wrapped else {
+        return path.fail("not a type");
+    };
+    let at = path.member(word);
+    match word.as_str() {
+        "option" => Ok(Type::Option(Box::new(parse_type(&at, inner, depth + 1)?))),
+        "list" => {
+            let item = parse_type(&at, inner, depth + 1)?;
+            if is_empty(&item) {
+                return at.fail("items of a list must take at least one byte");
+            }
+            Ok(Type::List(Box::new(item)))
+        }
+        "struct" => {
+            let fields = list(&at, inner, 1, FIELDS_MAX, |at, value| {
+                let (name, ty) = parse_member(at, value, depth + 1)?;
+                Ok(StructField { name, ty })
+            })?;
+            distinct(&at, fields.iter().map(|field| &field.name))?;
+            Ok(Type::Struct(fields))
+        }
+        "enum" => {
+            let variants = list(&at, inner, 1, VARIANTS_MAX, parse_variant)?;
+            distinct(&at, variants.iter())?;
+            Ok(Type::Enum(variants))
+        }
+        _ => path.fail(format!("unknown type {}", quoted(word))),
+    }
+}
+
+fn parse_variant(at: &Path, value: &Value) -> Checked<String> {
+    let name = text(at, value)?;
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return at.fail(format!("a variant has 1 to {NAME_BYTES_MAX} bytes"));
+    }
+    Ok(name.to_owned())
+}
+
+/// True for types whose values take no byte: a list of them could claim any length.
+fn is_empty(ty: &Type) -> bool {
+    match ty {
+        Type::Unit => true,
+        Type::Struct(fields) => fields.iter().all(|field| is_empty(&field.ty)),
+        Type::Scalar(_) | Type::Option(_) | Type::List(_) | Type::Enum(_) => false,
+    }
+}
+
+fn scalar(word: &str) -> Option<ScalarType> {
+    Some(match word {
+        "bool" => ScalarType::Bool,
+        "i8" => ScalarType::I8,
+        "i16" => ScalarType::I16,
+        "i32" => ScalarType::I32,
+        "i64" => ScalarType::I64,
+        "u8" => ScalarType::U8,
+        "u16" => ScalarType::U16,
+        "u32" => ScalarType::U32,
+        "u64" => ScalarType::U64,
+        "f64" => ScalarType::F64,
+        "text" => ScalarType::Text,
+        "bytes" => ScalarType::Bytes,
+        "timestamp" => ScalarType::Timestamp,
+        "uuid" => ScalarType::Uuid,
+        _ => {
+            let scale = word.strip_prefix("decimal(")?.strip_suffix(')')?;
+            let canonical = !scale.is_empty()
+                && scale.bytes().all(|byte| byte.is_ascii_digit())
+                && (scale.len() == 1 || !scale.starts_with('0'));
+            let scale = scale.parse().ok().filter(|scale| canonical && *scale <= DECIMAL_SCALE_MAX);
+            ScalarType::Decimal { scale: scale? }
+        }
+    })
+}

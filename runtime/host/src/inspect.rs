@@ -1,0 +1,475 @@
+//! Judges an uploaded module before anything of it runs: valid wasm of the accepted features, imports that exist, one
+//! memory of its own, sizes within bounds; and collects what `rewrite` needs.
+
+use std::ops::Range;
+
+use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION};
+use wasmparser::{
+    BinaryReaderError, ConstExpr, DataKind, Export, ExternalKind, FromReader, FunctionBody, Import,
+    Imports, Operator, Parser, Payload, SectionLimited, TypeRef, ValType, Validator, WasmFeatures,
+};
+
+use crate::{
+    calls::{find_import, imports},
+    engine::Limits,
+    module::InvalidModule,
+};
+
+/// Export under which toolchains offer their start-up function.
+const INITIALIZE_EXPORT: &str = "_initialize";
+pub(crate) const MEMORY_EXPORT: &str = "memory";
+pub(crate) const WASM_PAGE_BYTES: u64 = 65_536;
+
+/// Bounds of a module beyond wasm's own, so that one upload can't hold the compiler or the address space for long.
+const FUNCTIONS_MAX: usize = 50_000;
+const FUNCTION_BYTES_MAX: usize = 1 << 20;
+const MUTABLE_GLOBALS_MAX: usize = 1_000;
+const TABLE_ELEMENTS_MAX: u64 = 1 << 17;
+
+/// What is accepted: what the compilers of the supported languages declare, and nothing that is not deterministic.
+pub(crate) fn features() -> WasmFeatures {
+    WasmFeatures::MUTABLE_GLOBAL
+        | WasmFeatures::SATURATING_FLOAT_TO_INT
+        | WasmFeatures::SIGN_EXTENSION
+        | WasmFeatures::REFERENCE_TYPES
+        | WasmFeatures::MULTI_VALUE
+        | WasmFeatures::BULK_MEMORY
+        | WasmFeatures::SIMD
+        | WasmFeatures::EXTENDED_CONST
+        | WasmFeatures::FLOATS
+}
+
+/// A section that `rewrite` extends: its items as they are, and how many.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Items<'a> {
+    pub count: u32,
+    pub bytes: &'a [u8],
+}
+
+/// What a module contains.
+#[derive(Default)]
+pub(crate) struct Inspected<'a> {
+    pub types: Items<'a>,
+    pub imports: &'a [u8],
+    pub functions: Items<'a>,
+    pub tables: &'a [u8],
+    pub globals: Items<'a>,
+    pub elements: &'a [u8],
+    pub data_count: Option<u32>,
+    pub data: &'a [u8],
+    pub names: Option<&'a [u8]>,
+    pub bodies: Vec<FunctionBody<'a>>,
+    pub imported_functions: u32,
+    /// Number and type of each mutable global.
+    pub mutable_globals: Vec<(u32, ValType)>,
+    /// Size at the start and at most, in wasm pages.
+    pub memory_pages: (u64, u64),
+    pub memory_exported: bool,
+    pub start: Option<u32>,
+    pub initialize: Option<u32>,
+    pub describe: Option<u32>,
+    /// Name and function of each export `reprise_call_NAME`.
+    pub procedures: Vec<(&'a str, u32)>,
+    /// Names of exported functions, for backtraces of modules without a name section.
+    pub exported_names: Vec<(u32, &'a str)>,
+    pub description: Option<(&'a [u8], u64)>,
+    /// Bytes of memory that active data segments fill.
+    pub data_ranges: Vec<(u32, u32)>,
+    /// The module changes state that the hot set does not put back (tables, dropped segments).
+    pub needs_fresh_instance: bool,
+    function_types: Vec<u32>,
+    signatures: Vec<String>,
+    global_values: Vec<Option<u32>>,
+    table_elements: u64,
+}
+
+fn invalid(reason: impl Into<String>, offset: usize) -> InvalidModule {
+    InvalidModule {
+        reason: reason.into(),
+        offset: Some(offset as u64),
+    }
+}
+
+impl From<BinaryReaderError> for InvalidModule {
+    fn from(error: BinaryReaderError) -> Self {
+        invalid(error.message(), error.offset())
+    }
+}
+
+/// Validates `wasm` and collects its parts.
+pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits) -> Result<Inspected<'a>, InvalidModule> {
+    let max = limits.module_bytes_max;
+    if wasm.len() > max {
+        return Err(InvalidModule::new(format!(
+            "module of {} bytes is longer than {max}",
+            wasm.len()
+        )));
+    }
+    Validator::new_with_features(features()).validate_all(wasm)?;
+    let mut found = Inspected::default();
+    for payload in Parser::new(0).parse_all(wasm) {
+        found.take(wasm, payload?, limits)?;
+    }
+    found.finish()?;
+    Ok(found)
+}
+
+/// The items of a section, without their count.
+fn items<'a, T: FromReader<'a>>(wasm: &'a [u8], section: &SectionLimited<'a, T>) -> Items<'a> {
+    Items {
+        count: section.count(),
+        bytes: &wasm[section.original_position()..section.range().end],
+    }
+}
+
+impl<'a> Inspected<'a> {
+    fn take(
+        &mut self,
+        wasm: &'a [u8],
+        payload: Payload<'a>,
+        limits: &Limits,
+    ) -> Result<(), InvalidModule> {
+        let whole = |range: Range<usize>| &wasm[range];
+        match payload {
+            Payload::TypeSection(section) => {
+                self.types = items(wasm, &section);
+                for ty in section.into_iter_err_on_gc_types() {
+                    let ty = ty?;
+                    self.signatures.push(signature(ty.params(), ty.results()));
+                }
+            }
+            Payload::ImportSection(section) => {
+                self.imports = whole(section.range());
+                self.take_imports(section)?;
+            }
+            Payload::FunctionSection(section) => {
+                if section.count() as usize > FUNCTIONS_MAX {
+                    return Err(invalid("too many functions", section.range().start));
+                }
+                self.functions = items(wasm, &section);
+                for ty in section {
+                    self.function_types.push(ty?);
+                }
+            }
+            Payload::TableSection(section) => {
+                self.tables = whole(section.range());
+                self.take_tables(section)?;
+            }
+            Payload::MemorySection(section) => self.take_memory(section, limits)?,
+            Payload::GlobalSection(section) => {
+                self.globals = items(wasm, &section);
+                self.take_globals(section)?;
+            }
+            Payload::ExportSection(section) => self.take_exports(section)?,
+            Payload::StartSection { func, .. } => self.start = Some(func),
+            Payload::ElementSection(section) => self.elements = whole(section.range()),
+            Payload::DataCountSection { count, .. } => self.data_count = Some(count),
+            Payload::DataSection(section) => {
+                self.data = whole(section.range());
+                self.take_data(section)?;
+            }
+            Payload::CodeSectionEntry(body) => self.take_body(body)?,
+            Payload::CustomSection(section) if section.name() == DESCRIBE_SECTION => {
+                let offset = section.data_offset();
+                if self.description.replace((section.data(), offset as u64)).is_some() {
+                    return Err(invalid(format!("second section {DESCRIBE_SECTION}"), offset));
+                }
+            }
+            Payload::CustomSection(section) if section.name() == "name" => {
+                self.names = Some(section.data());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_imports(
+        &mut self,
+        section: SectionLimited<'a, Imports<'a>>,
+    ) -> Result<(), InvalidModule> {
+        for group in section {
+            let Imports::Single(offset, import) = group? else {
+                return Err(InvalidModule::new("compact imports are not accepted"));
+            };
+            self.take_import(offset, &import)?;
+        }
+        Ok(())
+    }
+
+    fn take_import(&mut self, offset: usize, import: &Import<'a>) -> Result<(), InvalidModule> {
+        let (module, name) = (import.module, import.name);
+        let what = match import.ty {
+            TypeRef::Func(ty) => {
+                let Some(known) = find_import(module, name) else {
+                    return Err(invalid(unknown_import(module, name), offset));
+                };
+                let found = self.signature_of_type(ty);
+                if found != known.signature {
+                    return Err(invalid(
+                        format!(
+                            "import {module}.{name} has type {}, expected {}",
+                            readable(found),
+                            readable(known.signature)
+                        ),
+                        offset,
+                    ));
+                }
+                self.imported_functions += 1;
+                self.function_types.push(ty);
+                return Ok(());
+            }
+            TypeRef::Memory(_) => "memory",
+            TypeRef::Global(_) => "global",
+            TypeRef::Table(_) => "table",
+            TypeRef::Tag(_) | TypeRef::FuncExact(_) => "item",
+        };
+        Err(invalid(
+            format!("import {module}.{name}: an imported {what} is not accepted"),
+            offset,
+        ))
+    }
+
+    fn signature_of_type(&self, ty: u32) -> &str {
+        self.signatures.get(ty as usize).map_or("?", String::as_str)
+    }
+
+    fn signature_of_function(&self, function: u32) -> &str {
+        self.function_types.get(function as usize).map_or("?", |ty| self.signature_of_type(*ty))
+    }
+
+    fn take_tables(
+        &mut self,
+        section: SectionLimited<'a, wasmparser::Table<'a>>,
+    ) -> Result<(), InvalidModule> {
+        let offset = section.range().start;
+        for table in section {
+            self.table_elements = self.table_elements.saturating_add(table?.ty.initial);
+        }
+        if self.table_elements > TABLE_ELEMENTS_MAX {
+            return Err(invalid(
+                format!("tables of more than {TABLE_ELEMENTS_MAX} elements"),
+                offset,
+            ));
+        }
+        Ok(())
+    }
+
+    fn take_memory(
+        &mut self,
+        section: SectionLimited<'a, wasmparser::MemoryType>,
+        limits: &Limits,
+    ) -> Result<(), InvalidModule> {
+        let offset = section.range().start;
+        let pages_max = limits.guest_memory_bytes_max as u64 / WASM_PAGE_BYTES;
+        for memory in section {
+            let memory = memory?;
+            if memory.initial > pages_max {
+                return Err(invalid(
+                    format!(
+                        "memory of {} pages is larger than the limit of {pages_max}",
+                        memory.initial
+                    ),
+                    offset,
+                ));
+            }
+            let max = memory.maximum.unwrap_or(pages_max).min(pages_max);
+            self.memory_pages = (memory.initial, max);
+        }
+        Ok(())
+    }
+
+    fn take_globals(
+        &mut self,
+        section: SectionLimited<'a, wasmparser::Global<'a>>,
+    ) -> Result<(), InvalidModule> {
+        let offset = section.range().start;
+        for (number, global) in section.into_iter().enumerate() {
+            let global = global?;
+            let value = self.evaluate(&global.init_expr)?;
+            self.global_values.push(value.filter(|_| !global.ty.mutable));
+            if global.ty.mutable {
+                self.mutable_globals.push((number as u32, global.ty.content_type));
+            }
+        }
+        if self.mutable_globals.len() > MUTABLE_GLOBALS_MAX {
+            return Err(invalid(format!("more than {MUTABLE_GLOBALS_MAX} mutable globals"), offset));
+        }
+        Ok(())
+    }
+
+    fn take_exports(&mut self, section: SectionLimited<'a, Export<'a>>) -> Result<(), InvalidModule> {
+        for export in section.into_iter_with_offsets() {
+            let (offset, export) = export?;
+            match export.kind {
+                ExternalKind::Func => self.take_function_export(offset, export.name, export.index)?,
+                ExternalKind::Memory if export.name == MEMORY_EXPORT => self.memory_exported = true,
+                _ if export.name.starts_with(CALL_EXPORT_PREFIX) => {
+                    return Err(invalid(format!("export {} is not a function", export.name), offset));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn take_function_export(
+        &mut self,
+        offset: usize,
+        name: &'a str,
+        function: u32,
+    ) -> Result<(), InvalidModule> {
+        self.exported_names.push((function, name));
+        let (slot, expected) = match name {
+            INITIALIZE_EXPORT => (Some(&mut self.initialize), ">"),
+            DESCRIBE_EXPORT => (Some(&mut self.describe), ">I"),
+            _ if name.starts_with(CALL_EXPORT_PREFIX) => (None, "i>i"),
+            _ => return Ok(()),
+        };
+        match slot {
+            Some(slot) => *slot = Some(function),
+            None => self.procedures.push((&name[CALL_EXPORT_PREFIX.len()..], function)),
+        }
+        let found = self.signature_of_function(function);
+        if found != expected {
+            return Err(invalid(
+                format!(
+                    "export {name} has type {}, expected {}",
+                    readable(found),
+                    readable(expected)
+                ),
+                offset,
+            ));
+        }
+        Ok(())
+    }
+
+    fn take_data(
+        &mut self,
+        section: SectionLimited<'a, wasmparser::Data<'a>>,
+    ) -> Result<(), InvalidModule> {
+        let memory_bytes = self.memory_pages.0 * WASM_PAGE_BYTES;
+        for data in section {
+            let data = data?;
+            let DataKind::Active { offset_expr, .. } = &data.kind else {
+                continue;
+            };
+            let start = self
+                .evaluate(offset_expr)?
+                .ok_or_else(|| invalid("data segment at an offset that is no constant", data.range.start))?;
+            let end = u64::from(start) + data.data.len() as u64;
+            if end > memory_bytes {
+                return Err(invalid("data segment outside of the memory", data.range.start));
+            }
+            self.data_ranges.push((start, end as u32));
+        }
+        Ok(())
+    }
+
+    /// The value of a constant expression of type i32.
+    fn evaluate(&self, expression: &ConstExpr<'a>) -> Result<Option<u32>, InvalidModule> {
+        let mut stack: Vec<Option<u32>> = Vec::new();
+        for operator in expression.get_operators_reader() {
+            let binary = match operator? {
+                Operator::I32Const { value } => {
+                    stack.push(Some(value as u32));
+                    continue;
+                }
+                Operator::GlobalGet { global_index } => {
+                    stack.push(self.global_values.get(global_index as usize).copied().flatten());
+                    continue;
+                }
+                Operator::End => continue,
+                Operator::I32Add => u32::wrapping_add,
+                Operator::I32Sub => u32::wrapping_sub,
+                Operator::I32Mul => u32::wrapping_mul,
+                _ => {
+                    stack.push(None); // of another type, hence never an offset
+                    continue;
+                }
+            };
+            let (right, left) = (stack.pop().flatten(), stack.pop().flatten());
+            stack.push(left.zip(right).map(|(left, right)| binary(left, right)));
+        }
+        Ok(stack.pop().flatten())
+    }
+
+    fn take_body(&mut self, body: FunctionBody<'a>) -> Result<(), InvalidModule> {
+        let range = body.range();
+        if range.len() > FUNCTION_BYTES_MAX {
+            return Err(invalid(
+                format!("function of {} bytes is longer than {FUNCTION_BYTES_MAX}", range.len()),
+                range.start,
+            ));
+        }
+        if !self.needs_fresh_instance {
+            for operator in body.get_operators_reader()? {
+                self.needs_fresh_instance |= matches!(
+                    operator?,
+                    Operator::TableSet { .. }
+                        | Operator::TableGrow { .. }
+                        | Operator::TableFill { .. }
+                        | Operator::TableCopy { .. }
+                        | Operator::TableInit { .. }
+                        | Operator::ElemDrop { .. }
+                        | Operator::DataDrop { .. }
+                );
+            }
+        }
+        self.bodies.push(body);
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<(), InvalidModule> {
+        if !self.memory_exported {
+            return Err(InvalidModule::new(format!("module does not export its {MEMORY_EXPORT}")));
+        }
+        for function in self.start.iter().chain(&self.initialize) {
+            if *function < self.imported_functions {
+                return Err(InvalidModule::new("start function is an import"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unknown_import(module: &str, name: &str) -> String {
+    let known = imports().any(|import| import.module == module);
+    let hint = if known { "" } else { " (no such import module)" };
+    format!("unknown import {module}.{name}{hint}")
+}
+
+/// Signature text as in `calls::Import`.
+fn signature(params: &[ValType], results: &[ValType]) -> String {
+    let letter = |ty: &ValType| match ty {
+        ValType::I32 => 'i',
+        ValType::I64 => 'I',
+        ValType::F32 => 'f',
+        ValType::F64 => 'F',
+        ValType::V128 => 'v',
+        ValType::Ref(_) => 'r',
+    };
+    let mut text: String = params.iter().map(letter).collect();
+    text.push('>');
+    text.extend(results.iter().map(letter));
+    text
+}
+
+/// `ii>I` as `(i32, i32) -> i64`.
+fn readable(signature: &str) -> String {
+    let (params, results) = signature.split_once('>').unwrap_or((signature, ""));
+    let list = |text: &str| {
+        let names: Vec<_> = text
+            .chars()
+            .map(|c| match c {
+                'i' => "i32",
+                'I' => "i64",
+                'f' => "f32",
+                'F' => "f64",
+                'v' => "v128",
+                _ => "ref",
+            })
+            .collect();
+        names.join(", ")
+    };
+    format!("({}) -> ({})", list(params), list(results))
+}

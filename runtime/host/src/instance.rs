@@ -1,0 +1,286 @@
+//! A running module on one engine thread: calls its procedures, one at a time, and puts it back after each.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, HostOps, value::ARGS_BYTES_MAX};
+use wasmtime::{Store, Trap, TypedFunc, WasmBacktrace, unix::StoreExt};
+
+use crate::{
+    describe::DESCRIPTION_BYTES_MAX,
+    hot::{HotSet, Watch},
+    inspect::MEMORY_EXPORT,
+    module::{Code, CompiledModule},
+    outcome::{CallEnd, CallOutcome, Fault},
+    rewrite::START_EXPORT,
+    state::{GuestMemory, HostState, unpack},
+};
+
+/// Why a module could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error("instantiate module: {0}")]
+    Instantiate(String),
+    #[error("start module: {0}")]
+    Start(Box<Fault>),
+    #[error("describe module: {0}")]
+    Describe(String),
+    #[error("protect guest memory: {0}")]
+    Protect(#[from] std::io::Error),
+}
+
+/// A module ready to be called, for one engine thread.
+pub struct Instance {
+    module: CompiledModule,
+    /// None after something that leaves the instance in doubt, and between the calls of a module whose instances are not
+    /// used twice.
+    live: Option<Live>,
+}
+
+// SAFETY: what keeps `Instance` from being `Send` are addresses of its own memory, which move with it, and the pointer to
+// a transaction, which is set only while `call` runs.
+unsafe impl Send for Instance {}
+
+impl Instance {
+    pub fn new(module: &CompiledModule) -> Result<Self, HostError> {
+        let mut live = Live::start(module.code())?;
+        live.find_entries(module)?;
+        Ok(Self {
+            module: module.clone(),
+            live: Some(live),
+        })
+    }
+
+    pub fn module(&self) -> &CompiledModule {
+        &self.module
+    }
+
+    /// Runs one procedure on a state equal to the one after start-up, whatever earlier calls did.
+    ///
+    /// `args_bytes` is the length of `ops.args()`. Panics in `ops` pass through; the instance stays usable.
+    pub fn call(
+        &mut self,
+        procedure_index: usize,
+        args_bytes: usize,
+        ops: &mut dyn HostOps,
+    ) -> CallOutcome {
+        if args_bytes > ARGS_BYTES_MAX {
+            return CallOutcome {
+                kind: Err(Fault::limit("args_bytes", ARGS_BYTES_MAX as u64)),
+                fuel_used: 0,
+            };
+        }
+        let code = self.module.code();
+        if self.live.is_none() {
+            self.live = Some(restart(&self.module));
+        }
+        let live = self.live.as_mut().expect("set above");
+        let fuel_max = code.engine.limits().fuel_max;
+        live.store.set_fuel(fuel_max).expect("fuel is switched on");
+        // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
+        unsafe { live.store.data_mut().begin_call(ops) };
+        let result = {
+            let entry = &live.entries[procedure_index];
+            let store = &mut live.store;
+            catch_unwind(AssertUnwindSafe(|| entry.call(store, args_bytes as i32)))
+        };
+        live.store.data_mut().end_call();
+        let result = match result {
+            Ok(result) => result,
+            Err(panic) => {
+                self.live = None;
+                resume_unwind(panic)
+            }
+        };
+        let kind = match result {
+            Ok(returned) => call_end(returned, live.store.data().aborted),
+            Err(error) => Err(fault(code, live.store.data_mut(), &error)),
+        };
+        let fuel_left = live.store.get_fuel().expect("fuel is switched on");
+        match &mut live.hot {
+            Some(hot) => hot.reset(),
+            None => self.live = None,
+        }
+        CallOutcome {
+            kind,
+            fuel_used: fuel_max - fuel_left,
+        }
+    }
+}
+
+/// A new instance in the place of one that was dropped.
+#[cold]
+fn restart(module: &CompiledModule) -> Live {
+    // The module has been started before, and start-up is deterministic, so only the machine's memory can be missing. An
+    // outcome that hangs on that must not be logged: the node stops.
+    let started = Live::start(module.code()).and_then(|mut live| {
+        live.find_entries(module)?;
+        Ok(live)
+    });
+    started.unwrap_or_else(|error| panic!("restart of a module that had started: {error}"))
+}
+
+fn call_end(returned: i32, aborted: bool) -> Result<CallEnd, Box<Fault>> {
+    match (returned, aborted) {
+        (0, false) => Ok(CallEnd::Returned),
+        (1, true) => Ok(CallEnd::Aborted),
+        (0, true) => Err(Fault::guest("procedure returned 0 after abort")),
+        (1, false) => Err(Fault::guest("procedure returned 1 without abort")),
+        (code, _) => Err(Fault::guest(format!("procedure returned the unknown code {code}"))),
+    }
+}
+
+/// A started instance.
+pub(crate) struct Live {
+    store: Store<HostState>,
+    instance: wasmtime::Instance,
+    /// Entries in the order of the description's procedures.
+    entries: Vec<TypedFunc<i32, i32>>,
+    /// None for a module whose instances are not used twice.
+    hot: Option<HotSet>,
+}
+
+impl Live {
+    /// Instantiates a module and runs its start-up.
+    pub fn start(code: &Code) -> Result<Self, HostError> {
+        let failed = |error: wasmtime::Error| HostError::Instantiate(format!("{error:#}"));
+        let mut store = Store::new(code.engine.wasmtime(), HostState::new());
+        store.set_fuel(code.engine.limits().fuel_max).map_err(failed)?;
+        let instance = code.pre.instantiate(&mut store).map_err(failed)?;
+        let memory = instance
+            .get_memory(&mut store, MEMORY_EXPORT)
+            .ok_or_else(|| HostError::Instantiate("memory is missing".to_owned()))?;
+        let (base, bytes) = (memory.data_ptr(&store), memory.data_size(&store));
+        assert!(bytes == code.memory_bytes, "memory has another size than it was rewritten to");
+        // SAFETY: the memory never moves or changes its size (`memory`), and lives as long as the store.
+        store.data_mut().memory = unsafe { GuestMemory::new(base, bytes) };
+        let mut hot = match code.fresh {
+            true => None,
+            // SAFETY: as above; only the thread that runs the store touches the memory.
+            false => Some(unsafe { watched(&mut store, base, bytes, &code.data_ranges) }?),
+        };
+        let start = instance.get_typed_func::<(), ()>(&mut store, START_EXPORT).map_err(failed)?;
+        start
+            .call(&mut store, ())
+            .map_err(|error| HostError::Start(fault(code, store.data_mut(), &error)))?;
+        if let Some(hot) = &mut hot {
+            hot.take_image()?;
+        }
+        Ok(Self {
+            store,
+            instance,
+            entries: Vec::new(),
+            hot,
+        })
+    }
+
+    fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
+        for procedure in &module.schema().procedures {
+            let name = format!("{CALL_EXPORT_PREFIX}{}", procedure.name);
+            let entry = self
+                .instance
+                .get_typed_func(&mut self.store, &name)
+                .map_err(|error| HostError::Instantiate(format!("{error:#}")))?;
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+
+    /// Asks the module for its description.
+    pub fn describe(&mut self, code: &Code) -> Result<Vec<u8>, HostError> {
+        let failed = |error: wasmtime::Error| HostError::Describe(format!("{error:#}"));
+        let store = &mut self.store;
+        store.set_fuel(code.engine.limits().fuel_max).map_err(failed)?;
+        let describe =
+            self.instance.get_typed_func::<(), u64>(&mut *store, DESCRIBE_EXPORT).map_err(failed)?;
+        let packed = describe.call(&mut *store, ()).map_err(|error| {
+            HostError::Describe(fault(code, store.data_mut(), &error).to_string())
+        })?;
+        let (_, length) = unpack(packed);
+        if length as usize > DESCRIPTION_BYTES_MAX {
+            return Err(HostError::Describe(format!("longer than {DESCRIPTION_BYTES_MAX} bytes")));
+        }
+        let bytes = store.data().memory.read(packed);
+        let bytes = bytes
+            .map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
+        Ok(bytes.to_vec())
+    }
+}
+
+/// Puts the memory of a new instance under watch.
+///
+/// # Safety
+/// That of `HotSet::watch_start`.
+unsafe fn watched(
+    store: &mut Store<HostState>,
+    base: *mut u8,
+    bytes: usize,
+    data: &[(u32, u32)],
+) -> Result<HotSet, HostError> {
+    let watch = Watch::new(bytes);
+    // SAFETY: passed on.
+    let hot = unsafe { HotSet::watch_start(&watch, base, bytes, data) }?;
+    // SAFETY: the handler is async-signal-safe (`Watch::on_fault`); `info` is what the kernel gave the real handler.
+    unsafe {
+        store.set_signal_handler(move |signal, info, _| {
+            signal == libc::SIGSEGV && watch.on_fault((*info).si_addr() as usize)
+        });
+    }
+    Ok(hot)
+}
+
+/// Turns the error of a stopped guest into a fault, with the guest's functions by name.
+#[cold]
+fn fault(code: &Code, state: &mut HostState, error: &wasmtime::Error) -> Box<Fault> {
+    let mut fault = match (state.fault.take(), error.downcast_ref::<Trap>()) {
+        (Some(fault), _) => fault,
+        (None, Some(trap)) => trap_fault(code, *trap),
+        (None, None) => Fault::trap("unknown", format!("{error:#}")),
+    };
+    if let Some(trace) = error.downcast_ref::<WasmBacktrace>() {
+        let frames = trace.frames().iter();
+        fault.backtrace = frames
+            .filter(|frame| frame.func_index() < code.guest_functions)
+            .map(|frame| function_name(code, frame))
+            .collect();
+    }
+    fault
+}
+
+fn function_name(code: &Code, frame: &wasmtime::FrameInfo) -> String {
+    let index = frame.func_index();
+    match (frame.func_name(), code.exported_names.get(&index)) {
+        // The alternate form leaves out the hash that the compiler appends.
+        (Some(name), _) => format!("{:#}", rustc_demangle::demangle(name)),
+        (None, Some(name)) => name.clone(),
+        (None, None) => format!("function {index}"),
+    }
+}
+
+fn trap_fault(code: &Code, trap: Trap) -> Box<Fault> {
+    let limits = code.engine.limits();
+    let (limit, name) = match trap {
+        Trap::OutOfFuel => (Some(("fuel", limits.fuel_max)), "out_of_fuel"),
+        Trap::StackOverflow => {
+            (Some(("stack_bytes", limits.guest_stack_bytes_max as u64)), "stack_overflow")
+        }
+        Trap::UnreachableCodeReached => (None, "unreachable"),
+        Trap::MemoryOutOfBounds => (None, "out_of_bounds"),
+        Trap::TableOutOfBounds => (None, "undefined_element"),
+        Trap::IndirectCallToNull => (None, "uninitialized_element"),
+        Trap::BadSignature => (None, "indirect_call_type_mismatch"),
+        Trap::IntegerOverflow => (None, "integer_overflow"),
+        Trap::IntegerDivisionByZero => (None, "integer_divide_by_zero"),
+        Trap::BadConversionToInteger => (None, "invalid_conversion_to_integer"),
+        Trap::NullReference => (None, "null_reference"),
+        _ => (None, "unknown"),
+    };
+    let text = trap.to_string();
+    let text = text.strip_prefix("wasm trap: ").unwrap_or(&text);
+    let Some((limit, max)) = limit else {
+        return Fault::trap(name, text);
+    };
+    let mut fault = Fault::limit(limit, max);
+    fault.message = text.to_owned();
+    fault.trap = Some(name.to_owned());
+    fault
+}

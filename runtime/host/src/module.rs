@@ -1,0 +1,158 @@
+//! An uploaded module on its way to service: judged, rewritten, compiled, started once, described.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema};
+use sha2::{Digest, Sha256};
+use wasmtime::InstancePre;
+
+use crate::{
+    describe,
+    engine::Engine,
+    inspect::{Inspected, inspect},
+    instance::{HostError, Live},
+    rewrite::rewrite,
+    state::HostState,
+};
+
+/// Why a module is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}{}", .offset.map(|at| format!(" (at byte {at})")).unwrap_or_default())]
+pub struct InvalidModule {
+    pub reason: String,
+    /// Byte in the uploaded module, where the reason has a place.
+    pub offset: Option<u64>,
+}
+
+impl InvalidModule {
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            offset: None,
+        }
+    }
+}
+
+/// A module that can be run. Cheap to clone.
+#[derive(Clone)]
+pub struct CompiledModule {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    code: Code,
+    schema: ModuleSchema,
+    hash: [u8; 32],
+}
+
+/// What instances are made from.
+pub(crate) struct Code {
+    pub engine: Engine,
+    pub pre: InstancePre<HostState>,
+    pub memory_bytes: usize,
+    pub data_ranges: Vec<(u32, u32)>,
+    /// Instances of this module are not used twice.
+    pub fresh: bool,
+    /// Functions from this number on are the host's, and left out of backtraces.
+    pub guest_functions: u32,
+    /// Names for functions that the name section does not name.
+    pub exported_names: BTreeMap<u32, String>,
+}
+
+impl CompiledModule {
+    pub fn compile(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
+        let found = inspect(wasm, engine.limits())?;
+        let described = match found.description {
+            Some((json, offset)) => Some(
+                parse_description(json)
+                    .map_err(|reason| InvalidModule {
+                        reason: format!("section {DESCRIBE_SECTION}: {reason}"),
+                        offset: Some(offset),
+                    })?,
+            ),
+            None if found.describe.is_none() => {
+                return Err(InvalidModule::new(format!(
+                    "module has neither a section {DESCRIBE_SECTION} nor an export {DESCRIBE_EXPORT}"
+                )));
+            }
+            None => None,
+        };
+        let code = Code::build(engine, &found)?;
+        let mut live = Live::start(&code).map_err(|error| InvalidModule::new(error.to_string()))?;
+        let schema = match described {
+            Some(schema) => schema,
+            None => describe_by_export(&code, &mut live)?,
+        };
+        check_procedures(&found, &schema)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                code,
+                schema,
+                hash: Sha256::digest(wasm).into(),
+            }),
+        })
+    }
+
+    /// What the module says of itself.
+    pub fn schema(&self) -> &ModuleSchema {
+        &self.inner.schema
+    }
+
+    /// SHA-256 of the bytes that were uploaded.
+    pub fn hash(&self) -> [u8; 32] {
+        self.inner.hash
+    }
+
+    pub(crate) fn code(&self) -> &Code {
+        &self.inner.code
+    }
+}
+
+impl Code {
+    fn build(engine: &Engine, found: &Inspected<'_>) -> Result<Self, InvalidModule> {
+        let (wasm, guest_functions) = rewrite(found)?;
+        let refuse = |error: wasmtime::Error| InvalidModule::new(format!("{error:#}"));
+        let module = wasmtime::Module::new(engine.wasmtime(), &wasm).map_err(refuse)?;
+        let pre = engine.linker().instantiate_pre(&module).map_err(refuse)?;
+        let names = found.exported_names.iter();
+        Ok(Self {
+            engine: engine.clone(),
+            pre,
+            memory_bytes: (found.memory_pages.1 * crate::inspect::WASM_PAGE_BYTES) as usize,
+            data_ranges: found.data_ranges.clone(),
+            fresh: found.needs_fresh_instance,
+            guest_functions,
+            exported_names: names.map(|(function, name)| (*function, (*name).to_owned())).collect(),
+        })
+    }
+}
+
+fn parse_description(json: &[u8]) -> Result<ModuleSchema, String> {
+    describe::from_json(json).map_err(|error| error.to_string())
+}
+
+fn describe_by_export(code: &Code, live: &mut Live) -> Result<ModuleSchema, InvalidModule> {
+    let refuse = |reason: String| InvalidModule::new(format!("export {DESCRIBE_EXPORT}: {reason}"));
+    let json = live.describe(code).map_err(|error: HostError| refuse(error.to_string()))?;
+    parse_description(&json).map_err(refuse)
+}
+
+/// Each described procedure is exported, and each exported one described.
+fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), InvalidModule> {
+    for procedure in &schema.procedures {
+        if !found.procedures.iter().any(|(name, _)| *name == procedure.name) {
+            return Err(InvalidModule::new(format!(
+                "procedure {0} is described, but {CALL_EXPORT_PREFIX}{0} is not exported",
+                procedure.name
+            )));
+        }
+    }
+    for (name, _) in &found.procedures {
+        if !schema.procedures.iter().any(|procedure| procedure.name == *name) {
+            return Err(InvalidModule::new(format!(
+                "{CALL_EXPORT_PREFIX}{name} is exported, but procedure {name} is not described"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! How a call ended.
+
+use std::fmt;
+
+/// What one call of a procedure came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallOutcome {
+    pub kind: Result<CallEnd, Box<Fault>>,
+    /// Fuel burnt by the guest; the same for the same call on every replica.
+    pub fuel_used: u64,
+}
+
+/// How a procedure that was not stopped ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallEnd {
+    /// It returned; its result, if any, was handed to `HostOps::set_result`.
+    Returned,
+    /// It asked for an abort; code and message were handed to `HostOps::abort`.
+    Aborted,
+}
+
+/// Whose mistake a fault is, in the words of the API's errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The wasm trapped.
+    Trap,
+    /// A limit of one transaction was reached.
+    Limit,
+    /// The guest broke the contract of a host call.
+    Guest,
+}
+
+/// Why a call was stopped. Nothing of its transaction may stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// Name of the limit, for `FaultKind::Limit`.
+    pub limit: Option<&'static str>,
+    /// Value of the limit; 0 without one.
+    pub max: u64,
+    pub message: String,
+    /// Short machine name of the trap, for `FaultKind::Trap` and for the two limits that wasm itself enforces.
+    pub trap: Option<String>,
+    /// Names of the guest's functions, innermost first.
+    pub backtrace: Vec<String>,
+}
+
+impl Fault {
+    pub fn trap(name: &str, message: impl Into<String>) -> Box<Self> {
+        Box::new(Self {
+            kind: FaultKind::Trap,
+            limit: None,
+            max: 0,
+            message: message.into(),
+            trap: Some(name.to_owned()),
+            backtrace: Vec::new(),
+        })
+    }
+
+    pub fn limit(limit: &'static str, max: u64) -> Box<Self> {
+        Box::new(Self {
+            kind: FaultKind::Limit,
+            limit: Some(limit),
+            max,
+            message: format!("limit {limit} of {max} reached"),
+            trap: None,
+            backtrace: Vec::new(),
+        })
+    }
+
+    pub fn guest(message: impl Into<String>) -> Box<Self> {
+        Box::new(Self {
+            kind: FaultKind::Guest,
+            limit: None,
+            max: 0,
+            message: message.into(),
+            trap: None,
+            backtrace: Vec::new(),
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        for (depth, name) in self.backtrace.iter().enumerate() {
+            f.write_str(if depth == 0 { " in " } else { " < " })?;
+            f.write_str(name)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,512 @@
+//! What a store carries: the guest's memory, the transaction of the running call, and the host calls over both.
+
+use std::{ptr::NonNull, slice};
+
+use reprise_abi::{
+    HostOps, LogLevel, OpError, ScanFlags, ScanRequest, Target,
+    calls::HANDLE_NONE,
+    key::KEY_BYTES_MAX,
+    random::TxnRandom,
+    value::RESULT_BYTES_MAX,
+};
+use reprise_base::limits::{
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, HOST_CALL_BYTES_MAX,
+};
+
+use crate::outcome::Fault;
+
+/// The clock of a module that starts: 2024-01-01, for some guests refuse a clock that stands at zero.
+const START_TIME_US: i64 = 1_704_067_200_000_000;
+/// Seed of the random stream of a module that starts: the same for all, so that every instance starts alike.
+const START_SEED: [u64; 2] = [0x7265_7072_6973_6531, 0x7374_6172_742d_7570];
+/// Bytes of a scan request in guest memory.
+const SCAN_REQUEST_BYTES: u32 = 32;
+/// Bytes before each row in the output of `scan` and `multi_get`: handle and length.
+const ROW_HEADER_BYTES: usize = 8;
+
+/// Where the guest's memory lies.
+#[derive(Clone, Copy)]
+pub(crate) struct GuestMemory {
+    base: *mut u8,
+    bytes: usize,
+}
+
+impl GuestMemory {
+    /// A memory of no bytes: every pointer is out of range.
+    pub const EMPTY: Self = Self {
+        base: NonNull::dangling().as_ptr(),
+        bytes: 0,
+    };
+
+    /// # Safety
+    /// `base..base + bytes` is mapped, readable, and writable or under a `HotSet`, as long as the store lives.
+    pub unsafe fn new(base: *mut u8, bytes: usize) -> Self {
+        Self { base, bytes }
+    }
+
+    #[inline]
+    fn span(self, pointer: u32, length: u32) -> Result<*mut u8, Refusal> {
+        if pointer as usize + length as usize > self.bytes {
+            return Err(Refusal::Range { pointer, length });
+        }
+        Ok(self.base.wrapping_add(pointer as usize))
+    }
+
+    /// The bytes that a packed slice names.
+    ///
+    /// The lifetime is free because a slice borrows from the mapping and not from the store; callers let go of it before
+    /// they write to guest memory or return to the guest.
+    #[inline]
+    pub fn read<'a>(self, packed: u64) -> Result<&'a [u8], Refusal> {
+        let (pointer, length) = unpack(packed);
+        self.read_at(pointer, length)
+    }
+
+    #[inline]
+    pub fn read_at<'a>(self, pointer: u32, length: u32) -> Result<&'a [u8], Refusal> {
+        let start = self.span(pointer, length)?;
+        // SAFETY: the span is in range of the mapping (contract of `new`); nobody writes to it while the host call holds
+        // the slice, for only this thread runs the guest and writes come after (see above).
+        Ok(unsafe { slice::from_raw_parts(start, length as usize) })
+    }
+
+    #[inline]
+    pub fn read_u32(self, pointer: u32) -> Result<u32, Refusal> {
+        let bytes = self.read_at(pointer, 4)?;
+        Ok(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
+    }
+
+    #[inline]
+    pub fn write_at(self, pointer: u32, bytes: &[u8]) -> Result<(), Refusal> {
+        let length = u32::try_from(bytes.len()).map_err(|_| Refusal::Range {
+            pointer,
+            length: u32::MAX,
+        })?;
+        let start = self.span(pointer, length)?;
+        // SAFETY: the span is in range; a protected page is made writable by the signal handler in mid-copy. `copy`
+        // allows for a source that lies in the guest's memory too.
+        unsafe { std::ptr::copy(bytes.as_ptr(), start, bytes.len()) };
+        Ok(())
+    }
+}
+
+#[inline]
+pub(crate) fn unpack(packed: u64) -> (u32, u32) {
+    (packed as u32, (packed >> 32) as u32)
+}
+
+/// Appends to a buffer that the guest lent.
+struct Output {
+    start: *mut u8,
+    capacity: usize,
+    filled: usize,
+}
+
+impl Output {
+    #[inline]
+    fn new(memory: GuestMemory, packed: u64) -> Result<Self, Refusal> {
+        let (pointer, capacity) = unpack(packed);
+        Ok(Self {
+            start: memory.span(pointer, capacity)?,
+            capacity: capacity as usize,
+            filled: 0,
+        })
+    }
+
+    #[inline]
+    fn try_push_row(&mut self, handle: u32, row: &[u8]) -> bool {
+        if self.capacity - self.filled < ROW_HEADER_BYTES + row.len() {
+            return false;
+        }
+        let header = u64::from(handle) | (row.len() as u64) << 32;
+        self.push(&header.to_le_bytes());
+        self.push(row);
+        true
+    }
+
+    #[inline]
+    fn push(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.capacity - self.filled);
+        // SAFETY: `start..start + capacity` was checked against the memory; rows come from the engine, never from the
+        // guest's memory, so source and target do not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.start.add(self.filled),
+                bytes.len(),
+            );
+        }
+        self.filled += bytes.len();
+    }
+}
+
+/// Why a host call stops the guest.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    Range { pointer: u32, length: u32 },
+    Op(OpError),
+    Limit { limit: &'static str, max: u64 },
+    Guest(String),
+    Exit { code: u32 },
+    /// There is no transaction: the module is being started or described.
+    NoTransaction,
+}
+
+impl From<OpError> for Refusal {
+    fn from(error: OpError) -> Self {
+        Self::Op(error)
+    }
+}
+
+/// Marks a guest that was stopped by the host; the reason is in `HostState::fault`.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped by the host")]
+pub(crate) struct Stopped;
+
+pub(crate) struct HostState {
+    pub memory: GuestMemory,
+    pub fault: Option<Box<Fault>>,
+    pub aborted: bool,
+    /// Set for the time of a call only; the pointer is the caller's exclusive borrow with its lifetime erased.
+    ops: Option<NonNull<dyn HostOps>>,
+    /// Bytes that host calls may still move in this call.
+    bytes_left: u64,
+    start_random: TxnRandom,
+    /// Bounds of a running scan: its visitor writes to guest memory, so they can't be borrowed from there.
+    lower: Vec<u8>,
+    upper: Vec<u8>,
+}
+
+/// Result of a host call.
+pub(crate) type Answer<T> = Result<T, Refusal>;
+
+impl HostState {
+    pub fn new() -> Self {
+        Self {
+            memory: GuestMemory::EMPTY,
+            fault: None,
+            aborted: false,
+            ops: None,
+            bytes_left: HOST_CALL_BYTES_MAX,
+            start_random: TxnRandom::new(START_SEED, 0),
+            lower: Vec::new(),
+            upper: Vec::new(),
+        }
+    }
+
+    /// Lends a transaction to the guest.
+    ///
+    /// # Safety
+    /// The caller keeps `ops` borrowed, and untouched, until `end_call`, also when the call unwinds.
+    #[inline]
+    pub unsafe fn begin_call(&mut self, ops: &mut (dyn HostOps + '_)) {
+        let ops: NonNull<dyn HostOps + '_> = NonNull::from(ops);
+        // SAFETY: only the lifetime changes; the contract keeps the referent alive and exclusive until `end_call`.
+        self.ops = Some(unsafe {
+            std::mem::transmute::<NonNull<dyn HostOps + '_>, NonNull<dyn HostOps + 'static>>(ops)
+        });
+        self.aborted = false;
+        self.fault = None;
+        self.bytes_left = HOST_CALL_BYTES_MAX;
+    }
+
+    #[inline]
+    pub fn end_call(&mut self) {
+        self.ops = None;
+    }
+
+    /// Notes why the guest is stopped.
+    #[cold]
+    pub fn stop(&mut self, call: &str, refusal: Refusal) -> Stopped {
+        let fault = match refusal {
+            Refusal::Range { pointer, length } => Fault::trap(
+                "out_of_bounds",
+                format!("{call}: {length} bytes at {pointer} lie outside of the guest's memory"),
+            ),
+            Refusal::Limit { limit, max } | Refusal::Op(OpError::Limit { limit, max }) => {
+                Fault::limit(limit, max)
+            }
+            Refusal::Guest(message) | Refusal::Op(OpError::Guest(message)) => {
+                Fault::guest(format!("{call}: {message}"))
+            }
+            Refusal::Op(OpError::DuplicateKey { index }) => {
+                Fault::guest(format!("{call}: duplicate key in index {index}"))
+            }
+            Refusal::Exit { code } => {
+                Fault::trap("exit", format!("{call}: the guest exited with code {code}"))
+            }
+            Refusal::NoTransaction => Fault::guest(format!(
+                "{call}: not available while the module starts or describes itself"
+            )),
+        };
+        self.fault = Some(fault);
+        Stopped
+    }
+
+    #[inline]
+    fn ops(&mut self) -> Answer<&mut dyn HostOps> {
+        match self.ops {
+            // SAFETY: set by `begin_call`, whose caller keeps the borrow exclusive until `end_call`; the result borrows
+            // `self`, so two of them never live at once.
+            Some(mut ops) => Ok(unsafe { ops.as_mut() }),
+            None => Err(Refusal::NoTransaction),
+        }
+    }
+
+    /// Counts bytes that a host call moves, so that fuel spent on calls bounds the time of a transaction.
+    #[inline]
+    pub fn charge(&mut self, bytes: usize) -> Answer<()> {
+        match self.bytes_left.checked_sub(bytes as u64) {
+            Some(left) => {
+                self.bytes_left = left;
+                Ok(())
+            }
+            None => Err(Refusal::Limit {
+                limit: "host_call_bytes",
+                max: HOST_CALL_BYTES_MAX,
+            }),
+        }
+    }
+
+    #[inline]
+    pub fn args_read(&mut self, pointer: u32) -> Answer<()> {
+        let memory = self.memory;
+        let args = self.ops()?.args();
+        let bytes = args.len();
+        memory.write_at(pointer, args)?;
+        self.charge(bytes)
+    }
+
+    #[inline]
+    pub fn result_write(&mut self, slice: u64) -> Answer<()> {
+        let bytes = self.memory.read(slice)?;
+        if bytes.len() > RESULT_BYTES_MAX {
+            return Err(Refusal::Limit {
+                limit: "result_bytes",
+                max: RESULT_BYTES_MAX as u64,
+            });
+        }
+        self.charge(bytes.len())?;
+        Ok(self.ops()?.set_result(bytes)?)
+    }
+
+    #[inline]
+    pub fn get(&mut self, target: u32, key: u64, out: u64) -> Answer<i64> {
+        let key = self.memory.read(key)?;
+        let mut out = Output::new(self.memory, out)?;
+        let Some((handle, row)) = self.ops()?.get(Target::unpack(target), key)? else {
+            return Ok(-1);
+        };
+        let length = row.len();
+        if length <= out.capacity {
+            out.push(row);
+        }
+        self.charge(length)?;
+        Ok((u64::from(handle) << 32 | length as u64) as i64)
+    }
+
+    pub fn multi_get(&mut self, target: u32, keys: u64, count: u32, out: u64) -> Answer<i64> {
+        let (mut at, length) = unpack(keys);
+        self.memory.span(at, length)?;
+        let end = at as u64 + length as u64;
+        let mut out = Output::new(self.memory, out)?;
+        let target = Target::unpack(target);
+        let (mut needed, mut fits) = (0u64, true);
+        for _ in 0..count {
+            let key_bytes = self.memory.read_u32(at)?;
+            let key = self.memory.read_at(at.saturating_add(4), key_bytes)?;
+            if at as u64 + 4 + key_bytes as u64 > end {
+                return Err(Refusal::Guest("keys run past the end of their slice".to_owned()));
+            }
+            at += 4 + key_bytes;
+            let found = self.ops()?.get(target, key)?;
+            let (handle, row) = found.unwrap_or((HANDLE_NONE, &[]));
+            let row_bytes = row.len();
+            needed += (ROW_HEADER_BYTES + row_bytes) as u64;
+            fits = fits && out.try_push_row(handle, row);
+            self.charge(row_bytes)?;
+        }
+        Ok(if fits { needed as i64 } else { -(needed as i64) })
+    }
+
+    #[inline]
+    pub fn row_read(&mut self, handle: u32, out: u64) -> Answer<i32> {
+        let mut out = Output::new(self.memory, out)?;
+        let row = self.ops()?.row(handle)?;
+        let length = row.len();
+        if length <= out.capacity {
+            out.push(row);
+        }
+        self.charge(length)?;
+        Ok(length as i32)
+    }
+
+    #[inline]
+    pub fn insert(&mut self, table: u32, row: u64) -> Answer<i64> {
+        let row = self.memory.read(row)?;
+        let table = narrow(table, "table")?;
+        self.charge(row.len())?;
+        let result = self.ops()?.insert(table, row);
+        or_duplicate(result.map(i64::from))
+    }
+
+    #[inline]
+    pub fn update(&mut self, handle: u32, row: u64) -> Answer<i64> {
+        let row = self.memory.read(row)?;
+        self.charge(row.len())?;
+        let result = self.ops()?.update(handle, row);
+        or_duplicate(result.map(|()| 0))
+    }
+
+    #[inline]
+    pub fn delete(&mut self, handle: u32) -> Answer<()> {
+        Ok(self.ops()?.delete(handle)?)
+    }
+
+    #[inline]
+    pub fn add(&mut self, handle: u32, column: u32, delta: i64) -> Answer<i64> {
+        let column = narrow(column, "column")?;
+        Ok(self.ops()?.add(handle, column, delta)?)
+    }
+
+    pub fn scan(&mut self, request: u32, out: u64) -> Answer<i64> {
+        let mut out = Output::new(self.memory, out)?;
+        self.with_request(request, |ops, request| {
+            let batch =
+                ops.scan(request, &mut |handle, row| out.try_push_row(handle, row))?;
+            Ok((batch.cursor, out.filled))
+        })
+        .and_then(|(cursor, filled)| self.scanned(cursor, filled))
+    }
+
+    pub fn scan_next(&mut self, cursor: u32, out: u64) -> Answer<i64> {
+        let mut out = Output::new(self.memory, out)?;
+        let batch =
+            self.ops()?.scan_next(cursor, &mut |handle, row| out.try_push_row(handle, row))?;
+        self.scanned(batch.cursor, out.filled)
+    }
+
+    fn scanned(&mut self, cursor: u32, filled: usize) -> Answer<i64> {
+        self.charge(filled)?;
+        Ok((u64::from(cursor) << 32 | filled as u64) as i64)
+    }
+
+    pub fn count(&mut self, request: u32) -> Answer<i64> {
+        let rows = self.with_request(request, |ops, request| Ok(ops.count(request)?))?;
+        i64::try_from(rows).map_err(|_| Refusal::Guest("count out of range".to_owned()))
+    }
+
+    /// Decodes a scan request and runs `use_it` on it; the bounds are copied out of guest memory first.
+    fn with_request<R>(
+        &mut self,
+        pointer: u32,
+        use_it: impl FnOnce(&mut dyn HostOps, &ScanRequest<'_>) -> Answer<R>,
+    ) -> Answer<R> {
+        let bytes = self.memory.read_at(pointer, SCAN_REQUEST_BYTES)?;
+        let word = |index: usize| {
+            u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"))
+        };
+        let flags = ScanFlags(word(1));
+        if !flags.is_known() || word(7) != 0 {
+            return Err(Refusal::Guest("scan request has unknown flags".to_owned()));
+        }
+        let (target, limit) = (Target::unpack(word(0)), word(2));
+        let lower = self.memory.read_at(word(3), word(4))?;
+        let upper = self.memory.read_at(word(5), word(6))?;
+        if lower.len() > KEY_BYTES_MAX || upper.len() > KEY_BYTES_MAX {
+            return Err(Refusal::Guest("bound longer than any key".to_owned()));
+        }
+        let mut bounds = (std::mem::take(&mut self.lower), std::mem::take(&mut self.upper));
+        for (copy, bound) in [(&mut bounds.0, lower), (&mut bounds.1, upper)] {
+            copy.clear();
+            copy.extend_from_slice(bound);
+        }
+        let request = ScanRequest {
+            target,
+            flags,
+            limit,
+            lower: &bounds.0,
+            upper: &bounds.1,
+        };
+        let result = self.ops().and_then(|ops| use_it(ops, &request));
+        (self.lower, self.upper) = bounds;
+        result
+    }
+
+    pub fn savepoint(&mut self) -> Answer<i32> {
+        Ok(self.ops()?.savepoint()? as i32)
+    }
+
+    pub fn rollback_to(&mut self, savepoint: u32) -> Answer<()> {
+        Ok(self.ops()?.rollback_to(savepoint)?)
+    }
+
+    /// The transaction's time, or a constant while the module starts.
+    pub fn now_us(&mut self) -> i64 {
+        self.ops().map_or(START_TIME_US, |ops| ops.now_us())
+    }
+
+    /// The transaction's stream, or a constant one while the module starts.
+    pub fn random_u64(&mut self) -> u64 {
+        if self.ops.is_none() {
+            return self.start_random.next_u64();
+        }
+        self.ops().map_or(0, |ops| ops.random_u64())
+    }
+
+    pub fn txn_id(&mut self) -> Answer<i64> {
+        Ok(self.ops()?.txn_id() as i64)
+    }
+
+    pub fn log(&mut self, level: u32, text: u64) -> Answer<()> {
+        let text = self.memory.read(text)?;
+        let level = LogLevel::from_bits(level)
+            .ok_or_else(|| Refusal::Guest(format!("unknown log level {level}")))?;
+        self.log_bytes(level, text)
+    }
+
+    /// Logs text of a guest; while the module starts it is dropped.
+    pub fn log_bytes(&mut self, level: LogLevel, text: &[u8]) -> Answer<()> {
+        self.charge(text.len())?;
+        match self.ops() {
+            Ok(ops) => Ok(ops.log(level, &String::from_utf8_lossy(text))?),
+            Err(_) => Ok(()),
+        }
+    }
+
+    pub fn abort(&mut self, code: u64, message: u64) -> Answer<()> {
+        let code = text_within(self.memory.read(code)?, "abort_code_bytes", ABORT_CODE_BYTES_MAX)?;
+        let message = text_within(
+            self.memory.read(message)?,
+            "abort_message_bytes",
+            ABORT_MESSAGE_BYTES_MAX,
+        )?;
+        self.ops()?.abort(code, message);
+        self.aborted = true;
+        Ok(())
+    }
+}
+
+fn text_within<'a>(bytes: &'a [u8], limit: &'static str, max: usize) -> Answer<&'a str> {
+    if bytes.len() > max {
+        return Err(Refusal::Limit {
+            limit,
+            max: max as u64,
+        });
+    }
+    std::str::from_utf8(bytes).map_err(|_| Refusal::Guest("text is not UTF-8".to_owned()))
+}
+
+#[inline]
+fn narrow(number: u32, what: &str) -> Answer<u16> {
+    u16::try_from(number).map_err(|_| Refusal::Guest(format!("no {what} {number}")))
+}
+
+/// Turns a duplicate key into the return code that the guest may handle.
+#[inline]
+fn or_duplicate(result: Result<i64, OpError>) -> Answer<i64> {
+    match result {
+        Err(OpError::DuplicateKey { index }) => Ok(-2 - i64::from(index)),
+        other => Ok(other?),
+    }
+}
