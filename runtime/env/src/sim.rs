@@ -106,6 +106,8 @@ enum Op {
     Write { file: usize, offset: u64, bytes: Arc<[u8]> },
     /// Makes the whole file durable, or only its last write.
     Sync { file: usize, last_only: bool },
+    /// Changed behind the program's back.
+    Damage { file: usize, bytes: Arc<[u8]> },
 }
 
 /// One file, as the program sees it and as the device has it.
@@ -129,6 +131,8 @@ struct State {
     names: Names,
     plan: FaultPlan,
     journal: Vec<Op>,
+    /// Files and names before the journal's first operation.
+    origin: Arc<(Vec<FileBytes>, Names)>,
 }
 
 /// A disk in memory. Clones share it.
@@ -158,7 +162,7 @@ fn change_names(names: &mut BTreeMap<String, usize>, op: &Op) {
         Op::Remove { name } => {
             names.remove(name);
         }
-        Op::SyncDir | Op::Write { .. } | Op::Sync { .. } => unreachable!("not a change of names"),
+        _ => unreachable!("not a change of names"),
     }
 }
 
@@ -184,6 +188,12 @@ impl State {
                 put(&mut file.live, *offset, bytes);
                 file.unsynced.push((*offset, Arc::clone(bytes)));
             }
+            Op::Damage { file, bytes } => {
+                let file = &mut self.files[*file];
+                file.live = bytes.to_vec();
+                file.durable = bytes.to_vec();
+                file.unsynced.clear();
+            }
             Op::Sync { file, last_only } => {
                 let file = &mut self.files[*file];
                 let kept_from = if *last_only { file.unsynced.len() - 1 } else { 0 };
@@ -193,6 +203,16 @@ impl State {
             }
         }
         self.journal.push(op);
+    }
+
+    /// The state before the first operation.
+    fn beginning(&self) -> State {
+        State {
+            files: self.origin.0.clone(),
+            names: self.origin.1.clone(),
+            origin: Arc::clone(&self.origin),
+            ..State::default()
+        }
     }
 
     fn crash(&self, policy: &CrashPolicy) -> State {
@@ -239,6 +259,7 @@ impl State {
             change_names(&mut after.names.durable, op);
         }
         after.names.live = after.names.durable.clone();
+        after.origin = Arc::new((after.files.clone(), after.names.clone()));
         after
     }
 
@@ -305,8 +326,9 @@ impl SimDisk {
 
     /// The disk that a crash after the first `ops` operations leaves.
     pub fn crash_image(&self, ops: usize, policy: &CrashPolicy) -> SimDisk {
-        let mut state = State::default();
-        for op in &self.state().journal[..ops] {
+        let recorded = self.state();
+        let mut state = recorded.beginning();
+        for op in &recorded.journal[..ops] {
             state.apply(op.clone());
         }
         Self::from_state(state.crash(policy))
@@ -341,10 +363,12 @@ impl SimDisk {
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state();
         let file = *state.names.live.get(name).expect("file to damage exists");
-        let file = &mut state.files[file];
-        change(&mut file.live);
-        file.durable = file.live.clone();
-        file.unsynced.clear();
+        let mut bytes = state.files[file].live.clone();
+        change(&mut bytes);
+        state.apply(Op::Damage {
+            file,
+            bytes: bytes.into(),
+        });
     }
 
     fn file(&self, name: &str, writable: bool) -> Result<Arc<dyn DiskFile>, DiskError> {

@@ -1,0 +1,24 @@
+//! Group commit: makes appended records durable, in the order of their positions; reads them back.
+//! Owns: the segment files, the thread that writes them, the `durable` watermark, who waits for it.
+//! Does not: know what a record means, ship it, decide what is replayed; it never retries a failed write.
+//! Invariants: durable <= written <= filled, each only grows; a block is written once, one at a time; an append that was
+//! taken has its place on preallocated space, so a full disk refuses and never loses.
+//! Called by: `partition` (append), `recovery` (open, read), `router` and `http` (read, positions).
+#![forbid(unsafe_code)]
+
+mod append;
+mod cursor;
+mod error;
+mod flush;
+mod index;
+mod log;
+mod prepare;
+mod reader;
+mod scan;
+mod state;
+
+pub use append::Appender;
+pub use error::{Damage, LogError, UnavailableKind};
+pub use log::{Complete, Log, LogConfig, OpenReport, Positions};
+pub use reader::{LogReader, LogRecord, OwnedRecord, RecordPage};
+pub use scan::{SegmentReport, TornTail, VerifyReport, verify};

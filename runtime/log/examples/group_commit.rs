@@ -1,0 +1,155 @@
+//! Measures group commit on a real directory: `cargo run --release -p reprise-log --example group_commit [DIR]`.
+//!
+//! Commit latency (append until told) at several numbers of committers that each wait for their own, bytes per second
+//! with large appends, and the cost of encoding and appending a record on the engine's side.
+
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{Sender, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_env::{RealClock, RealDisk};
+use reprise_log::{Log, LogConfig};
+use reprise_observe::LatencyHistogram;
+use reprise_wire::{CommandRef, PartitionSet, RecordRef};
+
+type Waiter = Sender<Result<Lsn, String>>;
+
+const RUN: Duration = Duration::from_secs(3);
+
+fn open<P: Send + 'static>(
+    directory: &Path,
+    delay_us: u64,
+    told: impl Fn(Result<Lsn, String>, P) + Send + Sync + 'static,
+) -> Result<Log<P>, Box<dyn Error>> {
+    let _ = std::fs::remove_dir_all(directory);
+    let disk = Arc::new(RealDisk::create(directory)?);
+    let mut config = LogConfig::new([7; 16]);
+    config.group_commit_delay = Duration::from_micros(delay_us);
+    let complete = Box::new(move |outcome: Result<Lsn, &reprise_log::LogError>, waiting: P| {
+        told(outcome.map_err(ToString::to_string), waiting)
+    });
+    Ok(Log::open(disk, Arc::new(RealClock::new()), config, complete)?.0)
+}
+
+fn command(number: u64, args: &[u8]) -> CommandRef<'_> {
+    CommandRef {
+        txn_id: TxnId::new(number, 0),
+        partitions: PartitionSet::One(PartitionId(0)),
+        module_id: 1,
+        procedure: 2,
+        digest: number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        idempotency_key: None,
+        args,
+    }
+}
+
+fn commit_in_turn(log: &Log<Waiter>, histogram: &LatencyHistogram) {
+    let appender = log.appender();
+    let mut record = Vec::new();
+    RecordRef::Command(command(1, &[5; 20])).encode(&mut record);
+    let (sender, receiver) = channel();
+    let until = Instant::now() + RUN;
+    while Instant::now() < until {
+        let began = Instant::now();
+        appender.append(&record, Some(sender.clone())).map_err(|e| e.0).expect("append");
+        receiver.recv().expect("told").expect("durable");
+        histogram.record_shared(began.elapsed().as_nanos() as u64, 1);
+    }
+}
+
+fn latency(directory: &Path, committers: usize, delay_us: u64) -> Result<(), Box<dyn Error>> {
+    let log = open(directory, delay_us, |outcome, waiter: Waiter| {
+        // A committer that is gone needs no answer.
+        let _ = waiter.send(outcome);
+    })?;
+    let histogram = LatencyHistogram::default();
+    thread::scope(|scope| {
+        for _ in 0..committers {
+            scope.spawn(|| commit_in_turn(&log, &histogram));
+        }
+    });
+    let (summary, stats) = (histogram.summary(), log.stats());
+    println!(
+        "{committers:3} committers, delay {delay_us:3} us: p50 {:5.0} us, p99 {:5.0} us, {:7.0} commits/s, {:5.0} writes/s, write p50 {:.0} us",
+        summary.p50_ns as f64 / 1e3,
+        summary.p99_ns as f64 / 1e3,
+        summary.count as f64 / RUN.as_secs_f64(),
+        stats.flushes.get() as f64 / RUN.as_secs_f64(),
+        stats.write.summary().p50_ns as f64 / 1e3,
+    );
+    log.close()?;
+    Ok(())
+}
+
+fn throughput(directory: &Path, record_bytes: usize) -> Result<(), Box<dyn Error>> {
+    let log = open(directory, 0, |_, _: ()| {})?;
+    let appender = log.appender();
+    let mut record = Vec::new();
+    RecordRef::Command(command(1, &vec![5; record_bytes])).encode(&mut record);
+    let began = Instant::now();
+    let (mut bytes, mut end) = (0, Lsn(0));
+    while began.elapsed() < RUN {
+        let start = appender.append(&record, None).map_err(|e| e.0)?;
+        end = Lsn(start.0 + record.len() as u64);
+        bytes += record.len();
+    }
+    assert!(log.wait_durable(end, Duration::from_secs(10)));
+    let megabytes = bytes as f64 / 1e6 / began.elapsed().as_secs_f64();
+    println!("appends of {record_bytes} bytes, one thread: {megabytes:.0} MB/s durable");
+    log.close()?;
+    Ok(())
+}
+
+/// Nanoseconds per record on the engine thread while the flusher writes beside it.
+fn append_cost(directory: &Path, args: usize, batch: u64) -> Result<(), Box<dyn Error>> {
+    const RECORDS: u64 = 2_000_000;
+    let log = open(directory, 1000, |_, _: ()| {})?;
+    let appender = log.appender();
+    let (args, mut records) = (vec![5; args], Vec::new());
+    let mut encode_only = Duration::ZERO;
+    let mut both = Duration::ZERO;
+    for turn in 0..RECORDS / batch {
+        let began = Instant::now();
+        records.clear();
+        for number in 0..batch {
+            command(turn * batch + number, &args).encode(&mut records);
+        }
+        encode_only += began.elapsed();
+        appender.append(&records, None).map_err(|e| e.0)?;
+        both += began.elapsed();
+    }
+    println!(
+        "records with {} bytes of arguments ({} in the log), {batch:3} per append: encode {:4.1} ns, encode + append {:4.1} ns per record",
+        args.len(),
+        records.len() as u64 / batch,
+        encode_only.as_nanos() as f64 / RECORDS as f64,
+        both.as_nanos() as f64 / RECORDS as f64,
+    );
+    log.close()?;
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
+    let directory = root.join(format!("reprise-group-commit-{}", std::process::id()));
+    for committers in [1, 8, 64] {
+        latency(&directory, committers, 0)?;
+    }
+    latency(&directory, 64, 100)?;
+    for record_bytes in [1_000, 100_000, 1_000_000] {
+        throughput(&directory, record_bytes)?;
+    }
+    for (args, batch) in [(20, 1), (20, 32), (20, 256), (150, 32)] {
+        append_cost(&directory, args, batch)?;
+    }
+    std::fs::remove_dir_all(&directory)?;
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! The engine threads' side: records in, position out.
+
+use std::sync::{Arc, MutexGuard, atomic::Ordering};
+
+use reprise_base::Lsn;
+use reprise_wire::count_records;
+
+use crate::{
+    error::{LogError, UnavailableKind},
+    state::{Admission, Shared, State, is_large},
+};
+
+/// An engine thread's hand on the log. `P` is whatever waits for durability; it is given back by the `complete` function
+/// that the log was opened with.
+pub struct Appender<P>(pub(crate) Arc<Shared<P>>);
+
+impl<P> Clone for Appender<P> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<P: Send + 'static> Appender<P> {
+    /// Appends encoded records, one or several, which will be in one block: after a crash all of them are there or none.
+    /// Returns where the first one begins; the others follow without gaps.
+    ///
+    /// `pending` is completed with the end of these records once they are durable, or with the error that stopped the log.
+    /// Waits, within bounds, while both buffers are full. An error gives `pending` back: nothing was appended.
+    /// Panics when the bytes are not records: they would be written.
+    #[expect(clippy::result_large_err, reason = "the refused caller gets its batch back")]
+    pub fn append(
+        &self,
+        records: &[u8],
+        pending: Option<P>,
+    ) -> Result<Lsn, (LogError, Option<P>)> {
+        let count = count_records(records).expect("appended bytes are whole records");
+        assert!(count > 0, "append of no record");
+        let shared = &*self.0;
+        let mut state = match self.admit(records.len()) {
+            Ok(state) => state,
+            Err(error) => return Err((error, pending)),
+        };
+        let start = state.fill_start + state.fill.len() as u64;
+        state.fill.extend_from_slice(records);
+        state.fill_records += count;
+        if let Some(waiting) = pending {
+            state.fill_pending.push((start + records.len() as u64, waiting));
+        }
+        if state.flusher_sleeps {
+            state.flusher_sleeps = false;
+            shared.work.notify_one();
+        }
+        Ok(Lsn(start))
+    }
+
+    /// Waits until so many bytes may be appended, and returns with the lock held.
+    fn admit(&self, bytes: usize) -> Result<MutexGuard<'_, State<P>>, LogError> {
+        let mut state = self.0.lock();
+        match state.admit(bytes) {
+            Admission::Now => return Ok(state),
+            Admission::Refuse(error) => {
+                self.0.may_refuse.store(true, Ordering::Release);
+                return Err(error);
+            }
+            Admission::Wait => {}
+        }
+        let large = u32::from(is_large(bytes));
+        state.appenders_wait += 1;
+        state.large_wait += large;
+        let (mut state, admission) = self.wait_for_room(state, bytes);
+        state.appenders_wait -= 1;
+        state.large_wait -= large;
+        if large > 0 {
+            self.0.space.notify_all();
+        }
+        match admission {
+            Ok(()) => Ok(state),
+            Err(error) => {
+                self.0.may_refuse.store(true, Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+
+    fn wait_for_room<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<P>>,
+        bytes: usize,
+    ) -> (MutexGuard<'a, State<P>>, Result<(), LogError>) {
+        let shared = &*self.0;
+        let wait_max = shared.config.append_wait_max;
+        let began_ns = shared.clock.monotonic_ns();
+        loop {
+            shared.work.notify_one();
+            shared.prepare.notify_one();
+            let waited = shared.space.wait_timeout(state, wait_max);
+            let timeout;
+            (state, timeout) = waited.expect("the log's state is whole");
+            match state.admit(bytes) {
+                Admission::Now => return (state, Ok(())),
+                Admission::Refuse(error) => return (state, Err(error)),
+                Admission::Wait => {}
+            }
+            let waited_ns = shared.clock.monotonic_ns() - began_ns;
+            if timeout.timed_out() || waited_ns as u128 > wait_max.as_nanos() {
+                let reason = format!("the disk took nothing for {wait_max:?}");
+                return (state, Err(LogError::unavailable(UnavailableKind::Stalled, reason)));
+            }
+        }
+    }
+
+    /// Completes `pending` when everything before `end` is durable: at once, on this thread, where it already is. For
+    /// answers that tell of records which others appended.
+    pub fn pend(&self, end: Lsn, pending: P) {
+        let shared = &*self.0;
+        if shared.durable.get() >= end.0 {
+            return (shared.complete)(Ok(end), pending);
+        }
+        let mut state = shared.lock();
+        let error = match &state.stopped {
+            _ if shared.durable.get() >= end.0 => None,
+            Some(error) => Some(error.clone()),
+            None if end.0 <= state.fill_start => return state.flight_pending.push((end.0, pending)),
+            None => {
+                assert!(end.0 <= state.filled(), "wait for LSN {end}, which nobody appended");
+                return state.fill_pending.push((end.0, pending));
+            }
+        };
+        drop(state);
+        match &error {
+            None => (shared.complete)(Ok(end), pending),
+            Some(error) => (shared.complete)(Err(error), pending),
+        }
+    }
+
+    /// Why appends are refused now, if they are. Costs one load while all is well.
+    #[inline]
+    pub fn refusal(&self) -> Option<Arc<str>> {
+        self.0.refusal()
+    }
+
+    /// Everything before it is durable.
+    #[inline]
+    pub fn durable(&self) -> Lsn {
+        Lsn(self.0.durable.get())
+    }
+}

@@ -1,0 +1,214 @@
+//! Reads one segment file forward, a window at a time, and judges its blocks.
+
+use std::sync::Arc;
+
+use reprise_base::{Lsn, limits::LOG_ALIGN_BYTES};
+use reprise_env::{DiskError, DiskFile};
+use reprise_wire::{BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, WireError};
+
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// What the next block must continue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Continuity {
+    pub chain: u32,
+    pub generation: u32,
+}
+
+impl Continuity {
+    pub const BEGINNING: Self = Self {
+        chain: 0,
+        generation: 0,
+    };
+}
+
+/// From the database id: blocks of another database are not believed.
+pub(crate) fn database_tag(id: &[u8; 16]) -> u32 {
+    id.chunks_exact(4)
+        .map(|part| u32::from_le_bytes(part.try_into().expect("4 bytes")))
+        .fold(0, |tag, part| tag.rotate_left(7) ^ part)
+}
+
+/// Why there is no block at a place.
+#[derive(Debug)]
+pub(crate) enum NoBlock {
+    /// The bytes are not a block of this log for this place: never written, or a write that was cut off.
+    Invalid(WireError),
+    /// A whole block for this place that does not follow the one before it.
+    Stranger(WireError),
+    Disk(DiskError),
+}
+
+impl From<DiskError> for NoBlock {
+    fn from(error: DiskError) -> Self {
+        Self::Disk(error)
+    }
+}
+
+pub(crate) struct SegmentCursor {
+    file: Arc<dyn DiskFile>,
+    pub start: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+impl SegmentCursor {
+    pub fn new(file: Arc<dyn DiskFile>, start: u64) -> Self {
+        Self {
+            file,
+            start,
+            window: Vec::new(),
+            window_at: 0,
+        }
+    }
+
+    pub fn file_bytes(&self) -> Result<u64, DiskError> {
+        self.file.len()
+    }
+
+    /// Where a position of the log lies in this file.
+    pub fn offset_of(&self, lsn: u64) -> u64 {
+        lsn - self.start + SEGMENT_HEADER_BYTES as u64
+    }
+
+    /// `count` bytes at `offset`; fewer where the file or `limit` ends. Nothing behind `limit` is read: a later call may
+    /// find it changed.
+    pub fn bytes(&mut self, offset: u64, count: usize, limit: u64) -> Result<&[u8], DiskError> {
+        let end = (offset + count as u64).min(limit);
+        let window_end = self.window_at + self.window.len() as u64;
+        if offset < self.window_at || end > window_end {
+            let wanted = (end.max(offset + WINDOW_BYTES).min(limit)).saturating_sub(offset);
+            self.window.resize(wanted as usize, 0);
+            let read = self.file.read_at(offset, &mut self.window)?;
+            self.window.truncate(read);
+            self.window_at = offset;
+        }
+        let from = (offset - self.window_at) as usize;
+        let until = ((end.max(offset) - self.window_at) as usize).min(self.window.len());
+        Ok(self.window.get(from..until).unwrap_or_default())
+    }
+
+    /// The header at `lsn`, if it is one of this log for this place.
+    fn header(
+        &mut self,
+        lsn: u64,
+        limit: u64,
+        database_tag: u32,
+    ) -> Result<(BlockHeader, u32), NoBlock> {
+        let offset = self.offset_of(lsn);
+        let bytes = self.bytes(offset, BLOCK_HEADER_BYTES, limit)?;
+        judge_header(bytes, lsn, database_tag).map_err(NoBlock::Invalid)
+    }
+
+    /// Reads and checks the whole block at `lsn`, also that it follows the one `before` where that is known. Returns its
+    /// header and what the next one must continue; its records are then found by `payload`.
+    pub fn block(
+        &mut self,
+        lsn: u64,
+        limit: u64,
+        database_tag: u32,
+        before: Option<&Continuity>,
+    ) -> Result<(BlockHeader, Continuity), NoBlock> {
+        let (header, crc) = self.header(lsn, limit, database_tag)?;
+        let offset = self.offset_of(lsn);
+        let block = self.bytes(offset, header.block_bytes(), limit)?;
+        header.payload(block).map_err(NoBlock::Invalid)?;
+        let stranger = |what, expected: u32, found: u32| {
+            Err(NoBlock::Stranger(WireError {
+                what,
+                expected: expected.to_string(),
+                found: found.to_string(),
+            }))
+        };
+        let after = Continuity {
+            chain: crc,
+            generation: header.generation,
+        };
+        match before {
+            Some(before) if header.chain != before.chain => {
+                stranger("chain to the block before", before.chain, header.chain)
+            }
+            Some(before) if header.generation < before.generation => {
+                stranger("generation of the block", before.generation, header.generation)
+            }
+            _ => Ok((header, after)),
+        }
+    }
+
+    /// The records' bytes of a block that `block` has checked.
+    pub fn payload(&mut self, header: &BlockHeader) -> Result<&[u8], DiskError> {
+        let offset = self.offset_of(header.lsn.0) + BLOCK_HEADER_BYTES as u64;
+        let count = header.payload_bytes as usize;
+        self.bytes(offset, count, offset + count as u64)
+    }
+
+    /// Looks for a block of this log behind the place `lsn`, which holds none, and for the last byte that is not zero.
+    /// Where the place holds a good header with a damaged payload, the search begins behind that block: its payload may
+    /// hold anything, also what looks like blocks.
+    pub fn look_behind(&mut self, lsn: u64, database_tag: u32) -> Result<Behind, DiskError> {
+        let file_end = self.file_bytes()?;
+        let own_end = match self.header(lsn, file_end, database_tag) {
+            Ok((header, _)) => header.end().0,
+            Err(NoBlock::Disk(error)) => return Err(error),
+            Err(_) => lsn,
+        };
+        let mut behind = Behind::default();
+        let mut at = lsn;
+        while self.offset_of(at) < file_end {
+            let offset = self.offset_of(at);
+            let sector = self.bytes(offset, LOG_ALIGN_BYTES, file_end)?;
+            if sector.iter().any(|byte| *byte != 0) {
+                behind.nonzero_bytes = at + sector.len() as u64 - lsn;
+                if at >= own_end.max(lsn + 1) && judge_header(sector, at, database_tag).is_ok() {
+                    behind.block = Some(Lsn(at));
+                    return Ok(behind);
+                }
+            }
+            at += LOG_ALIGN_BYTES as u64;
+        }
+        Ok(behind)
+    }
+
+    /// Zeros over the remains of a write that was cut off, so that nobody has to judge them again.
+    pub fn erase(&mut self, lsn: u64, bytes: u64) -> Result<(), DiskError> {
+        let zeros = vec![0; WINDOW_BYTES as usize];
+        let (mut offset, end) = (self.offset_of(lsn), self.offset_of(lsn) + bytes);
+        self.window.clear();
+        while offset < end {
+            let count = (end - offset).min(WINDOW_BYTES);
+            self.file.write_at(offset, &zeros[..count as usize])?;
+            offset += count;
+        }
+        self.file.sync()
+    }
+}
+
+/// What lies behind a place without a block.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    /// A block of this log, which shows that the place once held one, too.
+    pub block: Option<Lsn>,
+    /// Bytes from the place to the last one that is not zero.
+    pub nonzero_bytes: u64,
+}
+
+fn judge_header(
+    bytes: &[u8],
+    lsn: u64,
+    database_tag: u32,
+) -> Result<(BlockHeader, u32), WireError> {
+    let (header, crc) = BlockHeader::decode(bytes)?;
+    let judge = |what, expected: u64, found: u64| {
+        if expected == found {
+            return Ok(());
+        }
+        Err(WireError {
+            what,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        })
+    };
+    judge("position of the block", lsn, header.lsn.0)?;
+    judge("database of the block", database_tag.into(), header.database_tag.into())?;
+    Ok((header, crc))
+}

@@ -1,0 +1,79 @@
+//! What can be wrong with a log.
+
+use std::{fmt, sync::Arc};
+
+use reprise_base::Lsn;
+use reprise_env::DiskError;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnavailableKind {
+    /// No space for another segment; passes when there is space again.
+    Full,
+    /// A write or sync failed, or the flusher died: final until the log is opened again.
+    Failed,
+    /// The disk did not take a block in time.
+    Stalled,
+    Closed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    #[error("the log takes no writes: {reason}")]
+    Unavailable {
+        kind: UnavailableKind,
+        reason: Arc<str>,
+    },
+    #[error("{0}")]
+    Corrupt(Arc<Damage>),
+    #[error("{bytes} bytes of records do not fit in one block of the log (at most {max})")]
+    TooLong { bytes: usize, max: usize },
+    #[error("the log belongs to database {found}, not to {expected}")]
+    WrongDatabase { expected: String, found: String },
+    #[error("{file} has format version {found}, this program reads version {expected}")]
+    FormatVersion {
+        file: String,
+        expected: u32,
+        found: u32,
+    },
+    #[error("no log at LSN {lsn}: it holds {start} to {end}")]
+    OutOfRange { lsn: Lsn, start: Lsn, end: Lsn },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl LogError {
+    pub(crate) fn unavailable(kind: UnavailableKind, reason: impl Into<Arc<str>>) -> Self {
+        Self::Unavailable {
+            kind,
+            reason: reason.into(),
+        }
+    }
+}
+
+/// Bytes of the log that are not what was written and can't be the remains of a write that a crash cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    pub file: String,
+    /// In the file.
+    pub offset: u64,
+    /// Position in the log of the damaged block; everything before it is whole.
+    pub lsn: Lsn,
+    pub what: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the log is damaged in {} at byte {} (LSN {}): {}. Everything before that LSN is whole. Nothing was changed. \
+             Restore this file from a copy or a standby, or read what is whole with `reprise log dump`",
+            self.file, self.offset, self.lsn, self.what
+        )
+    }
+}
+
+impl std::error::Error for Damage {}
+
+pub(crate) fn hex(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}

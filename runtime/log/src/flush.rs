@@ -1,0 +1,228 @@
+//! The flusher thread: one block after the other, each one write.
+
+use std::sync::{Arc, MutexGuard, atomic::Ordering};
+
+use reprise_base::Lsn;
+use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile};
+use reprise_wire::{BlockHeader, BlockKind, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block};
+
+use crate::{
+    cursor::Continuity,
+    error::{LogError, UnavailableKind},
+    index::{SPARE_NAME, segment_name},
+    state::{Block, Shared, Spare, State},
+};
+
+pub(crate) struct Flusher<P> {
+    pub shared: Arc<Shared<P>>,
+    /// The newest segment.
+    pub segment: Arc<dyn DiskFile>,
+    pub segment_start: u64,
+    pub database_tag: u32,
+    pub next: Continuity,
+    /// Whoever is told after the next write; kept for its allocation.
+    pub told: Vec<(u64, P)>,
+}
+
+/// Stops the log when its thread dies.
+struct StopOnPanic<P>(Arc<Shared<P>>);
+
+impl<P> Drop for StopOnPanic<P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let reason = "its flusher panicked";
+            self.0.stop(LogError::unavailable(UnavailableKind::Failed, reason));
+        }
+    }
+}
+
+impl<P: Send + 'static> Flusher<P> {
+    pub fn run(mut self) {
+        let _guard = StopOnPanic(Arc::clone(&self.shared));
+        while let Some(block) = self.next_block() {
+            if let Err(error) = self.write(block) {
+                let reason = format!("{error}; it is not tried again, restart the node");
+                self.shared.stop(LogError::unavailable(UnavailableKind::Failed, reason));
+                return;
+            }
+        }
+    }
+
+    /// Waits for the next block to write; none when the log is stopped or closed.
+    fn next_block(&self) -> Option<Block> {
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        loop {
+            if state.stopped.is_some() {
+                return None;
+            }
+            if state.fill_records > 0 {
+                state = self.gather(state);
+                return Some(self.take(state, BlockKind::Data));
+            }
+            if state.is_closing {
+                let closes = state.last_kind != BlockKind::Close && state.can_seal();
+                return closes.then(|| self.take(state, BlockKind::Close));
+            }
+            let is_seal_due;
+            (state, is_seal_due) = self.sleep(state);
+            if is_seal_due {
+                return Some(self.take(state, BlockKind::Seal));
+            }
+        }
+    }
+
+    /// Lets the group grow for the configured time, unless somebody waits for it.
+    fn gather<'a>(&self, state: MutexGuard<'a, State<P>>) -> MutexGuard<'a, State<P>> {
+        let delay = self.shared.config.group_commit_delay;
+        if delay.is_zero() {
+            return state;
+        }
+        let grows = |state: &mut State<P>| {
+            !state.is_hurried
+                && !state.is_closing
+                && !state.is_filled_enough()
+                && state.stopped.is_none()
+        };
+        let waited = self.shared.work.wait_timeout_while(state, delay, grows);
+        waited.expect("the log's state is whole").0
+    }
+
+    /// Sleeps until there may be work; true when the log has been quiet behind records that no seal follows.
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, State<P>>) -> (MutexGuard<'a, State<P>>, bool) {
+        state.flusher_sleeps = true;
+        let quiet = self.shared.config.seal_after;
+        let wants_seal = state.last_kind == BlockKind::Data && !quiet.is_zero() && state.can_seal();
+        let (mut state, is_seal_due) = if wants_seal {
+            let idle = |state: &mut State<P>| {
+                state.flusher_sleeps && !state.is_closing && state.stopped.is_none()
+            };
+            let waited = self.shared.work.wait_timeout_while(state, quiet, idle);
+            let (mut state, timeout) = waited.expect("the log's state is whole");
+            let is_due = timeout.timed_out() && idle(&mut state) && state.can_seal();
+            (state, is_due)
+        } else {
+            let waited = self.shared.work.wait(state);
+            (waited.expect("the log's state is whole"), false)
+        };
+        state.flusher_sleeps = false;
+        (state, is_seal_due)
+    }
+
+    fn take(&self, mut state: MutexGuard<'_, State<P>>, kind: BlockKind) -> Block {
+        let block = state.take_block(kind);
+        if block.begins.is_some() {
+            // The next segment may be twice as large: small databases stay small, large ones seldom change files.
+            let room_max = self.shared.config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
+            let next_room = (2 * state.segment_room).min(room_max);
+            state.spare_wanted = state.spare_wanted.max(next_room);
+        }
+        if state.spare_wanted > 0 {
+            self.shared.prepare.notify_one();
+        }
+        if state.appenders_wait > 0 {
+            self.shared.space.notify_all();
+        }
+        block
+    }
+
+    fn write(&mut self, mut block: Block) -> Result<(), DiskError> {
+        let header = BlockHeader {
+            kind: block.kind,
+            lsn: Lsn(block.start),
+            payload_bytes: block.payload_bytes as u32,
+            records_count: block.records_count,
+            chain: self.next.chain,
+            database_tag: self.database_tag,
+            generation: self.next.generation,
+            payload_crc: 0,
+        };
+        let crc = seal_block(&header, &mut block.buffer);
+        let began_ns = self.shared.clock.monotonic_ns();
+        if let Some(spare) = block.begins.take() {
+            self.begin_segment(spare, block.start)?;
+        }
+        let offset = block.start - self.segment_start + SEGMENT_HEADER_BYTES as u64;
+        self.segment.write_durable_at(offset, &block.buffer)?;
+        self.next.chain = crc;
+        self.shared.index.mark(block.start);
+        let stats = &self.shared.stats;
+        stats.write.record(self.shared.clock.monotonic_ns() - began_ns, 1);
+        stats.flushes.add(1);
+        stats.bytes.add(block.buffer.len() as u64);
+        stats.records.add(block.records_count as u64);
+        self.acknowledge(block);
+        Ok(())
+    }
+
+    /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has
+    /// a whole header, and no block is written to a file that a crash could make nameless.
+    fn begin_segment(&mut self, spare: Spare, start: u64) -> Result<(), DiskError> {
+        let config = &self.shared.config;
+        let header = SegmentHeader {
+            database_id: self.shared.database_id,
+            start: Lsn(start),
+            settings_hash: config.settings_hash,
+            epoch: config.epoch,
+            chain: self.next.chain,
+        };
+        write_header(&*spare.file, &header)?;
+        self.shared.disk.rename(SPARE_NAME, &segment_name(Lsn(start)))?;
+        self.shared.disk.sync_dir()?;
+        self.segment = spare.file;
+        self.segment_start = start;
+        self.shared.index.add_segment(start);
+        // The name is free again for the preparer.
+        let mut state = self.shared.lock();
+        state.is_spare_named = false;
+        drop(state);
+        self.shared.prepare.notify_one();
+        Ok(())
+    }
+
+    /// Publishes that a block is durable and tells who waited for it, in the order of positions.
+    fn acknowledge(&mut self, block: Block) {
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        shared.durable.advance(block.start + block.buffer.len() as u64);
+        state.last_kind = block.kind;
+        state.return_buffer(block.buffer);
+        std::mem::swap(&mut self.told, &mut state.flight_pending);
+        if state.durable_waiters > 0 {
+            shared.durable_grew.notify_all();
+        }
+        drop(state);
+        for (end, waiting) in self.told.drain(..) {
+            (shared.complete)(Ok(Lsn(end)), waiting);
+        }
+    }
+}
+
+/// The log's beginning: a segment for the very first block.
+pub(crate) fn create_first_segment(
+    disk: &dyn Disk,
+    header: &SegmentHeader,
+    file_bytes: u64,
+) -> Result<Arc<dyn DiskFile>, DiskError> {
+    let file = disk.create(SPARE_NAME)?;
+    file.preallocate(file_bytes)?;
+    write_header(&*file, header)?;
+    disk.rename(SPARE_NAME, &segment_name(header.start))?;
+    disk.sync_dir()?;
+    Ok(file)
+}
+
+fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> Result<(), DiskError> {
+    let mut aligned = AlignedBuf::with_capacity(SEGMENT_HEADER_BYTES);
+    aligned.extend_from_slice(&header.encode());
+    file.write_durable_at(0, &aligned)
+}
+
+impl<P> Shared<P> {
+    /// After this `refusal` answers by a look at one flag again.
+    pub fn clear_refusal(&self, state: &State<P>) {
+        if state.stopped.is_none() && !state.is_closing {
+            self.may_refuse.store(false, Ordering::Release);
+        }
+    }
+}

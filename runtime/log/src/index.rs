@@ -1,0 +1,124 @@
+//! Where the log's blocks lie: every segment, and now and then a block in it.
+
+use std::sync::{Mutex, MutexGuard};
+
+use reprise_base::Lsn;
+
+/// One block is noted for every so many bytes of log: 16 KiB of memory per GiB.
+const MARK_EVERY_BYTES: u64 = 512 << 10;
+
+const PREFIX: &str = "log-";
+const SUFFIX: &str = ".seg";
+/// A prepared segment that has no place in the log yet.
+pub(crate) const SPARE_NAME: &str = "spare.seg";
+/// A segment that fell out of the log, to be made the next spare.
+pub(crate) const RECYCLE_NAME: &str = "recycle.seg";
+
+pub(crate) fn segment_name(start: Lsn) -> String {
+    format!("{PREFIX}{:016x}{SUFFIX}", start.0)
+}
+
+/// The start that a file name tells, if it is a segment's.
+pub(crate) fn parse_segment_name(name: &str) -> Option<Lsn> {
+    let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+    let start = Lsn(u64::from_str_radix(digits, 16).ok()?);
+    (segment_name(start) == name).then_some(start)
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Starts of all segments, growing.
+    segments: Vec<u64>,
+    /// Starts of some blocks, growing; the first block of each segment is among them.
+    marks: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct LogIndex(Mutex<Inner>);
+
+impl LogIndex {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().expect("nothing panics while the index is held")
+    }
+
+    pub fn add_segment(&self, start: u64) {
+        let mut inner = self.inner();
+        assert!(inner.segments.last() < Some(&start), "segments grow");
+        inner.segments.push(start);
+    }
+
+    /// Notes a block if the last note is far enough behind.
+    pub fn mark(&self, block: u64) {
+        let mut inner = self.inner();
+        let newest_segment = inner.segments.last().copied();
+        let is_due = match inner.marks.last() {
+            Some(last) => block >= last + MARK_EVERY_BYTES || newest_segment == Some(block),
+            None => true,
+        };
+        if is_due && inner.marks.last() < Some(&block) {
+            inner.marks.push(block);
+        }
+    }
+
+    /// The segment that holds `lsn`, and where the next one begins.
+    pub fn segment_of(&self, lsn: u64) -> Option<(u64, Option<u64>)> {
+        let inner = self.inner();
+        let after = inner.segments.partition_point(|start| *start <= lsn);
+        let start = *inner.segments.get(after.checked_sub(1)?)?;
+        Some((start, inner.segments.get(after).copied()))
+    }
+
+    /// The last noted block at or before `lsn`.
+    pub fn block_before(&self, lsn: u64) -> Option<u64> {
+        let inner = self.inner();
+        let after = inner.marks.partition_point(|mark| *mark <= lsn);
+        inner.marks.get(after.checked_sub(1)?).copied()
+    }
+
+    pub fn start(&self) -> u64 {
+        self.inner().segments.first().copied().unwrap_or(0)
+    }
+
+    /// The oldest segment, when all of it lies before `lsn` and another one follows.
+    pub fn take_oldest_before(&self, lsn: u64) -> Option<u64> {
+        let mut inner = self.inner();
+        let next = *inner.segments.get(1)?;
+        if next > lsn {
+            return None;
+        }
+        let oldest = inner.segments.remove(0);
+        inner.marks.retain(|mark| *mark >= next);
+        Some(oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_one_form() {
+        let name = segment_name(Lsn(0xabc));
+        assert_eq!(name, "log-0000000000000abc.seg");
+        assert_eq!(parse_segment_name(&name), Some(Lsn(0xabc)));
+        for other in ["log-abc.seg", "log-0000000000000ABC.seg", SPARE_NAME, "log-.seg", "x"] {
+            assert_eq!(parse_segment_name(other), None);
+        }
+    }
+
+    #[test]
+    fn marks_lead_to_the_block_before() {
+        let index = LogIndex::default();
+        index.add_segment(0);
+        (0..10).for_each(|block| index.mark(block * 400_000));
+        index.add_segment(4_000_000);
+        index.mark(4_000_000);
+        assert_eq!(index.block_before(399_999), Some(0));
+        assert_eq!(index.block_before(4_000_001), Some(4_000_000));
+        assert_eq!(index.segment_of(3_999_999), Some((0, Some(4_000_000))));
+        assert_eq!(index.take_oldest_before(3_999_999), None);
+        assert_eq!(index.take_oldest_before(4_000_000), Some(0));
+        assert_eq!(index.block_before(399_999), None);
+        assert_eq!(index.start(), 4_000_000);
+    }
+}

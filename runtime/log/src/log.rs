@@ -1,0 +1,358 @@
+//! Opening, closing, and what is asked of the log as a whole.
+
+use std::{
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use reprise_base::{Lsn, limits::SEGMENT_BYTES};
+use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock};
+use reprise_observe::FlushStats;
+use reprise_wire::{BlockKind, SEGMENT_HEADER_BYTES, SegmentHeader};
+
+use crate::{
+    append::Appender,
+    cursor::{SegmentCursor, database_tag},
+    error::{LogError, UnavailableKind, hex},
+    flush::{Flusher, create_first_segment},
+    index::{RECYCLE_NAME, SPARE_NAME, segment_name},
+    prepare::Preparer,
+    scan::{Scan, VerifyReport, scan},
+    state::{Shared, State},
+};
+
+/// Size of a new database's first segment; each further one is twice as large, up to the configured size.
+const FIRST_SEGMENT_BYTES: u64 = 4 << 20;
+const SEGMENT_BYTES_MIN: u64 = 4096;
+
+/// Told for each waiting `P`: the end of its records, now durable, or the error that stopped the log. Runs on the flusher
+/// thread, in the order of positions, or on the thread that called `pend`; it must only hand over.
+pub type Complete<P> = Box<dyn Fn(Result<Lsn, &LogError>, P) + Send + Sync>;
+
+#[derive(Clone, Debug)]
+pub struct LogConfig {
+    pub segment_bytes: u64,
+    /// Time for which a group may grow before it is written. Zero: a group is what came in during the write before it.
+    pub group_commit_delay: Duration,
+    /// Quiet time after which a block of records is sealed; zero: only at close.
+    pub seal_after: Duration,
+    /// Longest wait of an append for room.
+    pub append_wait_max: Duration,
+    /// Hash of the settings that can change what a replay computes.
+    pub settings_hash: u64,
+    pub epoch: u32,
+    /// For a log that is created now.
+    pub new_database_id: [u8; 16],
+    /// Another database's log, or an empty directory, is refused.
+    pub expected_database_id: Option<[u8; 16]>,
+}
+
+impl LogConfig {
+    pub fn new(new_database_id: [u8; 16]) -> Self {
+        Self {
+            segment_bytes: SEGMENT_BYTES,
+            group_commit_delay: Duration::ZERO,
+            seal_after: Duration::from_millis(5),
+            append_wait_max: Duration::from_secs(10),
+            settings_hash: 0,
+            epoch: 0,
+            new_database_id,
+            expected_database_id: None,
+        }
+    }
+}
+
+/// What opening found and did.
+#[derive(Clone, Debug)]
+pub struct OpenReport {
+    pub is_new: bool,
+    pub database_id: [u8; 16],
+    /// The log as found; `torn` was cut.
+    pub found: VerifyReport,
+    /// Settings hash of the newest segment, when it is not the configured one. What is appended goes to a new segment.
+    pub other_settings_hash: Option<u64>,
+    /// Counts the openings that wrote something.
+    pub generation: u32,
+}
+
+/// Positions of the log: durable <= written <= filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Positions {
+    /// Behind the last appended record.
+    pub filled: Lsn,
+    /// Behind the last block that was handed to the disk.
+    pub written: Lsn,
+    pub durable: Lsn,
+}
+
+/// The node's log: one for all engine threads.
+pub struct Log<P: Send + 'static> {
+    pub(crate) shared: Arc<Shared<P>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    _lock: DiskLock,
+}
+
+impl<P: Send + 'static> Log<P> {
+    /// Opens the log on `disk`, or begins one on an empty directory. Every block is checked; the remains of a write that a
+    /// crash cut off are erased; anything else that is wrong is `Corrupt`, and nothing is changed.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        config: LogConfig,
+        complete: Complete<P>,
+    ) -> Result<(Self, OpenReport), LogError> {
+        assert!(config.segment_bytes >= SEGMENT_BYTES_MIN, "segment too small");
+        let lock = disk.lock()?;
+        let scanned = scan(&*disk)?;
+        check_identity(&scanned.report, &config)?;
+        if let Some(damage) = scanned.report.damage {
+            return Err(LogError::Corrupt(Arc::new(damage)));
+        }
+        for leftover in [SPARE_NAME, RECYCLE_NAME] {
+            match disk.remove(leftover) {
+                Err(error) if error.kind != DiskErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let opened = match scanned.report.segments.is_empty() {
+            true => Opened::create(&*disk, scanned, &config)?,
+            false => Opened::resume(&*disk, scanned, &config)?,
+        };
+        opened.start(disk, clock, config, complete, lock)
+    }
+
+    pub fn appender(&self) -> Appender<P> {
+        Appender(Arc::clone(&self.shared))
+    }
+
+    pub fn database_id(&self) -> [u8; 16] {
+        self.shared.database_id
+    }
+
+    /// Behind the last appended record.
+    pub fn filled(&self) -> Lsn {
+        Lsn(self.shared.lock().filled())
+    }
+
+    /// Everything before it is durable.
+    pub fn durable(&self) -> Lsn {
+        Lsn(self.shared.durable.get())
+    }
+
+    pub fn positions(&self) -> Positions {
+        let state = self.shared.lock();
+        Positions {
+            filled: Lsn(state.filled()),
+            written: Lsn(state.fill_start),
+            durable: self.durable(),
+        }
+    }
+
+    /// Where the oldest kept segment begins.
+    pub fn start(&self) -> Lsn {
+        Lsn(self.shared.index.start())
+    }
+
+    /// Waits until everything before `end` is durable; false when the time is over or the log stopped first.
+    pub fn wait_durable(&self, end: Lsn, timeout: Duration) -> bool {
+        self.shared.wait_durable(end, timeout)
+    }
+
+    /// Why appends are refused now, if they are.
+    pub fn refusal(&self) -> Option<Arc<str>> {
+        self.shared.refusal()
+    }
+
+    pub fn stats(&self) -> Arc<FlushStats> {
+        Arc::clone(&self.shared.stats)
+    }
+
+    /// Lets go of segments that lie wholly before `lsn`, and returns how many. The first becomes the next spare, others are
+    /// removed. Oldest first, each step durable: a crash leaves a log without gaps.
+    pub fn release_before(&self, lsn: Lsn) -> Result<usize, LogError> {
+        let disk = &*self.shared.disk;
+        let mut count = 0;
+        while let Some(start) = self.shared.index.take_oldest_before(lsn.0) {
+            let name = segment_name(Lsn(start));
+            let is_taken = disk.list()?.iter().any(|name| name == RECYCLE_NAME);
+            match is_taken {
+                true => disk.remove(&name)?,
+                false => disk.rename(&name, RECYCLE_NAME)?,
+            }
+            disk.sync_dir()?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Writes what was appended, marks the log as closed in order, and ends the threads. Later appends are refused.
+    /// The error is the one that stopped the log before.
+    pub fn close(&self) -> Result<(), LogError> {
+        self.shared.lock().is_closing = true;
+        self.shared.may_refuse.store(true, std::sync::atomic::Ordering::Release);
+        self.shared.wake_all();
+        let threads = std::mem::take(&mut *self.threads.lock().expect("nothing panics in here"));
+        for thread in threads {
+            // The last owner may let go on the flusher thread itself, inside `complete`.
+            if thread.thread().id() != thread::current().id() {
+                // A panic in there has stopped the log; that is the error below.
+                let _ = thread.join();
+            }
+        }
+        match &self.shared.lock().stopped {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<P: Send + 'static> Drop for Log<P> {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            // Whoever wants to know calls `close`.
+            let _ = self.close();
+        }
+    }
+}
+
+fn check_identity(found: &VerifyReport, config: &LogConfig) -> Result<(), LogError> {
+    let Some(expected) = config.expected_database_id else {
+        return Ok(());
+    };
+    match found.database_id {
+        Some(id) if id == expected => Ok(()),
+        // A damaged first segment hides the id; the damage is reported then.
+        None if found.damage.is_some() => Ok(()),
+        id => Err(LogError::WrongDatabase {
+            expected: hex(&expected),
+            found: id.map_or("an empty directory".to_owned(), |id| hex(&id)),
+        }),
+    }
+}
+
+/// A log that was checked, on the way to its threads.
+struct Opened {
+    scan: Scan,
+    report: OpenReport,
+    segment: Arc<dyn DiskFile>,
+    segment_start: u64,
+    room: u64,
+    segment_room: u64,
+}
+
+impl Opened {
+    fn create(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
+        let header = SegmentHeader {
+            database_id: config.new_database_id,
+            start: Lsn(0),
+            settings_hash: config.settings_hash,
+            epoch: config.epoch,
+            chain: 0,
+        };
+        let file_bytes = config.segment_bytes.min(FIRST_SEGMENT_BYTES);
+        let segment = create_first_segment(disk, &header, file_bytes)?;
+        scan.index.add_segment(0);
+        scan.database_tag = database_tag(&config.new_database_id);
+        scan.next.generation = 1;
+        let room = file_bytes - SEGMENT_HEADER_BYTES as u64;
+        Ok(Self {
+            report: OpenReport {
+                is_new: true,
+                database_id: config.new_database_id,
+                found: scan.report.clone(),
+                other_settings_hash: None,
+                generation: 1,
+            },
+            scan,
+            segment,
+            segment_start: 0,
+            room,
+            segment_room: room,
+        })
+    }
+
+    fn resume(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
+        let newest = scan.report.segments.last().expect("checked by the caller").clone();
+        let segment = disk.open(&newest.file)?;
+        if let Some(torn) = &scan.report.torn {
+            let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0);
+            cursor.erase(torn.lsn.0, torn.bytes)?;
+        }
+        let database_id = scan.report.database_id.expect("every segment has one");
+        // Blocks of a lower generation behind new ones would be strangers.
+        scan.next.generation = scan.next.generation.saturating_add(1);
+        let is_continued =
+            newest.settings_hash == config.settings_hash && newest.epoch == config.epoch;
+        let segment_room = newest.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);
+        let used = newest.end.0 - newest.start.0;
+        Ok(Self {
+            report: OpenReport {
+                is_new: false,
+                database_id,
+                found: scan.report.clone(),
+                other_settings_hash: (newest.settings_hash != config.settings_hash)
+                    .then_some(newest.settings_hash),
+                generation: scan.next.generation,
+            },
+            segment,
+            segment_start: newest.start.0,
+            room: if is_continued { segment_room.saturating_sub(used) } else { 0 },
+            segment_room,
+            scan,
+        })
+    }
+
+    fn start<P: Send + 'static>(
+        self,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        config: LogConfig,
+        complete: Complete<P>,
+        lock: DiskLock,
+    ) -> Result<(Log<P>, OpenReport), LogError> {
+        let found = &self.scan.report;
+        let last_kind = found.last_block.unwrap_or(BlockKind::Close);
+        let mut state = State::new(found.end.0, self.room, self.segment_room, last_kind);
+        let room_max = config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
+        state.spare_wanted = (2 * self.segment_room).min(room_max).max(1);
+        let shared = Arc::new(Shared::new(
+            state,
+            self.scan.index,
+            disk,
+            clock,
+            config,
+            self.report.database_id,
+            complete,
+        ));
+        let flusher = Flusher {
+            shared: Arc::clone(&shared),
+            segment: self.segment,
+            segment_start: self.segment_start,
+            database_tag: self.scan.database_tag,
+            next: self.scan.next,
+            told: Vec::new(),
+        };
+        let preparer = Preparer(Arc::clone(&shared));
+        let log = Log {
+            shared,
+            threads: Mutex::default(),
+            _lock: lock,
+        };
+        log.spawn("log-flusher", move || flusher.run())?;
+        log.spawn("log-preparer", move || preparer.run())?;
+        Ok((log, self.report))
+    }
+}
+
+impl<P: Send + 'static> Log<P> {
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), LogError> {
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = thread.map_err(|error| {
+            let reason = format!("start thread {name}: {error}");
+            LogError::unavailable(UnavailableKind::Failed, reason)
+        })?;
+        self.threads.lock().expect("nothing panics in here").push(thread);
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! Looks at every block of a log: what is whole, what a crash cut off, what is damaged.
+
+use reprise_base::Lsn;
+use reprise_env::Disk;
+use reprise_wire::{
+    BlockHeader, BlockKind, FORMAT_VERSION, Records, SEGMENT_HEADER_BYTES, SegmentHeader,
+};
+
+use crate::{
+    cursor::{Continuity, NoBlock, SegmentCursor, database_tag},
+    error::{Damage, LogError},
+    index::{LogIndex, parse_segment_name, segment_name},
+};
+
+/// A segment as found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentReport {
+    pub file: String,
+    pub start: Lsn,
+    /// Behind its last whole block.
+    pub end: Lsn,
+    pub settings_hash: u64,
+    pub epoch: u32,
+    pub file_bytes: u64,
+}
+
+/// Remains of the last write, which a crash cut off before it was acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornTail {
+    pub file: String,
+    pub offset: u64,
+    pub lsn: Lsn,
+    pub bytes: u64,
+}
+
+/// Everything found in a log. The log is good when `damage` is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// None for an empty directory.
+    pub database_id: Option<[u8; 16]>,
+    pub segments: Vec<SegmentReport>,
+    pub start: Lsn,
+    /// Behind the last whole block.
+    pub end: Lsn,
+    pub blocks: u64,
+    pub records: u64,
+    /// Kind of the last block: `Close` after a close in order.
+    pub last_block: Option<BlockKind>,
+    pub torn: Option<TornTail>,
+    pub damage: Option<Damage>,
+}
+
+/// Reads the whole log without changing it. Err only where the disk fails or the format is another version's.
+pub fn verify(disk: &dyn Disk) -> Result<VerifyReport, LogError> {
+    Ok(scan(disk)?.report)
+}
+
+pub(crate) struct Scan {
+    pub report: VerifyReport,
+    pub index: LogIndex,
+    pub database_tag: u32,
+    /// What the next block must continue.
+    pub next: Continuity,
+}
+
+/// Why the walk ends early: damage is a finding, the rest an error.
+enum Stop {
+    Damage(Damage),
+    Error(LogError),
+}
+
+impl<E: Into<LogError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
+    let names = disk.list()?;
+    let starts: Vec<_> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
+    let mut scan = Scan {
+        report: VerifyReport::default(),
+        index: LogIndex::default(),
+        database_tag: 0,
+        next: Continuity::BEGINNING,
+    };
+    // Sixteen hexadecimal digits: the order of names is that of starts.
+    for (number, start) in starts.iter().enumerate() {
+        let following = starts.get(number + 1).copied();
+        match scan.segment(disk, *start, following) {
+            Ok(()) => {}
+            Err(Stop::Damage(damage)) => {
+                scan.report.damage = Some(damage);
+                break;
+            }
+            Err(Stop::Error(error)) => return Err(error),
+        }
+    }
+    Ok(scan)
+}
+
+impl Scan {
+    fn segment(&mut self, disk: &dyn Disk, start: Lsn, following: Option<Lsn>) -> Result<(), Stop> {
+        let file = segment_name(start);
+        let mut cursor = SegmentCursor::new(disk.open_read(&file)?, start.0);
+        let file_bytes = cursor.file_bytes()?;
+        let header = self.header(&mut cursor, &file)?;
+        self.report.segments.push(SegmentReport {
+            file,
+            start,
+            end: start,
+            settings_hash: header.settings_hash,
+            epoch: header.epoch,
+            file_bytes,
+        });
+        self.report.end = start;
+        self.index.add_segment(start.0);
+        // The segment that follows was begun when everything before its start was durable.
+        let end = following.map_or(u64::MAX, |next| next.0);
+        while self.report.end.0 < end {
+            match cursor.block(self.report.end.0, file_bytes, self.database_tag, Some(&self.next)) {
+                Ok((block, next)) => self.block(&mut cursor, &block, next)?,
+                Err(NoBlock::Disk(error)) => return Err(error.into()),
+                Err(NoBlock::Stranger(error)) => {
+                    return Err(self.damage(&cursor, format!("a whole block, but the {error}")));
+                }
+                Err(NoBlock::Invalid(error)) if following.is_some() => {
+                    let what = format!("{error}; the segment that follows shows that it was whole");
+                    return Err(self.damage(&cursor, what));
+                }
+                Err(NoBlock::Invalid(error)) => return self.tail(&mut cursor, &error.to_string()),
+            }
+        }
+        if self.report.end.0 == end {
+            return Ok(());
+        }
+        Err(self.damage(&cursor, format!("the last block reaches beyond LSN {end}, where the next file begins")))
+    }
+
+    fn header(&mut self, cursor: &mut SegmentCursor, file: &str) -> Result<SegmentHeader, Stop> {
+        let start = Lsn(cursor.start);
+        let damage = |what: String| {
+            Err(Stop::Damage(Damage {
+                file: file.to_owned(),
+                offset: 0,
+                lsn: start,
+                what,
+            }))
+        };
+        let bytes = cursor.bytes(0, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES as u64)?;
+        let header = match (SegmentHeader::decode(bytes), SegmentHeader::peek_version(bytes)) {
+            (Ok(header), _) => header,
+            (Err(_), Some(found)) if found != FORMAT_VERSION => {
+                return Err(Stop::Error(LogError::FormatVersion {
+                    file: file.to_owned(),
+                    expected: FORMAT_VERSION,
+                    found,
+                }));
+            }
+            (Err(error), _) => return damage(error.to_string()),
+        };
+        if header.start != start {
+            return damage(format!("the header tells of LSN {}", header.start));
+        }
+        match self.report.database_id {
+            None => {
+                self.report.database_id = Some(header.database_id);
+                self.report.start = start;
+                self.next.chain = header.chain;
+                self.database_tag = database_tag(&header.database_id);
+            }
+            Some(id) if id != header.database_id => {
+                return damage("the file belongs to another database".to_owned());
+            }
+            Some(_) if self.report.end != start => {
+                return damage(format!("the file before it ends at LSN {}", self.report.end));
+            }
+            Some(_) if self.next.chain != header.chain => {
+                return damage("the file does not follow the one before it".to_owned());
+            }
+            Some(_) => {}
+        }
+        Ok(header)
+    }
+
+    fn block(
+        &mut self,
+        cursor: &mut SegmentCursor,
+        block: &BlockHeader,
+        next: Continuity,
+    ) -> Result<(), Stop> {
+        let mut count = 0;
+        let mut malformed = None;
+        for record in Records::new(cursor.payload(block)?) {
+            count += 1;
+            malformed = record.err().or(malformed);
+        }
+        if let Some(error) = malformed {
+            return Err(self.damage(cursor, format!("record {count} of the block: {error}")));
+        }
+        if count != block.records_count {
+            let what = format!("{count} records in the block, {} told", block.records_count);
+            return Err(self.damage(cursor, what));
+        }
+        self.index.mark(block.lsn.0);
+        self.next = next;
+        self.report.blocks += 1;
+        self.report.records += count as u64;
+        self.report.last_block = Some(block.kind);
+        self.report.end = block.end();
+        let segment = self.report.segments.last_mut().expect("pushed before its blocks");
+        segment.end = block.end();
+        Ok(())
+    }
+
+    /// The place behind the last whole block of the last segment.
+    fn tail(&mut self, cursor: &mut SegmentCursor, invalid: &str) -> Result<(), Stop> {
+        let end = self.report.end;
+        let behind = cursor.look_behind(end.0, self.database_tag)?;
+        if let Some(later) = behind.block {
+            let what = format!("{invalid}; the block at LSN {later} shows that it was whole");
+            return Err(self.damage(cursor, what));
+        }
+        if behind.nonzero_bytes > 0 {
+            self.report.torn = Some(TornTail {
+                file: segment_name(Lsn(cursor.start)),
+                offset: cursor.offset_of(end.0),
+                lsn: end,
+                bytes: behind.nonzero_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    fn damage(&self, cursor: &SegmentCursor, what: String) -> Stop {
+        Stop::Damage(Damage {
+            file: segment_name(Lsn(cursor.start)),
+            offset: cursor.offset_of(self.report.end.0),
+            lsn: self.report.end,
+            what,
+        })
+    }
+}

@@ -1,0 +1,352 @@
+//! What appenders, flusher and preparer share: the block being filled, who waits, and the room for it.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use reprise_base::{
+    Lsn, Watermark,
+    limits::{BLOCK_BYTES_MAX, LOG_BUFFER_BYTES},
+};
+use reprise_env::{AlignedBuf, Clock, Disk, DiskError, DiskErrorKind, DiskFile};
+use reprise_observe::FlushStats;
+use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, block_bytes};
+
+use crate::{
+    error::{LogError, UnavailableKind},
+    index::LogIndex,
+    log::{Complete, LogConfig},
+};
+
+/// One buffer is filled while the other is written.
+const FILL_BYTES_MAX: usize = LOG_BUFFER_BYTES / 2;
+/// A call to `refusal` says no when not even so much would find room.
+const REFUSAL_ROOM_BYTES: usize = 64 << 10;
+
+const _: () = assert!(FILL_BYTES_MAX <= BLOCK_BYTES_MAX);
+
+/// True for records that do not share a block with others.
+pub(crate) fn is_large(bytes: usize) -> bool {
+    block_bytes(bytes) > FILL_BYTES_MAX
+}
+
+/// A prepared segment file: zeros, durable, without a place in the log.
+pub(crate) struct Spare {
+    pub file: Arc<dyn DiskFile>,
+    /// Bytes of blocks that it takes.
+    pub room: u64,
+}
+
+/// A block that the flusher has taken to write.
+pub(crate) struct Block {
+    pub kind: BlockKind,
+    pub start: u64,
+    pub buffer: AlignedBuf,
+    pub payload_bytes: usize,
+    pub records_count: u32,
+    /// The block begins this segment.
+    pub begins: Option<Spare>,
+}
+
+pub(crate) struct State<P> {
+    /// Header space and the records of the block being filled.
+    pub fill: AlignedBuf,
+    pub fill_records: u32,
+    /// Where the block being filled begins; everything before it is durable or in flight.
+    pub fill_start: u64,
+    /// Waiting for the block being filled: (end of its records, who).
+    pub fill_pending: Vec<(u64, P)>,
+    pub flight_pending: Vec<(u64, P)>,
+    /// The other buffer, unless it is in flight.
+    pub idle_buffer: Option<AlignedBuf>,
+    /// Bytes left in the newest segment behind the blocks that were taken.
+    pub room: u64,
+    pub spare: Option<Spare>,
+    /// A file has the spare's name: from its preparation until its block gives it another.
+    pub is_spare_named: bool,
+    /// Room that the next spare must have; 0 when none is asked for.
+    pub spare_wanted: u64,
+    pub spare_error: Option<DiskError>,
+    /// Room of the newest segment when it was empty: the next one may be larger.
+    pub segment_room: u64,
+    pub last_kind: BlockKind,
+    pub stopped: Option<LogError>,
+    pub is_closing: bool,
+    /// Somebody waits for room: no delay for the sake of larger groups.
+    pub is_hurried: bool,
+    pub flusher_sleeps: bool,
+    pub appenders_wait: u32,
+    /// Appends that need a block of their own; smaller ones wait behind them, or they would never find it empty.
+    pub large_wait: u32,
+    pub durable_waiters: u32,
+}
+
+pub(crate) struct Shared<P> {
+    state: Mutex<State<P>>,
+    /// The flusher waits here for records.
+    pub work: Condvar,
+    /// Appenders wait here for room.
+    pub space: Condvar,
+    /// The preparer waits here for a request.
+    pub prepare: Condvar,
+    pub durable_grew: Condvar,
+    pub durable: Arc<Watermark>,
+    /// Set when a write was refused: `refusal` then takes the lock to say why.
+    pub may_refuse: AtomicBool,
+    pub index: Arc<LogIndex>,
+    pub disk: Arc<dyn Disk>,
+    pub clock: Arc<dyn Clock>,
+    pub config: LogConfig,
+    pub database_id: [u8; 16],
+    pub stats: Arc<FlushStats>,
+    pub complete: Complete<P>,
+}
+
+/// Whether an append fits now.
+pub(crate) enum Admission {
+    Now,
+    /// Room is being made.
+    Wait,
+    Refuse(LogError),
+}
+
+impl<P> State<P> {
+    pub fn new(fill_start: u64, room: u64, segment_room: u64, last_kind: BlockKind) -> Self {
+        let buffer = || {
+            let mut buffer = AlignedBuf::with_capacity(FILL_BYTES_MAX);
+            buffer.resize(BLOCK_HEADER_BYTES);
+            buffer
+        };
+        Self {
+            fill: buffer(),
+            fill_records: 0,
+            fill_start,
+            fill_pending: Vec::new(),
+            flight_pending: Vec::new(),
+            idle_buffer: Some(buffer()),
+            room,
+            spare: None,
+            is_spare_named: false,
+            spare_wanted: 0,
+            spare_error: None,
+            segment_room,
+            last_kind,
+            stopped: None,
+            is_closing: false,
+            is_hurried: false,
+            flusher_sleeps: false,
+            appenders_wait: 0,
+            large_wait: 0,
+            durable_waiters: 0,
+        }
+    }
+
+    /// Where the records end that were appended so far.
+    pub fn filled(&self) -> u64 {
+        match self.fill_records {
+            0 => self.fill_start,
+            _ => self.fill_start + self.fill.len() as u64,
+        }
+    }
+
+    /// True when the block being filled lies on the newest segment, so that the spare is free.
+    pub fn spare_is_free(&self) -> bool {
+        let block = block_bytes(self.fill.len() - BLOCK_HEADER_BYTES);
+        self.fill_records == 0 || block as u64 <= self.room
+    }
+
+    fn fits(&self, block: usize) -> bool {
+        let spare_room = self.spare.as_ref().map_or(0, |spare| spare.room);
+        block as u64 <= self.room.max(spare_room)
+    }
+
+    /// Decides on an append. An append is taken only when its block has a place on preallocated space.
+    pub fn admit(&mut self, bytes: usize) -> Admission {
+        if let Some(error) = &self.stopped {
+            return Admission::Refuse(error.clone());
+        }
+        if self.is_closing {
+            let error = LogError::unavailable(UnavailableKind::Closed, "it is closed");
+            return Admission::Refuse(error);
+        }
+        if self.large_wait > 0 && !is_large(bytes) {
+            return Admission::Wait;
+        }
+        let block = block_bytes(self.fill.len() - BLOCK_HEADER_BYTES + bytes);
+        if self.fill_records > 0 {
+            if block <= FILL_BYTES_MAX && self.fits(block) {
+                return Admission::Now;
+            }
+            self.is_hurried = true;
+            return Admission::Wait;
+        }
+        if block > BLOCK_BYTES_MAX {
+            let max = BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES;
+            return Admission::Refuse(LogError::TooLong { bytes, max });
+        }
+        if self.fits(block) {
+            return Admission::Now;
+        }
+        self.spare_wanted = self.spare_wanted.max(block as u64);
+        match &self.spare_error {
+            Some(error) => Admission::Refuse(no_room(error)),
+            None => Admission::Wait,
+        }
+    }
+
+    /// Hands the filled block to the flusher and begins the next one.
+    pub fn take_block(&mut self, kind: BlockKind) -> Block {
+        let payload_bytes = self.fill.len() - BLOCK_HEADER_BYTES;
+        let bytes = block_bytes(payload_bytes);
+        self.fill.resize(bytes);
+        let begins = if bytes as u64 <= self.room {
+            None
+        } else {
+            let spare = self.spare.take().expect("admitted: the block has a place");
+            assert!(bytes as u64 <= spare.room, "admitted: the block has a place");
+            self.room = spare.room;
+            self.segment_room = spare.room;
+            Some(spare)
+        };
+        self.room -= bytes as u64;
+        let next = self.idle_buffer.take().expect("one block in flight at most");
+        let block = Block {
+            kind,
+            start: self.fill_start,
+            buffer: std::mem::replace(&mut self.fill, next),
+            payload_bytes,
+            records_count: std::mem::take(&mut self.fill_records),
+            begins,
+        };
+        self.fill_start += bytes as u64;
+        self.is_hurried = false;
+        assert!(self.flight_pending.is_empty(), "one block in flight at most");
+        std::mem::swap(&mut self.fill_pending, &mut self.flight_pending);
+        block
+    }
+
+    /// Takes a written block's buffer back.
+    pub fn return_buffer(&mut self, mut buffer: AlignedBuf) {
+        if buffer.capacity() > 2 * FILL_BYTES_MAX {
+            buffer = AlignedBuf::with_capacity(FILL_BYTES_MAX);
+        }
+        buffer.clear();
+        buffer.resize(BLOCK_HEADER_BYTES);
+        self.idle_buffer = Some(buffer);
+    }
+
+    pub fn is_filled_enough(&self) -> bool {
+        self.fill.len() >= FILL_BYTES_MAX / 4
+    }
+
+    /// True when the block being filled can take a block without records.
+    pub fn can_seal(&self) -> bool {
+        self.fill_records == 0 && self.room >= block_bytes(0) as u64
+    }
+
+    fn refusal(&self) -> Option<Arc<str>> {
+        if let Some(LogError::Unavailable { reason, .. }) = &self.stopped {
+            return Some(Arc::clone(reason));
+        }
+        if self.is_closing {
+            return Some("it is closed".into());
+        }
+        let block = block_bytes(self.fill.len() + REFUSAL_ROOM_BYTES);
+        match &self.spare_error {
+            Some(error) if !self.fits(block) => Some(no_room(error).to_string().into()),
+            _ => None,
+        }
+    }
+}
+
+fn no_room(error: &DiskError) -> LogError {
+    let kind = match error.kind {
+        DiskErrorKind::Full => UnavailableKind::Full,
+        _ => UnavailableKind::Failed,
+    };
+    LogError::unavailable(kind, format!("no space for its next segment ({error})"))
+}
+
+impl<P> Shared<P> {
+    #[expect(clippy::too_many_arguments, reason = "built in one place, field by field")]
+    pub fn new(
+        state: State<P>,
+        index: LogIndex,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        config: LogConfig,
+        database_id: [u8; 16],
+        complete: Complete<P>,
+    ) -> Self {
+        Self {
+            durable: Arc::new(Watermark::new(state.fill_start)),
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            space: Condvar::new(),
+            prepare: Condvar::new(),
+            durable_grew: Condvar::new(),
+            may_refuse: AtomicBool::new(false),
+            index: Arc::new(index),
+            disk,
+            clock,
+            config,
+            database_id,
+            stats: Arc::new(FlushStats::default()),
+            complete,
+        }
+    }
+
+    /// Panics when another thread panicked inside: an invariant is broken, and nothing may be acknowledged any more.
+    pub fn lock(&self) -> MutexGuard<'_, State<P>> {
+        self.state.lock().expect("the log's state is whole")
+    }
+
+    pub fn refusal(&self) -> Option<Arc<str>> {
+        if !self.may_refuse.load(Ordering::Acquire) {
+            return None;
+        }
+        self.lock().refusal()
+    }
+
+    pub fn wait_durable(&self, end: Lsn, timeout: Duration) -> bool {
+        if self.durable.get() >= end.0 {
+            return true;
+        }
+        let mut state = self.lock();
+        state.durable_waiters += 1;
+        let waits = |state: &mut State<P>| self.durable.get() < end.0 && state.stopped.is_none();
+        let waited = self.durable_grew.wait_timeout_while(state, timeout, waits);
+        state = waited.expect("the log's state is whole").0;
+        state.durable_waiters -= 1;
+        self.durable.get() >= end.0
+    }
+
+    /// Ends writing for good and tells everybody who waits. The first reason stays.
+    pub fn stop(&self, error: LogError) {
+        // Also after a panic inside: then nobody may hope any longer.
+        let mut state = match self.state.lock() {
+            Ok(state) => state,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        let error = state.stopped.get_or_insert(error).clone();
+        self.may_refuse.store(true, Ordering::Release);
+        let mut pending = std::mem::take(&mut state.flight_pending);
+        pending.append(&mut state.fill_pending);
+        drop(state);
+        self.wake_all();
+        for (_, waiting) in pending {
+            (self.complete)(Err(&error), waiting);
+        }
+    }
+
+    pub fn wake_all(&self) {
+        self.work.notify_all();
+        self.space.notify_all();
+        self.prepare.notify_all();
+        self.durable_grew.notify_all();
+    }
+}

@@ -1,0 +1,107 @@
+//! A log on a simulated disk whose records are words.
+#![allow(dead_code)]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use reprise_base::{Lsn, TxnId};
+use reprise_env::{RealClock, SimDisk};
+use reprise_log::{Log, LogConfig, LogError, LogReader, OpenReport};
+use reprise_wire::{DeployRef, RecordRef, RemoveRef};
+
+/// What was told, in the order of telling.
+pub type Told = Arc<Mutex<Vec<(Result<Lsn, LogError>, String)>>>;
+
+pub fn config() -> LogConfig {
+    let mut config = LogConfig::new(*b"a log in a test!");
+    config.segment_bytes = 16 << 10;
+    config.seal_after = Duration::ZERO;
+    config.append_wait_max = Duration::from_secs(5);
+    config
+}
+
+pub fn open_with(
+    disk: &SimDisk,
+    config: LogConfig,
+) -> Result<(Log<String>, OpenReport, Told), LogError> {
+    let told = Told::default();
+    let teller = Arc::clone(&told);
+    let complete = Box::new(move |outcome: Result<Lsn, &LogError>, word: String| {
+        let mut told = teller.lock().expect("test");
+        told.push((outcome.map_err(Clone::clone), word));
+    });
+    let disk = Arc::new(disk.clone());
+    let (log, report) = Log::open(disk, Arc::new(RealClock::new()), config, complete)?;
+    Ok((log, report, told))
+}
+
+pub fn open(disk: &SimDisk) -> Result<(Log<String>, OpenReport, Told), LogError> {
+    open_with(disk, config())
+}
+
+/// A record that carries a word; `word*N` is followed by N bytes more.
+pub fn encode(words: &[&str]) -> Vec<u8> {
+    let mut records = Vec::new();
+    for (number, word) in words.iter().enumerate() {
+        let txn_id = TxnId::new(number as u64, 0);
+        match word.split_once('*') {
+            None => RecordRef::Remove(RemoveRef { txn_id, name: word }).encode(&mut records),
+            Some((name, bytes)) => {
+                let wasm = vec![0xee; bytes.parse().expect("number of bytes")];
+                RecordRef::Deploy(DeployRef {
+                    txn_id,
+                    module_id: 1,
+                    version: 1,
+                    name,
+                    hash: [0; 32],
+                    wasm: &wasm,
+                })
+                .encode(&mut records);
+            }
+        }
+    }
+    records
+}
+
+pub fn word(record: &RecordRef<'_>) -> String {
+    match record {
+        RecordRef::Remove(remove) => remove.name.to_owned(),
+        RecordRef::Deploy(deploy) => {
+            assert!(deploy.wasm.iter().all(|byte| *byte == 0xee));
+            format!("{}*{}", deploy.name, deploy.wasm.len())
+        }
+        other => panic!("nobody wrote {other:?}"),
+    }
+}
+
+/// Appends words as one group, waits until they are durable, and returns their end.
+pub fn append(log: &Log<String>, words: &[&str]) -> Lsn {
+    let records = encode(words);
+    let start = log.appender().append(&records, Some(words.join(" "))).map_err(|e| e.0);
+    let end = Lsn(start.expect("append").0 + records.len() as u64);
+    assert!(log.wait_durable(end, Duration::from_secs(5)));
+    end
+}
+
+pub fn words_in(reader: &mut LogReader) -> Vec<String> {
+    let mut words = Vec::new();
+    while let Some(record) = reader.next_record().expect("read record") {
+        words.push(word(&record.record));
+    }
+    words
+}
+
+/// All words of a directory that nobody writes.
+pub fn words_on(disk: &SimDisk) -> Vec<String> {
+    let (mut reader, report) = LogReader::open(Arc::new(disk.clone()), Lsn(0)).expect("scan");
+    assert_eq!(report.damage, None);
+    words_in(&mut reader)
+}
+
+pub fn segments(disk: &SimDisk) -> Vec<String> {
+    use reprise_env::Disk;
+    let names = disk.list().expect("list").into_iter();
+    names.filter(|name| name.starts_with("log-")).collect()
+}
