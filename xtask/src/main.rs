@@ -1,1 +1,94 @@
-fn main() {}
+//! The command line of `cargo xtask`.
+//! Owns: the names of the commands and their flags.
+//! Does not: do the work; that is the library.
+//! Invariants: exit status 0 = done, 1 = failed, 2 = bad usage.
+//! Called by: people, the Makefile, continuous integration.
+#![forbid(unsafe_code)]
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use xtask::{root, tasks, tidy, wasm};
+
+/// One command per task of the project.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build guest crates to wasm: procedures/* into target/procedures/NAME.wasm, or a crate of your own
+    #[command(after_help = "Examples:\n  cargo xtask wasm\n  cargo xtask wasm --manifest-path ../shop")]
+    Wasm {
+        /// A crate outside of this workspace (its directory or Cargo.toml); the result goes to its own target/procedures
+        #[arg(long, value_name = "DIR")]
+        manifest_path: Option<PathBuf>,
+        /// Where the .wasm files go
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// Use this way of building instead of the first that works
+        #[arg(long, value_enum)]
+        toolchain: Option<wasm::Choice>,
+        /// Only these crates of procedures/
+        names: Vec<String>,
+    },
+    /// Clippy over everything with warnings as errors, then tidy
+    #[command(after_help = "Example:\n  cargo xtask check")]
+    Check,
+    /// Run the tests; what follows goes to `cargo test --release --workspace`
+    #[command(after_help = "Example:\n  cargo xtask test -- --nocapture")]
+    Test {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Hold the tree to its rules: layers, lengths, headers, banned calls, the architecture page
+    #[command(after_help = "Example:\n  cargo xtask tidy")]
+    Tidy {
+        /// Write the list of functions that are too long anew (it may only shrink)
+        #[arg(long)]
+        bless: bool,
+    },
+    /// Kill the server under load again and again and look for lost or repeated transactions
+    #[command(after_help = "Example:\n  cargo xtask crash --cycles 1000")]
+    Crash {
+        /// kill -9 and restart this many times
+        #[arg(long, default_value_t = 1_000)]
+        cycles: u32,
+        /// Repeat the run of this seed
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Benchmarks: what follows goes to `reprise bench`
+    #[command(after_help = "Example:\n  cargo xtask bench voter --seconds 5")]
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Build the web console (npm ci, npm run build) where there is one
+    #[command(after_help = "Example:\n  cargo xtask console")]
+    Console,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().task {
+        Task::Wasm { manifest_path, out, toolchain, names } => {
+            wasm::build(&root(), &wasm::Request { manifest_path, out, toolchain, names })
+        }
+        Task::Check => tasks::check(&root()),
+        Task::Test { args } => tasks::test(&root(), &args),
+        Task::Tidy { bless } => tidy::run(&root(), bless),
+        Task::Crash { cycles, seed } => tasks::crash(&root(), cycles, seed),
+        Task::Bench { args } => tasks::bench(&root(), &args),
+        Task::Console => tasks::console(&root()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
