@@ -1,4 +1,4 @@
-//! Nanoseconds per storage operation, single thread: `cargo run --release -p reprise-storage --example ops [rows]`.
+//! Nanoseconds per storage operation, single thread: `cargo run --release -p reprise-storage --example ops [rows [part]]`.
 //!
 //! Each line is the best and the median of slices of about 2,000 operations, undo, digest and commit included.
 
@@ -7,7 +7,7 @@ use std::{hint::black_box, time::Instant};
 use reprise_abi::{
     ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, ScanFlags,
     TableSchema,
-    key::{push_bytes, push_i32, push_i64},
+    key::{push_bytes, push_i32},
 };
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
 
@@ -310,7 +310,7 @@ fn small_ops() {
         black_box(store.commit());
     });
     time("small: get of 1,000", 400_000, |_| {
-        let key = key(|out| push_i64(out, random.below(1000) as i64));
+        let key = (random.below(1000) ^ 1 << 63).to_be_bytes();
         black_box(store.get(small, 0, &key));
     });
     time("small: insert, delete, rollback", 400_000, |at| {
@@ -327,9 +327,19 @@ fn small_ops() {
 
 fn main() {
     let rows = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
-    small_ops();
-    voter(rows);
-    order_lines(rows);
-    customers(rows.min(300_000), IndexKind::Ordered);
-    customers(rows.min(300_000), IndexKind::Hash);
+    let only = std::env::args().nth(2);
+    let wants = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    if wants("small") {
+        small_ops();
+    }
+    if wants("voter") {
+        voter(rows);
+    }
+    if wants("order_line") {
+        order_lines(rows);
+    }
+    if wants("customer") {
+        customers(rows.min(300_000), IndexKind::Ordered);
+        customers(rows.min(300_000), IndexKind::Hash);
+    }
 }

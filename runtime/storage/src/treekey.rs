@@ -18,17 +18,25 @@ pub(crate) trait TreeKey: Clone + Default + Ord {
     fn probe(edge: Edge<'_>) -> Self::Probe<'_>;
     /// The key lies before the edge.
     fn is_before(&self, probe: &Self::Probe<'_>) -> bool;
-    /// Everything less than this fence lies before the edge.
-    fn fence_is_before(&self, probe: &Self::Probe<'_>) -> bool;
     /// The key is the very one that a whole-key probe (`after == false`) was made from.
     fn is_at(&self, probe: &Self::Probe<'_>) -> bool;
     /// Appends bytes from which `probe` makes an edge right before or right behind this key.
     fn push_to(&self, out: &mut Vec<u8>);
     /// Bytes on the heap, the allocator's overhead included.
     fn heap_bytes(&self) -> usize;
+    /// What unused places of a node hold.
+    fn vacant() -> Self;
+    /// The number of keys, of which the first `len` are used and the others vacant, that lie before the edge.
+    fn rank_before(keys: &[Self], len: usize, probe: &Self::Probe<'_>) -> usize;
+    /// The number of fences at or before the edge.
+    fn rank_fences(fences: &[Self], len: usize, probe: &Self::Probe<'_>) -> usize;
+    /// The number of keys less than `key`.
+    fn rank_less(keys: &[Self], len: usize, key: &Self) -> usize;
+    /// The number of fences less than `key` or equal to it.
+    fn rank_up_to(fences: &[Self], len: usize, key: &Self) -> usize;
     /// Moves the keys from `at` one to the right; the last one is overwritten.
     fn open_gap(keys: &mut [Self], at: usize);
-    /// Moves the keys behind `at` one to the left, over it; the last one is left as it was or empty.
+    /// Moves the keys behind `at` one to the left, over it; the last place becomes vacant.
     fn close_gap(keys: &mut [Self], at: usize);
 }
 
@@ -40,6 +48,9 @@ pub(crate) struct FixedProbe<K> {
 
 trait Fixed: Copy + Ord {
     const WIDTH: usize;
+    const GREATEST: Self;
+    /// Less than, without a branch.
+    fn is_less(self, other: Self) -> bool;
     /// The first `WIDTH` bytes or fewer, padded with zero bytes.
     fn load(bytes: &[u8]) -> Self;
     /// Ones in every byte from `from` on.
@@ -57,6 +68,11 @@ fn load_padded<const WIDTH: usize>(bytes: &[u8]) -> [u8; WIDTH] {
 
 impl Fixed for u64 {
     const WIDTH: usize = 8;
+    const GREATEST: Self = u64::MAX;
+    #[inline]
+    fn is_less(self, other: Self) -> bool {
+        self < other
+    }
     #[inline]
     fn load(bytes: &[u8]) -> Self {
         match bytes.len() {
@@ -84,6 +100,11 @@ impl Fixed for u64 {
 
 impl Fixed for u128 {
     const WIDTH: usize = 16;
+    const GREATEST: Self = u128::MAX;
+    #[inline]
+    fn is_less(self, other: Self) -> bool {
+        self < other
+    }
     #[inline]
     fn load(bytes: &[u8]) -> Self {
         let join = |high: &[u8], low: u64| (u64::load(high) as u128) << 64 | low as u128;
@@ -123,6 +144,16 @@ impl<const N: usize> Default for Wide<N> {
 
 impl<const N: usize> Fixed for Wide<N> {
     const WIDTH: usize = 8 * N;
+    const GREATEST: Self = Self([u64::MAX; N]);
+    #[inline]
+    fn is_less(self, other: Self) -> bool {
+        // The borrow of a subtraction, from the least word up.
+        let mut borrow = false;
+        for (a, b) in self.0.iter().zip(&other.0).rev() {
+            borrow = (a < b) | ((a == b) & borrow);
+        }
+        borrow
+    }
     #[inline]
     fn load(bytes: &[u8]) -> Self {
         let mut words = [0; N];
@@ -172,6 +203,22 @@ fn fixed_probe<K: Fixed>(edge: Edge<'_>) -> FixedProbe<K> {
     }
 }
 
+/// Keys that are compared side by side: first the last one of each block, then those of one block.
+const BLOCK: usize = 8;
+
+/// The number of keys for which `is_left` holds; it holds for the first ones only. Counts instead of searching: no
+/// branch depends on a key, and the loads of a step do not wait for each other, so that a node out of cache costs two
+/// waits. Vacant places are the greatest key: where `is_left` holds for them too, it holds for all.
+#[inline(always)]
+fn rank_fixed<K: Copy>(keys: &[K], len: usize, is_left: impl Fn(K) -> bool) -> usize {
+    let (blocks, rest) = keys.as_chunks::<BLOCK>();
+    debug_assert!(rest.is_empty() && len <= keys.len());
+    let full: usize = blocks.iter().map(|block| is_left(block[BLOCK - 1]) as usize).sum();
+    let start = full.min(blocks.len() - 1);
+    let inside: usize = blocks[start].iter().map(|key| is_left(*key) as usize).sum();
+    (start * BLOCK + inside).min(len)
+}
+
 macro_rules! fixed_tree_key {
     ($([$($generics:tt)*] $key:ty;)*) => {$(
         impl<$($generics)*> TreeKey for $key {
@@ -187,11 +234,7 @@ macro_rules! fixed_tree_key {
             }
             #[inline]
             fn is_before(&self, probe: &FixedProbe<Self>) -> bool {
-                *self < probe.key || probe.is_end
-            }
-            #[inline]
-            fn fence_is_before(&self, probe: &FixedProbe<Self>) -> bool {
-                *self <= probe.key || probe.is_end
+                self.is_less(probe.key) | probe.is_end
             }
             #[inline]
             fn is_at(&self, probe: &FixedProbe<Self>) -> bool {
@@ -204,6 +247,30 @@ macro_rules! fixed_tree_key {
                 0
             }
             #[inline]
+            fn vacant() -> Self {
+                Self::GREATEST
+            }
+            #[inline]
+            fn rank_before(keys: &[Self], len: usize, probe: &FixedProbe<Self>) -> usize {
+                let key = probe.key;
+                if probe.is_end { len } else { rank_fixed(keys, len, |k| k.is_less(key)) }
+            }
+            #[inline]
+            fn rank_fences(fences: &[Self], len: usize, probe: &FixedProbe<Self>) -> usize {
+                let key = probe.key;
+                if probe.is_end { len } else { rank_fixed(fences, len, |k| !key.is_less(k)) }
+            }
+            #[inline]
+            fn rank_less(keys: &[Self], len: usize, key: &Self) -> usize {
+                let key = *key;
+                rank_fixed(keys, len, |k| k.is_less(key))
+            }
+            #[inline]
+            fn rank_up_to(fences: &[Self], len: usize, key: &Self) -> usize {
+                let key = *key;
+                rank_fixed(fences, len, |k| !key.is_less(k))
+            }
+            #[inline]
             fn open_gap(keys: &mut [Self], at: usize) {
                 let last = keys.len() - 1;
                 keys.copy_within(at..last, at + 1);
@@ -211,6 +278,9 @@ macro_rules! fixed_tree_key {
             #[inline]
             fn close_gap(keys: &mut [Self], at: usize) {
                 keys.copy_within(at + 1.., at);
+                if let Some(last) = keys.last_mut() {
+                    *last = Self::GREATEST;
+                }
             }
         }
     )*};
@@ -247,10 +317,6 @@ impl TreeKey for Box<[u8]> {
         let order = compare_prefix(self, edge.bytes);
         order.is_lt() || edge.after && order.is_eq()
     }
-    fn fence_is_before(&self, edge: &Edge<'_>) -> bool {
-        // A fence that only begins with the edge's bytes may lie behind it: keys between them exist.
-        self.is_before(edge) || **self == *edge.bytes
-    }
     fn is_at(&self, edge: &Edge<'_>) -> bool {
         **self == *edge.bytes
     }
@@ -259,6 +325,22 @@ impl TreeKey for Box<[u8]> {
     }
     fn heap_bytes(&self) -> usize {
         (self.len() + 8).next_multiple_of(16)
+    }
+    fn vacant() -> Self {
+        Self::default()
+    }
+    fn rank_before(keys: &[Self], len: usize, edge: &Edge<'_>) -> usize {
+        keys[..len].partition_point(|key| key.is_before(edge))
+    }
+    fn rank_fences(fences: &[Self], len: usize, edge: &Edge<'_>) -> usize {
+        // A fence that only begins with the edge's bytes may lie behind it: keys between them exist.
+        fences[..len].partition_point(|fence| fence.is_before(edge) || fence.is_at(edge))
+    }
+    fn rank_less(keys: &[Self], len: usize, key: &Self) -> usize {
+        keys[..len].partition_point(|k| k < key)
+    }
+    fn rank_up_to(fences: &[Self], len: usize, key: &Self) -> usize {
+        fences[..len].partition_point(|fence| fence <= key)
     }
     fn open_gap(keys: &mut [Self], at: usize) {
         keys[at..].rotate_right(1);

@@ -9,7 +9,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     pub fn insert(&mut self, key: K, rid: u32) -> Result<(), u32> {
         let id = self.leaf_for(&key);
         let leaf = &mut self.leaves[id];
-        let at = leaf.keys().partition_point(|k| *k < key);
+        let at = K::rank_less(&leaf.keys, leaf.len(), &key);
         if at < leaf.len() && leaf.keys[at] == key {
             return Err(leaf.rids[at]);
         }
@@ -48,18 +48,18 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         let mut node = self.root;
         for _ in 0..self.height {
             let inner = &self.inners[node];
-            node = inner.children[inner.fences().partition_point(|fence| fence <= key)];
+            node = inner.children[K::rank_up_to(&inner.fences, inner.len(), key)];
         }
         node
     }
 
-    fn record_path(&mut self, goes_right: impl Fn(&K) -> bool) -> Vec<Step> {
+    fn record_path(&mut self, rank: impl Fn(&Inner<K, CAP>) -> usize) -> Vec<Step> {
         let mut path = std::mem::take(&mut self.path);
         path.clear();
         let mut node = self.root;
         for _ in 0..self.height {
             let inner = &self.inners[node];
-            let child = inner.fences().partition_point(&goes_right);
+            let child = rank(inner);
             path.push(Step { node, child });
             node = inner.children[child];
         }
@@ -86,7 +86,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 
     #[cold]
     fn split_leaf(&mut self, id: u32, at: usize, key: K, rid: u32) {
-        let path = self.record_path(|fence| *fence <= key);
+        let path = self.record_path(|inner| K::rank_up_to(&inner.fences, inner.len(), &key));
         let right_id = self.new_leaf();
         let mut right = std::mem::replace(&mut self.leaves[right_id], Leaf::new());
         let left = &mut self.leaves[id];
@@ -97,7 +97,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             CAP / 2
         };
         for (entry, from) in (cut..CAP).enumerate() {
-            right.keys[entry] = std::mem::take(&mut left.keys[from]);
+            right.keys[entry] = std::mem::replace(&mut left.keys[from], K::vacant());
             right.rids[entry] = left.rids[from];
         }
         right.len = (CAP - cut) as u16;
@@ -153,11 +153,11 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
         let middle = len / 2;
         for (to, from) in (middle + 1..len).enumerate() {
-            right.fences[to] = std::mem::take(&mut left.fences[from]);
+            right.fences[to] = std::mem::replace(&mut left.fences[from], K::vacant());
         }
         right.children[..len - middle].copy_from_slice(&left.children[middle + 1..len + 1]);
         right.len = (len - middle - 1) as u16;
-        let up = std::mem::take(&mut left.fences[middle]);
+        let up = std::mem::replace(&mut left.fences[middle], K::vacant());
         left.len = middle as u16;
         if step.child <= middle {
             left.put(step.child, fence, child);
@@ -171,7 +171,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     /// Merges the sparse leaf of `probe` with a sibling, and sparse nodes above it, where they fit together.
     #[cold]
     fn shrink(&mut self, probe: &K::Probe<'_>) {
-        let path = self.record_path(|fence| fence.fence_is_before(probe));
+        let path = self.record_path(|inner| K::rank_fences(&inner.fences, inner.len(), probe));
         let mut is_leaf = true;
         for step in path.iter().rev() {
             let len = self.inners[step.node].len();
@@ -228,7 +228,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         let left = &mut self.leaves[left_id];
         let at = left.len();
         for entry in 0..right.len() {
-            left.keys[at + entry] = std::mem::take(&mut right.keys[entry]);
+            left.keys[at + entry] = std::mem::replace(&mut right.keys[entry], K::vacant());
             left.rids[at + entry] = right.rids[entry];
         }
         left.len += right.len;
@@ -247,7 +247,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         let at = left.len() + 1;
         left.fences[at - 1] = fence;
         for entry in 0..right.len() {
-            left.fences[at + entry] = std::mem::take(&mut right.fences[entry]);
+            left.fences[at + entry] = std::mem::replace(&mut right.fences[entry], K::vacant());
         }
         left.children[at..=at + right.len()].copy_from_slice(&right.children[..=right.len()]);
         left.len += right.len + 1;
@@ -269,7 +269,7 @@ impl<K: TreeKey, const CAP: usize> Inner<K, CAP> {
     /// Takes fence `at` and the child behind it away.
     fn take(&mut self, at: usize) -> K {
         let len = self.len();
-        let fence = std::mem::take(&mut self.fences[at]);
+        let fence = std::mem::replace(&mut self.fences[at], K::vacant());
         K::close_gap(&mut self.fences[..len], at);
         self.children.copy_within(at + 2..len + 1, at + 1);
         self.len -= 1;

@@ -66,7 +66,7 @@ pub(crate) struct Place {
 impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
     fn new() -> Self {
         Self {
-            keys: std::array::from_fn(|_| K::default()),
+            keys: std::array::from_fn(|_| K::vacant()),
             rids: [0; CAP],
             len: 0,
             last_put: 0,
@@ -118,7 +118,7 @@ impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
 impl<K: TreeKey, const CAP: usize> Inner<K, CAP> {
     fn new() -> Self {
         Self {
-            fences: std::array::from_fn(|_| K::default()),
+            fences: std::array::from_fn(|_| K::vacant()),
             children: [NONE; CAP],
             len: 0,
         }
@@ -127,16 +127,11 @@ impl<K: TreeKey, const CAP: usize> Inner<K, CAP> {
     fn len(&self) -> usize {
         self.len as usize
     }
-
-    #[inline]
-    fn fences(&self) -> &[K] {
-        &self.fences[..self.len as usize]
-    }
 }
 
 impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     pub fn new() -> Self {
-        assert!(CAP >= 4 && CAP < u16::MAX as usize, "a node splits in two non-empty parts");
+        assert!(CAP >= 8 && CAP.is_multiple_of(8) && CAP < u16::MAX as usize, "nodes are whole blocks of keys");
         let mut leaves = Chunked::default();
         leaves.push(Leaf::new());
         Self {
@@ -171,7 +166,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         let mut node = self.root;
         for _ in 0..self.height {
             let inner = &self.inners[node];
-            node = inner.children[inner.fences().partition_point(|f| f.fence_is_before(probe))];
+            node = inner.children[K::rank_fences(&inner.fences, inner.len(), probe)];
         }
         node
     }
@@ -180,7 +175,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     #[inline]
     pub fn seek(&self, probe: &K::Probe<'_>) -> Place {
         let leaf = self.leaf_of(probe);
-        let at = self.leaves[leaf].keys().partition_point(|key| key.is_before(probe));
+        let node = &self.leaves[leaf];
+        let at = K::rank_before(&node.keys, node.len(), probe);
         Place { leaf, at }
     }
 
@@ -298,7 +294,7 @@ impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
     fn end_before(&self, upper: &K::Probe<'_>) -> usize {
         match self.keys().last() {
             Some(last) if !last.is_before(upper) => {
-                self.keys().partition_point(|key| key.is_before(upper))
+                K::rank_before(&self.keys, self.len(), upper)
             }
             _ => self.len(),
         }

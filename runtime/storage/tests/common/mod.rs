@@ -1,6 +1,8 @@
 //! Schemas for the tests.
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub mod model;
+
 use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
 
 /// A table whose columns are `(name, type, nullable)` and whose indexes are `(name, columns, unique)`.

@@ -1,0 +1,235 @@
+//! Schema changes: what is taken up, what is a conflict, and that a conflict changes nothing.
+
+mod common;
+
+use common::table;
+use expect_test::{Expect, expect};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
+use reprise_storage::{ColumnProblem, Range, Store, TableId, Visit, WriteError};
+
+fn accounts() -> TableSchema {
+    table(
+        "accounts",
+        &[("id", I32, false), ("owner", Text, false), ("cents", I64, false)],
+        &[0],
+        &[("by_owner", &[1], false)],
+    )
+}
+
+fn filled() -> (Store, TableId) {
+    let mut store = Store::new();
+    let id = store.create_table(accounts()).expect("schema is valid");
+    store.begin();
+    for (number, owner) in [(3, "ann"), (1, "bob"), (2, "ann")] {
+        let row = store.layout(id).build(&[Field::Int(number), Field::Text(owner), Field::Int(10 * number)]);
+        store.insert(id, &row).expect("fresh key");
+    }
+    store.commit();
+    (store, id)
+}
+
+fn column(name: &str, ty: reprise_abi::ScalarType, nullable: bool, default: Option<&[u8]>) -> ColumnSchema {
+    ColumnSchema {
+        name: name.into(),
+        ty,
+        nullable,
+        default: default.map(Into::into),
+    }
+}
+
+fn index(name: &str, columns: &[u16], unique: bool) -> IndexSchema {
+    IndexSchema {
+        name: name.into(),
+        columns: columns.to_vec(),
+        unique,
+    }
+}
+
+fn dump(store: &Store, id: TableId, index: u16) -> String {
+    let mut text = String::new();
+    let layout = store.layout(id);
+    let mut position = Default::default();
+    let visit = |_, row: &[u8]| {
+        let fields = (0..layout.columns.len() as u16).map(|c| format!("{:?}", layout.field(row, c)));
+        text += &(fields.collect::<Vec<_>>().join(" ") + "\n");
+        Visit::Next
+    };
+    store.scan(id, index, &Range::default(), &mut position, visit).expect("index is ordered");
+    text
+}
+
+fn check_conflict(change: impl FnOnce(&mut TableSchema), expected: Expect) {
+    let (mut store, id) = filled();
+    let before = (store.digest(), store.stats(id), dump(&store, id, 1));
+    let mut declared = accounts();
+    change(&mut declared);
+    let conflicts = store.check_change(id, &declared).expect_err("a conflict");
+    let lines: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+    expected.assert_eq(&lines.join("\n"));
+    assert_eq!((store.digest(), store.stats(id), dump(&store, id, 1)), before);
+    store.begin();
+    store.rollback();
+}
+
+#[test]
+fn columns_and_indexes_are_taken_up() {
+    let (mut store, id) = filled();
+    let mut declared = accounts();
+    declared.columns.push(column("note", Text, true, None));
+    declared.columns.push(column("level", U16, false, Some(&[7, 0])));
+    declared.indexes.insert(0, index("by_cents", &[2], true));
+    let change = store.check_change(id, &declared).expect("no conflict");
+    assert_eq!((change.added_columns, change.added_indexes), (2, 1));
+    assert_eq!(change.index_map, [0, 2, 1]);
+    let before = store.digest();
+    store.apply_change(&change).expect("no conflict");
+    assert_ne!(store.digest(), before);
+    expect![[r#"
+        Int(1) Text("bob") Int(10) Null Uint(7)
+        Int(2) Text("ann") Int(20) Null Uint(7)
+        Int(3) Text("ann") Int(30) Null Uint(7)
+    "#]]
+    .assert_eq(&dump(&store, id, 2));
+
+    let again = store.check_change(id, &declared).expect("no conflict");
+    assert!(again.is_noop());
+    let older = store.check_change(id, &accounts()).expect("an older module is served");
+    assert!(older.is_noop());
+    assert_eq!(older.index_map, [0, 1]);
+}
+
+#[test]
+fn a_changed_table_goes_on_working() {
+    let (mut store, id) = filled();
+    let mut declared = accounts();
+    declared.columns.push(column("level", U16, true, None));
+    declared.indexes.push(index("by_level", &[3], false));
+    let change = store.check_change(id, &declared).expect("no conflict");
+    store.apply_change(&change).expect("no conflict");
+    store.begin();
+    let rid = store.get(id, 1, b"ann\0\0").expect("ann has an account");
+    let row = store.layout(id).build(&[Field::Int(2), Field::Text("cid"), Field::Int(5), Field::Uint(9)]);
+    store.update(id, rid, &row).expect("keys are free");
+    assert_eq!(store.add(id, rid, 2, 4), Ok(9));
+    let problem = ColumnProblem::Indexed;
+    assert_eq!(store.add(id, rid, 3, 1), Err(WriteError::BadColumn { column: 3, problem }));
+    store.commit();
+    expect![[r#"
+        Int(1) Text("bob") Int(10) Null
+        Int(3) Text("ann") Int(30) Null
+        Int(2) Text("cid") Int(9) Uint(9)
+    "#]]
+    .assert_eq(&dump(&store, id, 2));
+}
+
+#[test]
+fn hidden_numbers_survive_a_change() {
+    let mut store = Store::new();
+    let mut schema = table("log", &[("text", Text, false)], &[], &[]);
+    let id = store.create_table(schema.clone()).expect("schema is valid");
+    let insert = |store: &mut Store, fields: &[Field<'_>]| {
+        store.begin();
+        let row = store.layout(id).build(fields);
+        store.insert(id, &row).expect("no key to meet");
+        store.commit();
+    };
+    insert(&mut store, &[Field::Text("b")]);
+    insert(&mut store, &[Field::Text("a")]);
+    schema.columns.push(column("n", I8, false, Some(&[1])));
+    let change = store.check_change(id, &schema).expect("no conflict");
+    store.apply_change(&change).expect("no conflict");
+    insert(&mut store, &[Field::Text("a"), Field::Int(2)]);
+    expect![[r#"
+        Text("b") Int(1)
+        Text("a") Int(1)
+        Text("a") Int(2)
+    "#]]
+    .assert_eq(&dump(&store, id, 0));
+}
+
+#[test]
+fn conflicts_name_what_differs() {
+    check_conflict(
+        |t| {
+            t.columns[1].nullable = true;
+            t.columns[2].name = "euros".into();
+            t.columns.push(column("level", U16, false, None));
+            t.indexes[0].unique = true;
+            t.primary_kind = IndexKind::Hash;
+            t.placement = Placement::By(0);
+        },
+        expect![[r#"
+            table accounts: column owner: stored owner text, declared owner text or null
+            table accounts: column euros: stored cents i64, declared euros i64
+            table accounts: column level: stored rows without it, declared level u16, without a default
+            table accounts: primary key kind: stored ordered, declared hash
+            table accounts: placement: stored local, declared by id
+            table accounts: index by_owner: stored (owner), declared unique (owner)"#]],
+    );
+    check_conflict(|t| t.primary_key = vec![0, 1], expect!["table accounts: primary key: stored (id), declared (id, owner)"]);
+    check_conflict(|t| t.columns.push(column("n", I16, true, Some(&[1]))), expect!["table accounts: default n: stored a value of the column's type, declared the default of column n is not a value of its type"]);
+    check_conflict(|t| t.indexes.push(index("by_x", &[9], false)), expect!["table accounts: index by_x: stored distinct columns of the table, declared [9]"]);
+    check_conflict(|t| t.indexes.push(index("owner_once", &[1], true)), expect!["table accounts: index owner_once: stored rows with equal keys, declared unique (owner)"]);
+}
+
+#[test]
+fn a_violation_that_comes_after_the_check_changes_nothing() {
+    let (mut store, id) = filled();
+    let mut declared = accounts();
+    declared.indexes.push(index("cents_once", &[2], true));
+    let change = store.check_change(id, &declared).expect("no conflict");
+    store.begin();
+    let row = store.layout(id).build(&[Field::Int(9), Field::Text("eve"), Field::Int(10)]);
+    store.insert(id, &row).expect("fresh key");
+    store.commit();
+    let before = store.digest();
+    assert!(store.apply_change(&change).is_err());
+    assert_eq!((store.digest(), store.index_count(id)), (before, 2));
+}
+
+#[test]
+fn refused_rows_leave_nothing() {
+    let (mut store, id) = filled();
+    let before = (store.digest(), store.stats(id));
+    let long = "x".repeat(2000);
+    let row = store.layout(id).build(&[Field::Int(8), Field::Text(&long), Field::Int(0)]);
+    store.begin();
+    assert_eq!(store.insert(id, &row), Err(WriteError::KeyTooLong { index: 1 }));
+    assert!(matches!(store.insert(id, &row[1..]), Err(WriteError::Malformed(_))));
+    let huge = vec![0; (1 << 20) + 1];
+    assert!(matches!(store.insert(id, &huge), Err(WriteError::Malformed(_))));
+    let rid = store.get(id, 0, &0x8000_0001u32.to_be_bytes()).expect("row 1 exists");
+    assert_eq!(store.update(id, rid, &row), Err(WriteError::KeyTooLong { index: 1 }));
+    assert_eq!(store.add(id, rid, 2, i64::MAX), Err(WriteError::Overflow));
+    assert_eq!(store.commit(), Default::default());
+    assert_eq!((store.digest(), store.stats(id)), before);
+}
+
+#[test]
+fn the_digest_does_not_know_the_kind_of_the_key() {
+    let digest = |kind| {
+        let mut schema = accounts();
+        schema.primary_kind = kind;
+        let mut store = Store::new();
+        store.create_table(schema).expect("schema is valid");
+        store.digest()
+    };
+    assert_eq!(digest(IndexKind::Hash), digest(IndexKind::Ordered));
+}
+
+#[test]
+fn a_table_is_checked_before_it_is_made() {
+    let mut store = Store::new();
+    for schema in [
+        table("none", &[], &[], &[]),
+        table("twice", &[("a", I8, false), ("a", I8, false)], &[], &[]),
+        table("key", &[("a", I8, false)], &[1], &[]),
+        table("key", &[("a", I8, false)], &[0, 0], &[]),
+        table("index", &[("a", I8, false)], &[], &[("i", &[], false)]),
+    ] {
+        assert!(store.create_table(schema).is_err());
+    }
+    assert_eq!(store.table_count(), 0);
+    store.create_table(accounts()).expect("schema is valid");
+    assert!(store.create_table(accounts()).is_err());
+}
