@@ -6,7 +6,7 @@ const routes: Route[] = [
   { page: 'modules' },
   { page: 'module', module: 'bank', procedure: 'transfer' },
   { page: 'tables' },
-  { page: 'table', table: 'votes', index: 'by_state', prefix: '["NY"]', cursor: 'a/b+c=' },
+  { page: 'table', table: 'votes', view: 'schema', index: 'by_state', prefix: '["NY"]', cursor: 'a/b+c=' },
   { page: 'log', kind: 'command', partition: '1' },
   { page: 'record', lsn: '18446744073709551615' },
 ];

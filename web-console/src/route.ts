@@ -6,7 +6,14 @@ export type Route =
   | { page: 'modules' }
   | { page: 'module'; module: string; procedure: string | null }
   | { page: 'tables' }
-  | { page: 'table'; table: string; index: string | null; prefix: string | null; cursor: string | null }
+  | {
+      page: 'table';
+      table: string;
+      view: 'rows' | 'schema';
+      index: string | null;
+      prefix: string | null;
+      cursor: string | null;
+    }
   | { page: 'log'; kind: string | null; partition: string | null }
   | { page: 'record'; lsn: string }
   | { page: 'unknown'; path: string };
@@ -30,6 +37,7 @@ export function parseRoute(hash: string): Route {
         : {
             page: 'table',
             table: name,
+            view: params.get('view') === 'schema' ? 'schema' : 'rows',
             index: params.get('index'),
             prefix: params.get('prefix'),
             cursor: params.get('cursor'),
@@ -55,7 +63,8 @@ export function hrefOf(route: Route): string {
       return '#/tables';
     case 'table': {
       const { index, prefix, cursor } = route;
-      return `#/tables/${encodeURIComponent(route.table)}${query({ index, prefix, cursor })}`;
+      const view = route.view === 'rows' ? null : route.view;
+      return `#/tables/${encodeURIComponent(route.table)}${query({ view, index, prefix, cursor })}`;
     }
     case 'log':
       return `#/log${query({ kind: route.kind, partition: route.partition })}`;
@@ -64,6 +73,11 @@ export function hrefOf(route: Route): string {
     case 'unknown':
       return `#/${route.path}`;
   }
+}
+
+/** A table's page at its beginning. */
+export function tableRoute(table: string): Route {
+  return { page: 'table', table, view: 'rows', index: null, prefix: null, cursor: null };
 }
 
 export function navigate(route: Route): void {

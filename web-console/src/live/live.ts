@@ -16,8 +16,9 @@ export type Sample = {
 
 export type Live = { source: 'connecting' | 'stream' | 'poll' | 'lost'; samples: Sample[] };
 
-/** Five minutes at one sample a second. */
-const samplesMax = 300;
+const historySeconds = 300;
+/** However often the server speaks. */
+const samplesMax = 1500;
 const retryMs = 5000;
 const pollMs = 1000;
 
@@ -111,7 +112,10 @@ function sampleOf(metrics: MetricsEvent): Sample {
 }
 
 function publish(source: Live['source'], sample: Sample | null): void {
-  const samples = sample === null ? live.samples : [...live.samples, sample].slice(-samplesMax);
+  const samples =
+    sample === null
+      ? live.samples
+      : [...live.samples.filter(({ at }) => at > sample.at - historySeconds), sample].slice(-samplesMax);
   live = { source, samples };
   for (const listener of listeners) listener();
 }

@@ -118,7 +118,7 @@ function RecordTable({ records }: { records: LogRecord[] }) {
               <td className="number">{partitionsText(record)}</td>
               <td className="number">{formatBytes(record.bytes)}</td>
               <td className="nowrap">{formatTime(record.time ?? '')}</td>
-              <td>{record.durable ? <Badge tone="good">durable</Badge> : <Badge tone="warn">not yet</Badge>}</td>
+              <td>{record.durable ? <span className="muted">durable</span> : <Badge tone="warn">not yet</Badge>}</td>
             </tr>
           ))}
         </tbody>

@@ -4,7 +4,7 @@ import { useRef } from 'react';
 import { moduleQuery, removeModule } from '../api/queries';
 import type { ModuleDetail, ModuleVersion } from '../api/types';
 import { formatBytes, formatTime, plural } from '../format';
-import { hrefOf, navigate } from '../route';
+import { hrefOf, navigate, tableRoute } from '../route';
 import { Badge } from '../ui/badge';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
@@ -50,10 +50,7 @@ function Detail({ detail, open }: { detail: ModuleDetail; open: string | null })
             <ul className="panel-body badges">
               {tables.map((table) => (
                 <li key={table}>
-                  <a
-                    className="button"
-                    href={hrefOf({ page: 'table', table, index: null, prefix: null, cursor: null })}
-                  >
+                  <a className="button" href={hrefOf(tableRoute(table))}>
                     {table}
                   </a>
                 </li>

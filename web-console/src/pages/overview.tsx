@@ -6,7 +6,7 @@ import { formatBytes, formatMicros, formatRate, formatTime, formatUptime, lsnDis
 import { type Live, type Sample, useLive } from '../live/live';
 import { hrefOf } from '../route';
 import { Badge } from '../ui/badge';
-import { Chart } from '../ui/chart';
+import { byteSteps, Chart } from '../ui/chart';
 import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
@@ -49,7 +49,7 @@ function LiveBadge({ source }: { source: Live['source'] }) {
         </Badge>
       );
     case 'lost':
-      return <Badge tone="bad">no connection, trying again</Badge>;
+      return <Badge tone="bad">no figures, trying again</Badge>;
   }
 }
 
@@ -79,6 +79,7 @@ function Charts({ samples }: { samples: Sample[] }) {
         title="Log, bytes/s"
         times={times}
         format={formatBytes}
+        steps={byteSteps}
         series={[
           { label: 'committed', colour: '--series-1', values: rates(samples, (s) => s.committedLsn) },
           { label: 'durable', colour: '--series-3', values: rates(samples, (s) => s.durableLsn) },
@@ -147,11 +148,11 @@ function serverFacts(status: Status) {
     { label: 'Partitions', value: status.partitions },
     { label: 'Sites (engine threads)', value: status.sites },
     { label: 'Log', value: status.log === 'none' ? 'none' : `${status.log}, on ${status.device}` },
-    { label: 'Commit', value: status.commit === 'sync' ? 'sync: durable before the answer' : 'async: durable later' },
+    { label: 'Commit', value: status.commit === 'sync' ? 'sync, durable first' : 'async, durable later' },
     { label: 'Started', value: formatTime(status.started_at) },
     { label: 'Uptime', value: formatUptime(status.uptime_s) },
     { label: 'Version', value: status.version },
     { label: 'Settings hash', value: <code>{status.settings_hash}</code> },
-    { label: 'Database', value: <code>{status.database_id}</code> },
+    { label: 'Database', value: <code>{status.database_id}</code>, wide: true },
   ];
 }

@@ -87,7 +87,7 @@ function Filters({ table, route, onApply }: FilterProps) {
     onApply({ prefix: prefix.trim() === '' ? null : prefix.trim(), cursor: null });
   };
   return (
-    <form className="filters pager" onSubmit={submit} aria-label="Rows to show">
+    <form className="filters toolbar" onSubmit={submit} aria-label="Rows to show">
       <label className="inline-field">
         Order of
         <select

@@ -3,12 +3,13 @@ import { useQuery } from '@tanstack/react-query';
 import { tableQuery } from '../api/queries';
 import type { ColumnInfo, IndexInfo, TableInfo } from '../api/types';
 import { formatBytes, formatCount, plural } from '../format';
-import { hrefOf, type Route } from '../route';
+import { hrefOf, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
+import { Switch } from '../ui/switch';
 import { typeText } from '../values/type-text';
 import { placementText } from './placement';
 import { Rows } from './rows';
@@ -27,25 +28,46 @@ export function TablePage({ route }: Props) {
           </span>
           <h1>{route.table}</h1>
         </div>
-        {query.data !== undefined && <Facts inline facts={factsOf(query.data)} />}
+        <Switch
+          label="View"
+          value={route.view}
+          options={[
+            { value: 'rows', text: 'Rows' },
+            { value: 'schema', text: 'Columns and indexes' },
+          ]}
+          onChange={(view) => navigate({ ...route, view })}
+        />
       </div>
       <Loaded query={query}>
         {(table) => (
           <>
-            <Rows table={table} route={route} />
-            <div className="halves">
-              <Panel title="Columns" side={plural(table.columns.length, 'column')}>
-                <Columns columns={table.columns} table={table} />
-              </Panel>
-              <Panel title="Keys and indexes" side={plural(table.indexes.length, 'index', 'indexes')}>
-                <Indexes indexes={table.indexes} />
-              </Panel>
-            </div>
+            <section className="panel panel-body" aria-label="Facts">
+              <Facts facts={factsOf(table)} />
+            </section>
+            <View table={table} route={route} />
           </>
         )}
       </Loaded>
     </>
   );
+}
+
+function View({ table, route }: Props & { table: TableInfo }) {
+  switch (route.view) {
+    case 'rows':
+      return <Rows table={table} route={route} />;
+    case 'schema':
+      return (
+        <div className="halves">
+          <Panel title="Columns" side={plural(table.columns.length, 'column')}>
+            <Columns columns={table.columns} table={table} />
+          </Panel>
+          <Panel title="Keys and indexes" side={plural(table.indexes.length, 'index', 'indexes')}>
+            <Indexes indexes={table.indexes} />
+          </Panel>
+        </div>
+      );
+  }
 }
 
 function Columns({ columns, table }: { columns: ColumnInfo[]; table: TableInfo }) {
@@ -114,9 +136,15 @@ function Indexes({ indexes }: { indexes: IndexInfo[] }) {
 }
 
 function factsOf(table: TableInfo) {
+  const perRow = table.rows === 0 ? 'none yet' : `${(table.bytes / table.rows).toFixed(1)} B`;
   return [
     { label: 'Rows', value: formatCount(table.rows) },
     { label: 'Memory', value: formatBytes(table.bytes) },
+    { label: 'of it rows', value: formatBytes(table.row_bytes) },
+    { label: 'of it indexes', value: formatBytes(table.index_bytes) },
+    { label: 'Memory for each row', value: perRow },
+    { label: 'Primary key', value: table.primary_key.length === 0 ? 'none' : table.primary_key.join(', ') },
     { label: 'Placement', value: placementText(table) },
+    { label: 'Declared by', value: table.modules.length === 0 ? 'no module in service' : table.modules.join(', ') },
   ];
 }

@@ -2,7 +2,7 @@ import { useQuery } from '@tanstack/react-query';
 import { tablesQuery } from '../api/queries';
 import type { TableInfo } from '../api/types';
 import { formatBytes, formatCount, plural } from '../format';
-import { hrefOf } from '../route';
+import { hrefOf, tableRoute } from '../route';
 import { Empty } from '../ui/empty';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
@@ -48,9 +48,7 @@ function TableList({ tables }: { tables: TableInfo[] }) {
           {tables.map((table) => (
             <tr key={table.name}>
               <th scope="row">
-                <a href={hrefOf({ page: 'table', table: table.name, index: null, prefix: null, cursor: null })}>
-                  {table.name}
-                </a>
+                <a href={hrefOf(tableRoute(table.name))}>{table.name}</a>
               </th>
               <td className="number">{formatCount(table.rows)}</td>
               <td className="number">{formatBytes(table.bytes)}</td>

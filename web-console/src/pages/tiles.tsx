@@ -11,7 +11,7 @@ export function Tiles({ status, latest }: { status: Status | undefined; latest: 
       {[...metricTiles(latest), ...lsnTiles(status, latest)].map(({ label, value, note }) => (
         <div className="tile" key={label}>
           <dt>{label}</dt>
-          <dd className="value">{value}</dd>
+          <dd className={value.length > 10 ? 'value long' : 'value'}>{value}</dd>
           <dd className="note">{note}</dd>
         </div>
       ))}
@@ -21,25 +21,27 @@ export function Tiles({ status, latest }: { status: Status | undefined; latest: 
 
 function metricTiles(latest: Sample | undefined): Tile[] {
   const metrics = latest?.metrics ?? null;
+  // Before the first transaction there is no latency: zero would be a lie.
+  const seen = metrics === null || metrics.latency_us.max === 0 ? null : metrics;
   const shown = (value: number | undefined, format: (value: number) => string) =>
     value === undefined ? '–' : format(value);
   const lost = (metrics?.failed_per_s ?? 0) + (metrics?.refused_per_s ?? 0);
   return [
-    { label: 'Committed', value: shown(metrics?.committed_per_s, formatRate), note: 'transactions per second' },
+    { label: 'Throughput', value: shown(metrics?.committed_per_s, formatRate), note: 'committed txn/s' },
     {
       label: 'Aborted',
       value: shown(metrics?.aborted_per_s, formatRate),
-      note: lost > 0 ? `${formatRate(lost)}/s failed or refused` : 'per second, by the procedure',
+      note: lost > 0 ? `${formatRate(lost)}/s failed or refused` : 'txn/s, by the procedure',
     },
     {
       label: 'Latency p50',
-      value: shown(metrics?.latency_us.p50, formatMicros),
-      note: `${shown(metrics?.commit_wait_us.p50, formatMicros)} of it for the log`,
+      value: shown(seen?.latency_us.p50, formatMicros),
+      note: `${shown(seen?.commit_wait_us.p50, formatMicros)} of it for the log`,
     },
     {
       label: 'Latency p99',
-      value: shown(metrics?.latency_us.p99, formatMicros),
-      note: `max ${shown(metrics?.latency_us.max, formatMicros)}`,
+      value: shown(seen?.latency_us.p99, formatMicros),
+      note: `max ${shown(seen?.latency_us.max, formatMicros)}`,
     },
   ];
 }

@@ -1,5 +1,6 @@
 // What every page must say first: no connection, recovery, a log that can't be written.
-import { type UseQueryResult, useQuery } from '@tanstack/react-query';
+import { type UseQueryResult, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useEffect } from 'react';
 import { ProblemError, UnreachableError } from '../api/problem';
 import { readinessQuery } from '../api/queries';
 import type { Phase, Status } from '../api/types';
@@ -14,9 +15,14 @@ export function Attention({ status }: { status: UseQueryResult<Status> }) {
   const readiness = useQuery({ ...readinessQuery, enabled: !settled && !away && !status.isPending });
   const phase = settled ? data.phase : (readiness.data?.phase ?? data?.phase);
   const logError = data?.log_error ?? null;
+  const queries = useQueryClient();
+  useEffect(() => {
+    // What was refused while the server was away or recovering is asked for again now.
+    if (settled) void queries.invalidateQueries();
+  }, [settled, queries]);
   return (
     <>
-      {error !== null && !isRecovering(error, phase) && <ProblemNotice error={error} />}
+      {error !== null && !isSaidElsewhere(error, phase) && <ProblemNotice error={error} />}
       {phase !== undefined && <PhaseNotice phase={phase} />}
       {logError !== null && (
         <div className="notice" role="alert">
@@ -32,8 +38,10 @@ export function Attention({ status }: { status: UseQueryResult<Status> }) {
   );
 }
 
-function isRecovering(error: Error, phase: Phase | undefined): boolean {
-  return error instanceof ProblemError && error.status === 503 && phase?.name === 'recovering';
+/** By the token dialog, or by the progress of the recovery. */
+function isSaidElsewhere(error: Error, phase: Phase | undefined): boolean {
+  if (!(error instanceof ProblemError)) return false;
+  return error.slug === 'unauthorized' || (error.status === 503 && phase?.name === 'recovering');
 }
 
 function PhaseNotice({ phase }: { phase: Phase }) {

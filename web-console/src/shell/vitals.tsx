@@ -1,15 +1,16 @@
 import type { UseQueryResult } from '@tanstack/react-query';
+import { ProblemError } from '../api/problem';
 import type { Phase, Status } from '../api/types';
 import { formatUptime } from '../format';
 import { Badge, type Tone } from '../ui/badge';
 
 /** Role, phase, durability and uptime, on every page. */
 export function Vitals({ status }: { status: UseQueryResult<Status> }) {
-  const { data, isError } = status;
+  const { data, isError, error } = status;
   if (data === undefined || isError) {
     return (
       <div className="vitals" role="status">
-        {isError ? <Badge tone="bad">no connection</Badge> : <span>connecting…</span>}
+        {isError ? <Badge tone="bad">{trouble(error)}</Badge> : <span>connecting…</span>}
       </div>
     );
   }
@@ -34,6 +35,11 @@ export function Vitals({ status }: { status: UseQueryResult<Status> }) {
       </div>
     </dl>
   );
+}
+
+function trouble(error: Error): string {
+  if (!(error instanceof ProblemError)) return 'no connection';
+  return error.slug === 'unauthorized' ? 'token needed' : 'not ready';
 }
 
 function durabilityMeaning(status: Status): string {

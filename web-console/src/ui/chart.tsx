@@ -8,14 +8,19 @@ import { useColours } from './theme';
 
 export type Series = { label: string; colour: '--series-1' | '--series-2' | '--series-3'; values: (number | null)[] };
 
-type Props = { title: string; times: number[]; series: Series[]; format: (value: number) => string };
+type Props = { title: string; times: number[]; series: Series[]; format: (value: number) => string; steps?: number[] };
 
-const chartHeight = 158;
+const chartHeight = 160;
 /** Before this many seconds have passed the axis already spans them, so that the first samples don't jump. */
 const spanMinSeconds = 60;
 const tableRowsMax = 12;
 
-export function Chart({ title, times, series, format }: Props) {
+/** Distances of the value axis's lines. */
+const decimalSteps = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+export const byteSteps = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
+export function Chart(props: Props) {
+  const { title, series } = props;
   const [asTable, setAsTable] = useState(false);
   const side: ReactNode = (
     <>
@@ -33,33 +38,26 @@ export function Chart({ title, times, series, format }: Props) {
   );
   return (
     <Panel title={title} side={side}>
-      {asTable ? (
-        <ChartTable title={title} times={times} series={series} format={format} />
-      ) : (
-        <Plot title={title} times={times} series={series} format={format} />
-      )}
+      {props.times.length === 0 && <p className="chart loading">Waiting for the first figures…</p>}
+      {props.times.length > 0 && (asTable ? <ChartTable {...props} /> : <Plot {...props} />)}
     </Panel>
   );
 }
 
-function Plot({ title, times, series, format }: Props) {
+function Plot({ title, times, series, format, steps = decimalSteps }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
   const colours = useColours();
   const shape = series.map(({ label, colour }) => `${label} ${colour}`).join();
   const data: uPlot.AlignedData = [times, ...series.map(({ values }) => values)];
-  const latest = useRef({ data, series, format });
-  latest.current = { data, series, format };
+  const latest = useRef({ data, series, format, steps });
+  latest.current = { data, series, format, steps };
 
   // Made anew when the look changes, fed by the effect below.
   useEffect(() => {
     const element = place.current;
     if (element === null) return;
-    const made = new uPlot(
-      optionsFor(element, latest.current.series, latest.current.format),
-      latest.current.data,
-      element,
-    );
+    const made = new uPlot(optionsFor(element, latest.current), latest.current.data, element);
     plot.current = made;
     const resized = new ResizeObserver(() => made.setSize({ width: innerWidthOf(element), height: chartHeight }));
     resized.observe(element);
@@ -112,7 +110,9 @@ function ChartTable({ title, times, series, format }: Props) {
   );
 }
 
-function optionsFor(element: HTMLElement, series: Series[], format: Props['format']): uPlot.Options {
+type Look = { series: Series[]; format: Props['format']; steps: number[] };
+
+function optionsFor(element: HTMLElement, { series, format, steps }: Look): uPlot.Options {
   const muted = colourOf(element, '--muted');
   const line = colourOf(element, '--line');
   const axis = { stroke: muted, font: '11px Inter, system-ui, sans-serif', ticks: { show: false } };
@@ -126,20 +126,23 @@ function optionsFor(element: HTMLElement, series: Series[], format: Props['forma
       y: { range: (_, __, max) => [0, Math.max(max ?? 0, 1) * 1.15] },
     },
     axes: [
-      { ...axis, grid: { show: false }, space: 70, values: (_, splits) => splits.map(clock) },
+      { ...axis, grid: { show: false }, size: 24, gap: 4, space: 70, values: (_, splits) => splits.map(clock) },
       {
         ...axis,
         grid: { stroke: line, width: 1 },
         size: 66,
         space: 34,
+        incrs: steps,
         values: (_, splits) => splits.map((split) => format(split)),
       },
     ],
     series: [
       {},
-      ...series.map(({ label, colour }) => ({
+      ...series.map(({ label, colour }, position) => ({
         label,
         stroke: colourOf(element, colour),
+        // The first series is the body, the others are lines over it.
+        ...(position === 0 ? { fill: faded(colourOf(element, colour)) } : {}),
         width: 1.6,
         points: { show: false },
       })),
@@ -155,6 +158,10 @@ function colourOf(element: HTMLElement, name: string): string {
   const { color } = window.getComputedStyle(probe);
   probe.remove();
   return color;
+}
+
+function faded(colour: string): string {
+  return colour.replace(/^rgb\((.*)\)$/, 'rgba($1, 0.12)');
 }
 
 function innerWidthOf(element: HTMLElement): number {

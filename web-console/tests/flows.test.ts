@@ -1,0 +1,147 @@
+// What people do on the console, and what it says when something is wrong: on the mock.
+import type { Browser, Page } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { State } from '../mock/server';
+import { chromiumPath, launch } from './browser';
+import { type Mocks, prepareMocks, realUrl } from './server';
+import { violations, visit } from './visit';
+
+const path = chromiumPath();
+
+describe.skipIf(path === null || realUrl() !== null)('the console', () => {
+  let browser: Browser;
+  let mocks: Mocks;
+
+  beforeAll(async () => {
+    mocks = await prepareMocks();
+    browser = await launch(path ?? '');
+  });
+
+  afterAll(async () => {
+    await browser?.close();
+    mocks?.remove();
+  });
+
+  async function at(
+    state: State,
+    hash: string,
+    act: (page: Page, complaints: string[]) => Promise<void>,
+  ): Promise<void> {
+    const mock = await mocks?.start(state);
+    const { page, complaints, close } = await visit(browser);
+    await page.goto(`${mock?.url}/console/#${hash}`);
+    await act(page, complaints);
+    expect(await violations(page)).toEqual([]);
+    await close();
+    await mock?.close();
+  }
+
+  test('calls a procedure and shows result, transaction and LSN', () =>
+    at('ready', '/modules/voter?procedure=vote', async (page) => {
+      await page.getByRole('button', { name: 'Call vote' }).click();
+      await page.getByText('Expected: a whole number').first().waitFor();
+      await page.getByLabel('phone_number').fill('2015550100');
+      await page.getByLabel('contestant_number').fill('1');
+      await page.getByLabel('max_votes_per_phone').fill('9223372036854775808');
+      await page.getByText(/Expected: from -9223372036854775808/).waitFor();
+      await page.getByLabel('max_votes_per_phone').fill('2');
+      await page.getByLabel(/Idempotency key/).fill('again');
+      await page.getByRole('button', { name: 'Call vote' }).click();
+      await page.getByText('answered again for its key').waitFor();
+      expect(await page.getByLabel('Result').textContent()).toContain('"accepted"');
+      await page.getByText('JSON', { exact: true }).click();
+      expect(await page.getByLabel('Arguments').locator('visible=true').last().inputValue()).toContain(
+        '"phone_number": "2015550100"',
+      );
+      await page.locator('.call-answer a').click();
+      await page.getByRole('heading', { name: 'Where it lies' }).waitFor();
+    }));
+
+  test('shows a rolled-back transaction with its own code', () =>
+    at('ready', '/modules/bank?procedure=transfer', async (page) => {
+      for (const [name, value] of Object.entries({ from: '1', to: '2', amount: '5000' })) {
+        await page.getByLabel(new RegExp(`^${name}`)).fill(value);
+      }
+      await page.getByRole('button', { name: 'Call transfer' }).click();
+      await page.getByRole('alert').getByText('insufficient_funds').waitFor();
+    }));
+
+  test('uploads a module, and says why it refuses what is none', () =>
+    at('empty', '/modules', async (page) => {
+      await page.getByText('curl -X PUT').waitFor();
+      const chooser = page.getByLabel('Module file');
+      await chooser.setInputFiles({ name: 'notes.txt', mimeType: 'text/plain', buffer: Buffer.from('hello') });
+      await page.getByRole('button', { name: 'Upload' }).click();
+      await page.getByRole('alert').getByText('bad magic number').waitFor();
+      const wasm = Buffer.from([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]);
+      await chooser.setInputFiles({ name: 'My-Votes.wasm', mimeType: 'application/wasm', buffer: wasm });
+      expect(await page.getByLabel('Name').inputValue()).toBe('my_votes');
+      await page.getByLabel('Name').fill('voter');
+      await page.getByRole('button', { name: 'Upload' }).click();
+      await page.getByText('The module is in service on all partitions').waitFor();
+      await page.getByRole('region', { name: 'Modules' }).getByRole('link', { name: 'voter' }).waitFor();
+    }));
+
+  test('takes a module out of service', () =>
+    at('ready', '/modules/bank', async (page) => {
+      await page.getByRole('button', { name: /^Take out of service…/ }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'Take out of service' }).click();
+      await page.getByRole('heading', { name: 'Modules' }).waitFor();
+      await page.getByText('1 module', { exact: true }).waitFor();
+    }));
+
+  test('goes through rows page by page, and back by the address', () =>
+    at('ready', '/tables/votes', async (page, complaints) => {
+      await page.getByText('2015550100').waitFor();
+      await page.getByRole('button', { name: 'Next 50' }).click();
+      await page.getByText('2015551950').waitFor();
+      expect(page.url()).toContain('cursor=50');
+      await page.getByRole('button', { name: 'Previous' }).click();
+      await page.getByText('2015550100').waitFor();
+      await page.goBack();
+      await page.getByText('2015551950').waitFor();
+      await page.getByRole('button', { name: /Previous|First page/ }).click();
+      await page.getByText('2015550100').waitFor();
+      expect(complaints).toEqual([]);
+    }));
+
+  test('filters the log by its address', () =>
+    at('ready', '/log', async (page) => {
+      await page.getByLabel('Kind').selectOption('deploy');
+      await page
+        .getByText(/^voter version \d+$/)
+        .first()
+        .waitFor();
+      expect(page.url()).toContain('kind=deploy');
+      expect(await page.getByRole('region', { name: 'Records' }).getByText('voter.vote').count()).toBe(0);
+    }));
+
+  test('asks for a token, tells a wrong one, and goes on with the right one', () =>
+    at('locked', '/', async (page) => {
+      await page.getByText('This server asks for a token').waitFor();
+      await page.getByLabel('Bearer token').fill('wrong');
+      await page.getByRole('button', { name: 'Use the token' }).click();
+      await page.getByText('The server did not take the token').waitFor();
+      await page.getByLabel('Bearer token').fill('secret');
+      await page.getByRole('button', { name: 'Use the token' }).click();
+      await page.getByText('live', { exact: true }).waitFor();
+      await page.getByText('Settings hash').waitFor();
+      expect(await page.getByRole('dialog').count()).toBe(0);
+    }));
+
+  test('shows how far a recovery is', () =>
+    at('recovering', '/', async (page) => {
+      await page.getByText(/% of the log replayed/).waitFor();
+    }));
+
+  test('says on every page that the log can’t be written', () =>
+    at('log-error', '/tables', async (page) => {
+      await page.getByRole('alert').getByText('no space left on device').waitFor();
+      await page.getByRole('region', { name: 'Tables' }).getByRole('link', { name: 'votes' }).waitFor();
+    }));
+
+  test('asks the status where there is no event stream', () =>
+    at('silent', '/', async (page) => {
+      await page.getByText('polling, without throughput and latency').waitFor();
+    }));
+});

@@ -1,0 +1,44 @@
+// A page under watch: what it complains of, and what axe-core finds in it.
+import { createRequire } from 'node:module';
+import type axeCore from 'axe-core';
+import type { Browser, BrowserContextOptions, Page } from 'playwright-core';
+
+declare global {
+  var axe: typeof axeCore;
+}
+
+const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
+
+export type Visit = { page: Page; complaints: string[]; close: () => Promise<void> };
+
+export async function visit(browser: Browser, options: BrowserContextOptions = {}): Promise<Visit> {
+  // axe-core is injected, which a content security policy would rightly refuse.
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, bypassCSP: true, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(10_000);
+  const complaints: string[] = [];
+  page.on('console', (message) => {
+    if (message.type() === 'error' || message.type() === 'warning') complaints.push(message.text());
+  });
+  page.on('pageerror', (error) => complaints.push(error.message));
+  page.on('request', (request) => {
+    const { hostname } = new URL(request.url());
+    if (!['127.0.0.1', 'localhost', new URL(page.url()).hostname].includes(hostname))
+      complaints.push(`asked ${hostname}`);
+  });
+  return { page, complaints, close: () => context.close() };
+}
+
+/** Serious and critical violations, each as one line that names the element. */
+export async function violations(page: Page): Promise<string[]> {
+  await page.addScriptTag({ path: axePath });
+  const { violations: found } = await page.evaluate(() => axe.run());
+  return found
+    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    .flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 160)}`));
+}
+
+/** Pixels by which the page is wider than the window. */
+export function overflow(page: Page): Promise<number> {
+  return page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+}
