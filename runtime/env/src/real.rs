@@ -18,8 +18,9 @@ use crate::{
 
 /// Direct writes are multiples of this; a device with larger sectors refuses and is then written through the page cache.
 const SECTOR_BYTES: usize = 512;
-/// Zeros are written in pieces of this size.
-const ZERO_CHUNK_BYTES: usize = 1 << 20;
+/// Zeros are written in pieces of this size, each durable before the next: one large sync would hold up the writes of
+/// others to the same device for many milliseconds.
+const ZERO_CHUNK_BYTES: usize = 4 << 20;
 
 /// Files in one directory of the file system.
 #[derive(Clone, Debug)]
@@ -229,6 +230,9 @@ impl DiskFile for RealFile {
         while offset < bytes {
             let count = (bytes - offset).min(zeros.len() as u64) as usize;
             self.write_at(offset, &zeros[..count])?;
+            self.file
+                .sync_data()
+                .map_err(|e| error("sync", &self.path, &e))?;
             offset += count as u64;
         }
         self.sync()
@@ -245,7 +249,12 @@ fn error(action: &'static str, path: &Path, error: &io::Error) -> DiskError {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => DiskErrorKind::Refused,
         _ => DiskErrorKind::Io,
     };
-    DiskError::new(action, &path.display().to_string(), kind, &error.to_string())
+    DiskError::new(
+        action,
+        &path.display().to_string(),
+        kind,
+        &error.to_string(),
+    )
 }
 
 #[cfg(test)]
@@ -261,7 +270,8 @@ mod tests {
         let mut block = AlignedBuf::with_capacity(1024);
         block.extend_from_slice(&[7; 1024]);
         file.write_durable_at(512, &block).expect("aligned write");
-        file.write_durable_at(4000, &block[..3]).expect("unaligned write");
+        file.write_durable_at(4000, &block[..3])
+            .expect("unaligned write");
         let mut read = vec![9; 10_000];
         assert_eq!(file.read_at(0, &mut read).expect("read"), 8192);
         assert!(read[512..1536].iter().all(|b| *b == 7) && read[1536] == 0);
@@ -278,12 +288,18 @@ mod tests {
         let _again = disk.lock().expect("lock again");
         disk.create("b").expect("create");
         disk.create("a").expect("create");
-        assert_eq!(disk.create("a").err().map(|e| e.kind), Some(DiskErrorKind::Exists));
+        assert_eq!(
+            disk.create("a").err().map(|e| e.kind),
+            Some(DiskErrorKind::Exists)
+        );
         disk.rename("b", "c").expect("rename");
         disk.sync_dir().expect("sync");
         assert_eq!(disk.list().expect("list"), ["a", "c"]);
         disk.remove("a").expect("remove");
-        assert_eq!(disk.open("a").err().map(|e| e.kind), Some(DiskErrorKind::NotFound));
+        assert_eq!(
+            disk.open("a").err().map(|e| e.kind),
+            Some(DiskErrorKind::NotFound)
+        );
         let read_only = disk.open_read("c").expect("open");
         assert!(read_only.write_at(0, b"x").is_err());
     }

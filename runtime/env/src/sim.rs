@@ -99,15 +99,33 @@ pub struct FaultPlan {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Create { file: usize, name: String },
-    Rename { from: String, to: String },
-    Remove { name: String },
+    Create {
+        file: usize,
+        name: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Remove {
+        name: String,
+    },
     SyncDir,
-    Write { file: usize, offset: u64, bytes: Arc<[u8]> },
+    Write {
+        file: usize,
+        offset: u64,
+        bytes: Arc<[u8]>,
+    },
     /// Makes the whole file durable, or only its last write.
-    Sync { file: usize, last_only: bool },
+    Sync {
+        file: usize,
+        last_only: bool,
+    },
     /// Changed behind the program's back.
-    Damage { file: usize, bytes: Arc<[u8]> },
+    Damage {
+        file: usize,
+        bytes: Arc<[u8]>,
+    },
 }
 
 /// One file, as the program sees it and as the device has it.
@@ -183,7 +201,11 @@ impl State {
                 self.names.durable = self.names.live.clone();
                 self.names.unsynced.clear();
             }
-            Op::Write { file, offset, bytes } => {
+            Op::Write {
+                file,
+                offset,
+                bytes,
+            } => {
                 let file = &mut self.files[*file];
                 put(&mut file.live, *offset, bytes);
                 file.unsynced.push((*offset, Arc::clone(bytes)));
@@ -196,7 +218,11 @@ impl State {
             }
             Op::Sync { file, last_only } => {
                 let file = &mut self.files[*file];
-                let kept_from = if *last_only { file.unsynced.len() - 1 } else { 0 };
+                let kept_from = if *last_only {
+                    file.unsynced.len() - 1
+                } else {
+                    0
+                };
                 for (offset, bytes) in file.unsynced.split_off(kept_from) {
                     put(&mut file.durable, offset, &bytes);
                 }
@@ -290,7 +316,12 @@ impl State {
     fn check_sync(&mut self, name: &str) -> Result<(), DiskError> {
         match &mut self.plan.sync_error_in {
             Some(0) => {
-                return Err(DiskError::new("sync", name, DiskErrorKind::Io, "input/output error"));
+                return Err(DiskError::new(
+                    "sync",
+                    name,
+                    DiskErrorKind::Io,
+                    "input/output error",
+                ));
             }
             Some(left) => *left -= 1,
             None => {}
@@ -386,10 +417,20 @@ impl SimDisk {
     fn change(&self, action: &'static str, name: &str, op: Op) -> Result<(), DiskError> {
         let mut state = self.state();
         if state.plan.read_only {
-            return Err(DiskError::new(action, name, DiskErrorKind::Refused, "read-only file system"));
+            return Err(DiskError::new(
+                action,
+                name,
+                DiskErrorKind::Refused,
+                "read-only file system",
+            ));
         }
         if !state.names.live.contains_key(name) {
-            return Err(DiskError::new(action, name, DiskErrorKind::NotFound, "no such file"));
+            return Err(DiskError::new(
+                action,
+                name,
+                DiskErrorKind::NotFound,
+                "no such file",
+            ));
         }
         state.apply(op);
         Ok(())
@@ -401,10 +442,20 @@ impl Disk for SimDisk {
         {
             let mut state = self.state();
             if state.plan.read_only {
-                return Err(DiskError::new("create", name, DiskErrorKind::Refused, "read-only file system"));
+                return Err(DiskError::new(
+                    "create",
+                    name,
+                    DiskErrorKind::Refused,
+                    "read-only file system",
+                ));
             }
             if state.names.live.contains_key(name) {
-                return Err(DiskError::new("create", name, DiskErrorKind::Exists, "file exists"));
+                return Err(DiskError::new(
+                    "create",
+                    name,
+                    DiskErrorKind::Exists,
+                    "file exists",
+                ));
             }
             let file = state.files.len();
             state.apply(Op::Create {
@@ -457,7 +508,12 @@ impl Disk for SimDisk {
             }
         }
         if self.locked.swap(true, Ordering::Acquire) {
-            return Err(DiskError::new("lock", "directory", DiskErrorKind::Locked, "in use"));
+            return Err(DiskError::new(
+                "lock",
+                "directory",
+                DiskErrorKind::Locked,
+                "in use",
+            ));
         }
         Ok(DiskLock::new(Held(Arc::clone(&self.locked))))
     }
@@ -477,7 +533,12 @@ struct SimFile {
 impl SimFile {
     fn write(&self, offset: u64, bytes: &[u8], durable: bool) -> Result<(), DiskError> {
         if !self.writable {
-            return Err(DiskError::new("write", &self.name, DiskErrorKind::Refused, "opened for reading"));
+            return Err(DiskError::new(
+                "write",
+                &self.name,
+                DiskErrorKind::Refused,
+                "opened for reading",
+            ));
         }
         let mut state = self.disk.state();
         state.check_write(&self.name, self.number, offset + bytes.len() as u64)?;
@@ -549,8 +610,14 @@ mod tests {
         let image = |policy| disk.crash(&policy).bytes("a").expect("file is there");
         assert_eq!(image(CrashPolicy::LoseAll), [1; 1024]);
         assert_eq!(image(CrashPolicy::KeepAll), [2; 1536]);
-        assert_eq!(image(CrashPolicy::TornAfter(1)), [[2; 512], [1; 512]].concat());
-        assert_eq!(image(CrashPolicy::TornBefore(1))[..1024], [[1; 512], [2; 512]].concat());
+        assert_eq!(
+            image(CrashPolicy::TornAfter(1)),
+            [[2; 512], [1; 512]].concat()
+        );
+        assert_eq!(
+            image(CrashPolicy::TornBefore(1))[..1024],
+            [[1; 512], [2; 512]].concat()
+        );
         assert_eq!(disk.unsynced_sectors(disk.ops_count()), Some(3));
     }
 
@@ -558,11 +625,20 @@ mod tests {
     fn names_are_lost_until_the_directory_is_synced() {
         let disk = SimDisk::new();
         disk.create("a").expect("create");
-        assert_eq!(disk.crash(&CrashPolicy::LoseAll).list().expect("list"), [""; 0]);
+        assert_eq!(
+            disk.crash(&CrashPolicy::LoseAll).list().expect("list"),
+            [""; 0]
+        );
         disk.sync_dir().expect("sync");
         disk.rename("a", "b").expect("rename");
-        assert_eq!(disk.crash(&CrashPolicy::LoseAll).list().expect("list"), ["a"]);
-        assert_eq!(disk.crash(&CrashPolicy::KeepAll).list().expect("list"), ["b"]);
+        assert_eq!(
+            disk.crash(&CrashPolicy::LoseAll).list().expect("list"),
+            ["a"]
+        );
+        assert_eq!(
+            disk.crash(&CrashPolicy::KeepAll).list().expect("list"),
+            ["b"]
+        );
     }
 
     #[test]
@@ -575,8 +651,12 @@ mod tests {
             ..FaultPlan::default()
         });
         file.preallocate(900).expect("fits");
-        assert_eq!(file.write_at(900, &[0; 101]).err().map(|e| e.kind), Some(DiskErrorKind::Full));
-        file.write_at(0, &[0; 900]).expect("no growth needs no space");
+        assert_eq!(
+            file.write_at(900, &[0; 101]).err().map(|e| e.kind),
+            Some(DiskErrorKind::Full)
+        );
+        file.write_at(0, &[0; 900])
+            .expect("no growth needs no space");
         assert_eq!(file.sync().err().map(|e| e.kind), Some(DiskErrorKind::Io));
     }
 }

@@ -27,12 +27,7 @@ impl<P: Send + 'static> Appender<P> {
     /// `pending` is completed with the end of these records once they are durable, or with the error that stopped the log.
     /// Waits, within bounds, while both buffers are full. An error gives `pending` back: nothing was appended.
     /// Panics when the bytes are not records: they would be written.
-    #[expect(clippy::result_large_err, reason = "the refused caller gets its batch back")]
-    pub fn append(
-        &self,
-        records: &[u8],
-        pending: Option<P>,
-    ) -> Result<Lsn, (LogError, Option<P>)> {
+    pub fn append(&self, records: &[u8], pending: Option<P>) -> Result<Lsn, (LogError, Option<P>)> {
         let count = count_records(records).expect("appended bytes are whole records");
         assert!(count > 0, "append of no record");
         let shared = &*self.0;
@@ -44,7 +39,9 @@ impl<P: Send + 'static> Appender<P> {
         state.fill.extend_from_slice(records);
         state.fill_records += count;
         if let Some(waiting) = pending {
-            state.fill_pending.push((start + records.len() as u64, waiting));
+            state
+                .fill_pending
+                .push((start + records.len() as u64, waiting));
         }
         if state.flusher_sleeps {
             state.flusher_sleeps = false;
@@ -104,7 +101,10 @@ impl<P: Send + 'static> Appender<P> {
             let waited_ns = shared.clock.monotonic_ns() - began_ns;
             if timeout.timed_out() || waited_ns as u128 > wait_max.as_nanos() {
                 let reason = format!("the disk took nothing for {wait_max:?}");
-                return (state, Err(LogError::unavailable(UnavailableKind::Stalled, reason)));
+                return (
+                    state,
+                    Err(LogError::unavailable(UnavailableKind::Stalled, reason)),
+                );
             }
         }
     }
@@ -120,9 +120,14 @@ impl<P: Send + 'static> Appender<P> {
         let error = match &state.stopped {
             _ if shared.durable.get() >= end.0 => None,
             Some(error) => Some(error.clone()),
-            None if end.0 <= state.fill_start => return state.flight_pending.push((end.0, pending)),
+            None if end.0 <= state.fill_start => {
+                return state.flight_pending.push((end.0, pending));
+            }
             None => {
-                assert!(end.0 <= state.filled(), "wait for LSN {end}, which nobody appended");
+                assert!(
+                    end.0 <= state.filled(),
+                    "wait for LSN {end}, which nobody appended"
+                );
                 return state.fill_pending.push((end.0, pending));
             }
         };

@@ -128,9 +128,11 @@ impl SegmentCursor {
             Some(before) if header.chain != before.chain => {
                 stranger("chain to the block before", before.chain, header.chain)
             }
-            Some(before) if header.generation < before.generation => {
-                stranger("generation of the block", before.generation, header.generation)
-            }
+            Some(before) if header.generation < before.generation => stranger(
+                "generation of the block",
+                before.generation,
+                header.generation,
+            ),
             _ => Ok((header, after)),
         }
     }
@@ -209,6 +211,10 @@ fn judge_header(
         })
     };
     judge("position of the block", lsn, header.lsn.0)?;
-    judge("database of the block", database_tag.into(), header.database_tag.into())?;
+    judge(
+        "database of the block",
+        database_tag.into(),
+        header.database_tag.into(),
+    )?;
     Ok((header, crc))
 }

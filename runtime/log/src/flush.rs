@@ -31,7 +31,8 @@ impl<P> Drop for StopOnPanic<P> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let reason = "its flusher panicked";
-            self.0.stop(LogError::unavailable(UnavailableKind::Failed, reason));
+            self.0
+                .stop(LogError::unavailable(UnavailableKind::Failed, reason));
         }
     }
 }
@@ -42,7 +43,8 @@ impl<P: Send + 'static> Flusher<P> {
         while let Some(block) = self.next_block() {
             if let Err(error) = self.write(block) {
                 let reason = format!("{error}; it is not tried again, restart the node");
-                self.shared.stop(LogError::unavailable(UnavailableKind::Failed, reason));
+                self.shared
+                    .stop(LogError::unavailable(UnavailableKind::Failed, reason));
                 return;
             }
         }
@@ -147,7 +149,9 @@ impl<P: Send + 'static> Flusher<P> {
         self.next.chain = crc;
         self.shared.index.mark(block.start);
         let stats = &self.shared.stats;
-        stats.write.record(self.shared.clock.monotonic_ns() - began_ns, 1);
+        stats
+            .write
+            .record(self.shared.clock.monotonic_ns() - began_ns, 1);
         stats.flushes.add(1);
         stats.bytes.add(block.buffer.len() as u64);
         stats.records.add(block.records_count as u64);
@@ -167,7 +171,9 @@ impl<P: Send + 'static> Flusher<P> {
             chain: self.next.chain,
         };
         write_header(&*spare.file, &header)?;
-        self.shared.disk.rename(SPARE_NAME, &segment_name(Lsn(start)))?;
+        self.shared
+            .disk
+            .rename(SPARE_NAME, &segment_name(Lsn(start)))?;
         self.shared.disk.sync_dir()?;
         self.segment = spare.file;
         self.segment_start = start;
@@ -184,7 +190,9 @@ impl<P: Send + 'static> Flusher<P> {
     fn acknowledge(&mut self, block: Block) {
         let shared = &*self.shared;
         let mut state = shared.lock();
-        shared.durable.advance(block.start + block.buffer.len() as u64);
+        shared
+            .durable
+            .advance(block.start + block.buffer.len() as u64);
         state.last_kind = block.kind;
         state.return_buffer(block.buffer);
         std::mem::swap(&mut self.told, &mut state.flight_pending);

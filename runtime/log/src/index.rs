@@ -38,7 +38,9 @@ pub(crate) struct LogIndex(Mutex<Inner>);
 
 impl LogIndex {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().expect("nothing panics while the index is held")
+        self.0
+            .lock()
+            .expect("nothing panics while the index is held")
     }
 
     pub fn add_segment(&self, start: u64) {
@@ -101,7 +103,13 @@ mod tests {
         let name = segment_name(Lsn(0xabc));
         assert_eq!(name, "log-0000000000000abc.seg");
         assert_eq!(parse_segment_name(&name), Some(Lsn(0xabc)));
-        for other in ["log-abc.seg", "log-0000000000000ABC.seg", SPARE_NAME, "log-.seg", "x"] {
+        for other in [
+            "log-abc.seg",
+            "log-0000000000000ABC.seg",
+            SPARE_NAME,
+            "log-.seg",
+            "x",
+        ] {
             assert_eq!(parse_segment_name(other), None);
         }
     }

@@ -102,7 +102,10 @@ impl<P: Send + 'static> Log<P> {
         config: LogConfig,
         complete: Complete<P>,
     ) -> Result<(Self, OpenReport), LogError> {
-        assert!(config.segment_bytes >= SEGMENT_BYTES_MIN, "segment too small");
+        assert!(
+            config.segment_bytes >= SEGMENT_BYTES_MIN,
+            "segment too small"
+        );
         let lock = disk.lock()?;
         let scanned = scan(&*disk)?;
         check_identity(&scanned.report, &config)?;
@@ -190,7 +193,9 @@ impl<P: Send + 'static> Log<P> {
     /// The error is the one that stopped the log before.
     pub fn close(&self) -> Result<(), LogError> {
         self.shared.lock().is_closing = true;
-        self.shared.may_refuse.store(true, std::sync::atomic::Ordering::Release);
+        self.shared
+            .may_refuse
+            .store(true, std::sync::atomic::Ordering::Release);
         self.shared.wake_all();
         let threads = std::mem::take(&mut *self.threads.lock().expect("nothing panics in here"));
         for thread in threads {
@@ -273,7 +278,12 @@ impl Opened {
     }
 
     fn resume(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
-        let newest = scan.report.segments.last().expect("checked by the caller").clone();
+        let newest = scan
+            .report
+            .segments
+            .last()
+            .expect("checked by the caller")
+            .clone();
         let segment = disk.open(&newest.file)?;
         if let Some(torn) = &scan.report.torn {
             let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0);
@@ -284,7 +294,9 @@ impl Opened {
         scan.next.generation = scan.next.generation.saturating_add(1);
         let is_continued =
             newest.settings_hash == config.settings_hash && newest.epoch == config.epoch;
-        let segment_room = newest.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);
+        let segment_room = newest
+            .file_bytes
+            .saturating_sub(SEGMENT_HEADER_BYTES as u64);
         let used = newest.end.0 - newest.start.0;
         Ok(Self {
             report: OpenReport {
@@ -297,7 +309,11 @@ impl Opened {
             },
             segment,
             segment_start: newest.start.0,
-            room: if is_continued { segment_room.saturating_sub(used) } else { 0 },
+            room: if is_continued {
+                segment_room.saturating_sub(used)
+            } else {
+                0
+            },
             segment_room,
             scan,
         })
@@ -352,7 +368,10 @@ impl<P: Send + 'static> Log<P> {
             let reason = format!("start thread {name}: {error}");
             LogError::unavailable(UnavailableKind::Failed, reason)
         })?;
-        self.threads.lock().expect("nothing panics in here").push(thread);
+        self.threads
+            .lock()
+            .expect("nothing panics in here")
+            .push(thread);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use reprise_base::{Lsn, Watermark};
 use reprise_env::Disk;
-use reprise_wire::{BlockHeader, BLOCK_HEADER_BYTES, RecordRef, Records, WireError};
+use reprise_wire::{BLOCK_HEADER_BYTES, BlockHeader, RecordRef, Records, WireError};
 
 use crate::{
     cursor::{Continuity, NoBlock, SegmentCursor, database_tag},
@@ -185,7 +185,11 @@ impl LogReader {
         }
         let lsn = self.next_block;
         let (start, following) = self.index.segment_of(lsn).ok_or(self.out_of_range(lsn))?;
-        if self.cursor.as_ref().is_none_or(|cursor| cursor.start != start) {
+        if self
+            .cursor
+            .as_ref()
+            .is_none_or(|cursor| cursor.start != start)
+        {
             let file = self.disk.open_read(&segment_name(Lsn(start)))?;
             self.cursor = Some(SegmentCursor::new(file, start));
         }
@@ -288,7 +292,9 @@ impl<P: Send + 'static> Log<P> {
         let looks_until = upper.saturating_sub(PAGE_SCAN_BYTES_MAX);
         let mut page = RecordPage::default();
         while upper > start && upper > looks_until && page.records.len() < limit {
-            let Some(mark) = self.shared.index.block_before(upper - 1) else { break };
+            let Some(mark) = self.shared.index.block_before(upper - 1) else {
+                break;
+            };
             let wanted = limit - page.records.len();
             let mut found = VecDeque::new();
             let mut reader = self.reader(Lsn(mark))?;

@@ -77,7 +77,10 @@ impl<E: Into<LogError>> From<E> for Stop {
 
 pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
     let names = disk.list()?;
-    let starts: Vec<_> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
+    let starts: Vec<_> = names
+        .iter()
+        .filter_map(|name| parse_segment_name(name))
+        .collect();
     let mut scan = Scan {
         report: VerifyReport::default(),
         index: LogIndex::default(),
@@ -118,7 +121,12 @@ impl Scan {
         // The segment that follows was begun when everything before its start was durable.
         let end = following.map_or(u64::MAX, |next| next.0);
         while self.report.end.0 < end {
-            match cursor.block(self.report.end.0, file_bytes, self.database_tag, Some(&self.next)) {
+            match cursor.block(
+                self.report.end.0,
+                file_bytes,
+                self.database_tag,
+                Some(&self.next),
+            ) {
                 Ok((block, next)) => self.block(&mut cursor, &block, next)?,
                 Err(NoBlock::Disk(error)) => return Err(error.into()),
                 Err(NoBlock::Stranger(error)) => {
@@ -134,7 +142,10 @@ impl Scan {
         if self.report.end.0 == end {
             return Ok(());
         }
-        Err(self.damage(&cursor, format!("the last block reaches beyond LSN {end}, where the next file begins")))
+        Err(self.damage(
+            &cursor,
+            format!("the last block reaches beyond LSN {end}, where the next file begins"),
+        ))
     }
 
     fn header(&mut self, cursor: &mut SegmentCursor, file: &str) -> Result<SegmentHeader, Stop> {
@@ -148,7 +159,10 @@ impl Scan {
             }))
         };
         let bytes = cursor.bytes(0, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES as u64)?;
-        let header = match (SegmentHeader::decode(bytes), SegmentHeader::peek_version(bytes)) {
+        let header = match (
+            SegmentHeader::decode(bytes),
+            SegmentHeader::peek_version(bytes),
+        ) {
             (Ok(header), _) => header,
             (Err(_), Some(found)) if found != FORMAT_VERSION => {
                 return Err(Stop::Error(LogError::FormatVersion {
@@ -173,7 +187,10 @@ impl Scan {
                 return damage("the file belongs to another database".to_owned());
             }
             Some(_) if self.report.end != start => {
-                return damage(format!("the file before it ends at LSN {}", self.report.end));
+                return damage(format!(
+                    "the file before it ends at LSN {}",
+                    self.report.end
+                ));
             }
             Some(_) if self.next.chain != header.chain => {
                 return damage("the file does not follow the one before it".to_owned());
@@ -208,7 +225,11 @@ impl Scan {
         self.report.records += count as u64;
         self.report.last_block = Some(block.kind);
         self.report.end = block.end();
-        let segment = self.report.segments.last_mut().expect("pushed before its blocks");
+        let segment = self
+            .report
+            .segments
+            .last_mut()
+            .expect("pushed before its blocks");
         segment.end = block.end();
         Ok(())
     }

@@ -207,13 +207,19 @@ impl<P> State<P> {
             None
         } else {
             let spare = self.spare.take().expect("admitted: the block has a place");
-            assert!(bytes as u64 <= spare.room, "admitted: the block has a place");
+            assert!(
+                bytes as u64 <= spare.room,
+                "admitted: the block has a place"
+            );
             self.room = spare.room;
             self.segment_room = spare.room;
             Some(spare)
         };
         self.room -= bytes as u64;
-        let next = self.idle_buffer.take().expect("one block in flight at most");
+        let next = self
+            .idle_buffer
+            .take()
+            .expect("one block in flight at most");
         let block = Block {
             kind,
             start: self.fill_start,
@@ -224,7 +230,10 @@ impl<P> State<P> {
         };
         self.fill_start += bytes as u64;
         self.is_hurried = false;
-        assert!(self.flight_pending.is_empty(), "one block in flight at most");
+        assert!(
+            self.flight_pending.is_empty(),
+            "one block in flight at most"
+        );
         std::mem::swap(&mut self.fill_pending, &mut self.flight_pending);
         block
     }
@@ -272,7 +281,6 @@ fn no_room(error: &DiskError) -> LogError {
 }
 
 impl<P> Shared<P> {
-    #[expect(clippy::too_many_arguments, reason = "built in one place, field by field")]
     pub fn new(
         state: State<P>,
         index: LogIndex,

@@ -46,8 +46,14 @@ fn check_image(image: &SimDisk, groups: &[Vec<&str>], acknowledged: usize, conte
             None => break,
         }
     }
-    assert!(rest.is_empty(), "{context}: {words:?} are not whole groups in order");
-    assert!(whole >= acknowledged, "{context}: {whole} groups of {acknowledged} acknowledged");
+    assert!(
+        rest.is_empty(),
+        "{context}: {words:?} are not whole groups in order"
+    );
+    assert!(
+        whole >= acknowledged,
+        "{context}: {whole} groups of {acknowledged} acknowledged"
+    );
     // The log goes on, and what comes next is found behind what was.
     append(&log, &["next"]);
     drop(log);
@@ -92,10 +98,14 @@ fn a_second_crash_while_the_first_is_cut() {
     let groups = [vec!["a"], vec!["b*3000"]];
     run(&disk, &groups, 9);
     for ops in 0..=disk.ops_count() {
-        let Some(sectors) = disk.unsynced_sectors(ops).filter(|sectors| *sectors < 20) else { continue };
+        let Some(sectors) = disk.unsynced_sectors(ops).filter(|sectors| *sectors < 20) else {
+            continue;
+        };
         for torn in 0..=sectors {
             let first = disk.crash_image(ops, &CrashPolicy::TornBefore(torn));
-            let Ok((log, _, _)) = open(&first) else { panic!("first opening after {ops}") };
+            let Ok((log, _, _)) = open(&first) else {
+                panic!("first opening after {ops}")
+            };
             drop(log);
             let kept = words_on(&first);
             for second in 0..=first.ops_count() {
@@ -113,7 +123,14 @@ fn a_second_crash_while_the_first_is_cut() {
 #[test]
 fn every_flipped_byte_of_a_closed_log_is_refused_or_harmless() {
     let disk = SimDisk::new();
-    let groups = [vec!["a", "b"], vec!["c*600"], vec!["d*9000"], vec!["e"], vec!["f*8000"], vec!["g"]];
+    let groups = [
+        vec!["a", "b"],
+        vec!["c*600"],
+        vec!["d*9000"],
+        vec!["e"],
+        vec!["f*8000"],
+        vec!["g"],
+    ];
     run(&disk, &groups, 9);
     let all = words_on(&disk);
     assert!(segments(&disk).len() > 1);
@@ -138,7 +155,10 @@ fn every_flipped_byte_of_a_closed_log_is_refused_or_harmless() {
             }
         }
     }
-    assert!(refused > harmless / 10 && refused > 2000, "{refused} refused, {harmless} harmless");
+    assert!(
+        refused > harmless / 10 && refused > 2000,
+        "{refused} refused, {harmless} harmless"
+    );
 }
 
 #[test]
@@ -169,7 +189,9 @@ fn remains_of_other_logs_and_of_recycled_files_are_no_records() {
     drop(log);
     let foreign = other_disk.bytes(&segments(&other_disk)[0]).expect("bytes");
     let mixed = disk.copy();
-    mixed.damage(&name, |bytes| bytes[3072..5120].copy_from_slice(&foreign[3072..5120]));
+    mixed.damage(&name, |bytes| {
+        bytes[3072..5120].copy_from_slice(&foreign[3072..5120])
+    });
     assert_eq!(words_on(&mixed), ["a", "b*1000"]);
     // A block of an older generation that fits in every other way.
     let (log, _, _) = open(&disk).expect("open");
@@ -196,7 +218,9 @@ fn a_record_that_looks_like_a_block_does_not_make_a_torn_tail_damage() {
         let mut block = bytes[1024..1024 + SECTOR_BYTES].to_vec();
         block[48..].fill(0);
         let payload = encode(&["b*2000"]);
-        let fields = reprise_wire::BlockHeader::decode(&genuine[1024..]).expect("block").0;
+        let fields = reprise_wire::BlockHeader::decode(&genuine[1024..])
+            .expect("block")
+            .0;
         let header = reprise_wire::BlockHeader {
             payload_bytes: payload.len() as u32,
             ..fields

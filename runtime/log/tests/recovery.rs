@@ -44,12 +44,7 @@ fn check_recovery(script: &str, expected: Expect) {
     expected.assert_eq(&describe(&disk));
 }
 
-fn change(
-    disk: &SimDisk,
-    verb: &str,
-    rest: &str,
-    log: &mut Option<reprise_log::Log<String>>,
-) {
+fn change(disk: &SimDisk, verb: &str, rest: &str, log: &mut Option<reprise_log::Log<String>>) {
     let newest = segments(disk).pop().expect("a segment");
     let number = || rest.parse::<usize>().expect("number");
     match verb {
@@ -58,7 +53,10 @@ fn change(
         "flip" => disk.damage(&newest, |bytes| bytes[number()] ^= 1),
         "garbage" => disk.damage(&newest, |bytes| {
             let noise = &mut bytes[number()..][..512];
-            noise.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 37 + 11) as u8);
+            noise
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, byte)| *byte = (i * 37 + 11) as u8);
         }),
         "remove" => disk.remove(&segments(disk)[number()]).expect("remove"),
         other => panic!("unknown verb {other}"),
@@ -87,13 +85,25 @@ fn describe(disk: &SimDisk) -> String {
     match open(disk) {
         Ok((log, report, _)) => {
             let words = words_in(&mut log.reader(Lsn(0)).expect("reader")).join(" ");
-            let torn = report.found.torn.map(|torn| format!("; cut {} bytes at LSN {}", torn.bytes, torn.lsn));
-            let last = report.found.last_block.map_or("none".to_owned(), |kind| format!("{kind:?}"));
-            format!("words: {words}; end {}; last {last}{}", report.found.end, torn.unwrap_or_default())
+            let torn = report
+                .found
+                .torn
+                .map(|torn| format!("; cut {} bytes at LSN {}", torn.bytes, torn.lsn));
+            let last = report
+                .found
+                .last_block
+                .map_or("none".to_owned(), |kind| format!("{kind:?}"));
+            format!(
+                "words: {words}; end {}; last {last}{}",
+                report.found.end,
+                torn.unwrap_or_default()
+            )
         }
         Err(error) => {
             let names = before.list().expect("list");
-            let unchanged = names.iter().all(|name| before.bytes(name) == disk.bytes(name));
+            let unchanged = names
+                .iter()
+                .all(|name| before.bytes(name) == disk.bytes(name));
             assert!(unchanged, "a refused log is left as it was");
             error.to_string()
         }
@@ -162,24 +172,32 @@ fn damage_is_refused_with_its_place() {
         "append a
          append b
          flip 565",
-        expect!["the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block checksum: expected 3403806936, found 2732774416; the block at LSN 512 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"],
+        expect![
+            "the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block checksum: expected 3403806936, found 2732774416; the block at LSN 512 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+        ],
     );
     check_recovery(
         "append a
          append b
          flip 1030",
-        expect!["the log is damaged in log-0000000000000000.seg at byte 1024 (LSN 512): block header checksum: expected 4017166075, found 4017100539; the block at LSN 1024 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"],
+        expect![
+            "the log is damaged in log-0000000000000000.seg at byte 1024 (LSN 512): block header checksum: expected 4017166075, found 4017100539; the block at LSN 1024 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+        ],
     );
     check_recovery(
         "append a
          flip 40",
-        expect!["the log is damaged in log-0000000000000000.seg at byte 0 (LSN 0): segment header checksum: expected 1726060888, found 917791733. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"],
+        expect![
+            "the log is damaged in log-0000000000000000.seg at byte 0 (LSN 0): segment header checksum: expected 1726060888, found 917791733. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+        ],
     );
     check_recovery(
         "append a
          append b
          garbage 512",
-        expect!["the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block magic: expected 1262637138, found 2052403211; the block at LSN 512 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"],
+        expect![
+            "the log is damaged in log-0000000000000000.seg at byte 512 (LSN 0): block magic: expected 1262637138, found 2052403211; the block at LSN 512 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+        ],
     );
 }
 
@@ -213,14 +231,18 @@ fn segments_follow_each_other_without_gaps() {
          append b*9000
          append c*9000
          remove 1",
-        expect!["the log is damaged in log-0000000000000000.seg at byte 9728 (LSN 9216): block magic: expected 1262637138, found 0; the segment that follows shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"],
+        expect![
+            "the log is damaged in log-0000000000000000.seg at byte 9728 (LSN 9216): block magic: expected 1262637138, found 0; the segment that follows shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+        ],
     );
     check_recovery(
         "append a*9000
          append b*9000
          append c*9000
          flip 600",
-        expect!["the log is damaged in log-0000000000004800.seg at byte 512 (LSN 18432): block checksum: expected 1749163648, found 877530757; the block at LSN 27648 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"],
+        expect![
+            "the log is damaged in log-0000000000004800.seg at byte 512 (LSN 18432): block checksum: expected 1749163648, found 877530757; the block at LSN 27648 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+        ],
     );
 }
 
@@ -232,9 +254,13 @@ fn another_version_or_database_is_told() {
     drop(log);
     let mut other = common::config();
     other.expected_database_id = Some([9; 16]);
-    let refused = open_with(&disk, other.clone()).err().expect("another database");
+    let refused = open_with(&disk, other.clone())
+        .err()
+        .expect("another database");
     assert!(matches!(refused, LogError::WrongDatabase { .. }));
-    let refused = open_with(&SimDisk::new(), other).err().expect("nothing there");
+    let refused = open_with(&SimDisk::new(), other)
+        .err()
+        .expect("nothing there");
     assert!(matches!(refused, LogError::WrongDatabase { .. }));
 }
 
@@ -251,7 +277,14 @@ fn other_settings_are_told_and_begin_a_segment() {
     append(&log, &["b"]);
     drop(log);
     let report = verify(&disk).expect("verify");
-    assert_eq!(report.segments.iter().map(|s| s.settings_hash).collect::<Vec<_>>(), [0, 77]);
+    assert_eq!(
+        report
+            .segments
+            .iter()
+            .map(|s| s.settings_hash)
+            .collect::<Vec<_>>(),
+        [0, 77]
+    );
     assert_eq!(words_on(&disk), ["a", "b"]);
 }
 

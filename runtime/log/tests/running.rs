@@ -26,7 +26,14 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
 #[test]
 fn everybody_is_told_once_and_in_order() {
     let disk = SimDisk::new();
-    let (log, _, told) = open_with(&disk, reprise_log::LogConfig { segment_bytes: 1 << 20, ..config() }).expect("open");
+    let (log, _, told) = open_with(
+        &disk,
+        reprise_log::LogConfig {
+            segment_bytes: 1 << 20,
+            ..config()
+        },
+    )
+    .expect("open");
     thread::scope(|scope| {
         for thread in 0..4 {
             let appender = log.appender();
@@ -34,7 +41,10 @@ fn everybody_is_told_once_and_in_order() {
                 for number in 0..500 {
                     let word = format!("t{thread}_{number}");
                     let records = encode(&[&word]);
-                    appender.append(&records, Some(word)).map_err(|e| e.0).expect("append");
+                    appender
+                        .append(&records, Some(word))
+                        .map_err(|e| e.0)
+                        .expect("append");
                 }
             });
         }
@@ -47,9 +57,17 @@ fn everybody_is_told_once_and_in_order() {
     let order: Vec<_> = told.iter().map(|(_, word)| word.clone()).collect();
     assert_eq!(order.len(), 2000);
     assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), order);
-    let refused = log.appender().append(&encode(&["late"]), Some("late".into()));
+    let refused = log
+        .appender()
+        .append(&encode(&["late"]), Some("late".into()));
     let (error, pending) = refused.expect_err("closed");
-    assert!(matches!(error, LogError::Unavailable { kind: UnavailableKind::Closed, .. }));
+    assert!(matches!(
+        error,
+        LogError::Unavailable {
+            kind: UnavailableKind::Closed,
+            ..
+        }
+    ));
     assert_eq!(pending.as_deref(), Some("late"));
     assert!(log.refusal().is_some());
 }
@@ -62,16 +80,28 @@ fn readers_of_others_writes_wait_for_them() {
     let (log, _, told) = open_with(&disk, slow).expect("open");
     let appender = log.appender();
     let records = encode(&["a"]);
-    let start = appender.append(&records, None).map_err(|e| e.0).expect("append");
+    let start = appender
+        .append(&records, None)
+        .map_err(|e| e.0)
+        .expect("append");
     let end = Lsn(start.0 + records.len() as u64);
     appender.pend(Lsn(0), "early".into());
     appender.pend(end, "reader".into());
-    assert_eq!(told.lock().expect("test").len(), 1, "only what was durable already");
+    assert_eq!(
+        told.lock().expect("test").len(),
+        1,
+        "only what was durable already"
+    );
     assert!(!log.wait_durable(end, Duration::ZERO));
     assert!(log.wait_durable(end, Duration::from_secs(5)));
     wait_until(|| told.lock().expect("test").len() == 2);
     appender.pend(end, "late".into());
-    let words: Vec<_> = told.lock().expect("test").iter().map(|(_, word)| word.clone()).collect();
+    let words: Vec<_> = told
+        .lock()
+        .expect("test")
+        .iter()
+        .map(|(_, word)| word.clone())
+        .collect();
     assert_eq!(words, ["early", "reader", "late"]);
     let positions = log.positions();
     assert!(positions.durable <= positions.written && positions.written <= positions.filled);
@@ -88,7 +118,10 @@ fn a_quiet_log_seals_its_last_records_once() {
     thread::sleep(Duration::from_millis(20));
     let image = disk.crash(&CrashPolicy::LoseAll);
     let report = verify(&image).expect("verify");
-    assert_eq!((report.blocks, report.last_block), (2, Some(BlockKind::Seal)));
+    assert_eq!(
+        (report.blocks, report.last_block),
+        (2, Some(BlockKind::Seal))
+    );
     // Now damage to the last records is told from a torn tail.
     image.damage(&segments(&image)[0], |bytes| bytes[562] ^= 4);
     assert!(matches!(open(&image).err(), Some(LogError::Corrupt(_))));
@@ -97,8 +130,14 @@ fn a_quiet_log_seals_its_last_records_once() {
 #[test]
 fn a_failed_write_or_sync_stops_the_log_for_good() {
     let faults = [
-        FaultPlan { write_error_in: Some(0), ..FaultPlan::default() },
-        FaultPlan { sync_error_in: Some(0), ..FaultPlan::default() },
+        FaultPlan {
+            write_error_in: Some(0),
+            ..FaultPlan::default()
+        },
+        FaultPlan {
+            sync_error_in: Some(0),
+            ..FaultPlan::default()
+        },
     ];
     for fault in faults {
         let disk = SimDisk::new();
@@ -109,15 +148,37 @@ fn a_failed_write_or_sync_stops_the_log_for_good() {
         thread::sleep(Duration::from_millis(20));
         disk.set_faults(fault);
         let records = encode(&["b"]);
-        log.appender().append(&records, Some("b".into())).map_err(|e| e.0).expect("taken");
+        log.appender()
+            .append(&records, Some("b".into()))
+            .map_err(|e| e.0)
+            .expect("taken");
         wait_until(|| told.lock().expect("test").len() == 2);
-        let outcome = told.lock().expect("test")[1].0.clone().expect_err("not durable");
-        assert!(matches!(outcome, LogError::Unavailable { kind: UnavailableKind::Failed, .. }), "{outcome}");
+        let outcome = told.lock().expect("test")[1]
+            .0
+            .clone()
+            .expect_err("not durable");
+        assert!(
+            matches!(
+                outcome,
+                LogError::Unavailable {
+                    kind: UnavailableKind::Failed,
+                    ..
+                }
+            ),
+            "{outcome}"
+        );
         disk.set_faults(FaultPlan::default());
-        let refused = log.appender().append(&records, None).expect_err("never tried again").0;
+        let refused = log
+            .appender()
+            .append(&records, None)
+            .expect_err("never tried again")
+            .0;
         assert_eq!(refused, outcome);
         assert!(log.refusal().is_some());
-        assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reads go on")), ["a"]);
+        assert_eq!(
+            words_in(&mut log.reader(Lsn(0)).expect("reads go on")),
+            ["a"]
+        );
         assert_eq!(log.close().expect_err("says why"), outcome);
         drop(log);
         let found = words_on(&disk.crash(&CrashPolicy::LoseAll));
@@ -131,7 +192,10 @@ fn a_full_disk_refuses_loses_nothing_and_works_again() {
     let (log, _, told) = open(&disk).expect("open");
     wait_until(|| disk.list().expect("list").len() == 2);
     thread::sleep(Duration::from_millis(20));
-    disk.set_faults(FaultPlan { capacity_bytes: Some(0), ..FaultPlan::default() });
+    disk.set_faults(FaultPlan {
+        capacity_bytes: Some(0),
+        ..FaultPlan::default()
+    });
     let mut words = Vec::new();
     let error = loop {
         let name = format!("w{}*3000", words.len());
@@ -144,11 +208,29 @@ fn a_full_disk_refuses_loses_nothing_and_works_again() {
         }
         assert!(words.len() < 100, "the disk is full");
     };
-    assert!(matches!(error, LogError::Unavailable { kind: UnavailableKind::Full, .. }), "{error}");
-    assert!(words.len() >= 6, "both segments are used up: {}", words.len());
+    assert!(
+        matches!(
+            error,
+            LogError::Unavailable {
+                kind: UnavailableKind::Full,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        words.len() >= 6,
+        "both segments are used up: {}",
+        words.len()
+    );
     assert!(log.refusal().expect("says why").contains("no space"));
     wait_until(|| told.lock().expect("test").len() == words.len());
-    assert!(told.lock().expect("test").iter().all(|(outcome, _)| outcome.is_ok()));
+    assert!(
+        told.lock()
+            .expect("test")
+            .iter()
+            .all(|(outcome, _)| outcome.is_ok())
+    );
     assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), words);
     disk.set_faults(FaultPlan::default());
     wait_until(|| log.refusal().is_none());
@@ -168,7 +250,10 @@ fn records_larger_than_a_buffer_and_a_segment_find_room() {
             scope.spawn(move || {
                 for number in 0..40 {
                     let records = encode(&[&format!("s{thread}_{number}")]);
-                    appender.append(&records, None).map_err(|e| e.0).expect("append");
+                    appender
+                        .append(&records, None)
+                        .map_err(|e| e.0)
+                        .expect("append");
                 }
             });
         }
@@ -177,7 +262,11 @@ fn records_larger_than_a_buffer_and_a_segment_find_room() {
     append(&log, &["after"]);
     let mut large = Vec::new();
     large.resize_with(34, || "x*1000000");
-    let refused = log.appender().append(&encode(&large), None).expect_err("more than a block").0;
+    let refused = log
+        .appender()
+        .append(&encode(&large), None)
+        .expect_err("more than a block")
+        .0;
     assert!(matches!(refused, LogError::TooLong { .. }));
     drop(log);
     let words = words_on(&disk);
@@ -193,7 +282,10 @@ fn reading_from_anywhere_and_backwards() {
     let (log, _, _) = open_with(&disk, roomy).expect("open");
     let mut positions = Vec::new();
     for number in 0..300 {
-        let words = [format!("w{number}*{}", number * 37 % 9000), format!("v{number}")];
+        let words = [
+            format!("w{number}*{}", number * 37 % 9000),
+            format!("v{number}"),
+        ];
         let end = append(&log, &[&words[0], &words[1]]);
         let second = encode(&[&words[1]]).len() as u64;
         let first = encode(&[&words[0]]).len() as u64;
@@ -204,9 +296,18 @@ fn reading_from_anywhere_and_backwards() {
     let all: Vec<_> = positions.iter().map(|(_, word)| word.clone()).collect();
     for index in (0..600).step_by(7) {
         let (lsn, name) = &positions[index];
-        assert_eq!(words_in(&mut log.reader(*lsn).expect("reader")), all[index..]);
-        assert_eq!(words_in(&mut log.reader(Lsn(lsn.0 + 1)).expect("reader")), all[index + 1..]);
-        let record = log.record(*lsn).expect("read").expect("a record begins there");
+        assert_eq!(
+            words_in(&mut log.reader(*lsn).expect("reader")),
+            all[index..]
+        );
+        assert_eq!(
+            words_in(&mut log.reader(Lsn(lsn.0 + 1)).expect("reader")),
+            all[index + 1..]
+        );
+        let record = log
+            .record(*lsn)
+            .expect("read")
+            .expect("a record begins there");
         assert_eq!(word(&record.record()), *name);
         assert_eq!(log.record(Lsn(lsn.0 + 1)).expect("read"), None);
     }
@@ -221,9 +322,20 @@ fn reading_from_anywhere_and_backwards() {
     }
     back.reverse();
     assert_eq!(back, all);
-    let some = log.newest(None, 3, |record| word(&record.record).starts_with('v')).expect("page");
-    assert_eq!(some.records.iter().map(|r| word(&r.record())).collect::<Vec<_>>(), ["v299", "v298", "v297"]);
-    assert!(matches!(log.reader(Lsn(1 << 40)).err(), Some(LogError::OutOfRange { .. })));
+    let some = log
+        .newest(None, 3, |record| word(&record.record).starts_with('v'))
+        .expect("page");
+    assert_eq!(
+        some.records
+            .iter()
+            .map(|r| word(&r.record()))
+            .collect::<Vec<_>>(),
+        ["v299", "v298", "v297"]
+    );
+    assert!(matches!(
+        log.reader(Lsn(1 << 40)).err(),
+        Some(LogError::OutOfRange { .. })
+    ));
 }
 
 #[test]
@@ -246,12 +358,20 @@ fn segments_that_nobody_needs_are_let_go_and_used_again() {
     let mut last = Lsn(0);
     for number in 0..20 {
         last = append(&log, &[&format!("w{number}*5000")]);
-        wait_until(|| disk.list().expect("list").iter().any(|name| name == "spare.seg"));
+        wait_until(|| {
+            disk.list()
+                .expect("list")
+                .iter()
+                .any(|name| name == "spare.seg")
+        });
     }
     let before = segments(&disk).len();
     let released = log.release_before(Lsn(last.0 - 30_000)).expect("release");
     assert!(released > 1 && segments(&disk).len() == before - released);
-    assert!(matches!(log.reader(Lsn(512)).err(), Some(LogError::OutOfRange { .. })));
+    assert!(matches!(
+        log.reader(Lsn(512)).err(),
+        Some(LogError::OutOfRange { .. })
+    ));
     for number in 20..30 {
         append(&log, &[&format!("w{number}*5000")]);
     }
@@ -260,7 +380,11 @@ fn segments_that_nobody_needs_are_let_go_and_used_again() {
     drop(log);
     // Also after a crash at any moment of this the log has no gap.
     for ops in 0..=disk.ops_count() {
-        for policy in [CrashPolicy::LoseAll, CrashPolicy::KeepAll, CrashPolicy::Random(ops as u64)] {
+        for policy in [
+            CrashPolicy::LoseAll,
+            CrashPolicy::KeepAll,
+            CrashPolicy::Random(ops as u64),
+        ] {
             let report = verify(&disk.crash_image(ops, &policy)).expect("verify");
             assert_eq!(report.damage, None, "operation {ops}, {policy:?}");
         }
@@ -277,7 +401,14 @@ fn a_real_directory_holds_what_was_told() {
     let mut roomy = config();
     roomy.segment_bytes = 256 << 10;
     let clock = Arc::new(RealClock::new());
-    let open = || Log::<()>::open(disk.clone(), clock.clone(), roomy.clone(), Box::new(|_, ()| {}));
+    let open = || {
+        Log::<()>::open(
+            disk.clone(),
+            clock.clone(),
+            roomy.clone(),
+            Box::new(|_, ()| {}),
+        )
+    };
     let mut expected = Vec::new();
     for round in 0..3 {
         let (log, report) = open().expect("open");
@@ -285,12 +416,19 @@ fn a_real_directory_holds_what_was_told() {
         for number in 0..100 {
             let name = format!("r{round}_{number}*3000");
             let records = encode(&[&name]);
-            let start = log.appender().append(&records, Some(())).map_err(|e| e.0).expect("append");
+            let start = log
+                .appender()
+                .append(&records, Some(()))
+                .map_err(|e| e.0)
+                .expect("append");
             assert!(log.wait_durable(Lsn(start.0 + records.len() as u64), Duration::from_secs(5)));
             expected.push(name);
         }
         assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), expected);
         assert!(open().is_err(), "one at a time");
     }
-    assert_eq!(verify(&*disk).expect("verify").last_block, Some(BlockKind::Close));
+    assert_eq!(
+        verify(&*disk).expect("verify").last_block,
+        Some(BlockKind::Close)
+    );
 }

@@ -63,14 +63,22 @@ impl RecentLines {
         ring.bytes += line.bytes();
         ring.lines.push_back(line);
         while ring.lines.len() > LINES_MAX || ring.bytes > LINES_BYTES_MAX {
-            let Some(oldest) = ring.lines.pop_front() else { break };
+            let Some(oldest) = ring.lines.pop_front() else {
+                break;
+            };
             ring.bytes -= oldest.bytes();
         }
     }
 
     /// At most `limit` lines, the newest first.
     pub fn newest(&self, limit: usize) -> Vec<RecentLine> {
-        self.ring().lines.iter().rev().take(limit).cloned().collect()
+        self.ring()
+            .lines
+            .iter()
+            .rev()
+            .take(limit)
+            .cloned()
+            .collect()
     }
 
     /// At most `limit` lines with that number or a later one, the oldest first: for readers that poll.
@@ -92,7 +100,10 @@ mod tests {
             lines.push(TxnId(number), "m", "p", 1, "x".repeat(10));
         }
         let newest = lines.newest(3);
-        assert_eq!(newest.iter().map(|l| l.number).collect::<Vec<_>>(), [9999, 9998, 9997]);
+        assert_eq!(
+            newest.iter().map(|l| l.number).collect::<Vec<_>>(),
+            [9999, 9998, 9997]
+        );
         assert!(lines.newest(usize::MAX).len() <= LINES_MAX);
         assert_eq!(lines.since(9998, 10).len(), 2);
         lines.push(TxnId(0), "m", "p", 1, "x".repeat(LINES_BYTES_MAX - 1000));

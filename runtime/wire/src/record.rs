@@ -97,6 +97,9 @@ const ALL: u8 = 3;
 const HAS_KEY: u8 = 4;
 const FLAGS_KNOWN: u8 = PARTITIONS_MASK | HAS_KEY;
 
+/// Length, kind, flags, transaction id, digest, module and procedure.
+const PLAIN_HEAD_BYTES_MAX: usize = 5 + 1 + 1 + 8 + 8 + 5 + 3;
+
 const GENESIS_BODY_BYTES: usize = 16 + 16 + 2 + 8;
 
 const fn varint_bytes(value: u32) -> usize {
@@ -104,10 +107,25 @@ const fn varint_bytes(value: u32) -> usize {
     (38 - (value | 1).leading_zeros() as usize) / 7
 }
 
+/// Writes a varint into `head` and returns where it ends.
+#[inline]
+fn put_varint(head: &mut [u8; PLAIN_HEAD_BYTES_MAX], mut at: usize, mut value: u32) -> usize {
+    while value >= 0x80 {
+        head[at] = value as u8 | 0x80;
+        value >>= 7;
+        at += 1;
+    }
+    head[at] = value as u8;
+    at + 1
+}
+
 /// Writes length and kind of a record with so many body bytes.
 #[inline]
 fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
-    assert!(body_bytes + 6 <= RECORD_BYTES_MAX, "record of {body_bytes} bytes");
+    assert!(
+        body_bytes + 6 <= RECORD_BYTES_MAX,
+        "record of {body_bytes} bytes"
+    );
     out.reserve(body_bytes + 6);
     push_varint(out, body_bytes as u32 + 1);
     out.push(kind as u8);
@@ -145,8 +163,35 @@ impl CommandRef<'_> {
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.args.len() <= ARGS_BYTES_MAX);
+        match (self.partitions_code(), self.idempotency_key) {
+            (ORIGIN | ALL, None) => self.encode_plain(out),
+            _ => self.encode_any(out),
+        }
+    }
+
+    /// The common case: everything before the arguments is put together on the stack.
+    #[inline]
+    fn encode_plain(&self, out: &mut Vec<u8>) {
+        let mut head = [0; PLAIN_HEAD_BYTES_MAX];
+        let mut at = put_varint(&mut head, 0, self.body_bytes() as u32 + 1);
+        head[at] = RecordKind::Command as u8;
+        head[at + 1] = self.partitions_code();
+        head[at + 2..at + 10].copy_from_slice(&self.txn_id.0.to_le_bytes());
+        head[at + 10..at + 18].copy_from_slice(&self.digest.to_le_bytes());
+        at = put_varint(&mut head, at + 18, self.module_id);
+        at = put_varint(&mut head, at, self.procedure as u32);
+        out.reserve(at + self.args.len());
+        out.extend_from_slice(&head[..at]);
+        out.extend_from_slice(self.args);
+    }
+
+    fn encode_any(&self, out: &mut Vec<u8>) {
         begin(out, RecordKind::Command, self.body_bytes());
-        let key_flag = if self.idempotency_key.is_some() { HAS_KEY } else { 0 };
+        let key_flag = if self.idempotency_key.is_some() {
+            HAS_KEY
+        } else {
+            0
+        };
         out.push(self.partitions_code() | key_flag);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         out.extend_from_slice(&self.digest.to_le_bytes());
@@ -242,7 +287,11 @@ fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
         .take(length as usize)
         .map_err(|_| corrupt("record length", format!("at most {}", bytes.len()), length))?;
     if content.is_empty() || reader.offset() > RECORD_BYTES_MAX {
-        return Err(corrupt("record length", format!("1 to {RECORD_BYTES_MAX}"), length));
+        return Err(corrupt(
+            "record length",
+            format!("1 to {RECORD_BYTES_MAX}"),
+            length,
+        ));
     }
     Ok((content, reader.offset()))
 }
@@ -313,7 +362,11 @@ impl<'a> BodyReader<'a> {
     fn name(&mut self) -> Result<&'a str, WireError> {
         let length = self.array::<1>()?[0] as usize;
         if length > NAME_BYTES_MAX {
-            return Err(corrupt("name length", format!("at most {NAME_BYTES_MAX}"), length));
+            return Err(corrupt(
+                "name length",
+                format!("at most {NAME_BYTES_MAX}"),
+                length,
+            ));
         }
         let bytes = self.take(length)?;
         std::str::from_utf8(bytes).map_err(|_| corrupt("name", "UTF-8", bytes.escape_ascii()))
@@ -357,7 +410,11 @@ fn decode_genesis(body: &mut BodyReader<'_>) -> Result<Genesis, WireError> {
     };
     if genesis.partitions == 0 || genesis.partitions > PARTITIONS_MAX {
         let bounds = format!("1 to {PARTITIONS_MAX}");
-        return Err(corrupt("partitions of the database", bounds, genesis.partitions));
+        return Err(corrupt(
+            "partitions of the database",
+            bounds,
+            genesis.partitions,
+        ));
     }
     Ok(genesis)
 }
@@ -365,7 +422,11 @@ fn decode_genesis(body: &mut BodyReader<'_>) -> Result<Genesis, WireError> {
 fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireError> {
     let flags = body.array::<1>()?[0];
     if flags & !FLAGS_KNOWN != 0 {
-        return Err(corrupt("command flags", format!("at most {FLAGS_KNOWN}"), flags));
+        return Err(corrupt(
+            "command flags",
+            format!("at most {FLAGS_KNOWN}"),
+            flags,
+        ));
     }
     let txn_id = TxnId(body.u64()?);
     let digest = body.u64()?;
@@ -402,7 +463,9 @@ fn decode_partitions<'a>(
             if count > PARTITIONS_MAX as usize {
                 return Err(corrupt("partitions in a list", PARTITIONS_MAX, count));
             }
-            return Ok(PartitionSet::Several(PartitionList::decode(body.take(2 * count)?)?));
+            return Ok(PartitionSet::Several(PartitionList::decode(
+                body.take(2 * count)?,
+            )?));
         }
         ORIGIN => origin,
         _ => match body.varint_u16()? {

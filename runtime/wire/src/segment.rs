@@ -44,16 +44,32 @@ impl SegmentHeader {
 
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() < SEGMENT_HEADER_BYTES {
-            return Err(corrupt("segment header length", SEGMENT_HEADER_BYTES, bytes.len()));
+            return Err(corrupt(
+                "segment header length",
+                SEGMENT_HEADER_BYTES,
+                bytes.len(),
+            ));
         }
         let bytes = &bytes[..SEGMENT_HEADER_BYTES];
         if bytes[..8] != MAGIC {
-            return Err(corrupt("segment magic", MAGIC.escape_ascii(), bytes[..8].escape_ascii()));
+            return Err(corrupt(
+                "segment magic",
+                MAGIC.escape_ascii(),
+                bytes[..8].escape_ascii(),
+            ));
         }
-        check("segment header checksum", crc32c(&bytes[..CRC_AT]), u32_at(bytes, CRC_AT))?;
+        check(
+            "segment header checksum",
+            crc32c(&bytes[..CRC_AT]),
+            u32_at(bytes, CRC_AT),
+        )?;
         check("format version", FORMAT_VERSION, u32_at(bytes, 8))?;
         let reserved = bytes[12..16].iter().chain(&bytes[FIELDS_BYTES..CRC_AT]);
-        check("reserved segment bytes", 0, reserved.filter(|b| **b != 0).count())?;
+        check(
+            "reserved segment bytes",
+            0,
+            reserved.filter(|b| **b != 0).count(),
+        )?;
         Ok(Self {
             database_id: bytes[16..32].try_into().expect("16 bytes"),
             start: Lsn(u64_at(bytes, 32)),

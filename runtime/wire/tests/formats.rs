@@ -73,22 +73,34 @@ fn golden_records() {
         }),
         expect!["0f 03 ff 1b 00 00 00 00 00 00 05 76 6f 74 65 72"],
     );
-    check_golden(RecordRef::Command(command(PartitionSet::One(PartitionId(7)))), expect![[r#"
+    check_golden(
+        RecordRef::Command(command(PartitionSet::One(PartitionId(7)))),
+        expect![[r#"
         19 04 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 ac 02 02 61 72 67 73"#]]);
-    check_golden(RecordRef::Command(command(PartitionSet::One(PartitionId(200)))), expect![[r#"
+        03 02 01 ac 02 02 61 72 67 73"#]],
+    );
+    check_golden(
+        RecordRef::Command(command(PartitionSet::One(PartitionId(200)))),
+        expect![[r#"
         1b 04 01 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 c8 01 ac 02 02 61 72 67 73"#]]);
-    check_golden(RecordRef::Command(command(PartitionSet::All)), expect![[r#"
+        03 02 01 c8 01 ac 02 02 61 72 67 73"#]],
+    );
+    check_golden(
+        RecordRef::Command(command(PartitionSet::All)),
+        expect![[r#"
         19 04 03 07 98 55 11 cd 88 44 00 08 07 06 05 04
-        03 02 01 ac 02 02 61 72 67 73"#]]);
+        03 02 01 ac 02 02 61 72 67 73"#]],
+    );
     let several = [PartitionId(1), PartitionId(999)];
     let mut multi = command(PartitionSet::Several(PartitionList::new(&several)));
     multi.idempotency_key = Some(b"key-1");
-    check_golden(RecordRef::Command(multi), expect![[r#"
+    check_golden(
+        RecordRef::Command(multi),
+        expect![[r#"
         24 04 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
         03 02 01 02 01 00 e7 03 ac 02 02 05 6b 65 79 2d
-        31 61 72 67 73"#]]);
+        31 61 72 67 73"#]],
+    );
 }
 
 #[test]
@@ -105,7 +117,8 @@ fn golden_segment_and_block() {
         52 50 52 53 4c 4f 47 0a 01 00 00 00 00 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
-        03 00 00 00 ef be ad de 00 00 00 00 00 00 00 00"#]].assert_eq(&hex(&bytes[..64]));
+        03 00 00 00 ef be ad de 00 00 00 00 00 00 00 00"#]]
+    .assert_eq(&hex(&bytes[..64]));
     expect!["00 00 00 00 00 00 00 00 00 00 00 00 26 96 de e0"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
     let (header, block, chain) = sample_block();
@@ -113,7 +126,8 @@ fn golden_segment_and_block() {
         52 50 42 4b 2a 50 88 cf 00 20 00 00 00 00 00 00
         1a 00 00 00 01 00 00 00 3f 79 12 3a 0d 0c 0b 0a
         22 22 11 11 04 00 00 00 00 00 00 00 00 00 00 00
-        19 04 03 07 98 55 11 cd 88 44 00 08 07 06 05 04"#]].assert_eq(&hex(&block[..64]));
+        19 04 03 07 98 55 11 cd 88 44 00 08 07 06 05 04"#]]
+    .assert_eq(&hex(&block[..64]));
     assert_eq!(BlockHeader::decode(&block), Ok((header, chain)));
 }
 
@@ -163,7 +177,10 @@ fn every_flipped_bit_of_a_block_or_segment_header_is_found() {
         assert!(!is_good(&damaged), "bit {bit} of the block");
         let mut damaged = segment.encode();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(SegmentHeader::decode(&damaged).is_err(), "bit {bit} of the segment header");
+        assert!(
+            SegmentHeader::decode(&damaged).is_err(),
+            "bit {bit} of the segment header"
+        );
     }
 }
 

@@ -79,7 +79,10 @@ pub fn word(record: &RecordRef<'_>) -> String {
 /// Appends words as one group, waits until they are durable, and returns their end.
 pub fn append(log: &Log<String>, words: &[&str]) -> Lsn {
     let records = encode(words);
-    let start = log.appender().append(&records, Some(words.join(" "))).map_err(|e| e.0);
+    let start = log
+        .appender()
+        .append(&records, Some(words.join(" ")))
+        .map_err(|e| e.0);
     let end = Lsn(start.expect("append").0 + records.len() as u64);
     assert!(log.wait_durable(end, Duration::from_secs(5)));
     end
