@@ -7,8 +7,6 @@
 
 mod area_codes;
 
-use std::collections::BTreeMap;
-
 use reprise_procedure::prelude::*;
 
 pub use area_codes::{all as area_codes, state_of};
@@ -125,17 +123,23 @@ fn too_many() -> Abort {
 /// All contestants by votes, most first; equal ones by number.
 #[procedure(all_partitions, read_only)]
 pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
-    let mut votes = BTreeMap::<i32, i64>::new();
+    // Counts come in order of the contestant, so each contestant's lie side by side.
+    let mut sums = Vec::<(i32, i64)>::new();
     for count in VoteCount::scan(tx) {
-        *votes.entry(count.contestant_number).or_default() += count.votes;
+        match sums.last_mut() {
+            Some((contestant, sum)) if *contestant == count.contestant_number => *sum += count.votes,
+            _ => sums.push((count.contestant_number, count.votes)),
+        }
     }
-    let lines = Contestant::scan(tx).iter().map(|row| {
+    let mut lines = Vec::<ContestantVotes>::new();
+    for row in Contestant::scan(tx) {
         let Contestant { contestant_number, contestant_name } = row.into_inner();
-        let votes = votes.get(&contestant_number).copied().unwrap_or(0);
-        ContestantVotes { contestant_number, contestant_name, votes }
-    });
-    let mut lines: Vec<_> = lines.collect();
-    lines.sort_by_key(|line| (std::cmp::Reverse(line.votes), line.contestant_number));
+        let found = sums.binary_search_by_key(&contestant_number, |(contestant, _)| *contestant);
+        let votes = found.ok().and_then(|at| sums.get(at)).map_or(0, |(_, sum)| *sum);
+        // They also come in the order in which equal ones are to stay.
+        let place = lines.partition_point(|line| line.votes >= votes);
+        lines.insert(place, ContestantVotes { contestant_number, contestant_name, votes });
+    }
     lines
 }
 

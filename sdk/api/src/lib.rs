@@ -1,0 +1,47 @@
+//! The REST API's types: what crosses HTTP, as JSON.
+//! Owns: the shape of every request, answer and problem, and the golden description `openapi.json`.
+//! Does not: do I/O, know how an answer comes to be.
+//! Invariants: 64-bit integers are strings on the way out, strings or exact integers on the way in; `openapi.json` is what
+//!   the server serves (a test of `server/http` keeps it).
+//! Called by: `server/http` (fills them), `sdk/client` and the command line (read them).
+#![forbid(unsafe_code)]
+
+mod calls;
+mod log;
+mod modules;
+mod numbers;
+mod problem;
+mod status;
+mod tables;
+mod types;
+
+pub use calls::{BatchAnswer, BatchCall, CallAnswer};
+pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine};
+pub use modules::{
+    ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, ParameterInfo,
+    PartitioningInfo, ProcedureInfo,
+};
+pub use numbers::U64;
+pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
+pub use status::{Health, LatencyUs, MetricsEvent, Phase, Readiness, Status};
+pub use tables::{ColumnInfo, IndexInfo, Placement, RowsPage, TableInfo, TableList};
+pub use types::{FieldInfo, TypeInfo};
+
+/// JSON that is passed on as it is: arguments, results, rows. Members keep the order of their declaration.
+pub type Json = Box<serde_json::value::RawValue>;
+
+/// Media type of a [`Problem`].
+pub const PROBLEM_MEDIA_TYPE: &str = "application/problem+json";
+/// Media type of a batch, both ways.
+pub const NDJSON_MEDIA_TYPE: &str = "application/x-ndjson";
+
+/// Names of the headers that are the API's own.
+pub mod headers {
+    pub const TXN_ID: &str = "reprise-txn-id";
+    pub const LSN: &str = "reprise-lsn";
+    pub const MIN_LSN: &str = "reprise-min-lsn";
+    pub const MAX_WAIT_MS: &str = "reprise-max-wait-ms";
+    pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+    pub const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
+    pub const TRACEPARENT: &str = "traceparent";
+}

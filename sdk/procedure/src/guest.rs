@@ -1,10 +1,18 @@
-//! The host calls as a wasm guest makes them, and the guest's entry. The only unsafe code of the SDK.
+//! The host calls as a wasm guest makes them, its memory, and its entry. The only unsafe code of the SDK.
 
-use std::{marker::PhantomData, mem::MaybeUninit, panic::PanicHookInfo};
+use std::{
+    alloc::{GlobalAlloc, Layout},
+    arch::wasm32::{memory_grow, memory_size},
+    cell::UnsafeCell,
+    marker::PhantomData,
+    mem::MaybeUninit,
+    panic::PanicHookInfo,
+};
 
 use reprise_abi::{LogLevel, RowHandle, ScanRequest, describe};
 
 use crate::{
+    heap::{Heap, Memory},
     module::{Abort, ProcedureInfo, TableInfo, schema},
     txn::Txn,
 };
@@ -181,6 +189,79 @@ fn request_words(request: &ScanRequest<'_>) -> [u32; 8] {
         0,
     ]
 }
+
+const PAGE_BYTES: usize = 65_536;
+
+unsafe extern "C" {
+    /// Its address is where the linker's own data ends.
+    static __heap_base: u8;
+}
+
+/// The memory of this instance from the linker's data upwards. Nobody else grows it.
+struct LinearMemory;
+
+impl Memory for LinearMemory {
+    #[inline]
+    fn grow_to(&mut self, end: usize) -> bool {
+        let missing = end.saturating_sub(memory_size(0) * PAGE_BYTES);
+        missing == 0 || memory_grow(0, missing.div_ceil(PAGE_BYTES)) != usize::MAX
+    }
+
+    fn base(&self) -> usize {
+        &raw const __heap_base as usize
+    }
+
+    #[inline]
+    fn load(&self, address: usize) -> usize {
+        // SAFETY: the heap loads from free blocks only: memory that is there, aligned to 16, and nobody's.
+        unsafe { *(address as *const usize) }
+    }
+
+    #[inline]
+    fn store(&mut self, address: usize, value: usize) {
+        // SAFETY: as for `load`.
+        unsafe { *(address as *mut usize) = value }
+    }
+}
+
+struct Allocator(UnsafeCell<Heap<LinearMemory>>);
+
+// SAFETY: a guest has one thread: modules with shared memory are refused.
+unsafe impl Sync for Allocator {}
+
+// SAFETY: `Heap` gives out blocks that do not overlap, large and aligned as asked; its test holds it to that.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: one thread, and the heap calls nothing that allocates.
+        unsafe { (*self.0.get()).allocate(layout.size(), layout.align()) as *mut u8 }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as in `alloc`.
+        unsafe { (*self.0.get()).free(block as usize, layout.size()) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: as in `alloc`; the new block is another one and has room for the smaller of both sizes.
+        unsafe {
+            if (*self.0.get()).resize_in_place(block as usize, layout.size(), bytes) {
+                return block;
+            }
+            let new = (*self.0.get()).allocate(bytes, layout.align()) as *mut u8;
+            if !new.is_null() {
+                std::ptr::copy_nonoverlapping(block, new, bytes.min(layout.size()));
+                (*self.0.get()).free(block as usize, layout.size());
+            }
+            new
+        }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator(UnsafeCell::new(Heap::new(LinearMemory)));
 
 /// Arguments up to this many bytes are read to the stack.
 const ARGS_STACK_BYTES: usize = 256;

@@ -33,6 +33,8 @@
 #![deny(unsafe_code)]
 
 pub mod column;
+#[cfg(any(target_arch = "wasm32", test))]
+mod heap;
 pub mod key;
 pub mod module;
 pub mod scan;

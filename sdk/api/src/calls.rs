@@ -1,0 +1,64 @@
+//! Calls, one by one and in batches.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Json, Problem, U64};
+
+/// Answer to a committed call.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CallAnswer {
+    /// What the procedure returned, by its result type.
+    #[schema(value_type = serde_json::Value)]
+    pub result: Json,
+    pub txn_id: U64,
+    pub lsn: U64,
+    /// Null for a transaction over several partitions.
+    pub partition: Option<u16>,
+}
+
+/// One line of a batch.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BatchCall {
+    pub module: String,
+    pub procedure: String,
+    /// Named arguments; `{}` when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub args: Option<Json>,
+    /// Anything; comes back in the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub id: Option<Json>,
+    /// As the header `Idempotency-Key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+/// One line of a batch's answer: `problem` is there exactly when the call did not commit.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct BatchAnswer {
+    /// The call's own, if it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub id: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub result: Option<Json>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub txn_id: Option<U64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lsn: Option<U64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<u16>,
+    /// True when this is the first outcome of the idempotency key, returned again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub replayed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Box<Problem>>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}

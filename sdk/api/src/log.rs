@@ -1,0 +1,96 @@
+//! The log's records.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Json, U64};
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LogPage {
+    pub records: Vec<LogRecord>,
+    /// The LSN to ask from for the next page; null at the end.
+    pub next: Option<U64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogKind {
+    /// The log's first record: what the database was made with.
+    Genesis,
+    /// A module was installed.
+    Deploy,
+    /// A module was taken out of service.
+    Remove,
+    /// A transaction: procedure and arguments.
+    Command,
+}
+
+/// One record. Which of the optional members are there depends on `kind`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LogRecord {
+    pub lsn: U64,
+    pub kind: LogKind,
+    /// Bytes of the record in the log.
+    pub bytes: u32,
+    /// Name of the segment file.
+    pub segment: String,
+    /// Byte offset in the segment.
+    pub offset: u64,
+    /// False while the record is not yet safe on the device.
+    pub durable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub txn_id: Option<U64>,
+    /// The transaction's time, or the database's creation (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+    /// command: the partitions that the transaction touches; `[]` means all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitions: Option<Vec<u16>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+    /// deploy: SHA-256 of the wasm binary, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// deploy: length of the wasm binary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wasm_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub procedure: Option<String>,
+    /// command: the arguments by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub args: Option<Json>,
+    /// command: digest of the write set and the result, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// genesis: the database's id, in hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database_id: Option<String>,
+    /// genesis: number of partitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition_count: Option<u16>,
+}
+
+/// Lines that procedures logged, newest first.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProcedureLog {
+    pub lines: Vec<ProcedureLogLine>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProcedureLogLine {
+    /// Counts all lines since the server started, from 0.
+    pub number: u64,
+    pub txn_id: U64,
+    /// The transaction's time (RFC 3339).
+    pub time: String,
+    pub module: String,
+    pub procedure: String,
+    /// `debug`, `info`, `warn` or `error`.
+    pub level: String,
+    pub text: String,
+}

@@ -1,0 +1,108 @@
+//! Modules and their procedures.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{U64, types::TypeInfo};
+
+/// Answer to an upload.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModuleInstalled {
+    pub module: String,
+    pub version: u32,
+    /// SHA-256 of the wasm binary, in hexadecimal.
+    pub hash: String,
+    /// Names of the procedures.
+    pub procedures: Vec<String>,
+    /// Names of the tables.
+    pub tables: Vec<String>,
+    /// The version that was in service before, if another one was.
+    pub replaced: Option<u32>,
+    /// True when the same bytes were in service already: nothing was done.
+    pub unchanged: bool,
+    pub lsn: U64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModuleList {
+    pub modules: Vec<ModuleSummary>,
+}
+
+/// A module in service.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModuleSummary {
+    pub module: String,
+    /// The version in service.
+    pub version: u32,
+    /// SHA-256 of the wasm binary, in hexadecimal.
+    pub hash: String,
+    pub wasm_bytes: u64,
+    /// When the version was installed (RFC 3339).
+    pub installed_at: String,
+    /// Names of the procedures.
+    pub procedures: Vec<String>,
+    /// Names of the tables.
+    pub tables: Vec<String>,
+}
+
+/// A module with everything that is known of it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModuleDetail {
+    pub module: String,
+    /// The version in service.
+    pub version: u32,
+    /// SHA-256 of the wasm binary, in hexadecimal.
+    pub hash: String,
+    pub wasm_bytes: u64,
+    /// When the version was installed (RFC 3339).
+    pub installed_at: String,
+    /// Every version that the log knows, oldest first.
+    pub versions: Vec<ModuleVersion>,
+    pub procedures: Vec<ProcedureInfo>,
+    /// Names of the tables.
+    pub tables: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModuleVersion {
+    pub version: u32,
+    /// SHA-256 of the wasm binary, in hexadecimal.
+    pub hash: String,
+    pub wasm_bytes: u64,
+    /// When it was installed (RFC 3339).
+    pub installed_at: String,
+    pub txn_id: U64,
+    pub in_service: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ProcedureInfo {
+    pub name: String,
+    pub parameters: Vec<ParameterInfo>,
+    pub result: TypeInfo,
+    pub read_only: bool,
+    pub partitioning: PartitioningInfo,
+    /// The whole on one line, for people.
+    pub signature: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ParameterInfo {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub ty: TypeInfo,
+    /// False for an option, which may be left out.
+    pub required: bool,
+}
+
+/// Which partitions a call touches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum PartitioningInfo {
+    /// The partitions that these parameters hash to.
+    By { parameters: Vec<String> },
+    /// All partitions.
+    All,
+    /// Any one partition.
+    Any,
+}

@@ -1,0 +1,100 @@
+//! What the server says of itself.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::U64;
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// `primary`.
+    pub role: String,
+    pub epoch: u32,
+    pub phase: Phase,
+    /// What the log holds: `command` or `none`.
+    pub log: String,
+    /// Where the log lies: `file`.
+    pub device: String,
+    /// `sync`: durable before the answer; `async`: soon after it.
+    pub commit: String,
+    pub partitions: u16,
+    /// Engine threads.
+    pub sites: u16,
+    /// End of the log: every committed transaction lies below.
+    pub committed_lsn: U64,
+    /// Everything below is safe on the device.
+    pub durable_lsn: U64,
+    /// Why the log can't be written; null while it can.
+    pub log_error: Option<String>,
+    /// When the server started (RFC 3339).
+    pub started_at: String,
+    pub uptime_s: u64,
+    pub version: String,
+    /// In hexadecimal.
+    pub database_id: String,
+    /// Hash of every setting that a replay depends on, in hexadecimal.
+    pub settings_hash: String,
+    /// Idempotency keys remembered.
+    pub idempotency_keys: u64,
+    /// Calls accepted and not yet run.
+    pub waiting: u64,
+}
+
+/// How far the server has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "name", rename_all = "snake_case")]
+pub enum Phase {
+    /// Replaying the log.
+    Recovering {
+        replayed: u64,
+        bytes_done: u64,
+        bytes_total: u64,
+    },
+    Ready,
+    /// Recovery stopped; `report` says why and what to do.
+    Failed { report: String },
+    Stopping,
+}
+
+/// Answer of `/healthz`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `ok`.
+    pub status: String,
+}
+
+/// Answer of `/readyz`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Readiness {
+    pub ready: bool,
+    pub phase: Phase,
+}
+
+/// Data of a server-sent event `metrics`: what happened since the event before.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MetricsEvent {
+    /// RFC 3339.
+    pub time: String,
+    pub interval_ms: u64,
+    pub committed_per_s: f64,
+    pub aborted_per_s: f64,
+    pub failed_per_s: f64,
+    pub refused_per_s: f64,
+    pub log_bytes_per_s: f64,
+    /// From the acceptance of a call to its answer.
+    pub latency_us: LatencyUs,
+    /// Group commit: from the start of a write to the log until it is durable.
+    pub commit_wait_us: LatencyUs,
+    /// Calls accepted and not yet run.
+    pub waiting: u64,
+    pub committed_lsn: U64,
+    pub durable_lsn: U64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LatencyUs {
+    pub p50: u64,
+    pub p95: u64,
+    pub p99: u64,
+    pub max: u64,
+}

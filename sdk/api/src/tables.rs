@@ -1,0 +1,78 @@
+//! Tables and their rows.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Json, U64, types::TypeInfo};
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TableList {
+    pub tables: Vec<TableInfo>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TableInfo {
+    pub name: String,
+    pub columns: Vec<ColumnInfo>,
+    /// Names of the columns of the primary key, in its order; empty for a table without one.
+    pub primary_key: Vec<String>,
+    /// All indexes; the first is the primary key, named `primary`, where there is one.
+    pub indexes: Vec<IndexInfo>,
+    pub placement: Placement,
+    /// The column whose hash names a row's partition.
+    pub partition_column: Option<String>,
+    /// Modules in service that declare the table.
+    pub modules: Vec<String>,
+    /// Rows on all partitions; a replicated table counts each copy.
+    pub rows: u64,
+    /// Bytes of memory: rows and indexes.
+    pub bytes: u64,
+    pub row_bytes: u64,
+    pub index_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ColumnInfo {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub ty: TypeInfo,
+    pub nullable: bool,
+    /// What rows written before the column existed read as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub default: Option<Json>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct IndexInfo {
+    pub name: String,
+    /// Names of the columns, in the order of the key.
+    pub columns: Vec<String>,
+    pub unique: bool,
+    /// True where rows can be read in the order of the key; false for a hash index.
+    pub ordered: bool,
+}
+
+/// On which partitions the rows lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Each row on the partition that the hash of the partition column names.
+    ByColumn,
+    /// Every row on every partition.
+    Replicated,
+    /// Each partition keeps rows of its own.
+    Local,
+}
+
+/// Committed rows of one table: one consistent snapshot.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RowsPage {
+    /// Objects with a member for each column.
+    #[schema(value_type = Vec<Object>)]
+    pub rows: Vec<Json>,
+    /// Where the next page begins; null on the last one. Opaque.
+    pub next_cursor: Option<String>,
+    /// Position of the newest transaction that the snapshot holds.
+    pub lsn: U64,
+}

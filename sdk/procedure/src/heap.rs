@@ -1,0 +1,166 @@
+//! The guest's heap: made for calls that are short and whose memory is put back as a whole afterwards.
+//!
+//! Blocks are powers of two; freed ones wait in a list of their size; fresh ones come from the end of memory. The last
+//! block grows in place, so a buffer that is filled piece by piece is not copied.
+
+/// Smallest block, and the alignment of all of them.
+const BLOCK_BYTES_MIN: usize = 16;
+/// Largest block: 2^30 bytes, far beyond the memory that a guest gets.
+const CLASSES: usize = 31;
+const NO_BLOCK: usize = 0;
+
+/// The memory under the heap, by address. Address 0 is never part of it.
+pub trait Memory {
+    /// Grows the memory so that `end` is its end or lies before it; false when it can't.
+    fn grow_to(&mut self, end: usize) -> bool;
+    /// The first address that the heap may use.
+    fn base(&self) -> usize;
+    fn load(&self, address: usize) -> usize;
+    fn store(&mut self, address: usize, value: usize);
+}
+
+pub struct Heap<M> {
+    memory: M,
+    /// Where fresh memory begins; 0 before the first allocation.
+    next: usize,
+    /// The first free block of each size 2^class; each links to the next one of its size.
+    free: [usize; CLASSES],
+}
+
+impl<M: Memory> Heap<M> {
+    pub const fn new(memory: M) -> Self {
+        Self { memory, next: NO_BLOCK, free: [NO_BLOCK; CLASSES] }
+    }
+
+    /// The address of a block of at least `bytes`, or 0.
+    #[inline]
+    pub fn allocate(&mut self, bytes: usize, align: usize) -> usize {
+        let Some(class) = class_of(bytes) else {
+            return NO_BLOCK;
+        };
+        // Freed blocks are aligned to 16 bytes, which is not enough for the few that ask for more.
+        if align <= BLOCK_BYTES_MIN {
+            let block = self.free[class];
+            if block != NO_BLOCK {
+                self.free[class] = self.memory.load(block);
+                return block;
+            }
+        }
+        self.allocate_fresh(1 << class, align.max(BLOCK_BYTES_MIN))
+    }
+
+    fn allocate_fresh(&mut self, block_bytes: usize, align: usize) -> usize {
+        if self.next == NO_BLOCK {
+            self.next = self.memory.base();
+        }
+        let start = self.next.checked_next_multiple_of(align);
+        let end = start.and_then(|start| start.checked_add(block_bytes));
+        match (start, end) {
+            (Some(start), Some(end)) if self.memory.grow_to(end) => {
+                self.next = end;
+                start
+            }
+            _ => NO_BLOCK,
+        }
+    }
+
+    #[inline]
+    pub fn free(&mut self, block: usize, bytes: usize) {
+        if let Some(class) = class_of(bytes) {
+            self.memory.store(block, self.free[class]);
+            self.free[class] = block;
+        }
+    }
+
+    /// True when the block of `bytes` now has room for `bytes_new` where it is.
+    #[inline]
+    pub fn resize_in_place(&mut self, block: usize, bytes: usize, bytes_new: usize) -> bool {
+        let (Some(class), Some(class_new)) = (class_of(bytes), class_of(bytes_new)) else {
+            return false;
+        };
+        if class == class_new {
+            return true;
+        }
+        let is_last = block + (1 << class) == self.next;
+        let end = block + (1 << class_new);
+        if !is_last || !self.memory.grow_to(end) {
+            return false;
+        }
+        self.next = end;
+        true
+    }
+}
+
+#[inline]
+fn class_of(bytes: usize) -> Option<usize> {
+    let class = bytes.max(BLOCK_BYTES_MIN).checked_next_power_of_two()?.trailing_zeros() as usize;
+    (class < CLASSES).then_some(class)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const END_MAX: usize = 1 << 20;
+
+    /// Memory from address 40 to `END_MAX` whose words are links only.
+    #[derive(Default)]
+    struct Model(BTreeMap<usize, usize>);
+
+    impl Memory for Model {
+        fn grow_to(&mut self, end: usize) -> bool {
+            end <= END_MAX
+        }
+        fn base(&self) -> usize {
+            40
+        }
+        fn load(&self, address: usize) -> usize {
+            self.0[&address]
+        }
+        fn store(&mut self, address: usize, value: usize) {
+            self.0.insert(address, value);
+        }
+    }
+
+    #[test]
+    fn blocks_never_overlap_and_are_used_again() {
+        let mut heap = Heap::new(Model::default());
+        let mut random = reprise_abi::random::TxnRandom::new([1, 2], 3);
+        let mut live: Vec<(usize, usize)> = Vec::new();
+        for _ in 0..20_000 {
+            let draw = random.next_u64() as usize;
+            let bytes = 1 + (draw >> 8) % 300;
+            if draw % 3 == 0 && !live.is_empty() {
+                let (block, bytes) = live.swap_remove(draw % live.len());
+                heap.free(block, bytes);
+            } else if draw % 3 == 1 && !live.is_empty() {
+                let slot = draw % live.len();
+                let (block, old) = live[slot];
+                if heap.resize_in_place(block, old, bytes) {
+                    live[slot] = (block, bytes);
+                }
+            } else if live.len() < 100 {
+                let align = 1 << ((draw >> 4) % 7);
+                let block = heap.allocate(bytes, align);
+                assert!(block != 0 && block % align == 0 && block >= 40);
+                live.push((block, bytes));
+            }
+            live.sort_unstable();
+            assert!(live.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{live:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_had_is_refused() {
+        let mut heap = Heap::new(Model::default());
+        assert_eq!(heap.allocate(END_MAX, 1), 0);
+        assert_eq!(heap.allocate(usize::MAX, 1), 0);
+        assert_eq!(heap.allocate(1, 1 << 30), 0);
+        let block = heap.allocate(100, 8);
+        assert!(heap.resize_in_place(block, 100, 5_000), "the last block grows where it is");
+        assert!(!heap.resize_in_place(block, 5_000, usize::MAX));
+        assert!(heap.allocate(8, 8) >= block + 8_192);
+    }
+}
