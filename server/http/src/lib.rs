@@ -1,0 +1,35 @@
+//! The REST API, the OpenAPI document, the metrics and the web console, over HTTP/1.1.
+//! Owns: connections and their limits, JSON, authentication, the mapping of outcomes to answers and problems.
+//! Does not: run procedures, know where a row or a record lies; everything goes through `router`.
+//! Invariants: a submitted transaction is never cancelled; memory per connection is bounded; every error is a problem.
+//! Called by: the binary, once `router` exists (also while it still recovers).
+#![forbid(unsafe_code)]
+
+mod assets;
+mod auth;
+mod batch;
+mod body;
+mod calls;
+mod docs;
+mod events;
+mod front;
+mod json;
+mod limits;
+mod log;
+mod metrics;
+mod modules;
+mod refusal;
+mod schema;
+mod server;
+mod stall;
+mod state;
+mod status;
+mod submit;
+mod tables;
+mod trace;
+
+pub use auth::{Auth, AuthError, Role, Token};
+pub use docs::openapi;
+pub use json::rfc3339;
+pub use server::{ServeError, serve};
+pub use state::AppState;

@@ -1,0 +1,279 @@
+//! Who may do what: bearer tokens with roles, and the guard of a server that has none.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, Method, header};
+use reprise_api::ProblemKind;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::refusal::Refusal;
+
+/// What a token allows; each role includes the ones before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Everything that reads, and read-only procedures.
+    Read,
+    /// All procedures.
+    Write,
+    /// Modules too.
+    Admin,
+}
+
+impl Role {
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "read" => Some(Self::Read),
+            "write" => Some(Self::Write),
+            "admin" => Some(Self::Admin),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// A token as configured: never the token itself.
+#[derive(Clone, Debug)]
+pub struct Token {
+    pub name: String,
+    pub role: Role,
+    /// SHA-256 of the token.
+    pub digest: [u8; 32],
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    #[error("token {name}: the digest is not the SHA-256 of a token in hexadecimal (64 digits)")]
+    Digest { name: String },
+    #[error("token {name}: the role is one of read, write, admin; {role:?} is none")]
+    Role { name: String, role: String },
+}
+
+impl Token {
+    /// From the words of a configuration file.
+    pub fn new(name: &str, role: &str, sha256_hex: &str) -> Result<Self, AuthError> {
+        let digest = parse_digest(sha256_hex).ok_or_else(|| AuthError::Digest { name: name.into() })?;
+        let role = Role::from_name(role).ok_or_else(|| AuthError::Role {
+            name: name.into(),
+            role: role.into(),
+        })?;
+        Ok(Self {
+            name: name.into(),
+            role,
+            digest,
+        })
+    }
+}
+
+fn parse_digest(hex: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    let bytes = hex.as_bytes();
+    if bytes.len() != 64 {
+        return None;
+    }
+    for (slot, pair) in digest.iter_mut().zip(bytes.chunks(2)) {
+        let high = (pair[0] as char).to_digit(16)?;
+        let low = (pair[1] as char).to_digit(16)?;
+        *slot = (high << 4 | low) as u8;
+    }
+    Some(digest)
+}
+
+/// The tokens. Without any, everybody who reaches the server may do everything; the binary then listens on loopback only.
+#[derive(Clone, Debug, Default)]
+pub struct Auth {
+    tokens: Vec<Token>,
+}
+
+impl Auth {
+    pub fn open() -> Self {
+        Self::default()
+    }
+
+    pub fn with_tokens(tokens: Vec<Token>) -> Self {
+        Self { tokens }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Judges a request before its path is looked at any further.
+    pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+        if self.is_open() {
+            return check_local(headers);
+        }
+        let Some(needed) = needed_role(method, path) else {
+            return Ok(());
+        };
+        self.require(headers, needed)
+    }
+
+    /// Refuses a caller whose role is below `needed`.
+    pub fn require(&self, headers: &HeaderMap, needed: Role) -> Result<(), Refusal> {
+        if self.is_open() {
+            return Ok(());
+        }
+        let token = self.find(headers)?;
+        if token.role >= needed {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            ProblemKind::Forbidden,
+            format!(
+                "this needs a token with the role {}; {} has the role {}",
+                needed.name(),
+                token.name,
+                token.role.name()
+            ),
+        ))
+    }
+
+    fn find(&self, headers: &HeaderMap) -> Result<&Token, Refusal> {
+        let unauthorized = |detail: &str| Refusal::new(ProblemKind::Unauthorized, detail);
+        let value = headers
+            .get(header::AUTHORIZATION)
+            .ok_or_else(|| unauthorized("send the header Authorization: Bearer TOKEN"))?;
+        let (scheme, secret) = value
+            .to_str()
+            .ok()
+            .and_then(|text| text.split_once(' '))
+            .ok_or_else(|| unauthorized("the header is Authorization: Bearer TOKEN"))?;
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(unauthorized("only the scheme Bearer is known here"));
+        }
+        let digest: [u8; 32] = Sha256::digest(secret.trim().as_bytes()).into();
+        // Every token is compared, and each in constant time: the time says nothing about how close a guess was.
+        let mut found = None;
+        for token in &self.tokens {
+            if bool::from(token.digest.ct_eq(&digest)) {
+                found = Some(token);
+            }
+        }
+        found.ok_or_else(|| unauthorized("the token is not one of the configured ones"))
+    }
+}
+
+/// The role that a path asks for; None for what anybody may see: probes, the API's description, the console's files.
+fn needed_role(method: &Method, path: &str) -> Option<Role> {
+    let is_read = method == Method::GET || method == Method::HEAD;
+    let is_public = matches!(path, "/" | "/healthz" | "/readyz" | "/openapi.json" | "/docs" | "/console")
+        || path.starts_with("/docs/")
+        || path.starts_with("/console/");
+    if is_read && is_public {
+        return None;
+    }
+    // Calls: the procedure decides whether reading is enough.
+    let is_call = method == Method::POST && (path == "/v1/batch" || path.starts_with("/v1/call/"));
+    Some(if is_read || is_call { Role::Read } else { Role::Admin })
+}
+
+/// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers: they
+/// reach us under their own origin, or under a name of theirs that points here.
+fn check_local(headers: &HeaderMap) -> Result<(), Refusal> {
+    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or(""));
+    let host = text(header::HOST);
+    let forbidden = |what: &str| {
+        Err(Refusal::new(
+            ProblemKind::Forbidden,
+            format!("{what}: a server without tokens answers local programs only; configure tokens to open it"),
+        ))
+    };
+    if let Some(host) = host
+        && !is_local(host)
+    {
+        return forbidden("the host name is not one of this machine");
+    }
+    if let Some(origin) = text(header::ORIGIN) {
+        let authority = origin.split_once("://").map(|(_, authority)| authority);
+        if !authority.is_some_and(|authority| is_local(authority) || host == Some(authority)) {
+            return forbidden("the request comes from another site");
+        }
+    }
+    Ok(())
+}
+
+/// True for loopback names and for addresses: neither can be pointed here by a stranger's name server.
+fn is_local(authority: &str) -> bool {
+    let name = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(""),
+        None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
+    };
+    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(header::HeaderName, &str)]) -> HeaderMap {
+        let value = |text: &str| text.parse().expect("header value");
+        pairs.iter().map(|(name, text)| (name.clone(), value(text))).collect()
+    }
+
+    fn status(result: Result<(), Refusal>) -> u16 {
+        result.map_or_else(|refusal| refusal.problem.status, |()| 200)
+    }
+
+    #[test]
+    fn roles_allow_what_they_say() {
+        let token = |name: &str, secret: &str| Token {
+            name: name.into(),
+            role: Role::from_name(name).expect("role"),
+            digest: Sha256::digest(secret.as_bytes()).into(),
+        };
+        let auth = Auth::with_tokens(vec![token("read", "r"), token("write", "w"), token("admin", "a")]);
+        let check = |method: Method, path: &str, secret: Option<&str>| {
+            let bearer = secret.map(|secret| format!("Bearer {secret}"));
+            let pairs: Vec<_> = bearer.iter().map(|b| (header::AUTHORIZATION, b.as_str())).collect();
+            status(auth.check(&method, path, &headers(&pairs)))
+        };
+        assert_eq!(check(Method::GET, "/healthz", None), 200);
+        assert_eq!(check(Method::GET, "/console/x.js", None), 200);
+        assert_eq!(check(Method::GET, "/metrics", None), 401);
+        assert_eq!(check(Method::GET, "/v1/tables", Some("r")), 200);
+        assert_eq!(check(Method::GET, "/v1/tables", Some("x")), 401);
+        assert_eq!(check(Method::POST, "/v1/call/m/p", Some("r")), 200);
+        assert_eq!(check(Method::PUT, "/v1/modules/m", Some("w")), 403);
+        assert_eq!(check(Method::DELETE, "/v1/modules/m", Some("a")), 200);
+        assert_eq!(check(Method::POST, "/unheard/of", Some("w")), 403);
+        let write = headers(&[(header::AUTHORIZATION, "bearer w")]);
+        assert_eq!(status(auth.require(&write, Role::Write)), 200);
+        let basic = headers(&[(header::AUTHORIZATION, "Basic w")]);
+        assert_eq!(status(auth.require(&basic, Role::Read)), 401);
+    }
+
+    #[test]
+    fn an_open_server_answers_no_strangers_page() {
+        let check = |pairs: &[(header::HeaderName, &str)]| {
+            status(Auth::open().check(&Method::POST, "/v1/batch", &headers(pairs)))
+        };
+        use header::{HOST, ORIGIN};
+        assert_eq!(check(&[]), 200);
+        for host in ["localhost:8080", "127.0.0.1:1", "[::1]:80", "db.localhost", "10.0.0.7:8080"] {
+            assert_eq!(check(&[(HOST, host)]), 200, "{host}");
+        }
+        assert_eq!(check(&[(HOST, "evil.example:8080")]), 403);
+        assert_eq!(check(&[(HOST, "127.0.0.1.evil.example")]), 403);
+        let local = (HOST, "127.0.0.1:8080");
+        assert_eq!(check(&[local.clone(), (ORIGIN, "http://127.0.0.1:8080")]), 200);
+        assert_eq!(check(&[local.clone(), (ORIGIN, "http://localhost:5173")]), 200);
+        assert_eq!(check(&[local.clone(), (ORIGIN, "https://evil.example")]), 403);
+        assert_eq!(check(&[local, (ORIGIN, "null")]), 403);
+    }
+
+    #[test]
+    fn configured_tokens_are_checked() {
+        let digest = "0f".repeat(32);
+        assert_eq!(Token::new("ci", "write", &digest).expect("valid").digest, [0x0f; 32]);
+        assert!(matches!(Token::new("ci", "root", &digest), Err(AuthError::Role { .. })));
+        assert!(matches!(Token::new("ci", "read", "abc"), Err(AuthError::Digest { .. })));
+    }
+}

@@ -1,0 +1,96 @@
+//! Bodies, read within their limits.
+
+use std::{pin::pin, time::Duration};
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, header},
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
+use http_body_util::BodyExt;
+use reprise_api::Problem;
+
+use crate::{
+    limits::{BODY_WAIT_MAX, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX},
+    refusal::Refusal,
+};
+
+/// The next piece of a body; None at its end.
+pub async fn next_data(body: &mut Body, wait_max: Duration) -> Result<Option<Bytes>, Refusal> {
+    loop {
+        // What is here already needs no timer.
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => frame,
+            None => match tokio::time::timeout(wait_max, body.frame()).await {
+                Ok(frame) => frame,
+                Err(_) => return Err(timed_out(wait_max)),
+            },
+        };
+        match frame {
+            None => return Ok(None),
+            Some(Err(error)) => return Err(Refusal::malformed(format!("the body broke off: {error}"))),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data()
+                    && !data.is_empty()
+                {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+fn timed_out(wait_max: Duration) -> Refusal {
+    let detail = format!("nothing of the body came for {} s; send it faster", wait_max.as_secs());
+    Problem::of_status(408, "Request Timeout", detail).into()
+}
+
+/// The whole body. `what` names it in the refusal of one with more than `bytes_max`.
+pub async fn read_all(headers: &HeaderMap, body: Body, what: &str, bytes_max: usize) -> Result<Bytes, Refusal> {
+    let announced = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > bytes_max as u64) {
+        // A client that asked first has sent nothing yet.
+        if !headers.contains_key(header::EXPECT) {
+            discard(body).await;
+        }
+        return Err(Refusal::too_large(what, bytes_max));
+    }
+    let mut body = body;
+    let Some(first) = next_data(&mut body, BODY_WAIT_MAX).await? else {
+        return Ok(Bytes::new());
+    };
+    if announced == Some(first.len() as u64) {
+        return Ok(first);
+    }
+    let mut all = BytesMut::with_capacity(announced.map_or(first.len(), |length| length as usize));
+    all.extend_from_slice(&first);
+    while let Some(data) = next_data(&mut body, BODY_WAIT_MAX).await? {
+        if all.len() + data.len() > bytes_max {
+            discard(body).await;
+            return Err(Refusal::too_large(what, bytes_max));
+        }
+        all.extend_from_slice(&data);
+    }
+    if all.len() > bytes_max {
+        return Err(Refusal::too_large(what, bytes_max));
+    }
+    Ok(all.freeze())
+}
+
+/// Takes the rest of a refused body: a client that is still writing when its connection closes may never see why.
+async fn discard(body: Body) {
+    let mut body = pin!(body);
+    let drain = async {
+        let mut dropped = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            dropped += frame.data_ref().map_or(0, |data| data.len() as u64);
+            if dropped > DISCARD_BYTES_MAX {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_WAIT_MAX, drain).await; // on a timeout the connection closes all the same
+}

@@ -1,0 +1,228 @@
+//! `POST /v1/call/{module}/{procedure}`: one transaction.
+
+use std::{cell::RefCell, time::Duration};
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use reprise_api::{CallAnswer, Problem, ProblemKind, headers};
+use reprise_base::limits::IDEMPOTENCY_KEY_BYTES_MAX;
+use reprise_router::{BatchBuilder, CallReply, ReplyOutcome};
+use tokio::time::Instant;
+
+use crate::{
+    auth::Role,
+    body,
+    json::{ArgsError, Scratch, encode_args},
+    limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX, SUPERSEDED_RETRIES_MAX},
+    refusal::{Refusal, problem_of_outcome},
+    state::AppState,
+    submit::{Target, engine_gone, submit},
+};
+
+pub const PATH_PREFIX: &str = "/v1/call/";
+/// How often a waiting read looks at the position again.
+const READ_WAIT_STEP: Duration = Duration::from_millis(1);
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// Calls a procedure
+///
+/// Runs one transaction. The body is an object of named arguments; an empty body stands for `{}`. Once the answer is 200
+/// the transaction is durable by the configured level. Any other answer left no trace in the tables.
+#[utoipa::path(
+    post,
+    path = "/v1/call/{module}/{procedure}",
+    tag = "Calls",
+    params(
+        ("module" = String, Path, description = "Name of the module"),
+        ("procedure" = String, Path, description = "Name of the procedure"),
+        ("Idempotency-Key" = Option<String>, Header, description = "At most 255 visible characters; a repeat returns the first committed outcome again"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, description = "For reads: wait until the read view holds this LSN"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+        ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
+    ),
+    request_body(content = Object, description = "Arguments by name"),
+    responses(
+        (status = 200, description = "Committed", body = CallAnswer, headers(
+            ("Reprise-Txn-Id" = String), ("Reprise-Lsn" = String),
+            ("Idempotent-Replayed" = String, description = "`true` when the key was used before"),
+        )),
+        (status = 400, description = "invalid-arguments, malformed-request", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "idempotency-conflict", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "procedure-aborted, limit-exceeded", body = Problem, content_type = "application/problem+json"),
+        (status = 500, description = "procedure-trapped", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded, too-stale, log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn call(State(state): State<AppState>, request: Request) -> Response {
+    answer(&state, request).await
+}
+
+/// As `call`, without the way through axum's tables.
+pub async fn answer(state: &AppState, request: Request) -> Response {
+    run(state, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path();
+    let (module, procedure) = path
+        .strip_prefix(PATH_PREFIX)
+        .and_then(|rest| rest.split_once('/'))
+        .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
+    // Judged before the body is read: who may not call need not send.
+    let target = Target::find(&state.router.deployed(), module, procedure)?;
+    if !target.schema().read_only {
+        state.auth.require(&head.headers, Role::Write)?;
+    }
+    let key = idempotency_key(&head.headers)?;
+    wait_for_min_lsn(state, &head.headers).await?;
+    let args = body::read_all(&head.headers, body, "a call's body", CALL_BODY_BYTES_MAX).await?;
+    for _ in 0..SUPERSEDED_RETRIES_MAX {
+        let (target, batch) = prepare(state, module, procedure, key, &args)?;
+        let reply = submit(&state.router, batch, None).await.map_err(|_| engine_gone())?;
+        let reply = reply.get(0);
+        if *reply.outcome != ReplyOutcome::Superseded {
+            return respond(&target, &reply);
+        }
+    }
+    Err(superseded_too_often())
+}
+
+/// The module was replaced at every attempt.
+pub fn superseded_too_often() -> Refusal {
+    let mut problem = Problem::new(
+        ProblemKind::Overloaded,
+        "the module is being replaced again and again; try again",
+    );
+    problem.retry_after_s = Some(1);
+    problem.into()
+}
+
+fn prepare(
+    state: &AppState,
+    module: &str,
+    procedure: &str,
+    key: Option<&str>,
+    args: &Bytes,
+) -> Result<(Target, BatchBuilder), Refusal> {
+    let deployed = state.router.deployed();
+    let target = Target::find(&deployed, module, procedure)?;
+    let params = &target.schema().params;
+    let mut batch = BatchBuilder::new(deployed, &state.router);
+    SCRATCH.with_borrow_mut(|scratch| {
+        let encode = |out: &mut Vec<u8>| encode_args(params, args, out, scratch);
+        batch.push(&target.module, target.procedure, key, encode)
+    })?;
+    Ok((target, batch))
+}
+
+impl From<ArgsError> for Refusal {
+    fn from(error: ArgsError) -> Self {
+        match error {
+            ArgsError::Syntax(error) => {
+                Self::malformed(format!("the arguments are not JSON in UTF-8: {error}"))
+            }
+            ArgsError::TooLarge => {
+                Self::too_large("encoded arguments", reprise_abi::value::ARGS_BYTES_MAX)
+            }
+            ArgsError::Invalid(errors) => {
+                let detail = "correct the arguments that errors lists, each with its JSON pointer";
+                let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
+                problem.errors = errors;
+                problem.into()
+            }
+        }
+    }
+}
+
+fn respond(target: &Target, reply: &CallReply<'_>) -> Result<Response, Refusal> {
+    let txn = (reply.txn_id.0 != 0).then_some((reply.txn_id, reply.lsn));
+    if let Some(problem) = problem_of_outcome(reply.outcome) {
+        let problem = Box::new(problem);
+        return Err(Refusal { problem, txn });
+    }
+    let mut out = Vec::with_capacity(reply.result.len() * 2 + 128);
+    out.push(b'{');
+    if !target.write_answer(reply, &mut out) {
+        let problem = Refusal::internal("the stored result is not of the procedure's type").problem;
+        return Err(Refusal { problem, txn });
+    }
+    out.push(b'}');
+    let mut response = Response::new(Body::from(out));
+    let json = HeaderValue::from_static("application/json");
+    let own = response.headers_mut();
+    own.insert(header::CONTENT_TYPE, json);
+    own.insert(HeaderName::from_static(headers::TXN_ID), reply.txn_id.0.into());
+    own.insert(HeaderName::from_static(headers::LSN), reply.lsn.0.into());
+    if reply.replayed {
+        let name = HeaderName::from_static(headers::IDEMPOTENT_REPLAYED);
+        own.insert(name, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = headers.get(headers::IDEMPOTENCY_KEY) else {
+        return Ok(None);
+    };
+    match value.to_str() {
+        Ok(key) if is_valid_key(key) => Ok(Some(key)),
+        _ => Err(bad_key()),
+    }
+}
+
+pub fn is_valid_key(key: &str) -> bool {
+    !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_BYTES_MAX
+}
+
+pub fn bad_key() -> Refusal {
+    Refusal::malformed(format!(
+        "an idempotency key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters"
+    ))
+}
+
+/// Read your writes: waits until the read view holds the asked LSN.
+pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(min_lsn) = number(headers, headers::MIN_LSN)? else {
+        return Ok(());
+    };
+    let wait_max = number(headers, headers::MAX_WAIT_MS)?
+        .map_or(READ_WAIT_DEFAULT, Duration::from_millis)
+        .min(READ_WAIT_MAX);
+    let until = Instant::now() + wait_max;
+    loop {
+        // On a primary the view is all that was committed: the end of the log.
+        let status = state.router.status();
+        if status.committed_lsn.0 >= min_lsn || status.log == "none" {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let detail = format!(
+                "the read view is at {}, asked was {min_lsn}; wait longer ({}) or read from the primary",
+                status.committed_lsn.0, "Reprise-Max-Wait-Ms"
+            );
+            return Err(Refusal::new(ProblemKind::TooStale, detail));
+        }
+        tokio::time::sleep(READ_WAIT_STEP).await;
+    }
+}
+
+fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>, Refusal> {
+    let Some(value) = headers.get(name) else {
+        return Ok(None);
+    };
+    match value.to_str().ok().and_then(|text| text.trim().parse().ok()) {
+        Some(number) => Ok(Some(number)),
+        None => Err(Refusal::malformed(format!("the header {name} is an unsigned integer"))),
+    }
+}

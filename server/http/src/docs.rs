@@ -1,0 +1,128 @@
+//! The routes, and the OpenAPI document that they make.
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use reprise_api::{Phase, Problem, Status};
+use utoipa::{
+    Modify, OpenApi,
+    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{assets, batch, calls, events, front, log, metrics, modules, state::AppState, status, tables};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Reprise",
+        description = "In-memory transactions in WebAssembly: upload a module, call its procedures, see tables and log. \
+                       64-bit integers are strings on the way out; on the way in an exact integer is taken too. \
+                       Every error is a problem (RFC 9457) whose `type` is `/problems/` and a slug.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    servers((url = "/", description = "This server")),
+    tags(
+        (name = "Modules", description = "Procedures and tables, as wasm"),
+        (name = "Calls", description = "Transactions"),
+        (name = "Tables", description = "What is stored"),
+        (name = "Log", description = "What happened"),
+        (name = "Server", description = "State, events, metrics"),
+    ),
+    components(schemas(Problem, Status, Phase)),
+    modifiers(&BearerToken),
+    security((), ("token" = [])),
+)]
+struct ApiDoc;
+
+struct BearerToken;
+
+impl Modify for BearerToken {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("A token of the server's configuration; none while it has none."))
+            .build();
+        let components = openapi.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+fn described() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(ApiDoc::openapi())
+        .routes(routes!(modules::list_modules))
+        .routes(routes!(modules::put_module, modules::show_module, modules::delete_module))
+        .routes(routes!(calls::call))
+        .routes(routes!(batch::batch))
+        .routes(routes!(tables::list_tables))
+        .routes(routes!(tables::show_table))
+        .routes(routes!(tables::list_rows))
+        .routes(routes!(log::list_log))
+        .routes(routes!(log::show_record))
+        .routes(routes!(log::procedure_log))
+        .routes(routes!(status::status))
+        .routes(routes!(events::events))
+        .routes(routes!(status::healthz))
+        .routes(routes!(status::readyz))
+        .routes(routes!(metrics::metrics))
+}
+
+/// The API's description, as the handlers give it.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    described().into_openapi()
+}
+
+/// Every path that the server knows.
+pub fn routes(state: AppState) -> Router {
+    let (router, _) = described().split_for_parts();
+    router
+        .route("/openapi.json", get(openapi_json))
+        .route("/", get(assets::to_console))
+        .route("/console", get(assets::to_console))
+        .route("/console/", get(assets::console))
+        .route("/console/{*path}", get(assets::console))
+        .route("/docs", get(assets::to_docs))
+        .route("/docs/", get(assets::docs))
+        .route("/docs/{*path}", get(assets::docs))
+        .fallback(front::unknown_path)
+        .method_not_allowed_fallback(front::unknown_method)
+        .with_state(state)
+}
+
+async fn openapi_json(State(_): State<AppState>) -> Response {
+    let no_cache = [(header::CACHE_CONTROL, "no-cache")];
+    (no_cache, Json(openapi())).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// `BLESS=1` rewrites the golden file.
+    #[test]
+    fn the_golden_description_is_what_the_handlers_say() {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../sdk/api/openapi.json");
+        let actual = openapi().to_pretty_json().expect("serializes") + "\n";
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(&path, &actual).expect("write golden file");
+        }
+        let golden = std::fs::read_to_string(&path).expect("read golden file");
+        assert!(golden == actual, "sdk/api/openapi.json is out of date; run this test with BLESS=1");
+    }
+
+    #[test]
+    fn every_operation_is_described_and_later_parts_are_absent() {
+        let openapi = openapi();
+        let paths: Vec<_> = openapi.paths.paths.keys().map(String::as_str).collect();
+        assert!(paths.contains(&"/v1/call/{module}/{procedure}"));
+        assert!(!paths.iter().any(|path| path.contains("checkpoints") || path.contains("replication")));
+        let text = openapi.to_json().expect("serializes");
+        assert!(text.contains("\"openapi\":\"3.1"));
+    }
+}

@@ -1,0 +1,153 @@
+//! `/v1/events`: server-sent events for live views.
+
+use std::convert::Infallible;
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderValue, header},
+    response::Response,
+};
+use bytes::Bytes;
+use reprise_api::{LatencyUs, MetricsEvent, Problem, ProblemKind, U64};
+use reprise_observe::{LatencySummary, Snapshot};
+use serde::Serialize;
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch},
+    time::{Instant, Interval, MissedTickBehavior},
+};
+
+use crate::{
+    json::rfc3339,
+    limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
+    refusal::Refusal,
+    state::AppState,
+    status::{now_us, status_of},
+};
+
+/// Streams what happens
+///
+/// Server-sent events, twice a second: `metrics` (a MetricsEvent about the time since the one before) and, at first and
+/// whenever it changes in more than its positions and times, `status` (a Status).
+#[utoipa::path(
+    get,
+    path = "/v1/events",
+    tag = "Server",
+    responses(
+        (status = 200, description = "The data of `metrics` events; those of `status` are a Status", body = MetricsEvent, content_type = "text/event-stream"),
+        (status = 503, description = "overloaded: too many streams are open", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn events(State(state): State<AppState>) -> Result<Response, Refusal> {
+    let permit = state.event_streams.clone().try_acquire_owned().map_err(|_| {
+        let detail = format!("{EVENT_STREAMS_MAX} event streams are open; close one, or poll GET /v1/status");
+        let mut problem = Problem::new(ProblemKind::Overloaded, detail);
+        problem.retry_after_s = Some(5);
+        Refusal::from(problem)
+    })?;
+    let live = Live::new(state, permit);
+    let stream = futures_util::stream::unfold(live, async |mut live| {
+        let events = live.next().await?;
+        Some((Ok::<_, Infallible>(events), live))
+    });
+    let mut response = Response::new(Body::from_stream(stream));
+    let own = response.headers_mut();
+    own.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    own.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// One reader's stream.
+struct Live {
+    state: AppState,
+    interval: Interval,
+    draining: watch::Receiver<bool>,
+    /// What the last `status` event said, apart from positions and times.
+    last_status: String,
+    last: (Instant, Snapshot),
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Live {
+    fn new(state: AppState, permit: OwnedSemaphorePermit) -> Self {
+        let mut interval = tokio::time::interval(EVENT_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            interval,
+            draining: state.draining.subscribe(),
+            last_status: String::new(),
+            last: (Instant::now(), state.router.metrics()),
+            state,
+            _permit: permit,
+        }
+    }
+
+    /// The next events; None once the server stops.
+    async fn next(&mut self) -> Option<Bytes> {
+        tokio::select! {
+            _ = self.draining.wait_for(|draining| *draining) => return None,
+            _ = self.interval.tick() => {}
+        }
+        let mut out = Vec::with_capacity(1024);
+        self.push_status(&mut out);
+        self.push_metrics(&mut out);
+        Some(out.into())
+    }
+
+    fn push_status(&mut self, out: &mut Vec<u8>) {
+        let status = status_of(&self.state);
+        let lasting = format!("{:?} {:?} {} {}", status.phase, status.log_error, status.role, status.epoch);
+        if lasting != self.last_status {
+            push_event("status", &status, out);
+            self.last_status = lasting;
+        }
+    }
+
+    fn push_metrics(&mut self, out: &mut Vec<u8>) {
+        let (now, snapshot) = (Instant::now(), self.state.router.metrics());
+        let (then, before) = std::mem::replace(&mut self.last, (now, snapshot));
+        let after = &self.last.1;
+        let seconds = (now - then).as_secs_f64().max(1e-3);
+        let per_s = |after: u64, before: u64| (after.saturating_sub(before) as f64 / seconds * 10.0).round() / 10.0;
+        let status = self.state.router.status();
+        let event = MetricsEvent {
+            time: rfc3339(now_us()),
+            interval_ms: (seconds * 1000.0) as u64,
+            committed_per_s: per_s(after.totals.committed, before.totals.committed),
+            aborted_per_s: per_s(after.totals.aborted, before.totals.aborted),
+            failed_per_s: per_s(after.totals.trapped, before.totals.trapped),
+            refused_per_s: per_s(after.totals.rejected, before.totals.rejected),
+            log_bytes_per_s: per_s(after.totals.flushed_bytes, before.totals.flushed_bytes),
+            latency_us: {
+                let mut since = after.answered.clone();
+                // What the earlier snapshot counted is part of the later one.
+                let _ = since.subtract(&before.answered);
+                latency_us(&LatencySummary::of(&since))
+            },
+            commit_wait_us: {
+                let mut since = after.flush.clone();
+                let _ = since.subtract(&before.flush);
+                latency_us(&LatencySummary::of(&since))
+            },
+            waiting: status.waiting,
+            committed_lsn: U64(status.committed_lsn.0),
+            durable_lsn: U64(status.durable_lsn.0),
+        };
+        push_event("metrics", &event, out);
+    }
+}
+
+fn latency_us(summary: &LatencySummary) -> LatencyUs {
+    LatencyUs {
+        p50: summary.p50_ns / 1000,
+        p95: summary.p95_ns / 1000,
+        p99: summary.p99_ns / 1000,
+        max: summary.max_ns / 1000,
+    }
+}
+
+fn push_event(name: &str, data: &impl Serialize, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
+    serde_json::to_writer(&mut *out, data).expect("memory takes every event");
+    out.extend_from_slice(b"\n\n");
+}

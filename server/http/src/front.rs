@@ -1,0 +1,103 @@
+//! The way of a request: trace, authority, route; and the extractors whose failures are problems.
+
+use std::convert::Infallible;
+
+use axum::{
+    Router,
+    extract::{FromRequestParts, Path, Query, Request},
+    http::{Method, StatusCode, Uri, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use reprise_api::{Problem, headers};
+use serde::de::DeserializeOwned;
+use tower::ServiceExt;
+use tracing::Instrument;
+
+use crate::{calls, refusal::Refusal, state::AppState, trace::TraceContext};
+
+/// Answers one request.
+pub async fn answer(state: &AppState, router: &Router, request: Request) -> Result<Response, Infallible> {
+    let context = request.headers().get(headers::TRACEPARENT).and_then(TraceContext::continue_from);
+    let response = match context {
+        None => route(state, router, request).await,
+        Some(context) => {
+            let span = tracing::info_span!(
+                "request",
+                method = %request.method(),
+                path = request.uri().path(),
+                trace_id = context.trace_id,
+                parent_id = context.parent_id,
+                span_id = context.span_id,
+            );
+            let mut response = route(state, router, request).instrument(span).await;
+            response.headers_mut().insert(headers::TRACEPARENT, context.header());
+            response
+        }
+    };
+    state.counts.answered(response.status().as_u16());
+    Ok(response)
+}
+
+async fn route(state: &AppState, router: &Router, request: Request) -> Response {
+    let (method, path) = (request.method(), request.uri().path());
+    if let Err(refusal) = state.auth.check(method, path, request.headers()) {
+        return refusal.into_response();
+    }
+    if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
+        return calls::answer(state, request).await;
+    }
+    let response = match router.clone().oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        return name_allowed_methods(response);
+    }
+    response
+}
+
+pub async fn unknown_path(uri: Uri) -> Refusal {
+    Refusal::not_found(format!("no resource at {}; /openapi.json describes them all", uri.path()))
+}
+
+pub async fn unknown_method(method: Method, uri: Uri) -> Refusal {
+    let detail = format!("{} does not know {method}; the header Allow lists what it knows", uri.path());
+    Problem::of_status(405, "Method Not Allowed", detail).into()
+}
+
+/// A 405 without `Allow` would leave the caller guessing; axum adds it, also to our own answer.
+fn name_allowed_methods(mut response: Response) -> Response {
+    if !response.headers().contains_key(header::ALLOW) {
+        let get = header::HeaderValue::from_static("GET,HEAD");
+        response.headers_mut().insert(header::ALLOW, get);
+    }
+    response
+}
+
+/// The path's one variable part.
+pub struct Name(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let Path(name) = Path::<String>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| Refusal::malformed(format!("the path can't be read: {error}")))?;
+        Ok(Self(name))
+    }
+}
+
+/// The query's parameters; an unknown one is refused, because a misspelled filter would be no filter.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let Query(params) = Query::<T>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| Refusal::malformed(format!("the query can't be read: {}", error.body_text())))?;
+        Ok(Self(params))
+    }
+}

@@ -1,0 +1,312 @@
+//! Round trips through JSON, and what is refused.
+
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+use reprise_abi::{
+    ColumnSchema, Field, Parameter, RowLayout, ScalarType, StructField, Type, key,
+    value::{self, ValueReader},
+};
+
+use super::{ArgsError, Scratch, encode_args, encode_prefix, scalar, write_arguments, write_row};
+
+/// SplitMix64: types and values grow out of one seed, so a failure shrinks to a number.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn scalar(&mut self) -> ScalarType {
+        use ScalarType::*;
+        let scale = self.below(39) as u8;
+        let all = [
+            Bool, I8, I16, I32, I64, U8, U16, U32, U64, F64, Decimal { scale }, Text, Bytes, Timestamp, Uuid,
+        ];
+        all[self.below(all.len() as u64) as usize]
+    }
+
+    fn ty(&mut self, depth: u32) -> Type {
+        match if depth == 0 { 0 } else { self.below(8) } {
+            0..=3 => Type::Scalar(self.scalar()),
+            4 => Type::Option(Box::new(Type::Scalar(self.scalar()))),
+            5 => Type::List(Box::new(self.ty(depth - 1))),
+            6 => Type::Enum(vec!["first".into(), "second \"quoted\"".into(), "third".into()]),
+            _ => {
+                let count = 1 + self.below(4);
+                let field = |at| StructField { name: format!("f{at}"), ty: self.ty(depth - 1) };
+                Type::Struct((0..count).map(field).collect())
+            }
+        }
+    }
+
+    fn params(&mut self) -> Vec<Parameter> {
+        let count = self.below(5);
+        (0..count).map(|at| Parameter { name: format!("p{at}"), ty: self.ty(3) }).collect()
+    }
+
+    fn text(&mut self) -> String {
+        let alphabet = ['a', 'Z', '"', '\\', '\n', '\u{0}', 'é', '日', '🦀', '/', '~'];
+        let length = self.below(80);
+        (0..length).map(|_| alphabet[self.below(alphabet.len() as u64) as usize]).collect()
+    }
+
+    fn value(&mut self, ty: &Type, out: &mut Vec<u8>) {
+        match ty {
+            Type::Unit => {}
+            Type::Scalar(scalar) => self.scalar_value(*scalar, out),
+            Type::Option(inner) => {
+                let is_some = self.below(2) == 1;
+                out.push(is_some as u8);
+                if is_some {
+                    self.value(inner, out);
+                }
+            }
+            Type::List(item) => {
+                let count = if self.below(20) == 0 { 200 } else { self.below(4) };
+                value::push_varint(out, count as u32);
+                (0..count).for_each(|_| self.value(item, out));
+            }
+            Type::Struct(fields) => fields.iter().for_each(|field| self.value(&field.ty, out)),
+            Type::Enum(variants) => value::push_varint(out, self.below(variants.len() as u64) as u32),
+        }
+    }
+
+    fn scalar_value(&mut self, ty: ScalarType, out: &mut Vec<u8>) {
+        match ty {
+            ScalarType::Bool => out.push(self.below(2) as u8),
+            ScalarType::Text => value::push_bytes(out, self.text().as_bytes()),
+            ScalarType::Bytes => {
+                let length = self.below(40);
+                let bytes: Vec<_> = (0..length).map(|_| self.next() as u8).collect();
+                value::push_bytes(out, &bytes);
+            }
+            ScalarType::F64 => {
+                let special = [0.0, -0.0, 1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, 5e-324];
+                let float = f64::from_bits(self.next());
+                let value = match self.below(3) {
+                    0 => special[self.below(8) as usize],
+                    1 => self.next() as i32 as f64,
+                    _ if float.is_nan() => f64::NAN, // JSON has one NaN
+                    _ => float,
+                };
+                out.extend_from_slice(&value.to_le_bytes());
+            }
+            fixed => {
+                let edge = self.below(4);
+                for at in 0..fixed.slot_bytes() {
+                    out.push(match edge {
+                        0 => 0xff,
+                        1 if at + 1 == fixed.slot_bytes() => 0x80,
+                        1 => 0,
+                        _ => self.next() as u8,
+                    });
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn arguments_survive_the_round_trip(seed: u64) {
+        let mut dice = Dice(seed);
+        let params = dice.params();
+        let mut args = Vec::new();
+        params.iter().for_each(|param| dice.value(&param.ty, &mut args));
+        let mut json = Vec::new();
+        write_arguments(&params, &args, &mut json).expect("valid arguments");
+        let mut back = Vec::new();
+        let mut scratch = Scratch::default();
+        encode_args(&params, &json, &mut back, &mut scratch).expect("what we wrote is valid");
+        prop_assert_eq!(&args, &back);
+        // The same members from the last to the first.
+        let tree: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&json).expect("JSON");
+        let reversed: Vec<_> = params.iter().rev()
+            .map(|param| format!("{:?}:{}", param.name, raw_member(&json, &param.name)))
+            .collect();
+        prop_assert_eq!(tree.len(), reversed.len());
+        back.clear();
+        encode_args(&params, format!("{{{}}}", reversed.join(",")).as_bytes(), &mut back, &mut scratch)
+            .expect("any order is valid");
+        prop_assert_eq!(args, back);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_refused_or_taken_but_never_panic(seed: u64, bytes: Vec<u8>) {
+        let mut dice = Dice(seed);
+        let params = dice.params();
+        let mut out = Vec::new();
+        let _ = write_arguments(&params, &bytes, &mut out);
+        let _ = encode_args(&params, &bytes, &mut out, &mut Scratch::default());
+    }
+
+    #[test]
+    fn arbitrary_text_is_no_panic_for_the_scalars(text in "[-+0-9eE.:TZ ]{0,40}", scale in 0u8..39) {
+        let _ = scalar::parse_decimal(&text, scale);
+        let _ = scalar::parse_timestamp(&text);
+        let _ = scalar::parse_uuid(&text);
+    }
+
+    #[test]
+    fn timestamps_survive_the_round_trip(unix_us: i64) {
+        prop_assert_eq!(scalar::parse_timestamp(&scalar::rfc3339(unix_us)), Some(unix_us));
+    }
+}
+
+fn raw_member(json: &[u8], name: &str) -> String {
+    let members: std::collections::HashMap<String, Box<serde_json::value::RawValue>> =
+        serde_json::from_slice(json).expect("an object");
+    members[name].get().to_owned()
+}
+
+fn scalar(ty: ScalarType) -> Type {
+    Type::Scalar(ty)
+}
+
+fn param(name: &str, ty: Type) -> Parameter {
+    Parameter { name: name.into(), ty }
+}
+
+/// Encodes and writes back, or lists the mistakes.
+fn check(params: &[Parameter], json: &str, expected: Expect) {
+    let mut args = Vec::new();
+    let actual = match encode_args(params, json.as_bytes(), &mut args, &mut Scratch::default()) {
+        Ok(()) => {
+            let mut out = Vec::new();
+            write_arguments(params, &args, &mut out).expect("what we encoded is valid");
+            String::from_utf8(out).expect("JSON is UTF-8")
+        }
+        Err(ArgsError::Syntax(error)) => format!("syntax: {error}"),
+        Err(ArgsError::TooLarge) => "too large".into(),
+        Err(ArgsError::Invalid(errors)) => {
+            let lines: Vec<_> = errors.iter().map(|e| format!("{:?}: {}", e.pointer, e.message)).collect();
+            lines.join("\n")
+        }
+    };
+    expected.assert_eq(&actual);
+}
+
+#[test]
+fn every_mistake_is_named_with_its_place() {
+    let point = Type::Struct(vec![
+        StructField { name: "x".into(), ty: scalar(ScalarType::I8) },
+        StructField { name: "y".into(), ty: scalar(ScalarType::Decimal { scale: 2 }) },
+    ]);
+    let params = [
+        param("id", scalar(ScalarType::U64)),
+        param("points", Type::List(Box::new(point))),
+        param("kind", Type::Enum(vec!["a".into(), "b".into()])),
+        param("note", Type::Option(Box::new(scalar(ScalarType::Text)))),
+    ];
+    check(
+        &params,
+        r#"{"id":-1,"points":[{"x":128,"y":1.005},{"x":1.5},3],"kind":"c","note":7,"a/b~":[1,{}]}"#,
+        expect![[r#"
+            "/id": -1 is out of the range of an unsigned 64-bit integer, as a number or a string
+            "/points/0/x": 128 is out of the range of an integer from -128 to 127
+            "/points/0/y": expected a decimal that fits its scale, as a string or a number, found 1.005
+            "/points/1/x": expected an integer from -128 to 127, found a number that is no exact integer
+            "/points/1/y": missing; expected a decimal that fits its scale, as a string or a number
+            "/points/2": expected an object, found a number
+            "/kind": expected one of a, b, found the string "c"
+            "/note": expected a string or null, found a number
+            "/a~1b~0": unknown; expected id, points, kind, note"#]],
+    );
+    check(&params, r#"{"id":1,"id":2,"kind":"a","points":[]}"#, expect![[r#""/id": given twice"#]]);
+    check(&params, r#"[1]"#, expect![[r#""": expected an object of named arguments, found an array"#]]);
+    check(&params, r#"{"id":1"#, expect!["syntax: EOF while parsing an object at line 1 column 7"]);
+    check(&params, r#"{} {}"#, expect!["syntax: trailing characters at line 1 column 4"]);
+    check(&[], "  ", expect!["{}"]);
+    check(&[], r#"{"x":1}"#, expect![[r#""/x": unknown; nothing is expected here"#]]);
+}
+
+#[test]
+fn both_forms_of_wide_integers_are_taken() {
+    let params = [param("a", scalar(ScalarType::I64)), param("b", scalar(ScalarType::U64))];
+    let wide = r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#;
+    check(&params, wide, expect![[r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#]]);
+    check(
+        &params,
+        r#"{"b":18446744073709551615,"a":-9223372036854775808}"#,
+        expect![[r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#]],
+    );
+    check(&params, r#"{"a":1e3,"b":2.0}"#, expect![[r#"{"a":"1000","b":"2"}"#]]);
+    check(
+        &params,
+        r#"{"a":"+1","b":18446744073709551616}"#,
+        expect![[r#"
+            "/a": expected a signed 64-bit integer, as a number or a string, found the string "+1"
+            "/b": expected an unsigned 64-bit integer, as a number or a string, found a number that is no exact integer"#]],
+    );
+}
+
+#[test]
+fn decimals_and_times() {
+    let decimal = |text, scale| scalar::parse_decimal(text, scale);
+    assert_eq!(decimal("12.5", 2), Some(1250));
+    assert_eq!(decimal("-0.05", 2), Some(-5));
+    assert_eq!(decimal("1.25e1", 1), Some(125));
+    assert_eq!(decimal("12500e-3", 1), Some(125));
+    assert_eq!(decimal("1.250000000000000000000000000000000000000000", 2), Some(125));
+    assert_eq!(decimal("-170141183460469231731687303715884105728", 0), Some(i128::MIN));
+    assert_eq!(decimal("170141183460469231731687303715884105728", 0), None);
+    for bad in ["", "-", ".5", "5.", "1.005", "1e", "0x1", "1_0", "NaN", "1e99999"] {
+        assert_eq!(decimal(bad, 2), None, "{bad}");
+    }
+    let time = scalar::parse_timestamp;
+    assert_eq!(time("1970-01-01T00:00:00Z"), Some(0));
+    assert_eq!(time("2024-02-29T12:00:00.5+01:00"), Some(1_709_204_400_500_000));
+    assert_eq!(time("2024-02-29t11:00:00.500000000z"), Some(1_709_204_400_500_000));
+    assert_eq!(scalar::rfc3339(1_709_204_400_500_000), "2024-02-29T11:00:00.500000Z");
+    assert_eq!(scalar::rfc3339(-1), "1969-12-31T23:59:59.999999Z");
+    for bad in ["2023-02-29T00:00:00Z", "2024-01-01T24:00:00Z", "2024-01-01T00:00:00", "2024-01-01T00:00:00.0000001Z"] {
+        assert_eq!(time(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn rows_and_key_prefixes() {
+    let column = |name: &str, ty, nullable| ColumnSchema { name: name.into(), ty, nullable, default: None };
+    let columns = [
+        column("id", ScalarType::I64, false),
+        column("name", ScalarType::Text, true),
+        column("born", ScalarType::Timestamp, false),
+    ];
+    let layout = RowLayout::new(&columns);
+    let row = layout.build(&[Field::Int(-5), Field::Text("a,b"), Field::Int(0)]);
+    let mut out = Vec::new();
+    write_row(&columns, &layout, &row, &mut out);
+    expect![[r#"{"id":"-5","name":"a,b","born":"1970-01-01T00:00:00.000000Z"}"#]]
+        .assert_eq(std::str::from_utf8(&out).expect("JSON is UTF-8"));
+
+    let all: Vec<_> = columns.iter().collect();
+    let mut whole = Vec::new();
+    layout.push_key(&row, &[0, 1, 2], &mut whole);
+    assert_eq!(encode_prefix(&all, r#"["-5","a,b","1970-01-01T00:00:00Z"]"#), Ok(whole.clone()));
+    assert!(whole.starts_with(&encode_prefix(&all, "-5").expect("one value")));
+    let mut null = Vec::new();
+    key::push_i64(&mut null, 1);
+    key::push_null(&mut null);
+    assert_eq!(encode_prefix(&all, "1, null"), Ok(null));
+    assert!(encode_prefix(&all, "x").is_err());
+    assert!(encode_prefix(&all, "1,a,1970-01-01T00:00:00Z,4").is_err());
+}
+
+#[test]
+fn forged_results_are_refused() {
+    let ty = Type::Enum(vec!["a".into()]);
+    assert!(super::write_value(&ty, &mut ValueReader::new(&[1]), &mut Vec::new()).is_err());
+    assert!(write_arguments(&[param("a", scalar(ScalarType::I32))], &[1, 2, 3], &mut Vec::new()).is_err());
+    assert!(write_arguments(&[], &[0], &mut Vec::new()).is_err());
+}

@@ -1,0 +1,54 @@
+//! What one client may ask of the server. The engine's own limits lie in `reprise_base::limits`.
+
+use std::time::Duration;
+
+use reprise_abi::value::ARGS_BYTES_MAX;
+use reprise_base::limits::{BATCH_CALLS_MAX, WAITING_TXNS_MAX};
+
+/// Connections at most; further ones wait in the listener's queue.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Read buffer of one connection: the request line and all headers fit in it.
+pub const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
+pub const HEADERS_MAX: usize = 64;
+/// The next request's headers must be here by then, also on a connection kept alive.
+pub const HEADER_WAIT_MAX: Duration = Duration::from_secs(75);
+/// Longest wait for the next piece of a body.
+pub const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Longest wait for the next call of a batch.
+pub const BATCH_IDLE_MAX: Duration = Duration::from_secs(300);
+/// A client that takes nothing of its answer for so long is cut off.
+pub const WRITE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// What a stopping server leaves its clients to finish.
+pub const DRAIN_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Longest body of one call, and longest line of a batch, in bytes.
+pub const CALL_BODY_BYTES_MAX: usize = 2 << 20;
+/// Bytes of a body beyond its limit that are read and dropped, so that the client sees the answer.
+pub const DISCARD_BYTES_MAX: u64 = 128 << 20;
+pub const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Calls of batches that wait for the engine at once, over all connections: below the engine's own limit, so that a
+/// batch is slowed down where a single call is refused.
+pub const BATCH_CALLS_IN_FLIGHT_MAX: usize = 4_000;
+/// Chunks of one batch on their way, and the bytes of their lines.
+pub const BATCH_CHUNKS_IN_FLIGHT_MAX: usize = 16;
+pub const BATCH_BYTES_IN_FLIGHT_MAX: usize = 4 << 20;
+/// Times that a call is encoded again because its module was replaced meanwhile.
+pub const SUPERSEDED_RETRIES_MAX: usize = 8;
+
+/// Operations on modules, tables and the log at once; they block a thread each.
+pub const CONTROL_OPS_MAX: usize = 8;
+pub const EVENT_STREAMS_MAX: usize = 64;
+pub const EVENT_INTERVAL: Duration = Duration::from_millis(500);
+
+pub const ROWS_LIMIT_MAX: u32 = 1000;
+pub const LOG_LIMIT_MAX: usize = 1000;
+pub const PROCEDURE_LOG_LIMIT_MAX: usize = 1000;
+/// Longest wait for `Reprise-Min-Lsn`, and the default.
+pub const READ_WAIT_MAX: Duration = Duration::from_secs(60);
+pub const READ_WAIT_DEFAULT: Duration = Duration::from_secs(1);
+
+const _: () = assert!(CALL_BODY_BYTES_MAX > ARGS_BYTES_MAX);
+const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);
+const _: () = assert!(BATCH_CALLS_IN_FLIGHT_MAX < WAITING_TXNS_MAX);
+const _: () = assert!(BATCH_CALLS_MAX <= BATCH_CALLS_IN_FLIGHT_MAX);

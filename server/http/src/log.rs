@@ -1,0 +1,208 @@
+//! `/v1/log`: the log's records, decoded. `/v1/procedure-log`: what procedures wrote with `log`.
+
+use axum::{Json, extract::State};
+use reprise_api::{LogKind, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, U64};
+use reprise_base::{Lsn, TxnId};
+use reprise_router::{LogBody, LogEntry, LogQuery};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::{
+    front::{Name, Params},
+    json::{hex, rfc3339, write_arguments},
+    limits::{LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX},
+    refusal::Refusal,
+    schema::raw_json,
+    state::AppState,
+};
+
+const LIMIT_DEFAULT: usize = 100;
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogOrder {
+    /// From `from`, or the beginning, forwards.
+    #[default]
+    Oldest,
+    /// Backwards from before `from`, or from the end.
+    Newest,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct LogParams {
+    /// LSN to begin at; `next` of the page before.
+    from: Option<u64>,
+    /// Records at most; 100 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+    /// Only records that touch this partition.
+    partition: Option<u16>,
+    /// Only records of this kind.
+    #[param(value_type = Option<LogKind>)]
+    kind: Option<String>,
+    /// `oldest` unless given.
+    order: Option<LogOrder>,
+}
+
+/// Lists the log's records
+///
+/// Durable records, decoded. A filter that little passes may give an empty page with a `next`.
+#[utoipa::path(
+    get,
+    path = "/v1/log",
+    tag = "Log",
+    params(LogParams),
+    responses(
+        (status = 200, description = "A page", body = LogPage),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn list_log(
+    State(state): State<AppState>,
+    Params(params): Params<LogParams>,
+) -> Result<Json<LogPage>, Refusal> {
+    let limit = limit(params.limit, LOG_LIMIT_MAX)?;
+    let query = LogQuery {
+        from: params.from.map(Lsn),
+        newest: params.order.unwrap_or_default() == LogOrder::Newest,
+        limit,
+        partition: params.partition,
+        kind: params.kind,
+    };
+    let page = state.blocking(move |parts| parts.router.log_records(query)).await??;
+    let records: Result<_, _> = page.records.into_iter().map(record).collect();
+    Ok(Json(LogPage {
+        records: records?,
+        next: page.next.map(|lsn| U64(lsn.0)),
+    }))
+}
+
+fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
+    match asked.unwrap_or(LIMIT_DEFAULT) {
+        limit if (1..=max).contains(&limit) => Ok(limit),
+        _ => Err(Refusal::malformed(format!("limit is a number from 1 to {max}"))),
+    }
+}
+
+/// Shows a record
+#[utoipa::path(
+    get,
+    path = "/v1/log/{lsn}",
+    tag = "Log",
+    params(("lsn" = String, Path, description = "Where the record begins")),
+    responses(
+        (status = 200, description = "The record", body = LogRecord),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn show_record(State(state): State<AppState>, Name(lsn): Name) -> Result<Json<LogRecord>, Refusal> {
+    let none = || Refusal::not_found(format!("no durable record begins at LSN {lsn}; GET /v1/log lists them"));
+    let position: u64 = lsn.parse().map_err(|_| none())?;
+    let entry = state.blocking(move |parts| parts.router.log_record(Lsn(position))).await??;
+    record(entry.ok_or_else(none)?).map(Json)
+}
+
+fn record(entry: LogEntry) -> Result<LogRecord, Refusal> {
+    let mut record = LogRecord {
+        lsn: U64(entry.lsn.0),
+        kind: LogKind::Genesis,
+        bytes: entry.bytes,
+        segment: entry.segment,
+        offset: entry.offset,
+        durable: entry.durable,
+        txn_id: None,
+        time: None,
+        partitions: None,
+        module: None,
+        version: None,
+        hash: None,
+        wasm_bytes: None,
+        procedure: None,
+        args: None,
+        digest: None,
+        idempotency_key: None,
+        database_id: None,
+        partition_count: None,
+    };
+    let timed = |record: &mut LogRecord, txn_id: TxnId| {
+        record.txn_id = Some(U64(txn_id.0));
+        record.time = Some(rfc3339(txn_id.time_us()));
+    };
+    match entry.body {
+        LogBody::Genesis { database_id, partitions, created_us } => {
+            record.database_id = Some(hex(&database_id));
+            record.partition_count = Some(partitions);
+            record.time = Some(rfc3339(created_us));
+        }
+        LogBody::Deploy { txn_id, name, version, hash, wasm_bytes, .. } => {
+            record.kind = LogKind::Deploy;
+            timed(&mut record, txn_id);
+            record.module = Some(name);
+            record.version = Some(version);
+            record.hash = Some(hex(&hash));
+            record.wasm_bytes = Some(wasm_bytes);
+        }
+        LogBody::Remove { txn_id, name } => {
+            record.kind = LogKind::Remove;
+            timed(&mut record, txn_id);
+            record.module = Some(name);
+        }
+        LogBody::Command { txn_id, partitions, module, procedure, args, digest, idempotency_key, .. } => {
+            record.kind = LogKind::Command;
+            timed(&mut record, txn_id);
+            record.partitions = Some(partitions);
+            record.digest = Some(format!("{digest:016x}"));
+            record.idempotency_key = idempotency_key;
+            if let Some(module) = module {
+                let schema = &module.schema.procedures[procedure as usize];
+                let mut out = Vec::with_capacity(args.len() * 2);
+                write_arguments(&schema.params, &args, &mut out)
+                    .map_err(|error| Refusal::internal(&format!("decode record at {}: {error}", entry.lsn)))?;
+                record.module = Some(module.name.clone());
+                record.version = Some(module.version);
+                record.procedure = Some(schema.name.clone());
+                record.args = raw_json(out);
+            }
+        }
+    }
+    Ok(record)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ProcedureLogParams {
+    /// Lines at most; 100 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// Lists what procedures logged
+///
+/// The newest lines that procedures wrote with `log`, newest first. Kept in memory, within bounds; not in the log.
+#[utoipa::path(
+    get,
+    path = "/v1/procedure-log",
+    tag = "Log",
+    params(ProcedureLogParams),
+    responses((status = 200, description = "Newest first", body = ProcedureLog))
+)]
+pub async fn procedure_log(
+    State(state): State<AppState>,
+    Params(params): Params<ProcedureLogParams>,
+) -> Result<Json<ProcedureLog>, Refusal> {
+    let limit = limit(params.limit, PROCEDURE_LOG_LIMIT_MAX)?;
+    let lines = state.router.procedure_log(limit).into_iter().map(|line| ProcedureLogLine {
+        number: line.number,
+        txn_id: U64(line.txn_id.0),
+        time: rfc3339(line.txn_id.time_us()),
+        module: line.module,
+        procedure: line.procedure,
+        level: ["debug", "info", "warn", "error"][line.level.min(3) as usize].into(),
+        text: line.text,
+    });
+    Ok(Json(ProcedureLog { lines: lines.collect() }))
+}

@@ -1,0 +1,203 @@
+//! `/metrics`: OpenTelemetry instruments, read as Prometheus text.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use axum::{
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use opentelemetry::{
+    KeyValue,
+    metrics::{Meter, MeterProvider},
+};
+use opentelemetry_sdk::metrics::SdkMeterProvider;
+use prometheus::{Encoder, TextEncoder};
+use reprise_observe::{LatencySummary, Totals};
+
+use crate::{
+    refusal::Refusal,
+    state::{AppState, Parts},
+};
+
+/// One scrape's numbers: every instrument reports from the same moment.
+#[derive(Clone, Default)]
+struct Sample {
+    totals: Totals,
+    answered: LatencySummary,
+    flush: LatencySummary,
+    committed_lsn: u64,
+    durable_lsn: u64,
+    partitions: u64,
+    waiting: u64,
+    is_ready: bool,
+    log_failed: bool,
+    modules: u64,
+    tables: u64,
+    idempotency_keys: u64,
+    connections: u64,
+    connections_open: u64,
+    batch_calls: u64,
+    answers: [u64; 6],
+}
+
+type Shared = Arc<Mutex<Sample>>;
+
+/// The instruments and what they read from.
+pub struct Metrics {
+    sample: Shared,
+    registry: prometheus::Registry,
+    /// Held because the instruments end with it.
+    _provider: Option<SdkMeterProvider>,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let registry = prometheus::Registry::new();
+        let sample = Shared::default();
+        let exporter = opentelemetry_prometheus::exporter()
+            .with_registry(registry.clone())
+            .scope_info_enabled(false)
+            .without_target_info()
+            .build();
+        let provider = match exporter {
+            Ok(exporter) => {
+                let provider = SdkMeterProvider::builder().with_reader(exporter).build();
+                register(&provider.meter("reprise"), &sample);
+                Some(provider)
+            }
+            Err(error) => {
+                tracing::error!(%error, "build metrics exporter");
+                None
+            }
+        };
+        Self {
+            sample,
+            registry,
+            _provider: provider,
+        }
+    }
+
+    fn render(&self, parts: &Parts) -> Result<Vec<u8>, prometheus::Error> {
+        *self.sample.lock().expect("held for a store or a read") = take_sample(parts);
+        let mut out = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
+        Ok(out)
+    }
+}
+
+fn take_sample(parts: &Parts) -> Sample {
+    let (snapshot, status) = (parts.router.metrics(), parts.router.status());
+    let deployed = parts.router.deployed();
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    Sample {
+        totals: snapshot.totals,
+        answered: snapshot.answered_summary(),
+        flush: snapshot.flush_summary(),
+        committed_lsn: status.committed_lsn.0,
+        durable_lsn: status.durable_lsn.0,
+        partitions: status.partitions as u64,
+        waiting: status.waiting,
+        is_ready: status.phase == reprise_router::Phase::Ready,
+        log_failed: status.log_error.is_some(),
+        modules: deployed.current.len() as u64,
+        tables: deployed.tables.len() as u64,
+        idempotency_keys: status.idempotency_keys as u64,
+        connections: count(&parts.counts.connections),
+        connections_open: count(&parts.counts.connections_open),
+        batch_calls: count(&parts.counts.batch_calls),
+        answers: std::array::from_fn(|class| count(&parts.counts.answers[class])),
+    }
+}
+
+fn register(meter: &Meter, sample: &Shared) {
+    let counter = |name: &'static str, what: &'static str, read: fn(&Sample) -> u64| {
+        let sample = sample.clone();
+        let builder = meter.u64_observable_counter(name).with_description(what);
+        builder.with_callback(move |observer| observer.observe(read(&lock(&sample)), &[])).build();
+    };
+    counter("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed);
+    counter("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted);
+    counter("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped);
+    counter("reprise.calls.refused", "Calls that did not run", |s| s.totals.rejected);
+    counter("reprise.fuel", "Fuel burned by procedures", |s| s.totals.fuel);
+    counter("reprise.log.flushes", "Writes to the log", |s| s.totals.flushes);
+    counter("reprise.log.flushed.bytes", "Bytes written to the log", |s| s.totals.flushed_bytes);
+    counter("reprise.log.flushed.records", "Records written to the log", |s| s.totals.flushed_records);
+    counter("reprise.http.connections", "Connections accepted", |s| s.connections);
+    counter("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls);
+
+    let gauge = |name: &'static str, what: &'static str, read: fn(&Sample) -> u64| {
+        let sample = sample.clone();
+        let builder = meter.u64_observable_gauge(name).with_description(what);
+        builder.with_callback(move |observer| observer.observe(read(&lock(&sample)), &[])).build();
+    };
+    gauge("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64);
+    gauge("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64);
+    gauge("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn);
+    gauge("reprise.log.durable.lsn", "Everything below is durable", |s| s.durable_lsn);
+    gauge("reprise.partitions", "Partitions", |s| s.partitions);
+    gauge("reprise.calls.waiting", "Calls accepted and not yet run", |s| s.waiting);
+    gauge("reprise.modules", "Modules in service", |s| s.modules);
+    gauge("reprise.tables", "Tables", |s| s.tables);
+    gauge("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency_keys);
+    gauge("reprise.http.connections.open", "Connections open", |s| s.connections_open);
+    register_labelled(meter, sample);
+}
+
+fn register_labelled(meter: &Meter, sample: &Shared) {
+    let quantiles = |name: &'static str, what: &'static str, read: fn(&Sample) -> LatencySummary| {
+        let sample = sample.clone();
+        let builder = meter.f64_observable_gauge(name).with_description(what).with_unit("s");
+        let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
+            let summary = read(&lock(&sample));
+            let points = [
+                ("0.5", summary.p50_ns),
+                ("0.95", summary.p95_ns),
+                ("0.99", summary.p99_ns),
+                ("0.999", summary.p999_ns),
+                ("1", summary.max_ns),
+            ];
+            for (quantile, ns) in points {
+                observer.observe(ns as f64 / 1e9, &[KeyValue::new("quantile", quantile)]);
+            }
+        };
+        builder.with_callback(observe).build();
+    };
+    quantiles("reprise.transaction.latency", "From a call's acceptance to its answer, since the start", |s| s.answered);
+    quantiles("reprise.log.write.latency", "From the start of a log write until it is durable, since the start", |s| s.flush);
+
+    let sample = sample.clone();
+    meter
+        .u64_observable_counter("reprise.http.answers")
+        .with_description("Answers by class of status")
+        .with_callback(move |observer| {
+            let answers = lock(&sample).answers;
+            for (class, count) in answers.into_iter().enumerate().skip(2) {
+                observer.observe(count, &[KeyValue::new("status", format!("{class}xx"))]);
+            }
+        })
+        .build();
+}
+
+fn lock(sample: &Shared) -> std::sync::MutexGuard<'_, Sample> {
+    sample.lock().expect("held for a store or a read")
+}
+
+/// Metrics for Prometheus
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "Server",
+    responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain"))
+)]
+pub async fn metrics(State(state): State<AppState>) -> Result<Response, Refusal> {
+    let text = state
+        .metrics
+        .render(&state)
+        .map_err(|error| Refusal::internal(&format!("encode metrics: {error}")))?;
+    Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
+}

@@ -1,0 +1,225 @@
+//! Errors on their way out: a problem and its headers.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use reprise_api::{Problem, ProblemKind, SchemaConflict, headers};
+use reprise_base::{Lsn, TxnId};
+use reprise_router::{DeployError, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
+
+/// An answer other than the one asked for.
+#[derive(Debug)]
+pub struct Refusal {
+    pub problem: Box<Problem>,
+    /// Of the transaction that ended so.
+    pub txn: Option<(TxnId, Lsn)>,
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self {
+            problem: Box::new(problem),
+            txn: None,
+        }
+    }
+}
+
+impl Refusal {
+    pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
+        Problem::new(kind, detail).into()
+    }
+
+    pub fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::MalformedRequest, detail)
+    }
+
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(ProblemKind::NotFound, detail)
+    }
+
+    pub fn too_large(limit: &str, max: usize) -> Self {
+        let detail = format!("{limit} has at most {max} bytes; send less");
+        let mut problem = Problem::new(ProblemKind::TooLarge, detail);
+        problem.limit = Some(limit.into());
+        problem.max = Some(max as u64);
+        problem.into()
+    }
+
+    /// Ours, passing: recovering or stopping.
+    pub fn unavailable(reason: &str) -> Self {
+        let mut problem = Problem::of_status(
+            503,
+            "Service Unavailable",
+            format!("{reason}; try again once GET /readyz answers 200"),
+        );
+        problem.retry_after_s = Some(1);
+        problem.into()
+    }
+
+    /// Ours, and a mistake.
+    pub fn internal(what: &str) -> Self {
+        tracing::error!(what, "request failed inside the server");
+        Problem::of_status(500, "Internal Server Error", format!("{what}; see the server's log")).into()
+    }
+
+    fn log_unavailable(reason: &str) -> Self {
+        Self::new(
+            ProblemKind::LogUnavailable,
+            format!("{reason}; reads go on, writes are refused until the cause is removed and the server restarted"),
+        )
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let problem = &*self.problem;
+        let body = serde_json::to_vec(problem).expect("a problem serializes");
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() =
+            StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let out = response.headers_mut();
+        let media_type = HeaderValue::from_static(reprise_api::PROBLEM_MEDIA_TYPE);
+        out.insert(header::CONTENT_TYPE, media_type);
+        if let Some(seconds) = problem.retry_after_s {
+            out.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if problem.status == 401 {
+            let challenge = HeaderValue::from_static("Bearer realm=\"reprise\"");
+            out.insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        if let Some((txn_id, lsn)) = self.txn {
+            out.insert(headers::TXN_ID, txn_id.0.into());
+            out.insert(headers::LSN, lsn.0.into());
+        }
+        response
+    }
+}
+
+/// The problem of a call that did not commit; None for the two outcomes that the caller handles itself.
+pub fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
+    Some(match outcome {
+        ReplyOutcome::Committed | ReplyOutcome::Superseded => return None,
+        ReplyOutcome::Failed(failure) => problem_of_failure(failure),
+        ReplyOutcome::Overloaded { retry_after_s } => {
+            let detail = "too many transactions wait; try again after the given time, or send fewer at once";
+            let mut problem = Problem::new(ProblemKind::Overloaded, detail);
+            problem.retry_after_s = Some(*retry_after_s);
+            problem
+        }
+        ReplyOutcome::IdempotencyConflict => Problem::new(
+            ProblemKind::IdempotencyConflict,
+            "the key belongs to a call of another procedure or with other arguments; use a new key for a new call",
+        ),
+        ReplyOutcome::LogUnavailable(reason) => *Refusal::log_unavailable(reason).problem,
+        ReplyOutcome::Unavailable(reason) => *Refusal::unavailable(reason).problem,
+    })
+}
+
+fn problem_of_failure(failure: &Failure) -> Problem {
+    match failure {
+        Failure::Aborted { code, message } => {
+            let mut problem = Problem::new(
+                ProblemKind::ProcedureAborted,
+                format!("the procedure ended with the code {code}; nothing of the transaction stays"),
+            );
+            problem.code = Some(code.clone());
+            problem.message = Some(message.clone());
+            problem
+        }
+        Failure::Limit { limit, max, message } => {
+            let mut problem = Problem::new(
+                ProblemKind::LimitExceeded,
+                format!("{message}; nothing of the transaction stays: let one call do less"),
+            );
+            problem.limit = Some(limit.clone());
+            problem.max = Some(*max);
+            problem
+        }
+        Failure::Trapped { trap, message, backtrace } => {
+            let mut problem = Problem::new(
+                ProblemKind::ProcedureTrapped,
+                format!("{message}; nothing of the transaction stays: correct the procedure and deploy it again"),
+            );
+            problem.trap = Some(trap.clone());
+            problem.message = Some(message.clone());
+            problem.backtrace = backtrace.clone();
+            problem
+        }
+    }
+}
+
+impl From<DeployError> for Refusal {
+    fn from(error: DeployError) -> Self {
+        match error {
+            DeployError::Invalid { reason, offset } => {
+                let place = offset.map_or(String::new(), |offset| format!(" (at byte {offset})"));
+                let detail = format!("{reason}{place}; build the module against this server's guest contract");
+                let mut problem = Problem::new(ProblemKind::InvalidModule, detail);
+                problem.reason = Some(reason);
+                problem.offset = offset;
+                problem.into()
+            }
+            DeployError::Conflict(conflicts) => {
+                let mut problem = Problem::new(
+                    ProblemKind::SchemaConflict,
+                    "new tables, new indexes and new trailing columns with defaults are taken up; \
+                     change the declarations listed in conflicts back, or use another table name",
+                );
+                problem.conflicts = conflicts.into_iter().map(conflict).collect();
+                problem.into()
+            }
+            DeployError::TooLarge { max } => Self::too_large("a module", max),
+            DeployError::NotFound => Self::not_found("no such module is in service; GET /v1/modules lists them"),
+            DeployError::BadName(detail) => Self::malformed(detail),
+            DeployError::LogUnavailable(reason) => Self::log_unavailable(&reason),
+            DeployError::Unavailable(reason) => Self::unavailable(&reason),
+        }
+    }
+}
+
+fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
+    let place = match conflict.item.is_empty() {
+        true => format!("table {}", conflict.table),
+        false => format!("{} {} of table {}", conflict.what, conflict.item, conflict.table),
+    };
+    let message = format!("{place}: stored {}, declared {}", conflict.stored, conflict.declared);
+    SchemaConflict {
+        table: conflict.table,
+        item: conflict.item,
+        stored: conflict.stored,
+        declared: conflict.declared,
+        message,
+    }
+}
+
+impl From<Unavailable> for Refusal {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::unavailable(&unavailable.0)
+    }
+}
+
+impl From<RowsError> for Refusal {
+    fn from(error: RowsError) -> Self {
+        match error {
+            RowsError::NotFound => Self::not_found("the table or index can't be read in order"),
+            RowsError::BadCursor => {
+                Self::malformed("cursor is not one that a page returned; begin again without it")
+            }
+            RowsError::Unavailable(reason) => Self::unavailable(&reason),
+        }
+    }
+}
+
+impl From<LogReadError> for Refusal {
+    fn from(error: LogReadError) -> Self {
+        match error {
+            LogReadError::NoLog => Self::not_found("this server keeps no log (--log none)"),
+            LogReadError::BadKind(kind) => {
+                Self::malformed(format!("kind is one of genesis, deploy, remove, command; {kind:?} is none"))
+            }
+            LogReadError::Failed(reason) => Self::internal(&format!("read log: {reason}")),
+        }
+    }
+}

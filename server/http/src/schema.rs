@@ -1,0 +1,173 @@
+//! The guest contract's schema in the API's words.
+
+use reprise_abi::{
+    IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    value::ValueReader,
+};
+use reprise_api::{
+    ColumnInfo, FieldInfo, IndexInfo, Json, ParameterInfo, PartitioningInfo, Placement as PlacementInfo,
+    ProcedureInfo, TableInfo, TypeInfo,
+};
+use reprise_router::{Deployed, TableStats};
+use serde_json::value::RawValue;
+
+use crate::json;
+
+/// Name of the index 0, the primary key.
+pub const PRIMARY: &str = "primary";
+
+pub fn type_info(ty: &Type) -> TypeInfo {
+    match ty {
+        Type::Unit => TypeInfo::Unit,
+        Type::Scalar(scalar) => scalar_info(*scalar),
+        Type::Option(inner) => TypeInfo::Option {
+            item: Box::new(type_info(inner)),
+        },
+        Type::List(item) => TypeInfo::List {
+            item: Box::new(type_info(item)),
+        },
+        Type::Struct(fields) => {
+            let fields = fields.iter().map(|field| FieldInfo {
+                name: field.name.clone(),
+                ty: type_info(&field.ty),
+            });
+            TypeInfo::Struct {
+                fields: fields.collect(),
+            }
+        }
+        Type::Enum(variants) => TypeInfo::Enum {
+            variants: variants.clone(),
+        },
+    }
+}
+
+fn scalar_info(ty: ScalarType) -> TypeInfo {
+    match ty {
+        ScalarType::Bool => TypeInfo::Bool,
+        ScalarType::I8 => TypeInfo::I8,
+        ScalarType::I16 => TypeInfo::I16,
+        ScalarType::I32 => TypeInfo::I32,
+        ScalarType::I64 => TypeInfo::I64,
+        ScalarType::U8 => TypeInfo::U8,
+        ScalarType::U16 => TypeInfo::U16,
+        ScalarType::U32 => TypeInfo::U32,
+        ScalarType::U64 => TypeInfo::U64,
+        ScalarType::F64 => TypeInfo::F64,
+        ScalarType::Decimal { scale } => TypeInfo::Decimal { scale },
+        ScalarType::Text => TypeInfo::Text,
+        ScalarType::Bytes => TypeInfo::Bytes,
+        ScalarType::Timestamp => TypeInfo::Timestamp,
+        ScalarType::Uuid => TypeInfo::Uuid,
+    }
+}
+
+pub fn procedure_info(procedure: &ProcedureSchema) -> ProcedureInfo {
+    let parameters: Vec<_> = procedure.params.iter().map(parameter_info).collect();
+    let result = type_info(&procedure.returns);
+    let listed: Vec<_> = parameters.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect();
+    let returns = match &result {
+        TypeInfo::Unit => String::new(),
+        ty => format!(" -> {ty}"),
+    };
+    ProcedureInfo {
+        signature: format!("{}({}){returns}", procedure.name, listed.join(", ")),
+        name: procedure.name.clone(),
+        parameters,
+        result,
+        read_only: procedure.read_only,
+        partitioning: partitioning_info(procedure),
+    }
+}
+
+fn parameter_info(parameter: &Parameter) -> ParameterInfo {
+    ParameterInfo {
+        name: parameter.name.clone(),
+        ty: type_info(&parameter.ty),
+        required: !matches!(parameter.ty, Type::Option(_) | Type::Unit),
+    }
+}
+
+fn partitioning_info(procedure: &ProcedureSchema) -> PartitioningInfo {
+    match &procedure.partitioning {
+        Partitioning::All => PartitioningInfo::All,
+        Partitioning::Any => PartitioningInfo::Any,
+        Partitioning::By(positions) => {
+            let names = positions.iter().map(|at| procedure.params[*at as usize].name.clone());
+            PartitioningInfo::By {
+                parameters: names.collect(),
+            }
+        }
+    }
+}
+
+pub fn table_info(deployed: &Deployed, table: &TableSchema, stats: TableStats) -> TableInfo {
+    let column_names = |positions: &[u16]| -> Vec<String> {
+        positions.iter().map(|at| table.columns[*at as usize].name.clone()).collect()
+    };
+    let mut indexes = Vec::new();
+    if !table.primary_key.is_empty() {
+        indexes.push(IndexInfo {
+            name: PRIMARY.into(),
+            columns: column_names(&table.primary_key),
+            unique: true,
+            ordered: table.primary_kind == IndexKind::Ordered,
+        });
+    }
+    indexes.extend(table.indexes.iter().map(|index| IndexInfo {
+        name: index.name.clone(),
+        columns: column_names(&index.columns),
+        unique: index.unique,
+        ordered: true,
+    }));
+    let declares = |schema: &reprise_abi::ModuleSchema| schema.tables.iter().any(|t| t.name == table.name);
+    let modules = deployed.current.values().filter(|module| declares(&module.schema));
+    TableInfo {
+        name: table.name.clone(),
+        columns: column_infos(table),
+        primary_key: column_names(&table.primary_key),
+        indexes,
+        placement: match table.placement {
+            Placement::By(_) => PlacementInfo::ByColumn,
+            Placement::Replicated => PlacementInfo::Replicated,
+            Placement::Local => PlacementInfo::Local,
+        },
+        partition_column: match table.placement {
+            Placement::By(column) => Some(table.columns[column as usize].name.clone()),
+            Placement::Replicated | Placement::Local => None,
+        },
+        modules: modules.map(|module| module.name.clone()).collect(),
+        rows: stats.rows,
+        bytes: stats.row_bytes + stats.index_bytes,
+        row_bytes: stats.row_bytes,
+        index_bytes: stats.index_bytes,
+    }
+}
+
+fn column_infos(table: &TableSchema) -> Vec<ColumnInfo> {
+    let info = |column: &reprise_abi::ColumnSchema| ColumnInfo {
+        name: column.name.clone(),
+        ty: scalar_info(column.ty),
+        nullable: column.nullable,
+        default: column.default.as_deref().and_then(|encoded| default_json(column.ty, encoded)),
+    };
+    table.columns.iter().map(info).collect()
+}
+
+fn default_json(ty: ScalarType, encoded: &[u8]) -> Option<Json> {
+    let mut out = Vec::new();
+    json::write_value(&Type::Scalar(ty), &mut ValueReader::new(encoded), &mut out).ok()?;
+    raw_json(out)
+}
+
+/// Bytes that one of the writers in `json` made.
+pub fn raw_json(bytes: Vec<u8>) -> Option<Json> {
+    RawValue::from_string(String::from_utf8(bytes).ok()?).ok()
+}
+
+/// A valid stored row as an object; None for bytes that are no row of the table.
+pub fn row_json(table: &TableSchema, layout: &RowLayout, row: &[u8]) -> Option<Json> {
+    layout.validate(row).ok()?;
+    let mut out = Vec::with_capacity(row.len() * 2);
+    json::write_row(&table.columns, layout, row, &mut out);
+    raw_json(out)
+}

@@ -1,0 +1,127 @@
+//! Connections: accepted, served, drained.
+
+use std::{
+    future::Future,
+    io,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{sleep, timeout},
+};
+
+use crate::{
+    docs, front,
+    limits::{CONNECTIONS_MAX, DRAIN_WAIT_MAX, HEADERS_MAX, HEADER_WAIT_MAX, READ_BUFFER_BYTES_MAX},
+    stall::StallGuard,
+    state::AppState,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("accept connections: {0}")]
+    Accept(io::Error),
+}
+
+/// Pause after a failed accept: out of file descriptors, most likely, and trying at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until `shutdown` ends, then finishes the requests under way, for at most ten seconds.
+pub async fn serve(
+    listener: TcpListener,
+    state: AppState,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let router = docs::routes(state.clone());
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let place = places.clone().acquire_owned();
+        let next = async {
+            let place = place.await.expect("never closed");
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            () = &mut shutdown => break,
+            next = next => next,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                tokio::spawn(serve_connection(stream, state.clone(), router.clone(), place));
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) if is_passing(&error) => {
+                tracing::warn!(%error, "accept connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+            Err(error) => return Err(ServeError::Accept(error)),
+        }
+    }
+    drop(listener);
+    state.draining.send_replace(true);
+    // Every place free again: every connection has ended.
+    if timeout(DRAIN_WAIT_MAX, places.acquire_many(CONNECTIONS_MAX as u32)).await.is_err() {
+        let open = CONNECTIONS_MAX - places.available_permits();
+        tracing::warn!(open, "connections still open at the end of the drain are cut off");
+    }
+    Ok(())
+}
+
+/// The peer went away between its arrival and our accept.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// Out of file descriptors or memory: passes once connections end.
+fn is_passing(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    const ENOBUFS: i32 = 105;
+    const ENOMEM: i32 = 12;
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE | ENOBUFS | ENOMEM))
+        || error.kind() == io::ErrorKind::Interrupted
+}
+
+async fn serve_connection(stream: TcpStream, state: AppState, router: Router, _place: OwnedSemaphorePermit) {
+    let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
+    state.counts.connections.fetch_add(1, Ordering::Relaxed);
+    state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
+    let mut draining = state.draining.subscribe();
+    let service = {
+        let state = state.clone();
+        service_fn(move |request: Request<Incoming>| {
+            let (state, router) = (state.clone(), router.clone());
+            async move { front::answer(&state, &router, request.map(Body::new)).await }
+        })
+    };
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_WAIT_MAX)
+        .max_buf_size(READ_BUFFER_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .pipeline_flush(true)
+        .serve_connection(TokioIo::new(StallGuard::new(stream)), service);
+    let mut connection = pin!(connection);
+    let drain = async {
+        let _ = draining.wait_for(|draining| *draining).await; // the sender lives as long as the state
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = drain => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+    state.counts.connections_open.fetch_sub(1, Ordering::Relaxed);
+}

@@ -1,0 +1,89 @@
+//! What every handler sees.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use reprise_catalog::Catalog;
+use reprise_router::Router;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    auth::Auth,
+    limits::{BATCH_CALLS_IN_FLIGHT_MAX, CONTROL_OPS_MAX, EVENT_STREAMS_MAX},
+    metrics::Metrics,
+    refusal::Refusal,
+};
+
+/// The server's parts; cheap to clone.
+#[derive(Clone)]
+pub struct AppState(Arc<Parts>);
+
+pub struct Parts {
+    pub router: Router,
+    pub catalog: Catalog,
+    pub auth: Auth,
+    pub metrics: Metrics,
+    pub counts: Counts,
+    /// Calls of batches that may yet be given to the engine.
+    pub batch_calls: Arc<Semaphore>,
+    pub control_ops: Semaphore,
+    pub event_streams: Arc<Semaphore>,
+    /// True once the server stops.
+    pub draining: watch::Sender<bool>,
+}
+
+/// What this crate counts itself.
+#[derive(Default)]
+pub struct Counts {
+    pub connections_open: AtomicU64,
+    pub connections: AtomicU64,
+    /// Answers by the first digit of their status.
+    pub answers: [AtomicU64; 6],
+    pub batch_calls: AtomicU64,
+}
+
+impl Counts {
+    pub fn answered(&self, status: u16) {
+        let class = (status / 100).min(5) as usize;
+        self.answers[class].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl AppState {
+    pub fn new(router: Router, catalog: Catalog, auth: Auth) -> Self {
+        Self(Arc::new(Parts {
+            router,
+            catalog,
+            auth,
+            metrics: Metrics::new(),
+            counts: Counts::default(),
+            batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
+            control_ops: Semaphore::new(CONTROL_OPS_MAX),
+            event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
+            draining: watch::Sender::new(false),
+        }))
+    }
+
+    /// Runs an operation that may block on a thread of its own; a few at once, the others wait.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&Parts) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let _permit = self.control_ops.acquire().await.expect("never closed");
+        let parts = self.0.clone();
+        // The task is not awaited by handle alone: should the client go, the operation still ends.
+        tokio::task::spawn_blocking(move || operation(&parts))
+            .await
+            .map_err(|error| Refusal::internal(&format!("run operation: {error}")))
+    }
+}
+
+impl std::ops::Deref for AppState {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}

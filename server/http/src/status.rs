@@ -1,0 +1,107 @@
+//! `/v1/status`, `/healthz`, `/readyz`.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use reprise_api::{Health, Phase, Readiness, Status, U64};
+use reprise_router::Phase as RouterPhase;
+
+use crate::{
+    json::{hex, rfc3339},
+    state::{AppState, Parts},
+};
+
+/// Shows the server's state
+#[utoipa::path(
+    get,
+    path = "/v1/status",
+    tag = "Server",
+    responses((status = 200, description = "Role, mode, positions", body = Status))
+)]
+pub async fn status(State(state): State<AppState>) -> Json<Status> {
+    Json(status_of(&state))
+}
+
+pub fn status_of(parts: &Parts) -> Status {
+    let status = parts.router.status();
+    Status {
+        role: status.role.into(),
+        epoch: status.epoch,
+        phase: phase(status.phase),
+        log: status.log.into(),
+        device: status.device.into(),
+        commit: status.commit.into(),
+        partitions: status.partitions,
+        sites: status.sites,
+        committed_lsn: U64(status.committed_lsn.0),
+        durable_lsn: U64(status.durable_lsn.0),
+        log_error: status.log_error.map(|error| error.to_string()),
+        started_at: rfc3339(status.started_unix_us),
+        uptime_s: ((now_us() - status.started_unix_us).max(0) / 1_000_000) as u64,
+        version: env!("CARGO_PKG_VERSION").into(),
+        database_id: hex(&status.database_id),
+        settings_hash: format!("{:016x}", status.settings_hash),
+        idempotency_keys: status.idempotency_keys as u64,
+        waiting: status.waiting,
+    }
+}
+
+pub fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as i64)
+}
+
+fn phase(phase: RouterPhase) -> Phase {
+    match phase {
+        RouterPhase::Recovering { replayed, bytes_done, bytes_total } => Phase::Recovering {
+            replayed,
+            bytes_done,
+            bytes_total,
+        },
+        RouterPhase::Ready => Phase::Ready,
+        RouterPhase::Failed { report } => Phase::Failed { report },
+        RouterPhase::Stopping => Phase::Stopping,
+    }
+}
+
+/// Answers while the process lives
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "Server",
+    responses((status = 200, description = "Alive", body = Health)),
+    security(())
+)]
+pub async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok".into() })
+}
+
+/// Says whether calls are taken
+///
+/// 503 while the log is replayed, with the progress; also when recovery stopped, with the report, and while stopping.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "Server",
+    responses(
+        (status = 200, description = "Calls are taken", body = Readiness),
+        (status = 503, description = "Not yet, or no more", body = Readiness),
+    ),
+    security(())
+)]
+pub async fn readyz(State(state): State<AppState>) -> Response {
+    let phase = phase(state.router.status().phase);
+    let ready = phase == Phase::Ready;
+    let mut response = Json(Readiness { ready, phase }).into_response();
+    if !ready {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        let own = response.headers_mut();
+        own.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}

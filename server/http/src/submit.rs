@@ -1,0 +1,92 @@
+//! What single calls and batches share: finding the procedure, handing over, writing an answer.
+
+use std::sync::Arc;
+
+use reprise_abi::value::ValueReader;
+use reprise_router::{BatchBuilder, BatchReply, CallReply, Deployed, Module, Router};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::{json, refusal::Refusal};
+
+/// A procedure of a module in service.
+pub struct Target {
+    pub module: Arc<Module>,
+    pub procedure: usize,
+}
+
+impl Target {
+    pub fn find(deployed: &Deployed, module: &str, procedure: &str) -> Result<Self, Refusal> {
+        let module = deployed.current.get(module).ok_or_else(|| no_module(deployed, module))?;
+        let (position, _) = module.procedure(procedure).ok_or_else(|| {
+            let names: Vec<_> = module.schema.procedures.iter().map(|p| p.name.as_str()).collect();
+            Refusal::not_found(format!(
+                "module {} has no procedure {procedure:?}; it has {}",
+                module.name,
+                names.join(", ")
+            ))
+        })?;
+        Ok(Self {
+            module: module.clone(),
+            procedure: position,
+        })
+    }
+
+    pub fn schema(&self) -> &reprise_abi::ProcedureSchema {
+        &self.module.schema.procedures[self.procedure]
+    }
+
+    /// Writes the members `result`, `txn_id`, `lsn` and `partition` of a committed call, without the braces. False: the
+    /// result's bytes are not of the procedure's type, and what was written is to be thrown away.
+    pub fn write_answer(&self, reply: &CallReply<'_>, out: &mut Vec<u8>) -> bool {
+        let name = &self.schema().name;
+        // A repeat of an idempotency key returns what an earlier version may have encoded.
+        let recorded = reply.recorded_by.and_then(|module| Some(module.procedure(name)?.1));
+        let returns = &recorded.unwrap_or(self.schema()).returns;
+        let mut reader = ValueReader::new(reply.result);
+        out.extend_from_slice(b"\"result\":");
+        if json::write_value(returns, &mut reader, out).is_err() || reader.finish().is_err() {
+            return false;
+        }
+        let mut digits = itoa::Buffer::new();
+        out.extend_from_slice(b",\"txn_id\":\"");
+        out.extend_from_slice(digits.format(reply.txn_id.0).as_bytes());
+        out.extend_from_slice(b"\",\"lsn\":\"");
+        out.extend_from_slice(digits.format(reply.lsn.0).as_bytes());
+        out.extend_from_slice(b"\",\"partition\":");
+        match reply.partition {
+            Some(partition) => out.extend_from_slice(digits.format(partition.0).as_bytes()),
+            None => out.extend_from_slice(b"null"),
+        }
+        true
+    }
+}
+
+pub fn no_module(deployed: &Deployed, name: &str) -> Refusal {
+    let names: Vec<_> = deployed.current.keys().take(20).map(String::as_str).collect();
+    let known = match names.is_empty() {
+        true => "none is; upload one with PUT /v1/modules/{module}".into(),
+        false => format!("in service: {}", names.join(", ")),
+    };
+    Refusal::not_found(format!("no module {name:?} is in service; {known}"))
+}
+
+/// Hands a batch to the engine. `permit` is given back with the answer, also when nobody waits for it any more.
+pub fn submit(
+    router: &Router,
+    batch: BatchBuilder,
+    permit: Option<OwnedSemaphorePermit>,
+) -> oneshot::Receiver<BatchReply> {
+    let (sender, receiver) = oneshot::channel();
+    router.submit(
+        batch,
+        Box::new(move |reply| {
+            drop(permit);
+            let _ = sender.send(reply); // a client that is gone needs no answer
+        }),
+    );
+    receiver
+}
+
+pub fn engine_gone() -> Refusal {
+    Refusal::unavailable("the engine stopped before it answered")
+}

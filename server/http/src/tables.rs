@@ -1,0 +1,207 @@
+//! `/v1/tables`: what is stored.
+
+use axum::{Json, extract::State, http::HeaderMap};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use reprise_abi::{ColumnSchema, RowLayout, TableSchema};
+use reprise_api::{Problem, RowsPage, TableInfo, TableList, U64};
+use reprise_router::{Deployed, RowsRequest};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::{
+    calls::wait_for_min_lsn,
+    front::{Name, Params},
+    json::encode_prefix,
+    limits::ROWS_LIMIT_MAX,
+    refusal::Refusal,
+    schema::{PRIMARY, row_json, table_info},
+    state::AppState,
+};
+
+const ROWS_LIMIT_DEFAULT: u32 = 100;
+
+/// Lists the tables
+#[utoipa::path(
+    get,
+    path = "/v1/tables",
+    tag = "Tables",
+    responses(
+        (status = 200, description = "In the order of their creation", body = TableList),
+        (status = 503, description = "recovering", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn list_tables(State(state): State<AppState>) -> Result<Json<TableList>, Refusal> {
+    let stats = state.blocking(|parts| parts.router.table_stats()).await??;
+    let deployed = state.router.deployed();
+    let info = |(at, table): (usize, &std::sync::Arc<TableSchema>)| {
+        table_info(&deployed, table, stats.get(at).copied().unwrap_or_default())
+    };
+    let tables = deployed.tables.iter().enumerate().map(info).collect();
+    Ok(Json(TableList { tables }))
+}
+
+/// Describes a table
+#[utoipa::path(
+    get,
+    path = "/v1/tables/{table}",
+    tag = "Tables",
+    params(("table" = String, Path)),
+    responses(
+        (status = 200, description = "Columns, keys, indexes, size", body = TableInfo),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "recovering", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Result<Json<TableInfo>, Refusal> {
+    let deployed = state.router.deployed();
+    let (id, table) = find_table(&deployed, &name)?;
+    let stats = state.blocking(|parts| parts.router.table_stats()).await??;
+    let stats = stats.get(id as usize).copied().unwrap_or_default();
+    Ok(Json(table_info(&deployed, table, stats)))
+}
+
+fn find_table<'d>(deployed: &'d Deployed, name: &str) -> Result<(u16, &'d TableSchema), Refusal> {
+    let found = deployed.tables.iter().position(|table| table.name == name);
+    match found {
+        Some(at) => Ok((at as u16, &deployed.tables[at])),
+        None => Err(Refusal::not_found(format!("no table {name:?}; GET /v1/tables lists them"))),
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct RowsParams {
+    /// Rows at most; 100 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// Name of the index that gives the order; `primary` unless given.
+    index: Option<String>,
+    /// Leading values of the index's columns that a row must have: a JSON array, or a comma list.
+    prefix: Option<String>,
+}
+
+/// Lists rows
+///
+/// Committed rows in the order of an index, page by page. A page is one consistent snapshot of all partitions.
+#[utoipa::path(
+    get,
+    path = "/v1/tables/{table}/rows",
+    tag = "Tables",
+    params(
+        ("table" = String, Path),
+        RowsParams,
+        ("Reprise-Min-Lsn" = Option<String>, Header, description = "Wait until the read view holds this LSN"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+    ),
+    responses(
+        (status = 200, description = "A page", body = RowsPage),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "too-stale; recovering", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn list_rows(
+    State(state): State<AppState>,
+    Name(name): Name,
+    Params(params): Params<RowsParams>,
+    headers: HeaderMap,
+) -> Result<Json<RowsPage>, Refusal> {
+    wait_for_min_lsn(&state, &headers).await?;
+    let deployed = state.router.deployed();
+    let (id, table) = find_table(&deployed, &name)?;
+    let request = rows_request(id, table, &params)?;
+    let index = request.index;
+    let page = state.blocking(move |parts| parts.router.table_rows(request)).await??;
+    // The rows may be of a newer version of the table than the one that named the index: its columns only grow.
+    let deployed = state.router.deployed();
+    let table = &deployed.tables[id as usize];
+    let layout = RowLayout::of_table(table);
+    let rows: Option<Vec<_>> = page.rows.iter().map(|row| row_json(table, &layout, row)).collect();
+    let rows = rows.ok_or_else(|| Refusal::internal("a stored row is not of its table's layout"))?;
+    Ok(Json(RowsPage {
+        rows,
+        next_cursor: page.next_cursor.map(|cursor| pack_cursor(id, index, &cursor)),
+        lsn: U64(page.lsn.0),
+    }))
+}
+
+fn rows_request(id: u16, table: &TableSchema, params: &RowsParams) -> Result<RowsRequest, Refusal> {
+    let limit = params.limit.unwrap_or(ROWS_LIMIT_DEFAULT);
+    if !(1..=ROWS_LIMIT_MAX).contains(&limit) {
+        return Err(Refusal::malformed(format!("limit is a number from 1 to {ROWS_LIMIT_MAX}")));
+    }
+    let (index, columns) = find_index(table, params.index.as_deref())?;
+    let prefix = match params.prefix.as_deref() {
+        None | Some("") => Vec::new(),
+        Some(text) => encode_prefix(&columns, text)
+            .map_err(|error| Refusal::malformed(format!("prefix does not fit the index: {error}")))?,
+    };
+    let cursor = match params.cursor.as_deref() {
+        None | Some("") => None,
+        Some(text) => Some(unpack_cursor(id, index, text).ok_or_else(|| {
+            Refusal::malformed("cursor is not one of this table and index; take next_cursor of the page before")
+        })?),
+    };
+    Ok(RowsRequest {
+        table: id,
+        index,
+        limit,
+        cursor,
+        prefix,
+    })
+}
+
+fn find_index<'t>(table: &'t TableSchema, name: Option<&str>) -> Result<(u16, Vec<&'t ColumnSchema>), Refusal> {
+    let columns = |positions: &[u16]| positions.iter().map(|at| &table.columns[*at as usize]).collect();
+    match name {
+        None => Ok((0, columns(&table.primary_key))),
+        Some(PRIMARY) if !table.primary_key.is_empty() => Ok((0, columns(&table.primary_key))),
+        Some(name) => match table.indexes.iter().position(|index| index.name == name) {
+            Some(at) => Ok((at as u16 + 1, columns(&table.indexes[at].columns))),
+            None => {
+                let names: Vec<_> = table.indexes.iter().map(|index| index.name.as_str()).collect();
+                Err(Refusal::not_found(format!(
+                    "table {} has no index {name:?}; it has {PRIMARY} {}",
+                    table.name,
+                    names.join(" ")
+                )))
+            }
+        },
+    }
+}
+
+/// A cursor names its table and index, so that one of another walk is told apart from a place in this one.
+fn pack_cursor(table: u16, index: u16, cursor: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(cursor.len() + 4);
+    bytes.extend_from_slice(&table.to_le_bytes());
+    bytes.extend_from_slice(&index.to_le_bytes());
+    bytes.extend_from_slice(cursor);
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+fn unpack_cursor(table: u16, index: u16, text: &str) -> Option<Vec<u8>> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    let (walk, cursor) = bytes.split_first_chunk::<4>()?;
+    let [t0, t1, i0, i1] = *walk;
+    let is_ours = u16::from_le_bytes([t0, t1]) == table && u16::from_le_bytes([i0, i1]) == index;
+    is_ours.then(|| cursor.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_belong_to_their_walk() {
+        let cursor = pack_cursor(3, 1, b"key");
+        assert_eq!(unpack_cursor(3, 1, &cursor).as_deref(), Some(&b"key"[..]));
+        assert_eq!(unpack_cursor(3, 0, &cursor), None);
+        assert_eq!(unpack_cursor(2, 1, &cursor), None);
+        for bad in ["", "!", "AAAA", "AA=="] {
+            assert_eq!(unpack_cursor(0, 0, bad), None, "{bad}");
+        }
+    }
+}
