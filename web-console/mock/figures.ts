@@ -15,6 +15,7 @@ export function metricsNow(quiet: boolean): MetricsEvent {
     log_bytes_per_s: 4_420_800 * wave,
     latency_us: { p50: micros(184), p95: micros(420), p99: micros(910), max: micros(6100) },
     commit_wait_us: { p50: micros(121), p95: micros(300), p99: micros(640), max: micros(5200) },
+    waiting: quiet ? 0 : 12,
     committed_lsn: Math.round(9_000_000_000 + (now % 1e9) * 4420).toString(),
     durable_lsn: Math.round(9_000_000_000 + (now % 1e9) * 4420 - (quiet ? 0 : 6200 * wave)).toString(),
   };

@@ -1,5 +1,5 @@
 // The mock's log: records that grow with the clock, so that nothing needs to be kept.
-import type { LogRecord } from '../src/api/types';
+import type { LogPage, LogRecord, ProcedureLogLine } from '../src/api/types';
 import { hexOf } from './modules';
 
 const recordBytes = 72;
@@ -63,15 +63,31 @@ export function recordAt(position: number): LogRecord {
   return { ...command, partitions: [position % 4], module: 'voter', procedure: 'vote', args };
 }
 
-export function newestRecords(limit: number, kind: string | null, partition: number | null): LogRecord[] {
-  const found: LogRecord[] = [];
-  for (let position = newestPosition(); position >= 0 && found.length < limit; position -= 1) {
+export function logPage(query: URLSearchParams): LogPage {
+  const kind = query.get('kind');
+  const partition = query.get('partition');
+  const limit = Number(query.get('limit') ?? '100');
+  const from = query.get('from');
+  const records: LogRecord[] = [];
+  let position = from === null ? newestPosition() : (positionOf(from) ?? 0) - 1;
+  for (; position >= 0 && records.length < limit; position -= 1) {
     const record = recordAt(position);
     if (kind !== null && record.kind !== kind) continue;
-    if (partition !== null && !touches(record, partition)) continue;
-    found.push(record);
+    if (partition !== null && !touches(record, Number(partition))) continue;
+    records.push(record);
   }
-  return found;
+  return { records, next: position < 0 ? null : lsnOf(position + 1) };
+}
+
+export function outputLines(): ProcedureLogLine[] {
+  const newest = newestPosition();
+  return Array.from({ length: 30 }, (_, back) => {
+    const { time, txn_id } = recordAt(newest - back);
+    const level = ['info', 'info', 'warn', 'debug', 'error'][back % 5] ?? 'info';
+    const text = `phone ${2_015_550_100 + back * 37} has voted ${back % 3} times, limit 2`;
+    const procedure = { module: 'voter', procedure: 'vote' };
+    return { number: newest - back, txn_id: txn_id ?? '0', time: time ?? '', ...procedure, level, text };
+  });
 }
 
 function touches({ partitions }: LogRecord, partition: number): boolean {

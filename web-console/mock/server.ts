@@ -2,7 +2,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { CallAnswer, ModuleDetail, ModuleInstalled, Readiness, RowsPage, Status } from '../src/api/types';
 import { metricsNow, resultOf } from './figures';
-import { lsnOf, newestPosition, newestRecords, positionOf, recordAt } from './log';
+import { logPage, lsnOf, newestPosition, outputLines, positionOf, recordAt } from './log';
 import { hexOf, moduleOf, rowOf, tables } from './modules';
 import { bodyOf, logUnavailable, notFound, ok, problem, type Reply, recovering, send, sendFile } from './replies';
 
@@ -69,6 +69,7 @@ class MockServer {
     if (kind === 'call' && name !== undefined && more !== undefined) return this.#call(name, more, body, request);
     if (kind === 'tables') return this.#table(name, more, url.searchParams);
     if (kind === 'log') return this.#log(name, url.searchParams);
+    if (kind === 'procedure-log') return ok({ lines: this.#state === 'empty' ? [] : outputLines() });
     return notFound(url.pathname);
   }
 
@@ -92,6 +93,8 @@ class MockServer {
       version: '0.1.0',
       database_id: hexOf('database', 32),
       settings_hash: hexOf('settings', 16),
+      idempotency_keys: 1_204,
+      waiting: 0,
     };
   }
 
@@ -183,12 +186,7 @@ class MockServer {
       return position === null ? notFound(`a record at LSN ${lsn}`) : ok(recordAt(position));
     }
     if (this.#state === 'empty') return ok({ records: [recordAt(0)], next: null });
-    const partition = query.get('partition');
-    const limit = Number(query.get('limit') ?? '50');
-    return ok({
-      records: newestRecords(limit, query.get('kind'), partition === null ? null : Number(partition)),
-      next: null,
-    });
+    return ok(logPage(query));
   }
 
   #events(response: ServerResponse): void {

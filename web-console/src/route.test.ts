@@ -7,7 +7,8 @@ const routes: Route[] = [
   { page: 'module', module: 'bank', procedure: 'transfer' },
   { page: 'tables' },
   { page: 'table', table: 'votes', view: 'schema', index: 'by_state', prefix: '["NY"]', cursor: 'a/b+c=' },
-  { page: 'log', kind: 'command', partition: '1' },
+  { page: 'log', kind: 'command', partition: '1', from: '4096' },
+  { page: 'output' },
   { page: 'record', lsn: '18446744073709551615' },
 ];
 

@@ -14,7 +14,8 @@ export type Route =
       prefix: string | null;
       cursor: string | null;
     }
-  | { page: 'log'; kind: string | null; partition: string | null }
+  | { page: 'log'; kind: string | null; partition: string | null; from: string | null }
+  | { page: 'output' }
   | { page: 'record'; lsn: string }
   | { page: 'unknown'; path: string };
 
@@ -44,8 +45,10 @@ export function parseRoute(hash: string): Route {
           };
     case 'log':
       return name === null
-        ? { page: 'log', kind: params.get('kind'), partition: params.get('partition') }
+        ? { page: 'log', kind: params.get('kind'), partition: params.get('partition'), from: params.get('from') }
         : { page: 'record', lsn: name };
+    case 'output':
+      return name === null ? { page: 'output' } : unknown;
     default:
       return unknown;
   }
@@ -67,13 +70,18 @@ export function hrefOf(route: Route): string {
       return `#/tables/${encodeURIComponent(route.table)}${query({ view, index, prefix, cursor })}`;
     }
     case 'log':
-      return `#/log${query({ kind: route.kind, partition: route.partition })}`;
+      return `#/log${query({ kind: route.kind, partition: route.partition, from: route.from })}`;
     case 'record':
       return `#/log/${encodeURIComponent(route.lsn)}`;
+    case 'output':
+      return '#/output';
     case 'unknown':
       return `#/${route.path}`;
   }
 }
+
+/** The newest records of all. */
+export const logRoute: Route = { page: 'log', kind: null, partition: null, from: null };
 
 /** A table's page at its beginning. */
 export function tableRoute(table: string): Route {

@@ -114,6 +114,11 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
         .waitFor();
       expect(page.url()).toContain('kind=deploy');
       expect(await page.getByRole('region', { name: 'Records' }).getByText('voter.vote').count()).toBe(0);
+      await page.getByLabel('Kind').selectOption('command');
+      await page.getByRole('link', { name: 'Older records' }).click();
+      await page.getByRole('heading', { name: /^Records before/ }).waitFor();
+      await page.getByText('Procedure output').click();
+      await page.getByRole('region', { name: 'Lines' }).getByText('has voted').first().waitFor();
     }));
 
   test('asks for a token, tells a wrong one, and goes on with the right one', () =>

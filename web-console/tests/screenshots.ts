@@ -15,6 +15,7 @@ const everyPage = [
   '/tables/votes?view=schema',
   '/log',
   '/log/4312',
+  '/output',
 ];
 const shapes: { name: string; options: BrowserContextOptions }[] = [
   { name: 'wide', options: { viewport: { width: 1280, height: 800 } } },

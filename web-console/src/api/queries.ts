@@ -8,6 +8,7 @@ import type {
   ModuleDetail,
   ModuleInstalled,
   ModuleList,
+  ProcedureLog,
   Readiness,
   RowsPage,
   Status,
@@ -74,15 +75,28 @@ export function rowsQuery({ table, index, prefix, cursor }: RowsWanted) {
   });
 }
 
-export type LogWanted = { kind: string | null; partition: string | null };
+export type LogWanted = { kind: string | null; partition: string | null; from: string | null };
 
-/** The newest records, newest first. */
-export function logQuery({ kind, partition }: LogWanted, live: boolean) {
+export const recordsPerPage = 100;
+
+/** Records newest first: the newest of all, or those before `from`. */
+export function logQuery({ kind, partition, from }: LogWanted, live: boolean) {
   return queryOptions({
-    queryKey: ['log', kind, partition],
-    queryFn: async ({ signal }) =>
-      (await get<LogPage>(withQuery('/v1/log', { newest: 'true', limit: '100', kind, partition }), signal)).records,
+    queryKey: ['log', kind, partition, from],
+    queryFn: ({ signal }) => {
+      const order = { order: 'newest', limit: String(recordsPerPage) };
+      return get<LogPage>(withQuery('/v1/log', { ...order, kind, partition, from }), signal);
+    },
     placeholderData: keepPreviousData,
+    refetchInterval: live ? 1000 : false,
+  });
+}
+
+/** What procedures wrote with `log`, newest first. */
+export function procedureLogQuery(live: boolean) {
+  return queryOptions({
+    queryKey: ['procedure-log'],
+    queryFn: async ({ signal }) => (await get<ProcedureLog>('/v1/procedure-log?limit=200', signal)).lines,
     refetchInterval: live ? 1000 : false,
   });
 }

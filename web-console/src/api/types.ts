@@ -17,6 +17,8 @@ export type Status = {
   version: string;
   database_id: string;
   settings_hash: string;
+  idempotency_keys: number;
+  waiting: number;
 };
 
 export type Phase =
@@ -37,6 +39,7 @@ export type MetricsEvent = {
   log_bytes_per_s: number;
   latency_us: LatencyUs;
   commit_wait_us: LatencyUs;
+  waiting: number;
   committed_lsn: string;
   durable_lsn: string;
 };
@@ -171,6 +174,18 @@ export type LogRecord = {
   idempotency_key?: string | null;
   database_id?: string | null;
   partition_count?: number | null;
+};
+
+export type ProcedureLog = { lines: ProcedureLogLine[] };
+
+export type ProcedureLogLine = {
+  number: number;
+  txn_id: string;
+  time: string;
+  module: string;
+  procedure: string;
+  level: string;
+  text: string;
 };
 
 export type LogPage = { records: LogRecord[]; next?: string | null };

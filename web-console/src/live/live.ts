@@ -2,6 +2,8 @@
 // A hidden tab lets go of its stream, because a browser keeps only six connections to one HTTP/1.1 server.
 import { useSyncExternalStore } from 'react';
 import { get, refusal, send } from '../api/client';
+import { statusQuery } from '../api/queries';
+import { queryClient } from '../api/query-client';
 import type { MetricsEvent, Status } from '../api/types';
 import { readEvents } from './sse';
 
@@ -77,9 +79,10 @@ async function stream(signal: AbortSignal): Promise<void> {
   const response = await send('/v1/events', { signal, headers: { Accept: 'text/event-stream' } });
   if (!response.ok || response.body === null) throw await refusal(response);
   await readEvents(response.body, ({ event, data }) => {
-    if (event !== 'metrics' || signal.aborted) return;
-    const metrics: MetricsEvent = JSON.parse(data);
-    publish('stream', sampleOf(metrics));
+    if (signal.aborted) return;
+    if (event === 'metrics') publish('stream', sampleOf(JSON.parse(data)));
+    // Sent when the role, the phase or the log's health changes: every page shows it at once.
+    if (event === 'status') queryClient.setQueryData<Status>(statusQuery.queryKey, JSON.parse(data));
   });
 }
 

@@ -4,47 +4,60 @@ import { useState } from 'react';
 import { logQuery, statusQuery } from '../api/queries';
 import type { LogRecord } from '../api/types';
 import { formatBytes, formatCount, formatTime } from '../format';
-import { hrefOf, navigate, type Route } from '../route';
+import { hrefOf, logRoute, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Command, serverUrl } from '../ui/command';
 import { Empty } from '../ui/empty';
-import { PauseIcon, PlayIcon } from '../ui/icons';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
+import { FollowBadge, FollowButton, LogHead } from './log-head';
 import { KindBadge, kinds, partitionsText, subjectOf } from './record-text';
 
 type LogRoute = Extract<Route, { page: 'log' }>;
 
 export function LogPage({ route }: { route: LogRoute }) {
-  const [live, setLive] = useState(true);
-  const { kind, partition } = route;
-  const log = useQuery(logQuery({ kind, partition }, live));
+  const [following, setFollowing] = useState(true);
+  const { kind, partition, from } = route;
+  // Older records don't change: only the newest are followed.
+  const live = following && from === null;
+  const log = useQuery(logQuery({ kind, partition, from }, live));
+  const older = log.data?.next ?? null;
   return (
     <>
       <div className="page-head">
-        <h1>Log</h1>
+        <LogHead view="records" />
         <div className="filters">
           <Filters route={route} />
-          <button className="button" type="button" aria-pressed={!live} onClick={() => setLive(!live)}>
-            {live ? <PauseIcon /> : <PlayIcon />}
-            {live ? 'Pause' : 'Follow'}
-          </button>
+          {from === null ? (
+            <FollowButton following={following} onChange={setFollowing} />
+          ) : (
+            <a className="button" href={hrefOf({ ...route, from: null })}>
+              Newest
+            </a>
+          )}
         </div>
       </div>
       <Panel
-        title="Newest records"
-        side={live ? <Badge tone="good">follows every second</Badge> : <Badge tone="warn">paused</Badge>}
+        title={from === null ? 'Newest records' : `Records before ${formatCount(from)}`}
+        side={from === null && <FollowBadge following={following} />}
       >
         <Loaded query={log}>
-          {(records) =>
+          {({ records }) =>
             records.length === 0 ? (
-              <NoRecords filtered={kind !== null || partition !== null} />
+              <NoRecords filtered={kind !== null || partition !== null} more={older !== null} />
             ) : (
               <RecordTable records={records} />
             )
           }
         </Loaded>
+        {older !== null && (
+          <div className="pager">
+            <a className="button" href={hrefOf({ ...route, from: older })}>
+              Older records
+            </a>
+          </div>
+        )}
       </Panel>
     </>
   );
@@ -57,7 +70,10 @@ function Filters({ route }: { route: LogRoute }) {
     <>
       <label className="inline-field">
         Kind
-        <select value={route.kind ?? ''} onChange={(event) => navigate({ ...route, kind: event.target.value })}>
+        <select
+          value={route.kind ?? ''}
+          onChange={(event) => navigate({ ...route, kind: event.target.value, from: null })}
+        >
           <option value="">all</option>
           {kinds.map((kind) => (
             <option key={kind}>{kind}</option>
@@ -68,7 +84,7 @@ function Filters({ route }: { route: LogRoute }) {
         Partition
         <select
           value={route.partition ?? ''}
-          onChange={(event) => navigate({ ...route, partition: event.target.value })}
+          onChange={(event) => navigate({ ...route, partition: event.target.value, from: null })}
         >
           <option value="">all</option>
           {Array.from({ length: count }, (_, partition) => (
@@ -127,11 +143,11 @@ function RecordTable({ records }: { records: LogRecord[] }) {
   );
 }
 
-function NoRecords({ filtered }: { filtered: boolean }) {
+function NoRecords({ filtered, more }: { filtered: boolean; more: boolean }) {
   if (filtered) {
     return (
-      <Empty title="No record matches">
-        <a href={hrefOf({ page: 'log', kind: null, partition: null })}>Show all records</a>
+      <Empty title={more ? 'No record matches among those looked at' : 'No record matches'}>
+        <a href={hrefOf(logRoute)}>Show all records</a>
       </Empty>
     );
   }

@@ -2,7 +2,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { modulesQuery, statusQuery } from '../api/queries';
 import type { Status } from '../api/types';
-import { formatBytes, formatMicros, formatRate, formatTime, formatUptime, lsnDistance } from '../format';
+import { formatBytes, formatCount, formatMicros, formatRate, formatTime, formatUptime, lsnDistance } from '../format';
 import { type Live, type Sample, useLive } from '../live/live';
 import { hrefOf } from '../route';
 import { Badge } from '../ui/badge';
@@ -151,6 +151,7 @@ function serverFacts(status: Status) {
     { label: 'Commit', value: status.commit === 'sync' ? 'sync, durable first' : 'async, durable later' },
     { label: 'Started', value: formatTime(status.started_at) },
     { label: 'Uptime', value: formatUptime(status.uptime_s) },
+    { label: 'Idempotency keys', value: formatCount(status.idempotency_keys) },
     { label: 'Version', value: status.version },
     { label: 'Settings hash', value: <code>{status.settings_hash}</code> },
     { label: 'Database', value: <code>{status.database_id}</code>, wide: true },

@@ -4,7 +4,7 @@ import type { ReactNode } from 'react';
 import { recordQuery } from '../api/queries';
 import type { LogRecord } from '../api/types';
 import { formatBytes, formatCount, formatTime } from '../format';
-import { hrefOf } from '../route';
+import { hrefOf, logRoute } from '../route';
 import { Badge } from '../ui/badge';
 import { type Fact, Facts } from '../ui/facts';
 import { Json } from '../ui/json';
@@ -18,7 +18,7 @@ export function RecordPage({ lsn }: { lsn: string }) {
     <>
       <div className="page-head">
         <div className="crumbs">
-          <a href={hrefOf({ page: 'log', kind: null, partition: null })}>Log</a>
+          <a href={hrefOf(logRoute)}>Log</a>
           <span className="sep" aria-hidden="true">
             /
           </span>

@@ -78,9 +78,11 @@ export function Rows({ table, route }: Props) {
 type FilterProps = Props & { onApply: (target: Partial<TableRoute>) => void };
 
 function Filters({ table, route, onApply }: FilterProps) {
-  const ordered = table.indexes.filter((index) => index.ordered);
   const [prefix, setPrefix] = useState(route.prefix ?? '');
-  const chosen = table.indexes.find((index) => index.name === (route.index ?? table.indexes[0]?.name));
+  // Without a primary key the rows come as they are stored, unless an index is named.
+  const hasPrimary = table.primary_key.length > 0;
+  const name = route.index ?? (hasPrimary ? table.indexes[0]?.name : undefined);
+  const chosen = table.indexes.find((index) => index.name === name);
   if (table.indexes.length === 0) return null;
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -91,12 +93,15 @@ function Filters({ table, route, onApply }: FilterProps) {
       <label className="inline-field">
         Order of
         <select
-          value={route.index ?? table.indexes[0]?.name ?? ''}
-          onChange={(event) => onApply({ index: event.target.value, prefix: null, cursor: null })}
+          value={name ?? ''}
+          onChange={(event) =>
+            onApply({ index: event.target.value === '' ? null : event.target.value, prefix: null, cursor: null })
+          }
         >
-          {(ordered.length === 0 ? table.indexes : ordered).map(({ name, columns }) => (
-            <option key={name} value={name}>
-              {name} ({columns.join(', ')})
+          {!hasPrimary && <option value="">storage</option>}
+          {table.indexes.map((index) => (
+            <option key={index.name} value={index.name}>
+              {index.name} ({index.columns.join(', ')})
             </option>
           ))}
         </select>
@@ -115,9 +120,11 @@ function Filters({ table, route, onApply }: FilterProps) {
           />
         </label>
       )}
-      <button className="button" type="submit">
-        Apply
-      </button>
+      {chosen?.ordered === true && (
+        <button className="button" type="submit">
+          Apply
+        </button>
+      )}
     </form>
   );
 }

@@ -27,7 +27,11 @@ function metricTiles(latest: Sample | undefined): Tile[] {
     value === undefined ? '–' : format(value);
   const lost = (metrics?.failed_per_s ?? 0) + (metrics?.refused_per_s ?? 0);
   return [
-    { label: 'Throughput', value: shown(metrics?.committed_per_s, formatRate), note: 'committed txn/s' },
+    {
+      label: 'Throughput',
+      value: shown(metrics?.committed_per_s, formatRate),
+      note: `committed txn/s${waitingText(metrics?.waiting ?? 0)}`,
+    },
     {
       label: 'Aborted',
       value: shown(metrics?.aborted_per_s, formatRate),
@@ -36,7 +40,7 @@ function metricTiles(latest: Sample | undefined): Tile[] {
     {
       label: 'Latency p50',
       value: shown(seen?.latency_us.p50, formatMicros),
-      note: `${shown(seen?.commit_wait_us.p50, formatMicros)} of it for the log`,
+      note: `log write ${shown(seen?.commit_wait_us.p50, formatMicros)}`,
     },
     {
       label: 'Latency p99',
@@ -44,6 +48,10 @@ function metricTiles(latest: Sample | undefined): Tile[] {
       note: `max ${shown(seen?.latency_us.max, formatMicros)}`,
     },
   ];
+}
+
+function waitingText(waiting: number): string {
+  return waiting === 0 ? '' : `, ${formatCount(waiting)} waiting`;
 }
 
 function lsnTiles(status: Status | undefined, latest: Sample | undefined): Tile[] {

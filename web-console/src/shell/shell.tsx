@@ -5,12 +5,13 @@ import { statusQuery } from '../api/queries';
 import { LogPage } from '../pages/log';
 import { ModulePage } from '../pages/module';
 import { ModulesPage } from '../pages/modules';
+import { OutputPage } from '../pages/output';
 import { OverviewPage } from '../pages/overview';
 import { RecordPage } from '../pages/record';
 import { TablePage } from '../pages/table';
 import { TablesPage } from '../pages/tables';
 import { UnknownPage } from '../pages/unknown';
-import { hrefOf, type Route, useRoute } from '../route';
+import { hrefOf, logRoute, type Route, useRoute } from '../route';
 import { Mark } from '../ui/icons';
 import { Attention } from './attention';
 import { ThemeButton } from './theme-button';
@@ -21,7 +22,7 @@ const sections: { route: Route; name: string; pages: Route['page'][] }[] = [
   { route: { page: 'overview' }, name: 'Overview', pages: ['overview'] },
   { route: { page: 'modules' }, name: 'Modules', pages: ['modules', 'module'] },
   { route: { page: 'tables' }, name: 'Tables', pages: ['tables', 'table'] },
-  { route: { page: 'log', kind: null, partition: null }, name: 'Log', pages: ['log', 'record'] },
+  { route: logRoute, name: 'Log', pages: ['log', 'record', 'output'] },
 ];
 
 export function Shell() {
@@ -85,6 +86,8 @@ function Page({ route }: { route: Route }) {
       return <LogPage route={route} />;
     case 'record':
       return <RecordPage key={route.lsn} lsn={route.lsn} />;
+    case 'output':
+      return <OutputPage />;
     case 'unknown':
       return <UnknownPage path={route.path} />;
   }
@@ -106,6 +109,8 @@ function titleOf(route: Route): string {
       return 'Log';
     case 'record':
       return `Record ${route.lsn}`;
+    case 'output':
+      return 'Procedure output';
     case 'unknown':
       return 'No such page';
   }

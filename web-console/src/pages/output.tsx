@@ -1,0 +1,77 @@
+// What procedures wrote with `log`, newest first. It lies in memory, within bounds; the records are on the log's page.
+import { useQuery } from '@tanstack/react-query';
+import { useState } from 'react';
+import { procedureLogQuery } from '../api/queries';
+import type { ProcedureLogLine } from '../api/types';
+import { formatTime } from '../format';
+import { hrefOf } from '../route';
+import { Badge, type Tone } from '../ui/badge';
+import { Empty } from '../ui/empty';
+import { Loaded } from '../ui/loaded';
+import { Panel } from '../ui/panel';
+import { Scroll } from '../ui/scroll';
+import { FollowBadge, FollowButton, LogHead } from './log-head';
+
+export function OutputPage() {
+  const [following, setFollowing] = useState(true);
+  const lines = useQuery(procedureLogQuery(following));
+  return (
+    <>
+      <div className="page-head">
+        <LogHead view="output" />
+        <FollowButton following={following} onChange={setFollowing} />
+      </div>
+      <Panel title="Newest lines" side={<FollowBadge following={following} />}>
+        <Loaded query={lines}>{(list) => (list.length === 0 ? <NoLines /> : <LineTable lines={list} />)}</Loaded>
+      </Panel>
+    </>
+  );
+}
+
+function LineTable({ lines }: { lines: ProcedureLogLine[] }) {
+  return (
+    <Scroll label="Lines">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Time</th>
+            <th scope="col">Level</th>
+            <th scope="col">Procedure</th>
+            <th scope="col">Text</th>
+            <th scope="col">Transaction</th>
+          </tr>
+        </thead>
+        <tbody>
+          {lines.map(({ number, time, level, module, procedure, text, txn_id }) => (
+            <tr key={number}>
+              <td className="nowrap">{formatTime(time)}</td>
+              <td>
+                <Badge tone={toneOf(level)}>{level}</Badge>
+              </td>
+              <td className="nowrap">
+                <a href={hrefOf({ page: 'module', module, procedure })}>
+                  {module}.{procedure}
+                </a>
+              </td>
+              <td className="mono line-text">{text}</td>
+              <td className="mono">{txn_id}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+function NoLines() {
+  return (
+    <Empty title="No procedure has written anything">
+      <p>A procedure writes a line with the host call log. The newest lines of all procedures appear here.</p>
+    </Empty>
+  );
+}
+
+function toneOf(level: string): Tone {
+  if (level === 'error') return 'bad';
+  return level === 'warn' ? 'warn' : 'plain';
+}
