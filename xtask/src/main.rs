@@ -21,7 +21,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Build guest crates to wasm: procedures/* into target/procedures/NAME.wasm, or a crate of your own
-    #[command(after_help = "Examples:\n  cargo xtask wasm\n  cargo xtask wasm --manifest-path ../shop")]
+    #[command(
+        after_help = "Examples:\n  cargo xtask wasm\n  cargo xtask wasm --manifest-path ../shop"
+    )]
     Wasm {
         /// A crate outside of this workspace (its directory or Cargo.toml); the result goes to its own target/procedures
         #[arg(long, value_name = "DIR")]
@@ -74,9 +76,20 @@ enum Task {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().task {
-        Task::Wasm { manifest_path, out, toolchain, names } => {
-            wasm::build(&root(), &wasm::Request { manifest_path, out, toolchain, names })
-        }
+        Task::Wasm {
+            manifest_path,
+            out,
+            toolchain,
+            names,
+        } => wasm::build(
+            &root(),
+            &wasm::Request {
+                manifest_path,
+                out,
+                toolchain,
+                names,
+            },
+        ),
         Task::Check => tasks::check(&root()),
         Task::Test { args } => tasks::test(&root(), &args),
         Task::Tidy { bless } => tidy::run(&root(), bless),

@@ -25,18 +25,36 @@ pub fn cargo(root: &Path) -> Command {
 }
 
 pub fn check(root: &Path) -> Result<()> {
-    run(cargo(root).args(["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run(cargo(root).args([
+        "clippy",
+        "--release",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
     crate::tidy::run(root, false)
 }
 
 pub fn test(root: &Path, args: &[String]) -> Result<()> {
-    run(cargo(root).args(["test", "--release", "--workspace"]).args(args))
+    run(cargo(root)
+        .args(["test", "--release", "--workspace"])
+        .args(args))
 }
 
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
 pub fn crash(root: &Path, cycles: u32, seed: Option<u64>) -> Result<()> {
     let mut command = cargo(root);
-    command.args(["test", "--release", "--package", "reprise-test-process", "--", "--nocapture", "kill"]);
+    command.args([
+        "test",
+        "--release",
+        "--package",
+        "reprise-test-process",
+        "--",
+        "--nocapture",
+        "kill",
+    ]);
     command.env("REPRISE_CRASH_CYCLES", cycles.to_string());
     if let Some(seed) = seed {
         command.env("REPRISE_CRASH_SEED", seed.to_string());
@@ -45,7 +63,17 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>) -> Result<()> {
 }
 
 pub fn bench(root: &Path, args: &[String]) -> Result<()> {
-    run(cargo(root).args(["run", "--release", "--quiet", "--package", "reprise-node", "--", "bench"]).args(args))
+    run(cargo(root)
+        .args([
+            "run",
+            "--release",
+            "--quiet",
+            "--package",
+            "reprise-node",
+            "--",
+            "bench",
+        ])
+        .args(args))
 }
 
 pub fn console(root: &Path) -> Result<()> {
@@ -54,22 +82,38 @@ pub fn console(root: &Path) -> Result<()> {
         eprintln!("there is no web-console to build");
         return Ok(());
     }
-    let has_npm = Command::new("npm").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let has_npm = Command::new("npm")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     if !has_npm.is_ok_and(|status| status.success()) {
         bail!("npm is missing: install Node.js 20.19 or newer");
     }
     if is_installed(&console) {
         eprintln!("web-console/node_modules is up to date");
     } else {
-        run(Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(&console))?;
+        run(Command::new("npm")
+            .args(["ci", "--no-audit", "--no-fund"])
+            .current_dir(&console))?;
     }
-    run(Command::new("npm").args(["run", "build"]).current_dir(&console))
+    run(Command::new("npm")
+        .args(["run", "build"])
+        .current_dir(&console))
 }
 
 /// npm leaves a copy of the lock file in what it installed; as long as it is newer than ours, nothing is to be done.
 fn is_installed(console: &Path) -> bool {
-    let changed = |path: &str| console.join(path).metadata().and_then(|meta| meta.modified());
-    match (changed("package-lock.json"), changed("node_modules/.package-lock.json")) {
+    let changed = |path: &str| {
+        console
+            .join(path)
+            .metadata()
+            .and_then(|meta| meta.modified())
+    };
+    match (
+        changed("package-lock.json"),
+        changed("node_modules/.package-lock.json"),
+    ) {
         (Ok(lock), Ok(installed)) => installed >= lock,
         _ => false,
     }

@@ -33,7 +33,8 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     complaints.extend(text::banned_calls(&sources));
     complaints.extend(text::machine_paths(&sources));
     complaints.extend(text::architecture_page(root, &sources));
-    let offenders = fs::read_to_string(root.join(OFFENDERS)).with_context(|| format!("read {OFFENDERS}"))?;
+    let offenders =
+        fs::read_to_string(root.join(OFFENDERS)).with_context(|| format!("read {OFFENDERS}"))?;
     complaints.extend(functions::check(&sources, &offenders));
     Ok(complaints)
 }
@@ -66,28 +67,48 @@ fn sources(root: &Path) -> Result<Vec<Source>> {
         // A file may vanish between the listing and the reading, when an editor saves.
         if let Ok(text) = fs::read_to_string(&file) {
             let path = file.strip_prefix(root).unwrap_or(&file);
-            sources.push(Source { path: path.to_string_lossy().into_owned(), text });
+            sources.push(Source {
+                path: path.to_string_lossy().into_owned(),
+                text,
+            });
         }
     }
     Ok(sources)
 }
 
-const SKIPPED: [&str; 6] = ["target", "node_modules", ".git", "dist", "reprise-data", "corpus"];
-const EXTENSIONS: [&str; 12] =
-    ["rs", "toml", "md", "ts", "tsx", "css", "html", "sh", "yml", "yaml", "json", "service"];
+const SKIPPED: [&str; 6] = [
+    "target",
+    "node_modules",
+    ".git",
+    "dist",
+    "reprise-data",
+    "corpus",
+];
+const EXTENSIONS: [&str; 12] = [
+    "rs", "toml", "md", "ts", "tsx", "css", "html", "sh", "yml", "yaml", "json", "service",
+];
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(directory).with_context(|| format!("list {}", directory.display()))? {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         if path.is_dir() {
             if !SKIPPED.contains(&name.as_str()) {
                 collect(&path, files)?;
             }
             continue;
         }
-        let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
-        let is_ours = EXTENSIONS.contains(&extension.as_str()) || name == "Makefile" || name == "run";
+        let extension = path
+            .extension()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let is_ours =
+            EXTENSIONS.contains(&extension.as_str()) || name == "Makefile" || name == "run";
         if is_ours && name != "package-lock.json" {
             files.push(path);
         }
@@ -97,7 +118,9 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 
 /// The text before the tests at the end of a source file.
 fn without_tests(text: &str) -> &str {
-    let tests = text.find("\n#[cfg(test)]\nmod ").or_else(|| text.find("\n#[cfg(all(test"));
+    let tests = text
+        .find("\n#[cfg(test)]\nmod ")
+        .or_else(|| text.find("\n#[cfg(all(test"));
     tests.map_or(text, |start| &text[..start + 1])
 }
 

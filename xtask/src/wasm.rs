@@ -61,7 +61,8 @@ pub fn build(root: &Path, request: &Request) -> Result<()> {
     for package in &plan.packages {
         let file = format!("{}.wasm", package.replace('-', "_"));
         let built = plan.target_dir.join(TARGET).join("release").join(&file);
-        let bytes = fs::read(&built).with_context(|| format!("read {} (is the crate a cdylib?)", built.display()))?;
+        let bytes = fs::read(&built)
+            .with_context(|| format!("read {} (is the crate a cdylib?)", built.display()))?;
         let out = plan.out.join(format!("{package}.wasm"));
         put(&out, &bytes)?;
         println!("{} ({} bytes)", out.display(), bytes.len());
@@ -88,20 +89,31 @@ fn plan(root: &Path, request: &Request) -> Result<Plan> {
         return Ok(Plan {
             directory: root.to_owned(),
             target_dir: root.join("target/wasm"),
-            out: request.out.clone().unwrap_or_else(|| root.join("target/procedures")),
+            out: request
+                .out
+                .clone()
+                .unwrap_or_else(|| root.join("target/procedures")),
             packages,
             in_workspace: true,
         });
     };
     let directory = match manifest.is_dir() {
         true => manifest.clone(),
-        false => manifest.parent().context("the manifest has no directory")?.to_owned(),
+        false => manifest
+            .parent()
+            .context("the manifest has no directory")?
+            .to_owned(),
     };
-    let directory = directory.canonicalize().with_context(|| format!("find {}", manifest.display()))?;
+    let directory = directory
+        .canonicalize()
+        .with_context(|| format!("find {}", manifest.display()))?;
     Ok(Plan {
         packages: vec![package_name(&directory)?],
         target_dir: directory.join("target/wasm"),
-        out: request.out.clone().unwrap_or_else(|| directory.join("target/procedures")),
+        out: request
+            .out
+            .clone()
+            .unwrap_or_else(|| directory.join("target/procedures")),
         directory,
         in_workspace: false,
     })
@@ -124,14 +136,30 @@ fn procedures(root: &Path) -> Result<Vec<String>> {
 
 fn package_name(directory: &Path) -> Result<String> {
     let mut command = Command::new("cargo");
-    command.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]);
-    let output = command.arg(directory.join("Cargo.toml")).stderr(Stdio::inherit()).output().context("start cargo")?;
+    command.args([
+        "metadata",
+        "--no-deps",
+        "--format-version",
+        "1",
+        "--manifest-path",
+    ]);
+    let output = command
+        .arg(directory.join("Cargo.toml"))
+        .stderr(Stdio::inherit())
+        .output()
+        .context("start cargo")?;
     let metadata: Value = serde_json::from_slice(&output.stdout).context("read cargo metadata")?;
     let manifest = directory.join("Cargo.toml");
-    let packages = metadata["packages"].as_array().context("cargo metadata without packages")?;
-    let ours = packages.iter().find(|package| package["manifest_path"].as_str().map(Path::new) == Some(&manifest));
+    let packages = metadata["packages"]
+        .as_array()
+        .context("cargo metadata without packages")?;
+    let ours = packages
+        .iter()
+        .find(|package| package["manifest_path"].as_str().map(Path::new) == Some(&manifest));
     let name = ours.and_then(|package| package["name"].as_str());
-    Ok(name.with_context(|| format!("no package at {}", directory.display()))?.to_owned())
+    Ok(name
+        .with_context(|| format!("no package at {}", directory.display()))?
+        .to_owned())
 }
 
 fn toolchain(choice: Option<Choice>) -> Result<Toolchain> {
@@ -147,7 +175,11 @@ fn toolchain(choice: Option<Choice>) -> Result<Toolchain> {
 }
 
 fn sysroot(rustc: &str) -> Option<PathBuf> {
-    let output = Command::new(rustc).args(["--print", "sysroot"]).stderr(Stdio::null()).output().ok()?;
+    let output = Command::new(rustc)
+        .args(["--print", "sysroot"])
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
     let path = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| PathBuf::from(path.trim()))
 }
@@ -156,42 +188,60 @@ fn has_target(rustc: &str) -> bool {
     let lib = sysroot(rustc).map(|sysroot| sysroot.join("lib/rustlib").join(TARGET).join("lib"));
     let has_core = |lib: PathBuf| {
         let files = fs::read_dir(lib).into_iter().flatten().flatten();
-        files.map(|file| file.file_name()).any(|name| name.to_string_lossy().starts_with("libcore-"))
+        files
+            .map(|file| file.file_name())
+            .any(|name| name.to_string_lossy().starts_with("libcore-"))
     };
     lib.is_some_and(has_core)
 }
 
 fn add_target() -> bool {
     let mut command = Command::new("rustup");
-    command.args(["target", "add", TARGET]).env("RUSTUP_MAX_RETRIES", "1").stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["target", "add", TARGET])
+        .env("RUSTUP_MAX_RETRIES", "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
 /// Debian's toolchain, or the one thing that it lacks.
 fn debian() -> Result<Toolchain> {
-    let sources = sysroot(DEBIAN_RUSTC).map(|sysroot| sysroot.join("lib/rustlib/src/rust/library/Cargo.lock"));
+    let sources = sysroot(DEBIAN_RUSTC)
+        .map(|sysroot| sysroot.join("lib/rustlib/src/rust/library/Cargo.lock"));
     match sources {
         None => bail!(
             "no Rust toolchain can build for {TARGET}: run `rustup target add {TARGET}`, or on Debian `apt-get install rustc-web cargo-web rust-web-src`"
         ),
-        Some(path) if !path.exists() => bail!("the source of std is missing: on Debian `apt-get install rust-web-src`"),
+        Some(path) if !path.exists() => {
+            bail!("the source of std is missing: on Debian `apt-get install rust-web-src`")
+        }
         Some(_) => {}
     }
     if !Path::new(DEBIAN_CARGO).exists() {
         bail!("{DEBIAN_CARGO} is missing: `apt-get install cargo-web`");
     }
-    let linker = linker().context("a linker for wasm is missing: on Debian `apt-get install lld`")?;
+    let linker =
+        linker().context("a linker for wasm is missing: on Debian `apt-get install lld`")?;
     Ok(Toolchain::Debian { linker })
 }
 
 /// rust-lld of any toolchain here, else LLVM's wasm-ld.
 fn linker() -> Option<PathBuf> {
     let roots = [sysroot("rustc"), sysroot(DEBIAN_RUSTC)];
-    let toolchains = roots.into_iter().flatten().flat_map(|root| list(&root.join("lib/rustlib")));
-    let mut found = toolchains.map(|target| target.join("bin/rust-lld")).find(|path| path.exists());
+    let toolchains = roots
+        .into_iter()
+        .flatten()
+        .flat_map(|root| list(&root.join("lib/rustlib")));
+    let mut found = toolchains
+        .map(|target| target.join("bin/rust-lld"))
+        .find(|path| path.exists());
     if found.is_none() {
         let mut linkers = list(Path::new("/usr/bin"));
-        linkers.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("wasm-ld")));
+        linkers.retain(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("wasm-ld"))
+        });
         linkers.sort();
         found = linkers.pop();
     }
@@ -199,7 +249,12 @@ fn linker() -> Option<PathBuf> {
 }
 
 fn list(directory: &Path) -> Vec<PathBuf> {
-    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
 }
 
 fn command(root: &Path, plan: &Plan, toolchain: &Toolchain) -> Result<Command> {
@@ -214,7 +269,9 @@ fn command(root: &Path, plan: &Plan, toolchain: &Toolchain) -> Result<Command> {
             command
         }
     };
-    command.current_dir(&plan.directory).args(["build", "--release", "--target", TARGET]);
+    command
+        .current_dir(&plan.directory)
+        .args(["build", "--release", "--target", TARGET]);
     command.arg("--target-dir").arg(&plan.target_dir);
     if matches!(toolchain, Toolchain::Debian { .. }) {
         command.arg("-Zbuild-std=std,panic_abort");
@@ -227,7 +284,9 @@ fn command(root: &Path, plan: &Plan, toolchain: &Toolchain) -> Result<Command> {
     }
     // Above any RUSTFLAGS of the caller's, which are meant for its own machine.
     command.env("CARGO_ENCODED_RUSTFLAGS", flags(root, plan)?.join("\x1f"));
-    command.env_remove("RUSTC_WRAPPER").env_remove("CARGO_BUILD_TARGET");
+    command
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("CARGO_BUILD_TARGET");
     Ok(command)
 }
 
@@ -254,7 +313,11 @@ fn flags(root: &Path, plan: &Plan) -> Result<Vec<String>> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
     let root = root.canonicalize().context("find the workspace")?;
-    for (path, name) in [(Some(root), "reprise"), (Some(plan.directory.clone()), "."), (home, "cargo")] {
+    for (path, name) in [
+        (Some(root), "reprise"),
+        (Some(plan.directory.clone()), "."),
+        (home, "cargo"),
+    ] {
         if let Some(path) = path {
             flags.push(format!("--remap-path-prefix={}={name}", path.display()));
         }

@@ -39,10 +39,18 @@ pub struct Total {
 #[procedure(partition_by(account))]
 pub fn open(tx: &Txn, account: i64, balance: i64) -> Result<(), Abort> {
     if balance < 0 {
-        return Err(Abort::new("negative_amount", "an account can't be opened with a negative balance"));
+        return Err(Abort::new(
+            "negative_amount",
+            "an account can't be opened with a negative balance",
+        ));
     }
     let opened = Account::insert(tx, &Account { account, balance });
-    opened.map_err(|_| Abort::new("account_exists", "there is already an account with this number"))?;
+    opened.map_err(|_| {
+        Abort::new(
+            "account_exists",
+            "there is already an account with this number",
+        )
+    })?;
     Ok(())
 }
 
@@ -50,44 +58,66 @@ pub fn open(tx: &Txn, account: i64, balance: i64) -> Result<(), Abort> {
 #[procedure(partition_by(from, to))]
 pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred, Abort> {
     if amount < 0 {
-        return Err(Abort::new("negative_amount", "the amount of a transfer can't be negative"));
+        return Err(Abort::new(
+            "negative_amount",
+            "the amount of a transfer can't be negative",
+        ));
     }
     let mut payer = find(tx, from)?;
     let mut payee = find(tx, to)?;
     if payer.balance < amount {
-        return Err(Abort::new("insufficient_funds", "the balance is smaller than the amount"));
+        return Err(Abort::new(
+            "insufficient_funds",
+            "the balance is smaller than the amount",
+        ));
     }
     if from == to {
-        return Ok(Transferred { from_balance: payer.balance, to_balance: payer.balance });
+        return Ok(Transferred {
+            from_balance: payer.balance,
+            to_balance: payer.balance,
+        });
     }
     if payee.balance.checked_add(amount).is_none() {
-        return Err(Abort::new("balance_overflow", "the receiving account can't hold the amount"));
+        return Err(Abort::new(
+            "balance_overflow",
+            "the receiving account can't hold the amount",
+        ));
     }
     let from_balance = payer.add_balance(tx, -amount);
     let to_balance = payee.add_balance(tx, amount);
-    Ok(Transferred { from_balance, to_balance })
+    Ok(Transferred {
+        from_balance,
+        to_balance,
+    })
 }
 
 /// The balance of one account.
 #[procedure(partition_by(account), read_only)]
 pub fn balance(tx: &Txn, account: i64) -> Result<Balance, Abort> {
-    find(tx, account).map(|row| Balance { balance: row.balance })
+    find(tx, account).map(|row| Balance {
+        balance: row.balance,
+    })
 }
 
 /// The number of accounts and the sum of their balances, at one point in time over all partitions.
 #[procedure(all_partitions, read_only)]
 pub fn total(tx: &Txn) -> Result<Total, Abort> {
-    let mut total = Total { accounts: 0, sum: 0 };
+    let mut total = Total {
+        accounts: 0,
+        sum: 0,
+    };
     for account in Account::scan(tx) {
         let sum = total.sum.checked_add(account.balance);
-        total.sum = sum.ok_or_else(|| Abort::new("sum_overflow", "the sum of all balances exceeds 64 bits"))?;
+        total.sum = sum
+            .ok_or_else(|| Abort::new("sum_overflow", "the sum of all balances exceeds 64 bits"))?;
         total.accounts += 1;
     }
     Ok(total)
 }
 
 fn find(tx: &Txn, account: i64) -> Result<Row<Account>, Abort> {
-    Account::get(tx, account).ok_or_else(|| Abort::new("unknown_account", "there is no account with this number"))
+    Account::get(tx, account)
+        .ok_or_else(|| Abort::new("unknown_account", "there is no account with this number"))
 }
 
 reprise_procedure::module! {

@@ -72,7 +72,10 @@ pub fn initialize(tx: &Txn, contestants: Vec<&str>) -> Result<Initialized, Abort
     for (contestant_number, name) in (1_i32..).zip(contestants) {
         match Contestant::get(tx, contestant_number) {
             None => {
-                let row = Contestant { contestant_number, contestant_name: name.into() };
+                let row = Contestant {
+                    contestant_number,
+                    contestant_name: name.into(),
+                };
                 Contestant::insert(tx, &row)?;
             }
             Some(row) if row.contestant_name == name => {}
@@ -82,7 +85,9 @@ pub fn initialize(tx: &Txn, contestants: Vec<&str>) -> Result<Initialized, Abort
             }
         }
     }
-    Ok(Initialized { contestants: Contestant::count(tx) as i64 })
+    Ok(Initialized {
+        contestants: Contestant::count(tx) as i64,
+    })
 }
 
 /// Takes one vote of a phone, at most `max_votes_per_phone` of each.
@@ -94,30 +99,54 @@ pub fn vote(
     max_votes_per_phone: i64,
 ) -> Result<VoteResult, Abort> {
     if !Contestant::exists(tx, contestant_number) {
-        return Ok(VoteResult { outcome: VoteOutcome::InvalidContestant });
+        return Ok(VoteResult {
+            outcome: VoteOutcome::InvalidContestant,
+        });
     }
     let last = Vote::scan(tx).prefix((phone_number,)).reverse().first();
     let votes = last.map_or(0, |last| last.vote_number);
     if votes as i64 >= max_votes_per_phone {
-        return Ok(VoteResult { outcome: VoteOutcome::OverLimit });
+        return Ok(VoteResult {
+            outcome: VoteOutcome::OverLimit,
+        });
     }
     let state = state_of(phone_number);
     let vote_number = votes.checked_add(1).ok_or_else(too_many)?;
-    Vote::insert(tx, &Vote { phone_number, vote_number, contestant_number, state })?;
+    Vote::insert(
+        tx,
+        &Vote {
+            phone_number,
+            vote_number,
+            contestant_number,
+            state,
+        },
+    )?;
     match VoteCount::get(tx, (contestant_number, state)) {
         Some(mut count) => {
             count.add_votes(tx, 1);
         }
         None => {
-            VoteCount::insert(tx, &VoteCount { contestant_number, state, votes: 1 })?;
+            VoteCount::insert(
+                tx,
+                &VoteCount {
+                    contestant_number,
+                    state,
+                    votes: 1,
+                },
+            )?;
         }
     }
-    Ok(VoteResult { outcome: VoteOutcome::Accepted })
+    Ok(VoteResult {
+        outcome: VoteOutcome::Accepted,
+    })
 }
 
 #[cold]
 fn too_many() -> Abort {
-    Abort::new("too_many_votes", "this phone's votes can't be numbered any more")
+    Abort::new(
+        "too_many_votes",
+        "this phone's votes can't be numbered any more",
+    )
 }
 
 /// All contestants by votes, most first; equal ones by number.
@@ -127,18 +156,33 @@ pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
     let mut sums = Vec::<(i32, i64)>::new();
     for count in VoteCount::scan(tx) {
         match sums.last_mut() {
-            Some((contestant, sum)) if *contestant == count.contestant_number => *sum += count.votes,
+            Some((contestant, sum)) if *contestant == count.contestant_number => {
+                *sum += count.votes
+            }
             _ => sums.push((count.contestant_number, count.votes)),
         }
     }
     let mut lines = Vec::<ContestantVotes>::new();
     for row in Contestant::scan(tx) {
-        let Contestant { contestant_number, contestant_name } = row.into_inner();
+        let Contestant {
+            contestant_number,
+            contestant_name,
+        } = row.into_inner();
         let found = sums.binary_search_by_key(&contestant_number, |(contestant, _)| *contestant);
-        let votes = found.ok().and_then(|at| sums.get(at)).map_or(0, |(_, sum)| *sum);
+        let votes = found
+            .ok()
+            .and_then(|at| sums.get(at))
+            .map_or(0, |(_, sum)| *sum);
         // They also come in the order in which equal ones are to stay.
         let place = lines.partition_point(|line| line.votes >= votes);
-        lines.insert(place, ContestantVotes { contestant_number, contestant_name, votes });
+        lines.insert(
+            place,
+            ContestantVotes {
+                contestant_number,
+                contestant_name,
+                votes,
+            },
+        );
     }
     lines
 }

@@ -14,12 +14,17 @@ fn started(names: &[&str]) -> TestDb {
 }
 
 fn vote(db: &mut TestDb, phone: i64, contestant: i32, max: i64) -> VoteOutcome {
-    db.call::<VoteResult>("vote", (phone, contestant, max)).unwrap().outcome
+    db.call::<VoteResult>("vote", (phone, contestant, max))
+        .unwrap()
+        .outcome
 }
 
 fn results(db: &mut TestDb) -> Vec<(i32, String, i64)> {
     let lines: Vec<ContestantVotes> = db.call("results", ()).unwrap();
-    lines.into_iter().map(|line| (line.contestant_number, line.contestant_name, line.votes)).collect()
+    lines
+        .into_iter()
+        .map(|line| (line.contestant_number, line.contestant_name, line.votes))
+        .collect()
 }
 
 #[test]
@@ -29,10 +34,20 @@ fn votes_are_counted_and_limited_per_phone() {
     assert_eq!(vote(&mut db, 2_025_550_100, 2, 2), VoteOutcome::Accepted);
     assert_eq!(vote(&mut db, 2_025_550_100, 1, 2), VoteOutcome::OverLimit);
     assert_eq!(vote(&mut db, 2_025_550_101, 3, 2), VoteOutcome::Accepted);
-    assert_eq!(vote(&mut db, 2_025_550_101, 0, 2), VoteOutcome::InvalidContestant);
-    assert_eq!(vote(&mut db, 2_025_550_101, 4, 2), VoteOutcome::InvalidContestant);
+    assert_eq!(
+        vote(&mut db, 2_025_550_101, 0, 2),
+        VoteOutcome::InvalidContestant
+    );
+    assert_eq!(
+        vote(&mut db, 2_025_550_101, 4, 2),
+        VoteOutcome::InvalidContestant
+    );
     assert_eq!(db.count("votes"), 3);
-    let expected = [(2, "Tabatha".to_owned(), 2), (3, "Kelly".into(), 1), (1, "Edwina".into(), 0)];
+    let expected = [
+        (2, "Tabatha".to_owned(), 2),
+        (3, "Kelly".into(), 1),
+        (1, "Edwina".into(), 0),
+    ];
     assert_eq!(results(&mut db), expected);
 }
 
@@ -48,7 +63,16 @@ fn a_limit_of_none_or_less_accepts_nothing() {
 #[test]
 fn any_number_is_a_phone() {
     let mut db = started(&["Edwina"]);
-    for phone in [i64::MIN, -1, 0, 1, 999_999_999, 9_999_999_999, 10_000_000_000, i64::MAX] {
+    for phone in [
+        i64::MIN,
+        -1,
+        0,
+        1,
+        999_999_999,
+        9_999_999_999,
+        10_000_000_000,
+        i64::MAX,
+    ] {
         assert_eq!(state_of(phone), "XX", "{phone}");
         assert_eq!(vote(&mut db, phone, 1, 1), VoteOutcome::Accepted);
         assert_eq!(vote(&mut db, phone, 1, 1), VoteOutcome::OverLimit);
@@ -66,23 +90,53 @@ fn initializing_again_keeps_votes_and_follows_the_names() {
     }
     let renamed: Initialized = db.call("initialize", (vec!["Edwina Burnam"],)).unwrap();
     assert_eq!(renamed.contestants, 2, "nobody is taken out");
-    assert_eq!(results(&mut db), [(2, "Tabatha".into(), 1), (1, "Edwina Burnam".into(), 0)]);
+    assert_eq!(
+        results(&mut db),
+        [(2, "Tabatha".into(), 1), (1, "Edwina Burnam".into(), 0)]
+    );
 }
 
 #[test]
 fn before_initialize_nobody_can_be_voted_for() {
     let mut db = TestDb::new(&MODULE);
-    assert_eq!(vote(&mut db, 2_125_550_100, 1, 9), VoteOutcome::InvalidContestant);
+    assert_eq!(
+        vote(&mut db, 2_125_550_100, 1, 9),
+        VoteOutcome::InvalidContestant
+    );
     assert_eq!(results(&mut db), []);
-    assert_eq!(db.call::<Initialized>("initialize", (Vec::<&str>::new(),)).unwrap().contestants, 0);
+    assert_eq!(
+        db.call::<Initialized>("initialize", (Vec::<&str>::new(),))
+            .unwrap()
+            .contestants,
+        0
+    );
 }
 
 #[test]
 fn area_codes_lie_in_their_states() {
     let expected = [
-        (212, "NY"), (415, "CA"), (202, "DC"), (312, "IL"), (907, "AK"), (808, "HI"), (787, "PR"), (671, "GU"),
-        (416, "ON"), (514, "QC"), (604, "BC"), (867, "YT"), (902, "NS"), (506, "NB"), (306, "SK"), (204, "MB"),
-        (200, "XX"), (800, "XX"), (900, "XX"), (911, "XX"), (999, "XX"), (555, "XX"),
+        (212, "NY"),
+        (415, "CA"),
+        (202, "DC"),
+        (312, "IL"),
+        (907, "AK"),
+        (808, "HI"),
+        (787, "PR"),
+        (671, "GU"),
+        (416, "ON"),
+        (514, "QC"),
+        (604, "BC"),
+        (867, "YT"),
+        (902, "NS"),
+        (506, "NB"),
+        (306, "SK"),
+        (204, "MB"),
+        (200, "XX"),
+        (800, "XX"),
+        (900, "XX"),
+        (911, "XX"),
+        (999, "XX"),
+        (555, "XX"),
     ];
     for (code, state) in expected {
         assert_eq!(state_of(code * 10_000_000 + 5_550_100), state, "{code}");
@@ -91,7 +145,11 @@ fn area_codes_lie_in_their_states() {
         states.entry(state).or_default().push(code);
         states
     });
-    assert_eq!(by_state.len(), 51 + 5 + 10, "states and DC, territories, provinces with codes of their own");
+    assert_eq!(
+        by_state.len(),
+        51 + 5 + 10,
+        "states and DC, territories, provinces with codes of their own"
+    );
     assert!(area_codes().all(|(code, state)| state_of(code as i64 * 10_000_000) == state));
     assert!(area_codes().count() > 380);
 }

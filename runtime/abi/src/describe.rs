@@ -16,51 +16,58 @@ use crate::{
 /// written as an empty name, which every reader refuses.
 pub fn write_json(schema: &ModuleSchema) -> String {
     let mut out = String::new();
-    out.push_str("{\"abi\":");
+    put(&mut out, "{\"abi\":");
     push_number(&mut out, schema.abi);
-    out.push_str(",\"tables\":");
+    put(&mut out, ",\"tables\":");
     push_list(&mut out, &schema.tables, push_table);
-    out.push_str(",\"procedures\":");
+    put(&mut out, ",\"procedures\":");
     push_list(&mut out, &schema.procedures, push_procedure);
     out.push('}');
     out
 }
 
 fn push_table(out: &mut String, table: &TableSchema) {
-    out.push_str("{\"name\":");
+    put(out, "{\"name\":");
     push_text(out, &table.name);
-    out.push_str(",\"columns\":");
+    put(out, ",\"columns\":");
     push_list(out, &table.columns, push_column);
-    out.push_str(",\"primary_key\":");
-    push_list(out, &table.primary_key, |out, column| push_column_name(out, table, *column));
-    out.push_str(match table.primary_kind {
-        IndexKind::Ordered => ",\"primary_kind\":\"ordered\"",
-        IndexKind::Hash => ",\"primary_kind\":\"hash\"",
+    put(out, ",\"primary_key\":");
+    push_list(out, &table.primary_key, |out, column| {
+        push_column_name(out, table, *column)
     });
-    out.push_str(",\"indexes\":");
-    push_list(out, &table.indexes, |out, index| push_index(out, table, index));
-    out.push_str(",\"placement\":");
+    put(
+        out,
+        match table.primary_kind {
+            IndexKind::Ordered => ",\"primary_kind\":\"ordered\"",
+            IndexKind::Hash => ",\"primary_kind\":\"hash\"",
+        },
+    );
+    put(out, ",\"indexes\":");
+    push_list(out, &table.indexes, |out, index| {
+        push_index(out, table, index)
+    });
+    put(out, ",\"placement\":");
     match table.placement {
         Placement::By(column) => {
-            out.push_str("{\"by\":");
+            put(out, "{\"by\":");
             push_column_name(out, table, column);
             out.push('}');
         }
-        Placement::Replicated => out.push_str("\"replicated\""),
-        Placement::Local => out.push_str("\"local\""),
+        Placement::Replicated => put(out, "\"replicated\""),
+        Placement::Local => put(out, "\"local\""),
     }
     out.push('}');
 }
 
 fn push_column(out: &mut String, column: &ColumnSchema) {
-    out.push_str("{\"name\":");
+    put(out, "{\"name\":");
     push_text(out, &column.name);
-    out.push_str(",\"type\":");
+    put(out, ",\"type\":");
     push_scalar(out, column.ty);
-    out.push_str(",\"nullable\":");
+    put(out, ",\"nullable\":");
     push_bool(out, column.nullable);
     if let Some(default) = &column.default {
-        out.push_str(",\"default\":\"");
+        put(out, ",\"default\":\"");
         for byte in default {
             push_hex(out, *byte);
         }
@@ -70,43 +77,47 @@ fn push_column(out: &mut String, column: &ColumnSchema) {
 }
 
 fn push_index(out: &mut String, table: &TableSchema, index: &IndexSchema) {
-    out.push_str("{\"name\":");
+    put(out, "{\"name\":");
     push_text(out, &index.name);
-    out.push_str(",\"columns\":");
-    push_list(out, &index.columns, |out, column| push_column_name(out, table, *column));
-    out.push_str(",\"unique\":");
+    put(out, ",\"columns\":");
+    push_list(out, &index.columns, |out, column| {
+        push_column_name(out, table, *column)
+    });
+    put(out, ",\"unique\":");
     push_bool(out, index.unique);
     out.push('}');
 }
 
 fn push_procedure(out: &mut String, procedure: &ProcedureSchema) {
-    out.push_str("{\"name\":");
+    put(out, "{\"name\":");
     push_text(out, &procedure.name);
-    out.push_str(",\"params\":");
-    push_list(out, &procedure.params, |out, param| push_member(out, &param.name, &param.ty));
-    out.push_str(",\"returns\":");
+    put(out, ",\"params\":");
+    push_list(out, &procedure.params, |out, param| {
+        push_member(out, &param.name, &param.ty)
+    });
+    put(out, ",\"returns\":");
     push_type(out, &procedure.returns);
-    out.push_str(",\"read_only\":");
+    put(out, ",\"read_only\":");
     push_bool(out, procedure.read_only);
-    out.push_str(",\"partitioning\":");
+    put(out, ",\"partitioning\":");
     match &procedure.partitioning {
         Partitioning::By(params) => {
-            out.push_str("{\"by\":");
+            put(out, "{\"by\":");
             push_list(out, params, |out, position| {
                 let param = procedure.params.get(*position as usize);
                 push_text(out, param.map_or("", |param| &param.name));
             });
             out.push('}');
         }
-        Partitioning::All => out.push_str("\"all\""),
-        Partitioning::Any => out.push_str("\"any\""),
+        Partitioning::All => put(out, "\"all\""),
+        Partitioning::Any => put(out, "\"any\""),
     }
     out.push('}');
 }
 
 fn push_type(out: &mut String, ty: &Type) {
     match ty {
-        Type::Unit => out.push_str("\"unit\""),
+        Type::Unit => put(out, "\"unit\""),
         Type::Scalar(scalar) => push_scalar(out, *scalar),
         Type::Option(inner) => push_wrapped(out, "{\"option\":", |out| push_type(out, inner)),
         Type::List(item) => push_wrapped(out, "{\"list\":", |out| push_type(out, item)),
@@ -122,19 +133,21 @@ fn push_type(out: &mut String, ty: &Type) {
 }
 
 fn push_wrapped(out: &mut String, open: &str, inner: impl FnOnce(&mut String)) {
-    out.push_str(open);
+    put(out, open);
     inner(out);
     out.push('}');
 }
 
+#[inline(never)]
 fn push_member(out: &mut String, name: &str, ty: &Type) {
-    out.push_str("{\"name\":");
+    put(out, "{\"name\":");
     push_text(out, name);
-    out.push_str(",\"type\":");
+    put(out, ",\"type\":");
     push_type(out, ty);
     out.push('}');
 }
 
+#[inline(never)]
 fn push_scalar(out: &mut String, ty: ScalarType) {
     let name = match ty {
         ScalarType::Bool => "bool",
@@ -152,21 +165,27 @@ fn push_scalar(out: &mut String, ty: ScalarType) {
         ScalarType::Timestamp => "timestamp",
         ScalarType::Uuid => "uuid",
         ScalarType::Decimal { scale } => {
-            out.push_str("\"decimal(");
+            put(out, "\"decimal(");
             push_number(out, scale as u32);
-            return out.push_str(")\"");
+            return put(out, ")\"");
         }
     };
     out.push('"');
-    out.push_str(name);
+    put(out, name);
     out.push('"');
 }
 
 fn push_column_name(out: &mut String, table: &TableSchema, position: u16) {
-    push_text(out, table.columns.get(position as usize).map_or("", |column| &column.name));
+    push_text(
+        out,
+        table
+            .columns
+            .get(position as usize)
+            .map_or("", |column| &column.name),
+    );
 }
 
-fn push_list<T>(out: &mut String, items: &[T], mut push_item: impl FnMut(&mut String, &T)) {
+fn push_list<T>(out: &mut String, items: &[T], push_item: impl Fn(&mut String, &T)) {
     out.push('[');
     for (position, item) in items.iter().enumerate() {
         if position > 0 {
@@ -177,8 +196,14 @@ fn push_list<T>(out: &mut String, items: &[T], mut push_item: impl FnMut(&mut St
     out.push(']');
 }
 
+/// Out of line: guests carry this code, and a description is written once per upload.
+#[inline(never)]
+fn put(out: &mut String, text: &str) {
+    out.push_str(text);
+}
+
 fn push_bool(out: &mut String, value: bool) {
-    out.push_str(if value { "true" } else { "false" });
+    put(out, if value { "true" } else { "false" });
 }
 
 /// Decimal digits without the formatting machinery, which would double the size of a small guest.
@@ -189,6 +214,7 @@ fn push_number(out: &mut String, value: u32) {
     out.push((b'0' + (value % 10) as u8) as char);
 }
 
+#[inline(never)]
 fn push_text(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
@@ -198,7 +224,7 @@ fn push_text(out: &mut String, text: &str) {
                 out.push(c);
             }
             '\0'..='\x1f' => {
-                out.push_str("\\u00");
+                put(out, "\\u00");
                 push_hex(out, c as u8);
             }
             _ => out.push(c),
@@ -233,7 +259,12 @@ mod tests {
                 name: "t".into(),
                 columns: vec![
                     column("a", ScalarType::I64, false, None),
-                    column("b", ScalarType::Decimal { scale: 12 }, true, Some(vec![0x0a, 0xff])),
+                    column(
+                        "b",
+                        ScalarType::Decimal { scale: 12 },
+                        true,
+                        Some(vec![0x0a, 0xff]),
+                    ),
                 ],
                 primary_key: vec![0],
                 primary_kind: IndexKind::Hash,
@@ -248,7 +279,9 @@ mod tests {
                 name: "p".into(),
                 params: vec![Parameter {
                     name: "a".into(),
-                    ty: Type::List(Box::new(Type::Option(Box::new(Type::Scalar(ScalarType::Text))))),
+                    ty: Type::List(Box::new(Type::Option(Box::new(Type::Scalar(
+                        ScalarType::Text,
+                    ))))),
                 }],
                 returns: Type::Struct(vec![StructField {
                     name: "outcome".into(),

@@ -16,7 +16,8 @@ pub fn snake_case(name: &str) -> String {
     for (i, c) in chars.iter().enumerate() {
         let starts_word = c.is_uppercase()
             && i > 0
-            && (!chars[i - 1].is_uppercase() || chars.get(i + 1).is_some_and(|next| next.is_lowercase()));
+            && (!chars[i - 1].is_uppercase()
+                || chars.get(i + 1).is_some_and(|next| next.is_lowercase()));
         if starts_word && !out.ends_with('_') {
             out.push('_');
         }
@@ -29,11 +30,16 @@ pub fn snake_case(name: &str) -> String {
 pub fn checked(name: String, span: Span) -> Result<String> {
     let valid = name.len() <= 63
         && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
     if valid {
         return Ok(name);
     }
-    Err(Error::new(span, format!("`{name}` is not a valid name: it must match [a-z][a-z0-9_]{{0,62}}")))
+    Err(Error::new(
+        span,
+        format!("`{name}` is not a valid name: it must match [a-z][a-z0-9_]{{0,62}}"),
+    ))
 }
 
 /// The checked text of an identifier.

@@ -54,7 +54,10 @@ impl Parse for ProcedureOptions {
             };
             if partitioning.is_some() {
                 if options.partitioning.is_some() {
-                    return Err(Error::new(option.span(), "the partitions are already given"));
+                    return Err(Error::new(
+                        option.span(),
+                        "the partitions are already given",
+                    ));
                 }
                 options.partitioning = partitioning;
             }
@@ -85,7 +88,10 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let types: Vec<_> = params.iter().map(|param| &param.ty).collect();
     let (returns, result) = match result_of(&function.sig.output) {
         Returned::Result(ty) => (quote!(#ty), quote!(#ident(tx #(, #idents)*))),
-        Returned::Plain(ty) => (quote!(#ty), quote!(::core::result::Result::Ok(#ident(tx #(, #idents)*)))),
+        Returned::Plain(ty) => (
+            quote!(#ty),
+            quote!(::core::result::Result::Ok(#ident(tx #(, #idents)*))),
+        ),
     };
     Ok(quote! {
         #function
@@ -119,11 +125,17 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
 fn check_signature(function: &ItemFn, options: &ProcedureOptions) -> Result<()> {
     let signature = &function.sig;
     if signature.asyncness.is_some() || !signature.generics.params.is_empty() {
-        return Err(Error::new(signature.span(), "a procedure is neither async nor generic"));
+        return Err(Error::new(
+            signature.span(),
+            "a procedure is neither async nor generic",
+        ));
     }
     let takes_txn = matches!(signature.inputs.first(), Some(FnArg::Typed(first)) if matches!(*first.ty, Type::Reference(_)));
     if !takes_txn {
-        return Err(Error::new(signature.ident.span(), "a procedure's first parameter is `tx: &Txn`"));
+        return Err(Error::new(
+            signature.ident.span(),
+            "a procedure's first parameter is `tx: &Txn`",
+        ));
     }
     if matches!(options.partitioning, Some(PartitioningOption::Any)) && !options.read_only {
         return Err(Error::new(
@@ -140,7 +152,10 @@ fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
             return Err(Error::new(input.span(), "a procedure has no `self`"));
         };
         let Pat::Ident(pattern) = &*input.pat else {
-            return Err(Error::new(input.pat.span(), "a parameter is a plain name: callers pass it by name"));
+            return Err(Error::new(
+                input.pat.span(),
+                "a parameter is a plain name: callers pass it by name",
+            ));
         };
         let mut ident = pattern.ident.clone();
         let name = names::name_of(&ident)?;
@@ -148,12 +163,20 @@ fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
             // Out of the way of the names in the entry that is generated.
             ident = Ident::new(&format!("{name}_param"), ident.span());
         }
-        Ok(Param { ident, name, ty: (*input.ty).clone() })
+        Ok(Param {
+            ident,
+            name,
+            ty: (*input.ty).clone(),
+        })
     });
     params.collect()
 }
 
-fn partitioning_of(options: &ProcedureOptions, params: &[Param], function: &ItemFn) -> Result<TokenStream> {
+fn partitioning_of(
+    options: &ProcedureOptions,
+    params: &[Param],
+    function: &ItemFn,
+) -> Result<TokenStream> {
     match &options.partitioning {
         None => Err(Error::new(
             function.sig.ident.span(),
@@ -165,7 +188,12 @@ fn partitioning_of(options: &ProcedureOptions, params: &[Param], function: &Item
             let positions = by.iter().map(|wanted| {
                 let name = names::text_of(wanted);
                 let position = params.iter().position(|param| param.name == name);
-                let missing = || Error::new(wanted.span(), format!("the procedure has no parameter `{name}`"));
+                let missing = || {
+                    Error::new(
+                        wanted.span(),
+                        format!("the procedure has no parameter `{name}`"),
+                    )
+                };
                 Ok(position.ok_or_else(missing)? as u16)
             });
             let positions = positions.collect::<Result<Vec<_>>>()?;

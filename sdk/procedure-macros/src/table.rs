@@ -2,7 +2,9 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use syn::{Error, Expr, Field, Fields, Ident, ItemStruct, Lit, Result, Type, parse2, spanned::Spanned};
+use syn::{
+    Error, Expr, Field, Fields, Ident, ItemStruct, Lit, Result, Type, parse2, spanned::Spanned,
+};
 
 use crate::{
     names,
@@ -40,27 +42,55 @@ fn parse(options: TokenStream, item: TokenStream) -> Result<TableItem> {
     let options: TableOptions = parse2(options)?;
     options.check(item.ident.span())?;
     if !item.generics.params.is_empty() {
-        return Err(Error::new(item.generics.span(), "a table has no generic parameters; text columns are `String` or `SmallText<N>`"));
+        return Err(Error::new(
+            item.generics.span(),
+            "a table has no generic parameters; text columns are `String` or `SmallText<N>`",
+        ));
     }
     let Fields::Named(fields) = &mut item.fields else {
-        return Err(Error::new(item.ident.span(), "a table is a struct with named fields"));
+        return Err(Error::new(
+            item.ident.span(),
+            "a table is a struct with named fields",
+        ));
     };
-    let columns = fields.named.iter_mut().map(parse_column).collect::<Result<Vec<_>>>()?;
+    let columns = fields
+        .named
+        .iter_mut()
+        .map(parse_column)
+        .collect::<Result<Vec<_>>>()?;
     if columns.is_empty() {
-        return Err(Error::new(item.ident.span(), "a table has at least one column"));
+        return Err(Error::new(
+            item.ident.span(),
+            "a table has at least one column",
+        ));
     }
     let name = match &options.name {
         Some(name) => names::checked(name.value(), name.span())?,
-        None => names::checked(names::snake_case(&names::text_of(&item.ident)), item.ident.span())?,
+        None => names::checked(
+            names::snake_case(&names::text_of(&item.ident)),
+            item.ident.span(),
+        )?,
     };
-    Ok(TableItem { item, options, columns, name })
+    Ok(TableItem {
+        item,
+        options,
+        columns,
+        name,
+    })
 }
 
 /// Takes `#[column(...)]` off the field.
 fn parse_column(field: &mut Field) -> Result<ColumnItem> {
-    let ident = field.ident.clone().ok_or_else(|| Error::new(field.span(), "a column has a name"))?;
+    let ident = field
+        .ident
+        .clone()
+        .ok_or_else(|| Error::new(field.span(), "a column has a name"))?;
     let mut default = None;
-    for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("column")) {
+    for attribute in field
+        .attrs
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("column"))
+    {
         attribute.parse_nested_meta(|meta| {
             if !meta.path.is_ident("default") {
                 return Err(meta.error("unknown option; there is: default"));
@@ -69,8 +99,15 @@ fn parse_column(field: &mut Field) -> Result<ColumnItem> {
             Ok(())
         })?;
     }
-    field.attrs.retain(|attribute| !attribute.path().is_ident("column"));
-    Ok(ColumnItem { name: names::name_of(&ident)?, ident, ty: field.ty.clone(), default })
+    field
+        .attrs
+        .retain(|attribute| !attribute.path().is_ident("column"));
+    Ok(ColumnItem {
+        name: names::name_of(&ident)?,
+        ident,
+        ty: field.ty.clone(),
+        default,
+    })
 }
 
 impl TableItem {
@@ -86,7 +123,10 @@ impl TableItem {
 
     fn types(&self, columns: &[Ident]) -> Result<Vec<&Type>> {
         let positions = self.positions(columns)?;
-        Ok(positions.iter().map(|position| &self.columns[*position as usize].ty).collect())
+        Ok(positions
+            .iter()
+            .map(|position| &self.columns[*position as usize].ty)
+            .collect())
     }
 
     /// True when a key or an index holds the column, or rows are placed by it.
@@ -96,7 +136,11 @@ impl TableItem {
             _ => false,
         };
         by || self.options.primary_key.contains(column)
-            || self.options.indexes.iter().any(|index| index.columns.contains(column))
+            || self
+                .options
+                .indexes
+                .iter()
+                .any(|index| index.columns.contains(column))
     }
 }
 
@@ -145,7 +189,11 @@ fn table_info(table: &TableItem) -> Result<TokenStream> {
     let name = &table.name;
     let columns = table.columns.iter().map(column_info);
     let primary_key = table.positions(&table.options.primary_key)?;
-    let kind = if table.options.hash { quote!(Hash) } else { quote!(Ordered) };
+    let kind = if table.options.hash {
+        quote!(Hash)
+    } else {
+        quote!(Ordered)
+    };
     let indexes = table.options.indexes.iter().map(|index| {
         let name = names::name_of(&index.name)?;
         let (columns, unique) = (table.positions(&index.columns)?, index.unique);
@@ -158,7 +206,10 @@ fn table_info(table: &TableItem) -> Result<TokenStream> {
         Some(PlacementOption::By(column)) => {
             let position = table.position(column)?;
             if is_option(&table.columns[position as usize].ty) {
-                return Err(Error::new(column.span(), "rows can't be placed by a column that may be null"));
+                return Err(Error::new(
+                    column.span(),
+                    "rows can't be placed by a column that may be null",
+                ));
             }
             quote!(By(#position))
         }
@@ -219,7 +270,11 @@ fn index_types(table: &TableItem) -> Result<TokenStream> {
     let row = &table.item.ident;
     let keys = table.options.indexes.iter().map(|index| &index.columns);
     let mut out = TokenStream::new();
-    for (number, key) in [&table.options.primary_key].into_iter().chain(keys).enumerate() {
+    for (number, key) in [&table.options.primary_key]
+        .into_iter()
+        .chain(keys)
+        .enumerate()
+    {
         // A table without a primary key has its rows in the order of insertion as index 0.
         let (number, types) = (number as u16, table.types(key)?);
         out.extend(quote! {

@@ -45,7 +45,10 @@ impl Parse for TableOptions {
             let option: Ident = input.parse()?;
             let is_index = option == "index" || option == "unique";
             if !is_index && !seen.insert(option.to_string()) {
-                return Err(Error::new(option.span(), format!("`{option}` is given twice")));
+                return Err(Error::new(
+                    option.span(),
+                    format!("`{option}` is given twice"),
+                ));
             }
             options.parse_option(&option, input)?;
             if !input.is_empty() {
@@ -68,10 +71,17 @@ impl TableOptions {
             "index" | "unique" => {
                 let mut columns = parse_columns(input)?;
                 if columns.len() < 2 {
-                    return Err(Error::new(option.span(), format!("write `{option}(name, column, …)`")));
+                    return Err(Error::new(
+                        option.span(),
+                        format!("write `{option}(name, column, …)`"),
+                    ));
                 }
                 let name = columns.remove(0);
-                self.indexes.push(IndexOption { name, columns, unique: option == "unique" });
+                self.indexes.push(IndexOption {
+                    name,
+                    columns,
+                    unique: option == "unique",
+                });
             }
             "partition_by" => {
                 input.parse::<Token![=]>()?;
@@ -92,7 +102,10 @@ impl TableOptions {
 
     fn place(&mut self, span: Span, placement: PlacementOption) -> Result<()> {
         if self.placement.replace(placement).is_some() {
-            return Err(Error::new(span, "rows lie in one way only: partition_by, replicated or local"));
+            return Err(Error::new(
+                span,
+                "rows lie in one way only: partition_by, replicated or local",
+            ));
         }
         Ok(())
     }
@@ -106,7 +119,10 @@ impl TableOptions {
             ));
         }
         if self.hash && self.primary_key.is_empty() {
-            return Err(Error::new(item, "`hash` is the kind of a primary key, and this table has none"));
+            return Err(Error::new(
+                item,
+                "`hash` is the kind of a primary key, and this table has none",
+            ));
         }
         let mut names = BTreeSet::new();
         for index in &self.indexes {

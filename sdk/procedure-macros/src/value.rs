@@ -10,7 +10,10 @@ fn no_generics(input: &DeriveInput) -> Result<()> {
     if input.generics.params.is_empty() {
         return Ok(());
     }
-    Err(Error::new_spanned(&input.generics, "an argument or result type has no generic parameters"))
+    Err(Error::new_spanned(
+        &input.generics,
+        "an argument or result type has no generic parameters",
+    ))
 }
 
 pub fn expand_struct(item: TokenStream) -> Result<TokenStream> {
@@ -21,11 +24,17 @@ pub fn expand_struct(item: TokenStream) -> Result<TokenStream> {
         return Err(Error::new(ident.span(), "ProcedureStruct is for structs"));
     };
     let Fields::Named(fields) = &data.fields else {
-        return Err(Error::new(ident.span(), "ProcedureStruct needs named fields"));
+        return Err(Error::new(
+            ident.span(),
+            "ProcedureStruct needs named fields",
+        ));
     };
     let (mut idents, mut types, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     for field in &fields.named {
-        let name = field.ident.as_ref().ok_or_else(|| Error::new(ident.span(), "a field has a name"))?;
+        let name = field
+            .ident
+            .as_ref()
+            .ok_or_else(|| Error::new(ident.span(), "a field has a name"))?;
         idents.push(name);
         types.push(&field.ty);
         texts.push(names::name_of(name)?);
@@ -70,14 +79,20 @@ pub fn expand_enum(item: TokenStream) -> Result<TokenStream> {
     let (mut variants, mut texts) = (Vec::new(), Vec::new());
     for variant in &data.variants {
         if !matches!(variant.fields, Fields::Unit) {
-            return Err(Error::new(variant.ident.span(), "a variant carries no data"));
+            return Err(Error::new(
+                variant.ident.span(),
+                "a variant carries no data",
+            ));
         }
         let name = names::snake_case(&names::text_of(&variant.ident));
         texts.push(names::checked(name, variant.ident.span())?);
         variants.push(&variant.ident);
     }
     if variants.is_empty() {
-        return Err(Error::new(ident.span(), "ProcedureEnum needs at least one variant"));
+        return Err(Error::new(
+            ident.span(),
+            "ProcedureEnum needs at least one variant",
+        ));
     }
     let numbers = 0..variants.len() as u32;
     let same_numbers = numbers.clone();

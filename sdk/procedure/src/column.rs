@@ -38,7 +38,12 @@ impl<const N: usize> Layout<N> {
             nullable += columns[i].1 as u32;
             i += 1;
         }
-        let mut places = [Place { offset: 0, null_bit: NONE, previous: NONE, fixed_bytes: 0 }; N];
+        let mut places = [Place {
+            offset: 0,
+            null_bit: NONE,
+            previous: NONE,
+            fixed_bytes: 0,
+        }; N];
         let (mut offset, mut null_bit, mut previous) = (nullable.div_ceil(8), 0, NONE);
         i = 0;
         while i < N {
@@ -60,7 +65,10 @@ impl<const N: usize> Layout<N> {
             places[i].fixed_bytes = offset;
             i += 1;
         }
-        Self { places, fixed_bytes: offset as usize }
+        Self {
+            places,
+            fixed_bytes: offset as usize,
+        }
     }
 }
 
@@ -149,7 +157,8 @@ fn take_data(row: &[u8], place: Place) -> Option<&[u8]> {
         previous => u32::from_le_bytes(take(row, previous)?),
     };
     let end = u32::from_le_bytes(take(row, place.offset)?);
-    row.get(place.fixed_bytes as usize..)?.get(start as usize..end as usize)
+    row.get(place.fixed_bytes as usize..)?
+        .get(start as usize..end as usize)
 }
 
 macro_rules! variable {

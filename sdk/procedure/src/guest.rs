@@ -78,14 +78,27 @@ impl Ops<'_> {
     pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<Found> {
         // SAFETY: as above.
         let found = unsafe { import::get(target, slice(key), out_slice(out)) };
-        (found >= 0).then_some(Found { handle: (found >> 32) as u32, bytes: found as u32 as usize })
+        (found >= 0).then_some(Found {
+            handle: (found >> 32) as u32,
+            bytes: found as u32 as usize,
+        })
     }
 
     /// The bytes written, or else the bytes needed.
-    pub fn multi_get(&self, target: u32, keys: &[u8], count: u32, out: &mut [u8]) -> Result<usize, usize> {
+    pub fn multi_get(
+        &self,
+        target: u32,
+        keys: &[u8],
+        count: u32,
+        out: &mut [u8],
+    ) -> Result<usize, usize> {
         // SAFETY: as above.
         let written = unsafe { import::multi_get(target, slice(keys), count, out_slice(out)) };
-        if written < 0 { Err(written.unsigned_abs() as usize) } else { Ok(written as usize) }
+        if written < 0 {
+            Err(written.unsigned_abs() as usize)
+        } else {
+            Ok(written as usize)
+        }
     }
 
     pub fn row_read(&self, handle: RowHandle, out: &mut [u8]) -> usize {
@@ -98,14 +111,22 @@ impl Ops<'_> {
     pub fn insert(&self, table: u16, row: &[u8]) -> Result<RowHandle, u16> {
         // SAFETY: as above.
         let handle = unsafe { import::insert(table as u32, slice(row)) };
-        if handle < 0 { Err((-2 - handle) as u16) } else { Ok(handle as u32) }
+        if handle < 0 {
+            Err((-2 - handle) as u16)
+        } else {
+            Ok(handle as u32)
+        }
     }
 
     #[inline(always)]
     pub fn update(&self, handle: RowHandle, row: &[u8]) -> Result<(), u16> {
         // SAFETY: as above.
         let done = unsafe { import::update(handle, slice(row)) };
-        if done < 0 { Err((-2 - done) as u16) } else { Ok(()) }
+        if done < 0 {
+            Err((-2 - done) as u16)
+        } else {
+            Ok(())
+        }
     }
 
     pub fn delete(&self, handle: RowHandle) {
@@ -307,9 +328,9 @@ pub fn initialize() {
 fn log_panic(info: &PanicHookInfo<'_>) {
     let mut text = String::from("panicked");
     if let Some(location) = info.location() {
-        text.push_str(" at ");
-        text.push_str(location.file());
-        text.push_str(" line ");
+        put(&mut text, " at ");
+        put(&mut text, location.file());
+        put(&mut text, " line ");
         let line = location.line();
         let mut divisor = 1_000_000;
         while divisor > 0 {
@@ -319,8 +340,14 @@ fn log_panic(info: &PanicHookInfo<'_>) {
             divisor /= 10;
         }
     }
-    text.push_str(": ");
-    text.push_str(info.payload_as_str().unwrap_or("(no message)"));
+    put(&mut text, ": ");
+    put(&mut text, info.payload_as_str().unwrap_or("(no message)"));
     // SAFETY: as for every call of `Ops`.
     unsafe { import::log(LogLevel::Error as u32, slice(text.as_bytes())) }
+}
+
+/// Out of line, for size.
+#[inline(never)]
+fn put(text: &mut String, more: &str) {
+    text.push_str(more);
 }

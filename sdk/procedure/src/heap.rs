@@ -29,7 +29,11 @@ pub struct Heap<M> {
 
 impl<M: Memory> Heap<M> {
     pub const fn new(memory: M) -> Self {
-        Self { memory, next: NO_BLOCK, free: [NO_BLOCK; CLASSES] }
+        Self {
+            memory,
+            next: NO_BLOCK,
+            free: [NO_BLOCK; CLASSES],
+        }
     }
 
     /// The address of a block of at least `bytes`, or 0.
@@ -93,7 +97,10 @@ impl<M: Memory> Heap<M> {
 
 #[inline]
 fn class_of(bytes: usize) -> Option<usize> {
-    let class = bytes.max(BLOCK_BYTES_MIN).checked_next_power_of_two()?.trailing_zeros() as usize;
+    let class = bytes
+        .max(BLOCK_BYTES_MIN)
+        .checked_next_power_of_two()?
+        .trailing_zeros() as usize;
     (class < CLASSES).then_some(class)
 }
 
@@ -132,7 +139,7 @@ mod tests {
         for _ in 0..20_000 {
             let draw = random.next_u64() as usize;
             let bytes = 1 + (draw >> 8) % 300;
-            if draw % 3 == 0 && !live.is_empty() {
+            if draw.is_multiple_of(3) && !live.is_empty() {
                 let (block, bytes) = live.swap_remove(draw % live.len());
                 heap.free(block, bytes);
             } else if draw % 3 == 1 && !live.is_empty() {
@@ -148,7 +155,11 @@ mod tests {
                 live.push((block, bytes));
             }
             live.sort_unstable();
-            assert!(live.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{live:?}");
+            assert!(
+                live.windows(2)
+                    .all(|pair| pair[0].0 + pair[0].1 <= pair[1].0),
+                "{live:?}"
+            );
         }
     }
 
@@ -159,7 +170,10 @@ mod tests {
         assert_eq!(heap.allocate(usize::MAX, 1), 0);
         assert_eq!(heap.allocate(1, 1 << 30), 0);
         let block = heap.allocate(100, 8);
-        assert!(heap.resize_in_place(block, 100, 5_000), "the last block grows where it is");
+        assert!(
+            heap.resize_in_place(block, 100, 5_000),
+            "the last block grows where it is"
+        );
         assert!(!heap.resize_in_place(block, 5_000, usize::MAX));
         assert!(heap.allocate(8, 8) >= block + 8_192);
     }

@@ -48,7 +48,11 @@ impl KeyArg<bool> for bool {
 impl KeyArg<f64> for f64 {
     fn push_key(&self, out: &mut Scratch) {
         let bits = self.to_bits();
-        let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
+        let ordered = if bits >> 63 == 1 {
+            !bits
+        } else {
+            bits | 1 << 63
+        };
         out.push(&ordered.to_be_bytes());
     }
 }

@@ -24,7 +24,10 @@ pub struct Abort {
 impl Abort {
     /// `code` is for programs (`insufficient_funds`), `message` for people.
     pub fn new(code: impl Into<Cow<'static, str>>, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { code: code.into(), message: message.into() }
+        Self {
+            code: code.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -92,7 +95,12 @@ impl ColumnInfo {
             let mut value = Scratch::new();
             write(&mut value).then(|| value.as_slice().to_vec())
         });
-        ColumnSchema { name: self.name.into(), ty: self.ty, nullable: self.nullable, default }
+        ColumnSchema {
+            name: self.name.into(),
+            ty: self.ty,
+            nullable: self.nullable,
+            default,
+        }
     }
 }
 
@@ -106,11 +114,14 @@ impl IndexInfo {
     }
 }
 
+/// A parameter as declared: its name and its type.
+pub type ParamInfo = (&'static str, fn() -> Type);
+
 /// A procedure as declared.
 #[derive(Debug)]
 pub struct ProcedureInfo {
     pub name: &'static str,
-    pub params: &'static [(&'static str, fn() -> Type)],
+    pub params: &'static [ParamInfo],
     pub returns: fn() -> Type,
     pub read_only: bool,
     pub partitioning: PartitioningInfo,
@@ -127,7 +138,7 @@ pub enum PartitioningInfo {
 
 impl ProcedureInfo {
     pub fn schema(&self) -> ProcedureSchema {
-        let param = |(name, ty): &(&'static str, fn() -> Type)| Parameter {
+        let param = |(name, ty): &ParamInfo| Parameter {
             name: (*name).into(),
             ty: ty(),
         };

@@ -8,7 +8,9 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
 };
 
-use reprise_abi::{HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest, Target};
+use reprise_abi::{
+    HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest, Target,
+};
 
 use crate::{
     module::{Abort, ProcedureInfo, TableInfo, schema},
@@ -49,11 +51,16 @@ pub enum NativeFault {
 impl NativeModule {
     /// The same description that the wasm build of the module gives of itself.
     pub fn schema(&self) -> ModuleSchema {
-        schema(self.tables, self.procedures.iter().map(|procedure| procedure.info))
+        schema(
+            self.tables,
+            self.procedures.iter().map(|procedure| procedure.info),
+        )
     }
 
     pub fn procedure_index(&self, name: &str) -> Option<usize> {
-        self.procedures.iter().position(|procedure| procedure.info.name == name)
+        self.procedures
+            .iter()
+            .position(|procedure| procedure.info.name == name)
     }
 
     /// Runs the procedure at `index` with the arguments that `host` holds. After a fault the host must undo the transaction.
@@ -73,8 +80,13 @@ impl NativeModule {
 }
 
 /// Runs `body` in a transaction over `host`; faults and panics come back as errors.
-pub fn with_txn<R>(host: &mut dyn HostOps, body: impl FnOnce(&Txn<'_>) -> R) -> Result<R, NativeFault> {
-    let tx = Txn::new(Ops { host: RefCell::new(host) });
+pub fn with_txn<R>(
+    host: &mut dyn HostOps,
+    body: impl FnOnce(&Txn<'_>) -> R,
+) -> Result<R, NativeFault> {
+    let tx = Txn::new(Ops {
+        host: RefCell::new(host),
+    });
     catch_unwind(AssertUnwindSafe(|| body(&tx))).map_err(fault_of)
 }
 
@@ -83,7 +95,9 @@ fn fault_of(payload: Box<dyn Any + Send>) -> NativeFault {
         Ok(error) => return NativeFault::Host(*error),
         Err(payload) => payload,
     };
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
     NativeFault::Panic(text.unwrap_or_else(|| "(no message)".to_owned()))
 }
@@ -135,19 +149,33 @@ impl Ops<'_> {
     pub fn get(&self, target: u32, key: &[u8], out: &mut [u8]) -> Option<Found> {
         let mut host = self.host.borrow_mut();
         let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
-        Some(Found { handle, bytes: copy_if_fits(row, out) })
+        Some(Found {
+            handle,
+            bytes: copy_if_fits(row, out),
+        })
     }
 
     /// The bytes written, or else the bytes needed.
-    pub fn multi_get(&self, target: u32, keys: &[u8], count: u32, out: &mut [u8]) -> Result<usize, usize> {
+    pub fn multi_get(
+        &self,
+        target: u32,
+        keys: &[u8],
+        count: u32,
+        out: &mut [u8],
+    ) -> Result<usize, usize> {
         let mut host = self.host.borrow_mut();
         let (mut rest, mut found) = (keys, Vec::new());
         for _ in 0..count {
             let Some((length, after)) = rest.split_first_chunk::<4>() else {
-                fault(OpError::Guest("multi_get with fewer keys than its count".into()));
+                fault(OpError::Guest(
+                    "multi_get with fewer keys than its count".into(),
+                ));
             };
-            let Some((key, after)) = after.split_at_checked(u32::from_le_bytes(*length) as usize) else {
-                fault(OpError::Guest("multi_get with a key that is cut off".into()));
+            let Some((key, after)) = after.split_at_checked(u32::from_le_bytes(*length) as usize)
+            else {
+                fault(OpError::Guest(
+                    "multi_get with a key that is cut off".into(),
+                ));
             };
             rest = after;
             let row = host.get(Target::unpack(target), key).or_fault();

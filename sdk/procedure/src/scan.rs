@@ -56,12 +56,19 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     }
 
     /// Rows whose leading columns lie between two keys. A bound takes in or leaves out every row that begins with it.
-    pub fn range<K: KeyPrefix<<T as IndexOf<I>>::Columns>>(mut self, range: impl RangeBounds<K>) -> Self {
+    pub fn range<K: KeyPrefix<<T as IndexOf<I>>::Columns>>(
+        mut self,
+        range: impl RangeBounds<K>,
+    ) -> Self {
         let lower_exclusive = push_bound(range.start_bound(), &mut self.lower);
         let upper_exclusive = push_bound(range.end_bound(), &mut self.upper);
-        self.flags = self.flags & ScanFlags::REVERSE
-            | lower_exclusive as u32 * ScanFlags::LOWER_EXCLUSIVE
-            | upper_exclusive as u32 * ScanFlags::UPPER_EXCLUSIVE;
+        self.flags &= ScanFlags::REVERSE;
+        if lower_exclusive {
+            self.flags |= ScanFlags::LOWER_EXCLUSIVE;
+        }
+        if upper_exclusive {
+            self.flags |= ScanFlags::UPPER_EXCLUSIVE;
+        }
         self
     }
 
@@ -82,7 +89,10 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     #[inline(always)]
     fn request(&self) -> ScanRequest<'_> {
         ScanRequest {
-            target: Target { table: T::TABLE, index: I },
+            target: Target {
+                table: T::TABLE,
+                index: I,
+            },
             flags: ScanFlags(self.flags),
             limit: self.limit,
             lower: self.lower.as_slice(),
@@ -97,7 +107,11 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
         let mut buffer = T::EMPTY_BUFFER;
         let (cursor, filled) = self.tx.ops.scan(&self.request(), buffer.as_mut());
         if filled == 0 {
-            return if cursor == 0 { None } else { Rows::resume(self.tx, cursor).next() };
+            return if cursor == 0 {
+                None
+            } else {
+                Rows::resume(self.tx, cursor).next()
+            };
         }
         let mut rest = buffer.as_ref().get(..filled).unwrap_or(&[]);
         read_next(&mut rest)
@@ -113,7 +127,14 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     pub fn iter(&self) -> Rows<'t, 'h, T> {
         let mut buffer = vec![0; FIRST_BATCH_BYTES];
         let (cursor, filled) = self.tx.ops.scan(&self.request(), &mut buffer);
-        Rows { tx: self.tx, buffer, read: 0, filled, cursor, table: PhantomData }
+        Rows {
+            tx: self.tx,
+            buffer,
+            read: 0,
+            filled,
+            cursor,
+            table: PhantomData,
+        }
     }
 }
 
@@ -144,7 +165,10 @@ fn push_bound<C, K: KeyPrefix<C>>(bound: Bound<&K>, out: &mut Scratch) -> bool {
 #[inline(always)]
 fn read_next<T: Table>(rest: &mut &[u8]) -> Option<Row<T>> {
     let (handle, row) = take_row(rest)?;
-    Some(Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle))
+    Some(Row::new(
+        T::read_row(row).unwrap_or_else(|| misfit()),
+        handle,
+    ))
 }
 
 /// The rows of a range, in order.
@@ -162,11 +186,20 @@ impl<'t, 'h, T: Table> Rows<'t, 'h, T> {
     /// Goes on with a scan whose first row did not fit.
     #[cold]
     fn resume(tx: &'t Txn<'h>, cursor: u32) -> Self {
-        Self { tx, buffer: vec![0; FIRST_BATCH_BYTES], read: 0, filled: 0, cursor, table: PhantomData }
+        Self {
+            tx,
+            buffer: vec![0; FIRST_BATCH_BYTES],
+            read: 0,
+            filled: 0,
+            cursor,
+            table: PhantomData,
+        }
     }
 
     fn refill(&mut self) {
-        let mut room = (self.buffer.len() * 4).min(BATCH_BYTES_MAX).max(self.buffer.len());
+        let mut room = (self.buffer.len() * 4)
+            .min(BATCH_BYTES_MAX)
+            .max(self.buffer.len());
         while self.cursor != 0 {
             self.buffer.resize(room, 0);
             (self.cursor, self.filled) = self.tx.ops.scan_next(self.cursor, &mut self.buffer);

@@ -21,7 +21,11 @@ impl Default for Scratch {
 impl Scratch {
     #[inline(always)]
     pub const fn new() -> Self {
-        Self { inline: [0; INLINE_BYTES], length: 0, heap: Vec::new() }
+        Self {
+            inline: [0; INLINE_BYTES],
+            length: 0,
+            heap: Vec::new(),
+        }
     }
 
     #[inline(always)]

@@ -109,7 +109,10 @@ impl<T: Table> Row<T> {
     /// Writes the row as it is now in memory back to the table.
     pub fn update(&self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
         let written = with_row(&self.value, |row| tx.ops.update(self.handle, row));
-        written.map_err(|index| DuplicateKey { table: T::INFO, index })
+        written.map_err(|index| DuplicateKey {
+            table: T::INFO,
+            index,
+        })
     }
 
     pub fn delete(self, tx: &Txn<'_>) {
@@ -188,7 +191,9 @@ pub fn get<T: InModule + IndexOf<I>, const I: u16>(
     let mut bytes = Scratch::new();
     key.push_whole(&mut bytes);
     let mut buffer = T::EMPTY_BUFFER;
-    let found = tx.ops.get(target(T::TABLE, I), bytes.as_slice(), buffer.as_mut())?;
+    let found = tx
+        .ops
+        .get(target(T::TABLE, I), bytes.as_slice(), buffer.as_mut())?;
     Some(found_row(tx, found, buffer.as_ref()))
 }
 
@@ -200,11 +205,17 @@ pub fn exists<T: InModule + IndexOf<I>, const I: u16>(
 ) -> bool {
     let mut bytes = Scratch::new();
     key.push_whole(&mut bytes);
-    tx.ops.get(target(T::TABLE, I), bytes.as_slice(), &mut []).is_some()
+    tx.ops
+        .get(target(T::TABLE, I), bytes.as_slice(), &mut [])
+        .is_some()
 }
 
 /// Reads many rows in one host call, in the order of the keys.
-pub fn multi_get<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Columns>, const I: u16>(
+pub fn multi_get<
+    T: InModule + IndexOf<I>,
+    K: WholeKey<<T as IndexOf<I>>::Columns>,
+    const I: u16,
+>(
     tx: &Txn<'_>,
     keys: impl IntoIterator<Item = K>,
 ) -> Vec<Option<Row<T>>> {
@@ -218,7 +229,10 @@ pub fn multi_get<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Column
     }
     let mut out = vec![0; (8 + T::EMPTY_BUFFER.as_ref().len()) * count as usize];
     let filled = loop {
-        match tx.ops.multi_get(target(T::TABLE, I), &bytes, count, &mut out) {
+        match tx
+            .ops
+            .multi_get(target(T::TABLE, I), &bytes, count, &mut out)
+        {
             Ok(filled) => break filled,
             Err(needed) => out.resize(needed, 0),
         }
@@ -235,7 +249,10 @@ pub fn multi_get<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Column
 #[inline(always)]
 pub fn insert<T: Table + InModule>(tx: &Txn<'_>, row: &T) -> Result<RowHandle, DuplicateKey> {
     let inserted = with_row(row, |row| tx.ops.insert(T::TABLE, row));
-    inserted.map_err(|index| DuplicateKey { table: T::INFO, index })
+    inserted.map_err(|index| DuplicateKey {
+        table: T::INFO,
+        index,
+    })
 }
 
 /// Takes one `[handle u32][len u32][row]` off the front.

@@ -18,7 +18,9 @@ impl<const SCALE: u8> Decimal<SCALE> {
 
     /// The whole number `value`.
     pub const fn from_whole(value: i64) -> Self {
-        Self { units: value as i128 * Self::ONE }
+        Self {
+            units: value as i128 * Self::ONE,
+        }
     }
 
     pub fn checked_add(self, other: Self) -> Option<Self> {
@@ -87,8 +89,13 @@ impl<const N: usize> SmallText<N> {
     pub fn new(text: &str) -> Option<Self> {
         let () = Self::FITS;
         let mut bytes = [0; N];
-        bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
-        Some(Self { bytes, length: text.len() as u8 })
+        bytes
+            .get_mut(..text.len())?
+            .copy_from_slice(text.as_bytes());
+        Some(Self {
+            bytes,
+            length: text.len() as u8,
+        })
     }
 
     pub fn as_str(&self) -> &str {
@@ -104,7 +111,10 @@ impl<const N: usize> SmallText<N> {
 
 impl<const N: usize> Default for SmallText<N> {
     fn default() -> Self {
-        Self { bytes: [0; N], length: 0 }
+        Self {
+            bytes: [0; N],
+            length: 0,
+        }
     }
 }
 

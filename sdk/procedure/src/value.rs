@@ -203,7 +203,11 @@ impl<T: Encode> Encode for Option<T> {
 }
 impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
     fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
-        if reader.flag()? { T::decode(reader).map(Some) } else { Ok(None) }
+        if reader.flag()? {
+            T::decode(reader).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 }
 

@@ -66,13 +66,23 @@ fn write_elsewhere(tx: &Txn, id: i64) -> Result<(), Abort> {
 
 #[procedure(all_partitions, read_only)]
 fn write_in_a_read(tx: &Txn) -> Result<(), Abort> {
-    Line::insert(tx, &Line { text: String::new() })?;
+    Line::insert(
+        tx,
+        &Line {
+            text: String::new(),
+        },
+    )?;
     Ok(())
 }
 
 #[procedure(any_partition, read_only)]
 fn echo(_tx: &Txn, text: &str, maybe: Option<i8>, list: Vec<Pair>, bytes: &[u8]) -> Echo {
-    Echo { text: text.into(), maybe, list, bytes: bytes.into() }
+    Echo {
+        text: text.into(),
+        maybe,
+        list,
+        bytes: bytes.into(),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, ProcedureStruct)]
@@ -178,7 +188,10 @@ fn keys_are_those_of_the_contract() {
             out
         };
         assert_eq!(key::<0, Everything>((id, label)), expected(&[0, 1]));
-        assert_eq!(key::<1, Everything>((row.kind, row.score)), expected(&[3, 6]));
+        assert_eq!(
+            key::<1, Everything>((row.kind, row.score)),
+            expected(&[3, 6])
+        );
         assert_eq!(key::<2, Everything>(row.code), expected(&[12]));
     }
 }
@@ -192,11 +205,17 @@ fn the_description_has_what_was_declared() {
     assert!(schema.indexes[1].unique && !schema.indexes[0].unique);
     assert!(schema.columns[4].nullable && !schema.columns[3].nullable);
     assert_eq!(schema.columns[7].ty, ScalarType::Decimal { scale: 2 });
-    assert_eq!(schema.columns[13].default, Some(7_u64.to_le_bytes().to_vec()));
+    assert_eq!(
+        schema.columns[13].default,
+        Some(7_u64.to_le_bytes().to_vec())
+    );
     assert_eq!(schema.columns[14].default, Some(b"\x04none".to_vec()));
     assert_eq!(Hashed::INFO.schema().primary_kind, IndexKind::Hash);
     let description = reprise_procedure::abi::describe::write_json(&MODULE.schema());
-    assert!(description.contains(r#""returns":{"struct":[{"name":"text","type":"text"}"#), "{description}");
+    assert!(
+        description.contains(r#""returns":{"struct":[{"name":"text","type":"text"}"#),
+        "{description}"
+    );
 }
 
 fn filled() -> TestDb {
@@ -205,7 +224,13 @@ fn filled() -> TestDb {
         for id in 0..500 {
             Everything::insert(tx, &sample(id / 5, &format!("label {:02}", id % 5)))
                 .map(drop)
-                .or_else(|duplicate| if duplicate.index_name() == "by_code" { Ok(()) } else { Err(duplicate) })?;
+                .or_else(|duplicate| {
+                    if duplicate.index_name() == "by_code" {
+                        Ok(())
+                    } else {
+                        Err(duplicate)
+                    }
+                })?;
         }
         Ok(())
     })
@@ -216,18 +241,36 @@ fn filled() -> TestDb {
 #[test]
 fn scans_go_over_many_batches_in_order() {
     let mut db = filled();
-    assert_eq!(db.count("everything"), 100, "the unique index by_code takes one of each id");
+    assert_eq!(
+        db.count("everything"),
+        100,
+        "the unique index by_code takes one of each id"
+    );
     db.run(|tx| {
         let all: Vec<_> = Everything::scan(tx).into_iter().map(|row| row.id).collect();
         assert_eq!(all, (0..100).collect::<Vec<_>>());
-        let back: Vec<_> = Everything::scan(tx).reverse().limit(70).into_iter().map(|row| row.id).collect();
+        let back: Vec<_> = Everything::scan(tx)
+            .reverse()
+            .limit(70)
+            .into_iter()
+            .map(|row| row.id)
+            .collect();
         assert_eq!(back, (30..100).rev().collect::<Vec<_>>());
-        let range = |from, to| Everything::scan(tx).range((from,)..(to,)).into_iter().map(|row| row.id);
+        let range = |from, to| {
+            Everything::scan(tx)
+                .range((from,)..(to,))
+                .into_iter()
+                .map(|row| row.id)
+        };
         assert_eq!(range(10, 13).collect::<Vec<_>>(), [10, 11, 12]);
         assert_eq!(range(13, 10).count(), 0);
         assert_eq!(Everything::scan(tx).range((95,)..).count(), 5);
         assert_eq!(Everything::scan(tx).range(..=(4,)).limit(3).count(), 3);
-        let kind = Everything::scan_by_by_kind(tx).prefix((1_i8,)).reverse().first().unwrap();
+        let kind = Everything::scan_by_by_kind(tx)
+            .prefix((1_i8,))
+            .reverse()
+            .first()
+            .unwrap();
         assert_eq!((kind.kind, kind.id), (1, 98));
         assert_eq!(Everything::count(tx), 100);
         assert!(Everything::scan(tx).prefix((100,)).first().is_none());
@@ -245,12 +288,27 @@ fn point_reads_and_writes() {
         assert_eq!(*row, sample(4, "label 00"));
         row.note = Some("x".repeat(5_000));
         row.update(tx)?;
-        assert_eq!(Everything::get(tx, key).unwrap().note.as_ref().unwrap().len(), 5_000);
-        assert_eq!(Everything::scan(tx).prefix((4,)).first().unwrap().id, 4, "a row longer than the stack buffer");
-        assert_eq!(Everything::scan(tx).into_iter().map(|row| row.id).count(), 100);
+        assert_eq!(
+            Everything::get(tx, key)
+                .unwrap()
+                .note
+                .as_ref()
+                .unwrap()
+                .len(),
+            5_000
+        );
+        assert_eq!(
+            Everything::scan(tx).prefix((4,)).first().unwrap().id,
+            4,
+            "a row longer than the stack buffer"
+        );
+        assert_eq!(Everything::scan(tx).into_iter().count(), 100);
         assert!(!Everything::exists(tx, (4_i64, "label")));
         let rows = Everything::multi_get(tx, [(1_i64, "label 00"), (-1, ""), (4, "label 00")]);
-        let ids: Vec<_> = rows.iter().map(|row| row.as_ref().map(|row| row.id)).collect();
+        let ids: Vec<_> = rows
+            .iter()
+            .map(|row| row.as_ref().map(|row| row.id))
+            .collect();
         assert_eq!(ids, [Some(1), None, Some(4)]);
         let mut by_code = Everything::get_by_by_code(tx, Uuid(7_u128.to_be_bytes())).unwrap();
         assert_eq!(by_code.id, 7);
@@ -291,7 +349,10 @@ fn an_abort_leaves_nothing_and_a_savepoint_can_be_gone_back_to() {
         tx.info("logged all the same");
         Err::<(), _>(Abort::new("no", "because"))
     });
-    assert_eq!(aborted, Err(TestError::Aborted(Abort::new("no", "because"))));
+    assert_eq!(
+        aborted,
+        Err(TestError::Aborted(Abort::new("no", "because")))
+    );
     assert_eq!((db.count("journal"), db.log().len()), (0, 1));
     db.run(|tx| {
         Line::insert(tx, &line("first"))?;
@@ -299,7 +360,10 @@ fn an_abort_leaves_nothing_and_a_savepoint_can_be_gone_back_to() {
         Line::insert(tx, &line("second"))?;
         tx.rollback_to(savepoint);
         Line::insert(tx, &line("third"))?;
-        let texts: Vec<_> = Line::scan(tx).into_iter().map(|row| row.into_inner().text).collect();
+        let texts: Vec<_> = Line::scan(tx)
+            .into_iter()
+            .map(|row| row.into_inner().text)
+            .collect();
         assert_eq!(texts, ["first", "third"]);
         Ok(())
     })
@@ -320,7 +384,13 @@ fn mistakes_are_faults_with_a_reason() {
     fault(db.call("write_hashed", (1_u8,)), "arguments");
     fault(db.run(|_| panic!("oh {}", "no")), "oh no");
     let overflow = db.run(|tx| {
-        Hashed::insert(tx, &Hashed { id: 1, value: i32::MAX })?;
+        Hashed::insert(
+            tx,
+            &Hashed {
+                id: 1,
+                value: i32::MAX,
+            },
+        )?;
         Hashed::get(tx, 1).unwrap().add_value(tx, 1);
         Ok(())
     });
@@ -331,10 +401,32 @@ fn mistakes_are_faults_with_a_reason() {
 #[test]
 fn arguments_and_results_of_every_shape() {
     let mut db = TestDb::new(&MODULE);
-    let list = vec![Pair { left: 1, right: Side::FarRight }, Pair { left: 255, right: Side::FarLeft }];
+    let list = vec![
+        Pair {
+            left: 1,
+            right: Side::FarRight,
+        },
+        Pair {
+            left: 255,
+            right: Side::FarLeft,
+        },
+    ];
     let long = "long ".repeat(100);
-    let echo: Echo = db.call("echo", (long.as_str(), Some(-1_i8), list.clone(), &b"\0\xff"[..])).unwrap();
-    assert_eq!(echo, Echo { text: long, maybe: Some(-1), list, bytes: Bytes(vec![0, 0xff]) });
+    let echo: Echo = db
+        .call(
+            "echo",
+            (long.as_str(), Some(-1_i8), list.clone(), &b"\0\xff"[..]),
+        )
+        .unwrap();
+    assert_eq!(
+        echo,
+        Echo {
+            text: long,
+            maybe: Some(-1),
+            list,
+            bytes: Bytes(vec![0, 0xff])
+        }
+    );
 }
 
 #[test]

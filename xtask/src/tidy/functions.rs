@@ -12,13 +12,22 @@ pub fn check(sources: &[Source], offenders: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     for (function, lines) in &found {
         match known.get(function) {
-            None => complaints.push(format!("{function}: {lines} lines; at most {FUNCTION_LINES_MAX}")),
-            Some(max) if lines > max => complaints.push(format!("{function}: has grown from {max} to {lines} lines")),
+            None => complaints.push(format!(
+                "{function}: {lines} lines; at most {FUNCTION_LINES_MAX}"
+            )),
+            Some(max) if lines > max => {
+                complaints.push(format!("{function}: has grown from {max} to {lines} lines"))
+            }
             Some(_) => {}
         }
     }
-    for function in known.keys().filter(|function| !found.contains_key(*function)) {
-        complaints.push(format!("{function}: is short now; run `cargo xtask tidy --bless` to take it off {OFFENDERS}"));
+    for function in known
+        .keys()
+        .filter(|function| !found.contains_key(*function))
+    {
+        complaints.push(format!(
+            "{function}: is short now; run `cargo xtask tidy --bless` to take it off {OFFENDERS}"
+        ));
     }
     complaints
 }
@@ -45,7 +54,10 @@ fn parse(offenders: &str) -> Lengths {
 
 fn long_functions(sources: &[Source]) -> Lengths {
     let mut long = Lengths::new();
-    for source in sources.iter().filter(|source| source.path.ends_with(".rs") && !is_test_file(&source.path)) {
+    for source in sources
+        .iter()
+        .filter(|source| source.path.ends_with(".rs") && !is_test_file(&source.path))
+    {
         for (name, lines) in functions(without_tests(&source.text)) {
             if lines > FUNCTION_LINES_MAX {
                 let slot = long.entry(format!("{} {name}", source.path)).or_default();
@@ -80,13 +92,21 @@ fn functions(text: &str) -> Vec<(String, usize)> {
 fn function_name(line: &str) -> Option<String> {
     let mut words = line.trim_start().split(' ');
     let qualifier = |word: &str| {
-        word.starts_with("pub") || ["const", "async", "unsafe", "extern", "\"C\"", "in", "crate)", "super)"].contains(&word)
+        word.starts_with("pub")
+            || [
+                "const", "async", "unsafe", "extern", "\"C\"", "in", "crate)", "super)",
+            ]
+            .contains(&word)
     };
     let first = words.find(|word| !qualifier(word))?;
     if first != "fn" {
         return None;
     }
-    let name: String = words.next()?.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let name: String = words
+        .next()?
+        .chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect();
     (!name.is_empty()).then_some(name)
 }
 
@@ -96,14 +116,22 @@ mod tests {
 
     fn source(lines: usize) -> Source {
         let body = "        step();\n".repeat(lines - 2);
-        let text = format!("impl X {{\n    pub(crate) const fn long<T>(&self) {{\n{body}    }}\n    fn short() {{}}\n}}\n");
-        Source { path: "a/src/b.rs".into(), text }
+        let text = format!(
+            "impl X {{\n    pub(crate) const fn long<T>(&self) {{\n{body}    }}\n    fn short() {{}}\n}}\n"
+        );
+        Source {
+            path: "a/src/b.rs".into(),
+            text,
+        }
     }
 
     #[test]
     fn a_function_is_measured_from_fn_to_brace() {
         assert_eq!(functions(&source(5).text), [("long".to_owned(), 5)]);
-        assert_eq!(functions("    fn declared(&self);\nfn a(\n    b: u8,\n) {\n}\n"), [("a".to_owned(), 4)]);
+        assert_eq!(
+            functions("    fn declared(&self);\nfn a(\n    b: u8,\n) {\n}\n"),
+            [("a".to_owned(), 4)]
+        );
     }
 
     #[test]
@@ -114,7 +142,10 @@ mod tests {
         assert_eq!(check(&long, "a/src/b.rs long 80\n"), [""; 0]);
         assert_eq!(check(&long, "a/src/b.rs long 79\n").len(), 1);
         assert_eq!(check(&[source(20)], "a/src/b.rs long 80\n").len(), 1);
-        assert_eq!(shrunk(&long, "a/src/b.rs long 90\na/src/c.rs gone 75\n"), "a/src/b.rs long 80\n");
+        assert_eq!(
+            shrunk(&long, "a/src/b.rs long 90\na/src/c.rs gone 75\n"),
+            "a/src/b.rs long 80\n"
+        );
         assert_eq!(shrunk(&long, ""), "");
     }
 

@@ -30,7 +30,10 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
 
 /// The only crates of ours that these may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("sdk/procedure", &["reprise-abi", "reprise-procedure-macros"]),
+    (
+        "sdk/procedure",
+        &["reprise-abi", "reprise-procedure-macros"],
+    ),
     ("sdk/procedure-macros", &[]),
     ("sdk/api", &[]),
     ("sdk/client", &["reprise-api"]),
@@ -50,22 +53,41 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
 
 fn packages(root: &Path) -> Result<Vec<Package>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root);
+    command
+        .args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ])
+        .current_dir(root);
     let output = command.output().context("start cargo metadata")?;
     let metadata: Value = serde_json::from_slice(&output.stdout).context("read cargo metadata")?;
-    let workspace = metadata["workspace_root"].as_str().context("metadata without its root")?;
-    let packages = metadata["packages"].as_array().context("metadata without packages")?;
-    let names: Vec<_> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
+    let workspace = metadata["workspace_root"]
+        .as_str()
+        .context("metadata without its root")?;
+    let packages = metadata["packages"]
+        .as_array()
+        .context("metadata without packages")?;
+    let names: Vec<_> = packages
+        .iter()
+        .filter_map(|package| package["name"].as_str())
+        .collect();
     let package = |package: &Value| {
         let manifest = package["manifest_path"].as_str()?;
         let folder = Path::new(manifest).parent()?.strip_prefix(workspace).ok()?;
         let dependencies = package["dependencies"].as_array()?.iter();
-        let dependencies = dependencies.filter(|dependency| dependency["kind"].as_str() != Some("dev"));
+        let dependencies =
+            dependencies.filter(|dependency| dependency["kind"].as_str() != Some("dev"));
         let ours = dependencies.filter_map(|dependency| dependency["name"].as_str());
         Some(Package {
             name: package["name"].as_str()?.to_owned(),
             folder: folder.to_string_lossy().into_owned(),
-            dependencies: ours.filter(|name| names.contains(name)).map(str::to_owned).collect(),
+            dependencies: ours
+                .filter(|name| names.contains(name))
+                .map(str::to_owned)
+                .collect(),
         })
     };
     Ok(packages.iter().filter_map(package).collect())
@@ -73,18 +95,28 @@ fn packages(root: &Path) -> Result<Vec<Package>> {
 
 pub fn complaints(packages: &[Package]) -> Vec<String> {
     let positions = positions();
-    let folders: BTreeMap<_, _> = packages.iter().map(|package| (package.name.as_str(), package.folder.as_str())).collect();
+    let folders: BTreeMap<_, _> = packages
+        .iter()
+        .map(|package| (package.name.as_str(), package.folder.as_str()))
+        .collect();
     let mut complaints = Vec::new();
     for package in packages {
         for dependency in &package.dependencies {
             let folder = folders.get(dependency.as_str()).copied().unwrap_or("");
             if let Some(rule) = broken_rule(package, dependency, folder, &positions) {
-                complaints.push(format!("{} must not depend on {dependency}: {rule}", package.folder));
+                complaints.push(format!(
+                    "{} must not depend on {dependency}: {rule}",
+                    package.folder
+                ));
             }
         }
-        let is_layered = package.folder.starts_with("runtime/") || package.folder.starts_with("server/");
+        let is_layered =
+            package.folder.starts_with("runtime/") || package.folder.starts_with("server/");
         if is_layered && !positions.contains_key(short(&package.name)) {
-            complaints.push(format!("{} has no place in the table of layers", package.folder));
+            complaints.push(format!(
+                "{} has no place in the table of layers",
+                package.folder
+            ));
         }
     }
     complaints
@@ -93,7 +125,10 @@ pub fn complaints(packages: &[Package]) -> Vec<String> {
 /// The place of each crate: row, then place in the row.
 fn positions() -> BTreeMap<&'static str, (usize, usize)> {
     let row = |(row, names): (usize, &&'static [&'static str])| {
-        let places = names.iter().enumerate().map(move |(place, name)| (*name, (row, place)));
+        let places = names
+            .iter()
+            .enumerate()
+            .map(move |(place, name)| (*name, (row, place)));
         places.collect::<Vec<_>>()
     };
     LAYERS.iter().enumerate().flat_map(row).collect()
@@ -109,7 +144,8 @@ fn broken_rule(
     dependency_folder: &str,
     positions: &BTreeMap<&str, (usize, usize)>,
 ) -> Option<&'static str> {
-    let is_product = package.folder.starts_with("runtime/") || package.folder.starts_with("server/");
+    let is_product =
+        package.folder.starts_with("runtime/") || package.folder.starts_with("server/");
     if is_product && dependency_folder.starts_with("procedures/") {
         return Some("the product knows no guest");
     }
@@ -117,17 +153,25 @@ fn broken_rule(
         return Some("nothing depends on the binary");
     }
     let (name, dependency) = (short(&package.name), short(dependency));
-    if FORBIDDEN.iter().any(|(from, to)| *from == name && to.contains(&dependency)) && is_product {
+    if FORBIDDEN
+        .iter()
+        .any(|(from, to)| *from == name && to.contains(&dependency))
+        && is_product
+    {
         return Some("forbidden by name in docs/ARCHITECTURE.md");
     }
-    let allowed = ALLOWED.iter().find(|(folder, _)| *folder == package.folder || is_inside(&package.folder, folder));
+    let allowed = ALLOWED
+        .iter()
+        .find(|(folder, _)| *folder == package.folder || is_inside(&package.folder, folder));
     if let Some((_, allowed)) = allowed
         && !allowed.iter().any(|allowed| short(allowed) == dependency)
     {
         return Some("its folder depends on less");
     }
     match (positions.get(name), positions.get(dependency)) {
-        (Some(own), Some(other)) if is_product && own <= other => Some("dependencies go down the table of layers"),
+        (Some(own), Some(other)) if is_product && own <= other => {
+            Some("dependencies go down the table of layers")
+        }
         _ => None,
     }
 }
@@ -140,38 +184,87 @@ fn is_inside(folder: &str, parent: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn check_edge(folder: &str, name: &str, dependency: &str, dependency_folder: &str) -> Vec<String> {
+    fn check_edge(
+        folder: &str,
+        name: &str,
+        dependency: &str,
+        dependency_folder: &str,
+    ) -> Vec<String> {
         let package = |name: &str, folder: &str, dependencies: &[&str]| Package {
             name: name.into(),
             folder: folder.into(),
             dependencies: dependencies.iter().map(|name| (*name).to_owned()).collect(),
         };
-        complaints(&[package(name, folder, &[dependency]), package(dependency, dependency_folder, &[])])
+        complaints(&[
+            package(name, folder, &[dependency]),
+            package(dependency, dependency_folder, &[]),
+        ])
     }
 
     #[test]
     fn edges_go_down() {
-        let good = check_edge("runtime/txn", "reprise-txn", "reprise-storage", "runtime/storage");
+        let good = check_edge(
+            "runtime/txn",
+            "reprise-txn",
+            "reprise-storage",
+            "runtime/storage",
+        );
         assert_eq!(good, [""; 0]);
-        for (name, dependency) in
-            [("storage", "txn"), ("storage", "log"), ("txn", "log"), ("host", "storage"), ("base", "base"), ("log", "partition")]
-        {
+        for (name, dependency) in [
+            ("storage", "txn"),
+            ("storage", "log"),
+            ("txn", "log"),
+            ("host", "storage"),
+            ("base", "base"),
+            ("log", "partition"),
+        ] {
             let folder = |name: &str| format!("runtime/{name}");
-            let bad = check_edge(&folder(name), &format!("reprise-{name}"), &format!("reprise-{dependency}"), &folder(dependency));
+            let bad = check_edge(
+                &folder(name),
+                &format!("reprise-{name}"),
+                &format!("reprise-{dependency}"),
+                &folder(dependency),
+            );
             assert_eq!(bad.len(), 1, "{name} -> {dependency}: {bad:?}");
         }
     }
 
     #[test]
     fn guests_know_their_sdk_only_and_nobody_knows_guests() {
-        assert_eq!(check_edge("procedures/bank", "bank", "reprise-procedure", "sdk/procedure"), [""; 0]);
-        assert_eq!(check_edge("procedures/bank", "bank", "reprise-abi", "runtime/abi").len(), 1);
-        assert_eq!(check_edge("server/http", "reprise-http", "bank", "procedures/bank").len(), 1);
-        assert_eq!(check_edge("server/http", "reprise-http", "reprise-host", "runtime/host").len(), 1);
+        assert_eq!(
+            check_edge(
+                "procedures/bank",
+                "bank",
+                "reprise-procedure",
+                "sdk/procedure"
+            ),
+            [""; 0]
+        );
+        assert_eq!(
+            check_edge("procedures/bank", "bank", "reprise-abi", "runtime/abi").len(),
+            1
+        );
+        assert_eq!(
+            check_edge("server/http", "reprise-http", "bank", "procedures/bank").len(),
+            1
+        );
+        assert_eq!(
+            check_edge(
+                "server/http",
+                "reprise-http",
+                "reprise-host",
+                "runtime/host"
+            )
+            .len(),
+            1
+        );
     }
 
     #[test]
     fn a_new_crate_needs_a_place() {
-        assert_eq!(check_edge("runtime/new", "reprise-new", "reprise-base", "runtime/base").len(), 1);
+        assert_eq!(
+            check_edge("runtime/new", "reprise-new", "reprise-base", "runtime/base").len(),
+            1
+        );
     }
 }

@@ -8,7 +8,9 @@ mod store;
 
 use std::fmt;
 
-use reprise_abi::{LogLevel, ModuleSchema, OpError, Partitioning, ProcedureSchema, value::ValueReader};
+use reprise_abi::{
+    LogLevel, ModuleSchema, OpError, Partitioning, ProcedureSchema, value::ValueReader,
+};
 
 use self::{
     session::{CallScope, Session},
@@ -60,8 +62,12 @@ impl From<NativeFault> for TestError {
         Self::Fault(match fault {
             NativeFault::Panic(message) => format!("panicked: {message}"),
             NativeFault::Host(OpError::Guest(message)) => message,
-            NativeFault::Host(OpError::Limit { limit, max }) => format!("limit {limit} of {max} exceeded"),
-            NativeFault::Host(OpError::DuplicateKey { index }) => format!("duplicate key in index {index}"),
+            NativeFault::Host(OpError::Limit { limit, max }) => {
+                format!("limit {limit} of {max} exceeded")
+            }
+            NativeFault::Host(OpError::DuplicateKey { index }) => {
+                format!("duplicate key in index {index}")
+            }
         })
     }
 }
@@ -95,7 +101,15 @@ impl TestDb {
             panic!("this module can't be deployed: {reason}");
         }
         let store = Store::new(&schema.tables);
-        Self { module, schema, store, now_us: START_US, seed: 0, txn_count: 0, log: Vec::new() }
+        Self {
+            module,
+            schema,
+            store,
+            now_us: START_US,
+            seed: 0,
+            txn_count: 0,
+            log: Vec::new(),
+        }
     }
 
     /// Another stream of random numbers.
@@ -123,17 +137,29 @@ impl TestDb {
     /// # Panics
     /// When the module has no such table.
     pub fn count(&self, table: &str) -> usize {
-        let position = self.schema.tables.iter().position(|schema| schema.name == table);
+        let position = self
+            .schema
+            .tables
+            .iter()
+            .position(|schema| schema.name == table);
         let position = position.unwrap_or_else(|| panic!("the module has no table {table}"));
         self.store.rows_count(position)
     }
 
     /// Calls a procedure by name, through the same encoding of arguments and result as a call over HTTP.
-    pub fn call<R: for<'a> Decode<'a>>(&mut self, procedure: &str, args: impl Args) -> Result<R, TestError> {
+    pub fn call<R: for<'a> Decode<'a>>(
+        &mut self,
+        procedure: &str,
+        args: impl Args,
+    ) -> Result<R, TestError> {
         let result = self.call_encoded(procedure, &args)?;
         let mut reader = ValueReader::new(&result);
         let value = R::decode(&mut reader).and_then(|value| reader.finish().map(|()| value));
-        value.map_err(|error| TestError::Fault(format!("the result of {procedure} is of another type: {error}")))
+        value.map_err(|error| {
+            TestError::Fault(format!(
+                "the result of {procedure} is of another type: {error}"
+            ))
+        })
     }
 
     fn call_encoded(&mut self, procedure: &str, args: &impl Args) -> Result<Vec<u8>, TestError> {
@@ -152,7 +178,8 @@ impl TestDb {
         let outcome = match ended {
             Ok(CallEnd::Done) => Ok(result),
             Ok(CallEnd::Aborted) => {
-                let abort = abort.unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
+                let abort = abort
+                    .unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
                 Err(TestError::Aborted(abort))
             }
             Err(fault) => Err(fault.into()),
@@ -162,7 +189,10 @@ impl TestDb {
     }
 
     /// Runs code in a transaction of its own, on all partitions: commits on `Ok`, rolls back on `Err`.
-    pub fn run<R>(&mut self, body: impl FnOnce(&Txn<'_>) -> Result<R, Abort>) -> Result<R, TestError> {
+    pub fn run<R>(
+        &mut self,
+        body: impl FnOnce(&Txn<'_>) -> Result<R, Abort>,
+    ) -> Result<R, TestError> {
         let mut session = self.begin(&[], CallScope::All { read_only: false });
         let outcome = match with_txn(&mut session, body) {
             Ok(Ok(value)) => Ok(value),
@@ -175,19 +205,31 @@ impl TestDb {
 
     fn begin<'a>(&'a mut self, args: &'a [u8], scope: CallScope) -> Session<'a> {
         self.txn_count += 1;
-        Session::new(&mut self.store, &mut self.log, args, scope, session::Moment {
-            now_us: self.now_us,
-            txn_id: self.txn_count,
-            seed: self.seed,
-        })
+        Session::new(
+            &mut self.store,
+            &mut self.log,
+            args,
+            scope,
+            session::Moment {
+                now_us: self.now_us,
+                txn_id: self.txn_count,
+                seed: self.seed,
+            },
+        )
     }
 }
 
 fn check_args(procedure: &ProcedureSchema, args: &[u8]) -> Result<(), TestError> {
     let mut reader = ValueReader::new(args);
-    let fits = procedure.params.iter().try_for_each(|param| reader.skip(&param.ty));
+    let fits = procedure
+        .params
+        .iter()
+        .try_for_each(|param| reader.skip(&param.ty));
     fits.and_then(|()| reader.finish()).map_err(|error| {
-        TestError::Fault(format!("the arguments are not those of {}: {error}", procedure.name))
+        TestError::Fault(format!(
+            "the arguments are not those of {}: {error}",
+            procedure.name
+        ))
     })
 }
 
@@ -196,7 +238,10 @@ fn scope_of(procedure: &ProcedureSchema, args: &[u8]) -> CallScope {
     let read_only = procedure.read_only;
     match &procedure.partitioning {
         Partitioning::All => CallScope::All { read_only },
-        Partitioning::Any => CallScope::By { values: Vec::new(), read_only },
+        Partitioning::Any => CallScope::By {
+            values: Vec::new(),
+            read_only,
+        },
         Partitioning::By(positions) => {
             let mut reader = ValueReader::new(args);
             let mut values = Vec::new();
@@ -206,7 +251,10 @@ fn scope_of(procedure: &ProcedureSchema, args: &[u8]) -> CallScope {
                     break;
                 }
                 if positions.contains(&(position as u16)) {
-                    values.push(session::PlaceValue::of_argument(&param.ty, &args[start..reader.offset()]));
+                    values.push(session::PlaceValue::of_argument(
+                        &param.ty,
+                        &args[start..reader.offset()],
+                    ));
                 }
             }
             CallScope::By { values, read_only }

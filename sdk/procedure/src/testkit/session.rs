@@ -3,7 +3,8 @@
 use std::ops::Bound;
 
 use reprise_abi::{
-    Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScalarType, ScanBatch, ScanRequest, Target, Type,
+    Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScalarType, ScanBatch, ScanRequest,
+    Target, Type,
     random::TxnRandom,
     value::{RESULT_BYTES_MAX, ValueReader},
 };
@@ -17,8 +18,13 @@ use crate::module::Abort;
 /// What a call may write.
 pub enum CallScope {
     /// Rows with one of these values in their partition column.
-    By { values: Vec<PlaceValue>, read_only: bool },
-    All { read_only: bool },
+    By {
+        values: Vec<PlaceValue>,
+        read_only: bool,
+    },
+    All {
+        read_only: bool,
+    },
 }
 
 /// A value that chooses a partition, comparable over integer widths.
@@ -39,7 +45,11 @@ impl PlaceValue {
         }
         let is_signed = matches!(
             scalar,
-            ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 | ScalarType::Timestamp
+            ScalarType::I8
+                | ScalarType::I16
+                | ScalarType::I32
+                | ScalarType::I64
+                | ScalarType::Timestamp
         );
         if !is_signed && !scalar.is_integer() && *scalar != ScalarType::Bool {
             return Self::Bytes(encoded.to_vec());
@@ -155,17 +165,25 @@ impl<'a> Session<'a> {
         let table = self.store.table(table)?;
         match table.schema.placement {
             Placement::Local => Ok(()),
-            Placement::Replicated => {
-                Err(guest("a replicated table is written by procedures that touch all partitions"))
-            }
+            Placement::Replicated => Err(guest(
+                "a replicated table is written by procedures that touch all partitions",
+            )),
             Placement::By(column) => {
-                table.layout.validate(row).map_err(|error| guest(error.to_string()))?;
+                table
+                    .layout
+                    .validate(row)
+                    .map_err(|error| guest(error.to_string()))?;
                 let value = PlaceValue::of_field(&table.layout.field(row, column));
                 if values.contains(&value) {
                     return Ok(());
                 }
-                let (name, column) = (&table.schema.name, &table.schema.columns[column as usize].name);
-                Err(guest(format!("the call's partition parameters do not name this row of {name} by its {column}")))
+                let (name, column) = (
+                    &table.schema.name,
+                    &table.schema.columns[column as usize].name,
+                );
+                Err(guest(format!(
+                    "the call's partition parameters do not name this row of {name} by its {column}"
+                )))
             }
         }
     }
@@ -181,12 +199,18 @@ impl<'a> Session<'a> {
     ) -> Result<ScanBatch, OpError> {
         let table = cursor.target.table as usize;
         let (mut rows, mut stopped_at) = (0, None);
-        for (key, number) in self.store.entries(table, cursor.target.index, &cursor.range)? {
+        for (key, number) in self
+            .store
+            .entries(table, cursor.target.index, &cursor.range)?
+        {
             if cursor.left == Some(rows) {
                 break;
             }
             // A handle only for a row that is taken: numbers must not depend on the size of the guest's buffer.
-            if !visit(self.handles.len() as RowHandle, self.store.row(table, number)?) {
+            if !visit(
+                self.handles.len() as RowHandle,
+                self.store.row(table, number)?,
+            ) {
                 stopped_at = Some(key.to_vec());
                 break;
             }
@@ -202,7 +226,10 @@ impl<'a> Session<'a> {
         }
         cursor.left = cursor.left.map(|left| left - rows);
         self.cursors.push(Some(cursor));
-        Ok(ScanBatch { cursor: self.cursors.len() as u32, rows })
+        Ok(ScanBatch {
+            cursor: self.cursors.len() as u32,
+            rows,
+        })
     }
 }
 
@@ -213,7 +240,10 @@ impl HostOps for Session<'_> {
 
     fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
         if bytes.len() > RESULT_BYTES_MAX {
-            return Err(OpError::Limit { limit: "result_bytes", max: RESULT_BYTES_MAX as u64 });
+            return Err(OpError::Limit {
+                limit: "result_bytes",
+                max: RESULT_BYTES_MAX as u64,
+            });
         }
         self.result = bytes.to_vec();
         Ok(())
@@ -259,7 +289,9 @@ impl HostOps for Session<'_> {
         let slot = target.layout.columns.get(column as usize).copied();
         let slot = slot.ok_or_else(|| guest(format!("column {column} does not exist")))?;
         if !slot.ty.is_integer() || target.is_indexed(column) {
-            return Err(guest("add is for integer columns outside of keys and indexes"));
+            return Err(guest(
+                "add is for integer columns outside of keys and indexes",
+            ));
         }
         let mut row = self.store.row(table, number)?.to_vec();
         let value: i128 = match target.layout.field(&row, column) {
@@ -289,7 +321,14 @@ impl HostOps for Session<'_> {
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
         let left = (request.limit > 0).then_some(request.limit);
-        self.run_cursor(Cursor { target: request.target, range: KeyRange::of(request)?, left }, visit)
+        self.run_cursor(
+            Cursor {
+                target: request.target,
+                range: KeyRange::of(request)?,
+                left,
+            },
+            visit,
+        )
     }
 
     fn scan_next(
@@ -297,15 +336,26 @@ impl HostOps for Session<'_> {
         cursor: u32,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
-        let slot = (cursor as usize).checked_sub(1).and_then(|slot| self.cursors.get_mut(slot));
+        let slot = (cursor as usize)
+            .checked_sub(1)
+            .and_then(|slot| self.cursors.get_mut(slot));
         let cursor = slot.and_then(Option::take);
-        self.run_cursor(cursor.ok_or_else(|| guest("the cursor is not open"))?, visit)
+        self.run_cursor(
+            cursor.ok_or_else(|| guest("the cursor is not open"))?,
+            visit,
+        )
     }
 
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
         let range = KeyRange::of(request)?;
-        let entries = self.store.entries(request.target.table as usize, request.target.index, &range)?;
-        let limit = if request.limit == 0 { usize::MAX } else { request.limit as usize };
+        let entries =
+            self.store
+                .entries(request.target.table as usize, request.target.index, &range)?;
+        let limit = if request.limit == 0 {
+            usize::MAX
+        } else {
+            request.limit as usize
+        };
         Ok(entries.take(limit).count() as u64)
     }
 
@@ -316,7 +366,8 @@ impl HostOps for Session<'_> {
 
     fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError> {
         let len = self.savepoints.get(savepoint as usize).copied();
-        self.store.undo_to(len.ok_or_else(|| guest("the savepoint does not stand"))?);
+        self.store
+            .undo_to(len.ok_or_else(|| guest("the savepoint does not stand"))?);
         self.savepoints.truncate(savepoint as usize + 1);
         Ok(())
     }
@@ -334,7 +385,10 @@ impl HostOps for Session<'_> {
     }
 
     fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
-        self.log.push(LogLine { level, text: text.to_owned() });
+        self.log.push(LogLine {
+            level,
+            text: text.to_owned(),
+        });
         Ok(())
     }
 

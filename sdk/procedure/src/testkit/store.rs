@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use reprise_abi::{
-    ModuleSchema, OpError, Partitioning, Placement, RowLayout, ScanFlags, ScanRequest, TableSchema, Type,
-    schema::is_valid_name,
+    ModuleSchema, OpError, Partitioning, Placement, RowLayout, ScanFlags, ScanRequest, TableSchema,
+    Type, schema::is_valid_name,
 };
 
 pub fn guest(message: impl Into<String>) -> OpError {
@@ -15,10 +15,20 @@ pub fn guest(message: impl Into<String>) -> OpError {
 pub fn check(schema: &ModuleSchema) -> Result<(), String> {
     for table in &schema.tables {
         check_name("table", &table.name)?;
-        if let Some(column) = table.columns.iter().find(|column| !is_valid_name(&column.name)) {
+        if let Some(column) = table
+            .columns
+            .iter()
+            .find(|column| !is_valid_name(&column.name))
+        {
             return Err(format!("column name {:?} is not valid", column.name));
         }
-        if schema.tables.iter().filter(|other| other.name == table.name).count() > 1 {
+        if schema
+            .tables
+            .iter()
+            .filter(|other| other.name == table.name)
+            .count()
+            > 1
+        {
             return Err(format!("two tables are named {}", table.name));
         }
         if let Placement::By(column) = table.placement
@@ -37,7 +47,10 @@ pub fn check(schema: &ModuleSchema) -> Result<(), String> {
             for param in params {
                 let param = &procedure.params[*param as usize];
                 if !matches!(param.ty, Type::Scalar(_)) {
-                    return Err(format!("{} can't be partitioned by {}: not a scalar", procedure.name, param.name));
+                    return Err(format!(
+                        "{} can't be partitioned by {}: not a scalar",
+                        procedure.name, param.name
+                    ));
                 }
             }
         }
@@ -46,7 +59,11 @@ pub fn check(schema: &ModuleSchema) -> Result<(), String> {
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), String> {
-    if is_valid_name(name) { Ok(()) } else { Err(format!("{what} name {name:?} is not valid")) }
+    if is_valid_name(name) {
+        Ok(())
+    } else {
+        Err(format!("{what} name {name:?} is not valid"))
+    }
 }
 
 /// Where an index begins and ends for a scan.
@@ -68,13 +85,18 @@ impl KeyRange {
             // Behind every key that begins so; nothing is behind a prefix of all ones, or behind the empty one.
             true => successor(request.lower).map_or(Bound::Unbounded, Bound::Included),
         };
-        let nothing_above = request.flags.has(ScanFlags::LOWER_EXCLUSIVE) && lower == Bound::Unbounded;
+        let nothing_above =
+            request.flags.has(ScanFlags::LOWER_EXCLUSIVE) && lower == Bound::Unbounded;
         let upper = match request.flags.has(ScanFlags::UPPER_EXCLUSIVE) {
             _ if nothing_above => Bound::Excluded(Vec::new()),
             true => Bound::Excluded(request.upper.to_vec()),
             false => successor(request.upper).map_or(Bound::Unbounded, Bound::Excluded),
         };
-        Ok(Self { lower, upper, reverse: request.flags.has(ScanFlags::REVERSE) })
+        Ok(Self {
+            lower,
+            upper,
+            reverse: request.flags.has(ScanFlags::REVERSE),
+        })
     }
 
     fn is_empty(&self) -> bool {
@@ -94,6 +116,9 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     next[last] += 1;
     Some(next)
 }
+
+/// Entries of an index: key and row number.
+pub type Entries<'a> = Box<dyn Iterator<Item = (&'a [u8], usize)> + 'a>;
 
 struct Index {
     columns: Vec<u16>,
@@ -148,7 +173,8 @@ impl Table {
         let mut key = Vec::new();
         self.layout.push_key(row, &index.columns, &mut key);
         if !index.unique {
-            self.layout.push_key(row, &self.schema.primary_key, &mut key);
+            self.layout
+                .push_key(row, &self.schema.primary_key, &mut key);
             key.extend_from_slice(&(number as u64).to_be_bytes());
         }
         key
@@ -160,7 +186,10 @@ impl Table {
             let holder = index.entries.get(&self.entry(index, row, number));
             index.unique && holder.is_some_and(|holder| *holder != number)
         };
-        self.indexes.iter().position(taken).map(|index| index as u16)
+        self.indexes
+            .iter()
+            .position(taken)
+            .map(|index| index as u16)
     }
 
     fn replace(&mut self, number: usize, after: Option<Vec<u8>>) -> Option<Vec<u8>> {
@@ -182,17 +211,24 @@ impl Table {
     }
 
     pub fn is_indexed(&self, column: u16) -> bool {
-        self.indexes.iter().any(|index| index.columns.contains(&column))
+        self.indexes
+            .iter()
+            .any(|index| index.columns.contains(&column))
     }
 }
 
 impl Store {
     pub fn new(tables: &[TableSchema]) -> Self {
-        Self { tables: tables.iter().map(Table::new).collect(), undo: Vec::new() }
+        Self {
+            tables: tables.iter().map(Table::new).collect(),
+            undo: Vec::new(),
+        }
     }
 
     pub fn table(&self, table: usize) -> Result<&Table, OpError> {
-        self.tables.get(table).ok_or_else(|| guest(format!("table {table} is not declared")))
+        self.tables
+            .get(table)
+            .ok_or_else(|| guest(format!("table {table} is not declared")))
     }
 
     fn index(&self, table: usize, index: u16) -> Result<&Index, OpError> {
@@ -205,7 +241,11 @@ impl Store {
     }
 
     pub fn row(&self, table: usize, number: usize) -> Result<&[u8], OpError> {
-        let row = self.table(table)?.rows.get(number).and_then(Option::as_deref);
+        let row = self
+            .table(table)?
+            .rows
+            .get(number)
+            .and_then(Option::as_deref);
         row.ok_or_else(|| guest("the row of this handle is deleted"))
     }
 
@@ -215,8 +255,13 @@ impl Store {
         if index.unique {
             return Ok(index.entries.get(key).copied());
         }
-        let first = index.entries.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)).next();
-        Ok(first.filter(|(entry, _)| entry.starts_with(key)).map(|(_, number)| *number))
+        let first = index
+            .entries
+            .range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
+            .next();
+        Ok(first
+            .filter(|(entry, _)| entry.starts_with(key))
+            .map(|(_, number)| *number))
     }
 
     /// The entries of a range, in its order.
@@ -225,7 +270,7 @@ impl Store {
         table: usize,
         index: u16,
         range: &'a KeyRange,
-    ) -> Result<Box<dyn Iterator<Item = (&'a [u8], usize)> + 'a>, OpError> {
+    ) -> Result<Entries<'a>, OpError> {
         let index = self.index(table, index)?;
         if !index.scannable {
             return Err(guest("a hash index has no order: it can't be scanned"));
@@ -233,10 +278,17 @@ impl Store {
         if range.is_empty() {
             return Ok(Box::new(std::iter::empty()));
         }
-        let bounds = (range.lower.as_ref().map(Vec::as_slice), range.upper.as_ref().map(Vec::as_slice));
+        let bounds = (
+            range.lower.as_ref().map(Vec::as_slice),
+            range.upper.as_ref().map(Vec::as_slice),
+        );
         let entries = index.entries.range::<[u8], _>(bounds);
         let entries = entries.map(|(key, number)| (key.as_slice(), *number));
-        Ok(if range.reverse { Box::new(entries.rev()) } else { Box::new(entries) })
+        Ok(if range.reverse {
+            Box::new(entries.rev())
+        } else {
+            Box::new(entries)
+        })
     }
 
     /// Stores a new row and returns its number.
@@ -248,16 +300,28 @@ impl Store {
     }
 
     /// Replaces a row (`None` deletes it), unless its key is taken.
-    pub fn write(&mut self, table: usize, number: usize, after: Option<&[u8]>) -> Result<(), OpError> {
+    pub fn write(
+        &mut self,
+        table: usize,
+        number: usize,
+        after: Option<&[u8]>,
+    ) -> Result<(), OpError> {
         let target = &mut self.tables[table];
         if let Some(row) = after {
-            target.layout.validate(row).map_err(|error| guest(error.to_string()))?;
+            target
+                .layout
+                .validate(row)
+                .map_err(|error| guest(error.to_string()))?;
             if let Some(index) = target.duplicate(row, number) {
                 return Err(OpError::DuplicateKey { index });
             }
         }
         let before = target.replace(number, after.map(<[u8]>::to_vec));
-        self.undo.push(Undo { table, row: number, before });
+        self.undo.push(Undo {
+            table,
+            row: number,
+            before,
+        });
         Ok(())
     }
 

@@ -1,0 +1,36 @@
+# Reprise: `make run` starts it, `make test` tests it.
+CARGO ?= cargo
+
+.PHONY: help run build test wasm console check tidy
+
+help: ## This list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+run: build ## Build and start the server with the sample modules deployed (LISTEN=ADDR, DATA_DIR=DIR)
+	@exec xtask/run.sh
+
+build: ## Build the server, the sample modules and the console
+	@xtask/bootstrap.sh run
+	$(CARGO) xtask wasm
+	$(CARGO) xtask console
+	$(CARGO) build --release --package reprise-node
+
+test: ## Build everything and run all tests
+	@xtask/bootstrap.sh test
+	$(CARGO) xtask wasm
+	$(CARGO) xtask console
+	$(CARGO) build --release --workspace --all-targets
+	$(CARGO) test --release --workspace
+
+wasm: ## Build the sample modules to target/procedures/NAME.wasm
+	@xtask/bootstrap.sh run
+	$(CARGO) xtask wasm
+
+console: ## Build the web console
+	$(CARGO) xtask console
+
+check: ## Clippy and the rules of the tree
+	$(CARGO) xtask check
+
+tidy: ## The rules of the tree alone
+	$(CARGO) xtask tidy

@@ -1,0 +1,54 @@
+#!/bin/sh
+# Makes sure that the tools for a task are here. Installs what is missing on Debian 12; elsewhere names the one thing.
+# Usage: xtask/bootstrap.sh [run|test]
+set -eu
+
+task=${1:-run}
+wasm_target=wasm32-unknown-unknown
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+fail() {
+    echo "missing: $1" >&2
+    exit 1
+}
+
+is_debian() { [ -r /etc/os-release ] && grep -Eq '^ID(_LIKE)?=.*debian' /etc/os-release; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif has sudo; then sudo "$@"; else fail "root rights for: $*"; fi
+}
+
+# need WHAT PACKAGE...: installs the packages on Debian, else ends with WHAT.
+need() {
+    what=$1
+    shift
+    is_debian || fail "$what"
+    echo "installing $*" >&2
+    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null; then
+        as_root apt-get update -qq
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
+            fail "$what (apt-get install $*)"
+    fi
+}
+
+has_wasm_target() { ls "$(rustc --print sysroot)/lib/rustlib/$wasm_target/lib"/libcore-* >/dev/null 2>&1; }
+
+has_debian_wasm() { [ -x /usr/bin/cargo ] && [ -e "$(/usr/bin/rustc --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library/Cargo.lock" ]; }
+
+has_wasm_linker() { ls "$(rustc --print sysroot)"/lib/rustlib/*/bin/rust-lld /usr/bin/wasm-ld* >/dev/null 2>&1; }
+
+has cargo || fail "Rust 1.95 or newer: https://rustup.rs"
+has cc || need "a C compiler (cc)" gcc libc6-dev
+
+if ! has_wasm_target && ! { has rustup && rustup target add $wasm_target >/dev/null 2>&1; }; then
+    has_debian_wasm || need "the Rust target $wasm_target (rustup target add $wasm_target)" rustc-web cargo-web rust-web-src
+    has_wasm_linker || need "a linker for wasm (lld)" lld
+fi
+
+if [ -e web-console/package.json ]; then
+    has npm || need "Node.js 20.19 or newer, with npm" nodejs npm
+    if [ "$task" = test ]; then
+        has chromium || has chromium-browser || has google-chrome || need "Chromium, for the browser tests" chromium
+    fi
+fi
