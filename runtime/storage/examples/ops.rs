@@ -73,7 +73,11 @@ fn time(name: &str, count: usize, mut op: impl FnMut(usize)) {
         slices.push(start.elapsed().as_nanos() as f64 / SLICE as f64);
     }
     slices.sort_by(f64::total_cmp);
-    println!("{name:<58} best {:7.1} ns   median {:7.1} ns", slices[0], slices[slices.len() / 2]);
+    println!(
+        "{name:<58} best {:7.1} ns   median {:7.1} ns",
+        slices[0],
+        slices[slices.len() / 2]
+    );
 }
 
 fn key(parts: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -90,21 +94,42 @@ fn set_i32(row: &mut [u8], at: usize, value: i32) {
 fn voter(rows: usize) {
     let mut store = Store::new();
     let mut create = |schema| store.create_table(schema).expect("table is valid");
-    let contestants = create(table("contestants", &[I32, I64], &[0], IndexKind::Ordered, &[]));
+    let contestants = create(table(
+        "contestants",
+        &[I32, I64],
+        &[0],
+        IndexKind::Ordered,
+        &[],
+    ));
     let areas = create(table("areas", &[I32, Text], &[0], IndexKind::Hash, &[]));
-    let votes = create(table("votes", &[I64, I32, I32, Text], &[0, 1], IndexKind::Ordered, &[]));
+    let votes = create(table(
+        "votes",
+        &[I64, I32, I32, Text],
+        &[0, 1],
+        IndexKind::Ordered,
+        &[],
+    ));
     store.begin();
     for contestant in 0..12 {
-        let row = store.layout(contestants).build(&[Field::Int(contestant), Field::Int(0)]);
+        let row = store
+            .layout(contestants)
+            .build(&[Field::Int(contestant), Field::Int(0)]);
         store.insert(contestants, &row).expect("fresh key");
     }
     for area in 200..500 {
-        let row = store.layout(areas).build(&[Field::Int(area), Field::Text("MA")]);
+        let row = store
+            .layout(areas)
+            .build(&[Field::Int(area), Field::Text("MA")]);
         store.insert(areas, &row).expect("fresh key");
     }
     store.commit();
     let mut random = Random(1);
-    let template = store.layout(votes).build(&[Field::Int(0), Field::Int(0), Field::Int(3), Field::Text("MA")]);
+    let template = store.layout(votes).build(&[
+        Field::Int(0),
+        Field::Int(0),
+        Field::Int(3),
+        Field::Text("MA"),
+    ]);
     let mut vote = |_| {
         let phone = (200 + random.below(300)) as i64 * 10_000_000 + random.below(10_000_000) as i64;
         let contestant = random.below(12) as i32;
@@ -130,7 +155,11 @@ fn voter(rows: usize) {
         store.add(contestants, chosen, 1, 1).expect("count fits");
         black_box(store.commit());
     };
-    time("voter: a vote, the first tenth of the rows", rows / 10, &mut vote);
+    time(
+        "voter: a vote, the first tenth of the rows",
+        rows / 10,
+        &mut vote,
+    );
     time("voter: a vote, the rest", rows - rows / 10, &mut vote);
     let stats = store.stats(votes);
     let bytes = (stats.row_bytes + stats.index_bytes) as f64 / stats.rows as f64;
@@ -145,13 +174,21 @@ struct Customers {
     count: usize,
 }
 
-const NAMES: [&str; 10] = ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
+const NAMES: [&str; 10] = [
+    "BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING",
+];
 
 impl Customers {
     fn new(count: usize, kind: IndexKind) -> Self {
         let mut store = Store::new();
         let columns = [I32, I32, I32, Text, Text, I64, I32, Bytes];
-        let schema = table("customer", &columns, &[0, 1, 2], kind, &[(&[0, 1, 3, 4], false)]);
+        let schema = table(
+            "customer",
+            &columns,
+            &[0, 1, 2],
+            kind,
+            &[(&[0, 1, 3, 4], false)],
+        );
         let id = store.create_table(schema).expect("table is valid");
         let layout = store.layout(id).clone();
         Self {
@@ -163,7 +200,11 @@ impl Customers {
     }
 
     fn ids(number: usize) -> [i32; 3] {
-        [number as i32 / 30_000, number as i32 / 3_000 % 10, number as i32 % 3_000]
+        [
+            number as i32 / 30_000,
+            number as i32 / 3_000 % 10,
+            number as i32 % 3_000,
+        ]
     }
 
     fn row(&self, number: usize, random: &mut Random) -> Vec<u8> {
@@ -183,11 +224,17 @@ impl Customers {
     }
 
     fn key(number: usize) -> Vec<u8> {
-        key(|out| Self::ids(number).into_iter().for_each(|id| push_i32(out, id)))
+        key(|out| {
+            Self::ids(number)
+                .into_iter()
+                .for_each(|id| push_i32(out, id))
+        })
     }
 
     fn find(&self, number: usize) -> Rid {
-        self.store.get(self.table, 0, &Self::key(number)).expect("customer exists")
+        self.store
+            .get(self.table, 0, &Self::key(number))
+            .expect("customer exists")
     }
 }
 
@@ -195,47 +242,71 @@ fn customers(count: usize, kind: IndexKind) {
     let mut random = Random(2);
     let mut c = Customers::new(count, kind);
     let name = format!("{kind:?}").to_lowercase();
-    let rows: Vec<Vec<u8>> = (0..count).map(|number| c.row(number, &mut random)).collect();
-    time(&format!("customer ({name}): insert 300 bytes, text index"), count, |at| {
-        c.store.begin();
-        c.store.insert(c.table, &rows[at]).expect("fresh key");
-        c.store.commit();
-    });
-    time(&format!("customer ({name}): get random, read the row"), count, |_| {
-        let rid = c.find(random.below(c.count as u64) as usize);
-        black_box(c.store.row(c.table, rid).expect("row is live")[20]);
-    });
-    time(&format!("customer ({name}): get random, update, no key changed"), count, |_| {
-        let rid = c.find(random.below(c.count as u64) as usize);
-        let mut row = c.store.row(c.table, rid).expect("row is live").to_vec();
-        set_i32(&mut row, 20, 7);
-        c.store.begin();
-        c.store.update(c.table, rid, &row).expect("row fits");
-        c.store.commit();
-    });
-    time(&format!("customer ({name}): get random, add"), count, |_| {
-        let rid = c.find(random.below(c.count as u64) as usize);
-        c.store.begin();
-        c.store.add(c.table, rid, 5, 1).expect("sum fits");
-        c.store.commit();
-    });
-    time(&format!("customer ({name}): scan by last name"), count / 10, |_| {
-        let [w, d, _] = Customers::ids(random.below(c.count as u64) as usize);
-        let mut name = || NAMES[random.below(10) as usize];
-        let last = format!("{}{}{}", name(), name(), name());
-        let prefix = key(|out| {
-            push_i32(out, w);
-            push_i32(out, d);
-            push_bytes(out, last.as_bytes());
-        });
-        let range = Range::new(&prefix, &prefix, ScanFlags(0));
-        let mut position = ScanPosition::default();
-        let visit = |_, row: &[u8]| {
-            black_box(row[0]);
-            Visit::Next
-        };
-        c.store.scan(c.table, 1, &range, &mut position, visit).expect("index is ordered");
-    });
+    let rows: Vec<Vec<u8>> = (0..count)
+        .map(|number| c.row(number, &mut random))
+        .collect();
+    time(
+        &format!("customer ({name}): insert 300 bytes, text index"),
+        count,
+        |at| {
+            c.store.begin();
+            c.store.insert(c.table, &rows[at]).expect("fresh key");
+            c.store.commit();
+        },
+    );
+    time(
+        &format!("customer ({name}): get random, read the row"),
+        count,
+        |_| {
+            let rid = c.find(random.below(c.count as u64) as usize);
+            black_box(c.store.row(c.table, rid).expect("row is live")[20]);
+        },
+    );
+    time(
+        &format!("customer ({name}): get random, update, no key changed"),
+        count,
+        |_| {
+            let rid = c.find(random.below(c.count as u64) as usize);
+            let mut row = c.store.row(c.table, rid).expect("row is live").to_vec();
+            set_i32(&mut row, 20, 7);
+            c.store.begin();
+            c.store.update(c.table, rid, &row).expect("row fits");
+            c.store.commit();
+        },
+    );
+    time(
+        &format!("customer ({name}): get random, add"),
+        count,
+        |_| {
+            let rid = c.find(random.below(c.count as u64) as usize);
+            c.store.begin();
+            c.store.add(c.table, rid, 5, 1).expect("sum fits");
+            c.store.commit();
+        },
+    );
+    time(
+        &format!("customer ({name}): scan by last name"),
+        count / 10,
+        |_| {
+            let [w, d, _] = Customers::ids(random.below(c.count as u64) as usize);
+            let mut name = || NAMES[random.below(10) as usize];
+            let last = format!("{}{}{}", name(), name(), name());
+            let prefix = key(|out| {
+                push_i32(out, w);
+                push_i32(out, d);
+                push_bytes(out, last.as_bytes());
+            });
+            let range = Range::new(&prefix, &prefix, ScanFlags(0));
+            let mut position = ScanPosition::default();
+            let visit = |_, row: &[u8]| {
+                black_box(row[0]);
+                Visit::Next
+            };
+            c.store
+                .scan(c.table, 1, &range, &mut position, visit)
+                .expect("index is ordered");
+        },
+    );
     let stats = c.store.stats(c.table);
     let per_row = |bytes: f64| bytes / stats.rows as f64;
     println!(
@@ -250,7 +321,13 @@ fn customers(count: usize, kind: IndexKind) {
 fn order_lines(count: usize) {
     let mut store = Store::new();
     let columns = [I32, I32, I32, I32, I32, I64, Text];
-    let schema = table("order_line", &columns, &[0, 1, 2, 3], IndexKind::Ordered, &[]);
+    let schema = table(
+        "order_line",
+        &columns,
+        &[0, 1, 2, 3],
+        IndexKind::Ordered,
+        &[],
+    );
     let lines = store.create_table(schema).expect("table is valid");
     let template = store.layout(lines).build(&[
         Field::Int(0),
@@ -279,7 +356,11 @@ fn order_lines(count: usize) {
     time("order_line: scan one order (ten rows)", count / 10, |_| {
         let district = random.below(10) as usize;
         let order = 1 + random.below(orders[district] as u64) as i32;
-        let prefix = key(|out| [0, district as i32, order].into_iter().for_each(|id| push_i32(out, id)));
+        let prefix = key(|out| {
+            [0, district as i32, order]
+                .into_iter()
+                .for_each(|id| push_i32(out, id))
+        });
         let range = Range::new(&prefix, &prefix, ScanFlags(0));
         let mut position = ScanPosition::default();
         let mut rows = 0;
@@ -287,11 +368,16 @@ fn order_lines(count: usize) {
             rows += row[16] as usize;
             Visit::Next
         };
-        store.scan(lines, 0, &range, &mut position, visit).expect("index is ordered");
+        store
+            .scan(lines, 0, &range, &mut position, visit)
+            .expect("index is ordered");
         black_box(rows);
     });
     let stats = store.stats(lines);
-    println!("order_line: held {:.1} bytes a row", store.memory_bytes() as f64 / stats.rows as f64);
+    println!(
+        "order_line: held {:.1} bytes a row",
+        store.memory_bytes() as f64 / stats.rows as f64
+    );
 }
 
 fn small_ops() {
@@ -314,7 +400,9 @@ fn small_ops() {
         black_box(store.get(small, 0, &key));
     });
     time("small: insert, delete, rollback", 400_000, |at| {
-        let row = store.layout(small).build(&[Field::Int(at as i64 + 1000), Field::Int(0)]);
+        let row = store
+            .layout(small)
+            .build(&[Field::Int(at as i64 + 1000), Field::Int(0)]);
         store.begin();
         let rid = store.insert(small, &row).expect("fresh key");
         store.delete(small, rid).expect("row is live");
@@ -326,7 +414,10 @@ fn small_ops() {
 }
 
 fn main() {
-    let rows = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+    let rows = std::env::args()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1_000_000);
     let only = std::env::args().nth(2);
     let wants = |name: &str| only.as_deref().is_none_or(|only| only == name);
     if wants("small") {

@@ -41,7 +41,10 @@ pub(crate) fn fold(state: u64, tag: u64, bytes: &[u8]) -> u64 {
             let at = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().expect("4 bytes"));
             (at(0) as u64, at(rest.len() - 4) as u64)
         }
-        1..4 => (rest[0] as u64 | (rest[rest.len() / 2] as u64) << 8, rest[rest.len() - 1] as u64),
+        1..4 => (
+            rest[0] as u64 | (rest[rest.len() / 2] as u64) << 8,
+            rest[rest.len() - 1] as u64,
+        ),
         0 => (0, 0),
     };
     mix(low ^ K[3], high ^ state)
@@ -88,6 +91,9 @@ mod tests {
             }
         }
         assert_ne!(fold(1, 2, b"a"), fold(1, 1, b"a"));
-        assert_ne!(fold(fold(0, 1, b"a"), 1, b"b"), fold(fold(0, 1, b"b"), 1, b"a"));
+        assert_ne!(
+            fold(fold(0, 1, b"a"), 1, b"b"),
+            fold(fold(0, 1, b"b"), 1, b"a")
+        );
     }
 }

@@ -120,7 +120,6 @@ impl ScanPosition {
     pub fn reset(&mut self) {
         self.state = ScanState::Start;
     }
-
 }
 
 /// A key that another row has: the change is refused.
@@ -195,7 +194,10 @@ impl Index {
             tree => remove_tree(tree, key),
             hash => hash.find_entry(hash_of(key), |r| *r == rid.0).ok().map(|entry| entry.remove().0)
         );
-        assert!(found == Some(rid.0), "an index entry is missing or names another row");
+        assert!(
+            found == Some(rid.0),
+            "an index entry is missing or names another row"
+        );
     }
 
     /// The first row of the range.
@@ -237,7 +239,8 @@ impl Index {
 
 #[inline]
 fn find_hash(hash: &HashTable<u32>, plan: &KeyPlan, rows: &Rows, key: &[u8]) -> Option<u32> {
-    hash.find(hash_of(key), |rid| plan.matches(rows.at(Rid(*rid)), key)).copied()
+    hash.find(hash_of(key), |rid| plan.matches(rows.at(Rid(*rid)), key))
+        .copied()
 }
 
 fn insert_hash(
@@ -249,7 +252,10 @@ fn insert_hash(
     rid: Rid,
 ) -> Result<(), Taken> {
     let bits = hash_of(key);
-    if hash.find(bits, |r| plan.matches(rows.at(Rid(*r)), key)).is_some() {
+    if hash
+        .find(bits, |r| plan.matches(rows.at(Rid(*r)), key))
+        .is_some()
+    {
         return Err(Taken);
     }
     let scratch = RefCell::new(Scratch::default());

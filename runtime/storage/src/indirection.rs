@@ -77,13 +77,18 @@ impl Indirection {
 
     /// Makes a buried id free. Freed ids are given out last first.
     pub fn release(&mut self, rid: Rid) {
-        debug_assert!(self.places[rid.0] == NOT_LIVE, "only buried ids are released");
+        debug_assert!(
+            self.places[rid.0] == NOT_LIVE,
+            "only buried ids are released"
+        );
         self.places[rid.0] = NOT_LIVE | self.free as u64;
         self.free = rid.0;
     }
 
     pub fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
-        (0..self.places.len() as u32).map(Rid).filter(|rid| self.get(*rid).is_some())
+        (0..self.places.len() as u32)
+            .map(Rid)
+            .filter(|rid| self.get(*rid).is_some())
     }
 
     pub fn memory_bytes(&self) -> usize {

@@ -8,14 +8,29 @@ use crate::{digest::fold, indirection::Rid, keyplan::Scratch, slab::Location};
 /// How to take one change back. Patches keep their bytes at the end of `Journal::bytes`.
 #[derive(Clone, Copy)]
 pub(crate) enum Undo {
-    Insert { rid: Rid },
-    Delete { rid: Rid, place: Location },
+    Insert {
+        rid: Rid,
+    },
+    Delete {
+        rid: Rid,
+        place: Location,
+    },
     /// The row went to another slot; the old bytes are still at `place`.
-    Move { rid: Rid, place: Location },
+    Move {
+        rid: Rid,
+        place: Location,
+    },
     /// The row was overwritten where it lies; `place` with the old length.
-    Patch { rid: Rid, place: Location },
-    /// The bytes of an integer column at `offset`.
-    Add { rid: Rid, offset: u32, before: u64 },
+    Patch {
+        rid: Rid,
+        place: Location,
+    },
+    /// The bytes of an integer column, whose width is in the upper byte of `offset`.
+    Add {
+        rid: Rid,
+        offset: u32,
+        before: u64,
+    },
 }
 
 /// What one transaction wrote.
@@ -25,6 +40,14 @@ pub struct WriteSummary {
     pub digest: u64,
     pub rows_written: u32,
     pub bytes_written: u32,
+}
+
+impl WriteSummary {
+    #[inline]
+    pub(crate) fn fold(&mut self, table: u16, change: Change, detail: u16, bytes: &[u8]) {
+        let tag = (table as u64) << 32 | (detail as u64) << 8 | change as u64;
+        self.digest = fold(self.digest, tag, bytes);
+    }
 }
 
 /// A point in a transaction to which it can be taken back, as often as wanted.
@@ -44,8 +67,10 @@ pub(crate) enum Change {
     Add = 4,
     /// The primary key that an update leaves.
     Rekey = 5,
-    /// The hidden number of an inserted row.
+    /// The hidden number of a row.
     Number = 6,
+    /// What a column holds after an addition.
+    Sum = 7,
 }
 
 #[derive(Default)]
@@ -69,13 +94,7 @@ const KEPT_BYTES: usize = 1 << 20;
 impl Journal {
     #[inline]
     pub fn fold(&mut self, table: u16, change: Change, detail: u16, bytes: &[u8]) {
-        let tag = (table as u64) << 32 | (detail as u64) << 8 | change as u64;
-        self.written.digest = fold(self.written.digest, tag, bytes);
-    }
-
-    #[inline]
-    pub fn fold_value(&mut self, value: u64) {
-        self.written.digest = fold(self.written.digest, value, &[]);
+        self.written.fold(table, change, detail, bytes);
     }
 
     #[inline]

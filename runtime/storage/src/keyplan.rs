@@ -41,13 +41,35 @@ pub(crate) struct KeyPlan {
     /// The hidden row number ends the key.
     has_number: bool,
     slots: Vec<ColumnSlot>,
+    /// `slots` made ready for keys of fixed form.
+    parts: Vec<Part>,
     data_offset: usize,
     form: Form,
 }
 
+/// One column of a key of fixed form: `width` bytes at `from` in the row go to `to` in the key, the most significant
+/// first, with the sign bit flipped.
+struct Part {
+    from: u32,
+    to: u8,
+    width: u8,
+    transform: Transform,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transform {
+    /// xor with the mask: the sign bit, or nothing.
+    Flip(u64),
+    /// Anything rarer: as `encode_slot` does it.
+    Other(u16),
+}
+
 enum Form {
     /// Always `bytes` long.
-    Fixed { own_bytes: usize, bytes: usize },
+    Fixed {
+        own_bytes: usize,
+        bytes: usize,
+    },
     /// Never longer than this.
     Bounded(usize),
     Unbounded,
@@ -57,9 +79,15 @@ impl KeyPlan {
     pub fn new(layout: &RowLayout, own: &[u16], rest: &[u16], has_number: bool) -> Self {
         let mut columns = own.to_vec();
         columns.extend(rest.iter().filter(|column| !own.contains(column)));
-        let slots: Vec<ColumnSlot> = columns.iter().map(|c| layout.columns[*c as usize]).collect();
+        let slots: Vec<ColumnSlot> = columns
+            .iter()
+            .map(|c| layout.columns[*c as usize])
+            .collect();
         let width = |slots: &[ColumnSlot]| -> usize {
-            slots.iter().map(|s| s.ty.slot_bytes() + s.is_nullable() as usize).sum()
+            slots
+                .iter()
+                .map(|s| s.ty.slot_bytes() + s.is_nullable() as usize)
+                .sum()
         };
         let bytes = width(&slots) + 8 * has_number as usize;
         let form = if slots.iter().any(|slot| slot.ty.is_variable()) {
@@ -67,13 +95,22 @@ impl KeyPlan {
         } else if bytes > FIXED_BYTES_MAX || slots.iter().any(ColumnSlot::is_nullable) {
             Form::Bounded(bytes)
         } else {
-            let own_bytes = if own.is_empty() { bytes } else { width(&slots[..own.len()]) };
+            let own_bytes = if own.is_empty() {
+                bytes
+            } else {
+                width(&slots[..own.len()])
+            };
             Form::Fixed { own_bytes, bytes }
         };
         Self {
             own_count: own.len(),
             columns,
             has_number,
+            parts: if matches!(form, Form::Fixed { .. }) {
+                parts_of(&slots)
+            } else {
+                Vec::new()
+            },
             slots,
             data_offset: layout.fixed_bytes(),
             form,
@@ -123,8 +160,24 @@ impl KeyPlan {
     #[inline]
     fn encode_fixed(&self, row: RowRef<'_>, out: &mut [u8; FIXED_BYTES_MAX]) -> usize {
         let mut end = 0;
-        for slot in &self.slots {
-            end += encode_slot(row.row, slot, &mut out[end..]);
+        for part in &self.parts {
+            let (from, to) = (part.from as usize, part.to as usize);
+            end = to + part.width as usize;
+            match (part.transform, part.width) {
+                (Transform::Flip(mask), 4) => {
+                    let value =
+                        u32::from_le_bytes(row.row[from..from + 4].try_into().expect("slot"));
+                    out[to..to + 4].copy_from_slice(&(value ^ mask as u32).to_be_bytes());
+                }
+                (Transform::Flip(mask), _) => {
+                    let value =
+                        u64::from_le_bytes(row.row[from..from + 8].try_into().expect("slot"));
+                    out[to..to + 8].copy_from_slice(&(value ^ mask).to_be_bytes());
+                }
+                (Transform::Other(slot), _) => {
+                    encode_slot(row.row, &self.slots[slot as usize], &mut out[to..]);
+                }
+            }
         }
         if self.has_number {
             out[end..end + 8].copy_from_slice(&row.number.to_be_bytes());
@@ -138,7 +191,8 @@ impl KeyPlan {
     pub fn is_same(&self, a: &[u8], b: &[u8]) -> bool {
         self.slots.iter().all(|slot| {
             if slot.ty.is_variable() {
-                return slot.is_null(a) == slot.is_null(b) && self.data(a, slot) == self.data(b, slot);
+                return slot.is_null(a) == slot.is_null(b)
+                    && self.data(a, slot) == self.data(b, slot);
             }
             let at = slot.offset as usize;
             let width = slot.ty.slot_bytes();
@@ -218,6 +272,27 @@ impl KeyPlan {
     }
 }
 
+fn parts_of(slots: &[ColumnSlot]) -> Vec<Part> {
+    let mut to = 0;
+    let part = |(at, slot): (usize, &ColumnSlot)| {
+        let width = slot.ty.slot_bytes() as u8;
+        let transform = match slot.ty {
+            ScalarType::I32 => Transform::Flip(1 << 31),
+            ScalarType::I64 | ScalarType::Timestamp => Transform::Flip(1 << 63),
+            ScalarType::U32 | ScalarType::U64 => Transform::Flip(0),
+            _ => Transform::Other(at as u16),
+        };
+        to += width;
+        Part {
+            from: slot.offset,
+            to: to - width,
+            width,
+            transform,
+        }
+    };
+    slots.iter().enumerate().map(part).collect()
+}
+
 fn skip_column<'k>(slot: &ColumnSlot, key: &'k [u8]) -> Option<&'k [u8]> {
     let mut rest = key;
     if slot.is_nullable() {
@@ -288,11 +363,17 @@ mod tests {
         let mut expected = Vec::new();
         layout.push_key(&row, &columns, &mut expected);
         let mut scratch = Scratch::default();
-        let row = RowRef { row: &row, number: 0 };
+        let row = RowRef {
+            row: &row,
+            number: 0,
+        };
         assert_eq!(plan.encode(&layout, row, &mut scratch).bytes, expected);
         assert!(plan.matches(row, &expected) && plan.is_whole(&expected));
         for cut in 0..expected.len() {
-            assert!(!plan.matches(row, &expected[..cut]) && !plan.is_whole(&expected[..cut]), "{cut}");
+            assert!(
+                !plan.matches(row, &expected[..cut]) && !plan.is_whole(&expected[..cut]),
+                "{cut}"
+            );
         }
         expected.push(0);
         assert!(!plan.matches(row, &expected) && !plan.is_whole(&expected));
@@ -301,20 +382,56 @@ mod tests {
     #[test]
     fn plans_agree_with_the_row_layout() {
         check(
-            &[(I8, false), (I16, false), (I32, false), (I64, false), (Timestamp, false)],
-            &[Field::Int(-3), Field::Int(300), Field::Int(-70_000), Field::Int(9), Field::Int(-1)],
+            &[
+                (I8, false),
+                (I16, false),
+                (I32, false),
+                (I64, false),
+                (Timestamp, false),
+            ],
+            &[
+                Field::Int(-3),
+                Field::Int(300),
+                Field::Int(-70_000),
+                Field::Int(9),
+                Field::Int(-1),
+            ],
         );
         check(
-            &[(U8, false), (U16, false), (U32, false), (U64, false), (Bool, false)],
-            &[Field::Uint(3), Field::Uint(300), Field::Uint(70_000), Field::Uint(9), Field::Bool(true)],
+            &[
+                (U8, false),
+                (U16, false),
+                (U32, false),
+                (U64, false),
+                (Bool, false),
+            ],
+            &[
+                Field::Uint(3),
+                Field::Uint(300),
+                Field::Uint(70_000),
+                Field::Uint(9),
+                Field::Bool(true),
+            ],
         );
-        check(&[(F64, false), (Uuid, false)], &[Field::F64(-1.5), Field::Uuid([7; 16])]);
-        check(&[(Decimal { scale: 2 }, false), (F64, true)], &[Field::Decimal(-5), Field::Null]);
-        check(&[(Text, true), (I32, true), (Bytes, false)], &[
-            Field::Text("a\0b"),
-            Field::Int(5),
-            Field::Bytes(b"\0\0\xff"),
-        ]);
-        check(&[(Text, true), (Bytes, false)], &[Field::Null, Field::Bytes(b"")]);
+        check(
+            &[(F64, false), (Uuid, false)],
+            &[Field::F64(-1.5), Field::Uuid([7; 16])],
+        );
+        check(
+            &[(Decimal { scale: 2 }, false), (F64, true)],
+            &[Field::Decimal(-5), Field::Null],
+        );
+        check(
+            &[(Text, true), (I32, true), (Bytes, false)],
+            &[
+                Field::Text("a\0b"),
+                Field::Int(5),
+                Field::Bytes(b"\0\0\xff"),
+            ],
+        );
+        check(
+            &[(Text, true), (Bytes, false)],
+            &[Field::Null, Field::Bytes(b"")],
+        );
     }
 }

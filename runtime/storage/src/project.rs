@@ -149,17 +149,37 @@ mod tests {
             column("size", ScalarType::U16, false, Some(b"\x05\x00")),
         ];
         let projection = RowProjection::new(&columns, 2).expect("defaults are there");
-        let narrow = projection.narrow_layout().build(&[Field::Int(7), Field::Text("x")]);
+        let narrow = projection
+            .narrow_layout()
+            .build(&[Field::Int(7), Field::Text("x")]);
         let wide = projection.widen_insert(&narrow).expect("row is valid");
         let layout = RowLayout::new(&columns);
         assert_eq!(layout.validate(&wide), Ok(()));
-        let fields = |row: &[u8]| (0..5).map(|c| format!("{:?}", layout.field(row, c))).collect::<Vec<_>>();
-        assert_eq!(fields(&wide), ["Int(7)", "Text(\"x\")", "Text(\"ab\")", "Null", "Uint(5)"]);
+        let fields = |row: &[u8]| {
+            (0..5)
+                .map(|c| format!("{:?}", layout.field(row, c)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            fields(&wide),
+            ["Int(7)", "Text(\"x\")", "Text(\"ab\")", "Null", "Uint(5)"]
+        );
         assert_eq!(projection.narrow(&wide), narrow);
 
-        let stored = layout.build(&[Field::Int(7), Field::Null, Field::Text("q"), Field::Int(3), Field::Uint(1)]);
-        let updated = projection.widen_update(&narrow, &stored).expect("row is valid");
-        assert_eq!(fields(&updated), ["Int(7)", "Text(\"x\")", "Text(\"q\")", "Int(3)", "Uint(1)"]);
+        let stored = layout.build(&[
+            Field::Int(7),
+            Field::Null,
+            Field::Text("q"),
+            Field::Int(3),
+            Field::Uint(1),
+        ]);
+        let updated = projection
+            .widen_update(&narrow, &stored)
+            .expect("row is valid");
+        assert_eq!(
+            fields(&updated),
+            ["Int(7)", "Text(\"x\")", "Text(\"q\")", "Int(3)", "Uint(1)"]
+        );
         assert!(projection.widen_insert(&narrow[1..]).is_err());
     }
 
@@ -167,7 +187,10 @@ mod tests {
     fn defaults_are_checked() {
         let check = |column: ColumnSchema| RowProjection::new(&[column], 0).map(drop);
         let name = || "c".to_owned();
-        assert_eq!(check(column("c", ScalarType::I32, false, None)), Err(DefaultError::Missing(name())));
+        assert_eq!(
+            check(column("c", ScalarType::I32, false, None)),
+            Err(DefaultError::Missing(name()))
+        );
         for (ty, bytes) in [
             (ScalarType::I32, &b"\0\0\0"[..]),
             (ScalarType::I32, b"\0\0\0\0\0"),

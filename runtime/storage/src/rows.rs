@@ -73,12 +73,16 @@ impl Rows {
     #[inline]
     pub fn read(&self, place: Location) -> RowRef<'_> {
         let stored = self.slabs.get(place);
-        if !self.has_number {
-            return RowRef {
-                row: stored,
-                number: 0,
-            };
+        if self.has_number {
+            return Self::split_number(stored);
         }
+        RowRef {
+            row: stored,
+            number: 0,
+        }
+    }
+
+    fn split_number(stored: &[u8]) -> RowRef<'_> {
         let (row, number) = stored.split_at(stored.len() - NUMBER_BYTES);
         RowRef {
             row,

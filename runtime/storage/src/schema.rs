@@ -98,14 +98,24 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
             refuse(&column.name, "column", "names differ", "twice".into());
         }
         if let Err(error) = check_default(column) {
-            refuse(&column.name, "default", "a value of the column's type", error.to_string());
+            refuse(
+                &column.name,
+                "default",
+                "a value of the column's type",
+                error.to_string(),
+            );
         }
     }
     let mut check_columns = |item: &str, what, columns: &[u16], may_be_empty: bool| {
         let distinct: BTreeSet<_> = columns.iter().collect();
         let is_known = columns.iter().all(|column| (*column as usize) < count);
         if !is_known || distinct.len() != columns.len() || columns.is_empty() && !may_be_empty {
-            refuse(item, what, "distinct columns of the table", format!("{columns:?}"));
+            refuse(
+                item,
+                what,
+                "distinct columns of the table",
+                format!("{columns:?}"),
+            );
         }
     };
     check_columns("", "primary key", &schema.primary_key, true);
@@ -139,12 +149,25 @@ pub(crate) fn plan_change(
     let mut schema = stored.clone();
     let mut index_map = vec![0];
     for index in &declared.indexes {
-        let position = match stored.indexes.iter().position(|known| known.name == index.name) {
+        let position = match stored
+            .indexes
+            .iter()
+            .position(|known| known.name == index.name)
+        {
             Some(position) => {
                 let known = &stored.indexes[position];
                 if known != index {
-                    let (stored, declared) = (describe_index(stored, known), describe_index(declared, index));
-                    conflicts.push(Conflict::new(&schema.name, &index.name, "index", stored, declared));
+                    let (stored, declared) = (
+                        describe_index(stored, known),
+                        describe_index(declared, index),
+                    );
+                    conflicts.push(Conflict::new(
+                        &schema.name,
+                        &index.name,
+                        "index",
+                        stored,
+                        declared,
+                    ));
                 }
                 position
             }
@@ -158,7 +181,10 @@ pub(crate) fn plan_change(
     if !conflicts.is_empty() {
         return Err(conflicts);
     }
-    let added = declared.columns.get(stored.columns.len()..).unwrap_or_default();
+    let added = declared
+        .columns
+        .get(stored.columns.len()..)
+        .unwrap_or_default();
     schema.columns.extend_from_slice(added);
     Ok(TableChange {
         table,
@@ -197,20 +223,37 @@ fn compare_columns(stored: &TableSchema, declared: &TableSchema, conflicts: &mut
 fn compare_table(stored: &TableSchema, declared: &TableSchema, conflicts: &mut Vec<Conflict>) {
     let mut compare = |what, stored_text: String, declared_text: String| {
         if stored_text != declared_text {
-            conflicts.push(Conflict::new(&stored.name, "", what, stored_text, declared_text));
+            conflicts.push(Conflict::new(
+                &stored.name,
+                "",
+                what,
+                stored_text,
+                declared_text,
+            ));
         }
     };
-    compare("primary key", names(stored, &stored.primary_key), names(declared, &declared.primary_key));
+    compare(
+        "primary key",
+        names(stored, &stored.primary_key),
+        names(declared, &declared.primary_key),
+    );
     if !stored.primary_key.is_empty() {
         let kind = |schema: &TableSchema| format!("{:?}", schema.primary_kind).to_lowercase();
         compare("primary key kind", kind(stored), kind(declared));
     }
-    compare("placement", describe_placement(stored), describe_placement(declared));
+    compare(
+        "placement",
+        describe_placement(stored),
+        describe_placement(declared),
+    );
 }
 
 fn names(schema: &TableSchema, columns: &[u16]) -> String {
     let name = |column: &u16| schema.columns[*column as usize].name.as_str();
-    format!("({})", columns.iter().map(name).collect::<Vec<_>>().join(", "))
+    format!(
+        "({})",
+        columns.iter().map(name).collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn describe_column(column: &ColumnSchema) -> String {
@@ -240,8 +283,15 @@ fn describe_placement(schema: &TableSchema) -> String {
 pub(crate) fn build_changed(stored: &Table, change: &TableChange) -> Result<Table, Vec<Conflict>> {
     let schema = change.schema.clone();
     let table = &schema.name;
-    let projection = RowProjection::new(&schema.columns, stored.schema.columns.len())
-        .map_err(|error| vec![Conflict::on_table(table, "column", "rows without it", &error.to_string())])?;
+    let projection =
+        RowProjection::new(&schema.columns, stored.schema.columns.len()).map_err(|error| {
+            vec![Conflict::on_table(
+                table,
+                "column",
+                "rows without it",
+                &error.to_string(),
+            )]
+        })?;
     let layout = RowLayout::of_table(&schema);
     let mut indexes = make_indexes(&schema, &layout);
     let mut rows = Rows::new(has_number(&schema));
@@ -251,7 +301,11 @@ pub(crate) fn build_changed(stored: &Table, change: &TableChange) -> Result<Tabl
         let widened = if projection.is_identity() {
             None
         } else {
-            Some(projection.widen_insert(old.row).expect("a stored row is valid"))
+            Some(
+                projection
+                    .widen_insert(old.row)
+                    .expect("a stored row is valid"),
+            )
         };
         let row = RowRef {
             row: widened.as_deref().unwrap_or(old.row),
@@ -259,7 +313,12 @@ pub(crate) fn build_changed(stored: &Table, change: &TableChange) -> Result<Tabl
         };
         if row.row.len() > ROW_BYTES_MAX {
             let bytes = format!("one of {} bytes", row.row.len());
-            return Err(vec![Conflict::on_table(table, "rows", "of at most 1 MiB", &bytes)]);
+            return Err(vec![Conflict::on_table(
+                table,
+                "rows",
+                "of at most 1 MiB",
+                &bytes,
+            )]);
         }
         let rid = rows.next_rid();
         for (at, index) in indexes.iter_mut().enumerate() {
@@ -276,7 +335,13 @@ pub(crate) fn build_changed(stored: &Table, change: &TableChange) -> Result<Tabl
         }
         rows.insert(row);
     }
-    Ok(Table::from_parts(schema, layout, rows, indexes, stored.next_number()))
+    Ok(Table::from_parts(
+        schema,
+        layout,
+        rows,
+        indexes,
+        stored.next_number(),
+    ))
 }
 
 fn refuse_rows(schema: &TableSchema, index: usize, error: WriteError) -> Conflict {
@@ -286,12 +351,23 @@ fn refuse_rows(schema: &TableSchema, index: usize, error: WriteError) -> Conflic
         WriteError::Duplicate { .. } => "rows with equal keys",
         _ => "rows with keys that are too long",
     };
-    Conflict::new(&schema.name, &index.name, "index", stored, describe_index(schema, index))
+    Conflict::new(
+        &schema.name,
+        &index.name,
+        "index",
+        stored,
+        describe_index(schema, index),
+    )
 }
 
 /// A digest of what a schema means for its rows; the kind of the primary key is not in it.
 pub(crate) fn digest(schema: &TableSchema) -> u64 {
-    let mut text = format!("{} key {} {}", schema.name, names(schema, &schema.primary_key), describe_placement(schema));
+    let mut text = format!(
+        "{} key {} {}",
+        schema.name,
+        names(schema, &schema.primary_key),
+        describe_placement(schema)
+    );
     for column in &schema.columns {
         text += &format!("; {}", describe_column(column));
     }

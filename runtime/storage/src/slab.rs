@@ -35,7 +35,7 @@ impl Location {
 
 #[inline]
 fn class_of(len: usize) -> usize {
-    (len + GRANULE - 1) / GRANULE - 1
+    len.div_ceil(GRANULE) - 1
 }
 
 /// What a row of `len` bytes costs here, indirection not counted.
@@ -122,8 +122,8 @@ impl Slabs {
     #[inline]
     pub fn resized(location: Location, len: usize) -> Option<Location> {
         let before = location.len();
-        let fits = before == len
-            || before.max(len) <= SLOT_BYTES_MAX && class_of(before) == class_of(len);
+        let fits =
+            before == len || before.max(len) <= SLOT_BYTES_MAX && class_of(before) == class_of(len);
         fits.then(|| Location::new(len, location.slot()))
     }
 
@@ -165,7 +165,10 @@ impl Slab {
     #[inline]
     fn place(&self, slot: u32) -> (usize, usize) {
         let in_chunk = slot & ((1 << self.shift) - 1);
-        ((slot >> self.shift) as usize, in_chunk as usize * self.slot_bytes)
+        (
+            (slot >> self.shift) as usize,
+            in_chunk as usize * self.slot_bytes,
+        )
     }
 
     #[inline]
@@ -197,7 +200,10 @@ impl Slab {
     #[inline]
     fn append(&mut self, row: &[u8], trailer: &[u8]) -> u32 {
         let slot = self.used;
-        assert!(slot != NO_SLOT, "a table has fewer rows than slots of one size");
+        assert!(
+            slot != NO_SLOT,
+            "a table has fewer rows than slots of one size"
+        );
         let (chunk, at) = self.place(slot);
         if chunk == self.chunks.len() {
             self.add_chunk();
@@ -233,13 +239,18 @@ mod tests {
     #[test]
     fn rows_keep_their_bytes_and_freed_slots_come_back_last_first() {
         let mut slabs = Slabs::default();
-        let rows: Vec<Vec<u8>> = (1..3000usize).map(|n| vec![n as u8; n % 1500 + 1]).collect();
+        let rows: Vec<Vec<u8>> = (1..3000usize)
+            .map(|n| vec![n as u8; n % 1500 + 1])
+            .collect();
         let places: Vec<_> = rows.iter().map(|row| slabs.insert(row, b"")).collect();
         for (row, place) in rows.iter().zip(&places) {
             assert_eq!(slabs.get(*place), row);
         }
         for size in [5, 900, 1400] {
-            let (a, b) = (slabs.insert(&vec![1; size], b"x"), slabs.insert(&vec![2; size], b"x"));
+            let (a, b) = (
+                slabs.insert(&vec![1; size], b"x"),
+                slabs.insert(&vec![2; size], b"x"),
+            );
             slabs.free(a);
             slabs.free(b);
             assert_eq!(slabs.insert(&vec![3; size], b"y"), b);

@@ -72,8 +72,14 @@ impl Store {
     /// of another transaction or one that an earlier rollback passed.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
         let journal = &self.journal;
-        assert!(journal.is_active && savepoint.txn == journal.txn, "savepoint of another transaction");
-        assert!(savepoint.undo_len <= journal.ops.len(), "savepoint that was rolled back itself");
+        assert!(
+            journal.is_active && savepoint.txn == journal.txn,
+            "savepoint of another transaction"
+        );
+        assert!(
+            savepoint.undo_len <= journal.ops.len(),
+            "savepoint that was rolled back itself"
+        );
         self.undo_to(savepoint.undo_len);
         self.journal.written = savepoint.written;
     }
@@ -141,7 +147,12 @@ impl Store {
 
     /// The first row of a range in its direction.
     #[inline]
-    pub fn first(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<Option<Rid>, NotOrdered> {
+    pub fn first(
+        &self,
+        table: TableId,
+        index: u16,
+        range: &Range<'_>,
+    ) -> Result<Option<Rid>, NotOrdered> {
         self.table(table).indexes[index as usize].first(range)
     }
 
@@ -192,7 +203,13 @@ impl Store {
 
     /// Adds to an integer column that is in no key or index; the new value (of a `u64`: its bits).
     #[inline]
-    pub fn add(&mut self, table: TableId, rid: Rid, column: u16, delta: i64) -> Result<i64, WriteError> {
+    pub fn add(
+        &mut self,
+        table: TableId,
+        rid: Rid,
+        column: u16,
+        delta: i64,
+    ) -> Result<i64, WriteError> {
         let (found, journal) = self.writable(table);
         found.add(table.0, rid, column, delta, journal)
     }
@@ -242,7 +259,11 @@ impl Store {
     pub fn digest(&self) -> u64 {
         self.by_name.values().fold(0, |digest, id| {
             let table = self.table(*id);
-            fold(fold(digest, schema::digest(&table.schema), &[]), table.rows_digest(), &[])
+            fold(
+                fold(digest, schema::digest(&table.schema), &[]),
+                table.rows_digest(),
+                &[],
+            )
         })
     }
 
@@ -250,13 +271,26 @@ impl Store {
 
     /// Adds an empty table.
     pub fn create_table(&mut self, schema: TableSchema) -> Result<TableId, Vec<Conflict>> {
-        assert!(!self.journal.is_active, "the schema changes between transactions");
+        assert!(
+            !self.journal.is_active,
+            "the schema changes between transactions"
+        );
         let mut conflicts = schema::check_table(&schema);
         if self.by_name.contains_key(&schema.name) {
-            conflicts.push(Conflict::on_table(&schema.name, "table", "exists", "created again"));
+            conflicts.push(Conflict::on_table(
+                &schema.name,
+                "table",
+                "exists",
+                "created again",
+            ));
         }
         if self.tables.len() >= reprise_base::limits::TABLES_MAX {
-            conflicts.push(Conflict::on_table(&schema.name, "table", "as many as can be", "one more"));
+            conflicts.push(Conflict::on_table(
+                &schema.name,
+                "table",
+                "as many as can be",
+                "one more",
+            ));
         }
         if !conflicts.is_empty() {
             return Err(conflicts);
@@ -282,7 +316,10 @@ impl Store {
 
     /// Makes the change. On conflict (rows written since the check) nothing has changed.
     pub fn apply_change(&mut self, change: &TableChange) -> Result<(), Vec<Conflict>> {
-        assert!(!self.journal.is_active, "the schema changes between transactions");
+        assert!(
+            !self.journal.is_active,
+            "the schema changes between transactions"
+        );
         if !change.is_noop() {
             let changed = schema::build_changed(self.table(change.table), change)?;
             self.tables[change.table.0 as usize] = changed;

@@ -1,6 +1,6 @@
 //! One table: rows, indexes, and each change together with its way back.
 
-use reprise_abi::{Field, IndexKind, RowError, RowLayout, ScalarType, TableSchema, row::ROW_BYTES_MAX};
+use reprise_abi::{IndexKind, RowError, RowLayout, ScalarType, TableSchema, row::ROW_BYTES_MAX};
 
 use crate::{
     digest::fold,
@@ -11,6 +11,9 @@ use crate::{
     rows::Rows,
     slab::Location,
 };
+
+/// `Undo::Add` keeps the column's width above its offset.
+const WIDTH_SHIFT: u32 = 24;
 
 /// Why a change was refused. The tables are as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +77,11 @@ pub(crate) fn has_number(schema: &TableSchema) -> bool {
 pub(crate) fn make_indexes(schema: &TableSchema, layout: &RowLayout) -> Vec<Index> {
     let numbered = has_number(schema);
     let key = &schema.primary_key;
-    let kind = if numbered { IndexKind::Ordered } else { schema.primary_kind };
+    let kind = if numbered {
+        IndexKind::Ordered
+    } else {
+        schema.primary_kind
+    };
     let primary = Index::new(KeyPlan::new(layout, key, &[], numbered), true, kind);
     let secondary = schema.indexes.iter().map(|index| {
         let plan = if index.unique {
@@ -103,7 +110,9 @@ impl Table {
         next_number: u64,
     ) -> Self {
         let columns = 0..schema.columns.len() as u16;
-        let indexed = columns.map(|c| indexes.iter().any(|index| index.plan.holds(c))).collect();
+        let indexed = columns
+            .map(|c| indexes.iter().any(|index| index.plan.holds(c)))
+            .collect();
         Self {
             schema,
             layout,
@@ -134,7 +143,12 @@ impl Table {
     }
 
     #[inline]
-    pub fn insert(&mut self, id: u16, row: &[u8], journal: &mut Journal) -> Result<Rid, WriteError> {
+    pub fn insert(
+        &mut self,
+        id: u16,
+        row: &[u8],
+        journal: &mut Journal,
+    ) -> Result<Rid, WriteError> {
         self.validate(row)?;
         if self.rows.is_full() {
             return Err(WriteError::Full);
@@ -165,7 +179,10 @@ impl Table {
             let key = index.plan.encode(&self.layout, row, scratch);
             let error = if key.is_too_long() {
                 WriteError::KeyTooLong { index: at as u16 }
-            } else if index.insert(&self.rows, &self.layout, key.bytes, rid).is_err() {
+            } else if index
+                .insert(&self.rows, &self.layout, key.bytes, rid)
+                .is_err()
+            {
                 WriteError::Duplicate { index: at as u16 }
             } else {
                 continue;
@@ -185,7 +202,13 @@ impl Table {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         self.fold_key(id, place, Change::Delete, 0, journal);
         let row = self.rows.read(place);
-        unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
+        unlink(
+            &mut self.indexes,
+            &self.layout,
+            rid,
+            row,
+            &mut journal.scratch,
+        );
         journal.count(0);
         self.rows.bury(rid);
         journal.has_garbage = true;
@@ -194,11 +217,19 @@ impl Table {
     }
 
     #[inline]
-    fn fold_key(&self, id: u16, place: Location, change: Change, detail: u16, journal: &mut Journal) {
-        let mut scratch = std::mem::take(&mut journal.scratch);
-        let key = self.indexes[0].plan.encode(&self.layout, self.rows.read(place), &mut scratch);
-        journal.fold(id, change, detail, key.bytes);
-        journal.scratch = scratch;
+    fn fold_key(
+        &self,
+        id: u16,
+        place: Location,
+        change: Change,
+        detail: u16,
+        journal: &mut Journal,
+    ) {
+        let row = self.rows.read(place);
+        let key = self.indexes[0]
+            .plan
+            .encode(&self.layout, row, &mut journal.scratch);
+        journal.written.fold(id, change, detail, key.bytes);
     }
 
     #[inline]
@@ -220,7 +251,15 @@ impl Table {
             if !self.indexes[0].plan.is_same(old.row, row) {
                 self.fold_key(id, place, Change::Rekey, 0, journal);
             }
-            relink(&mut self.indexes, &self.layout, &self.rows, rid, old, new, &mut journal.scratch);
+            relink(
+                &mut self.indexes,
+                &self.layout,
+                &self.rows,
+                rid,
+                old,
+                new,
+                &mut journal.scratch,
+            );
         }
         journal.fold(id, Change::Update, 0, row);
         if self.has_number() {
@@ -296,30 +335,30 @@ impl Table {
         if self.indexed[column as usize] {
             return bad(ColumnProblem::Indexed);
         }
-        let (offset, width) = (slot.offset, slot.ty.slot_bytes());
-        let before = self.layout.field(self.rows.read(place).row, column);
-        let value = match before {
-            _ if !slot.ty.is_integer() => return bad(ColumnProblem::NotInteger),
-            Field::Null => return bad(ColumnProblem::Null),
-            before => sum(slot.ty, before, delta).ok_or(WriteError::Overflow)?,
-        };
+        if !slot.ty.is_integer() {
+            return bad(ColumnProblem::NotInteger);
+        }
+        let row = self.rows.read(place).row;
+        if slot.is_null(row) {
+            return bad(ColumnProblem::Null);
+        }
+        let (ty, offset) = (slot.ty, slot.offset);
+        let before = read_integer(row, offset, ty.slot_bytes());
+        let value = sum(ty, before, delta).ok_or(WriteError::Overflow)?;
         self.fold_key(id, place, Change::Add, column, journal);
-        journal.fold_value(value);
-        journal.count(width);
-        let before = self.write_slot(place, offset, width, value);
-        journal.ops.push((id, Undo::Add { rid, offset: offset | (width as u32) << 24, before }));
+        journal.fold(id, Change::Sum, column, &value.to_le_bytes());
+        journal.count(ty.slot_bytes());
+        write_integer(self.rows.bytes_mut(place), offset, ty.slot_bytes(), value);
+        let offset = offset | (ty.slot_bytes() as u32) << WIDTH_SHIFT;
+        journal.ops.push((
+            id,
+            Undo::Add {
+                rid,
+                offset,
+                before,
+            },
+        ));
         Ok(value as i64)
-    }
-
-    /// Overwrites the low `width` bytes at `offset`; what was there.
-    #[inline]
-    fn write_slot(&mut self, place: Location, offset: u32, width: usize, value: u64) -> u64 {
-        let at = offset as usize;
-        let slot = &mut self.rows.bytes_mut(place)[at..at + width];
-        let mut before = [0; 8];
-        before[..width].copy_from_slice(slot);
-        slot.copy_from_slice(&value.to_le_bytes()[..width]);
-        u64::from_le_bytes(before)
     }
 
     /// Takes one change back. Changes come in the reverse of their order.
@@ -327,7 +366,13 @@ impl Table {
         match undo {
             Undo::Insert { rid } => {
                 let row = self.rows.at(rid);
-                unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
+                unlink(
+                    &mut self.indexes,
+                    &self.layout,
+                    rid,
+                    row,
+                    &mut journal.scratch,
+                );
                 let place = self.rows.bury(rid);
                 self.rows.free(place);
                 self.next_number -= self.has_number() as u64;
@@ -340,7 +385,15 @@ impl Table {
             Undo::Move { rid, place } => {
                 let now = self.rows.place(rid).expect("a moved row is live");
                 let (from, to) = (self.rows.read(now), self.rows.read(place));
-                relink(&mut self.indexes, &self.layout, &self.rows, rid, from, to, &mut journal.scratch);
+                relink(
+                    &mut self.indexes,
+                    &self.layout,
+                    &self.rows,
+                    rid,
+                    from,
+                    to,
+                    &mut journal.scratch,
+                );
                 self.rows.redirect(rid, place);
                 self.rows.free(now);
             }
@@ -352,13 +405,31 @@ impl Table {
                     row: &journal.bytes[start..journal.bytes.len() - number_bytes],
                     number: from.number,
                 };
-                relink(&mut self.indexes, &self.layout, &self.rows, rid, from, to, &mut journal.scratch);
+                relink(
+                    &mut self.indexes,
+                    &self.layout,
+                    &self.rows,
+                    rid,
+                    from,
+                    to,
+                    &mut journal.scratch,
+                );
                 self.overwrite(rid, place, to);
                 journal.bytes.truncate(start);
             }
-            Undo::Add { rid, offset, before } => {
+            Undo::Add {
+                rid,
+                offset,
+                before,
+            } => {
                 let place = self.rows.place(rid).expect("an added-to row is live");
-                self.write_slot(place, offset & 0xff_ffff, (offset >> 24) as usize, before);
+                let width = (offset >> WIDTH_SHIFT) as usize;
+                write_integer(
+                    self.rows.bytes_mut(place),
+                    offset & ((1 << WIDTH_SHIFT) - 1),
+                    width,
+                    before,
+                );
             }
         }
     }
@@ -376,7 +447,11 @@ impl Table {
         TableStats {
             rows: self.rows.count(),
             row_bytes: self.rows.nominal_bytes(),
-            index_bytes: self.indexes.iter().map(|index| index.nominal_bytes() as u64).sum(),
+            index_bytes: self
+                .indexes
+                .iter()
+                .map(|index| index.nominal_bytes() as u64)
+                .sum(),
         }
     }
 
@@ -396,7 +471,12 @@ impl Table {
         let plan = &self.indexes[0].plan;
         let mut keyed: Vec<(Box<[u8]>, Rid)> = self
             .all_rows()
-            .map(|(rid, row)| (plan.encode(&self.layout, row, &mut scratch).bytes.into(), rid))
+            .map(|(rid, row)| {
+                (
+                    plan.encode(&self.layout, row, &mut scratch).bytes.into(),
+                    rid,
+                )
+            })
             .collect();
         keyed.sort_unstable();
         keyed.into_iter().map(|(_, rid)| rid).collect()
@@ -434,7 +514,10 @@ fn relink(
     to: RowRef<'_>,
     scratch: &mut Scratch,
 ) {
-    for index in indexes.iter_mut().filter(|index| !index.plan.is_same(from.row, to.row)) {
+    for index in indexes
+        .iter_mut()
+        .filter(|index| !index.plan.is_same(from.row, to.row))
+    {
         let key = index.plan.encode(layout, from, scratch);
         index.remove(key.bytes, rid);
         let key = index.plan.encode(layout, to, scratch);
@@ -443,18 +526,41 @@ fn relink(
     }
 }
 
-/// `value + delta` as the bits of a column of type `ty`; none when it does not fit.
-fn sum(ty: ScalarType, value: Field<'_>, delta: i64) -> Option<u64> {
-    let bits = 8 * ty.slot_bytes() as u32;
-    match value {
-        Field::Int(value) => {
-            let sum = value.checked_add(delta)?;
-            (sum << (64 - bits) >> (64 - bits) == sum).then_some(sum as u64)
-        }
-        Field::Uint(value) => {
-            let sum = value.checked_add_signed(delta)?;
-            (sum << (64 - bits) >> (64 - bits) == sum).then_some(sum)
-        }
-        _ => None,
+/// The bytes of an integer's slot, zero-extended.
+#[inline]
+fn read_integer(row: &[u8], offset: u32, width: usize) -> u64 {
+    let at = offset as usize;
+    match width {
+        8 => u64::from_le_bytes(row[at..at + 8].try_into().expect("8 bytes")),
+        4 => u32::from_le_bytes(row[at..at + 4].try_into().expect("4 bytes")) as u64,
+        2 => u16::from_le_bytes(row[at..at + 2].try_into().expect("2 bytes")) as u64,
+        _ => row[at] as u64,
     }
+}
+
+#[inline]
+fn write_integer(row: &mut [u8], offset: u32, width: usize, value: u64) {
+    let at = offset as usize;
+    let bytes = value.to_le_bytes();
+    match width {
+        8 => row[at..at + 8].copy_from_slice(&bytes),
+        4 => row[at..at + 4].copy_from_slice(&bytes[..4]),
+        2 => row[at..at + 2].copy_from_slice(&bytes[..2]),
+        _ => row[at] = bytes[0],
+    }
+}
+
+/// `value + delta` in a column of type `ty`, whose slot holds `value`; sign-extended; none when it does not fit.
+#[inline]
+fn sum(ty: ScalarType, value: u64, delta: i64) -> Option<u64> {
+    let shift = 64 - 8 * ty.slot_bytes() as u32;
+    if matches!(
+        ty,
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64
+    ) {
+        let sum = value.checked_add_signed(delta)?;
+        return (sum << shift >> shift == sum).then_some(sum);
+    }
+    let sum = ((value << shift) as i64 >> shift).checked_add(delta)?;
+    (sum << shift >> shift == sum).then_some(sum as u64)
 }

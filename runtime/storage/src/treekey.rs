@@ -2,6 +2,8 @@
 //!
 //! Encoded keys are prefix-free, so padding them with zero bytes to one width keeps their order and keeps them apart.
 
+use std::hint::select_unpredictable;
+
 /// A place between keys. `after == false`: before the first key that is at least `bytes`. `after == true`: behind the
 /// last key that begins with `bytes` or is less. A key shorter than `bytes` compares as if zero bytes followed it.
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +165,9 @@ impl<const N: usize> Fixed for Wide<N> {
         Self(words)
     }
     fn tail_ones(from: usize) -> Self {
-        Self(std::array::from_fn(|word| u64::tail_ones(from.saturating_sub(8 * word).min(8))))
+        Self(std::array::from_fn(|word| {
+            u64::tail_ones(from.saturating_sub(8 * word).min(8))
+        }))
     }
     fn or(self, other: Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] | other.0[word]))
@@ -213,9 +217,15 @@ const BLOCK: usize = 8;
 fn rank_fixed<K: Copy>(keys: &[K], len: usize, is_left: impl Fn(K) -> bool) -> usize {
     let (blocks, rest) = keys.as_chunks::<BLOCK>();
     debug_assert!(rest.is_empty() && len <= keys.len());
-    let full: usize = blocks.iter().map(|block| is_left(block[BLOCK - 1]) as usize).sum();
-    let start = full.min(blocks.len() - 1);
-    let inside: usize = blocks[start].iter().map(|key| is_left(*key) as usize).sum();
+    let mut start = 0;
+    for (at, block) in blocks.iter().enumerate() {
+        start = select_unpredictable(is_left(block[BLOCK - 1]), at + 1, start);
+    }
+    let start = start.min(blocks.len() - 1);
+    let mut inside = 0;
+    for (at, key) in blocks[start].iter().enumerate() {
+        inside = select_unpredictable(is_left(*key), at + 1, inside);
+    }
     (start * BLOCK + inside).min(len)
 }
 

@@ -63,7 +63,11 @@ fn measure(kind: IndexKind, number: impl Fn(u64) -> u64) -> (f64, f64, f64) {
     let stats = store.stats(votes);
     let estimate = stats.row_bytes + stats.index_bytes;
     let per_row = |bytes: f64| bytes / VOTES as f64;
-    (per_row(counted as f64), per_row(estimate as f64), per_row(store.memory_bytes() as f64))
+    (
+        per_row(counted as f64),
+        per_row(estimate as f64),
+        per_row(store.memory_bytes() as f64),
+    )
 }
 
 #[test]
@@ -79,7 +83,13 @@ fn a_vote_costs_at_most_seventy_bytes() {
             measure(kind, |vote| if is_random { random(vote) } else { vote });
         println!("{name}: {counted:.1} bytes a vote, estimate {estimate:.1}, held {held:.1}");
         assert!(counted <= 70.0, "{name}: {counted:.1} bytes a vote");
-        assert!((counted - held).abs() < 2.0, "{name}: {held:.1} bytes said to be held");
-        assert!((counted - estimate).abs() < 12.0, "{name}: estimate {estimate:.1}");
+        assert!(
+            (counted - held).abs() < 2.0,
+            "{name}: {held:.1} bytes said to be held"
+        );
+        assert!(
+            (counted - estimate).abs() < 12.0,
+            "{name}: estimate {estimate:.1}"
+        );
     }
 }

@@ -6,14 +6,19 @@ mod common;
 use common::{model::ModelTable, table};
 use proptest::prelude::*;
 use reprise_abi::{Field, IndexKind, RowLayout, ScalarType, ScanFlags, TableSchema};
-use reprise_storage::{Range, Rid, ScanPosition, Savepoint, Store, TableId, Visit, WriteError};
+use reprise_storage::{Range, Rid, Savepoint, ScanPosition, Store, TableId, Visit, WriteError};
 
 use ScalarType::*;
 
 fn schemas() -> Vec<TableSchema> {
     let mut hashed = table(
         "hashed",
-        &[("name", Text, false), ("rank", I16, true), ("total", I64, false), ("pad", Bytes, true)],
+        &[
+            ("name", Text, false),
+            ("rank", I16, true),
+            ("total", I64, false),
+            ("pad", Bytes, true),
+        ],
         &[0],
         &[("by_rank", &[1], false), ("by_total_rank", &[2, 1], true)],
     );
@@ -28,32 +33,69 @@ fn schemas() -> Vec<TableSchema> {
     vec![
         table(
             "plain",
-            &[("id", I32, false), ("total", I8, false), ("name", Text, true), ("tag", U8, false)],
+            &[
+                ("id", I32, false),
+                ("total", I8, false),
+                ("name", Text, true),
+                ("tag", U8, false),
+            ],
             &[0],
-            &[("by_name", &[2], false), ("by_tag_id", &[3, 0], true), ("by_tag", &[3], false)],
+            &[
+                ("by_name", &[2], false),
+                ("by_tag_id", &[3, 0], true),
+                ("by_tag", &[3], false),
+            ],
         ),
         hashed,
         hashed_ints,
         table(
             "keyless",
-            &[("kind", U8, false), ("data", Bytes, false), ("n", U64, false)],
+            &[
+                ("kind", U8, false),
+                ("data", Bytes, false),
+                ("n", U64, false),
+            ],
             &[],
             &[("by_kind", &[0], false), ("by_data", &[1], true)],
         ),
         table(
             "wide",
-            &[("a", I64, false), ("b", F64, false), ("c", Timestamp, false), ("d", I32, true), ("e", Uuid, false)],
+            &[
+                ("a", I64, false),
+                ("b", F64, false),
+                ("c", Timestamp, false),
+                ("d", I32, true),
+                ("e", Uuid, false),
+            ],
             &[0, 1, 2],
-            &[("by_d", &[3], false), ("by_c", &[2], false), ("by_e", &[4, 3], true)],
+            &[
+                ("by_d", &[3], false),
+                ("by_c", &[2], false),
+                ("by_e", &[4, 3], true),
+            ],
         ),
-        table("decimals", &[("d", Decimal { scale: 2 }, true), ("u", U32, false)], &[0], &[]),
+        table(
+            "decimals",
+            &[("d", Decimal { scale: 2 }, true), ("u", U32, false)],
+            &[0],
+            &[],
+        ),
     ]
 }
 
 /// A choice that picks columns' values, rows and bounds; small, so that keys meet.
 type Seed = Vec<u8>;
 
-const TEXTS: [&str; 8] = ["", "a", "a\0", "\0", "ab", "b", "\u{e4}", "a text of more than forty bytes, so that rows move"];
+const TEXTS: [&str; 8] = [
+    "",
+    "a",
+    "a\0",
+    "\0",
+    "ab",
+    "b",
+    "\u{e4}",
+    "a text of more than forty bytes, so that rows move",
+];
 
 fn field(ty: ScalarType, nullable: bool, pick: u8) -> Field<'static> {
     let signed = [0, 1, -1, 2, 3, 120, -128, 7][pick as usize % 8];
@@ -73,7 +115,9 @@ fn field(ty: ScalarType, nullable: bool, pick: u8) -> Field<'static> {
 fn make_row(schema: &TableSchema, layout: &RowLayout, seed: &[u8]) -> Vec<u8> {
     let pick = |at: usize| seed[at % seed.len()];
     let columns = schema.columns.iter().enumerate();
-    let fields: Vec<_> = columns.map(|(at, c)| field(c.ty, c.nullable, pick(at))).collect();
+    let fields: Vec<_> = columns
+        .map(|(at, c)| field(c.ty, c.nullable, pick(at)))
+        .collect();
     layout.build(&fields)
 }
 
@@ -129,7 +173,9 @@ fn id(table: usize) -> TableId {
 }
 
 fn is_ordered(model: &ModelTable, index: usize) -> bool {
-    index > 0 || model.schema.primary_key.is_empty() || model.schema.primary_kind == IndexKind::Ordered
+    index > 0
+        || model.schema.primary_key.is_empty()
+        || model.schema.primary_kind == IndexKind::Ordered
 }
 
 impl World {
@@ -150,11 +196,15 @@ impl World {
 
     fn pick(&self, table: usize, number: u16) -> Option<Vec<u8>> {
         let rows = &self.model[table].rows;
-        rows.keys().nth(number as usize % rows.len().max(1)).cloned()
+        rows.keys()
+            .nth(number as usize % rows.len().max(1))
+            .cloned()
     }
 
     fn rid(&self, table: usize, pk: &[u8]) -> Rid {
-        self.store.get(id(table), 0, pk).expect("the model has the row")
+        self.store
+            .get(id(table), 0, pk)
+            .expect("the model has the row")
     }
 
     fn insert(&mut self, table: usize, seed: &[u8]) {
@@ -203,7 +253,10 @@ impl World {
                 self.done.push(Done::Add(table, pk, column, delta));
             }
             None => {
-                assert!(matches!(found, Err(WriteError::BadColumn { .. } | WriteError::Overflow)));
+                assert!(matches!(
+                    found,
+                    Err(WriteError::BadColumn { .. } | WriteError::Overflow)
+                ));
             }
         }
     }
@@ -228,11 +281,13 @@ impl World {
             }
             Op::Savepoint => {
                 let point = self.store.savepoint();
-                self.savepoints.push((point, self.model.clone(), self.done.len()));
+                self.savepoints
+                    .push((point, self.model.clone(), self.done.len()));
             }
             Op::RollbackTo(number) => {
                 if !self.savepoints.is_empty() {
-                    self.savepoints.truncate(*number as usize % self.savepoints.len() + 1);
+                    self.savepoints
+                        .truncate(*number as usize % self.savepoints.len() + 1);
                     let (point, model, done) = self.savepoints.last().cloned().expect("not empty");
                     self.store.rollback_to(point);
                     self.model = model;
@@ -257,7 +312,7 @@ impl World {
                 return Vec::new();
             };
             let mut key = key[..len as usize % (key.len() + 1)].to_vec();
-            if pick % 7 == 0 && !key.is_empty() {
+            if pick.is_multiple_of(7) && !key.is_empty() {
                 *key.last_mut().expect("not empty") = 0xff;
             }
             key
@@ -267,11 +322,17 @@ impl World {
         let expected = model.range(index, &range);
         let (store, index, table) = (&self.store, index as u16, id(table));
         if !is_ordered(model, index as usize) {
-            return assert!(store.count(table, index, &range).is_err() && store.first(table, index, &range).is_err());
+            return assert!(
+                store.count(table, index, &range).is_err()
+                    && store.first(table, index, &range).is_err()
+            );
         }
         assert_eq!(store.count(table, index, &range), Ok(expected.len() as u64));
         let key_of = |rid| self.pk_of(table, rid);
-        let first = store.first(table, index, &range).expect("ordered").map(key_of);
+        let first = store
+            .first(table, index, &range)
+            .expect("ordered")
+            .map(key_of);
         assert_eq!(first.as_ref(), expected.first());
         // In bites of three rows, one row shown twice at each end.
         let (mut position, mut found) = (ScanPosition::default(), Vec::new());
@@ -279,7 +340,7 @@ impl World {
             let mut bite = Vec::new();
             let visit = |rid, _: &[u8]| match bite.len() {
                 3 => Visit::Again,
-                2 if picks.0 % 2 == 0 => {
+                2 if picks.0.is_multiple_of(2) => {
                     bite.push(rid);
                     Visit::Stop
                 }
@@ -288,7 +349,9 @@ impl World {
                     Visit::Next
                 }
             };
-            store.scan(table, index, &range, &mut position, visit).expect("ordered");
+            store
+                .scan(table, index, &range, &mut position, visit)
+                .expect("ordered");
             found.extend(bite.into_iter().map(key_of));
         }
         assert_eq!(found, expected);
@@ -297,12 +360,19 @@ impl World {
     /// The key under which the model has the row.
     fn pk_of(&self, table: TableId, rid: Rid) -> Vec<u8> {
         let model = &self.model[table.0 as usize];
-        let row = self.store.row(table, rid).expect("an index names live rows");
+        let row = self
+            .store
+            .row(table, rid)
+            .expect("an index names live rows");
         if !model.schema.primary_key.is_empty() {
             return model.key_of(row, &model.schema.primary_key);
         }
         let numbers = model.rows.keys();
-        numbers.into_iter().find(|pk| self.rid(table.0 as usize, pk) == rid).expect("known row").clone()
+        numbers
+            .into_iter()
+            .find(|pk| self.rid(table.0 as usize, pk) == rid)
+            .expect("known row")
+            .clone()
     }
 
     /// Takes rows one by one and deletes or inserts around them: the scan goes on behind the last key it saw.
@@ -319,10 +389,16 @@ impl World {
             if is_reverse {
                 entries.reverse();
             }
+            // A unique index knows a row by its own key alone, also when the row's primary key changed.
+            let by_key = index > 0 && self.model[table].schema.indexes[index - 1].unique;
+            let place = |(key, pk): &(Vec<u8>, Vec<u8>)| match by_key {
+                true => (key.clone(), Vec::new()),
+                false => (key.clone(), pk.clone()),
+            };
             let is_beyond = |entry: &(Vec<u8>, Vec<u8>)| match &last {
                 None => true,
-                Some(last) if is_reverse => entry < last,
-                Some(last) => entry > last,
+                Some(last) if is_reverse => place(entry) < place(last),
+                Some(last) => place(entry) > place(last),
             };
             let expected = entries.into_iter().find(is_beyond);
             let mut found = None;
@@ -330,9 +406,16 @@ impl World {
                 found = Some(rid);
                 Visit::Stop
             };
-            self.store.scan(id(table), index as u16, &range, &mut position, visit).expect("ordered");
-            assert_eq!(found.map(|rid| self.pk_of(id(table), rid)), expected.clone().map(|e| e.1));
-            let Some((_, pk)) = expected.clone() else { break };
+            self.store
+                .scan(id(table), index as u16, &range, &mut position, visit)
+                .expect("ordered");
+            assert_eq!(
+                found.map(|rid| self.pk_of(id(table), rid)),
+                expected.clone().map(|e| e.1)
+            );
+            let Some((_, pk)) = expected.clone() else {
+                break;
+            };
             last = expected;
             let seed: Vec<u8> = seed.iter().map(|s| s.wrapping_add(step)).collect();
             match seed[0] % 3 {
@@ -369,7 +452,10 @@ impl World {
                 self.compare_index(table, model, index);
             }
             let sorted: Vec<_> = self.store.sorted_rids(table);
-            let rows: Vec<_> = sorted.iter().map(|rid| self.store.row(table, *rid).expect("live").to_vec()).collect();
+            let rows: Vec<_> = sorted
+                .iter()
+                .map(|rid| self.store.row(table, *rid).expect("live").to_vec())
+                .collect();
             assert_eq!(rows, model.rows.values().cloned().collect::<Vec<_>>());
         }
         assert_eq!(self.store.digest(), self.survivor.digest());
@@ -378,12 +464,18 @@ impl World {
     fn compare_index(&self, table: TableId, model: &ModelTable, index: usize) {
         let entries = model.entries(index);
         for (position, (key, pk)) in entries.iter().enumerate() {
-            let found = self.store.get(table, index as u16, key).expect("the model has the key");
+            let found = self
+                .store
+                .get(table, index as u16, key)
+                .expect("the model has the key");
             let is_first = position == 0 || entries[position - 1].0 != *key;
             if is_first {
                 assert_eq!(self.store.row(table, found), Some(&model.rows[pk][..]));
             }
-            assert_eq!(self.store.get(table, index as u16, &key[..key.len() - 1]), None);
+            assert_eq!(
+                self.store.get(table, index as u16, &key[..key.len() - 1]),
+                None
+            );
         }
         if is_ordered(model, index) {
             let mut found = Vec::new();
@@ -393,22 +485,32 @@ impl World {
             };
             let mut position = ScanPosition::default();
             let all = Range::default();
-            self.store.scan(table, index as u16, &all, &mut position, visit).expect("ordered");
-            let expected: Vec<_> = entries.iter().map(|(_, pk)| model.rows[pk].clone()).collect();
+            self.store
+                .scan(table, index as u16, &all, &mut position, visit)
+                .expect("ordered");
+            let expected: Vec<_> = entries
+                .iter()
+                .map(|(_, pk)| model.rows[pk].clone())
+                .collect();
             assert_eq!(found, expected);
         }
     }
 }
 
 fn replay(store: &mut Store, done: Done) {
-    let find = |store: &Store, table: usize, pk: &[u8]| store.get(id(table), 0, pk).expect("row exists");
+    let find =
+        |store: &Store, table: usize, pk: &[u8]| store.get(id(table), 0, pk).expect("row exists");
     match done {
         Done::Insert(table, row) => {
-            store.insert(id(table), &row).expect("it was accepted before");
+            store
+                .insert(id(table), &row)
+                .expect("it was accepted before");
         }
         Done::Update(table, pk, row) => {
             let rid = find(store, table, &pk);
-            store.update(id(table), rid, &row).expect("it was accepted before");
+            store
+                .update(id(table), rid, &row)
+                .expect("it was accepted before");
         }
         Done::Delete(table, pk) => {
             let rid = find(store, table, &pk);
@@ -416,7 +518,9 @@ fn replay(store: &mut Store, done: Done) {
         }
         Done::Add(table, pk, column, delta) => {
             let rid = find(store, table, &pk);
-            store.add(id(table), rid, column, delta).expect("it was accepted before");
+            store
+                .add(id(table), rid, column, delta)
+                .expect("it was accepted before");
         }
     }
 }

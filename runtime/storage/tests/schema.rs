@@ -4,13 +4,19 @@ mod common;
 
 use common::table;
 use expect_test::{Expect, expect};
-use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
+use reprise_abi::{
+    ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema,
+};
 use reprise_storage::{ColumnProblem, Range, Store, TableId, Visit, WriteError};
 
 fn accounts() -> TableSchema {
     table(
         "accounts",
-        &[("id", I32, false), ("owner", Text, false), ("cents", I64, false)],
+        &[
+            ("id", I32, false),
+            ("owner", Text, false),
+            ("cents", I64, false),
+        ],
         &[0],
         &[("by_owner", &[1], false)],
     )
@@ -21,14 +27,23 @@ fn filled() -> (Store, TableId) {
     let id = store.create_table(accounts()).expect("schema is valid");
     store.begin();
     for (number, owner) in [(3, "ann"), (1, "bob"), (2, "ann")] {
-        let row = store.layout(id).build(&[Field::Int(number), Field::Text(owner), Field::Int(10 * number)]);
+        let row = store.layout(id).build(&[
+            Field::Int(number),
+            Field::Text(owner),
+            Field::Int(10 * number),
+        ]);
         store.insert(id, &row).expect("fresh key");
     }
     store.commit();
     (store, id)
 }
 
-fn column(name: &str, ty: reprise_abi::ScalarType, nullable: bool, default: Option<&[u8]>) -> ColumnSchema {
+fn column(
+    name: &str,
+    ty: reprise_abi::ScalarType,
+    nullable: bool,
+    default: Option<&[u8]>,
+) -> ColumnSchema {
     ColumnSchema {
         name: name.into(),
         ty,
@@ -50,11 +65,14 @@ fn dump(store: &Store, id: TableId, index: u16) -> String {
     let layout = store.layout(id);
     let mut position = Default::default();
     let visit = |_, row: &[u8]| {
-        let fields = (0..layout.columns.len() as u16).map(|c| format!("{:?}", layout.field(row, c)));
+        let fields =
+            (0..layout.columns.len() as u16).map(|c| format!("{:?}", layout.field(row, c)));
         text += &(fields.collect::<Vec<_>>().join(" ") + "\n");
         Visit::Next
     };
-    store.scan(id, index, &Range::default(), &mut position, visit).expect("index is ordered");
+    store
+        .scan(id, index, &Range::default(), &mut position, visit)
+        .expect("index is ordered");
     text
 }
 
@@ -66,7 +84,10 @@ fn check_conflict(change: impl FnOnce(&mut TableSchema), expected: Expect) {
     let conflicts = store.check_change(id, &declared).expect_err("a conflict");
     let lines: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
     expected.assert_eq(&lines.join("\n"));
-    assert_eq!((store.digest(), store.stats(id), dump(&store, id, 1)), before);
+    assert_eq!(
+        (store.digest(), store.stats(id), dump(&store, id, 1)),
+        before
+    );
     store.begin();
     store.rollback();
 }
@@ -76,7 +97,9 @@ fn columns_and_indexes_are_taken_up() {
     let (mut store, id) = filled();
     let mut declared = accounts();
     declared.columns.push(column("note", Text, true, None));
-    declared.columns.push(column("level", U16, false, Some(&[7, 0])));
+    declared
+        .columns
+        .push(column("level", U16, false, Some(&[7, 0])));
     declared.indexes.insert(0, index("by_cents", &[2], true));
     let change = store.check_change(id, &declared).expect("no conflict");
     assert_eq!((change.added_columns, change.added_indexes), (2, 1));
@@ -93,7 +116,9 @@ fn columns_and_indexes_are_taken_up() {
 
     let again = store.check_change(id, &declared).expect("no conflict");
     assert!(again.is_noop());
-    let older = store.check_change(id, &accounts()).expect("an older module is served");
+    let older = store
+        .check_change(id, &accounts())
+        .expect("an older module is served");
     assert!(older.is_noop());
     assert_eq!(older.index_map, [0, 1]);
 }
@@ -108,11 +133,19 @@ fn a_changed_table_goes_on_working() {
     store.apply_change(&change).expect("no conflict");
     store.begin();
     let rid = store.get(id, 1, b"ann\0\0").expect("ann has an account");
-    let row = store.layout(id).build(&[Field::Int(2), Field::Text("cid"), Field::Int(5), Field::Uint(9)]);
+    let row = store.layout(id).build(&[
+        Field::Int(2),
+        Field::Text("cid"),
+        Field::Int(5),
+        Field::Uint(9),
+    ]);
     store.update(id, rid, &row).expect("keys are free");
     assert_eq!(store.add(id, rid, 2, 4), Ok(9));
     let problem = ColumnProblem::Indexed;
-    assert_eq!(store.add(id, rid, 3, 1), Err(WriteError::BadColumn { column: 3, problem }));
+    assert_eq!(
+        store.add(id, rid, 3, 1),
+        Err(WriteError::BadColumn { column: 3, problem })
+    );
     store.commit();
     expect![[r#"
         Int(1) Text("bob") Int(10) Null
@@ -166,10 +199,26 @@ fn conflicts_name_what_differs() {
             table accounts: placement: stored local, declared by id
             table accounts: index by_owner: stored (owner), declared unique (owner)"#]],
     );
-    check_conflict(|t| t.primary_key = vec![0, 1], expect!["table accounts: primary key: stored (id), declared (id, owner)"]);
-    check_conflict(|t| t.columns.push(column("n", I16, true, Some(&[1]))), expect!["table accounts: default n: stored a value of the column's type, declared the default of column n is not a value of its type"]);
-    check_conflict(|t| t.indexes.push(index("by_x", &[9], false)), expect!["table accounts: index by_x: stored distinct columns of the table, declared [9]"]);
-    check_conflict(|t| t.indexes.push(index("owner_once", &[1], true)), expect!["table accounts: index owner_once: stored rows with equal keys, declared unique (owner)"]);
+    check_conflict(
+        |t| t.primary_key = vec![0, 1],
+        expect!["table accounts: primary key: stored (id), declared (id, owner)"],
+    );
+    check_conflict(
+        |t| t.columns.push(column("n", I16, true, Some(&[1]))),
+        expect![
+            "table accounts: default n: stored a value of the column's type, declared the default of column n is not a value of its type"
+        ],
+    );
+    check_conflict(
+        |t| t.indexes.push(index("by_x", &[9], false)),
+        expect!["table accounts: index by_x: stored distinct columns of the table, declared [9]"],
+    );
+    check_conflict(
+        |t| t.indexes.push(index("owner_once", &[1], true)),
+        expect![
+            "table accounts: index owner_once: stored rows with equal keys, declared unique (owner)"
+        ],
+    );
 }
 
 #[test]
@@ -179,7 +228,9 @@ fn a_violation_that_comes_after_the_check_changes_nothing() {
     declared.indexes.push(index("cents_once", &[2], true));
     let change = store.check_change(id, &declared).expect("no conflict");
     store.begin();
-    let row = store.layout(id).build(&[Field::Int(9), Field::Text("eve"), Field::Int(10)]);
+    let row = store
+        .layout(id)
+        .build(&[Field::Int(9), Field::Text("eve"), Field::Int(10)]);
     store.insert(id, &row).expect("fresh key");
     store.commit();
     let before = store.digest();
@@ -192,14 +243,30 @@ fn refused_rows_leave_nothing() {
     let (mut store, id) = filled();
     let before = (store.digest(), store.stats(id));
     let long = "x".repeat(2000);
-    let row = store.layout(id).build(&[Field::Int(8), Field::Text(&long), Field::Int(0)]);
+    let row = store
+        .layout(id)
+        .build(&[Field::Int(8), Field::Text(&long), Field::Int(0)]);
     store.begin();
-    assert_eq!(store.insert(id, &row), Err(WriteError::KeyTooLong { index: 1 }));
-    assert!(matches!(store.insert(id, &row[1..]), Err(WriteError::Malformed(_))));
+    assert_eq!(
+        store.insert(id, &row),
+        Err(WriteError::KeyTooLong { index: 1 })
+    );
+    assert!(matches!(
+        store.insert(id, &row[1..]),
+        Err(WriteError::Malformed(_))
+    ));
     let huge = vec![0; (1 << 20) + 1];
-    assert!(matches!(store.insert(id, &huge), Err(WriteError::Malformed(_))));
-    let rid = store.get(id, 0, &0x8000_0001u32.to_be_bytes()).expect("row 1 exists");
-    assert_eq!(store.update(id, rid, &row), Err(WriteError::KeyTooLong { index: 1 }));
+    assert!(matches!(
+        store.insert(id, &huge),
+        Err(WriteError::Malformed(_))
+    ));
+    let rid = store
+        .get(id, 0, &0x8000_0001u32.to_be_bytes())
+        .expect("row 1 exists");
+    assert_eq!(
+        store.update(id, rid, &row),
+        Err(WriteError::KeyTooLong { index: 1 })
+    );
     assert_eq!(store.add(id, rid, 2, i64::MAX), Err(WriteError::Overflow));
     assert_eq!(store.commit(), Default::default());
     assert_eq!((store.digest(), store.stats(id)), before);

@@ -45,6 +45,13 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         if last.keys().first().is_some_and(|first| first <= key) {
             return self.rightmost;
         }
+        let finger = self.finger.get();
+        if let [first, .., last] = self.leaves[finger].keys()
+            && first <= key
+            && key <= last
+        {
+            return finger;
+        }
         let mut node = self.root;
         for _ in 0..self.height {
             let inner = &self.inners[node];

@@ -8,6 +8,8 @@ mod change;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
+
 use crate::{
     chunked::Chunked,
     treekey::{Edge, TreeKey},
@@ -26,6 +28,8 @@ pub(crate) struct Tree<K, const CAP: usize> {
     /// Inner levels above the leaves.
     height: u32,
     rightmost: u32,
+    /// The leaf that was looked at last: an insert often follows a look at the place.
+    finger: Cell<u32>,
     len: usize,
     heap_bytes: usize,
     path: Vec<Step>,
@@ -131,7 +135,10 @@ impl<K: TreeKey, const CAP: usize> Inner<K, CAP> {
 
 impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     pub fn new() -> Self {
-        assert!(CAP >= 8 && CAP.is_multiple_of(8) && CAP < u16::MAX as usize, "nodes are whole blocks of keys");
+        assert!(
+            CAP >= 8 && CAP.is_multiple_of(8) && CAP < u16::MAX as usize,
+            "nodes are whole blocks of keys"
+        );
         let mut leaves = Chunked::default();
         leaves.push(Leaf::new());
         Self {
@@ -142,6 +149,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             root: 0,
             height: 0,
             rightmost: 0,
+            finger: Cell::new(0),
             len: 0,
             heap_bytes: 0,
             path: Vec::new(),
@@ -175,6 +183,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     #[inline]
     pub fn seek(&self, probe: &K::Probe<'_>) -> Place {
         let leaf = self.leaf_of(probe);
+        self.finger.set(leaf);
         let node = &self.leaves[leaf];
         let at = K::rank_before(&node.keys, node.len(), probe);
         Place { leaf, at }
@@ -293,9 +302,7 @@ impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
     #[inline]
     fn end_before(&self, upper: &K::Probe<'_>) -> usize {
         match self.keys().last() {
-            Some(last) if !last.is_before(upper) => {
-                K::rank_before(&self.keys, self.len(), upper)
-            }
+            Some(last) if !last.is_before(upper) => K::rank_before(&self.keys, self.len(), upper),
             _ => self.len(),
         }
     }

@@ -8,10 +8,14 @@ use crate::treekey::{TreeKey, Wide};
 impl<K: TreeKey + std::fmt::Debug, const CAP: usize> Tree<K, CAP> {
     fn entries(&self) -> Vec<(K, u32)> {
         let mut entries = Vec::new();
-        let all = self.walk_up(self.seek(&K::probe(edge(&[], false))), &K::probe(edge(&[], true)), |k, r| {
-            entries.push((k.clone(), r));
-            true
-        });
+        let all = self.walk_up(
+            self.seek(&K::probe(edge(&[], false))),
+            &K::probe(edge(&[], true)),
+            |k, r| {
+                entries.push((k.clone(), r));
+                true
+            },
+        );
         assert!(all);
         entries
     }
@@ -29,20 +33,41 @@ impl<K: TreeKey + std::fmt::Debug, const CAP: usize> Tree<K, CAP> {
         assert_eq!(leaves, linked);
         assert_eq!(self.rightmost, before);
         assert_eq!(self.leaves.len(), leaves.len() + self.free_leaves.len());
-        assert_eq!(self.len, leaves.iter().map(|l| self.leaves[*l].len()).sum::<usize>());
+        assert_eq!(
+            self.len,
+            leaves.iter().map(|l| self.leaves[*l].len()).sum::<usize>()
+        );
     }
 
-    fn check_node(&self, id: u32, level: u32, low: Option<&K>, high: Option<&K>, leaves: &mut Vec<u32>) {
+    fn check_node(
+        &self,
+        id: u32,
+        level: u32,
+        low: Option<&K>,
+        high: Option<&K>,
+        leaves: &mut Vec<u32>,
+    ) {
         if level == 0 {
             let keys = self.leaves[id].keys();
             assert!(keys.windows(2).all(|w| w[0] < w[1]));
-            assert!(keys.iter().all(|k| low.is_none_or(|l| l <= k) && high.is_none_or(|h| k < h)));
+            assert!(
+                keys.iter()
+                    .all(|k| low.is_none_or(|l| l <= k) && high.is_none_or(|h| k < h))
+            );
             return leaves.push(id);
         }
         let inner = &self.inners[id];
         for child in 0..=inner.len() {
-            let low = if child == 0 { low } else { Some(&inner.fences[child - 1]) };
-            let high = if child == inner.len() { high } else { Some(&inner.fences[child]) };
+            let low = if child == 0 {
+                low
+            } else {
+                Some(&inner.fences[child - 1])
+            };
+            let high = if child == inner.len() {
+                high
+            } else {
+                Some(&inner.fences[child])
+            };
             self.check_node(inner.children[child], level - 1, low, high, leaves);
         }
     }
@@ -77,7 +102,10 @@ fn bytes_of(number: u32) -> Vec<u8> {
     bytes
 }
 
-fn check_tree<K: TreeKey + std::fmt::Debug>(ops: &[Op], bounds: &[(u32, usize, bool, u32, usize, bool)]) {
+fn check_tree<K: TreeKey + std::fmt::Debug>(
+    ops: &[Op],
+    bounds: &[(u32, usize, bool, u32, usize, bool)],
+) {
     let mut tree = Tree::<K, 8>::new();
     let mut model = BTreeMap::new();
     for op in ops {
@@ -103,7 +131,10 @@ fn check_tree<K: TreeKey + std::fmt::Debug>(ops: &[Op], bounds: &[(u32, usize, b
     }
     let expected: Vec<_> = model.iter().map(|(k, r)| (K::from_bytes(k), *r)).collect();
     assert_eq!(tree.entries(), expected);
-    assert_eq!(tree.heap_bytes(), expected.iter().map(|(k, _)| k.heap_bytes()).sum::<usize>());
+    assert_eq!(
+        tree.heap_bytes(),
+        expected.iter().map(|(k, _)| k.heap_bytes()).sum::<usize>()
+    );
     for bound in bounds {
         check_range(&tree, &model, bound);
     }
@@ -130,7 +161,10 @@ fn check_range<K: TreeKey>(
         .filter(|(key, _)| !is_before(key, &low, low_after) && is_before(key, &high, high_after))
         .map(|(_, rid)| *rid)
         .collect();
-    let (low, high) = (K::probe(edge(&low, low_after)), K::probe(edge(&high, high_after)));
+    let (low, high) = (
+        K::probe(edge(&low, low_after)),
+        K::probe(edge(&high, high_after)),
+    );
     let mut found = Vec::new();
     tree.walk_up(tree.seek(&low), &high, |_, rid| {
         found.push(rid);
@@ -139,8 +173,14 @@ fn check_range<K: TreeKey>(
     assert_eq!(found, expected);
     assert_eq!(tree.count(tree.seek(&low), &high), expected.len() as u64);
     if !expected.is_empty() {
-        assert_eq!(tree.next(tree.seek(&low)).map(|e| e.1), expected.first().copied());
-        assert_eq!(tree.previous(tree.seek(&high)).map(|e| e.1), expected.last().copied());
+        assert_eq!(
+            tree.next(tree.seek(&low)).map(|e| e.1),
+            expected.first().copied()
+        );
+        assert_eq!(
+            tree.previous(tree.seek(&high)).map(|e| e.1),
+            expected.last().copied()
+        );
     }
     let mut found = Vec::new();
     tree.walk_down(tree.seek(&high), &low, |_, rid| {
@@ -186,7 +226,11 @@ fn interleaved_runs_fill_their_leaves() {
         }
     }
     tree.check();
-    assert!(tree.leaves.len() < 800, "{} leaves for 40,000 keys", tree.leaves.len());
+    assert!(
+        tree.leaves.len() < 800,
+        "{} leaves for 40,000 keys",
+        tree.leaves.len()
+    );
 }
 
 #[test]
@@ -195,9 +239,14 @@ fn a_queue_gives_its_leaves_back() {
     for key in 0..200_000u64 {
         tree.insert(key, 0).expect("fresh key");
         if key >= 1000 {
-            tree.remove(&u64::probe(edge(&(key - 1000).to_be_bytes(), false))).expect("old key");
+            tree.remove(&u64::probe(edge(&(key - 1000).to_be_bytes(), false)))
+                .expect("old key");
         }
     }
     tree.check();
-    assert!(tree.leaves.len() < 40, "{} leaves for 1,000 keys", tree.leaves.len());
+    assert!(
+        tree.leaves.len() < 40,
+        "{} leaves for 1,000 keys",
+        tree.leaves.len()
+    );
 }

@@ -43,7 +43,11 @@ impl ModelTable {
 
     /// The index's own key of a row stored under `pk`.
     pub fn index_key(&self, index: usize, pk: &[u8], row: &[u8]) -> Vec<u8> {
-        if index == 0 { pk.to_vec() } else { self.key_of(row, self.columns(index)) }
+        if index == 0 {
+            pk.to_vec()
+        } else {
+            self.key_of(row, self.columns(index))
+        }
     }
 
     /// Entries of an index in its order: (own key, primary key).
@@ -65,10 +69,14 @@ impl ModelTable {
             let low = compare(key, range.lower);
             let high = compare(key, range.upper);
             let low_out = low.is_lt() || low.is_eq() && range.flags.has(ScanFlags::LOWER_EXCLUSIVE);
-            let high_out = high.is_gt() || high.is_eq() && range.flags.has(ScanFlags::UPPER_EXCLUSIVE);
+            let high_out =
+                high.is_gt() || high.is_eq() && range.flags.has(ScanFlags::UPPER_EXCLUSIVE);
             !low_out && !high_out
         };
-        let inside = self.entries(index).into_iter().filter(|(key, _)| is_inside(key));
+        let inside = self
+            .entries(index)
+            .into_iter()
+            .filter(|(key, _)| is_inside(key));
         let mut keys: Vec<_> = inside.map(|(_, pk)| pk).collect();
         if range.flags.has(ScanFlags::REVERSE) {
             keys.reverse();
@@ -133,11 +141,15 @@ impl ModelTable {
             Field::Int(value) => {
                 let sum = value as i128 + delta as i128;
                 let limit = 1i128 << (bits - 1);
-                (-limit..limit).contains(&sum).then_some((Field::Int(sum as i64), sum as i64))?
+                (-limit..limit)
+                    .contains(&sum)
+                    .then_some((Field::Int(sum as i64), sum as i64))?
             }
             Field::Uint(value) => {
                 let sum = value as i128 + delta as i128;
-                (0..1i128 << bits).contains(&sum).then_some((Field::Uint(sum as u64), sum as i64))?
+                (0..1i128 << bits)
+                    .contains(&sum)
+                    .then_some((Field::Uint(sum as u64), sum as i64))?
             }
             _ => return None,
         };
