@@ -382,41 +382,8 @@ impl Table {
                 self.rows.revive(rid, place);
                 self.relink_deleted(rid, place, &mut journal.scratch);
             }
-            Undo::Move { rid, place } => {
-                let now = self.rows.place(rid).expect("a moved row is live");
-                let (from, to) = (self.rows.read(now), self.rows.read(place));
-                relink(
-                    &mut self.indexes,
-                    &self.layout,
-                    &self.rows,
-                    rid,
-                    from,
-                    to,
-                    &mut journal.scratch,
-                );
-                self.rows.redirect(rid, place);
-                self.rows.free(now);
-            }
-            Undo::Patch { rid, place } => {
-                let start = journal.bytes.len() - place.len();
-                let number_bytes = 8 * self.has_number() as usize;
-                let from = self.rows.at(rid);
-                let to = RowRef {
-                    row: &journal.bytes[start..journal.bytes.len() - number_bytes],
-                    number: from.number,
-                };
-                relink(
-                    &mut self.indexes,
-                    &self.layout,
-                    &self.rows,
-                    rid,
-                    from,
-                    to,
-                    &mut journal.scratch,
-                );
-                self.overwrite(rid, place, to);
-                journal.bytes.truncate(start);
-            }
+            Undo::Move { rid, place } => self.undo_move(rid, place, &mut journal.scratch),
+            Undo::Patch { rid, place } => self.undo_patch(rid, place, journal),
             Undo::Add {
                 rid,
                 offset,
@@ -432,6 +399,43 @@ impl Table {
                 );
             }
         }
+    }
+
+    fn undo_move(&mut self, rid: Rid, place: Location, scratch: &mut Scratch) {
+        let now = self.rows.place(rid).expect("a moved row is live");
+        let (from, to) = (self.rows.read(now), self.rows.read(place));
+        relink(
+            &mut self.indexes,
+            &self.layout,
+            &self.rows,
+            rid,
+            from,
+            to,
+            scratch,
+        );
+        self.rows.redirect(rid, place);
+        self.rows.free(now);
+    }
+
+    fn undo_patch(&mut self, rid: Rid, place: Location, journal: &mut Journal) {
+        let start = journal.bytes.len() - place.len();
+        let number_bytes = 8 * self.has_number() as usize;
+        let from = self.rows.at(rid);
+        let to = RowRef {
+            row: &journal.bytes[start..journal.bytes.len() - number_bytes],
+            number: from.number,
+        };
+        relink(
+            &mut self.indexes,
+            &self.layout,
+            &self.rows,
+            rid,
+            from,
+            to,
+            &mut journal.scratch,
+        );
+        self.overwrite(rid, place, to);
+        journal.bytes.truncate(start);
     }
 
     fn relink_deleted(&mut self, rid: Rid, place: Location, scratch: &mut Scratch) {

@@ -11,6 +11,12 @@ use reprise_storage::{Range, Rid, Savepoint, ScanPosition, Store, TableId, Visit
 use ScalarType::*;
 
 fn schemas() -> Vec<TableSchema> {
+    let mut schemas = ordered_schemas();
+    schemas.extend(hashed_schemas());
+    schemas
+}
+
+fn hashed_schemas() -> [TableSchema; 2] {
     let mut hashed = table(
         "hashed",
         &[
@@ -30,6 +36,10 @@ fn schemas() -> Vec<TableSchema> {
         &[],
     );
     hashed_ints.primary_kind = IndexKind::Hash;
+    [hashed, hashed_ints]
+}
+
+fn ordered_schemas() -> Vec<TableSchema> {
     vec![
         table(
             "plain",
@@ -46,8 +56,6 @@ fn schemas() -> Vec<TableSchema> {
                 ("by_tag", &[3], false),
             ],
         ),
-        hashed,
-        hashed_ints,
         table(
             "keyless",
             &[
