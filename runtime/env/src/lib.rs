@@ -8,11 +8,13 @@
 mod aligned;
 mod clock;
 mod disk;
+mod entropy;
 mod real;
 pub mod sim;
 
 pub use aligned::{AlignedBuf, DIRECT_ALIGN_BYTES};
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
+pub use entropy::entropy;
 pub use real::RealDisk;
 pub use sim::{SimClock, SimDisk};

@@ -157,6 +157,13 @@ impl<P: Send + 'static> Log<P> {
         Lsn(self.shared.index.start())
     }
 
+    /// The segment file in which a position lies, and the byte in it; none where the log does not hold the position.
+    pub fn place(&self, lsn: Lsn) -> Option<(String, u64)> {
+        let (start, _) = self.shared.index.segment_of(lsn.0)?;
+        let offset = lsn.0 - start + SEGMENT_HEADER_BYTES as u64;
+        Some((segment_name(Lsn(start)), offset))
+    }
+
     /// Waits until everything before `end` is durable; false when the time is over or the log stopped first.
     pub fn wait_durable(&self, end: Lsn, timeout: Duration) -> bool {
         self.shared.wait_durable(end, timeout)

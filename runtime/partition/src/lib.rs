@@ -1,0 +1,18 @@
+//! The engine thread: takes calls from its inbox, runs them one at a time on the partition they name, appends their
+//! records, and hands the outcomes on once they are durable.
+//! Owns: the tables of its partitions while they are not held by a multi-partition job; each partition's transaction ids.
+//! Does not: choose partitions, parse requests, write files, decide what happens at recovery.
+//! Invariants: per partition, transaction ids grow in the order of execution and of the log; nothing is acknowledged
+//! before the sink says so; a partition is held by exactly one thread at any time.
+//! Called by: `router` (calls, jobs) and `recovery` (jobs).
+#![forbid(unsafe_code)]
+
+mod batch;
+mod gather;
+mod sink;
+mod site;
+
+pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};
+pub use gather::{Gathering, Job, Touched};
+pub use sink::{AsyncSink, NoLog, Sink, SyncSink, complete};
+pub use site::{Held, Partition, Shared, Site, SiteMessage, Tools};

@@ -1,0 +1,23 @@
+//! The initiator: accepts calls, chooses their partitions, orders what touches several, and gathers the answers.
+//! Owns: the inboxes, the order of multi-partition jobs, admission, idempotency keys, the role and phase of the node.
+//! Does not: run procedures, write the log, know HTTP.
+//! Invariants: two multi-partition jobs enter every inbox that they share in the same order; a key has one committed outcome.
+//! Called by: `http` and the binary.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod builder;
+mod idempotency;
+mod logs;
+mod query;
+mod router;
+
+pub use admin::{DeployError, Deployment};
+pub use builder::{BatchBuilder, BatchReply, CallReply, ReplyOutcome};
+pub use idempotency::{Fingerprint, Idempotency, Remembered};
+pub use logs::{LogBody, LogEntry, LogPage, LogQuery, LogReadError, decode_entry};
+pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
+pub use router::{MetricsSnapshot, Phase, Router, RouterConfig, Status, Unavailable};
+
+pub use reprise_storage::Conflict;
+pub use reprise_txn::{Bound, Deployed, Failure, Module, ModuleId};

@@ -1,0 +1,26 @@
+//! Runs one procedure call over one partition's tables, or over several held at once.
+//! Owns: the transaction seen by a guest (`SingleTxn`, `MultiTxn`), its handles, cursors, limits and outcome.
+//! Does not: queue, log, choose partitions or give out ids; it is handed all of these.
+//! Invariants: an outcome other than `Commit` left nothing in the tables; a guest sees no storage address.
+//! Called by: `partition` (running) and `replay` (the same path again).
+#![forbid(unsafe_code)]
+
+
+mod frame;
+mod install;
+mod module;
+mod multi;
+mod ops;
+mod run;
+mod scan;
+mod single;
+mod wasm;
+
+pub use install::{Candidate, Plan, apply, plan, remove};
+pub use frame::{Frame, LogLine};
+pub use module::{
+    BindError, Bound, Code, Deployed, Executor, Module, ModuleId, RouteError, TableBinding, partition_of_field,
+};
+pub use wasm::WasmCode;
+pub use scan::Merge;
+pub use run::{Commit, Executors, Failure, Outcome, TxnInput, run_multi, run_single};

@@ -1,0 +1,167 @@
+//! Where a finished batch goes: to the log and then to its caller, or to its caller at once.
+
+use std::sync::Arc;
+
+use reprise_base::Lsn;
+use reprise_log::{Appender, LogError};
+
+use crate::{
+    batch::{CallBatch, SlotOutcome},
+    site::Partition,
+};
+
+/// The end of an engine thread's turn. One type per durability mode, chosen at wiring.
+pub trait Sink: Send {
+    /// Why writes can't be taken now, if so.
+    fn refusal(&self) -> Option<Arc<str>>;
+
+    /// Takes over a run batch with the records of its committed writes. `partitions` are those it ran on.
+    /// Err: nothing was appended, and the caller still has the batch's transactions in its tables.
+    fn publish(
+        &self,
+        records: &[u8],
+        partitions: &mut [&mut Partition],
+        batch: Box<CallBatch>,
+    ) -> Result<(), (Arc<str>, Box<CallBatch>)>;
+
+    /// Appends a record for which nobody waits here; its position.
+    fn append(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, Arc<str>>;
+}
+
+/// Durable before reply: the default.
+pub struct SyncSink(pub Appender<Box<CallBatch>>);
+/// Logged, but acknowledged at once.
+pub struct AsyncSink(pub Appender<Box<CallBatch>>);
+/// No log at all.
+pub struct NoLog;
+
+/// Called by the log's flusher for each batch whose records are durable, or never will be.
+pub fn complete(outcome: Result<Lsn, Arc<str>>, mut batch: Box<CallBatch>) {
+    match outcome {
+        Ok(end) => place(&mut batch, end),
+        Err(reason) => batch.refuse(&reason),
+    }
+    batch.finish();
+}
+
+/// Turns each slot's offset into its position, the batch's records ending at `end`.
+fn place(batch: &mut CallBatch, end: Lsn) {
+    let base = end.0 - batch.record_bytes as u64;
+    for slot in &mut batch.calls {
+        slot.lsn = Lsn(base + slot.lsn.0);
+    }
+}
+
+fn end_of(partitions: &[&mut Partition]) -> Lsn {
+    partitions
+        .iter()
+        .map(|partition| partition.last_end)
+        .max()
+        .unwrap_or_default()
+}
+
+fn note_end(partitions: &mut [&mut Partition], end: Lsn) {
+    for partition in partitions {
+        partition.last_end = end;
+    }
+}
+
+fn reason(error: LogError) -> Arc<str> {
+    error.to_string().into()
+}
+
+impl Sink for SyncSink {
+    fn refusal(&self) -> Option<Arc<str>> {
+        self.0.refusal()
+    }
+
+    fn publish(
+        &self,
+        records: &[u8],
+        partitions: &mut [&mut Partition],
+        mut batch: Box<CallBatch>,
+    ) -> Result<(), (Arc<str>, Box<CallBatch>)> {
+        batch.record_bytes = records.len() as u32;
+        if records.is_empty() {
+            // A read waits for the writes that it saw: it must not tell of a transaction that a crash could still take back.
+            self.0.pend(end_of(partitions), batch);
+            return Ok(());
+        }
+        match self.0.append(records, Some(batch)) {
+            Ok(start) => {
+                note_end(partitions, Lsn(start.0 + records.len() as u64));
+                Ok(())
+            }
+            Err((error, batch)) => Err((reason(error), batch.expect("the batch that was handed in"))),
+        }
+    }
+
+    fn append(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, Arc<str>> {
+        append_alone(&self.0, record, partitions)
+    }
+}
+
+impl Sink for AsyncSink {
+    fn refusal(&self) -> Option<Arc<str>> {
+        self.0.refusal()
+    }
+
+    fn publish(
+        &self,
+        records: &[u8],
+        partitions: &mut [&mut Partition],
+        mut batch: Box<CallBatch>,
+    ) -> Result<(), (Arc<str>, Box<CallBatch>)> {
+        batch.record_bytes = records.len() as u32;
+        if !records.is_empty() {
+            match self.0.append(records, None) {
+                Ok(start) => note_end(partitions, Lsn(start.0 + records.len() as u64)),
+                Err((error, _)) => return Err((reason(error), batch)),
+            }
+        }
+        place(&mut batch, end_of(partitions));
+        batch.finish();
+        Ok(())
+    }
+
+    fn append(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, Arc<str>> {
+        append_alone(&self.0, record, partitions)
+    }
+}
+
+fn append_alone(
+    appender: &Appender<Box<CallBatch>>,
+    record: &[u8],
+    partitions: &mut [&mut Partition],
+) -> Result<Lsn, Arc<str>> {
+    let start = appender
+        .append(record, None)
+        .map_err(|(error, _)| reason(error))?;
+    note_end(partitions, Lsn(start.0 + record.len() as u64));
+    Ok(start)
+}
+
+impl Sink for NoLog {
+    fn refusal(&self) -> Option<Arc<str>> {
+        None
+    }
+
+    fn publish(
+        &self,
+        _: &[u8],
+        _: &mut [&mut Partition],
+        mut batch: Box<CallBatch>,
+    ) -> Result<(), (Arc<str>, Box<CallBatch>)> {
+        for slot in &mut batch.calls {
+            if slot.outcome == SlotOutcome::Committed {
+                slot.lsn = Lsn(0);
+            }
+        }
+        batch.finish();
+        Ok(())
+    }
+
+    fn append(&self, _: &[u8], _: &mut [&mut Partition]) -> Result<Lsn, Arc<str>> {
+        Ok(Lsn(0))
+    }
+}

@@ -1,0 +1,448 @@
+//! The engine thread's loop and everything it needs to run one call.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::Receiver;
+use reprise_base::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
+use reprise_env::Clock;
+use reprise_observe::{Recorder, RecentLines};
+use reprise_storage::Store;
+use reprise_txn::{
+    Deployed, Executors, Failure, Frame, Module, ModuleId, Outcome, TxnInput, run_multi,
+    run_single,
+};
+use reprise_wire::{CommandRef, PartitionList, PartitionSet};
+
+use crate::{
+    batch::{CallBatch, CallSlot, SlotOutcome},
+    gather::{Gathering, Turn},
+    sink::Sink,
+};
+
+/// What arrives in a site's inbox, in the order in which it is done.
+pub enum SiteMessage {
+    Batch(Box<CallBatch>),
+    /// Bring your partitions to a multi-partition job.
+    Gather(Arc<Gathering>),
+    /// Run this over the partitions of this site (recovery's replay).
+    Job(Box<dyn FnOnce(&mut Site) + Send>),
+    Stop,
+}
+
+/// One partition: its tables and its place in the order.
+pub struct Partition {
+    pub id: PartitionId,
+    pub store: Store,
+    pub clock: TxnClock,
+    /// Where the last record of this partition ends in the log.
+    pub last_end: Lsn,
+}
+
+/// What all sites of a node share.
+pub struct Shared {
+    pub deployed: ArcSwap<Deployed>,
+    /// `Deployed::generation`, readable without touching the swap.
+    pub generation: AtomicU64,
+    pub clock: Arc<dyn Clock>,
+    /// Key of the transactions' random streams.
+    pub secret: [u64; 2],
+    pub partitions_count: u16,
+    pub sites_count: u16,
+    /// Calls accepted and not yet run, per partition.
+    pub waiting: Vec<AtomicUsize>,
+    /// The last tick that a multi-partition transaction took.
+    pub multi_tick: AtomicU64,
+    pub lines: Arc<RecentLines>,
+}
+
+/// What a thread runs procedures with.
+pub struct Tools {
+    pub shared: Arc<Shared>,
+    pub executors: Executors,
+    pub frame: Frame,
+    pub sink: Box<dyn Sink>,
+    pub recorder: Recorder,
+    pub records: Vec<u8>,
+    deployed: Arc<Deployed>,
+    /// The versions in service, by `ModuleId`.
+    in_service: Vec<Option<Arc<Module>>>,
+}
+
+/// An engine thread's own state.
+pub struct Site {
+    pub id: SiteId,
+    /// By `PartitionId / sites_count`; None while held by another site's job.
+    partitions: Vec<Option<Box<Partition>>>,
+    pub tools: Tools,
+    inbox: Receiver<SiteMessage>,
+}
+
+/// What a multi-partition job works on.
+pub struct Held<'a> {
+    /// The touched partitions, ascending.
+    pub partitions: &'a mut [Box<Partition>],
+    pub tools: &'a mut Tools,
+}
+
+impl Partition {
+    pub fn new(id: PartitionId) -> Self {
+        Self {
+            id,
+            store: Store::new(),
+            clock: TxnClock::default(),
+            last_end: Lsn(0),
+        }
+    }
+}
+
+impl Tools {
+    pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
+        let deployed = shared.deployed.load_full();
+        let in_service = in_service(&deployed);
+        Self {
+            shared,
+            executors: Executors::default(),
+            frame: Frame::default(),
+            sink,
+            recorder,
+            records: Vec::new(),
+            deployed,
+            in_service,
+        }
+    }
+
+    pub fn deployed(&self) -> &Arc<Deployed> {
+        &self.deployed
+    }
+
+    /// Takes up a deployment made since the last turn.
+    fn refresh_if_due(&mut self) {
+        if self.shared.generation.load(Ordering::Acquire) != self.deployed.generation {
+            self.deployed = self.shared.deployed.load_full();
+            self.in_service = in_service(&self.deployed);
+            let deployed = &self.deployed;
+            self.executors.retain(|id| deployed.is_current(id));
+        }
+    }
+
+    #[inline]
+    fn in_service(&self, id: ModuleId) -> Option<Arc<Module>> {
+        self.in_service.get(id.0 as usize)?.clone()
+    }
+
+    /// Puts another deployment into service. The caller holds every partition.
+    pub fn install(&mut self, deployed: Deployed) {
+        assert!(deployed.generation > self.deployed.generation);
+        let generation = deployed.generation;
+        self.shared.deployed.store(Arc::new(deployed));
+        self.shared.generation.store(generation, Ordering::Release);
+        self.refresh_if_due();
+    }
+
+    /// A multi-partition id later than all that these partitions have seen, and than every other multi-partition id.
+    pub fn next_multi_id(&self, partitions: &mut [Box<Partition>]) -> TxnId {
+        let seen = partitions.iter().map(|p| p.clock.last_tick()).max();
+        let now = TxnId::tick_at(self.shared.clock.now_us());
+        let at_least = seen.unwrap_or(0).max(now) + 1;
+        let tick = match self.shared.multi_tick.fetch_update(
+            Ordering::AcqRel,
+            Ordering::Acquire,
+            |last| Some(at_least.max(last + 1)),
+        ) {
+            Ok(last) => at_least.max(last + 1),
+            Err(_) => unreachable!("the update never declines"),
+        };
+        for partition in partitions {
+            partition.clock.advance_past(tick);
+        }
+        TxnId::new(tick, TxnId::MULTI_PARTITION)
+    }
+
+    /// The record of a committed call, appended to `self.records`.
+    fn record(&mut self, call: &Running<'_>, partitions: PartitionSet<'_>, digest: u64) {
+        CommandRef {
+            txn_id: call.txn_id,
+            partitions,
+            module_id: call.module.id.0,
+            procedure: call.procedure,
+            digest,
+            idempotency_key: call.idempotency_key.map(str::as_bytes),
+            args: call.args,
+        }
+        .encode(&mut self.records);
+    }
+
+    fn note_lines(&mut self, call: &Running<'_>) {
+        for line in self.frame.take_lines() {
+            let procedure = &call.module.schema.procedures[call.procedure as usize].name;
+            self.shared
+                .lines
+                .push(call.txn_id, &call.module.name, procedure, line.level as u8, line.text);
+        }
+    }
+}
+
+fn in_service(deployed: &Deployed) -> Vec<Option<Arc<Module>>> {
+    let versions = deployed.versions.iter();
+    versions.map(|module| deployed.is_current(module.id).then(|| module.clone())).collect()
+}
+
+/// A call while it runs.
+struct Running<'a> {
+    module: &'a Arc<Module>,
+    procedure: u16,
+    txn_id: TxnId,
+    args: &'a [u8],
+    idempotency_key: Option<&'a str>,
+}
+
+impl Site {
+    /// A site with fresh partitions: those `p` with `p % sites_count == id`.
+    pub fn new(id: SiteId, tools: Tools, inbox: Receiver<SiteMessage>) -> Self {
+        let (count, sites) = (tools.shared.partitions_count, tools.shared.sites_count);
+        let partitions = (id.0..count)
+            .step_by(sites as usize)
+            .map(|p| Some(Box::new(Partition::new(PartitionId(p)))))
+            .collect();
+        Self {
+            id,
+            partitions,
+            tools,
+            inbox,
+        }
+    }
+
+    /// Runs until `Stop`, or until every sender is gone.
+    pub fn run(mut self) {
+        while let Ok(message) = self.inbox.recv() {
+            match message {
+                SiteMessage::Batch(batch) => self.run_batch(batch),
+                SiteMessage::Gather(gathering) => self.join(&gathering),
+                SiteMessage::Job(job) => job(&mut self),
+                SiteMessage::Stop => return,
+            }
+        }
+    }
+
+    pub fn partition(&mut self, id: PartitionId) -> &mut Partition {
+        self.split(id).0
+    }
+
+    /// A partition of this site beside the tools that run calls on it.
+    pub fn split(&mut self, id: PartitionId) -> (&mut Partition, &mut Tools) {
+        let slot = id.0 / self.tools.shared.sites_count;
+        let partition = self.partitions[slot as usize]
+            .as_mut()
+            .expect("a partition is away only while its site waits for it");
+        assert_eq!(partition.id, id);
+        (partition, &mut self.tools)
+    }
+
+    pub fn run_batch(&mut self, mut batch: Box<CallBatch>) {
+        let started = Instant::now();
+        self.tools.refresh_if_due();
+        let id = batch.partition.expect("a multi-partition call comes as a job");
+        let (partition, tools) = self.split(id);
+        let now_us = tools.shared.clock.now_us();
+        let refusal = tools.sink.refusal();
+        tools.records.clear();
+        for slot in 0..batch.calls.len() {
+            run_slot(partition, tools, &mut batch, slot, now_us, refusal.as_ref());
+        }
+        let count = batch.calls.len();
+        tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
+        tools.recorder.ran(count as u64, started.elapsed());
+        let records = std::mem::take(&mut tools.records);
+        publish(tools, &records, &mut [partition], batch);
+        tools.records = records;
+    }
+
+    fn join(&mut self, gathering: &Gathering) {
+        let (id, sites) = (self.id, self.tools.shared.sites_count);
+        let own = move |partition: PartitionId| partition.site(sites) == id;
+        let brought = self
+            .partitions
+            .iter_mut()
+            .filter(|slot| {
+                slot.as_ref()
+                    .is_some_and(|partition| gathering.touched.contains(partition.id))
+            })
+            .map(|slot| slot.take().expect("filtered"))
+            .collect();
+        let returned = match gathering.bring(brought, &own) {
+            Turn::Done(parts) => parts,
+            Turn::Lead(job, mut parts) => {
+                self.tools.refresh_if_due();
+                job(&mut Held {
+                    partitions: &mut parts,
+                    tools: &mut self.tools,
+                });
+                gathering.give_back(parts, &own)
+            }
+        };
+        for partition in returned {
+            let slot = partition.id.0 / sites;
+            self.partitions[slot as usize] = Some(partition);
+        }
+    }
+}
+
+/// Publishes a run batch. A refused append takes the whole turn back: nothing of it was acknowledged.
+fn publish(
+    tools: &mut Tools,
+    records: &[u8],
+    partitions: &mut [&mut Partition],
+    batch: Box<CallBatch>,
+) {
+    tools.recorder.logged(records.len() as u64);
+    if let Err((reason, mut batch)) = tools.sink.publish(records, partitions, batch) {
+        batch.refuse(&reason);
+        batch.finish();
+    }
+}
+
+/// Runs call `slot` of the batch and sets its outcome.
+fn run_slot(
+    partition: &mut Partition,
+    tools: &mut Tools,
+    batch: &mut CallBatch,
+    slot: usize,
+    now_us: i64,
+    refusal: Option<&Arc<str>>,
+) {
+    let CallBatch {
+        calls,
+        args,
+        results,
+        ..
+    } = batch;
+    let call = &mut calls[slot];
+    call.lsn = Lsn(tools.records.len() as u64);
+    let Some(module) = tools.in_service(call.module) else {
+        call.outcome = SlotOutcome::Superseded;
+        return;
+    };
+    let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
+    if let (Some(reason), false) = (refusal, is_read_only) {
+        call.outcome = SlotOutcome::LogUnavailable(reason.clone());
+        return;
+    }
+    call.txn_id = partition.clock.next(now_us, partition.id.0);
+    let running = Running {
+        module: &module,
+        procedure: call.procedure,
+        txn_id: call.txn_id,
+        args: &args[call.args.start as usize..call.args.end as usize],
+        idempotency_key: call.idempotency_key.as_deref(),
+    };
+    let outcome = {
+        let input = input_of(&tools.shared, &running);
+        match tools.executors.get(&module) {
+            Ok(executor) => {
+                let (store, id) = (&mut partition.store, partition.id);
+                run_single(store, id, &input, executor, &mut tools.frame)
+            }
+            Err(failure) => Outcome::Fail(failure),
+        }
+    };
+    if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {
+        tools.record(&running, PartitionSet::One(partition.id), commit.digest);
+    }
+    tools.note_lines(&running);
+    settle(tools, call, results, outcome);
+}
+
+/// Notes what became of a call.
+fn settle(tools: &Tools, call: &mut CallSlot, results: &mut Vec<u8>, outcome: Outcome) {
+    match outcome {
+        Outcome::Commit(_) => {
+            let start = results.len() as u32;
+            results.extend_from_slice(tools.frame.result());
+            call.result = start..results.len() as u32;
+            call.outcome = SlotOutcome::Committed;
+            tools.recorder.committed();
+        }
+        Outcome::Fail(failure) => {
+            let is_abort = matches!(failure, Failure::Aborted { .. });
+            tools.recorder.failed(is_abort);
+            call.outcome = SlotOutcome::Failed(failure);
+        }
+    }
+}
+
+fn input_of<'a>(shared: &Shared, running: &Running<'a>) -> TxnInput<'a> {
+    TxnInput {
+        txn_id: running.txn_id,
+        secret: shared.secret,
+        partitions_count: shared.partitions_count,
+        module: running.module,
+        procedure: running.procedure as usize,
+        args: running.args,
+    }
+}
+
+impl Held<'_> {
+    /// Runs the one call of a multi-partition batch over the held partitions and publishes it.
+    pub fn run_call(&mut self, mut batch: Box<CallBatch>) {
+        self.tools.records.clear();
+        self.run_held_slot(&mut batch);
+        let records = std::mem::take(&mut self.tools.records);
+        let mut partitions: Vec<&mut Partition> =
+            self.partitions.iter_mut().map(|part| &mut **part).collect();
+        publish(self.tools, &records, &mut partitions, batch);
+        self.tools.records = records;
+    }
+
+    fn run_held_slot(&mut self, batch: &mut CallBatch) {
+        let CallBatch {
+            calls,
+            args,
+            results,
+            ..
+        } = batch;
+        let (call, tools) = (&mut calls[0], &mut *self.tools);
+        let Some(module) = tools.in_service(call.module) else {
+            call.outcome = SlotOutcome::Superseded;
+            return;
+        };
+        let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
+        if let (Some(reason), false) = (tools.sink.refusal(), is_read_only) {
+            call.outcome = SlotOutcome::LogUnavailable(reason);
+            return;
+        }
+        call.txn_id = tools.next_multi_id(self.partitions);
+        let running = Running {
+            module: &module,
+            procedure: call.procedure,
+            txn_id: call.txn_id,
+            args: &args[call.args.start as usize..call.args.end as usize],
+            idempotency_key: call.idempotency_key.as_deref(),
+        };
+        let outcome = {
+            let input = input_of(&tools.shared, &running);
+            let parts = self.partitions.iter_mut();
+            let mut stores: Vec<_> = parts.map(|part| (part.id, &mut part.store)).collect();
+            match tools.executors.get(&module) {
+                Ok(executor) => run_multi(&mut stores, &input, executor, &mut tools.frame),
+                Err(failure) => Outcome::Fail(failure),
+            }
+        };
+        if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {
+            let ids: Vec<_> = self.partitions.iter().map(|part| part.id).collect();
+            let set = match ids.len() == tools.shared.partitions_count as usize {
+                true => PartitionSet::All,
+                false => PartitionSet::Several(PartitionList::new(&ids)),
+            };
+            tools.record(&running, set, commit.digest);
+        }
+        tools.note_lines(&running);
+        settle(tools, call, results, outcome);
+    }
+}

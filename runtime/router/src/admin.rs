@@ -1,0 +1,195 @@
+//! Deployment and removal of modules: one step on all partitions at once.
+
+use std::{sync::Arc, time::Duration};
+
+use reprise_abi::schema::is_valid_name;
+use reprise_base::{Lsn, limits::MODULE_BYTES_MAX};
+use reprise_host::CompiledModule;
+use reprise_partition::{Held, Partition};
+use reprise_storage::{Conflict, Store};
+use reprise_txn::{Candidate, Module, WasmCode, apply, plan, remove};
+use reprise_wire::{DeployRef, RecordRef, RemoveRef};
+
+use crate::router::{Router, Unavailable};
+
+/// A deployment that is durable.
+#[derive(Clone)]
+pub struct Deployment {
+    pub module: Arc<Module>,
+    /// Version that was in service before, if any.
+    pub replaced: Option<u32>,
+    /// True when the same bytes were in service already; nothing was done.
+    pub unchanged: bool,
+    /// True when no module of this name was in service.
+    pub created: bool,
+    pub lsn: Lsn,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DeployError {
+    #[error("not a module that this host can run: {reason}")]
+    Invalid { reason: String, offset: Option<u64> },
+    #[error("the module's tables can't be reconciled with what is stored")]
+    Conflict(Vec<Conflict>),
+    #[error("a module has at most {max} bytes")]
+    TooLarge { max: usize },
+    #[error("no such module is in service")]
+    NotFound,
+    #[error("{0}")]
+    BadName(String),
+    #[error("the log can't be written: {0}")]
+    LogUnavailable(Arc<str>),
+    #[error("{0}")]
+    Unavailable(Arc<str>),
+}
+
+/// Longest wait for the record of a deployment to become durable.
+const DURABLE_WAIT: Duration = Duration::from_secs(60);
+
+impl Router {
+    /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable.
+    pub fn deploy(&self, name: &str, wasm: &[u8]) -> Result<Deployment, DeployError> {
+        check_name(name)?;
+        if wasm.len() > MODULE_BYTES_MAX {
+            return Err(DeployError::TooLarge {
+                max: MODULE_BYTES_MAX,
+            });
+        }
+        let compiled = CompiledModule::compile(&self.0.config.engine, wasm).map_err(|error| {
+            DeployError::Invalid {
+                reason: error.reason,
+                offset: error.offset,
+            }
+        })?;
+        let candidate = Candidate {
+            name: name.to_owned(),
+            hash: compiled.hash(),
+            wasm_bytes: wasm.len() as u64,
+            schema: compiled.schema().clone(),
+            code: Arc::new(WasmCode(compiled)),
+        };
+        self.deploy_candidate(candidate, wasm)
+    }
+
+    /// Installs code that need not be wasm (native procedures, for comparison). `wasm` is what the log keeps for replay.
+    pub fn deploy_candidate(
+        &self,
+        candidate: Candidate,
+        wasm: &[u8],
+    ) -> Result<Deployment, DeployError> {
+        let _deploying = self.0.deploying.lock().expect("a deployment never panics");
+        let before = self.deployed().current.get(&candidate.name).cloned();
+        if let Some(module) = &before
+            && module.hash == candidate.hash
+        {
+            return Ok(Deployment {
+                module: module.clone(),
+                replaced: None,
+                unchanged: true,
+                created: false,
+                lsn: Lsn(0),
+            });
+        }
+        let name = candidate.name.clone();
+        let wasm: Arc<[u8]> = wasm.into();
+        let lsn = self.run_on_all(move |held| install(held, candidate, &wasm))??;
+        self.wait_for_record(lsn)?;
+        let module = self.deployed().current.get(&name).cloned();
+        Ok(Deployment {
+            module: module.ok_or(DeployError::NotFound)?,
+            replaced: before.as_ref().map(|module| module.version),
+            unchanged: false,
+            created: before.is_none(),
+            lsn,
+        })
+    }
+
+    /// Takes a module out of service. Its versions stay known to the log, its tables stay stored.
+    pub fn remove(&self, name: &str) -> Result<Lsn, DeployError> {
+        let _deploying = self.0.deploying.lock().expect("a deployment never panics");
+        let name = name.to_owned();
+        let lsn = self.run_on_all(move |held| uninstall(held, &name))??;
+        self.wait_for_record(lsn)?;
+        Ok(lsn)
+    }
+
+    fn wait_for_record(&self, lsn: Lsn) -> Result<(), DeployError> {
+        if self.wait_durable(Lsn(lsn.0 + 1), DURABLE_WAIT) {
+            return Ok(());
+        }
+        let reason = self.status().log_error;
+        Err(DeployError::LogUnavailable(reason.unwrap_or_else(|| {
+            "the record did not become durable in time".into()
+        })))
+    }
+}
+
+fn check_name(name: &str) -> Result<(), DeployError> {
+    if is_valid_name(name) {
+        return Ok(());
+    }
+    Err(DeployError::BadName(format!(
+        "a module's name is made of a to z, 0 to 9 and _, begins with a letter and has at most 63 bytes; {name:?} is not"
+    )))
+}
+
+impl From<Unavailable> for DeployError {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Unavailable(unavailable.0)
+    }
+}
+
+fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &[u8]) -> Result<Lsn, DeployError> {
+    let deployed = held.tools.deployed().clone();
+    let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
+    let plan = plan(&deployed, &candidate, &stores)
+        .map_err(|error| DeployError::Conflict(error.conflicts))?;
+    let txn_id = held.tools.next_multi_id(held.partitions);
+    let mut record = Vec::with_capacity(wasm.len() + 256);
+    let version = deployed
+        .versions
+        .iter()
+        .filter(|module| module.name == candidate.name)
+        .count();
+    RecordRef::Deploy(DeployRef {
+        txn_id,
+        module_id: deployed.versions.len() as u32,
+        version: version as u32 + 1,
+        name: &candidate.name,
+        hash: candidate.hash,
+        wasm,
+    })
+    .encode(&mut record);
+    // The record first: should the log refuse it, the tables are still as they were.
+    let lsn = append(held, &record)?;
+    let mut stores: Vec<&mut Store> = held
+        .partitions
+        .iter_mut()
+        .map(|part| &mut part.store)
+        .collect();
+    let next = apply(&deployed, candidate, plan, txn_id, &mut stores);
+    held.tools.install(next);
+    Ok(lsn)
+}
+
+fn uninstall(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
+    let next = remove(held.tools.deployed(), name).ok_or(DeployError::NotFound)?;
+    let txn_id = held.tools.next_multi_id(held.partitions);
+    let mut record = Vec::new();
+    RecordRef::Remove(RemoveRef { txn_id, name }).encode(&mut record);
+    let lsn = append(held, &record)?;
+    held.tools.install(next);
+    Ok(lsn)
+}
+
+fn append(held: &mut Held<'_>, record: &[u8]) -> Result<Lsn, DeployError> {
+    let mut partitions: Vec<&mut Partition> =
+        held.partitions.iter_mut().map(|part| &mut **part).collect();
+    if let Some(reason) = held.tools.sink.refusal() {
+        return Err(DeployError::LogUnavailable(reason));
+    }
+    held.tools
+        .sink
+        .append(record, &mut partitions)
+        .map_err(DeployError::LogUnavailable)
+}

@@ -1,0 +1,183 @@
+//! Idempotency keys: the first committed outcome of a key answers every repeat. Rebuilt from the log at recovery.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use reprise_base::{Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_KEYS_MAX};
+use reprise_txn::Module;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::builder::ReplyOutcome;
+
+/// Hash of what was called with which arguments: a repeat must have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint(u128);
+
+impl Fingerprint {
+    pub fn new(module: &str, procedure: &str, args: &[u8]) -> Self {
+        let mut hash = Xxh3::new();
+        for part in [module.as_bytes(), procedure.as_bytes(), args] {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        Self(hash.digest128())
+    }
+}
+
+/// A committed outcome, kept for repeats.
+#[derive(Clone)]
+pub struct Remembered {
+    pub module: Arc<Module>,
+    pub procedure: usize,
+    pub result: Arc<[u8]>,
+    pub txn_id: TxnId,
+    pub lsn: Lsn,
+    pub partition: Option<PartitionId>,
+}
+
+/// What the first call of a key came to, told to those who repeated it meanwhile.
+pub(crate) type Waiter = Box<dyn FnOnce(Result<Remembered, ReplyOutcome>) + Send>;
+
+enum Entry {
+    Running {
+        fingerprint: Fingerprint,
+        waiters: Vec<Waiter>,
+    },
+    Done {
+        fingerprint: Fingerprint,
+        outcome: Remembered,
+    },
+}
+
+/// What to do with a call that carries a key.
+pub(crate) enum Begin {
+    /// It is the first: run it, then `finish` or `release`.
+    Run,
+    /// Another call with this key runs: ask again with `wait`.
+    Running,
+    Done(Remembered),
+    Conflict,
+}
+
+/// The keys of one database, the oldest forgotten beyond the limit.
+#[derive(Default)]
+pub struct Idempotency {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    entries: BTreeMap<Box<str>, Entry>,
+    /// Committed keys, oldest first.
+    order: VecDeque<Box<str>>,
+}
+
+impl Idempotency {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics under this lock")
+    }
+
+    pub(crate) fn begin(&self, key: &str, fingerprint: Fingerprint) -> Begin {
+        let mut state = self.lock();
+        match state.entries.get(key) {
+            None => {
+                let running = Entry::Running {
+                    fingerprint,
+                    waiters: Vec::new(),
+                };
+                state.entries.insert(key.into(), running);
+                Begin::Run
+            }
+            Some(Entry::Running { fingerprint: first, .. }) if *first == fingerprint => {
+                Begin::Running
+            }
+            Some(Entry::Done { fingerprint: first, outcome }) if *first == fingerprint => {
+                Begin::Done(outcome.clone())
+            }
+            Some(_) => Begin::Conflict,
+        }
+    }
+
+    /// Calls `waiter` when the running call of this key has ended; at once where it already has.
+    pub(crate) fn wait(&self, key: &str, waiter: Waiter) {
+        let mut state = self.lock();
+        let answer = match state.entries.get_mut(key) {
+            Some(Entry::Running { waiters, .. }) => {
+                waiters.push(waiter);
+                return;
+            }
+            Some(Entry::Done { outcome, .. }) => Ok(outcome.clone()),
+            None => Err(ReplyOutcome::Superseded), // the first call failed meanwhile: run this one
+        };
+        drop(state);
+        waiter(answer);
+    }
+
+    /// Keeps the committed outcome of a key that `begin` let run.
+    pub(crate) fn finish(&self, key: &str, outcome: Remembered) {
+        let waiters = {
+            let mut state = self.lock();
+            let Some(Entry::Running { fingerprint, waiters }) = state.entries.remove(key) else {
+                return;
+            };
+            state.keep(key.into(), fingerprint, outcome.clone());
+            waiters
+        };
+        for waiter in waiters {
+            waiter(Ok(outcome.clone()));
+        }
+    }
+
+    /// Frees a key whose call did not commit; whoever waited gets the same answer.
+    pub(crate) fn release(&self, key: &str, outcome: ReplyOutcome) {
+        let entry = self.lock().entries.remove(key);
+        if let Some(Entry::Running { waiters, .. }) = entry {
+            for waiter in waiters {
+                waiter(Err(outcome.clone()));
+            }
+        }
+    }
+
+    /// Takes in a key found in the log.
+    pub fn restore(&self, key: &str, fingerprint: Fingerprint, outcome: Remembered) {
+        self.lock().keep(key.into(), fingerprint, outcome);
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().order.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl State {
+    fn keep(&mut self, key: Box<str>, fingerprint: Fingerprint, outcome: Remembered) {
+        let done = Entry::Done {
+            fingerprint,
+            outcome,
+        };
+        if self.entries.insert(key.clone(), done).is_none() || !self.order.contains_last(&key) {
+            self.order.push_back(key);
+        }
+        while self.order.len() > IDEMPOTENCY_KEYS_MAX {
+            if let Some(oldest) = self.order.pop_front() {
+                self.entries.remove(&oldest);
+            }
+        }
+    }
+}
+
+trait ContainsLast {
+    fn contains_last(&self, key: &str) -> bool;
+}
+
+impl ContainsLast for VecDeque<Box<str>> {
+    /// A key is committed once, so only the newest entry can be the same key again.
+    fn contains_last(&self, key: &str) -> bool {
+        self.back().is_some_and(|last| &**last == key)
+    }
+}

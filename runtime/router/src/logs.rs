@@ -1,0 +1,233 @@
+//! The log as people see it: records decoded, with the module and arguments that they name.
+
+use std::sync::Arc;
+
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_log::{LogError, LogRecord};
+use reprise_txn::{Deployed, Module, ModuleId};
+use reprise_wire::{PartitionSet, RecordRef};
+
+use crate::router::Router;
+
+/// Which records to read.
+#[derive(Clone, Debug)]
+pub struct LogQuery {
+    /// First position; None with `newest` false begins at the log's start.
+    pub from: Option<Lsn>,
+    /// The last records before `from` (or before the end), newest first.
+    pub newest: bool,
+    pub limit: usize,
+    pub partition: Option<u16>,
+    /// Name of a record kind, as in [`LogEntry::kind`].
+    pub kind: Option<String>,
+}
+
+pub struct LogPage {
+    pub records: Vec<LogEntry>,
+    /// Where to go on reading; None at the end.
+    pub next: Option<Lsn>,
+}
+
+/// One record.
+pub struct LogEntry {
+    pub lsn: Lsn,
+    /// Bytes of the record in the log.
+    pub bytes: u32,
+    pub segment: String,
+    /// Byte offset in the segment's file.
+    pub offset: u64,
+    pub durable: bool,
+    pub body: LogBody,
+}
+
+pub enum LogBody {
+    Genesis {
+        database_id: [u8; 16],
+        partitions: u16,
+        created_us: i64,
+    },
+    Deploy {
+        txn_id: TxnId,
+        name: String,
+        version: u32,
+        module_id: u32,
+        hash: [u8; 32],
+        wasm_bytes: u64,
+    },
+    Remove {
+        txn_id: TxnId,
+        name: String,
+    },
+    Command {
+        txn_id: TxnId,
+        /// Empty means all.
+        partitions: Vec<u16>,
+        /// None where the module number is unknown (a log read without its earlier records).
+        module: Option<Arc<Module>>,
+        module_id: u32,
+        procedure: u16,
+        args: Vec<u8>,
+        digest: u64,
+        idempotency_key: Option<String>,
+    },
+}
+
+impl LogEntry {
+    pub fn kind(&self) -> &'static str {
+        match self.body {
+            LogBody::Genesis { .. } => "genesis",
+            LogBody::Deploy { .. } => "deploy",
+            LogBody::Remove { .. } => "remove",
+            LogBody::Command { .. } => "command",
+        }
+    }
+}
+
+fn touches(record: &RecordRef<'_>, partition: u16) -> bool {
+    match record {
+        RecordRef::Command(command) => command.partitions.contains(PartitionId(partition)),
+        RecordRef::Genesis(_) | RecordRef::Deploy(_) | RecordRef::Remove(_) => true,
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LogReadError {
+    #[error("this node keeps no log")]
+    NoLog,
+    #[error(transparent)]
+    Failed(#[from] LogError),
+    #[error("a record kind is one of genesis, deploy, remove and command; {0:?} is none")]
+    BadKind(String),
+}
+
+const KINDS: [&str; 4] = ["genesis", "deploy", "remove", "command"];
+/// Records looked at for one page, so that a filter that nothing passes ends.
+const LOOKED_AT_MAX: usize = 100_000;
+
+impl Router {
+    /// A page of records that are durable.
+    pub fn log_records(&self, query: LogQuery) -> Result<LogPage, LogReadError> {
+        if let Some(kind) = &query.kind
+            && !KINDS.contains(&kind.as_str())
+        {
+            return Err(LogReadError::BadKind(kind.clone()));
+        }
+        let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
+        let deployed = self.deployed();
+        let wanted = |record: &LogRecord<'_>| {
+            let of_kind = |kind: &String| kind == record.record.kind().name();
+            query.kind.as_ref().is_none_or(of_kind)
+                && query.partition.is_none_or(|p| touches(&record.record, p))
+        };
+        let decode = |record: &LogRecord<'_>| {
+            let (segment, offset) = log.place(record.lsn).unwrap_or_default();
+            decode_entry(record, segment, offset, &deployed)
+        };
+        let mut page = LogPage {
+            records: Vec::new(),
+            next: None,
+        };
+        if query.newest {
+            let found = log.newest(query.from, query.limit, wanted)?;
+            page.records.extend(found.records.iter().map(|owned| {
+                decode(&LogRecord {
+                    lsn: owned.lsn,
+                    record: owned.record(),
+                    bytes: owned.bytes(),
+                })
+            }));
+            page.next = found.next;
+            return Ok(page);
+        }
+        let from = query.from.unwrap_or_default().max(log.start());
+        if from >= log.durable() {
+            return Ok(page);
+        }
+        let mut reader = log.reader(from)?;
+        for _ in 0..LOOKED_AT_MAX {
+            let Some(record) = reader.next_record()? else {
+                return Ok(page);
+            };
+            if page.records.len() >= query.limit {
+                page.next = Some(record.lsn);
+                return Ok(page);
+            }
+            if wanted(&record) {
+                page.records.push(decode(&record));
+            }
+        }
+        page.next = Some(reader.position());
+        Ok(page)
+    }
+
+    /// The record that begins at `lsn`, if one does and it is durable.
+    pub fn log_record(&self, lsn: Lsn) -> Result<Option<LogEntry>, LogReadError> {
+        let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
+        let Some(found) = log.record(lsn)? else {
+            return Ok(None);
+        };
+        let (segment, offset) = log.place(lsn).unwrap_or_default();
+        let record = LogRecord {
+            lsn,
+            record: found.record(),
+            bytes: found.bytes(),
+        };
+        Ok(Some(decode_entry(&record, segment, offset, &self.deployed())))
+    }
+}
+
+/// A record in the words of this interface; `deployed` names the modules.
+pub fn decode_entry(
+    record: &LogRecord<'_>,
+    segment: String,
+    offset: u64,
+    deployed: &Deployed,
+) -> LogEntry {
+    let body = match &record.record {
+        RecordRef::Genesis(genesis) => LogBody::Genesis {
+            database_id: genesis.database_id,
+            partitions: genesis.partitions,
+            created_us: genesis.created_us,
+        },
+        RecordRef::Deploy(deploy) => LogBody::Deploy {
+            txn_id: deploy.txn_id,
+            name: deploy.name.to_owned(),
+            version: deploy.version,
+            module_id: deploy.module_id,
+            hash: deploy.hash,
+            wasm_bytes: deploy.wasm.len() as u64,
+        },
+        RecordRef::Remove(removal) => LogBody::Remove {
+            txn_id: removal.txn_id,
+            name: removal.name.to_owned(),
+        },
+        RecordRef::Command(command) => LogBody::Command {
+            txn_id: command.txn_id,
+            partitions: numbers(&command.partitions),
+            module: deployed.module(ModuleId(command.module_id)).cloned(),
+            module_id: command.module_id,
+            procedure: command.procedure,
+            args: command.args.to_vec(),
+            digest: command.digest,
+            idempotency_key: command
+                .idempotency_key
+                .map(|key| String::from_utf8_lossy(key).into_owned()),
+        },
+    };
+    LogEntry {
+        lsn: record.lsn,
+        bytes: record.bytes.len() as u32,
+        segment,
+        offset,
+        durable: true,
+        body,
+    }
+}
+
+fn numbers(partitions: &PartitionSet<'_>) -> Vec<u16> {
+    match partitions {
+        PartitionSet::One(PartitionId(one)) => vec![*one],
+        PartitionSet::Several(list) => list.iter().map(|p| p.0).collect(),
+        PartitionSet::All => Vec::new(),
+    }
+}

@@ -1,0 +1,338 @@
+//! The router: inboxes, admission, order, phase.
+
+use std::{
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::Sender;
+use reprise_base::{Lsn, PartitionId, limits::WAITING_TXNS_MAX};
+use reprise_env::Disk;
+use reprise_host::Engine;
+use reprise_log::Log;
+use reprise_observe::{Registry, RecentLine};
+use reprise_partition::{CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Touched};
+use reprise_txn::{Bound, Deployed};
+
+use crate::{
+    builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
+    idempotency::{Idempotency, Remembered},
+};
+
+/// What the node is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Recovering {
+        replayed: u64,
+        bytes_done: u64,
+        bytes_total: u64,
+    },
+    Ready,
+    /// The opening stopped; the report says what, where and what can be done.
+    Failed {
+        report: String,
+    },
+    Stopping,
+}
+
+/// The node takes no jobs now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unavailable(pub Arc<str>);
+
+/// What the router is made of.
+pub struct RouterConfig {
+    pub shared: Arc<Shared>,
+    /// By `SiteId`.
+    pub inboxes: Vec<Sender<SiteMessage>>,
+    /// None without a log.
+    pub log: Option<Arc<Log<Box<CallBatch>>>>,
+    /// Where the log lies, for reading.
+    pub disk: Option<Arc<dyn Disk>>,
+    pub engine: Engine,
+    pub registry: Arc<Registry>,
+    pub commit: &'static str,
+    pub database_id: [u8; 16],
+    pub settings_hash: u64,
+}
+
+/// One node's state in numbers and names.
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub role: &'static str,
+    pub epoch: u32,
+    pub log: &'static str,
+    pub device: &'static str,
+    pub commit: &'static str,
+    pub partitions: u16,
+    pub sites: u16,
+    pub committed_lsn: Lsn,
+    pub durable_lsn: Lsn,
+    pub started_unix_us: i64,
+    pub phase: Phase,
+    pub log_error: Option<Arc<str>>,
+    pub database_id: [u8; 16],
+    pub settings_hash: u64,
+    /// Idempotency keys remembered.
+    pub idempotency_keys: usize,
+    /// Calls accepted and not yet run, over all partitions.
+    pub waiting: u64,
+}
+
+pub use reprise_observe::Snapshot as MetricsSnapshot;
+
+/// A handle on the node's engine; cheap to clone.
+#[derive(Clone)]
+pub struct Router(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub config: RouterConfig,
+    phase: RwLock<Phase>,
+    /// Held while a multi-partition job enters the inboxes: one order for all.
+    order: Mutex<()>,
+    /// Held for a whole deployment or removal.
+    pub deploying: Mutex<()>,
+    idempotency: Idempotency,
+    started_unix_us: i64,
+    epoch: AtomicU32,
+}
+
+impl Router {
+    pub fn new(config: RouterConfig) -> Self {
+        let started_unix_us = config.shared.clock.now_us();
+        let phase = RwLock::new(Phase::Recovering {
+            replayed: 0,
+            bytes_done: 0,
+            bytes_total: 0,
+        });
+        Self(Arc::new(Inner {
+            config,
+            phase,
+            order: Mutex::new(()),
+            deploying: Mutex::new(()),
+            idempotency: Idempotency::default(),
+            started_unix_us,
+            epoch: AtomicU32::new(1),
+        }))
+    }
+
+    pub fn deployed(&self) -> Arc<Deployed> {
+        self.0.config.shared.deployed.load_full()
+    }
+
+    pub fn partitions_count(&self) -> u16 {
+        self.0.config.shared.partitions_count
+    }
+
+    pub fn idempotency(&self) -> &Idempotency {
+        &self.0.idempotency
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.0.phase.read().expect("held for a clone").clone()
+    }
+
+    pub fn set_phase(&self, phase: Phase) {
+        *self.0.phase.write().expect("held for a store") = phase;
+    }
+
+    pub fn status(&self) -> Status {
+        let config = &self.0.config;
+        let log = config.log.as_deref();
+        let waiting = config.shared.waiting.iter();
+        Status {
+            role: "primary",
+            epoch: self.0.epoch.load(Ordering::Relaxed),
+            log: if log.is_some() { "command" } else { "none" },
+            device: "file",
+            commit: config.commit,
+            partitions: config.shared.partitions_count,
+            sites: config.shared.sites_count,
+            committed_lsn: log.map_or(Lsn(0), Log::filled),
+            durable_lsn: log.map_or(Lsn(0), Log::durable),
+            started_unix_us: self.0.started_unix_us,
+            phase: self.phase(),
+            log_error: log.and_then(Log::refusal),
+            database_id: config.database_id,
+            settings_hash: config.settings_hash,
+            idempotency_keys: self.0.idempotency.len(),
+            waiting: waiting.map(|w| w.load(Ordering::Relaxed) as u64).sum(),
+        }
+    }
+
+    pub fn metrics(&self) -> MetricsSnapshot {
+        self.0.config.registry.snapshot()
+    }
+
+    pub fn procedure_log(&self, limit: usize) -> Vec<RecentLine> {
+        self.0.config.shared.lines.newest(limit)
+    }
+
+    /// Waits until everything before `lsn` is durable; false when the time is over first.
+    pub fn wait_durable(&self, lsn: Lsn, timeout: Duration) -> bool {
+        match &self.0.config.log {
+            Some(log) => log.wait_durable(lsn, timeout),
+            None => true,
+        }
+    }
+
+    /// Runs a batch. `done` is called once, with every answer, on an engine or log thread: it must only hand them over.
+    pub fn submit(&self, builder: BatchBuilder, done: Box<dyn FnOnce(BatchReply) + Send>) {
+        let accepted_at = Instant::now();
+        let calls = builder.len() as u64;
+        let registry = self.0.config.registry.clone();
+        let timed = Box::new(move |reply| {
+            registry.answered(calls, accepted_at.elapsed());
+            done(reply);
+        });
+        let refusal = self.refusal();
+        builder.submit(timed, |part| match &refusal {
+            Some(outcome) => part.batch.turn_away(outcome),
+            None => self.dispatch(part),
+        });
+    }
+
+    /// Why no call is taken now, if so.
+    fn refusal(&self) -> Option<SlotOutcome> {
+        match &*self.0.phase.read().expect("held for a look") {
+            Phase::Ready => None,
+            Phase::Recovering { .. } => Some("the node recovers; /readyz shows the progress"),
+            Phase::Failed { .. } => Some("the node could not open its log; /readyz has the report"),
+            Phase::Stopping => Some("the node is stopping"),
+        }
+        .map(|reason| SlotOutcome::Unavailable(reason.into()))
+    }
+
+    fn dispatch(&self, part: Part) {
+        match part.touched {
+            Bound::One(partition) => self.enqueue(partition, part.batch),
+            Bound::Several(partitions) => self.enqueue_multi(Touched::Some(partitions), part.batch),
+            Bound::All => self.enqueue_multi(Touched::All, part.batch),
+        }
+    }
+
+    /// Admission control (paper A, section V): beyond the limit a batch is refused, not queued.
+    fn enqueue(&self, partition: PartitionId, batch: Box<CallBatch>) {
+        let shared = &self.0.config.shared;
+        let waiting = &shared.waiting[partition.index()];
+        let count = batch.calls.len();
+        if waiting.fetch_add(count, Ordering::Relaxed) + count > WAITING_TXNS_MAX {
+            waiting.fetch_sub(count, Ordering::Relaxed);
+            return batch.turn_away(&SlotOutcome::Overloaded);
+        }
+        let site = partition.site(shared.sites_count).index();
+        self.send(site, SiteMessage::Batch(batch));
+    }
+
+    fn enqueue_multi(&self, touched: Touched, batch: Box<CallBatch>) {
+        let shared = &self.0.config.shared;
+        let partitions = match &touched {
+            Touched::All => (0..shared.partitions_count).map(PartitionId).collect(),
+            Touched::Some(list) => list.clone(),
+        };
+        let full = partitions
+            .iter()
+            .any(|p| shared.waiting[p.index()].load(Ordering::Relaxed) >= WAITING_TXNS_MAX);
+        if full {
+            return batch.turn_away(&SlotOutcome::Overloaded);
+        }
+        for partition in &partitions {
+            shared.waiting[partition.index()].fetch_add(1, Ordering::Relaxed);
+        }
+        let job: Job = Box::new(move |held: &mut Held<'_>| {
+            for partition in held.partitions.iter() {
+                held.tools.shared.waiting[partition.id.index()].fetch_sub(1, Ordering::Relaxed);
+            }
+            held.run_call(batch);
+        });
+        self.gather(touched, job);
+    }
+
+    /// Sends a job over several partitions on its way; it runs once all are held.
+    pub(crate) fn gather(&self, touched: Touched, job: Job) {
+        let sites_count = self.0.config.shared.sites_count;
+        let mut sites: Vec<usize> = match &touched {
+            Touched::All => (0..sites_count as usize).collect(),
+            Touched::Some(list) => list.iter().map(|p| p.site(sites_count).index()).collect(),
+        };
+        sites.sort_unstable();
+        sites.dedup();
+        let gathering = Arc::new(Gathering::new(touched, sites.len(), job));
+        let _order = self.0.order.lock().expect("held for sends alone");
+        for site in sites {
+            self.send(site, SiteMessage::Gather(gathering.clone()));
+        }
+    }
+
+    /// Runs `job` over all partitions and waits for its result.
+    pub(crate) fn run_on_all<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Held<'_>) -> T + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        if let Some(SlotOutcome::Unavailable(reason)) = self.refusal() {
+            return Err(Unavailable(reason));
+        }
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        let job: Job = Box::new(move |held| {
+            let _ = sender.send(job(held)); // the caller may have gone; the job is done all the same
+        });
+        self.gather(Touched::All, job);
+        receiver
+            .recv()
+            .map_err(|_| Unavailable("the engine has stopped".into()))
+    }
+
+    fn send(&self, site: usize, message: SiteMessage) {
+        let sent = self.0.config.inboxes[site].send(message);
+        if let Err(unsent) = sent
+            && let SiteMessage::Batch(batch) = unsent.0
+        {
+            batch.turn_away(&SlotOutcome::Unavailable("the engine has stopped".into()));
+        }
+    }
+
+    /// Tells the sites to end once they have done what lies in their inboxes.
+    pub fn stop(&self) {
+        self.set_phase(Phase::Stopping);
+        let _order = self.0.order.lock().expect("held for sends alone");
+        for site in 0..self.0.config.inboxes.len() {
+            self.send(site, SiteMessage::Stop);
+        }
+    }
+
+    /// Remembers or frees the idempotency keys of a finished part.
+    pub(crate) fn settle_keys(&self, batch: &CallBatch) {
+        for (at, slot) in batch.calls.iter().enumerate() {
+            let Some(key) = &slot.idempotency_key else {
+                continue;
+            };
+            if slot.outcome != SlotOutcome::Committed {
+                let outcome = outcome_of(&mut slot.outcome.clone());
+                self.0.idempotency.release(key, outcome);
+                continue;
+            }
+            let deployed = self.deployed();
+            let Some(module) = deployed.module(slot.module) else {
+                unreachable!("a committed call names a module version that exists");
+            };
+            let outcome = Remembered {
+                module: module.clone(),
+                procedure: slot.procedure as usize,
+                result: batch.result(at).into(),
+                txn_id: slot.txn_id,
+                lsn: slot.lsn,
+                partition: batch.partition,
+            };
+            self.0.idempotency.finish(key, outcome);
+        }
+    }
+}
+
+impl From<Unavailable> for ReplyOutcome {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Unavailable(unavailable.0)
+    }
+}

@@ -1,0 +1,181 @@
+//! A transaction's working memory: handles, cursors, result, log lines. One per engine thread, reused.
+
+use reprise_abi::{LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
+use reprise_base::limits::{
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX,
+    ROW_OPS_MAX, SAVEPOINTS_MAX,
+};
+use reprise_storage::{Rid, Savepoint};
+
+/// A row that a guest has seen: the module's table number, the held store it lies in, and its place there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handle {
+    pub table: u16,
+    pub store: u16,
+    pub rid: Rid,
+}
+
+/// A line that a procedure logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogLine {
+    pub level: LogLevel,
+    pub text: String,
+}
+
+/// See the module's header. `C` is the kind of cursor that the transaction keeps.
+#[derive(Default)]
+pub struct Frame {
+    pub(crate) handles: Vec<Handle>,
+    pub(crate) cursors: Vec<Option<crate::scan::Cursor>>,
+    pub(crate) row: Vec<u8>,
+    savepoints: Vec<Vec<Savepoint>>,
+    result: Vec<u8>,
+    lines: Vec<LogLine>,
+    line_bytes: usize,
+    abort: Option<(String, String)>,
+    random: Option<TxnRandom>,
+    ops: u64,
+}
+
+impl Frame {
+    pub(crate) fn clear(&mut self) {
+        self.handles.clear();
+        self.cursors.clear();
+        self.savepoints.clear();
+        self.result.clear();
+        self.lines.clear();
+        self.line_bytes = 0;
+        self.abort = None;
+        self.random = None;
+        self.ops = 0;
+    }
+
+    /// The encoded result of the last transaction.
+    pub fn result(&self) -> &[u8] {
+        &self.result
+    }
+
+    /// The lines that the last transaction logged, committed or not.
+    pub fn take_lines(&mut self) -> std::vec::Drain<'_, LogLine> {
+        self.lines.drain(..)
+    }
+
+    pub(crate) fn take_abort(&mut self) -> Option<(String, String)> {
+        self.abort.take()
+    }
+
+    /// Counts a host call or a visited row against the transaction's limit.
+    #[inline]
+    pub(crate) fn count_op(&mut self) -> Result<(), OpError> {
+        self.ops += 1;
+        if self.ops > ROW_OPS_MAX {
+            return Err(limit("row_ops", ROW_OPS_MAX));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn push_handle(&mut self, handle: Handle) -> Result<RowHandle, OpError> {
+        if self.handles.len() >= HANDLES_MAX {
+            return Err(limit("row_handles", HANDLES_MAX as u64));
+        }
+        self.handles.push(handle);
+        Ok(self.handles.len() as u32 - 1)
+    }
+
+    #[inline]
+    pub(crate) fn handle(&self, handle: RowHandle) -> Result<Handle, OpError> {
+        self.handles
+            .get(handle as usize)
+            .copied()
+            .ok_or_else(|| OpError::Guest(format!("row handle {handle} was never given out")))
+    }
+
+    pub(crate) fn push_cursor(&mut self, cursor: crate::scan::Cursor) -> Result<u32, OpError> {
+        if self.cursors.len() >= CURSORS_MAX
+            && let Some(free) = self.cursors.iter().position(Option::is_none)
+        {
+            self.cursors[free] = Some(cursor);
+            return Ok(free as u32 + 1);
+        }
+        if self.cursors.len() >= CURSORS_MAX {
+            return Err(limit("cursors", CURSORS_MAX as u64));
+        }
+        self.cursors.push(Some(cursor));
+        Ok(self.cursors.len() as u32)
+    }
+
+    pub(crate) fn take_cursor(&mut self, cursor: u32) -> Result<crate::scan::Cursor, OpError> {
+        (cursor as usize)
+            .checked_sub(1)
+            .and_then(|at| self.cursors.get_mut(at))
+            .and_then(Option::take)
+            .ok_or_else(|| OpError::Guest(format!("cursor {cursor} is not open")))
+    }
+
+    /// Keeps the savepoints of all held stores under one number.
+    pub(crate) fn push_savepoint(&mut self, savepoints: Vec<Savepoint>) -> Result<u32, OpError> {
+        if self.savepoints.len() >= SAVEPOINTS_MAX {
+            return Err(limit("savepoints", SAVEPOINTS_MAX as u64));
+        }
+        self.savepoints.push(savepoints);
+        Ok(self.savepoints.len() as u32 - 1)
+    }
+
+    /// The savepoints under a number; those made later are forgotten.
+    pub(crate) fn savepoint(&mut self, savepoint: u32) -> Result<&[Savepoint], OpError> {
+        self.savepoints.truncate(savepoint as usize + 1);
+        self.savepoints
+            .get(savepoint as usize)
+            .map(Vec::as_slice)
+            .ok_or_else(|| OpError::Guest(format!("savepoint {savepoint} does not stand")))
+    }
+
+    pub(crate) fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
+        if bytes.len() > RESULT_BYTES_MAX {
+            return Err(limit("result_bytes", RESULT_BYTES_MAX as u64));
+        }
+        self.result.clear();
+        self.result.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
+        self.line_bytes += text.len() + 16;
+        if self.line_bytes > GUEST_LOG_BYTES_MAX {
+            return Err(limit("log_bytes", GUEST_LOG_BYTES_MAX as u64));
+        }
+        self.lines.push(LogLine {
+            level,
+            text: text.to_owned(),
+        });
+        Ok(())
+    }
+
+    pub(crate) fn abort(&mut self, code: &str, message: &str) {
+        self.abort = Some((
+            cut(code, ABORT_CODE_BYTES_MAX).to_owned(),
+            cut(message, ABORT_MESSAGE_BYTES_MAX).to_owned(),
+        ));
+    }
+
+    /// The transaction's stream, made when first drawn from.
+    pub(crate) fn random_u64(&mut self, secret: [u64; 2], txn_id: u64) -> u64 {
+        self.random
+            .get_or_insert_with(|| TxnRandom::new(secret, txn_id))
+            .next_u64()
+    }
+}
+
+pub(crate) fn limit(limit: &'static str, max: u64) -> OpError {
+    OpError::Limit { limit, max }
+}
+
+/// The longest prefix of at most `max` bytes that ends between characters.
+fn cut(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

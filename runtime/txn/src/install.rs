@@ -1,0 +1,223 @@
+//! Puts a module version into service: reconciles its tables with the stored ones, then binds it to them.
+
+use std::sync::Arc;
+
+use reprise_abi::{ModuleSchema, Placement, TableSchema};
+use reprise_base::{
+    TxnId,
+    limits::{MODULES_MAX, TABLES_MAX},
+};
+use reprise_storage::{Conflict, RowProjection, Store, TableChange, TableId};
+
+use crate::module::{BindError, Code, Deployed, Module, ModuleId, TableBinding};
+
+/// A module on its way into service.
+pub struct Candidate {
+    pub name: String,
+    pub hash: [u8; 32],
+    pub wasm_bytes: u64,
+    pub schema: ModuleSchema,
+    pub code: Arc<dyn Code>,
+}
+
+/// What a deployment changes; made by `plan`, carried out by `apply`.
+pub struct Plan {
+    steps: Vec<Step>,
+}
+
+enum Step {
+    Create(TableSchema),
+    /// The table, what the candidate declares of it, and the change per store.
+    Change(TableId, TableSchema, Vec<TableChange>),
+}
+
+/// Checks `candidate` against the stored tables. Err: every conflict found; nothing was changed.
+pub fn plan(
+    deployed: &Deployed,
+    candidate: &Candidate,
+    stores: &[&Store],
+) -> Result<Plan, BindError> {
+    let mut conflicts = Vec::new();
+    let mut steps = Vec::new();
+    let is_new = !deployed.current.contains_key(&candidate.name);
+    if is_new && deployed.current.len() >= MODULES_MAX {
+        let stored = format!("{MODULES_MAX} are in service");
+        conflicts.push(conflict("", &candidate.name, "module", &stored, "one more"));
+    }
+    for table in &candidate.schema.tables {
+        if let Some(unfit) = unfit_placement(table) {
+            conflicts.push(unfit);
+            continue;
+        }
+        match deployed.table(&table.name) {
+            None => steps.push(Step::Create(table.clone())),
+            Some((id, _)) => match changes_of(id, table, stores) {
+                Ok(changes) => steps.push(Step::Change(id, table.clone(), changes)),
+                Err(found) => conflicts.extend(found),
+            },
+        }
+    }
+    let created = steps.iter().filter(|s| matches!(s, Step::Create(_))).count();
+    if deployed.tables.len() + created > TABLES_MAX {
+        let stored = format!("at most {TABLES_MAX}");
+        conflicts.push(conflict("", &candidate.name, "tables", &stored, "more"));
+    }
+    match conflicts.is_empty() {
+        true => Ok(Plan { steps }),
+        false => Err(BindError { conflicts }),
+    }
+}
+
+/// Why rows of this table could not be told apart over the partitions.
+fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
+    let column = match table.placement {
+        Placement::Local => return None,
+        Placement::Replicated if table.primary_key.is_empty() => {
+            let (rule, declared) = ("replicated tables have one", "none");
+            return Some(conflict(&table.name, "", "primary key", rule, declared));
+        }
+        Placement::Replicated => return None,
+        Placement::By(column) => column,
+    };
+    let lacks = |columns: &[u16]| !columns.is_empty() && !columns.contains(&column);
+    let rule = format!("holds the partition column {}", table.columns[column as usize].name);
+    if lacks(&table.primary_key) {
+        return Some(conflict(&table.name, "", "primary key", &rule, "does not"));
+    }
+    let mut unique = table.indexes.iter().filter(|index| index.unique);
+    let unfit = unique.find(|index| lacks(&index.columns))?;
+    Some(conflict(&table.name, &unfit.name, "unique index", &rule, "does not"))
+}
+
+fn conflict(
+    table: &str,
+    item: &str,
+    what: &'static str,
+    stored: &str,
+    declared: &str,
+) -> Conflict {
+    Conflict {
+        table: table.to_owned(),
+        item: item.to_owned(),
+        what,
+        stored: stored.to_owned(),
+        declared: declared.to_owned(),
+    }
+}
+
+fn changes_of(
+    id: TableId,
+    table: &TableSchema,
+    stores: &[&Store],
+) -> Result<Vec<TableChange>, Vec<Conflict>> {
+    stores
+        .iter()
+        .map(|store| store.check_change(id, table))
+        .collect()
+}
+
+/// Carries out a plan that was made over the same stores, and answers with the deployment that is then in service.
+pub fn apply(
+    deployed: &Deployed,
+    candidate: Candidate,
+    plan: Plan,
+    installed_by: TxnId,
+    stores: &mut [&mut Store],
+) -> Deployed {
+    let mut next = deployed.clone();
+    for step in plan.steps {
+        match step {
+            Step::Create(schema) => {
+                for store in stores.iter_mut() {
+                    let created = store.create_table(schema.clone());
+                    let id = created.expect("the plan checked the table");
+                    assert_eq!(id.0 as usize, next.tables.len(), "stores hold the same tables");
+                }
+                next.tables.push(Arc::new(schema));
+            }
+            Step::Change(id, _, changes) => {
+                for (store, change) in stores.iter_mut().zip(changes) {
+                    let changed = store.apply_change(&change);
+                    changed.expect("the plan was made over the same rows");
+                }
+                let stored = stores[0].schema(id).clone();
+                next.tables[id.0 as usize] = Arc::new(stored);
+            }
+        }
+    }
+    let version = 1 + next
+        .versions
+        .iter()
+        .filter(|module| module.name == candidate.name)
+        .count() as u32;
+    let tables = bind_all(&candidate.schema, &next);
+    let module = Arc::new(Module {
+        id: ModuleId(next.versions.len() as u32),
+        name: candidate.name,
+        version,
+        hash: candidate.hash,
+        wasm_bytes: candidate.wasm_bytes,
+        installed_by,
+        schema: candidate.schema,
+        tables,
+        code: candidate.code,
+    });
+    next.versions.push(module.clone());
+    next.current.insert(module.name.clone(), module);
+    rebind_others(&mut next);
+    next.generation += 1;
+    next
+}
+
+/// Takes a module out of service; its versions stay known. None where no such module is in service.
+pub fn remove(deployed: &Deployed, name: &str) -> Option<Deployed> {
+    let mut next = deployed.clone();
+    next.current.remove(name)?;
+    next.generation += 1;
+    Some(next)
+}
+
+/// Binds modules in service again whose tables have since got columns or indexes.
+fn rebind_others(deployed: &mut Deployed) {
+    let names: Vec<_> = deployed.current.keys().cloned().collect();
+    for name in names {
+        let module = &deployed.current[&name];
+        let rebound = Arc::new(Module {
+            id: module.id,
+            name: module.name.clone(),
+            version: module.version,
+            hash: module.hash,
+            wasm_bytes: module.wasm_bytes,
+            installed_by: module.installed_by,
+            schema: module.schema.clone(),
+            tables: bind_all(&module.schema, deployed),
+            code: module.code.clone(),
+        });
+        deployed.versions[rebound.id.0 as usize] = rebound.clone();
+        deployed.current.insert(name, rebound);
+    }
+}
+
+fn bind_all(schema: &ModuleSchema, deployed: &Deployed) -> Vec<TableBinding> {
+    schema.tables.iter().map(|table| bind(table, deployed)).collect()
+}
+
+fn bind(declared: &TableSchema, deployed: &Deployed) -> TableBinding {
+    let (table, stored) = deployed
+        .table(&declared.name)
+        .expect("every declared table was created or found");
+    let of_name = |name: &str| {
+        let at = stored.indexes.iter().position(|index| index.name == name);
+        at.expect("every declared index was created or found") as u16 + 1
+    };
+    let named = declared.indexes.iter().map(|index| of_name(&index.name));
+    TableBinding {
+        table,
+        placement: stored.placement.clone(),
+        indexes: std::iter::once(0).chain(named).collect(),
+        projection: (declared.columns.len() < stored.columns.len()).then(|| {
+            let projection = RowProjection::new(&stored.columns, declared.columns.len());
+            projection.expect("stored columns beyond the declared ones have defaults or are nullable")
+        }),
+    }
+}

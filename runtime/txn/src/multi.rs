@@ -1,0 +1,348 @@
+//! A transaction over several partitions, all held by one thread.
+//!
+//! Rows placed by a column lie on the partition that its hash names; a replicated table is written on all and read from
+//! the first; of a partition-local table reads see all rows, and inserts go to the first touched partition.
+
+use reprise_abi::{
+    HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
+};
+use reprise_base::PartitionId;
+use reprise_storage::{Rid, ScanPosition, Store, TableId};
+
+use crate::{
+    frame::{Frame, Handle},
+    module::{TableBinding, partition_of_field},
+    ops::{binding, guest, index_of, limited, may_write, write_error},
+    run::TxnInput,
+    scan::{Cursor, Merge, OwnedRange, range_of},
+};
+
+pub(crate) struct MultiTxn<'a, 's> {
+    /// Ascending by partition.
+    stores: &'a mut [(PartitionId, &'s mut Store)],
+    input: &'a TxnInput<'a>,
+    frame: &'a mut Frame,
+    is_read_only: bool,
+}
+
+impl<'a, 's> MultiTxn<'a, 's> {
+    pub fn new(
+        stores: &'a mut [(PartitionId, &'s mut Store)],
+        input: &'a TxnInput<'a>,
+        frame: &'a mut Frame,
+    ) -> Self {
+        Self {
+            stores,
+            input,
+            frame,
+            is_read_only: input.module.schema.procedures[input.procedure].read_only,
+        }
+    }
+
+    /// How many of the held stores a read of this table looks at: of a replicated one the first knows all.
+    fn readable(&self, binding: &TableBinding) -> usize {
+        match binding.placement {
+            Placement::Replicated => 1,
+            Placement::By(_) | Placement::Local => self.stores.len(),
+        }
+    }
+
+    fn writable(&self, table: u16) -> Result<&'a TableBinding, OpError> {
+        let binding = binding(self.input, table)?;
+        may_write(self.is_read_only)?;
+        let holds_all = self.stores.len() == self.input.partitions_count as usize;
+        if binding.placement == Placement::Replicated && !holds_all {
+            return Err(guest(
+                "a replicated table is written by procedures that touch all partitions",
+            ));
+        }
+        Ok(binding)
+    }
+
+    fn stored_row(&self, store: usize, table: TableId, rid: Rid) -> Result<&[u8], OpError> {
+        let row = self.stores[store].1.row(table, rid);
+        row.ok_or_else(|| guest("the row was deleted"))
+    }
+
+    /// The row as the module knows it.
+    fn seen_row(&mut self, binding: &TableBinding, store: usize, rid: Rid) -> Result<&[u8], OpError> {
+        if let Some(projection) = &binding.projection {
+            self.frame.row = projection.narrow(self.stored_row(store, binding.table, rid)?);
+            return Ok(&self.frame.row);
+        }
+        self.stored_row(store, binding.table, rid)
+    }
+
+    /// The held store on which a stored row belongs.
+    fn home(&self, binding: &TableBinding, row: &[u8]) -> Result<usize, OpError> {
+        let Placement::By(column) = binding.placement else {
+            return Ok(0);
+        };
+        let layout = self.stores[0].1.layout(binding.table);
+        layout.validate(row).map_err(|error| guest(error.to_string()))?;
+        let home = partition_of_field(&layout.field(row, column), self.input.partitions_count);
+        let held = self.stores.iter().position(|(id, _)| *id == home);
+        held.ok_or_else(|| {
+            guest(format!("the row belongs to partition {home}, which the call does not touch"))
+        })
+    }
+
+    /// The row as it is to be stored.
+    fn widened(
+        &self,
+        binding: &TableBinding,
+        row: &[u8],
+        old: Option<&[u8]>,
+    ) -> Result<Vec<u8>, OpError> {
+        let Some(projection) = &binding.projection else {
+            return Ok(row.to_vec());
+        };
+        let widened = match old {
+            None => projection.widen_insert(row),
+            Some(old) => projection.widen_update(row, old),
+        };
+        widened.map_err(|error| guest(error.to_string()))
+    }
+
+    /// The stores that a change of this row has to be made on, with the row's place in each.
+    fn copies(
+        &self,
+        binding: &TableBinding,
+        store: usize,
+        rid: Rid,
+    ) -> Result<Vec<(usize, Rid)>, OpError> {
+        if binding.placement != Placement::Replicated {
+            return Ok(vec![(store, rid)]);
+        }
+        let row = self.stored_row(store, binding.table, rid)?;
+        let first = &self.stores[0].1;
+        let mut key = Vec::new();
+        first
+            .layout(binding.table)
+            .push_key(row, &first.schema(binding.table).primary_key, &mut key);
+        let found = self.stores.iter().enumerate().map(|(at, (id, store))| {
+            let rid = store.get(binding.table, 0, &key);
+            let missing = || guest(format!("partition {id} lacks a row of a replicated table"));
+            rid.map(|rid| (at, rid)).ok_or_else(missing)
+        });
+        found.collect()
+    }
+
+    fn run_cursor(
+        &mut self,
+        mut cursor: Cursor,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        let binding = binding(self.input, cursor.table)?;
+        let positions = std::mem::take(&mut cursor.positions);
+        let scanned = positions.len();
+        let mut merge = {
+            let stores: Vec<&Store> = self.stores[..scanned].iter().map(|(_, s)| &**s).collect();
+            let range = cursor.request.range();
+            Merge::new(&stores, cursor.stored, cursor.index, range, positions)?
+        };
+        let mut rows = 0;
+        while cursor.left != Some(0) {
+            let Some((store, rid)) = merge.peek() else {
+                return Ok(ScanBatch { cursor: 0, rows });
+            };
+            self.frame.count_op()?;
+            let handle = self.frame.push_handle(Handle {
+                table: cursor.table,
+                store: store as u16,
+                rid,
+            })?;
+            if !visit(handle, self.seen_row(binding, store, rid)?) {
+                self.frame.handles.pop();
+                cursor.positions = merge.into_positions();
+                let cursor = self.frame.push_cursor(cursor)?;
+                return Ok(ScanBatch { cursor, rows });
+            }
+            rows += 1;
+            if let Some(left) = &mut cursor.left {
+                *left -= 1;
+            }
+            merge.advance(store, self.stores[store].1)?;
+        }
+        Ok(ScanBatch { cursor: 0, rows })
+    }
+}
+
+impl HostOps for MultiTxn<'_, '_> {
+    fn args(&self) -> &[u8] {
+        self.input.args
+    }
+
+    fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
+        self.frame.set_result(bytes)
+    }
+
+    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+        self.frame.count_op()?;
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        let readable = self.readable(binding);
+        let found = self.stores[..readable]
+            .iter()
+            .enumerate()
+            .find_map(|(at, (_, store))| Some((at, store.get(binding.table, index, key)?)));
+        let Some((store, rid)) = found else {
+            return Ok(None);
+        };
+        let handle = self.frame.push_handle(Handle {
+            table: target.table,
+            store: store as u16,
+            rid,
+        })?;
+        Ok(Some((handle, self.seen_row(binding, store, rid)?)))
+    }
+
+    fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {
+        self.frame.count_op()?;
+        let Handle { table, store, rid } = self.frame.handle(handle)?;
+        let binding = binding(self.input, table)?;
+        self.seen_row(binding, store as usize, rid)
+    }
+
+    fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError> {
+        self.frame.count_op()?;
+        let binding = self.writable(table)?;
+        let row = self.widened(binding, row, None)?;
+        let home = self.home(binding, &row)?;
+        let targets = match binding.placement {
+            Placement::Replicated => 0..self.stores.len(),
+            Placement::By(_) | Placement::Local => home..home + 1,
+        };
+        let mut first = None;
+        for at in targets {
+            let inserted = self.stores[at].1.insert(binding.table, &row);
+            let rid = inserted.map_err(|error| write_error(error, binding))?;
+            first.get_or_insert((at, rid));
+        }
+        let (store, rid) = first.expect("a row goes to at least one store");
+        self.frame.push_handle(Handle {
+            table,
+            store: store as u16,
+            rid,
+        })
+    }
+
+    fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let Handle { table, store, rid } = self.frame.handle(handle)?;
+        let binding = self.writable(table)?;
+        let store = store as usize;
+        let old = self.stored_row(store, binding.table, rid)?;
+        let row = self.widened(binding, row, Some(old))?;
+        if matches!(binding.placement, Placement::By(_)) && self.home(binding, &row)? != store {
+            return Err(guest(
+                "an update can't move a row to another partition: delete it and insert it",
+            ));
+        }
+        for (at, rid) in self.copies(binding, store, rid)? {
+            let updated = self.stores[at].1.update(binding.table, rid, &row);
+            updated.map_err(|error| write_error(error, binding))?;
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, handle: RowHandle) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let Handle { table, store, rid } = self.frame.handle(handle)?;
+        let binding = self.writable(table)?;
+        for (at, rid) in self.copies(binding, store as usize, rid)? {
+            let deleted = self.stores[at].1.delete(binding.table, rid);
+            deleted.map_err(|error| write_error(error, binding))?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError> {
+        self.frame.count_op()?;
+        let Handle { table, store, rid } = self.frame.handle(handle)?;
+        let binding = self.writable(table)?;
+        let mut value = 0;
+        for (at, rid) in self.copies(binding, store as usize, rid)? {
+            let added = self.stores[at].1.add(binding.table, rid, column, delta);
+            value = added.map_err(|error| write_error(error, binding))?;
+        }
+        Ok(value)
+    }
+
+    fn scan(
+        &mut self,
+        request: &ScanRequest<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        self.frame.count_op()?;
+        range_of(request)?;
+        let binding = binding(self.input, request.target.table)?;
+        let cursor = Cursor {
+            table: request.target.table,
+            stored: binding.table,
+            index: index_of(binding, request.target.index)?,
+            request: OwnedRange::new(request),
+            left: (request.limit > 0).then_some(request.limit),
+            positions: vec![ScanPosition::default(); self.readable(binding)],
+        };
+        self.run_cursor(cursor, visit)
+    }
+
+    fn scan_next(
+        &mut self,
+        cursor: u32,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        self.frame.count_op()?;
+        let cursor = self.frame.take_cursor(cursor)?;
+        self.run_cursor(cursor, visit)
+    }
+
+    fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
+        self.frame.count_op()?;
+        let range = range_of(request)?;
+        let binding = binding(self.input, request.target.table)?;
+        let index = index_of(binding, request.target.index)?;
+        let mut count = 0;
+        for (_, store) in &self.stores[..self.readable(binding)] {
+            let found = store.count(binding.table, index, &range);
+            count += found.map_err(|error| guest(error.to_string()))?;
+        }
+        Ok(limited(count, request.limit))
+    }
+
+    fn savepoint(&mut self) -> Result<u32, OpError> {
+        self.frame.count_op()?;
+        let savepoints = self.stores.iter().map(|(_, store)| store.savepoint());
+        self.frame.push_savepoint(savepoints.collect())
+    }
+
+    fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let savepoints = self.frame.savepoint(savepoint)?;
+        for ((_, store), savepoint) in self.stores.iter_mut().zip(savepoints) {
+            store.rollback_to(*savepoint);
+        }
+        Ok(())
+    }
+
+    fn now_us(&self) -> i64 {
+        self.input.txn_id.time_us()
+    }
+
+    fn txn_id(&self) -> u64 {
+        self.input.txn_id.0
+    }
+
+    fn random_u64(&mut self) -> u64 {
+        self.frame.random_u64(self.input.secret, self.input.txn_id.0)
+    }
+
+    fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
+        self.frame.log(level, text)
+    }
+
+    fn abort(&mut self, code: &str, message: &str) {
+        self.frame.abort(code, message);
+    }
+}

@@ -1,0 +1,59 @@
+//! What the transactions on one and on several partitions have in common.
+
+use reprise_abi::OpError;
+use reprise_storage::WriteError;
+
+use crate::{module::TableBinding, run::TxnInput};
+
+pub(crate) fn guest(message: impl Into<String>) -> OpError {
+    OpError::Guest(message.into())
+}
+
+#[inline]
+pub(crate) fn binding<'a>(input: &TxnInput<'a>, table: u16) -> Result<&'a TableBinding, OpError> {
+    input
+        .module
+        .tables
+        .get(table as usize)
+        .ok_or_else(|| guest(format!("table {table} is not declared")))
+}
+
+#[inline]
+pub(crate) fn index_of(binding: &TableBinding, index: u16) -> Result<u16, OpError> {
+    binding
+        .indexes
+        .get(index as usize)
+        .copied()
+        .ok_or_else(|| guest(format!("index {index} is not declared")))
+}
+
+pub(crate) fn may_write(is_read_only: bool) -> Result<(), OpError> {
+    match is_read_only {
+        false => Ok(()),
+        true => Err(guest("a read-only procedure writes nothing")),
+    }
+}
+
+/// A storage error as the guest is to be told: duplicates it may handle, the rest ends the transaction.
+pub(crate) fn write_error(error: WriteError, binding: &TableBinding) -> OpError {
+    match error {
+        WriteError::Duplicate { index } => {
+            let declared = binding.indexes.iter().position(|stored| *stored == index);
+            match declared {
+                Some(index) => OpError::DuplicateKey {
+                    index: index as u16,
+                },
+                None => guest("the key exists in a unique index that this module does not know"),
+            }
+        }
+        other => guest(other.to_string()),
+    }
+}
+
+/// `count`, or the request's limit where that is less (0 = no limit).
+pub(crate) fn limited(count: u64, limit: u32) -> u64 {
+    match limit {
+        0 => count,
+        limit => count.min(limit as u64),
+    }
+}

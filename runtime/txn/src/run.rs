@@ -1,0 +1,178 @@
+//! One call from its arguments to its outcome, on one partition or on several.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use reprise_base::{PartitionId, TxnId};
+use reprise_host::{CallEnd, Fault, FaultKind};
+use reprise_storage::{Store, WriteSummary};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{
+    frame::Frame,
+    module::{Executor, Module, ModuleId},
+    multi::MultiTxn,
+    single::SingleTxn,
+};
+
+/// What a call is made of.
+pub struct TxnInput<'a> {
+    pub txn_id: TxnId,
+    pub secret: [u64; 2],
+    pub partitions_count: u16,
+    pub module: &'a Arc<Module>,
+    /// Position in the module's schema.
+    pub procedure: usize,
+    /// Encoded (`reprise_abi::value`).
+    pub args: &'a [u8],
+}
+
+/// A committed transaction. Its result is in the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// Of the write set, in the order of writing, and of the result. Replay must find the same.
+    pub digest: u64,
+    pub rows_written: u32,
+    pub bytes_written: u64,
+}
+
+/// Why a call left nothing behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The procedure decided so.
+    Aborted { code: String, message: String },
+    /// A limit of one transaction. `limit` is its name.
+    Limit {
+        limit: String,
+        max: u64,
+        message: String,
+    },
+    /// The procedure trapped, or broke the contract with its host.
+    Trapped {
+        trap: String,
+        message: String,
+        backtrace: Vec<String>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Commit(Commit),
+    Fail(Failure),
+}
+
+/// Executors of one engine thread, made when first needed.
+#[derive(Default)]
+pub struct Executors(BTreeMap<ModuleId, Box<dyn Executor>>);
+
+impl Executors {
+    /// The executor of `module`. Err: the code can't be instantiated here (out of memory, say).
+    pub fn get(&mut self, module: &Arc<Module>) -> Result<&mut dyn Executor, Failure> {
+        use std::collections::btree_map::Entry;
+        match self.0.entry(module.id) {
+            Entry::Occupied(entry) => Ok(&mut **entry.into_mut()),
+            Entry::Vacant(entry) => match module.code.instantiate() {
+                Ok(executor) => Ok(&mut **entry.insert(executor)),
+                Err(message) => Err(Failure::Trapped {
+                    trap: "instantiation".into(),
+                    message,
+                    backtrace: Vec::new(),
+                }),
+            },
+        }
+    }
+
+    pub fn retain(&mut self, keep: impl Fn(ModuleId) -> bool) {
+        self.0.retain(|id, _| keep(*id));
+    }
+}
+
+/// Runs one call on one partition's store. An outcome other than `Commit` left the store as it was.
+pub fn run_single(
+    store: &mut Store,
+    partition: PartitionId,
+    input: &TxnInput<'_>,
+    executor: &mut dyn Executor,
+    frame: &mut Frame,
+) -> Outcome {
+    frame.clear();
+    store.begin();
+    let kind = {
+        let mut txn = SingleTxn::new(store, partition, input, frame);
+        executor.call(input.procedure, &mut txn).kind
+    };
+    match judge(kind, frame) {
+        None => commit(&[store.commit()], frame),
+        Some(failure) => {
+            store.rollback();
+            Outcome::Fail(failure)
+        }
+    }
+}
+
+/// Runs one call over the stores of several partitions, ascending by id. All commit, or all are left as they were.
+pub fn run_multi(
+    stores: &mut [(PartitionId, &mut Store)],
+    input: &TxnInput<'_>,
+    executor: &mut dyn Executor,
+    frame: &mut Frame,
+) -> Outcome {
+    frame.clear();
+    for (_, store) in stores.iter_mut() {
+        store.begin();
+    }
+    let kind = {
+        let mut txn = MultiTxn::new(stores, input, frame);
+        executor.call(input.procedure, &mut txn).kind
+    };
+    match judge(kind, frame) {
+        None => {
+            let summaries: Vec<_> = stores.iter_mut().map(|(_, store)| store.commit()).collect();
+            commit(&summaries, frame)
+        }
+        Some(failure) => {
+            for (_, store) in stores.iter_mut() {
+                store.rollback();
+            }
+            Outcome::Fail(failure)
+        }
+    }
+}
+
+/// The failure of a call, or None where it is to commit.
+fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut Frame) -> Option<Failure> {
+    let fault = match kind {
+        Ok(CallEnd::Returned) => return None,
+        Ok(CallEnd::Aborted) => {
+            let (code, message) = frame.take_abort().unwrap_or_default();
+            return Some(Failure::Aborted { code, message });
+        }
+        Err(fault) => fault,
+    };
+    Some(match fault.kind {
+        FaultKind::Limit => Failure::Limit {
+            limit: fault.limit.unwrap_or("limit").to_owned(),
+            max: fault.max,
+            message: fault.message,
+        },
+        FaultKind::Trap | FaultKind::Guest => Failure::Trapped {
+            trap: fault.trap.unwrap_or_else(|| "contract".into()),
+            message: fault.message,
+            backtrace: fault.backtrace,
+        },
+    })
+}
+
+fn commit(summaries: &[WriteSummary], frame: &Frame) -> Outcome {
+    let mut digest = xxh3_64(frame.result());
+    let (mut rows_written, mut bytes_written) = (0, 0);
+    for summary in summaries {
+        digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ summary.digest;
+        rows_written += summary.rows_written;
+        bytes_written += summary.bytes_written as u64;
+    }
+    Outcome::Commit(Commit {
+        digest,
+        rows_written,
+        bytes_written,
+    })
+}

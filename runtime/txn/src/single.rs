@@ -1,0 +1,329 @@
+//! A transaction on one partition: the hot path.
+
+use reprise_abi::{
+    HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
+};
+use reprise_base::PartitionId;
+use reprise_storage::{Rid, ScanPosition, Store, Visit};
+
+use crate::{
+    frame::{Frame, Handle},
+    module::{TableBinding, partition_of_field},
+    ops::{binding, guest, index_of, may_write, write_error},
+    run::TxnInput,
+    scan::{Cursor, OwnedRange, range_of},
+};
+
+pub(crate) struct SingleTxn<'a> {
+    store: &'a mut Store,
+    partition: PartitionId,
+    input: &'a TxnInput<'a>,
+    frame: &'a mut Frame,
+    is_read_only: bool,
+}
+
+impl<'a> SingleTxn<'a> {
+    pub fn new(
+        store: &'a mut Store,
+        partition: PartitionId,
+        input: &'a TxnInput<'a>,
+        frame: &'a mut Frame,
+    ) -> Self {
+        Self {
+            store,
+            partition,
+            input,
+            frame,
+            is_read_only: input.module.schema.procedures[input.procedure].read_only,
+        }
+    }
+
+    /// The binding of a table that this transaction may write.
+    #[inline]
+    fn writable(&self, table: u16) -> Result<&'a TableBinding, OpError> {
+        let binding = binding(self.input, table)?;
+        may_write(self.is_read_only)?;
+        if binding.placement == Placement::Replicated && self.input.partitions_count > 1 {
+            return Err(guest(
+                "a replicated table is written by procedures that touch all partitions",
+            ));
+        }
+        Ok(binding)
+    }
+
+    /// Rows lie where the hash of their partition column says, or no one finds them again.
+    #[inline]
+    fn check_place(&self, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
+        let Placement::By(column) = binding.placement else {
+            return Ok(());
+        };
+        if self.input.partitions_count == 1 {
+            return Ok(());
+        }
+        let row = self.store.row(binding.table, rid).expect("a row just written");
+        let field = self.store.layout(binding.table).field(row, column);
+        let home = partition_of_field(&field, self.input.partitions_count);
+        if home == self.partition {
+            return Ok(());
+        }
+        Err(guest(format!(
+            "the row belongs to partition {home}, the call runs on partition {} alone",
+            self.partition
+        )))
+    }
+
+    fn run_cursor(
+        &mut self,
+        mut cursor: Cursor,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        let binding = binding(self.input, cursor.table)?;
+        let (mut rows, mut failure) = (0, None);
+        let mut position = std::mem::take(&mut cursor.positions[0]);
+        let (frame, left, table) = (&mut *self.frame, &mut cursor.left, cursor.table);
+        let on_row = |rid: Rid, row: &[u8]| {
+            if *left == Some(0) {
+                return Visit::Again;
+            }
+            match show(frame, binding, Handle { table, store: 0, rid }, row, visit) {
+                Ok(true) => {
+                    rows += 1;
+                    if let Some(left) = left {
+                        *left -= 1;
+                    }
+                    Visit::Next
+                }
+                Ok(false) => Visit::Again,
+                Err(error) => {
+                    failure = Some(error);
+                    Visit::Again
+                }
+            }
+        };
+        let range = cursor.request.range();
+        self.store
+            .scan(cursor.stored, cursor.index, &range, &mut position, on_row)
+            .map_err(|error| guest(error.to_string()))?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let is_end = position.is_end() || cursor.left == Some(0);
+        cursor.positions[0] = position;
+        let cursor = match is_end {
+            true => 0,
+            false => self.frame.push_cursor(cursor)?,
+        };
+        Ok(ScanBatch { cursor, rows })
+    }
+}
+
+/// Shows a row to the visitor as the module knows it. False: the visitor did not take it.
+fn show(
+    frame: &mut Frame,
+    binding: &TableBinding,
+    handle: Handle,
+    row: &[u8],
+    visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+) -> Result<bool, OpError> {
+    frame.count_op()?;
+    let handle = frame.push_handle(handle)?;
+    let taken = match &binding.projection {
+        None => visit(handle, row),
+        Some(projection) => visit(handle, &projection.narrow(row)),
+    };
+    if !taken {
+        frame.handles.pop();
+    }
+    Ok(taken)
+}
+
+impl HostOps for SingleTxn<'_> {
+    fn args(&self) -> &[u8] {
+        self.input.args
+    }
+
+    fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
+        self.frame.set_result(bytes)
+    }
+
+    fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
+        self.frame.count_op()?;
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        let Some(rid) = self.store.get(binding.table, index, key) else {
+            return Ok(None);
+        };
+        let handle = self.frame.push_handle(Handle {
+            table: target.table,
+            store: 0,
+            rid,
+        })?;
+        let row = self.store.row(binding.table, rid).expect("an index names live rows");
+        match &binding.projection {
+            None => Ok(Some((handle, row))),
+            Some(projection) => {
+                self.frame.row = projection.narrow(row);
+                Ok(Some((handle, &self.frame.row)))
+            }
+        }
+    }
+
+    fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {
+        self.frame.count_op()?;
+        let Handle { table, rid, .. } = self.frame.handle(handle)?;
+        let binding = binding(self.input, table)?;
+        let row = self.store.row(binding.table, rid);
+        let row = row.ok_or_else(|| guest(format!("row {handle} was deleted")))?;
+        match &binding.projection {
+            None => Ok(row),
+            Some(projection) => {
+                self.frame.row = projection.narrow(row);
+                Ok(&self.frame.row)
+            }
+        }
+    }
+
+    fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError> {
+        self.frame.count_op()?;
+        let binding = self.writable(table)?;
+        let inserted = match &binding.projection {
+            None => self.store.insert(binding.table, row),
+            Some(projection) => {
+                let wide = projection.widen_insert(row);
+                let wide = wide.map_err(|error| guest(error.to_string()))?;
+                self.store.insert(binding.table, &wide)
+            }
+        };
+        let rid = inserted.map_err(|error| write_error(error, binding))?;
+        self.check_place(binding, rid)?;
+        self.frame.push_handle(Handle {
+            table,
+            store: 0,
+            rid,
+        })
+    }
+
+    fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let Handle { table, rid, .. } = self.frame.handle(handle)?;
+        let binding = self.writable(table)?;
+        let updated = match &binding.projection {
+            None => self.store.update(binding.table, rid, row),
+            Some(projection) => {
+                let old = self.store.row(binding.table, rid);
+                let old = old.ok_or_else(|| guest(format!("row {handle} was deleted")))?;
+                let wide = projection.widen_update(row, old);
+                let wide = wide.map_err(|error| guest(error.to_string()))?;
+                self.store.update(binding.table, rid, &wide)
+            }
+        };
+        updated.map_err(|error| write_error(error, binding))?;
+        self.check_place(binding, rid)
+    }
+
+    fn delete(&mut self, handle: RowHandle) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let Handle { table, rid, .. } = self.frame.handle(handle)?;
+        let binding = self.writable(table)?;
+        self.store
+            .delete(binding.table, rid)
+            .map_err(|error| write_error(error, binding))
+    }
+
+    fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError> {
+        self.frame.count_op()?;
+        let Handle { table, rid, .. } = self.frame.handle(handle)?;
+        let binding = self.writable(table)?;
+        self.store
+            .add(binding.table, rid, column, delta)
+            .map_err(|error| write_error(error, binding))
+    }
+
+    fn scan(
+        &mut self,
+        request: &ScanRequest<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        self.frame.count_op()?;
+        let range = range_of(request)?;
+        let table = request.target.table;
+        let binding = binding(self.input, table)?;
+        let index = index_of(binding, request.target.index)?;
+        if request.limit == 1 {
+            // The commonest scan by far ("the last one"): no cursor, no allocation.
+            let first = self.store.first(binding.table, index, &range);
+            let Some(rid) = first.map_err(|error| guest(error.to_string()))? else {
+                return Ok(ScanBatch { cursor: 0, rows: 0 });
+            };
+            let row = self.store.row(binding.table, rid).expect("an index names live rows");
+            let handle = Handle { table, store: 0, rid };
+            if show(self.frame, binding, handle, row, visit)? {
+                return Ok(ScanBatch { cursor: 0, rows: 1 });
+            }
+        }
+        self.run_cursor(
+            Cursor {
+                table,
+                stored: binding.table,
+                index,
+                request: OwnedRange::new(request),
+                left: (request.limit > 0).then_some(request.limit),
+                positions: vec![ScanPosition::default()],
+            },
+            visit,
+        )
+    }
+
+    fn scan_next(
+        &mut self,
+        cursor: u32,
+        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+    ) -> Result<ScanBatch, OpError> {
+        self.frame.count_op()?;
+        let cursor = self.frame.take_cursor(cursor)?;
+        self.run_cursor(cursor, visit)
+    }
+
+    fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
+        self.frame.count_op()?;
+        let range = range_of(request)?;
+        let binding = binding(self.input, request.target.table)?;
+        let index = index_of(binding, request.target.index)?;
+        let count = self.store.count(binding.table, index, &range);
+        let count = count.map_err(|error| guest(error.to_string()))?;
+        Ok(crate::ops::limited(count, request.limit))
+    }
+
+    fn savepoint(&mut self) -> Result<u32, OpError> {
+        self.frame.count_op()?;
+        let savepoint = self.store.savepoint();
+        self.frame.push_savepoint(vec![savepoint])
+    }
+
+    fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let savepoints = self.frame.savepoint(savepoint)?;
+        self.store.rollback_to(savepoints[0]);
+        Ok(())
+    }
+
+    fn now_us(&self) -> i64 {
+        self.input.txn_id.time_us()
+    }
+
+    fn txn_id(&self) -> u64 {
+        self.input.txn_id.0
+    }
+
+    fn random_u64(&mut self) -> u64 {
+        self.frame.random_u64(self.input.secret, self.input.txn_id.0)
+    }
+
+    fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
+        self.frame.log(level, text)
+    }
+
+    fn abort(&mut self, code: &str, message: &str) {
+        self.frame.abort(code, message);
+    }
+}
