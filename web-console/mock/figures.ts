@@ -1,5 +1,5 @@
 // What the mock makes up: live figures and results of calls.
-import type { MetricsEvent } from '../src/api/types';
+import type { MetricsEvent } from '../src/generated/types.gen';
 
 export function metricsNow(quiet: boolean): MetricsEvent {
   const now = Date.now();

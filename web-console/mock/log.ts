@@ -1,5 +1,5 @@
 // The mock's log: records that grow with the clock, so that nothing needs to be kept.
-import type { LogPage, LogRecord, ProcedureLogLine } from '../src/api/types';
+import type { LogPage, LogRecord, ProcedureLogLine } from '../src/generated/types.gen';
 import { hexOf } from './modules';
 
 const recordBytes = 72;

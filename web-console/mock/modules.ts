@@ -7,7 +7,7 @@ import type {
   ProcedureInfo,
   TableInfo,
   TypeInfo,
-} from '../src/api/types';
+} from '../src/generated/types.gen';
 
 export function hexOf(seed: string, digits: number): string {
   let state = 2166136261;

@@ -15,6 +15,16 @@ const mediaTypes: Record<string, string> = {
   '.woff2': 'font/woff2',
 };
 
+/** The server's own: what it forbids must show in the tests. */
+const policy =
+  "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'self'; frame-ancestors 'none'";
+
+/** The API's description, from the golden file beside the console. */
+export function description(): Reply {
+  const body: unknown = JSON.parse(readFileSync(join('..', 'sdk', 'api', 'openapi.json'), 'utf8'));
+  return ok(body);
+}
+
 /** A file of the built console: /console/… and /docs/… lie side by side in one folder. */
 export function sendFile(dist: string, path: string, response: ServerResponse): void {
   const inside = path.startsWith('/console') ? path.slice('/console'.length) : path;
@@ -24,7 +34,8 @@ export function sendFile(dist: string, path: string, response: ServerResponse): 
     send(response, notFound(path));
     return;
   }
-  response.writeHead(200, { 'Content-Type': mediaTypes[extname(file)] ?? 'application/octet-stream' });
+  const type = mediaTypes[extname(file)] ?? 'application/octet-stream';
+  response.writeHead(200, { 'Content-Type': type, 'Content-Security-Policy': policy });
   response.end(readFileSync(file));
 }
 

@@ -1,10 +1,28 @@
 // A stand-in for the server, typed by the same API: to work on the console without a database, and to test it.
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { CallAnswer, ModuleDetail, ModuleInstalled, Readiness, RowsPage, Status } from '../src/api/types';
+import type {
+  CallAnswer,
+  ModuleDetail,
+  ModuleInstalled,
+  Readiness,
+  RowsPage,
+  Status,
+} from '../src/generated/types.gen';
 import { metricsNow, resultOf } from './figures';
 import { logPage, lsnOf, newestPosition, outputLines, positionOf, recordAt } from './log';
 import { hexOf, moduleOf, rowOf, tables } from './modules';
-import { bodyOf, logUnavailable, notFound, ok, problem, type Reply, recovering, send, sendFile } from './replies';
+import {
+  bodyOf,
+  description,
+  logUnavailable,
+  notFound,
+  ok,
+  problem,
+  type Reply,
+  recovering,
+  send,
+  sendFile,
+} from './replies';
 
 /** What the mock pretends: `locked` asks for the token `secret`; `silent` has no event stream. */
 export const states = ['ready', 'empty', 'recovering', 'log-error', 'locked', 'silent'] satisfies State[];
@@ -51,6 +69,7 @@ class MockServer {
   async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const url = new URL(request.url ?? '/', 'http://mock');
     if (/^\/(console|docs)(\/|$)/.test(url.pathname)) return sendFile(this.#dist, url.pathname, response);
+    if (url.pathname === '/openapi.json') return send(response, description());
     if (url.pathname === '/readyz') return send(response, this.#readiness());
     if (this.#state === 'locked' && request.headers.authorization !== 'Bearer secret') {
       return send(response, problem(401, 'unauthorized', 'A valid token is needed', 'Send a bearer token.'));

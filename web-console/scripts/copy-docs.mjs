@@ -1,4 +1,4 @@
-// Puts the OpenAPI reader into dist/docs, which the server serves at /docs.
+// Puts the OpenAPI reader into dist/docs, or docs of the folder named, which the server serves at /docs.
 import { copyFileSync, mkdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const swagger = dirname(createRequire(import.meta.url).resolve('swagger-ui-dist/package.json'));
-const target = join(root, 'dist', 'docs');
+const target = join(process.argv[2] ?? join(root, 'dist'), 'docs');
 
 mkdirSync(target, { recursive: true });
 for (const name of ['swagger-ui.css', 'swagger-ui-bundle.js', 'LICENSE', 'NOTICE']) {

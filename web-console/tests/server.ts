@@ -1,4 +1,5 @@
 // What the browser tests run against: the server named by REPRISE_URL, or the mock with a console built for it.
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -14,6 +15,7 @@ export async function prepareMocks(): Promise<Mocks> {
   if (realUrl() !== null) return null;
   const outDir = mkdtempSync(join(tmpdir(), 'reprise-console-'));
   await build({ logLevel: 'error', build: { outDir, emptyOutDir: true } });
+  execFileSync(process.execPath, ['scripts/copy-docs.mjs', outDir]);
   return {
     start: (state) => startMock({ port: 0, state, dist: outDir }),
     remove: () => rmSync(outDir, { recursive: true, force: true }),

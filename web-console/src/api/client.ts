@@ -1,27 +1,42 @@
-// Requests to the server that served this page. Everything that is not a success leaves here as a thrown error.
+// Requests to the server that served this page, by the operations of its description: `O` is an operation's generated
+// data (address, path and query), `R` its generated responses. Everything that is not a success leaves as a thrown error.
 import { type ProblemError, toProblem, UnreachableError } from './problem';
 import { askForToken, bearerToken } from './token';
 
-export type Answer<T> = { status: number; data: T; headers: Headers };
+export type Operation = { url: string; path?: Record<string, string>; query?: object };
 
-export async function request<T>(path: string, init: RequestInit = {}): Promise<Answer<T>> {
-  const response = await send(path, init);
+/** Where an operation is. Query values go out as text; null and empty ones are left out. */
+export type Place<O extends Operation> = {
+  url: O['url'];
+  query?: { [K in keyof NonNullable<O['query']>]?: string | null };
+} & (O extends { path: Record<string, string> } ? { path: O['path'] } : { path?: never });
+
+export type Answer<T> = { data: T; headers: Headers };
+
+export async function request<O extends Operation, R extends { 200: unknown }>(
+  place: Place<O>,
+  init: RequestInit,
+): Promise<Answer<R[200]>> {
+  const response = await send(place, init);
   if (!response.ok) throw await refusal(response);
-  const data: T = response.status === 204 ? null : await response.json();
-  return { status: response.status, data, headers: response.headers };
+  const data: R[200] = await response.json();
+  return { data, headers: response.headers };
 }
 
-export async function get<T>(path: string, signal: AbortSignal): Promise<T> {
-  return (await request<T>(path, { signal })).data;
+export async function get<O extends Operation, R extends { 200: unknown }>(
+  place: Place<O>,
+  signal: AbortSignal,
+): Promise<R[200]> {
+  return (await request<O, R>(place, { signal })).data;
 }
 
 /** A response with the token sent along, whatever its status. Throws only if there is none. */
-export async function send(path: string, init: RequestInit = {}): Promise<Response> {
+export async function send<O extends Operation>(place: Place<O>, init: RequestInit): Promise<Response> {
   const headers = new Headers(init.headers);
   const token = bearerToken();
   if (token !== null) headers.set('Authorization', `Bearer ${token}`);
   try {
-    return await fetch(path, { ...init, headers });
+    return await fetch(addressOf(place), { ...init, headers });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new UnreachableError(error);
@@ -32,6 +47,17 @@ export async function refusal(response: Response): Promise<ProblemError> {
   if (response.status === 401) askForToken();
   const text = await response.text();
   return toProblem(response.status, parsed(text));
+}
+
+export function addressOf<O extends Operation>({ url, path, query }: Place<O>): string {
+  const names: Record<string, string> = path ?? {};
+  const filled = url.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(names[name] ?? ''));
+  const params = new URLSearchParams();
+  for (const [key, value] of Object.entries<string | null | undefined>(query ?? {})) {
+    if (value !== null && value !== undefined && value !== '') params.set(key, value);
+  }
+  const text = params.toString();
+  return text === '' ? filled : `${filled}?${text}`;
 }
 
 function parsed(text: string): unknown {

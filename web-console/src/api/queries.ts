@@ -1,24 +1,32 @@
 // What the pages read, each with its key and its pace. Pages name a query and never a path.
 import { keepPreviousData, queryOptions } from '@tanstack/react-query';
-import { get, refusal, request, send } from './client';
 import type {
-  CallAnswer,
-  LogPage,
-  LogRecord,
-  ModuleDetail,
-  ModuleInstalled,
-  ModuleList,
-  ProcedureLog,
+  ListLogData,
+  ListLogResponses,
+  ListModulesData,
+  ListModulesResponses,
+  ListRowsData,
+  ListRowsResponses,
+  ListTablesData,
+  ListTablesResponses,
+  ProcedureLogData,
+  ProcedureLogResponses,
   Readiness,
-  RowsPage,
-  Status,
-  TableInfo,
-  TableList,
-} from './types';
+  ReadyzData,
+  ShowModuleData,
+  ShowModuleResponses,
+  ShowRecordData,
+  ShowRecordResponses,
+  ShowTableData,
+  ShowTableResponses,
+  StatusData,
+  StatusResponses,
+} from '../generated/types.gen';
+import { get, refusal, send } from './client';
 
 export const statusQuery = queryOptions({
   queryKey: ['status'],
-  queryFn: ({ signal }) => get<Status>('/v1/status', signal),
+  queryFn: ({ signal }) => get<StatusData, StatusResponses>({ url: '/v1/status' }, signal),
   refetchInterval: 2000,
 });
 
@@ -26,7 +34,7 @@ export const statusQuery = queryOptions({
 export const readinessQuery = queryOptions({
   queryKey: ['readyz'],
   queryFn: async ({ signal }): Promise<Readiness> => {
-    const response = await send('/readyz', { signal });
+    const response = await send<ReadyzData>({ url: '/readyz' }, { signal });
     if (response.ok || response.status === 503) return response.json();
     throw await refusal(response);
   },
@@ -35,27 +43,30 @@ export const readinessQuery = queryOptions({
 
 export const modulesQuery = queryOptions({
   queryKey: ['modules'],
-  queryFn: async ({ signal }) => (await get<ModuleList>('/v1/modules', signal)).modules,
+  queryFn: async ({ signal }) =>
+    (await get<ListModulesData, ListModulesResponses>({ url: '/v1/modules' }, signal)).modules,
   refetchInterval: 10_000,
 });
 
 export function moduleQuery(module: string) {
   return queryOptions({
     queryKey: ['modules', module],
-    queryFn: ({ signal }) => get<ModuleDetail>(`/v1/modules/${encodeURIComponent(module)}`, signal),
+    queryFn: ({ signal }) =>
+      get<ShowModuleData, ShowModuleResponses>({ url: '/v1/modules/{module}', path: { module } }, signal),
   });
 }
 
 export const tablesQuery = queryOptions({
   queryKey: ['tables'],
-  queryFn: async ({ signal }) => (await get<TableList>('/v1/tables', signal)).tables,
+  queryFn: async ({ signal }) => (await get<ListTablesData, ListTablesResponses>({ url: '/v1/tables' }, signal)).tables,
   refetchInterval: 5000,
 });
 
 export function tableQuery(table: string) {
   return queryOptions({
     queryKey: ['tables', table],
-    queryFn: ({ signal }) => get<TableInfo>(`/v1/tables/${encodeURIComponent(table)}`, signal),
+    queryFn: ({ signal }) =>
+      get<ShowTableData, ShowTableResponses>({ url: '/v1/tables/{table}', path: { table } }, signal),
     refetchInterval: 5000,
   });
 }
@@ -68,8 +79,8 @@ export function rowsQuery({ table, index, prefix, cursor }: RowsWanted) {
   return queryOptions({
     queryKey: ['tables', table, 'rows', index, prefix, cursor],
     queryFn: ({ signal }) => {
-      const path = `/v1/tables/${encodeURIComponent(table)}/rows`;
-      return get<RowsPage>(withQuery(path, { limit: String(rowsPerPage), index, prefix, cursor }), signal);
+      const query = { limit: rowsPerPage.toString(), index, prefix, cursor };
+      return get<ListRowsData, ListRowsResponses>({ url: '/v1/tables/{table}/rows', path: { table }, query }, signal);
     },
     placeholderData: keepPreviousData,
   });
@@ -77,26 +88,17 @@ export function rowsQuery({ table, index, prefix, cursor }: RowsWanted) {
 
 export type LogWanted = { kind: string | null; partition: string | null; from: string | null };
 
-export const recordsPerPage = 100;
+const recordsPerPage = 100;
 
 /** Records newest first: the newest of all, or those before `from`. */
 export function logQuery({ kind, partition, from }: LogWanted, live: boolean) {
   return queryOptions({
     queryKey: ['log', kind, partition, from],
     queryFn: ({ signal }) => {
-      const order = { order: 'newest', limit: String(recordsPerPage) };
-      return get<LogPage>(withQuery('/v1/log', { ...order, kind, partition, from }), signal);
+      const query = { order: 'newest', limit: recordsPerPage.toString(), kind, partition, from };
+      return get<ListLogData, ListLogResponses>({ url: '/v1/log', query }, signal);
     },
     placeholderData: keepPreviousData,
-    refetchInterval: live ? 1000 : false,
-  });
-}
-
-/** What procedures wrote with `log`, newest first. */
-export function procedureLogQuery(live: boolean) {
-  return queryOptions({
-    queryKey: ['procedure-log'],
-    queryFn: async ({ signal }) => (await get<ProcedureLog>('/v1/procedure-log?limit=200', signal)).lines,
     refetchInterval: live ? 1000 : false,
   });
 }
@@ -104,41 +106,21 @@ export function procedureLogQuery(live: boolean) {
 export function recordQuery(lsn: string) {
   return queryOptions({
     queryKey: ['log', 'record', lsn],
-    queryFn: ({ signal }) => get<LogRecord>(`/v1/log/${encodeURIComponent(lsn)}`, signal),
+    queryFn: ({ signal }) => get<ShowRecordData, ShowRecordResponses>({ url: '/v1/log/{lsn}', path: { lsn } }, signal),
     refetchInterval: (query) => (query.state.data?.durable === false ? 1000 : false),
   });
 }
 
-export async function deployModule(module: string, wasm: Blob): Promise<ModuleInstalled> {
-  const { data } = await request<ModuleInstalled>(`/v1/modules/${encodeURIComponent(module)}`, {
-    method: 'PUT',
-    headers: { 'Content-Type': 'application/wasm' },
-    body: wasm,
+const linesMax = 200;
+
+/** What procedures wrote with `log`, newest first. */
+export function procedureLogQuery(live: boolean) {
+  return queryOptions({
+    queryKey: ['procedure-log'],
+    queryFn: async ({ signal }) => {
+      const query = { limit: linesMax.toString() };
+      return (await get<ProcedureLogData, ProcedureLogResponses>({ url: '/v1/procedure-log', query }, signal)).lines;
+    },
+    refetchInterval: live ? 1000 : false,
   });
-  return data;
-}
-
-export async function removeModule(module: string): Promise<void> {
-  await request<null>(`/v1/modules/${encodeURIComponent(module)}`, { method: 'DELETE' });
-}
-
-export type Call = { module: string; procedure: string; body: string; idempotencyKey: string };
-
-export type CallOutcome = CallAnswer & { replayed: boolean; elapsedMs: number };
-
-/** The body goes out as typed: integers wider than a double keep their digits. */
-export async function callProcedure({ module, procedure, body, idempotencyKey }: Call): Promise<CallOutcome> {
-  const headers = new Headers({ 'Content-Type': 'application/json' });
-  if (idempotencyKey !== '') headers.set('Idempotency-Key', idempotencyKey);
-  const started = performance.now();
-  const path = `/v1/call/${encodeURIComponent(module)}/${encodeURIComponent(procedure)}`;
-  const answer = await request<CallAnswer>(path, { method: 'POST', headers, body });
-  const replayed = answer.headers.get('Idempotent-Replayed') === 'true';
-  return { ...answer.data, replayed, elapsedMs: performance.now() - started };
-}
-
-function withQuery(path: string, values: Record<string, string | null>): string {
-  const params = new URLSearchParams();
-  for (const [key, value] of Object.entries(values)) if (value !== null && value !== '') params.set(key, value);
-  return `${path}?${params}`;
 }

@@ -4,7 +4,7 @@ import { useSyncExternalStore } from 'react';
 import { get, refusal, send } from '../api/client';
 import { statusQuery } from '../api/queries';
 import { queryClient } from '../api/query-client';
-import type { MetricsEvent, Status } from '../api/types';
+import type { EventsData, MetricsEvent, Status, StatusData, StatusResponses } from '../generated/types.gen';
 import { readEvents } from './sse';
 
 export type Sample = {
@@ -76,7 +76,7 @@ async function run(signal: AbortSignal): Promise<void> {
 }
 
 async function stream(signal: AbortSignal): Promise<void> {
-  const response = await send('/v1/events', { signal, headers: { Accept: 'text/event-stream' } });
+  const response = await send<EventsData>({ url: '/v1/events' }, { signal, headers: { Accept: 'text/event-stream' } });
   if (!response.ok || response.body === null) throw await refusal(response);
   await readEvents(response.body, ({ event, data }) => {
     if (signal.aborted) return;
@@ -97,7 +97,7 @@ async function poll(signal: AbortSignal): Promise<void> {
 
 async function askStatus(signal: AbortSignal): Promise<void> {
   try {
-    const status = await get<Status>('/v1/status', signal);
+    const status = await get<StatusData, StatusResponses>({ url: '/v1/status' }, signal);
     const { committed_lsn, durable_lsn } = status;
     publish('poll', { at: Date.now() / 1000, metrics: null, committedLsn: committed_lsn, durableLsn: durable_lsn });
   } catch {

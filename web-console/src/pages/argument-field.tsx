@@ -1,5 +1,5 @@
 import { useId } from 'react';
-import type { ParameterInfo, TypeInfo } from '../api/types';
+import type { ParameterInfo, TypeInfo } from '../generated/types.gen';
 import { typeText } from '../values/type-text';
 
 type Props = {

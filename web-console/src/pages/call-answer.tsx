@@ -1,5 +1,5 @@
-import type { CallOutcome } from '../api/queries';
-import type { ProcedureInfo } from '../api/types';
+import type { CallOutcome } from '../api/commands';
+import type { ProcedureInfo } from '../generated/types.gen';
 import { hrefOf } from '../route';
 import { Badge } from '../ui/badge';
 import { Facts } from '../ui/facts';
@@ -27,13 +27,14 @@ export function CallAnswer({ outcome, procedure }: { outcome: CallOutcome; proce
           {
             label: 'LSN',
             // A read leaves no record: its LSN says how new the data was.
-            value: read_only ? (
-              <code>{outcome.lsn}</code>
-            ) : (
-              <a className="mono" href={hrefOf({ page: 'record', lsn: outcome.lsn })}>
-                {outcome.lsn}
-              </a>
-            ),
+            value:
+              read_only || outcome.lsn === '0' ? (
+                <code>{outcome.lsn}</code>
+              ) : (
+                <a className="mono" href={hrefOf({ page: 'record', lsn: outcome.lsn })}>
+                  {outcome.lsn}
+                </a>
+              ),
           },
           { label: 'Partition', value: partition === null ? 'several' : partition },
           { label: 'Round trip', value: `${outcome.elapsedMs.toFixed(1)} ms` },

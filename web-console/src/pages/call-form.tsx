@@ -1,8 +1,8 @@
 // Calls one procedure: a field for each parameter, or the arguments as JSON.
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { type FormEvent, useId, useState } from 'react';
-import { callProcedure } from '../api/queries';
-import type { ProcedureInfo } from '../api/types';
+import { callProcedure } from '../api/commands';
+import type { ProcedureInfo } from '../generated/types.gen';
 import { Command, serverUrl } from '../ui/command';
 import { ProblemNotice } from '../ui/problem-notice';
 import { Switch } from '../ui/switch';

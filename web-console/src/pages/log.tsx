@@ -2,8 +2,8 @@
 import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { logQuery, statusQuery } from '../api/queries';
-import type { LogRecord } from '../api/types';
 import { formatBytes, formatCount, formatTime } from '../format';
+import type { LogRecord } from '../generated/types.gen';
 import { hrefOf, logRoute, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Command, serverUrl } from '../ui/command';

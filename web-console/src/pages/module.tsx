@@ -1,9 +1,10 @@
 // One module: its procedures with a form to call each, its tables and versions.
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useRef } from 'react';
-import { moduleQuery, removeModule } from '../api/queries';
-import type { ModuleDetail, ModuleVersion } from '../api/types';
+import { removeModule } from '../api/commands';
+import { moduleQuery } from '../api/queries';
 import { formatBytes, formatTime, plural } from '../format';
+import type { ModuleDetail, ModuleVersion } from '../generated/types.gen';
 import { hrefOf, navigate, tableRoute } from '../route';
 import { Badge } from '../ui/badge';
 import { Loaded } from '../ui/loaded';

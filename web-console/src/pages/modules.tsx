@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { modulesQuery } from '../api/queries';
-import type { ModuleSummary } from '../api/types';
 import { formatBytes, formatTime, plural } from '../format';
+import type { ModuleSummary } from '../generated/types.gen';
 import { hrefOf } from '../route';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';

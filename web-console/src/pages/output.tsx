@@ -2,8 +2,8 @@
 import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { procedureLogQuery } from '../api/queries';
-import type { ProcedureLogLine } from '../api/types';
 import { formatTime } from '../format';
+import type { ProcedureLogLine } from '../generated/types.gen';
 import { hrefOf } from '../route';
 import { Badge, type Tone } from '../ui/badge';
 import { Empty } from '../ui/empty';

@@ -1,8 +1,8 @@
 // The server at a glance: what it does now, and what it was started as.
 import { useQuery } from '@tanstack/react-query';
 import { modulesQuery, statusQuery } from '../api/queries';
-import type { Status } from '../api/types';
 import { formatBytes, formatCount, formatMicros, formatRate, formatTime, formatUptime, lsnDistance } from '../format';
+import type { Status } from '../generated/types.gen';
 import { type Live, type Sample, useLive } from '../live/live';
 import { hrefOf } from '../route';
 import { Badge } from '../ui/badge';

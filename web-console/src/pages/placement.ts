@@ -1,4 +1,4 @@
-import type { TableInfo } from '../api/types';
+import type { TableInfo } from '../generated/types.gen';
 
 export function placementText({ placement, partition_column }: TableInfo): string {
   switch (placement) {

@@ -1,5 +1,5 @@
 import { useState } from 'react';
-import type { PartitioningInfo, ProcedureInfo } from '../api/types';
+import type { PartitioningInfo, ProcedureInfo } from '../generated/types.gen';
 import { Badge } from '../ui/badge';
 import { typeText } from '../values/type-text';
 import { CallForm } from './call-form';

@@ -1,4 +1,4 @@
-import type { LogKind, LogRecord } from '../api/types';
+import type { LogKind, LogRecord } from '../generated/types.gen';
 import { Badge } from '../ui/badge';
 
 export const kinds = ['command', 'deploy', 'remove', 'genesis'] satisfies LogKind[];

@@ -2,8 +2,8 @@
 import { useQuery } from '@tanstack/react-query';
 import type { ReactNode } from 'react';
 import { recordQuery } from '../api/queries';
-import type { LogRecord } from '../api/types';
 import { formatBytes, formatCount, formatTime } from '../format';
+import type { LogRecord } from '../generated/types.gen';
 import { hrefOf, logRoute } from '../route';
 import { Badge } from '../ui/badge';
 import { type Fact, Facts } from '../ui/facts';

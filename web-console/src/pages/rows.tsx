@@ -2,8 +2,8 @@
 import { useQuery } from '@tanstack/react-query';
 import { type FormEvent, useState } from 'react';
 import { rowsPerPage, rowsQuery } from '../api/queries';
-import type { RowsPage, TableInfo } from '../api/types';
 import { formatCount, plural } from '../format';
+import type { RowsPage, TableInfo } from '../generated/types.gen';
 import { hrefOf, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Empty } from '../ui/empty';

@@ -1,8 +1,8 @@
 // One table: its rows page by page, its columns and indexes.
 import { useQuery } from '@tanstack/react-query';
 import { tableQuery } from '../api/queries';
-import type { ColumnInfo, IndexInfo, TableInfo } from '../api/types';
 import { formatBytes, formatCount, plural } from '../format';
+import type { ColumnInfo, IndexInfo, TableInfo } from '../generated/types.gen';
 import { hrefOf, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Facts } from '../ui/facts';

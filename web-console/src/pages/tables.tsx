@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { tablesQuery } from '../api/queries';
-import type { TableInfo } from '../api/types';
 import { formatBytes, formatCount, plural } from '../format';
+import type { TableInfo } from '../generated/types.gen';
 import { hrefOf, tableRoute } from '../route';
 import { Empty } from '../ui/empty';
 import { Loaded } from '../ui/loaded';

@@ -1,6 +1,7 @@
 // The figures that matter most, each with what it means.
-import type { Status } from '../api/types';
+
 import { formatBytes, formatCount, formatMicros, formatRate, lsnDistance } from '../format';
+import type { Status } from '../generated/types.gen';
 import type { Sample } from '../live/live';
 
 type Tile = { label: string; value: string; note: string };

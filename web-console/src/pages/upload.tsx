@@ -1,9 +1,9 @@
 // Puts a module in service: drop a file or choose one, check the name, upload.
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { type DragEvent, useId, useRef, useState } from 'react';
-import { deployModule } from '../api/queries';
-import type { ModuleInstalled } from '../api/types';
+import { deployModule } from '../api/commands';
 import { formatBytes, plural } from '../format';
+import type { ModuleInstalled } from '../generated/types.gen';
 import { hrefOf } from '../route';
 import { UploadIcon } from '../ui/icons';
 import { ProblemNotice } from '../ui/problem-notice';

@@ -3,8 +3,8 @@ import { type UseQueryResult, useQuery, useQueryClient } from '@tanstack/react-q
 import { useEffect } from 'react';
 import { ProblemError, UnreachableError } from '../api/problem';
 import { readinessQuery } from '../api/queries';
-import type { Phase, Status } from '../api/types';
 import { formatBytes, formatCount } from '../format';
+import type { Phase, Status } from '../generated/types.gen';
 import { ProblemNotice } from '../ui/problem-notice';
 
 export function Attention({ status }: { status: UseQueryResult<Status> }) {

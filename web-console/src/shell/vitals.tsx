@@ -1,7 +1,7 @@
 import type { UseQueryResult } from '@tanstack/react-query';
 import { ProblemError } from '../api/problem';
-import type { Phase, Status } from '../api/types';
 import { formatUptime } from '../format';
+import type { Phase, Status } from '../generated/types.gen';
 import { Badge, type Tone } from '../ui/badge';
 
 /** Role, phase, durability and uptime, on every page. */

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { TypeInfo } from '../api/types';
+import type { TypeInfo } from '../generated/types.gen';
 import { encode, encodeBody, sampleJson } from './encode';
 
 const ok: [TypeInfo, string, string][] = [

@@ -1,5 +1,5 @@
 // From what a person typed to JSON text, by the parameter's type. Text, not values: 64-bit integers keep their digits.
-import type { ParameterInfo, TypeInfo } from '../api/types';
+import type { ParameterInfo, TypeInfo } from '../generated/types.gen';
 import { isTimestamp } from './timestamp';
 
 export type Encoded = { kind: 'json'; json: string } | { kind: 'left-out' } | { kind: 'wrong'; complaint: string };

@@ -1,4 +1,4 @@
-import type { TypeInfo } from '../api/types';
+import type { TypeInfo } from '../generated/types.gen';
 
 /** A type on one line, as signatures write it. */
 export function typeText(type: TypeInfo): string {
