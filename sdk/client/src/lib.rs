@@ -1,0 +1,433 @@
+//! A blocking client of the REST API, for the command line and for programs in Rust.
+//! Owns: the connection pool, the mapping of answers to types and of problems to errors.
+//! Does not: retry, cache, know what a procedure means; no TLS (put a proxy in front for that).
+//! Invariants: every error that the server sent is a `ClientError::Problem` with all its members.
+//! Called by: the binary's verbs, tests.
+#![forbid(unsafe_code)]
+
+use std::{
+    io::{BufRead, BufReader},
+    time::Duration,
+};
+
+use reprise_api::{
+    BatchAnswer, BatchCall, CallAnswer, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModuleList,
+    NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, Status, TableInfo, TableList,
+    U64, headers,
+};
+use reqwest::{
+    StatusCode, Url,
+    blocking::{RequestBuilder, Response},
+    header::CONTENT_TYPE,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+const CONNECT_WAIT_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The server's answer is no.
+    #[error("{}: {}", .0.title, .0.detail)]
+    Problem(Box<Problem>),
+    #[error("{url:?} is no address of a server: {reason}")]
+    Url { url: String, reason: String },
+    #[error("reach {url}: {error}; is the server running there?")]
+    Connect { url: String, error: String },
+    #[error("talk to the server: {0}")]
+    Http(String),
+    /// Not an answer of this API: another program listens there, or another version.
+    #[error("the answer is none of this API: {0}")]
+    Protocol(String),
+}
+
+impl ClientError {
+    /// The error's type, if the server named one of the API's.
+    pub fn kind(&self) -> Option<ProblemKind> {
+        match self {
+            Self::Problem(problem) => problem.kind(),
+            _ => None,
+        }
+    }
+}
+
+/// A server, by its URL.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::blocking::Client,
+    url: Url,
+    token: Option<String>,
+}
+
+/// What a call may ask for beside its arguments.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions<'a> {
+    pub idempotency_key: Option<&'a str>,
+    /// For reads: wait until the read view holds this LSN.
+    pub min_lsn: Option<u64>,
+    pub max_wait_ms: Option<u64>,
+}
+
+/// A committed call.
+#[derive(Clone, Debug, Serialize)]
+pub struct Called {
+    #[serde(flatten)]
+    pub answer: CallAnswer,
+    /// True when the idempotency key was used before: this is the first outcome again.
+    pub replayed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RowsQuery {
+    pub limit: Option<u32>,
+    pub cursor: Option<String>,
+    pub index: Option<String>,
+    /// Leading values of the index's columns: a JSON array, or a comma list.
+    pub prefix: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct LogQuery {
+    pub from: Option<u64>,
+    /// The last records, newest first.
+    pub newest: bool,
+    pub limit: Option<u32>,
+    pub partition: Option<u16>,
+    pub kind: Option<String>,
+}
+
+impl Client {
+    /// `url` is the server's, such as `http://127.0.0.1:8080`.
+    pub fn new(url: &str, token: Option<&str>) -> Result<Self, ClientError> {
+        let bad = |reason: &str| ClientError::Url {
+            url: url.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let parsed = Url::parse(url).map_err(|error| bad(&error.to_string()))?;
+        if parsed.scheme() != "http" || parsed.cannot_be_a_base() {
+            return Err(bad("it begins with http://"));
+        }
+        let http = reqwest::blocking::Client::builder()
+            .connect_timeout(CONNECT_WAIT_MAX)
+            .timeout(None) // a deployment or a batch takes as long as it takes
+            .tcp_nodelay(true)
+            .build()
+            .map_err(|error| ClientError::Http(chain(&error)))?;
+        Ok(Self {
+            http,
+            url: parsed,
+            token: token.map(str::to_owned),
+        })
+    }
+
+    pub fn deploy_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModuleInstalled, ClientError> {
+        let request = self.http.put(self.at(&["v1", "modules", module]));
+        self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
+    }
+
+    pub fn modules(&self) -> Result<ModuleList, ClientError> {
+        self.get(&["v1", "modules"])
+    }
+
+    pub fn module(&self, module: &str) -> Result<ModuleDetail, ClientError> {
+        self.get(&["v1", "modules", module])
+    }
+
+    pub fn remove_module(&self, module: &str) -> Result<(), ClientError> {
+        self.send(self.http.delete(self.at(&["v1", "modules", module]))).map(drop)
+    }
+
+    /// Runs one transaction; `args` serializes to an object of named arguments.
+    pub fn call(
+        &self,
+        module: &str,
+        procedure: &str,
+        args: &(impl Serialize + ?Sized),
+    ) -> Result<Called, ClientError> {
+        self.call_with(module, procedure, args, &CallOptions::default())
+    }
+
+    pub fn call_with(
+        &self,
+        module: &str,
+        procedure: &str,
+        args: &(impl Serialize + ?Sized),
+        options: &CallOptions<'_>,
+    ) -> Result<Called, ClientError> {
+        let mut request = self.http.post(self.at(&["v1", "call", module, procedure])).json(args);
+        if let Some(key) = options.idempotency_key {
+            request = request.header(headers::IDEMPOTENCY_KEY, key);
+        }
+        if let Some(lsn) = options.min_lsn {
+            request = request.header(headers::MIN_LSN, lsn);
+        }
+        if let Some(wait) = options.max_wait_ms {
+            request = request.header(headers::MAX_WAIT_MS, wait);
+        }
+        let response = self.send(request)?;
+        let replayed = response.headers().get(headers::IDEMPOTENT_REPLAYED).is_some_and(|value| value == "true");
+        let answer = read(response)?;
+        Ok(Called { answer, replayed })
+    }
+
+    /// Runs many calls; the answers come in their order, each `Ok` one with its own outcome.
+    pub fn batch(&self, calls: &[BatchCall]) -> Result<BatchAnswers, ClientError> {
+        let mut body = Vec::with_capacity(calls.len() * 128);
+        for call in calls {
+            serde_json::to_writer(&mut body, call).map_err(|error| ClientError::Protocol(error.to_string()))?;
+            body.push(b'\n');
+        }
+        let request = self.http.post(self.at(&["v1", "batch"]));
+        let response = self.send(request.header(CONTENT_TYPE, NDJSON_MEDIA_TYPE).body(body))?;
+        Ok(BatchAnswers {
+            lines: BufReader::new(response),
+            left: calls.len(),
+        })
+    }
+
+    pub fn tables(&self) -> Result<TableList, ClientError> {
+        self.get(&["v1", "tables"])
+    }
+
+    pub fn table(&self, table: &str) -> Result<TableInfo, ClientError> {
+        self.get(&["v1", "tables", table])
+    }
+
+    pub fn rows(&self, table: &str, query: &RowsQuery) -> Result<RowsPage, ClientError> {
+        let limit = query.limit.map(|limit| limit.to_string());
+        let pairs = [
+            ("limit", limit.as_deref()),
+            ("cursor", query.cursor.as_deref()),
+            ("index", query.index.as_deref()),
+            ("prefix", query.prefix.as_deref()),
+        ];
+        self.get_with(&["v1", "tables", table, "rows"], &pairs)
+    }
+
+    pub fn log(&self, query: &LogQuery) -> Result<LogPage, ClientError> {
+        let from = query.from.map(|from| from.to_string());
+        let limit = query.limit.map(|limit| limit.to_string());
+        let partition = query.partition.map(|partition| partition.to_string());
+        let pairs = [
+            ("from", from.as_deref()),
+            ("limit", limit.as_deref()),
+            ("partition", partition.as_deref()),
+            ("kind", query.kind.as_deref()),
+            ("order", query.newest.then_some("newest")),
+        ];
+        self.get_with(&["v1", "log"], &pairs)
+    }
+
+    pub fn log_record(&self, lsn: u64) -> Result<LogRecord, ClientError> {
+        self.get(&["v1", "log", &U64(lsn).to_string()])
+    }
+
+    /// What procedures logged, newest first.
+    pub fn procedure_log(&self, limit: u32) -> Result<ProcedureLog, ClientError> {
+        self.get_with(&["v1", "procedure-log"], &[("limit", Some(&limit.to_string()))])
+    }
+
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.get(&["v1", "status"])
+    }
+
+    /// Whether calls are taken; also answers with the progress while they are not.
+    pub fn readiness(&self) -> Result<Readiness, ClientError> {
+        let response = self.exchange(self.http.get(self.at(&["readyz"])))?;
+        match response.status() {
+            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => read(response),
+            _ => Err(refusal(response)),
+        }
+    }
+
+    fn at(&self, segments: &[&str]) -> Url {
+        let mut url = self.url.clone();
+        url.path_segments_mut().expect("checked when the client was made").pop_if_empty().extend(segments);
+        url
+    }
+
+    fn get<T: DeserializeOwned>(&self, segments: &[&str]) -> Result<T, ClientError> {
+        self.get_with(segments, &[])
+    }
+
+    fn get_with<T: DeserializeOwned>(
+        &self,
+        segments: &[&str],
+        pairs: &[(&str, Option<&str>)],
+    ) -> Result<T, ClientError> {
+        let mut url = self.at(segments);
+        for (name, value) in pairs {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
+        self.json(self.http.get(url))
+    }
+
+    fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+        read(self.send(request)?)
+    }
+
+    fn send(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let response = self.exchange(request)?;
+        if response.status().is_success() {
+            Ok(response)
+        } else {
+            Err(refusal(response))
+        }
+    }
+
+    fn exchange(&self, request: RequestBuilder) -> Result<Response, ClientError> {
+        let request = match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        request.send().map_err(|error| match error.is_connect() {
+            true => ClientError::Connect {
+                url: self.url.to_string(),
+                error: chain(&error),
+            },
+            false => ClientError::Http(chain(&error)),
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(response: Response) -> Result<T, ClientError> {
+    let body = response.bytes().map_err(|error| ClientError::Http(chain(&error)))?;
+    serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(error.to_string()))
+}
+
+fn refusal(response: Response) -> ClientError {
+    let status = response.status();
+    match read::<Problem>(response) {
+        Ok(problem) => ClientError::Problem(Box::new(problem)),
+        Err(ClientError::Protocol(_)) => ClientError::Protocol(format!("status {status} without a problem")),
+        Err(other) => other,
+    }
+}
+
+/// The error and what it came from, on one line.
+fn chain(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// The answers to a batch, in the order of its calls. Ends early with an error when the connection does.
+pub struct BatchAnswers {
+    lines: BufReader<Response>,
+    left: usize,
+}
+
+impl Iterator for BatchAnswers {
+    type Item = Result<BatchAnswer, ClientError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let mut line = Vec::new();
+        let outcome = match self.lines.read_until(b'\n', &mut line) {
+            Ok(0) => Err(ClientError::Http(format!("the answer ended {} calls early", self.left))),
+            Ok(_) => serde_json::from_slice(&line).map_err(|error| ClientError::Protocol(error.to_string())),
+            Err(error) => Err(ClientError::Http(error.to_string())),
+        };
+        self.left = if outcome.is_ok() { self.left - 1 } else { 0 };
+        Some(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+        thread,
+    };
+
+    use super::*;
+
+    /// A server that gives one answer, whatever it is asked; returns its URL and the request's first line.
+    fn one_answer(answer: &'static str) -> (String, thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let url = format!("http://{}/", listener.local_addr().expect("address"));
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accept");
+            let mut request = [0; 4096];
+            let length = stream.read(&mut request).expect("read");
+            stream.write_all(answer.as_bytes()).expect("write");
+            let text = String::from_utf8_lossy(&request[..length]).into_owned();
+            text.lines().next().unwrap_or_default().to_owned()
+        });
+        (url, server)
+    }
+
+    #[test]
+    fn problems_keep_their_members() {
+        let (url, server) = one_answer(
+            "HTTP/1.1 422 Unprocessable Entity\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\r\n\
+             {\"type\":\"/problems/procedure-aborted\",\"title\":\"t\",\"status\":422,\"detail\":\"d\",\
+             \"code\":\"insufficient_funds\",\"message\":\"too little\"}",
+        );
+        let client = Client::new(&url, None).expect("client");
+        let error = client.call("bank", "transfer", &serde_json::json!({"from": 1})).expect_err("aborted");
+        assert_eq!(error.kind(), Some(ProblemKind::ProcedureAborted));
+        let ClientError::Problem(problem) = error else { panic!("a problem") };
+        assert_eq!(problem.code.as_deref(), Some("insufficient_funds"));
+        assert_eq!(server.join().expect("server"), "POST /v1/call/bank/transfer HTTP/1.1");
+    }
+
+    #[test]
+    fn answers_are_typed_and_queries_encoded() {
+        let (url, server) = one_answer(
+            "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"rows\":[{\"b\":1,\"a\":\"2\"}],\"next_cursor\":null,\"lsn\":\"18446744073709551615\"}",
+        );
+        let query = RowsQuery {
+            prefix: Some("[\"a&b\"]".into()),
+            ..RowsQuery::default()
+        };
+        let page = Client::new(&url, None).expect("client").rows("votes", &query).expect("page");
+        assert_eq!(page.lsn, U64(u64::MAX));
+        assert_eq!(page.rows[0].get(), "{\"b\":1,\"a\":\"2\"}");
+        let asked = server.join().expect("server");
+        assert_eq!(asked, "GET /v1/tables/votes/rows?prefix=%5B%22a%26b%22%5D HTTP/1.1");
+    }
+
+    #[test]
+    fn a_broken_batch_says_how_much_is_missing() {
+        let (url, server) = one_answer(
+            "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"result\":1,\"txn_id\":\"5\",\"lsn\":\"6\",\"partition\":null}\n",
+        );
+        let call = |id: &str| BatchCall {
+            module: "m".into(),
+            procedure: "p".into(),
+            args: None,
+            id: Some(serde_json::value::to_raw_value(id).expect("JSON")),
+            idempotency_key: None,
+        };
+        let client = Client::new(&url, None).expect("client");
+        let mut answers = client.batch(&[call("a"), call("b")]).expect("answers");
+        let first = answers.next().expect("first").expect("committed");
+        assert_eq!((first.txn_id, first.partition), (Some(U64(5)), None));
+        assert!(matches!(answers.next(), Some(Err(ClientError::Http(_)))));
+        assert!(answers.next().is_none());
+        server.join().expect("server");
+    }
+
+    #[test]
+    fn nobody_there_and_nonsense_are_told_apart() {
+        assert!(matches!(Client::new("https://x", None), Err(ClientError::Url { .. })));
+        assert!(matches!(Client::new("nonsense", None), Err(ClientError::Url { .. })));
+        let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+        let client = Client::new(&format!("http://{free}"), None).expect("client");
+        assert!(matches!(client.status(), Err(ClientError::Connect { .. })));
+        let (url, server) = one_answer("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n<html>");
+        let client = Client::new(&url, None).expect("client");
+        assert!(matches!(client.status(), Err(ClientError::Protocol(_))));
+        server.join().expect("server");
+    }
+}

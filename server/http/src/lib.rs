@@ -30,6 +30,7 @@ mod trace;
 
 pub use auth::{Auth, AuthError, Role, Token};
 pub use docs::openapi;
-pub use json::rfc3339;
+pub use json::{rfc3339, write_arguments};
+pub use log::log_record;
 pub use server::{ServeError, serve};
 pub use state::AppState;

@@ -1,6 +1,7 @@
 //! `/v1/log`: the log's records, decoded. `/v1/procedure-log`: what procedures wrote with `log`.
 
 use axum::{Json, extract::State};
+use reprise_abi::value::ValueError;
 use reprise_api::{LogKind, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, U64};
 use reprise_base::{Lsn, TxnId};
 use reprise_router::{LogBody, LogEntry, LogQuery};
@@ -73,7 +74,7 @@ pub async fn list_log(
         kind: params.kind,
     };
     let page = state.blocking(move |parts| parts.router.log_records(query)).await??;
-    let records: Result<_, _> = page.records.into_iter().map(record).collect();
+    let records: Result<_, Refusal> = page.records.into_iter().map(answer).collect();
     Ok(Json(LogPage {
         records: records?,
         next: page.next.map(|lsn| U64(lsn.0)),
@@ -102,10 +103,16 @@ pub async fn show_record(State(state): State<AppState>, Name(lsn): Name) -> Resu
     let none = || Refusal::not_found(format!("no durable record begins at LSN {lsn}; GET /v1/log lists them"));
     let position: u64 = lsn.parse().map_err(|_| none())?;
     let entry = state.blocking(move |parts| parts.router.log_record(Lsn(position))).await??;
-    record(entry.ok_or_else(none)?).map(Json)
+    answer(entry.ok_or_else(none)?).map(Json)
 }
 
-fn record(entry: LogEntry) -> Result<LogRecord, Refusal> {
+fn answer(entry: LogEntry) -> Result<LogRecord, Refusal> {
+    let lsn = entry.lsn;
+    log_record(entry).map_err(|error| Refusal::internal(&format!("decode record at {lsn}: {error}")))
+}
+
+/// A record in the API's words. Err: its arguments are none of the procedure that it names.
+pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
     let mut record = LogRecord {
         lsn: U64(entry.lsn.0),
         kind: LogKind::Genesis,
@@ -157,10 +164,10 @@ fn record(entry: LogEntry) -> Result<LogRecord, Refusal> {
             record.digest = Some(format!("{digest:016x}"));
             record.idempotency_key = idempotency_key;
             if let Some(module) = module {
-                let schema = &module.schema.procedures[procedure as usize];
+                let offset = 0;
+                let schema = module.schema.procedures.get(procedure as usize).ok_or(ValueError { offset })?;
                 let mut out = Vec::with_capacity(args.len() * 2);
-                write_arguments(&schema.params, &args, &mut out)
-                    .map_err(|error| Refusal::internal(&format!("decode record at {}: {error}", entry.lsn)))?;
+                write_arguments(&schema.params, &args, &mut out)?;
                 record.module = Some(module.name.clone());
                 record.version = Some(module.version);
                 record.procedure = Some(schema.name.clone());
