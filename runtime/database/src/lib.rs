@@ -396,10 +396,13 @@ fn start_sites(
             (Some(log), CommitMode::Sync) => Box::new(SyncSink(log.appender())),
             (Some(log), CommitMode::Async) => Box::new(AsyncSink(log.appender())),
         };
-        let tools = Tools::new(shared.clone(), sink, registry.recorder());
+        let (shared, recorder) = (shared.clone(), registry.recorder());
         let run = move || {
-            let site = Site::new(SiteId(id), tools, inbox);
-            if catch_unwind(AssertUnwindSafe(|| site.run())).is_err() {
+            let serve = || {
+                let tools = Tools::new(shared, sink, recorder);
+                Site::new(SiteId(id), tools, inbox).run();
+            };
+            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                 // A broken invariant: not one more byte is acknowledged. The panic's message is out already.
                 std::process::abort();
             }

@@ -164,7 +164,7 @@ impl Recovery {
             procedure: record.procedure,
             digest: record.digest,
             args: record.args.to_vec(),
-            idempotency_key: record.idempotency_key.map(<[u8]>::into),
+            idempotency_key: record.idempotency_key.map(Into::into),
         };
         let touched = match &record.partitions {
             PartitionSet::One(partition) => {

@@ -27,8 +27,8 @@ pub struct Plan {
 
 enum Step {
     Create(TableSchema),
-    /// The table, what the candidate declares of it, and the change per store.
-    Change(TableId, TableSchema, Vec<TableChange>),
+    /// The table, and the change per store.
+    Change(TableId, Vec<TableChange>),
 }
 
 /// Checks `candidate` against the stored tables. Err: every conflict found; nothing was changed.
@@ -52,7 +52,7 @@ pub fn plan(
         match deployed.table(&table.name) {
             None => steps.push(Step::Create(table.clone())),
             Some((id, _)) => match changes_of(id, table, stores) {
-                Ok(changes) => steps.push(Step::Change(id, table.clone(), changes)),
+                Ok(changes) => steps.push(Step::Change(id, changes)),
                 Err(found) => conflicts.extend(found),
             },
         }
@@ -135,7 +135,7 @@ pub fn apply(
                 }
                 next.tables.push(Arc::new(schema));
             }
-            Step::Change(id, _, changes) => {
+            Step::Change(id, changes) => {
                 for (store, change) in stores.iter_mut().zip(changes) {
                     let changed = store.apply_change(&change);
                     changed.expect("the plan was made over the same rows");
