@@ -10,7 +10,7 @@ use reprise_abi::{
     value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
-    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, HOST_CALL_BYTES_MAX,
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
 };
 
 use crate::outcome::Fault;
@@ -467,6 +467,7 @@ impl HostState {
 
     /// Logs text of a guest; while the module starts it is dropped.
     pub fn log_bytes(&mut self, level: LogLevel, text: &[u8]) -> Answer<()> {
+        log_fits(text.len())?;
         self.charge(text.len())?;
         match self.ops() {
             Ok(ops) => Ok(ops.log(level, &String::from_utf8_lossy(text))?),
@@ -485,6 +486,17 @@ impl HostState {
         self.aborted = true;
         Ok(())
     }
+}
+
+/// Refuses a text that alone passes the limit of a transaction's log, before it is copied.
+pub(crate) fn log_fits(bytes: usize) -> Answer<()> {
+    if bytes > GUEST_LOG_BYTES_MAX {
+        return Err(Refusal::Limit {
+            limit: "log_bytes",
+            max: GUEST_LOG_BYTES_MAX as u64,
+        });
+    }
+    Ok(())
 }
 
 fn text_within<'a>(bytes: &'a [u8], limit: &'static str, max: usize) -> Answer<&'a str> {

@@ -6,7 +6,7 @@ use wasmtime::{Caller, FuncType, Linker, Val, ValType};
 
 use crate::{
     calls::{Import, define},
-    state::{Answer, HostState, Refusal},
+    state::{Answer, HostState, Refusal, log_fits},
 };
 
 const MODULE: &str = "wasi_snapshot_preview1";
@@ -160,7 +160,7 @@ impl HostState {
             let pointer = u32::from_le_bytes(low.try_into().expect("4 bytes"));
             let length = u32::from_le_bytes(high.try_into().expect("4 bytes"));
             let bytes = self.memory.read_at(pointer, length)?;
-            self.charge(bytes.len())?;
+            log_fits(text.len() + bytes.len())?;
             text.extend_from_slice(bytes);
         }
         let total = text.len() as u32;

@@ -121,6 +121,7 @@ fn limits_in_host_calls_are_named() {
     for (name, params, call, limit) in [
         ("result_write", "i64", "(call $f (i64.const 0x0080_0000_0000_0000))", "result_bytes"),
         ("rollback_to", "i32", "(call $f (i32.const 3))", "savepoints"),
+        ("log", "i32 i64", "(call $f (i32.const 1) (i64.const 0x0001_0001_0000_0000))", "log_bytes"),
         ("abort", "i64 i64", "(call $f (i64.const 0x0000_0081_0000_0000) (i64.const 0))", "abort_code_bytes"),
         ("abort", "i64 i64", "(call $f (i64.const 0) (i64.const 0x0000_1001_0000_0000))", "abort_message_bytes"),
         ("result_write", "i64", "(loop $l (call $f (i64.const 0x0040_0000_0000_0000)) (br $l))", "host_call_bytes"),
@@ -376,6 +377,21 @@ fn a_module_without_description_and_one_with_two_are_refused() {
     let text = description(&["p"]);
     let twice = with_section(with_section(wasm, "reprise.describe", text.as_bytes()), "reprise.describe", text.as_bytes());
     assert!(refusal(&twice).reason.contains("second section"));
+}
+
+#[test]
+fn a_module_with_an_empty_memory_runs_and_every_pointer_is_out_of_range() {
+    let wat = format!(
+        r#"(module (import "reprise1" "args_read" (func $args_read (param i32)))
+          (memory (export "memory") 0 0) {P}
+          (func (export "reprise_call_q") (param i32) (result i32) (call $args_read (i32.const 0)) (i32.const 0))
+          (func (export "reprise_call_r") (param i32) (result i32) (i32.load (i32.const 0))))"#
+    );
+    let mut instance = start(&wat, &["p", "q", "r"]);
+    assert!(run(&mut instance, 0, &[]).0.kind.is_ok());
+    assert!(run(&mut instance, 1, &[]).0.kind.is_ok());
+    assert_eq!(faulted(&mut instance, 1, b"a").trap.as_deref(), Some("out_of_bounds"));
+    assert_eq!(faulted(&mut instance, 2, &[]).trap.as_deref(), Some("out_of_bounds"));
 }
 
 #[test]

@@ -90,7 +90,8 @@ pub struct Positions {
 pub struct Log<P: Send + 'static> {
     pub(crate) shared: Arc<Shared<P>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    _lock: DiskLock,
+    /// Given back at `close`.
+    lock: Mutex<Option<DiskLock>>,
 }
 
 impl<P: Send + 'static> Log<P> {
@@ -212,6 +213,7 @@ impl<P: Send + 'static> Log<P> {
                 let _ = thread.join();
             }
         }
+        *self.lock.lock().expect("nothing panics in here") = None;
         match &self.shared.lock().stopped {
             Some(error) => Err(error.clone()),
             None => Ok(()),
@@ -360,7 +362,7 @@ impl Opened {
         let log = Log {
             shared,
             threads: Mutex::default(),
-            _lock: lock,
+            lock: Mutex::new(Some(lock)),
         };
         log.spawn("log-flusher", move || flusher.run())?;
         log.spawn("log-preparer", move || preparer.run())?;
