@@ -124,6 +124,7 @@ impl TableOptions {
                 "`hash` is the kind of a primary key, and this table has none",
             ));
         }
+        self.check_placement(item)?;
         let mut names = BTreeSet::new();
         for index in &self.indexes {
             if !names.insert(names::name_of(&index.name)?) {
@@ -137,6 +138,31 @@ impl TableOptions {
             }
         }
         Ok(())
+    }
+
+    /// Uniqueness is kept per partition, so a unique key must say on which one it lies.
+    fn check_placement(&self, item: Span) -> Result<()> {
+        let by = match &self.placement {
+            Some(PlacementOption::Replicated) if self.primary_key.is_empty() => {
+                return Err(Error::new(item, "a replicated table has a primary key"));
+            }
+            Some(PlacementOption::By(column)) => column,
+            _ => return Ok(()),
+        };
+        if !self.primary_key.is_empty() && !self.primary_key.contains(by) {
+            return Err(Error::new(
+                by.span(),
+                format!("the primary key must hold the partition column `{by}`"),
+            ));
+        }
+        let mut unique = self.indexes.iter().filter(|index| index.unique);
+        match unique.find(|index| !index.columns.contains(by)) {
+            None => Ok(()),
+            Some(index) => Err(Error::new(
+                index.name.span(),
+                format!("a unique index must hold the partition column `{by}`"),
+            )),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use reprise_procedure::{
     name = "everything",
     primary_key(id, label),
     index(by_kind, kind, score),
-    unique(by_code, code),
+    unique(by_code, code, id),
     partition_by = id
 )]
 #[derive(Clone, Debug, PartialEq)]
@@ -192,7 +192,7 @@ fn keys_are_those_of_the_contract() {
             key::<1, Everything>((row.kind, row.score)),
             expected(&[3, 6])
         );
-        assert_eq!(key::<2, Everything>(row.code), expected(&[12]));
+        assert_eq!(key::<2, Everything>((row.code, id)), expected(&[12, 0]));
     }
 }
 
@@ -310,7 +310,7 @@ fn point_reads_and_writes() {
             .map(|row| row.as_ref().map(|row| row.id))
             .collect();
         assert_eq!(ids, [Some(1), None, Some(4)]);
-        let mut by_code = Everything::get_by_by_code(tx, Uuid(7_u128.to_be_bytes())).unwrap();
+        let mut by_code = Everything::get_by_by_code(tx, (Uuid(7_u128.to_be_bytes()), 7)).unwrap();
         assert_eq!(by_code.id, 7);
         by_code.later = 5;
         by_code.update(tx)?;
@@ -319,7 +319,7 @@ fn point_reads_and_writes() {
         by_code.refresh(tx);
         assert_eq!(by_code.later, 2);
         by_code.delete(tx);
-        assert!(Everything::get_by_by_code(tx, Uuid(7_u128.to_be_bytes())).is_none());
+        assert!(Everything::get_by_by_code(tx, (Uuid(7_u128.to_be_bytes()), 7)).is_none());
         Ok(())
     })
     .unwrap();
@@ -330,8 +330,7 @@ fn point_reads_and_writes() {
 fn a_duplicate_key_names_its_index_and_can_be_handled() {
     let mut db = filled();
     let taken = db.run(|tx| {
-        let mut row = sample(1_000, "new");
-        row.code = sample(3, "").code;
+        let row = sample(3, "new");
         let duplicate = Everything::insert(tx, &row).unwrap_err();
         assert_eq!((duplicate.index, duplicate.index_name()), (2, "by_code"));
         Everything::insert(tx, &sample(3, "label 00"))?;

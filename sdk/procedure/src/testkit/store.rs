@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use reprise_abi::{
-    ModuleSchema, OpError, Partitioning, Placement, RowLayout, ScanFlags, ScanRequest, TableSchema,
-    Type, schema::is_valid_name,
+    ModuleSchema, OpError, Partitioning, RowLayout, ScanFlags, ScanRequest, TableSchema, Type,
+    schema::is_valid_name,
 };
 
 pub fn guest(message: impl Into<String>) -> OpError {
@@ -30,15 +30,6 @@ pub fn check(schema: &ModuleSchema) -> Result<(), String> {
             > 1
         {
             return Err(format!("two tables are named {}", table.name));
-        }
-        if let Placement::By(column) = table.placement
-            && !table.primary_key.is_empty()
-            && !table.primary_key.contains(&column)
-        {
-            return Err(format!(
-                "the primary key of {} lacks its partition column {}: it would be unique per partition only",
-                table.name, table.columns[column as usize].name
-            ));
         }
     }
     for procedure in &schema.procedures {
