@@ -86,7 +86,7 @@ impl ProblemKind {
             Self::InvalidArguments => "The arguments do not fit the procedure's parameters",
             Self::MalformedRequest => "The request is malformed",
             Self::Unauthorized => "A valid token is needed",
-            Self::Forbidden => "The token's role does not allow this",
+            Self::Forbidden => "This is not allowed",
             Self::NotFound => "Nothing of this name is here",
             Self::SchemaConflict => "The module's tables can't be reconciled with what is stored",
             Self::IdempotencyConflict => "The idempotency key was used with other arguments",
@@ -214,6 +214,9 @@ mod tests {
             assert_eq!(problem.kind(), Some(kind));
             assert_eq!(problem.status, kind.status());
         }
-        assert_eq!(Problem::of_status(405, "Method Not Allowed", "").kind(), None);
+        assert_eq!(
+            Problem::of_status(405, "Method Not Allowed", "").kind(),
+            None
+        );
     }
 }

@@ -52,7 +52,9 @@ pub enum Phase {
     },
     Ready,
     /// Recovery stopped; `report` says why and what to do.
-    Failed { report: String },
+    Failed {
+        report: String,
+    },
     Stopping,
 }
 

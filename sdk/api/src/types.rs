@@ -121,14 +121,28 @@ mod tests {
         let votes = TypeInfo::List {
             item: Box::new(TypeInfo::Struct {
                 fields: vec![
-                    FieldInfo { name: "name".into(), ty: TypeInfo::Option { item: Box::new(TypeInfo::Text) } },
-                    FieldInfo { name: "price".into(), ty: TypeInfo::Decimal { scale: 2 } },
+                    FieldInfo {
+                        name: "name".into(),
+                        ty: TypeInfo::Option {
+                            item: Box::new(TypeInfo::Text),
+                        },
+                    },
+                    FieldInfo {
+                        name: "price".into(),
+                        ty: TypeInfo::Decimal { scale: 2 },
+                    },
                 ],
             }),
         };
         assert_eq!(votes.to_string(), "[{name: text?, price: decimal(2)}]");
         let text = serde_json::to_string(&votes).expect("serializes");
-        assert_eq!(serde_json::from_str::<TypeInfo>(&text).expect("reads"), votes);
-        assert_eq!(serde_json::to_string(&TypeInfo::I64).expect("serializes"), r#"{"kind":"i64"}"#);
+        assert_eq!(
+            serde_json::from_str::<TypeInfo>(&text).expect("reads"),
+            votes
+        );
+        assert_eq!(
+            serde_json::to_string(&TypeInfo::I64).expect("serializes"),
+            r#"{"kind":"i64"}"#
+        );
     }
 }

@@ -11,9 +11,9 @@ use std::{
 };
 
 use reprise_api::{
-    BatchAnswer, BatchCall, CallAnswer, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModuleList,
-    NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, Status, TableInfo, TableList,
-    U64, headers,
+    BatchAnswer, BatchCall, CallAnswer, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
+    ModuleList, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, Status,
+    TableInfo, TableList, U64, headers,
 };
 use reqwest::{
     StatusCode, Url,
@@ -119,7 +119,11 @@ impl Client {
         })
     }
 
-    pub fn deploy_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModuleInstalled, ClientError> {
+    pub fn deploy_module(
+        &self,
+        module: &str,
+        wasm: Vec<u8>,
+    ) -> Result<ModuleInstalled, ClientError> {
         let request = self.http.put(self.at(&["v1", "modules", module]));
         self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
     }
@@ -133,7 +137,8 @@ impl Client {
     }
 
     pub fn remove_module(&self, module: &str) -> Result<(), ClientError> {
-        self.send(self.http.delete(self.at(&["v1", "modules", module]))).map(drop)
+        self.send(self.http.delete(self.at(&["v1", "modules", module])))
+            .map(drop)
     }
 
     /// Runs one transaction; `args` serializes to an object of named arguments.
@@ -153,7 +158,10 @@ impl Client {
         args: &(impl Serialize + ?Sized),
         options: &CallOptions<'_>,
     ) -> Result<Called, ClientError> {
-        let mut request = self.http.post(self.at(&["v1", "call", module, procedure])).json(args);
+        let mut request = self
+            .http
+            .post(self.at(&["v1", "call", module, procedure]))
+            .json(args);
         if let Some(key) = options.idempotency_key {
             request = request.header(headers::IDEMPOTENCY_KEY, key);
         }
@@ -164,7 +172,10 @@ impl Client {
             request = request.header(headers::MAX_WAIT_MS, wait);
         }
         let response = self.send(request)?;
-        let replayed = response.headers().get(headers::IDEMPOTENT_REPLAYED).is_some_and(|value| value == "true");
+        let replayed = response
+            .headers()
+            .get(headers::IDEMPOTENT_REPLAYED)
+            .is_some_and(|value| value == "true");
         let answer = read(response)?;
         Ok(Called { answer, replayed })
     }
@@ -173,7 +184,8 @@ impl Client {
     pub fn batch(&self, calls: &[BatchCall]) -> Result<BatchAnswers, ClientError> {
         let mut body = Vec::with_capacity(calls.len() * 128);
         for call in calls {
-            serde_json::to_writer(&mut body, call).map_err(|error| ClientError::Protocol(error.to_string()))?;
+            serde_json::to_writer(&mut body, call)
+                .map_err(|error| ClientError::Protocol(error.to_string()))?;
             body.push(b'\n');
         }
         let request = self.http.post(self.at(&["v1", "batch"]));
@@ -223,7 +235,10 @@ impl Client {
 
     /// What procedures logged, newest first.
     pub fn procedure_log(&self, limit: u32) -> Result<ProcedureLog, ClientError> {
-        self.get_with(&["v1", "procedure-log"], &[("limit", Some(&limit.to_string()))])
+        self.get_with(
+            &["v1", "procedure-log"],
+            &[("limit", Some(&limit.to_string()))],
+        )
     }
 
     pub fn status(&self) -> Result<Status, ClientError> {
@@ -241,7 +256,10 @@ impl Client {
 
     fn at(&self, segments: &[&str]) -> Url {
         let mut url = self.url.clone();
-        url.path_segments_mut().expect("checked when the client was made").pop_if_empty().extend(segments);
+        url.path_segments_mut()
+            .expect("checked when the client was made")
+            .pop_if_empty()
+            .extend(segments);
         url
     }
 
@@ -292,7 +310,9 @@ impl Client {
 }
 
 fn read<T: DeserializeOwned>(response: Response) -> Result<T, ClientError> {
-    let body = response.bytes().map_err(|error| ClientError::Http(chain(&error)))?;
+    let body = response
+        .bytes()
+        .map_err(|error| ClientError::Http(chain(&error)))?;
     serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
@@ -300,7 +320,9 @@ fn refusal(response: Response) -> ClientError {
     let status = response.status();
     match read::<Problem>(response) {
         Ok(problem) => ClientError::Problem(Box::new(problem)),
-        Err(ClientError::Protocol(_)) => ClientError::Protocol(format!("status {status} without a problem")),
+        Err(ClientError::Protocol(_)) => {
+            ClientError::Protocol(format!("status {status} without a problem"))
+        }
         Err(other) => other,
     }
 }
@@ -332,8 +354,12 @@ impl Iterator for BatchAnswers {
         }
         let mut line = Vec::new();
         let outcome = match self.lines.read_until(b'\n', &mut line) {
-            Ok(0) => Err(ClientError::Http(format!("the answer ended {} calls early", self.left))),
-            Ok(_) => serde_json::from_slice(&line).map_err(|error| ClientError::Protocol(error.to_string())),
+            Ok(0) => Err(ClientError::Http(format!(
+                "the answer ended {} calls early",
+                self.left
+            ))),
+            Ok(_) => serde_json::from_slice(&line)
+                .map_err(|error| ClientError::Protocol(error.to_string())),
             Err(error) => Err(ClientError::Http(error.to_string())),
         };
         self.left = if outcome.is_ok() { self.left - 1 } else { 0 };
@@ -374,11 +400,18 @@ mod tests {
              \"code\":\"insufficient_funds\",\"message\":\"too little\"}",
         );
         let client = Client::new(&url, None).expect("client");
-        let error = client.call("bank", "transfer", &serde_json::json!({"from": 1})).expect_err("aborted");
+        let error = client
+            .call("bank", "transfer", &serde_json::json!({"from": 1}))
+            .expect_err("aborted");
         assert_eq!(error.kind(), Some(ProblemKind::ProcedureAborted));
-        let ClientError::Problem(problem) = error else { panic!("a problem") };
+        let ClientError::Problem(problem) = error else {
+            panic!("a problem")
+        };
         assert_eq!(problem.code.as_deref(), Some("insufficient_funds"));
-        assert_eq!(server.join().expect("server"), "POST /v1/call/bank/transfer HTTP/1.1");
+        assert_eq!(
+            server.join().expect("server"),
+            "POST /v1/call/bank/transfer HTTP/1.1"
+        );
     }
 
     #[test]
@@ -390,11 +423,17 @@ mod tests {
             prefix: Some("[\"a&b\"]".into()),
             ..RowsQuery::default()
         };
-        let page = Client::new(&url, None).expect("client").rows("votes", &query).expect("page");
+        let page = Client::new(&url, None)
+            .expect("client")
+            .rows("votes", &query)
+            .expect("page");
         assert_eq!(page.lsn, U64(u64::MAX));
         assert_eq!(page.rows[0].get(), "{\"b\":1,\"a\":\"2\"}");
         let asked = server.join().expect("server");
-        assert_eq!(asked, "GET /v1/tables/votes/rows?prefix=%5B%22a%26b%22%5D HTTP/1.1");
+        assert_eq!(
+            asked,
+            "GET /v1/tables/votes/rows?prefix=%5B%22a%26b%22%5D HTTP/1.1"
+        );
     }
 
     #[test]
@@ -420,9 +459,18 @@ mod tests {
 
     #[test]
     fn nobody_there_and_nonsense_are_told_apart() {
-        assert!(matches!(Client::new("https://x", None), Err(ClientError::Url { .. })));
-        assert!(matches!(Client::new("nonsense", None), Err(ClientError::Url { .. })));
-        let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+        assert!(matches!(
+            Client::new("https://x", None),
+            Err(ClientError::Url { .. })
+        ));
+        assert!(matches!(
+            Client::new("nonsense", None),
+            Err(ClientError::Url { .. })
+        ));
+        let free = TcpListener::bind("127.0.0.1:0")
+            .expect("bind")
+            .local_addr()
+            .expect("address");
         let client = Client::new(&format!("http://{free}"), None).expect("client");
         assert!(matches!(client.status(), Err(ClientError::Connect { .. })));
         let (url, server) = one_answer("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n<html>");

@@ -126,7 +126,11 @@ impl Catalog {
                 db.insert(FORMAT_KEY, FORMAT)?;
                 db.flush()?;
             }
-            _ => return Err(sled::Error::Unsupported("another format of the catalog".into())),
+            _ => {
+                return Err(sled::Error::Unsupported(
+                    "another format of the catalog".into(),
+                ));
+            }
         }
         let catalog = Self {
             binaries: db.open_tree("binaries")?,
@@ -136,7 +140,9 @@ impl Catalog {
         };
         let readable = catalog.versions().is_ok() && catalog.in_service().is_ok();
         if !readable {
-            return Err(sled::Error::Unsupported("entries that can't be read".into()));
+            return Err(sled::Error::Unsupported(
+                "entries that can't be read".into(),
+            ));
         }
         Ok(catalog)
     }
@@ -223,8 +229,12 @@ impl Catalog {
                 Some(_) => {}
             }
         }
-        let unknown = found.iter().filter(|f| !expected.iter().any(|e| e.module_id == f.module_id));
-        differences.extend(unknown.map(|f| format!("module {} ({}) is not in the log", f.module_id, f.name)));
+        let unknown = found
+            .iter()
+            .filter(|f| !expected.iter().any(|e| e.module_id == f.module_id));
+        differences.extend(
+            unknown.map(|f| format!("module {} ({}) is not in the log", f.module_id, f.name)),
+        );
         if self.in_service()? != *in_service {
             differences.push("the names in service differ".into());
         }
@@ -263,7 +273,9 @@ fn is_in_use(error: &sled::Error) -> bool {
 
 /// A name beside `dir` that nothing has.
 fn free_name(dir: &Path) -> PathBuf {
-    let base = dir.file_name().map_or("catalog".into(), |name| name.to_string_lossy());
+    let base = dir
+        .file_name()
+        .map_or("catalog".into(), |name| name.to_string_lossy());
     (1..)
         .map(|number| dir.with_file_name(format!("{base}.broken-{number}")))
         .find(|path| !path.exists())
@@ -299,11 +311,17 @@ mod tests {
     fn what_was_recorded_is_there_after_reopening() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("catalog");
-        let modules = [module(0, "bank", 1, b"a"), module(1, "voter", 1, b"b"), module(2, "bank", 2, b"a")];
+        let modules = [
+            module(0, "bank", 1, b"a"),
+            module(1, "voter", 1, b"b"),
+            module(2, "bank", 2, b"a"),
+        ];
         {
             let opened = Catalog::open(&path).expect("opens");
             assert_eq!(opened.set_aside, None);
-            modules.iter().for_each(|m| opened.catalog.record(m).expect("records"));
+            modules
+                .iter()
+                .for_each(|m| opened.catalog.record(m).expect("records"));
             opened.catalog.remove("voter").expect("removes");
             assert!(matches!(Catalog::open(&path), Err(CatalogError::InUse(_))));
         }
@@ -311,10 +329,24 @@ mod tests {
         let expected: Vec<_> = modules.iter().map(entry).collect();
         let names = BTreeMap::from([("bank".to_owned(), 2)]);
         assert_eq!(catalog.versions().expect("reads"), expected);
-        assert_eq!(catalog.differences(&expected, &names).expect("reads"), Vec::<String>::new());
-        assert_eq!(catalog.wasm(&[b'a'; 32]).expect("reads").as_deref(), Some(&b"a"[..]));
-        let differences = catalog.differences(&expected[..2], &BTreeMap::new()).expect("reads");
-        assert_eq!(differences, ["module 2 (bank) is not in the log", "the names in service differ"]);
+        assert_eq!(
+            catalog.differences(&expected, &names).expect("reads"),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            catalog.wasm(&[b'a'; 32]).expect("reads").as_deref(),
+            Some(&b"a"[..])
+        );
+        let differences = catalog
+            .differences(&expected[..2], &BTreeMap::new())
+            .expect("reads");
+        assert_eq!(
+            differences,
+            [
+                "module 2 (bank) is not in the log",
+                "the names in service differ"
+            ]
+        );
     }
 
     #[test]
@@ -322,7 +354,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("catalog");
         let bank = module(0, "bank", 1, &[5; 100_000]);
-        Catalog::open(&path).expect("opens").catalog.record(&bank).expect("records");
+        Catalog::open(&path)
+            .expect("opens")
+            .catalog
+            .record(&bank)
+            .expect("records");
         for file in ["db", "conf"] {
             let file = path.join(file);
             let length = std::fs::metadata(&file).expect("sled's file").len() as usize;
@@ -332,9 +368,22 @@ mod tests {
         assert_eq!(opened.set_aside, Some(dir.path().join("catalog.broken-1")));
         let names = BTreeMap::from([("bank".to_owned(), 0)]);
         let expected = [entry(&bank)];
-        assert_eq!(opened.catalog.differences(&expected, &names).expect("reads").len(), 2);
+        assert_eq!(
+            opened
+                .catalog
+                .differences(&expected, &names)
+                .expect("reads")
+                .len(),
+            2
+        );
         opened.catalog.rebuild([bank], &names).expect("rebuilds");
-        assert!(opened.catalog.differences(&expected, &names).expect("reads").is_empty());
+        assert!(
+            opened
+                .catalog
+                .differences(&expected, &names)
+                .expect("reads")
+                .is_empty()
+        );
     }
 
     #[test]
@@ -342,11 +391,21 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("catalog");
         std::fs::write(&path, b"a file").expect("write file");
-        assert!(Catalog::open(&path).expect("opens a new one").set_aside.is_some());
+        assert!(
+            Catalog::open(&path)
+                .expect("opens a new one")
+                .set_aside
+                .is_some()
+        );
         let other = dir.path().join("other");
         let db = sled::open(&other).expect("opens");
         db.insert(b"somebody", b"else").expect("inserts");
         drop(db);
-        assert!(Catalog::open(&other).expect("opens a new one").set_aside.is_some());
+        assert!(
+            Catalog::open(&other)
+                .expect("opens a new one")
+                .set_aside
+                .is_some()
+        );
     }
 }

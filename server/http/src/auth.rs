@@ -59,7 +59,8 @@ pub enum AuthError {
 impl Token {
     /// From the words of a configuration file.
     pub fn new(name: &str, role: &str, sha256_hex: &str) -> Result<Self, AuthError> {
-        let digest = parse_digest(sha256_hex).ok_or_else(|| AuthError::Digest { name: name.into() })?;
+        let digest =
+            parse_digest(sha256_hex).ok_or_else(|| AuthError::Digest { name: name.into() })?;
         let role = Role::from_name(role).ok_or_else(|| AuthError::Role {
             name: name.into(),
             role: role.into(),
@@ -164,15 +165,21 @@ impl Auth {
 /// The role that a path asks for; None for what anybody may see: probes, the API's description, the console's files.
 fn needed_role(method: &Method, path: &str) -> Option<Role> {
     let is_read = method == Method::GET || method == Method::HEAD;
-    let is_public = matches!(path, "/" | "/healthz" | "/readyz" | "/openapi.json" | "/docs" | "/console")
-        || path.starts_with("/docs/")
+    let is_public = matches!(
+        path,
+        "/" | "/healthz" | "/readyz" | "/openapi.json" | "/docs" | "/console"
+    ) || path.starts_with("/docs/")
         || path.starts_with("/console/");
     if is_read && is_public {
         return None;
     }
     // Calls: the procedure decides whether reading is enough.
     let is_call = method == Method::POST && (path == "/v1/batch" || path.starts_with("/v1/call/"));
-    Some(if is_read || is_call { Role::Read } else { Role::Admin })
+    Some(if is_read || is_call {
+        Role::Read
+    } else {
+        Role::Admin
+    })
 }
 
 /// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers: they
@@ -183,7 +190,9 @@ fn check_local(headers: &HeaderMap) -> Result<(), Refusal> {
     let forbidden = |what: &str| {
         Err(Refusal::new(
             ProblemKind::Forbidden,
-            format!("{what}: a server without tokens answers local programs only; configure tokens to open it"),
+            format!(
+                "{what}: a server without tokens answers local programs only; configure tokens to open it"
+            ),
         ))
     };
     if let Some(host) = host
@@ -204,7 +213,9 @@ fn check_local(headers: &HeaderMap) -> Result<(), Refusal> {
 fn is_local(authority: &str) -> bool {
     let name = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(""),
-        None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
+        None => authority
+            .rsplit_once(':')
+            .map_or(authority, |(name, _)| name),
     };
     name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
 }
@@ -215,7 +226,10 @@ mod tests {
 
     fn headers(pairs: &[(header::HeaderName, &str)]) -> HeaderMap {
         let value = |text: &str| text.parse().expect("header value");
-        pairs.iter().map(|(name, text)| (name.clone(), value(text))).collect()
+        pairs
+            .iter()
+            .map(|(name, text)| (name.clone(), value(text)))
+            .collect()
     }
 
     fn status(result: Result<(), Refusal>) -> u16 {
@@ -229,10 +243,17 @@ mod tests {
             role: Role::from_name(name).expect("role"),
             digest: Sha256::digest(secret.as_bytes()).into(),
         };
-        let auth = Auth::with_tokens(vec![token("read", "r"), token("write", "w"), token("admin", "a")]);
+        let auth = Auth::with_tokens(vec![
+            token("read", "r"),
+            token("write", "w"),
+            token("admin", "a"),
+        ]);
         let check = |method: Method, path: &str, secret: Option<&str>| {
             let bearer = secret.map(|secret| format!("Bearer {secret}"));
-            let pairs: Vec<_> = bearer.iter().map(|b| (header::AUTHORIZATION, b.as_str())).collect();
+            let pairs: Vec<_> = bearer
+                .iter()
+                .map(|b| (header::AUTHORIZATION, b.as_str()))
+                .collect();
             status(auth.check(&method, path, &headers(&pairs)))
         };
         assert_eq!(check(Method::GET, "/healthz", None), 200);
@@ -257,23 +278,47 @@ mod tests {
         };
         use header::{HOST, ORIGIN};
         assert_eq!(check(&[]), 200);
-        for host in ["localhost:8080", "127.0.0.1:1", "[::1]:80", "db.localhost", "10.0.0.7:8080"] {
+        for host in [
+            "localhost:8080",
+            "127.0.0.1:1",
+            "[::1]:80",
+            "db.localhost",
+            "10.0.0.7:8080",
+        ] {
             assert_eq!(check(&[(HOST, host)]), 200, "{host}");
         }
         assert_eq!(check(&[(HOST, "evil.example:8080")]), 403);
         assert_eq!(check(&[(HOST, "127.0.0.1.evil.example")]), 403);
         let local = (HOST, "127.0.0.1:8080");
-        assert_eq!(check(&[local.clone(), (ORIGIN, "http://127.0.0.1:8080")]), 200);
-        assert_eq!(check(&[local.clone(), (ORIGIN, "http://localhost:5173")]), 200);
-        assert_eq!(check(&[local.clone(), (ORIGIN, "https://evil.example")]), 403);
+        assert_eq!(
+            check(&[local.clone(), (ORIGIN, "http://127.0.0.1:8080")]),
+            200
+        );
+        assert_eq!(
+            check(&[local.clone(), (ORIGIN, "http://localhost:5173")]),
+            200
+        );
+        assert_eq!(
+            check(&[local.clone(), (ORIGIN, "https://evil.example")]),
+            403
+        );
         assert_eq!(check(&[local, (ORIGIN, "null")]), 403);
     }
 
     #[test]
     fn configured_tokens_are_checked() {
         let digest = "0f".repeat(32);
-        assert_eq!(Token::new("ci", "write", &digest).expect("valid").digest, [0x0f; 32]);
-        assert!(matches!(Token::new("ci", "root", &digest), Err(AuthError::Role { .. })));
-        assert!(matches!(Token::new("ci", "read", "abc"), Err(AuthError::Digest { .. })));
+        assert_eq!(
+            Token::new("ci", "write", &digest).expect("valid").digest,
+            [0x0f; 32]
+        );
+        assert!(matches!(
+            Token::new("ci", "root", &digest),
+            Err(AuthError::Role { .. })
+        ));
+        assert!(matches!(
+            Token::new("ci", "read", "abc"),
+            Err(AuthError::Digest { .. })
+        ));
     }
 }

@@ -29,7 +29,9 @@ pub async fn next_data(body: &mut Body, wait_max: Duration) -> Result<Option<Byt
         };
         match frame {
             None => return Ok(None),
-            Some(Err(error)) => return Err(Refusal::malformed(format!("the body broke off: {error}"))),
+            Some(Err(error)) => {
+                return Err(Refusal::malformed(format!("the body broke off: {error}")));
+            }
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data()
                     && !data.is_empty()
@@ -42,12 +44,20 @@ pub async fn next_data(body: &mut Body, wait_max: Duration) -> Result<Option<Byt
 }
 
 fn timed_out(wait_max: Duration) -> Refusal {
-    let detail = format!("nothing of the body came for {} s; send it faster", wait_max.as_secs());
+    let detail = format!(
+        "nothing of the body came for {} s; send it faster",
+        wait_max.as_secs()
+    );
     Problem::of_status(408, "Request Timeout", detail).into()
 }
 
 /// The whole body. `what` names it in the refusal of one with more than `bytes_max`.
-pub async fn read_all(headers: &HeaderMap, body: Body, what: &str, bytes_max: usize) -> Result<Bytes, Refusal> {
+pub async fn read_all(
+    headers: &HeaderMap,
+    body: Body,
+    what: &str,
+    bytes_max: usize,
+) -> Result<Bytes, Refusal> {
     let announced = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());

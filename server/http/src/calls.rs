@@ -69,7 +69,9 @@ pub async fn call(State(state): State<AppState>, request: Request) -> Response {
 
 /// As `call`, without the way through axum's tables.
 pub async fn answer(state: &AppState, request: Request) -> Response {
-    run(state, request).await.unwrap_or_else(IntoResponse::into_response)
+    run(state, request)
+        .await
+        .unwrap_or_else(IntoResponse::into_response)
 }
 
 async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
@@ -89,7 +91,9 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let args = body::read_all(&head.headers, body, "a call's body", CALL_BODY_BYTES_MAX).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
         let (target, batch) = prepare(state, module, procedure, key, &args)?;
-        let reply = submit(&state.router, batch, None).await.map_err(|_| engine_gone())?;
+        let reply = submit(&state.router, batch, None)
+            .await
+            .map_err(|_| engine_gone())?;
         let reply = reply.get(0);
         if *reply.outcome != ReplyOutcome::Superseded {
             return respond(&target, &reply);
@@ -162,7 +166,10 @@ fn respond(target: &Target, reply: &CallReply<'_>) -> Result<Response, Refusal> 
     let json = HeaderValue::from_static("application/json");
     let own = response.headers_mut();
     own.insert(header::CONTENT_TYPE, json);
-    own.insert(HeaderName::from_static(headers::TXN_ID), reply.txn_id.0.into());
+    own.insert(
+        HeaderName::from_static(headers::TXN_ID),
+        reply.txn_id.0.into(),
+    );
     own.insert(HeaderName::from_static(headers::LSN), reply.lsn.0.into());
     if reply.replayed {
         let name = HeaderName::from_static(headers::IDEMPOTENT_REPLAYED);
@@ -221,8 +228,14 @@ fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>, Refusa
     let Some(value) = headers.get(name) else {
         return Ok(None);
     };
-    match value.to_str().ok().and_then(|text| text.trim().parse().ok()) {
+    match value
+        .to_str()
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+    {
         Some(number) => Ok(Some(number)),
-        None => Err(Refusal::malformed(format!("the header {name} is an unsigned integer"))),
+        None => Err(Refusal::malformed(format!(
+            "the header {name} is an unsigned integer"
+        ))),
     }
 }

@@ -14,7 +14,9 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{assets, batch, calls, events, front, log, metrics, modules, state::AppState, status, tables};
+use crate::{
+    assets, batch, calls, events, front, log, metrics, modules, state::AppState, status, tables,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -45,7 +47,9 @@ impl Modify for BearerToken {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("A token of the server's configuration; none while it has none."))
+            .description(Some(
+                "A token of the server's configuration; none while it has none.",
+            ))
             .build();
         let components = openapi.components.get_or_insert_default();
         components.add_security_scheme("token", SecurityScheme::Http(scheme));
@@ -55,7 +59,11 @@ impl Modify for BearerToken {
 fn described() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(ApiDoc::openapi())
         .routes(routes!(modules::list_modules))
-        .routes(routes!(modules::put_module, modules::show_module, modules::delete_module))
+        .routes(routes!(
+            modules::put_module,
+            modules::show_module,
+            modules::delete_module
+        ))
         .routes(routes!(calls::call))
         .routes(routes!(batch::batch))
         .routes(routes!(tables::list_tables))
@@ -113,7 +121,10 @@ mod tests {
             std::fs::write(&path, &actual).expect("write golden file");
         }
         let golden = std::fs::read_to_string(&path).expect("read golden file");
-        assert!(golden == actual, "sdk/api/openapi.json is out of date; run this test with BLESS=1");
+        assert!(
+            golden == actual,
+            "sdk/api/openapi.json is out of date; run this test with BLESS=1"
+        );
     }
 
     #[test]
@@ -121,7 +132,11 @@ mod tests {
         let openapi = openapi();
         let paths: Vec<_> = openapi.paths.paths.keys().map(String::as_str).collect();
         assert!(paths.contains(&"/v1/call/{module}/{procedure}"));
-        assert!(!paths.iter().any(|path| path.contains("checkpoints") || path.contains("replication")));
+        assert!(
+            !paths
+                .iter()
+                .any(|path| path.contains("checkpoints") || path.contains("replication"))
+        );
         let text = openapi.to_json().expect("serializes");
         assert!(text.contains("\"openapi\":\"3.1"));
     }

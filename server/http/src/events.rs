@@ -39,12 +39,18 @@ use crate::{
     )
 )]
 pub async fn events(State(state): State<AppState>) -> Result<Response, Refusal> {
-    let permit = state.event_streams.clone().try_acquire_owned().map_err(|_| {
-        let detail = format!("{EVENT_STREAMS_MAX} event streams are open; close one, or poll GET /v1/status");
-        let mut problem = Problem::new(ProblemKind::Overloaded, detail);
-        problem.retry_after_s = Some(5);
-        Refusal::from(problem)
-    })?;
+    let permit = state
+        .event_streams
+        .clone()
+        .try_acquire_owned()
+        .map_err(|_| {
+            let detail = format!(
+                "{EVENT_STREAMS_MAX} event streams are open; close one, or poll GET /v1/status"
+            );
+            let mut problem = Problem::new(ProblemKind::Overloaded, detail);
+            problem.retry_after_s = Some(5);
+            Refusal::from(problem)
+        })?;
     let live = Live::new(state, permit);
     let stream = futures_util::stream::unfold(live, async |mut live| {
         let events = live.next().await?;
@@ -52,7 +58,10 @@ pub async fn events(State(state): State<AppState>) -> Result<Response, Refusal> 
     });
     let mut response = Response::new(Body::from_stream(stream));
     let own = response.headers_mut();
-    own.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    own.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
     own.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
@@ -90,13 +99,18 @@ impl Live {
         }
         let mut out = Vec::with_capacity(1024);
         self.push_status(&mut out);
-        self.push_metrics(&mut out);
+        if self.last.0.elapsed() >= EVENT_INTERVAL / 2 {
+            self.push_metrics(&mut out);
+        }
         Some(out.into())
     }
 
     fn push_status(&mut self, out: &mut Vec<u8>) {
         let status = status_of(&self.state);
-        let lasting = format!("{:?} {:?} {} {}", status.phase, status.log_error, status.role, status.epoch);
+        let lasting = format!(
+            "{:?} {:?} {} {}",
+            status.phase, status.log_error, status.role, status.epoch
+        );
         if lasting != self.last_status {
             push_event("status", &status, out);
             self.last_status = lasting;
@@ -108,7 +122,9 @@ impl Live {
         let (then, before) = std::mem::replace(&mut self.last, (now, snapshot));
         let after = &self.last.1;
         let seconds = (now - then).as_secs_f64().max(1e-3);
-        let per_s = |after: u64, before: u64| (after.saturating_sub(before) as f64 / seconds * 10.0).round() / 10.0;
+        let per_s = |after: u64, before: u64| {
+            (after.saturating_sub(before) as f64 / seconds * 10.0).round() / 10.0
+        };
         let status = self.state.router.status();
         let event = MetricsEvent {
             time: rfc3339(now_us()),

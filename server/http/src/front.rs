@@ -16,8 +16,15 @@ use tracing::Instrument;
 use crate::{calls, refusal::Refusal, state::AppState, trace::TraceContext};
 
 /// Answers one request.
-pub async fn answer(state: &AppState, router: &Router, request: Request) -> Result<Response, Infallible> {
-    let context = request.headers().get(headers::TRACEPARENT).and_then(TraceContext::continue_from);
+pub async fn answer(
+    state: &AppState,
+    router: &Router,
+    request: Request,
+) -> Result<Response, Infallible> {
+    let context = request
+        .headers()
+        .get(headers::TRACEPARENT)
+        .and_then(TraceContext::continue_from);
     let response = match context {
         None => route(state, router, request).await,
         Some(context) => {
@@ -30,7 +37,9 @@ pub async fn answer(state: &AppState, router: &Router, request: Request) -> Resu
                 span_id = context.span_id,
             );
             let mut response = route(state, router, request).instrument(span).await;
-            response.headers_mut().insert(headers::TRACEPARENT, context.header());
+            response
+                .headers_mut()
+                .insert(headers::TRACEPARENT, context.header());
             response
         }
     };
@@ -57,11 +66,17 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
 }
 
 pub async fn unknown_path(uri: Uri) -> Refusal {
-    Refusal::not_found(format!("no resource at {}; /openapi.json describes them all", uri.path()))
+    Refusal::not_found(format!(
+        "no resource at {}; /openapi.json describes them all",
+        uri.path()
+    ))
 }
 
 pub async fn unknown_method(method: Method, uri: Uri) -> Refusal {
-    let detail = format!("{} does not know {method}; the header Allow lists what it knows", uri.path());
+    let detail = format!(
+        "{} does not know {method}; the header Allow lists what it knows",
+        uri.path()
+    );
     Problem::of_status(405, "Method Not Allowed", detail).into()
 }
 
@@ -95,9 +110,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let Query(params) = Query::<T>::from_request_parts(parts, state)
-            .await
-            .map_err(|error| Refusal::malformed(format!("the query can't be read: {}", error.body_text())))?;
+        let Query(params) =
+            Query::<T>::from_request_parts(parts, state)
+                .await
+                .map_err(|error| {
+                    Refusal::malformed(format!("the query can't be read: {}", error.body_text()))
+                })?;
         Ok(Self(params))
     }
 }

@@ -73,7 +73,9 @@ pub async fn list_log(
         partition: params.partition,
         kind: params.kind,
     };
-    let page = state.blocking(move |parts| parts.router.log_records(query)).await??;
+    let page = state
+        .blocking(move |parts| parts.router.log_records(query))
+        .await??;
     let records: Result<_, Refusal> = page.records.into_iter().map(answer).collect();
     Ok(Json(LogPage {
         records: records?,
@@ -84,7 +86,9 @@ pub async fn list_log(
 fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
     match asked.unwrap_or(LIMIT_DEFAULT) {
         limit if (1..=max).contains(&limit) => Ok(limit),
-        _ => Err(Refusal::malformed(format!("limit is a number from 1 to {max}"))),
+        _ => Err(Refusal::malformed(format!(
+            "limit is a number from 1 to {max}"
+        ))),
     }
 }
 
@@ -99,16 +103,26 @@ fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_record(State(state): State<AppState>, Name(lsn): Name) -> Result<Json<LogRecord>, Refusal> {
-    let none = || Refusal::not_found(format!("no durable record begins at LSN {lsn}; GET /v1/log lists them"));
+pub async fn show_record(
+    State(state): State<AppState>,
+    Name(lsn): Name,
+) -> Result<Json<LogRecord>, Refusal> {
+    let none = || {
+        Refusal::not_found(format!(
+            "no durable record begins at LSN {lsn}; GET /v1/log lists them"
+        ))
+    };
     let position: u64 = lsn.parse().map_err(|_| none())?;
-    let entry = state.blocking(move |parts| parts.router.log_record(Lsn(position))).await??;
+    let entry = state
+        .blocking(move |parts| parts.router.log_record(Lsn(position)))
+        .await??;
     answer(entry.ok_or_else(none)?).map(Json)
 }
 
 fn answer(entry: LogEntry) -> Result<LogRecord, Refusal> {
     let lsn = entry.lsn;
-    log_record(entry).map_err(|error| Refusal::internal(&format!("decode record at {lsn}: {error}")))
+    log_record(entry)
+        .map_err(|error| Refusal::internal(&format!("decode record at {lsn}: {error}")))
 }
 
 /// A record in the API's words. Err: its arguments are none of the procedure that it names.
@@ -139,12 +153,23 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
         record.time = Some(rfc3339(txn_id.time_us()));
     };
     match entry.body {
-        LogBody::Genesis { database_id, partitions, created_us } => {
+        LogBody::Genesis {
+            database_id,
+            partitions,
+            created_us,
+        } => {
             record.database_id = Some(hex(&database_id));
             record.partition_count = Some(partitions);
             record.time = Some(rfc3339(created_us));
         }
-        LogBody::Deploy { txn_id, name, version, hash, wasm_bytes, .. } => {
+        LogBody::Deploy {
+            txn_id,
+            name,
+            version,
+            hash,
+            wasm_bytes,
+            ..
+        } => {
             record.kind = LogKind::Deploy;
             timed(&mut record, txn_id);
             record.module = Some(name);
@@ -157,7 +182,16 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
             timed(&mut record, txn_id);
             record.module = Some(name);
         }
-        LogBody::Command { txn_id, partitions, module, procedure, args, digest, idempotency_key, .. } => {
+        LogBody::Command {
+            txn_id,
+            partitions,
+            module,
+            procedure,
+            args,
+            digest,
+            idempotency_key,
+            ..
+        } => {
             record.kind = LogKind::Command;
             timed(&mut record, txn_id);
             record.partitions = Some(partitions);
@@ -165,7 +199,11 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
             record.idempotency_key = idempotency_key;
             if let Some(module) = module {
                 let offset = 0;
-                let schema = module.schema.procedures.get(procedure as usize).ok_or(ValueError { offset })?;
+                let schema = module
+                    .schema
+                    .procedures
+                    .get(procedure as usize)
+                    .ok_or(ValueError { offset })?;
                 let mut out = Vec::with_capacity(args.len() * 2);
                 write_arguments(&schema.params, &args, &mut out)?;
                 record.module = Some(module.name.clone());
@@ -202,14 +240,20 @@ pub async fn procedure_log(
     Params(params): Params<ProcedureLogParams>,
 ) -> Result<Json<ProcedureLog>, Refusal> {
     let limit = limit(params.limit, PROCEDURE_LOG_LIMIT_MAX)?;
-    let lines = state.router.procedure_log(limit).into_iter().map(|line| ProcedureLogLine {
-        number: line.number,
-        txn_id: U64(line.txn_id.0),
-        time: rfc3339(line.txn_id.time_us()),
-        module: line.module,
-        procedure: line.procedure,
-        level: ["debug", "info", "warn", "error"][line.level.min(3) as usize].into(),
-        text: line.text,
-    });
-    Ok(Json(ProcedureLog { lines: lines.collect() }))
+    let lines = state
+        .router
+        .procedure_log(limit)
+        .into_iter()
+        .map(|line| ProcedureLogLine {
+            number: line.number,
+            txn_id: U64(line.txn_id.0),
+            time: rfc3339(line.txn_id.time_us()),
+            module: line.module,
+            procedure: line.procedure,
+            level: ["debug", "info", "warn", "error"][line.level.min(3) as usize].into(),
+            text: line.text,
+        });
+    Ok(Json(ProcedureLog {
+        lines: lines.collect(),
+    }))
 }

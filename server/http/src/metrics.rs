@@ -117,58 +117,128 @@ fn register(meter: &Meter, sample: &Shared) {
     let counter = |name: &'static str, what: &'static str, read: fn(&Sample) -> u64| {
         let sample = sample.clone();
         let builder = meter.u64_observable_counter(name).with_description(what);
-        builder.with_callback(move |observer| observer.observe(read(&lock(&sample)), &[])).build();
+        builder
+            .with_callback(move |observer| observer.observe(read(&lock(&sample)), &[]))
+            .build();
     };
-    counter("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed);
-    counter("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted);
-    counter("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped);
-    counter("reprise.calls.refused", "Calls that did not run", |s| s.totals.rejected);
-    counter("reprise.fuel", "Fuel burned by procedures", |s| s.totals.fuel);
-    counter("reprise.log.flushes", "Writes to the log", |s| s.totals.flushes);
-    counter("reprise.log.flushed.bytes", "Bytes written to the log", |s| s.totals.flushed_bytes);
-    counter("reprise.log.flushed.records", "Records written to the log", |s| s.totals.flushed_records);
-    counter("reprise.http.connections", "Connections accepted", |s| s.connections);
-    counter("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls);
+    counter(
+        "reprise.transactions.committed",
+        "Transactions committed",
+        |s| s.totals.committed,
+    );
+    counter(
+        "reprise.transactions.aborted",
+        "Transactions that their procedure rolled back",
+        |s| s.totals.aborted,
+    );
+    counter(
+        "reprise.transactions.failed",
+        "Transactions ended by a trap or a limit",
+        |s| s.totals.trapped,
+    );
+    counter("reprise.calls.refused", "Calls that did not run", |s| {
+        s.totals.rejected
+    });
+    counter("reprise.fuel", "Fuel burned by procedures", |s| {
+        s.totals.fuel
+    });
+    counter("reprise.log.flushes", "Writes to the log", |s| {
+        s.totals.flushes
+    });
+    counter(
+        "reprise.log.flushed.bytes",
+        "Bytes written to the log",
+        |s| s.totals.flushed_bytes,
+    );
+    counter(
+        "reprise.log.flushed.records",
+        "Records written to the log",
+        |s| s.totals.flushed_records,
+    );
+    counter("reprise.http.connections", "Connections accepted", |s| {
+        s.connections
+    });
+    counter(
+        "reprise.http.batch.calls",
+        "Calls that came in batches",
+        |s| s.batch_calls,
+    );
 
     let gauge = |name: &'static str, what: &'static str, read: fn(&Sample) -> u64| {
         let sample = sample.clone();
         let builder = meter.u64_observable_gauge(name).with_description(what);
-        builder.with_callback(move |observer| observer.observe(read(&lock(&sample)), &[])).build();
+        builder
+            .with_callback(move |observer| observer.observe(read(&lock(&sample)), &[]))
+            .build();
     };
-    gauge("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64);
-    gauge("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64);
-    gauge("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn);
-    gauge("reprise.log.durable.lsn", "Everything below is durable", |s| s.durable_lsn);
+    gauge("reprise.ready", "1 while calls are taken", |s| {
+        s.is_ready as u64
+    });
+    gauge(
+        "reprise.log.failed",
+        "1 once the log can't be written",
+        |s| s.log_failed as u64,
+    );
+    gauge("reprise.log.committed.lsn", "End of the log", |s| {
+        s.committed_lsn
+    });
+    gauge(
+        "reprise.log.durable.lsn",
+        "Everything below is durable",
+        |s| s.durable_lsn,
+    );
     gauge("reprise.partitions", "Partitions", |s| s.partitions);
-    gauge("reprise.calls.waiting", "Calls accepted and not yet run", |s| s.waiting);
+    gauge(
+        "reprise.calls.waiting",
+        "Calls accepted and not yet run",
+        |s| s.waiting,
+    );
     gauge("reprise.modules", "Modules in service", |s| s.modules);
     gauge("reprise.tables", "Tables", |s| s.tables);
-    gauge("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency_keys);
-    gauge("reprise.http.connections.open", "Connections open", |s| s.connections_open);
+    gauge(
+        "reprise.idempotency.keys",
+        "Idempotency keys remembered",
+        |s| s.idempotency_keys,
+    );
+    gauge("reprise.http.connections.open", "Connections open", |s| {
+        s.connections_open
+    });
     register_labelled(meter, sample);
 }
 
 fn register_labelled(meter: &Meter, sample: &Shared) {
-    let quantiles = |name: &'static str, what: &'static str, read: fn(&Sample) -> LatencySummary| {
-        let sample = sample.clone();
-        let builder = meter.f64_observable_gauge(name).with_description(what).with_unit("s");
-        let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
-            let summary = read(&lock(&sample));
-            let points = [
-                ("0.5", summary.p50_ns),
-                ("0.95", summary.p95_ns),
-                ("0.99", summary.p99_ns),
-                ("0.999", summary.p999_ns),
-                ("1", summary.max_ns),
-            ];
-            for (quantile, ns) in points {
-                observer.observe(ns as f64 / 1e9, &[KeyValue::new("quantile", quantile)]);
-            }
+    let quantiles =
+        |name: &'static str, what: &'static str, read: fn(&Sample) -> LatencySummary| {
+            let sample = sample.clone();
+            let builder = meter
+                .f64_observable_gauge(name)
+                .with_description(what)
+                .with_unit("s");
+            let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
+                let summary = read(&lock(&sample));
+                let points = [
+                    ("0.5", summary.p50_ns),
+                    ("0.95", summary.p95_ns),
+                    ("0.99", summary.p99_ns),
+                    ("0.999", summary.p999_ns),
+                    ("1", summary.max_ns),
+                ];
+                for (quantile, ns) in points {
+                    observer.observe(ns as f64 / 1e9, &[KeyValue::new("quantile", quantile)]);
+                }
+            };
+            builder.with_callback(observe).build();
         };
-        builder.with_callback(observe).build();
-    };
-    quantiles("reprise.transaction.latency", "From a call's acceptance to its answer, since the start", |s| s.answered);
-    quantiles("reprise.log.write.latency", "From the start of a log write until it is durable, since the start", |s| s.flush);
+    quantiles(
+        "reprise.transaction.latency",
+        "From a call's acceptance to its answer, since the start",
+        |s| s.answered,
+    );
+    quantiles(
+        "reprise.log.write.latency",
+        "From the start of a log write until it is durable, since the start",
+        |s| s.flush,
+    );
 
     let sample = sample.clone();
     meter

@@ -9,7 +9,9 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, Problem, U64, headers};
+use reprise_api::{
+    ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, Problem, U64, headers,
+};
 use reprise_base::limits::MODULE_BYTES_MAX;
 use reprise_catalog::CatalogModule;
 use reprise_router::{Deployed, Deployment, Module};
@@ -52,7 +54,9 @@ pub async fn put_module(
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let wasm = body::read_all(&head.headers, body, "a module", MODULE_BYTES_MAX).await?;
-    let deployment = state.blocking(move |parts| deploy(parts, &name, &wasm)).await??;
+    let deployment = state
+        .blocking(move |parts| deploy(parts, &name, &wasm))
+        .await??;
     let module = &deployment.module;
     let installed = ModuleInstalled {
         module: module.name.clone(),
@@ -64,12 +68,22 @@ pub async fn put_module(
         unchanged: deployment.unchanged,
         lsn: U64(deployment.lsn.0),
     };
-    let status = if deployment.created { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if deployment.created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
     let mut response = (status, Json(installed)).into_response();
     let own = response.headers_mut();
-    own.insert(HeaderName::from_static(headers::TXN_ID), module.installed_by.0.into());
+    own.insert(
+        HeaderName::from_static(headers::TXN_ID),
+        module.installed_by.0.into(),
+    );
     if !deployment.unchanged {
-        own.insert(HeaderName::from_static(headers::LSN), deployment.lsn.0.into());
+        own.insert(
+            HeaderName::from_static(headers::LSN),
+            deployment.lsn.0.into(),
+        );
     }
     if deployment.created {
         let path = format!("/v1/modules/{}", module.name);
@@ -108,7 +122,11 @@ fn deploy(parts: &Parts, name: &str, wasm: &[u8]) -> Result<Deployment, Refusal>
 )]
 pub async fn list_modules(State(state): State<AppState>) -> Json<ModuleList> {
     let deployed = state.router.deployed();
-    let modules = deployed.current.values().map(|module| summary(module)).collect();
+    let modules = deployed
+        .current
+        .values()
+        .map(|module| summary(module))
+        .collect();
     Json(ModuleList { modules })
 }
 
@@ -135,14 +153,23 @@ fn summary(module: &Module) -> ModuleSummary {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_module(State(state): State<AppState>, Name(name): Name) -> Result<Json<ModuleDetail>, Refusal> {
+pub async fn show_module(
+    State(state): State<AppState>,
+    Name(name): Name,
+) -> Result<Json<ModuleDetail>, Refusal> {
     let deployed = state.router.deployed();
-    let module = deployed.current.get(&name).ok_or_else(|| no_module(&deployed, &name))?;
+    let module = deployed
+        .current
+        .get(&name)
+        .ok_or_else(|| no_module(&deployed, &name))?;
     Ok(Json(detail(&deployed, module)))
 }
 
 fn detail(deployed: &Deployed, module: &Arc<Module>) -> ModuleDetail {
-    let versions = deployed.versions.iter().filter(|version| version.name == module.name);
+    let versions = deployed
+        .versions
+        .iter()
+        .filter(|version| version.name == module.name);
     let versions = versions.map(|version| ModuleVersion {
         version: version.version,
         hash: hex(&version.hash),
@@ -158,17 +185,32 @@ fn detail(deployed: &Deployed, module: &Arc<Module>) -> ModuleDetail {
         wasm_bytes: module.wasm_bytes,
         installed_at: rfc3339(module.installed_by.time_us()),
         versions: versions.collect(),
-        procedures: module.schema.procedures.iter().map(procedure_info).collect(),
+        procedures: module
+            .schema
+            .procedures
+            .iter()
+            .map(procedure_info)
+            .collect(),
         tables: table_names(module),
     }
 }
 
 fn procedure_names(module: &Module) -> Vec<String> {
-    module.schema.procedures.iter().map(|procedure| procedure.name.clone()).collect()
+    module
+        .schema
+        .procedures
+        .iter()
+        .map(|procedure| procedure.name.clone())
+        .collect()
 }
 
 fn table_names(module: &Module) -> Vec<String> {
-    module.schema.tables.iter().map(|table| table.name.clone()).collect()
+    module
+        .schema
+        .tables
+        .iter()
+        .map(|table| table.name.clone())
+        .collect()
 }
 
 /// Takes a module out of service
@@ -185,7 +227,10 @@ fn table_names(module: &Module) -> Vec<String> {
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn delete_module(State(state): State<AppState>, Name(name): Name) -> Result<Response, Refusal> {
+pub async fn delete_module(
+    State(state): State<AppState>,
+    Name(name): Name,
+) -> Result<Response, Refusal> {
     let lsn = state
         .blocking(move |parts| -> Result<_, Refusal> {
             let lsn = parts.router.remove(&name)?;
@@ -197,6 +242,8 @@ pub async fn delete_module(State(state): State<AppState>, Name(name): Name) -> R
         .await??;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
-    response.headers_mut().insert(HeaderName::from_static(headers::LSN), lsn.0.into());
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static(headers::LSN), lsn.0.into());
     Ok(response)
 }

@@ -61,13 +61,20 @@ impl Refusal {
     /// Ours, and a mistake.
     pub fn internal(what: &str) -> Self {
         tracing::error!(what, "request failed inside the server");
-        Problem::of_status(500, "Internal Server Error", format!("{what}; see the server's log")).into()
+        Problem::of_status(
+            500,
+            "Internal Server Error",
+            format!("{what}; see the server's log"),
+        )
+        .into()
     }
 
     fn log_unavailable(reason: &str) -> Self {
         Self::new(
             ProblemKind::LogUnavailable,
-            format!("{reason}; reads go on, writes are refused until the cause is removed and the server restarted"),
+            format!(
+                "{reason}; reads go on, writes are refused until the cause is removed and the server restarted"
+            ),
         )
     }
 }
@@ -103,7 +110,8 @@ pub fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
         ReplyOutcome::Committed | ReplyOutcome::Superseded => return None,
         ReplyOutcome::Failed(failure) => problem_of_failure(failure),
         ReplyOutcome::Overloaded { retry_after_s } => {
-            let detail = "too many transactions wait; try again after the given time, or send fewer at once";
+            let detail =
+                "too many transactions wait; try again after the given time, or send fewer at once";
             let mut problem = Problem::new(ProblemKind::Overloaded, detail);
             problem.retry_after_s = Some(*retry_after_s);
             problem
@@ -122,13 +130,19 @@ fn problem_of_failure(failure: &Failure) -> Problem {
         Failure::Aborted { code, message } => {
             let mut problem = Problem::new(
                 ProblemKind::ProcedureAborted,
-                format!("the procedure ended with the code {code}; nothing of the transaction stays"),
+                format!(
+                    "the procedure ended with the code {code}; nothing of the transaction stays"
+                ),
             );
             problem.code = Some(code.clone());
             problem.message = Some(message.clone());
             problem
         }
-        Failure::Limit { limit, max, message } => {
+        Failure::Limit {
+            limit,
+            max,
+            message,
+        } => {
             let mut problem = Problem::new(
                 ProblemKind::LimitExceeded,
                 format!("{message}; nothing of the transaction stays: let one call do less"),
@@ -137,10 +151,16 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem.max = Some(*max);
             problem
         }
-        Failure::Trapped { trap, message, backtrace } => {
+        Failure::Trapped {
+            trap,
+            message,
+            backtrace,
+        } => {
             let mut problem = Problem::new(
                 ProblemKind::ProcedureTrapped,
-                format!("{message}; nothing of the transaction stays: correct the procedure and deploy it again"),
+                format!(
+                    "{message}; nothing of the transaction stays: correct the procedure and deploy it again"
+                ),
             );
             problem.trap = Some(trap.clone());
             problem.message = Some(message.clone());
@@ -155,7 +175,9 @@ impl From<DeployError> for Refusal {
         match error {
             DeployError::Invalid { reason, offset } => {
                 let place = offset.map_or(String::new(), |offset| format!(" (at byte {offset})"));
-                let detail = format!("{reason}{place}; build the module against this server's guest contract");
+                let detail = format!(
+                    "{reason}{place}; build the module against this server's guest contract"
+                );
                 let mut problem = Problem::new(ProblemKind::InvalidModule, detail);
                 problem.reason = Some(reason);
                 problem.offset = offset;
@@ -171,7 +193,9 @@ impl From<DeployError> for Refusal {
                 problem.into()
             }
             DeployError::TooLarge { max } => Self::too_large("a module", max),
-            DeployError::NotFound => Self::not_found("no such module is in service; GET /v1/modules lists them"),
+            DeployError::NotFound => {
+                Self::not_found("no such module is in service; GET /v1/modules lists them")
+            }
             DeployError::BadName(detail) => Self::malformed(detail),
             DeployError::LogUnavailable(reason) => Self::log_unavailable(&reason),
             DeployError::Unavailable(reason) => Self::unavailable(&reason),
@@ -182,9 +206,15 @@ impl From<DeployError> for Refusal {
 fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
     let place = match conflict.item.is_empty() {
         true => format!("table {}", conflict.table),
-        false => format!("{} {} of table {}", conflict.what, conflict.item, conflict.table),
+        false => format!(
+            "{} {} of table {}",
+            conflict.what, conflict.item, conflict.table
+        ),
     };
-    let message = format!("{place}: stored {}, declared {}", conflict.stored, conflict.declared);
+    let message = format!(
+        "{place}: stored {}, declared {}",
+        conflict.stored, conflict.declared
+    );
     SchemaConflict {
         table: conflict.table,
         item: conflict.item,
@@ -216,9 +246,9 @@ impl From<LogReadError> for Refusal {
     fn from(error: LogReadError) -> Self {
         match error {
             LogReadError::NoLog => Self::not_found("this server keeps no log (--log none)"),
-            LogReadError::BadKind(kind) => {
-                Self::malformed(format!("kind is one of genesis, deploy, remove, command; {kind:?} is none"))
-            }
+            LogReadError::BadKind(kind) => Self::malformed(format!(
+                "kind is one of genesis, deploy, remove, command; {kind:?} is none"
+            )),
             LogReadError::Failed(reason) => Self::internal(&format!("read log: {reason}")),
         }
     }

@@ -1,12 +1,12 @@
 //! The guest contract's schema in the API's words.
 
 use reprise_abi::{
-    IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
-    value::ValueReader,
+    IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType,
+    TableSchema, Type, value::ValueReader,
 };
 use reprise_api::{
-    ColumnInfo, FieldInfo, IndexInfo, Json, ParameterInfo, PartitioningInfo, Placement as PlacementInfo,
-    ProcedureInfo, TableInfo, TypeInfo,
+    ColumnInfo, FieldInfo, IndexInfo, Json, ParameterInfo, PartitioningInfo,
+    Placement as PlacementInfo, ProcedureInfo, TableInfo, TypeInfo,
 };
 use reprise_router::{Deployed, TableStats};
 use serde_json::value::RawValue;
@@ -64,7 +64,10 @@ fn scalar_info(ty: ScalarType) -> TypeInfo {
 pub fn procedure_info(procedure: &ProcedureSchema) -> ProcedureInfo {
     let parameters: Vec<_> = procedure.params.iter().map(parameter_info).collect();
     let result = type_info(&procedure.returns);
-    let listed: Vec<_> = parameters.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect();
+    let listed: Vec<_> = parameters
+        .iter()
+        .map(|p| format!("{}: {}", p.name, p.ty))
+        .collect();
     let returns = match &result {
         TypeInfo::Unit => String::new(),
         ty => format!(" -> {ty}"),
@@ -92,7 +95,9 @@ fn partitioning_info(procedure: &ProcedureSchema) -> PartitioningInfo {
         Partitioning::All => PartitioningInfo::All,
         Partitioning::Any => PartitioningInfo::Any,
         Partitioning::By(positions) => {
-            let names = positions.iter().map(|at| procedure.params[*at as usize].name.clone());
+            let names = positions
+                .iter()
+                .map(|at| procedure.params[*at as usize].name.clone());
             PartitioningInfo::By {
                 parameters: names.collect(),
             }
@@ -102,7 +107,10 @@ fn partitioning_info(procedure: &ProcedureSchema) -> PartitioningInfo {
 
 pub fn table_info(deployed: &Deployed, table: &TableSchema, stats: TableStats) -> TableInfo {
     let column_names = |positions: &[u16]| -> Vec<String> {
-        positions.iter().map(|at| table.columns[*at as usize].name.clone()).collect()
+        positions
+            .iter()
+            .map(|at| table.columns[*at as usize].name.clone())
+            .collect()
     };
     let mut indexes = Vec::new();
     if !table.primary_key.is_empty() {
@@ -119,8 +127,12 @@ pub fn table_info(deployed: &Deployed, table: &TableSchema, stats: TableStats) -
         unique: index.unique,
         ordered: true,
     }));
-    let declares = |schema: &reprise_abi::ModuleSchema| schema.tables.iter().any(|t| t.name == table.name);
-    let modules = deployed.current.values().filter(|module| declares(&module.schema));
+    let declares =
+        |schema: &reprise_abi::ModuleSchema| schema.tables.iter().any(|t| t.name == table.name);
+    let modules = deployed
+        .current
+        .values()
+        .filter(|module| declares(&module.schema));
     TableInfo {
         name: table.name.clone(),
         columns: column_infos(table),
@@ -148,7 +160,10 @@ fn column_infos(table: &TableSchema) -> Vec<ColumnInfo> {
         name: column.name.clone(),
         ty: scalar_info(column.ty),
         nullable: column.nullable,
-        default: column.default.as_deref().and_then(|encoded| default_json(column.ty, encoded)),
+        default: column
+            .default
+            .as_deref()
+            .and_then(|encoded| default_json(column.ty, encoded)),
     };
     table.columns.iter().map(info).collect()
 }

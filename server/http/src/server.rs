@@ -19,7 +19,9 @@ use tokio::{
 
 use crate::{
     docs, front,
-    limits::{CONNECTIONS_MAX, DRAIN_WAIT_MAX, HEADERS_MAX, HEADER_WAIT_MAX, READ_BUFFER_BYTES_MAX},
+    limits::{
+        CONNECTIONS_MAX, DRAIN_WAIT_MAX, HEADER_WAIT_MAX, HEADERS_MAX, READ_BUFFER_BYTES_MAX,
+    },
     stall::StallGuard,
     state::AppState,
 };
@@ -54,7 +56,12 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                tokio::spawn(serve_connection(stream, state.clone(), router.clone(), place));
+                tokio::spawn(serve_connection(
+                    stream,
+                    state.clone(),
+                    router.clone(),
+                    place,
+                ));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) if is_passing(&error) => {
@@ -67,9 +74,15 @@ pub async fn serve(
     drop(listener);
     state.draining.send_replace(true);
     // Every place free again: every connection has ended.
-    if timeout(DRAIN_WAIT_MAX, places.acquire_many(CONNECTIONS_MAX as u32)).await.is_err() {
+    if timeout(DRAIN_WAIT_MAX, places.acquire_many(CONNECTIONS_MAX as u32))
+        .await
+        .is_err()
+    {
         let open = CONNECTIONS_MAX - places.available_permits();
-        tracing::warn!(open, "connections still open at the end of the drain are cut off");
+        tracing::warn!(
+            open,
+            "connections still open at the end of the drain are cut off"
+        );
     }
     Ok(())
 }
@@ -77,7 +90,10 @@ pub async fn serve(
 /// The peer went away between its arrival and our accept.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    )
 }
 
 /// Out of file descriptors or memory: passes once connections end.
@@ -86,14 +102,24 @@ fn is_passing(error: &io::Error) -> bool {
     const EMFILE: i32 = 24;
     const ENOBUFS: i32 = 105;
     const ENOMEM: i32 = 12;
-    matches!(error.raw_os_error(), Some(ENFILE | EMFILE | ENOBUFS | ENOMEM))
-        || error.kind() == io::ErrorKind::Interrupted
+    matches!(
+        error.raw_os_error(),
+        Some(ENFILE | EMFILE | ENOBUFS | ENOMEM)
+    ) || error.kind() == io::ErrorKind::Interrupted
 }
 
-async fn serve_connection(stream: TcpStream, state: AppState, router: Router, _place: OwnedSemaphorePermit) {
+async fn serve_connection(
+    stream: TcpStream,
+    state: AppState,
+    router: Router,
+    _place: OwnedSemaphorePermit,
+) {
     let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
-    state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
+    state
+        .counts
+        .connections_open
+        .fetch_add(1, Ordering::Relaxed);
     let mut draining = state.draining.subscribe();
     let service = {
         let state = state.clone();
@@ -123,5 +149,8 @@ async fn serve_connection(stream: TcpStream, state: AppState, router: Router, _p
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
-    state.counts.connections_open.fetch_sub(1, Ordering::Relaxed);
+    state
+        .counts
+        .connections_open
+        .fetch_sub(1, Ordering::Relaxed);
 }

@@ -58,7 +58,11 @@ pub fn now_us() -> i64 {
 
 fn phase(phase: RouterPhase) -> Phase {
     match phase {
-        RouterPhase::Recovering { replayed, bytes_done, bytes_total } => Phase::Recovering {
+        RouterPhase::Recovering {
+            replayed,
+            bytes_done,
+            bytes_total,
+        } => Phase::Recovering {
             replayed,
             bytes_done,
             bytes_total,
@@ -78,7 +82,9 @@ fn phase(phase: RouterPhase) -> Phase {
     security(())
 )]
 pub async fn healthz() -> Json<Health> {
-    Json(Health { status: "ok".into() })
+    Json(Health {
+        status: "ok".into(),
+    })
 }
 
 /// Says whether calls are taken

@@ -16,9 +16,17 @@ pub struct Target {
 
 impl Target {
     pub fn find(deployed: &Deployed, module: &str, procedure: &str) -> Result<Self, Refusal> {
-        let module = deployed.current.get(module).ok_or_else(|| no_module(deployed, module))?;
+        let module = deployed
+            .current
+            .get(module)
+            .ok_or_else(|| no_module(deployed, module))?;
         let (position, _) = module.procedure(procedure).ok_or_else(|| {
-            let names: Vec<_> = module.schema.procedures.iter().map(|p| p.name.as_str()).collect();
+            let names: Vec<_> = module
+                .schema
+                .procedures
+                .iter()
+                .map(|p| p.name.as_str())
+                .collect();
             Refusal::not_found(format!(
                 "module {} has no procedure {procedure:?}; it has {}",
                 module.name,
@@ -40,7 +48,9 @@ impl Target {
     pub fn write_answer(&self, reply: &CallReply<'_>, out: &mut Vec<u8>) -> bool {
         let name = &self.schema().name;
         // A repeat of an idempotency key returns what an earlier version may have encoded.
-        let recorded = reply.recorded_by.and_then(|module| Some(module.procedure(name)?.1));
+        let recorded = reply
+            .recorded_by
+            .and_then(|module| Some(module.procedure(name)?.1));
         let returns = &recorded.unwrap_or(self.schema()).returns;
         let mut reader = ValueReader::new(reply.result);
         out.extend_from_slice(b"\"result\":");
@@ -62,7 +72,12 @@ impl Target {
 }
 
 pub fn no_module(deployed: &Deployed, name: &str) -> Refusal {
-    let names: Vec<_> = deployed.current.keys().take(20).map(String::as_str).collect();
+    let names: Vec<_> = deployed
+        .current
+        .keys()
+        .take(20)
+        .map(String::as_str)
+        .collect();
     let known = match names.is_empty() {
         true => "none is; upload one with PUT /v1/modules/{module}".into(),
         false => format!("in service: {}", names.join(", ")),

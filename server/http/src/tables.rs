@@ -52,7 +52,10 @@ pub async fn list_tables(State(state): State<AppState>) -> Result<Json<TableList
         (status = 503, description = "recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Result<Json<TableInfo>, Refusal> {
+pub async fn show_table(
+    State(state): State<AppState>,
+    Name(name): Name,
+) -> Result<Json<TableInfo>, Refusal> {
     let deployed = state.router.deployed();
     let (id, table) = find_table(&deployed, &name)?;
     let stats = state.blocking(|parts| parts.router.table_stats()).await??;
@@ -64,7 +67,9 @@ fn find_table<'d>(deployed: &'d Deployed, name: &str) -> Result<(u16, &'d TableS
     let found = deployed.tables.iter().position(|table| table.name == name);
     match found {
         Some(at) => Ok((at as u16, &deployed.tables[at])),
-        None => Err(Refusal::not_found(format!("no table {name:?}; GET /v1/tables lists them"))),
+        None => Err(Refusal::not_found(format!(
+            "no table {name:?}; GET /v1/tables lists them"
+        ))),
     }
 }
 
@@ -114,16 +119,25 @@ pub async fn list_rows(
     let (id, table) = find_table(&deployed, &name)?;
     let request = rows_request(id, table, &params)?;
     let index = request.index;
-    let page = state.blocking(move |parts| parts.router.table_rows(request)).await??;
+    let page = state
+        .blocking(move |parts| parts.router.table_rows(request))
+        .await??;
     // The rows may be of a newer version of the table than the one that named the index: its columns only grow.
     let deployed = state.router.deployed();
     let table = &deployed.tables[id as usize];
     let layout = RowLayout::of_table(table);
-    let rows: Option<Vec<_>> = page.rows.iter().map(|row| row_json(table, &layout, row)).collect();
-    let rows = rows.ok_or_else(|| Refusal::internal("a stored row is not of its table's layout"))?;
+    let rows: Option<Vec<_>> = page
+        .rows
+        .iter()
+        .map(|row| row_json(table, &layout, row))
+        .collect();
+    let rows =
+        rows.ok_or_else(|| Refusal::internal("a stored row is not of its table's layout"))?;
     Ok(Json(RowsPage {
         rows,
-        next_cursor: page.next_cursor.map(|cursor| pack_cursor(id, index, &cursor)),
+        next_cursor: page
+            .next_cursor
+            .map(|cursor| pack_cursor(id, index, &cursor)),
         lsn: U64(page.lsn.0),
     }))
 }
@@ -131,18 +145,23 @@ pub async fn list_rows(
 fn rows_request(id: u16, table: &TableSchema, params: &RowsParams) -> Result<RowsRequest, Refusal> {
     let limit = params.limit.unwrap_or(ROWS_LIMIT_DEFAULT);
     if !(1..=ROWS_LIMIT_MAX).contains(&limit) {
-        return Err(Refusal::malformed(format!("limit is a number from 1 to {ROWS_LIMIT_MAX}")));
+        return Err(Refusal::malformed(format!(
+            "limit is a number from 1 to {ROWS_LIMIT_MAX}"
+        )));
     }
     let (index, columns) = find_index(table, params.index.as_deref())?;
     let prefix = match params.prefix.as_deref() {
         None | Some("") => Vec::new(),
-        Some(text) => encode_prefix(&columns, text)
-            .map_err(|error| Refusal::malformed(format!("prefix does not fit the index: {error}")))?,
+        Some(text) => encode_prefix(&columns, text).map_err(|error| {
+            Refusal::malformed(format!("prefix does not fit the index: {error}"))
+        })?,
     };
     let cursor = match params.cursor.as_deref() {
         None | Some("") => None,
         Some(text) => Some(unpack_cursor(id, index, text).ok_or_else(|| {
-            Refusal::malformed("cursor is not one of this table and index; take next_cursor of the page before")
+            Refusal::malformed(
+                "cursor is not one of this table and index; take next_cursor of the page before",
+            )
         })?),
     };
     Ok(RowsRequest {
@@ -154,15 +173,27 @@ fn rows_request(id: u16, table: &TableSchema, params: &RowsParams) -> Result<Row
     })
 }
 
-fn find_index<'t>(table: &'t TableSchema, name: Option<&str>) -> Result<(u16, Vec<&'t ColumnSchema>), Refusal> {
-    let columns = |positions: &[u16]| positions.iter().map(|at| &table.columns[*at as usize]).collect();
+fn find_index<'t>(
+    table: &'t TableSchema,
+    name: Option<&str>,
+) -> Result<(u16, Vec<&'t ColumnSchema>), Refusal> {
+    let columns = |positions: &[u16]| {
+        positions
+            .iter()
+            .map(|at| &table.columns[*at as usize])
+            .collect()
+    };
     match name {
         None => Ok((0, columns(&table.primary_key))),
         Some(PRIMARY) if !table.primary_key.is_empty() => Ok((0, columns(&table.primary_key))),
         Some(name) => match table.indexes.iter().position(|index| index.name == name) {
             Some(at) => Ok((at as u16 + 1, columns(&table.indexes[at].columns))),
             None => {
-                let names: Vec<_> = table.indexes.iter().map(|index| index.name.as_str()).collect();
+                let names: Vec<_> = table
+                    .indexes
+                    .iter()
+                    .map(|index| index.name.as_str())
+                    .collect();
                 Err(Refusal::not_found(format!(
                     "table {} has no index {name:?}; it has {PRIMARY} {}",
                     table.name,

@@ -42,7 +42,12 @@ impl TraceContext {
 
     pub fn header(&self) -> HeaderValue {
         // Of the flags only "sampled" is defined; unknown ones are not passed on.
-        let text = format!("00-{}-{}-{:02x}", self.trace_id, self.span_id, self.flags & 1);
+        let text = format!(
+            "00-{}-{}-{:02x}",
+            self.trace_id,
+            self.span_id,
+            self.flags & 1
+        );
         HeaderValue::try_from(text).expect("hexadecimal digits and hyphens")
     }
 }
@@ -55,7 +60,9 @@ fn is_id(text: &str, digits: usize) -> bool {
 
 fn hex_byte(text: &str) -> Option<u8> {
     let is_lower = text.len() == 2 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    is_lower.then(|| u8::from_str_radix(text, 16).ok()).flatten()
+    is_lower
+        .then(|| u8::from_str_radix(text, 16).ok())
+        .flatten()
 }
 
 /// Unique in this process, and between processes as far as 64 random bits go.

@@ -1,0 +1,13 @@
+//! Harness of the HTTP tests: starts the real server on a free port and speaks to it as a stranger would.
+//! Owns: the server's process, its temporary directory, a module written in wasm text.
+//! Does not: link any crate of the server; everything goes through HTTP.
+//! Invariants: a server ends with its handle; each test has a server and a directory of its own.
+//! Called by: the tests beside it.
+
+mod probe;
+mod server;
+mod wire;
+
+pub use probe::{probe, probe_changed, probe_grown};
+pub use server::{Options, Server};
+pub use wire::{Answer, raw};

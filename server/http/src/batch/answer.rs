@@ -27,7 +27,9 @@ impl Chunk {
     /// Calls whose module was replaced on their way are encoded for its new version and submitted again.
     pub async fn repeat_superseded(&mut self, state: &AppState, may_write: bool) {
         for round in 1..=SUPERSEDED_RETRIES_MAX as u16 {
-            let again: Vec<_> = (0..self.slots.len()).filter(|at| self.is_superseded(&self.slots[*at])).collect();
+            let again: Vec<_> = (0..self.slots.len())
+                .filter(|at| self.is_superseded(&self.slots[*at]))
+                .collect();
             if again.is_empty() {
                 return;
             }
@@ -51,7 +53,10 @@ impl Chunk {
     fn is_superseded(&self, slot: &Slot) -> bool {
         match slot.state {
             SlotState::Called { round, index, .. } => {
-                let reply = self.replies.get(round as usize).map(|reply| reply.get(index as usize));
+                let reply = self
+                    .replies
+                    .get(round as usize)
+                    .map(|reply| reply.get(index as usize));
                 reply.is_some_and(|reply| *reply.outcome == ReplyOutcome::Superseded)
             }
             SlotState::Refused(_) => false,
@@ -86,7 +91,11 @@ impl Chunk {
     fn write_outcome(&self, slot: &Slot, out: &mut Vec<u8>) {
         let (target, round, index) = match &slot.state {
             SlotState::Refused(problem) => return write_problem(problem, None, out),
-            SlotState::Called { target, round, index } => (*target, *round, *index),
+            SlotState::Called {
+                target,
+                round,
+                index,
+            } => (*target, *round, *index),
         };
         let reply = self.replies[round as usize].get(index as usize);
         let ids = (reply.txn_id.0 != 0).then_some((U64(reply.txn_id.0), U64(reply.lsn.0)));
@@ -111,7 +120,11 @@ impl Chunk {
 /// Writes members without the braces around them.
 fn write_problem(problem: &Problem, ids: Option<(U64, U64)>, out: &mut Vec<u8>) {
     let (txn_id, lsn) = (ids.map(|ids| ids.0), ids.map(|ids| ids.1));
-    let failed = Failed { problem, txn_id, lsn };
+    let failed = Failed {
+        problem,
+        txn_id,
+        lsn,
+    };
     let text = serde_json::to_vec(&failed).expect("a problem serializes");
     out.extend_from_slice(&text[1..text.len() - 1]);
 }

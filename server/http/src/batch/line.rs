@@ -39,7 +39,11 @@ pub struct Slot {
 pub enum SlotState {
     Refused(Box<Problem>),
     /// Target, number of the reply, and index in it.
-    Called { target: u16, round: u16, index: u32 },
+    Called {
+        target: u16,
+        round: u16,
+        index: u32,
+    },
 }
 
 /// Memory that is used again from line to line.
@@ -87,7 +91,13 @@ impl Chunk {
     }
 
     /// Adds the line at `line` of the text, as a call of `batch` or as a problem.
-    pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, may_write: bool) {
+    pub fn add(
+        &mut self,
+        line: Range<u32>,
+        batch: &mut BatchBuilder,
+        parser: &mut LineParser,
+        may_write: bool,
+    ) {
         let (id, state) = self.parse(line.clone(), batch, parser, may_write, 0);
         self.slots.push(Slot { line, id, state });
     }
@@ -122,7 +132,11 @@ impl Chunk {
         };
         let id = parsed.id.map_or(0..0, |id| range_in(&text, id.get()));
         let state = match self.add_call(parsed, batch, parser, may_write) {
-            Ok((target, index)) => SlotState::Called { target, round, index },
+            Ok((target, index)) => SlotState::Called {
+                target,
+                round,
+                index,
+            },
             Err(refusal) => SlotState::Refused(refusal.problem),
         };
         (id, state)
@@ -136,7 +150,9 @@ impl Chunk {
         may_write: bool,
     ) -> Result<(u16, u32), Refusal> {
         let (Some(module), Some(procedure)) = (&line.module, &line.procedure) else {
-            return Err(Refusal::malformed("a call names its module and its procedure"));
+            return Err(Refusal::malformed(
+                "a call names its module and its procedure",
+            ));
         };
         let number = match line.target {
             Some(number) => number,
@@ -158,7 +174,12 @@ impl Chunk {
         match line.args {
             Args::Encoded(encoded) => encoded?,
             Args::Raw(_) | Args::Missing => {
-                encode_args(&target.schema().params, raw, &mut parser.args, &mut parser.scratch)?;
+                encode_args(
+                    &target.schema().params,
+                    raw,
+                    &mut parser.args,
+                    &mut parser.scratch,
+                )?;
             }
         }
         let copy = |out: &mut Vec<u8>| -> Result<(), Refusal> {
@@ -182,11 +203,20 @@ fn find_target(
     procedure: &str,
 ) -> Result<u16, Refusal> {
     // From the end: lines mostly name what the line before named, and a repeated call must find the newest version.
-    let known = targets.iter().enumerate().rev().take(8).find(|(_, target)| {
-        target.module.name == module
-            && target.schema().name == procedure
-            && batch.deployed().current.get(module).is_some_and(|current| current.id == target.module.id)
-    });
+    let known = targets
+        .iter()
+        .enumerate()
+        .rev()
+        .take(8)
+        .find(|(_, target)| {
+            target.module.name == module
+                && target.schema().name == procedure
+                && batch
+                    .deployed()
+                    .current
+                    .get(module)
+                    .is_some_and(|current| current.id == target.module.id)
+        });
     if let Some((number, _)) = known {
         return Ok(number as u16);
     }
@@ -220,7 +250,11 @@ impl<'de> Visitor<'de> for LineSeed<'_> {
         while let Some(Text(name)) = members.next_key()? {
             match &*name {
                 "module" => set(&mut line.module, members.next_value::<Text>()?.0, "module")?,
-                "procedure" => set(&mut line.procedure, members.next_value::<Text>()?.0, "procedure")?,
+                "procedure" => set(
+                    &mut line.procedure,
+                    members.next_value::<Text>()?.0,
+                    "procedure",
+                )?,
                 "id" => set(&mut line.id, members.next_value()?, "id")?,
                 "idempotency_key" => {
                     let key = members.next_value::<Option<Text>>()?;

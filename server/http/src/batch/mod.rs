@@ -70,7 +70,9 @@ pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Re
     });
     let mut response = Response::new(Body::from_stream(stream));
     let media_type = HeaderValue::from_static(NDJSON_MEDIA_TYPE);
-    response.headers_mut().insert(header::CONTENT_TYPE, media_type);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, media_type);
     Ok(response)
 }
 
@@ -123,7 +125,11 @@ struct Writer {
 
 impl Writer {
     async fn next(&mut self) -> Option<Bytes> {
-        let Pending { mut chunk, reply, _bytes } = self.receiver.recv().await?;
+        let Pending {
+            mut chunk,
+            reply,
+            _bytes,
+        } = self.receiver.recv().await?;
         if let Some(reply) = reply {
             match reply.await {
                 Ok(reply) => chunk.replies.push(reply),

@@ -35,7 +35,12 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub fn new(state: AppState, may_write: bool, sender: mpsc::Sender<Pending>, pace: Arc<Pace>) -> Self {
+    pub fn new(
+        state: AppState,
+        may_write: bool,
+        sender: mpsc::Sender<Pending>,
+        pace: Arc<Pace>,
+    ) -> Self {
         Self {
             state,
             may_write,
@@ -88,7 +93,8 @@ impl Reader {
         if self.rest.len() > CALL_BODY_BYTES_MAX {
             self.rest.clear();
             self.skipping = true;
-            self.send_refusal(Refusal::too_large("a line of a batch", CALL_BODY_BYTES_MAX)).await?;
+            self.send_refusal(Refusal::too_large("a line of a batch", CALL_BODY_BYTES_MAX))
+                .await?;
         }
         Ok(())
     }
@@ -124,18 +130,38 @@ impl Reader {
     }
 
     async fn send(&mut self, chunk: Chunk, batch: BatchBuilder) -> Result<(), Gone> {
-        let lines_bytes: u32 = chunk.slots.iter().map(|slot| slot.line.end - slot.line.start).sum();
+        let lines_bytes: u32 = chunk
+            .slots
+            .iter()
+            .map(|slot| slot.line.end - slot.line.start)
+            .sum();
         let bytes = lines_bytes.min(BATCH_BYTES_IN_FLIGHT_MAX as u32);
-        let bytes = self.pace.bytes.clone().acquire_many_owned(bytes).await.expect("never closed");
+        let bytes = self
+            .pace
+            .bytes
+            .clone()
+            .acquire_many_owned(bytes)
+            .await
+            .expect("never closed");
         // A place in the queue first: what is submitted is sure to be answered in its order.
         let place = self.sender.reserve().await.map_err(|_| Gone)?;
-        let calls = chunk.slots.iter().filter(|slot| matches!(slot.state, SlotState::Called { .. })).count();
+        let calls = chunk
+            .slots
+            .iter()
+            .filter(|slot| matches!(slot.state, SlotState::Called { .. }))
+            .count();
         let reply = if calls == 0 {
             None
         } else {
             let permits = self.state.batch_calls.clone();
-            let permit = permits.acquire_many_owned(calls as u32).await.expect("never closed");
-            self.state.counts.batch_calls.fetch_add(calls as u64, Ordering::Relaxed);
+            let permit = permits
+                .acquire_many_owned(calls as u32)
+                .await
+                .expect("never closed");
+            self.state
+                .counts
+                .batch_calls
+                .fetch_add(calls as u64, Ordering::Relaxed);
             Some(submit(&self.state.router, batch, Some(permit)))
         };
         place.send(Pending {

@@ -7,7 +7,9 @@ use reprise_abi::{
     value::{self, ARGS_BYTES_MAX},
 };
 use reprise_api::ArgumentError;
-use serde::de::{DeserializeSeed, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
 
 use super::scalar;
@@ -50,10 +52,20 @@ pub fn encode_args(
     out: &mut Vec<u8>,
     scratch: &mut Scratch,
 ) -> Result<(), ArgsError> {
-    let json = if json.trim_ascii().is_empty() { b"{}" } else { json };
+    let json = if json.trim_ascii().is_empty() {
+        b"{}"
+    } else {
+        json
+    };
     let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let seed = ArgsSeed { params, out, scratch };
-    let outcome = seed.deserialize(&mut deserializer).map_err(ArgsError::Syntax)?;
+    let seed = ArgsSeed {
+        params,
+        out,
+        scratch,
+    };
+    let outcome = seed
+        .deserialize(&mut deserializer)
+        .map_err(ArgsError::Syntax)?;
     deserializer.end().map_err(ArgsError::Syntax)?;
     outcome
 }
@@ -237,7 +249,10 @@ impl ValueSeed<'_, '_> {
         };
         if !is_taken {
             let shown: String = raw.chars().take(40).collect();
-            self.sink.fail(self.path, format!("expected {}, found {shown}", describe(self.ty)));
+            self.sink.fail(
+                self.path,
+                format!("expected {}, found {shown}", describe(self.ty)),
+            );
         }
     }
 }
@@ -274,7 +289,10 @@ struct ValueVisitor<'a, 'b> {
 impl ValueVisitor<'_, '_> {
     #[cold]
     fn mismatch(self, found: &str) {
-        self.sink.fail(self.path, format!("expected {}, found {found}", describe(self.ty)));
+        self.sink.fail(
+            self.path,
+            format!("expected {}, found {found}", describe(self.ty)),
+        );
     }
 
     #[inline]
@@ -283,7 +301,10 @@ impl ValueVisitor<'_, '_> {
         match ty {
             Type::Scalar(scalar) if scalar.is_integer() => {
                 if !push_integer(*scalar, value, self.sink.out) {
-                    self.sink.fail(self.path, format!("{value} is out of the range of {}", describe(ty)));
+                    self.sink.fail(
+                        self.path,
+                        format!("{value} is out of the range of {}", describe(ty)),
+                    );
                 }
             }
             _ => self.mismatch("a number"),
@@ -533,7 +554,11 @@ fn encode_members<'de, A: MapAccess<'de>, F: Named>(
             continue;
         };
         in_order &= index == next;
-        if !in_order && sink.scratch.members[base..].iter().any(|member| member.index == index) {
+        if !in_order
+            && sink.scratch.members[base..]
+                .iter()
+                .any(|member| member.index == index)
+        {
             sink.fail(&path, "given twice");
         }
         let from = sink.out.len();
@@ -554,11 +579,19 @@ fn encode_members<'de, A: MapAccess<'de>, F: Named>(
 }
 
 /// Puts the members' bytes in the order of the fields and fills in what may be left out.
-fn sort_members<F: Named>(fields: &[F], sink: &mut Sink<'_>, path: &Path<'_>, start: usize, base: usize) {
+fn sort_members<F: Named>(
+    fields: &[F],
+    sink: &mut Sink<'_>,
+    path: &Path<'_>,
+    start: usize,
+    base: usize,
+) {
     let mut sorted = std::mem::take(&mut sink.scratch.sorted);
     sorted.clear();
     for (index, field) in fields.iter().enumerate() {
-        let member = sink.scratch.members[base..].iter().find(|member| member.index == index);
+        let member = sink.scratch.members[base..]
+            .iter()
+            .find(|member| member.index == index);
         match (member, field.ty()) {
             (Some(member), _) => sorted.extend_from_slice(&sink.out[member.from..member.to]),
             (None, Type::Option(_)) => sorted.push(0),
@@ -566,7 +599,10 @@ fn sort_members<F: Named>(fields: &[F], sink: &mut Sink<'_>, path: &Path<'_>, st
             (None, ty) => {
                 let segment = Segment::Name(field.name());
                 let parent = Some(path);
-                sink.fail(&Path { parent, segment }, format!("missing; expected {}", describe(ty)));
+                sink.fail(
+                    &Path { parent, segment },
+                    format!("missing; expected {}", describe(ty)),
+                );
             }
         }
     }
@@ -603,13 +639,19 @@ impl<F: Named> Visitor<'_> for KeySeed<'_, F> {
 
     #[inline]
     fn visit_str<E>(self, name: &str) -> Result<Key, E> {
-        if self.fields.get(self.next).is_some_and(|field| field.name() == name) {
+        if self
+            .fields
+            .get(self.next)
+            .is_some_and(|field| field.name() == name)
+        {
             return Ok(Key::Known(self.next));
         }
-        Ok(match self.fields.iter().position(|field| field.name() == name) {
-            Some(index) => Key::Known(index),
-            None => Key::Unknown(name.chars().take(100).collect()),
-        })
+        Ok(
+            match self.fields.iter().position(|field| field.name() == name) {
+                Some(index) => Key::Known(index),
+                None => Key::Unknown(name.chars().take(100).collect()),
+            },
+        )
     }
 }
 

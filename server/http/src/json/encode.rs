@@ -8,7 +8,11 @@ use reprise_abi::{
 use super::scalar;
 
 /// Writes one value of type `ty`. Err: the bytes are no such value; what was written until then is to be thrown away.
-pub fn write_value(ty: &Type, reader: &mut ValueReader<'_>, out: &mut Vec<u8>) -> Result<(), ValueError> {
+pub fn write_value(
+    ty: &Type,
+    reader: &mut ValueReader<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), ValueError> {
     match ty {
         Type::Unit => out.extend_from_slice(b"null"),
         Type::Scalar(scalar) => write_field(*scalar, &read_scalar(*scalar, reader)?, out),
@@ -47,7 +51,11 @@ pub fn write_value(ty: &Type, reader: &mut ValueReader<'_>, out: &mut Vec<u8>) -
 }
 
 /// Writes encoded arguments as an object by parameter name.
-pub fn write_arguments(params: &[Parameter], args: &[u8], out: &mut Vec<u8>) -> Result<(), ValueError> {
+pub fn write_arguments(
+    params: &[Parameter],
+    args: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), ValueError> {
     let mut reader = ValueReader::new(args);
     out.push(b'{');
     for (index, param) in params.iter().enumerate() {
@@ -89,7 +97,10 @@ fn write_string(text: &str, out: &mut Vec<u8>) {
 }
 
 /// Reads one encoded scalar. Text and bytes borrow from the reader's bytes.
-pub fn read_scalar<'a>(ty: ScalarType, reader: &mut ValueReader<'a>) -> Result<Field<'a>, ValueError> {
+pub fn read_scalar<'a>(
+    ty: ScalarType,
+    reader: &mut ValueReader<'a>,
+) -> Result<Field<'a>, ValueError> {
     Ok(match ty {
         ScalarType::Bool => Field::Bool(reader.flag()?),
         ScalarType::I8 => Field::Int(i8::from_le_bytes(reader.array()?) as i64),

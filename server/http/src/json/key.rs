@@ -1,9 +1,6 @@
 //! Leading key values of a rows request -> the bytes with which the keys begin.
 
-use reprise_abi::{
-    ColumnSchema, Field, ScalarType, Type, key,
-    value::ValueReader,
-};
+use reprise_abi::{ColumnSchema, Field, ScalarType, Type, key, value::ValueReader};
 use serde_json::value::RawValue;
 
 use super::{decode::encode_value, encode::read_scalar};
@@ -17,8 +14,8 @@ pub struct PrefixError(String);
 pub fn encode_prefix(columns: &[&ColumnSchema], text: &str) -> Result<Vec<u8>, PrefixError> {
     let mut out = Vec::new();
     if text.trim_start().starts_with('[') {
-        let values: Vec<&RawValue> =
-            serde_json::from_str(text).map_err(|error| PrefixError(format!("not a JSON array: {error}")))?;
+        let values: Vec<&RawValue> = serde_json::from_str(text)
+            .map_err(|error| PrefixError(format!("not a JSON array: {error}")))?;
         check_count(columns, values.len())?;
         for (column, value) in columns.iter().zip(values) {
             push_json(column, value.get(), &mut out)?;
@@ -45,7 +42,10 @@ fn check_count(columns: &[&ColumnSchema], count: usize) -> Result<(), PrefixErro
         return Ok(());
     }
     let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
-    Err(PrefixError(format!("{count} values, but the index has the columns {}", names.join(", "))))
+    Err(PrefixError(format!(
+        "{count} values, but the index has the columns {}",
+        names.join(", ")
+    )))
 }
 
 fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(), PrefixError> {
@@ -58,7 +58,10 @@ fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(),
     let errors = encode_value(&ty, &mut deserializer, &mut encoded)
         .map_err(|error| PrefixError(format!("column {}: {error}", column.name)))?;
     if let Some(error) = errors.first() {
-        return Err(PrefixError(format!("column {}: {}", column.name, error.message)));
+        return Err(PrefixError(format!(
+            "column {}: {}",
+            column.name, error.message
+        )));
     }
     let mut reader = ValueReader::new(&encoded);
     if column.nullable {

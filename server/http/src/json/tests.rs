@@ -29,7 +29,21 @@ impl Dice {
         use ScalarType::*;
         let scale = self.below(39) as u8;
         let all = [
-            Bool, I8, I16, I32, I64, U8, U16, U32, U64, F64, Decimal { scale }, Text, Bytes, Timestamp, Uuid,
+            Bool,
+            I8,
+            I16,
+            I32,
+            I64,
+            U8,
+            U16,
+            U32,
+            U64,
+            F64,
+            Decimal { scale },
+            Text,
+            Bytes,
+            Timestamp,
+            Uuid,
         ];
         all[self.below(all.len() as u64) as usize]
     }
@@ -39,10 +53,17 @@ impl Dice {
             0..=3 => Type::Scalar(self.scalar()),
             4 => Type::Option(Box::new(Type::Scalar(self.scalar()))),
             5 => Type::List(Box::new(self.ty(depth - 1))),
-            6 => Type::Enum(vec!["first".into(), "second \"quoted\"".into(), "third".into()]),
+            6 => Type::Enum(vec![
+                "first".into(),
+                "second \"quoted\"".into(),
+                "third".into(),
+            ]),
             _ => {
                 let count = 1 + self.below(4);
-                let field = |at| StructField { name: format!("f{at}"), ty: self.ty(depth - 1) };
+                let field = |at| StructField {
+                    name: format!("f{at}"),
+                    ty: self.ty(depth - 1),
+                };
                 Type::Struct((0..count).map(field).collect())
             }
         }
@@ -50,13 +71,22 @@ impl Dice {
 
     fn params(&mut self) -> Vec<Parameter> {
         let count = self.below(5);
-        (0..count).map(|at| Parameter { name: format!("p{at}"), ty: self.ty(3) }).collect()
+        (0..count)
+            .map(|at| Parameter {
+                name: format!("p{at}"),
+                ty: self.ty(3),
+            })
+            .collect()
     }
 
     fn text(&mut self) -> String {
-        let alphabet = ['a', 'Z', '"', '\\', '\n', '\u{0}', 'é', '日', '🦀', '/', '~'];
+        let alphabet = [
+            'a', 'Z', '"', '\\', '\n', '\u{0}', 'é', '日', '🦀', '/', '~',
+        ];
         let length = self.below(80);
-        (0..length).map(|_| alphabet[self.below(alphabet.len() as u64) as usize]).collect()
+        (0..length)
+            .map(|_| alphabet[self.below(alphabet.len() as u64) as usize])
+            .collect()
     }
 
     fn value(&mut self, ty: &Type, out: &mut Vec<u8>) {
@@ -71,12 +101,18 @@ impl Dice {
                 }
             }
             Type::List(item) => {
-                let count = if self.below(20) == 0 { 200 } else { self.below(4) };
+                let count = if self.below(20) == 0 {
+                    200
+                } else {
+                    self.below(4)
+                };
                 value::push_varint(out, count as u32);
                 (0..count).for_each(|_| self.value(item, out));
             }
             Type::Struct(fields) => fields.iter().for_each(|field| self.value(&field.ty, out)),
-            Type::Enum(variants) => value::push_varint(out, self.below(variants.len() as u64) as u32),
+            Type::Enum(variants) => {
+                value::push_varint(out, self.below(variants.len() as u64) as u32)
+            }
         }
     }
 
@@ -90,7 +126,16 @@ impl Dice {
                 value::push_bytes(out, &bytes);
             }
             ScalarType::F64 => {
-                let special = [0.0, -0.0, 1.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, 5e-324];
+                let special = [
+                    0.0,
+                    -0.0,
+                    1.5,
+                    f64::NAN,
+                    f64::INFINITY,
+                    f64::NEG_INFINITY,
+                    f64::MAX,
+                    5e-324,
+                ];
                 let float = f64::from_bits(self.next());
                 let value = match self.below(3) {
                     0 => special[self.below(8) as usize],
@@ -175,7 +220,10 @@ fn scalar(ty: ScalarType) -> Type {
 }
 
 fn param(name: &str, ty: Type) -> Parameter {
-    Parameter { name: name.into(), ty }
+    Parameter {
+        name: name.into(),
+        ty,
+    }
 }
 
 /// Encodes and writes back, or lists the mistakes.
@@ -190,7 +238,10 @@ fn check(params: &[Parameter], json: &str, expected: Expect) {
         Err(ArgsError::Syntax(error)) => format!("syntax: {error}"),
         Err(ArgsError::TooLarge) => "too large".into(),
         Err(ArgsError::Invalid(errors)) => {
-            let lines: Vec<_> = errors.iter().map(|e| format!("{:?}: {}", e.pointer, e.message)).collect();
+            let lines: Vec<_> = errors
+                .iter()
+                .map(|e| format!("{:?}: {}", e.pointer, e.message))
+                .collect();
             lines.join("\n")
         }
     };
@@ -200,8 +251,14 @@ fn check(params: &[Parameter], json: &str, expected: Expect) {
 #[test]
 fn every_mistake_is_named_with_its_place() {
     let point = Type::Struct(vec![
-        StructField { name: "x".into(), ty: scalar(ScalarType::I8) },
-        StructField { name: "y".into(), ty: scalar(ScalarType::Decimal { scale: 2 }) },
+        StructField {
+            name: "x".into(),
+            ty: scalar(ScalarType::I8),
+        },
+        StructField {
+            name: "y".into(),
+            ty: scalar(ScalarType::Decimal { scale: 2 }),
+        },
     ]);
     let params = [
         param("id", scalar(ScalarType::U64)),
@@ -223,25 +280,56 @@ fn every_mistake_is_named_with_its_place() {
             "/note": expected a string or null, found a number
             "/a~1b~0": unknown; expected id, points, kind, note"#]],
     );
-    check(&params, r#"{"id":1,"id":2,"kind":"a","points":[]}"#, expect![[r#""/id": given twice"#]]);
-    check(&params, r#"[1]"#, expect![[r#""": expected an object of named arguments, found an array"#]]);
-    check(&params, r#"{"id":1"#, expect!["syntax: EOF while parsing an object at line 1 column 7"]);
-    check(&params, r#"{} {}"#, expect!["syntax: trailing characters at line 1 column 4"]);
+    check(
+        &params,
+        r#"{"id":1,"id":2,"kind":"a","points":[]}"#,
+        expect![[r#""/id": given twice"#]],
+    );
+    check(
+        &params,
+        r#"[1]"#,
+        expect![[r#""": expected an object of named arguments, found an array"#]],
+    );
+    check(
+        &params,
+        r#"{"id":1"#,
+        expect!["syntax: EOF while parsing an object at line 1 column 7"],
+    );
+    check(
+        &params,
+        r#"{} {}"#,
+        expect!["syntax: trailing characters at line 1 column 4"],
+    );
     check(&[], "  ", expect!["{}"]);
-    check(&[], r#"{"x":1}"#, expect![[r#""/x": unknown; nothing is expected here"#]]);
+    check(
+        &[],
+        r#"{"x":1}"#,
+        expect![[r#""/x": unknown; nothing is expected here"#]],
+    );
 }
 
 #[test]
 fn both_forms_of_wide_integers_are_taken() {
-    let params = [param("a", scalar(ScalarType::I64)), param("b", scalar(ScalarType::U64))];
+    let params = [
+        param("a", scalar(ScalarType::I64)),
+        param("b", scalar(ScalarType::U64)),
+    ];
     let wide = r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#;
-    check(&params, wide, expect![[r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#]]);
+    check(
+        &params,
+        wide,
+        expect![[r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#]],
+    );
     check(
         &params,
         r#"{"b":18446744073709551615,"a":-9223372036854775808}"#,
         expect![[r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#]],
     );
-    check(&params, r#"{"a":1e3,"b":2.0}"#, expect![[r#"{"a":"1000","b":"2"}"#]]);
+    check(
+        &params,
+        r#"{"a":1e3,"b":2.0}"#,
+        expect![[r#"{"a":"1000","b":"2"}"#]],
+    );
     check(
         &params,
         r#"{"a":"+1","b":18446744073709551616}"#,
@@ -258,26 +346,53 @@ fn decimals_and_times() {
     assert_eq!(decimal("-0.05", 2), Some(-5));
     assert_eq!(decimal("1.25e1", 1), Some(125));
     assert_eq!(decimal("12500e-3", 1), Some(125));
-    assert_eq!(decimal("1.250000000000000000000000000000000000000000", 2), Some(125));
-    assert_eq!(decimal("-170141183460469231731687303715884105728", 0), Some(i128::MIN));
+    assert_eq!(
+        decimal("1.250000000000000000000000000000000000000000", 2),
+        Some(125)
+    );
+    assert_eq!(
+        decimal("-170141183460469231731687303715884105728", 0),
+        Some(i128::MIN)
+    );
     assert_eq!(decimal("170141183460469231731687303715884105728", 0), None);
-    for bad in ["", "-", ".5", "5.", "1.005", "1e", "0x1", "1_0", "NaN", "1e99999"] {
+    for bad in [
+        "", "-", ".5", "5.", "1.005", "1e", "0x1", "1_0", "NaN", "1e99999",
+    ] {
         assert_eq!(decimal(bad, 2), None, "{bad}");
     }
     let time = scalar::parse_timestamp;
     assert_eq!(time("1970-01-01T00:00:00Z"), Some(0));
-    assert_eq!(time("2024-02-29T12:00:00.5+01:00"), Some(1_709_204_400_500_000));
-    assert_eq!(time("2024-02-29t11:00:00.500000000z"), Some(1_709_204_400_500_000));
-    assert_eq!(scalar::rfc3339(1_709_204_400_500_000), "2024-02-29T11:00:00.500000Z");
+    assert_eq!(
+        time("2024-02-29T12:00:00.5+01:00"),
+        Some(1_709_204_400_500_000)
+    );
+    assert_eq!(
+        time("2024-02-29t11:00:00.500000000z"),
+        Some(1_709_204_400_500_000)
+    );
+    assert_eq!(
+        scalar::rfc3339(1_709_204_400_500_000),
+        "2024-02-29T11:00:00.500000Z"
+    );
     assert_eq!(scalar::rfc3339(-1), "1969-12-31T23:59:59.999999Z");
-    for bad in ["2023-02-29T00:00:00Z", "2024-01-01T24:00:00Z", "2024-01-01T00:00:00", "2024-01-01T00:00:00.0000001Z"] {
+    for bad in [
+        "2023-02-29T00:00:00Z",
+        "2024-01-01T24:00:00Z",
+        "2024-01-01T00:00:00",
+        "2024-01-01T00:00:00.0000001Z",
+    ] {
         assert_eq!(time(bad), None, "{bad}");
     }
 }
 
 #[test]
 fn rows_and_key_prefixes() {
-    let column = |name: &str, ty, nullable| ColumnSchema { name: name.into(), ty, nullable, default: None };
+    let column = |name: &str, ty, nullable| ColumnSchema {
+        name: name.into(),
+        ty,
+        nullable,
+        default: None,
+    };
     let columns = [
         column("id", ScalarType::I64, false),
         column("name", ScalarType::Text, true),
@@ -293,7 +408,10 @@ fn rows_and_key_prefixes() {
     let all: Vec<_> = columns.iter().collect();
     let mut whole = Vec::new();
     layout.push_key(&row, &[0, 1, 2], &mut whole);
-    assert_eq!(encode_prefix(&all, r#"["-5","a,b","1970-01-01T00:00:00Z"]"#), Ok(whole.clone()));
+    assert_eq!(
+        encode_prefix(&all, r#"["-5","a,b","1970-01-01T00:00:00Z"]"#),
+        Ok(whole.clone())
+    );
     assert!(whole.starts_with(&encode_prefix(&all, "-5").expect("one value")));
     let mut null = Vec::new();
     key::push_i64(&mut null, 1);
@@ -307,6 +425,13 @@ fn rows_and_key_prefixes() {
 fn forged_results_are_refused() {
     let ty = Type::Enum(vec!["a".into()]);
     assert!(super::write_value(&ty, &mut ValueReader::new(&[1]), &mut Vec::new()).is_err());
-    assert!(write_arguments(&[param("a", scalar(ScalarType::I32))], &[1, 2, 3], &mut Vec::new()).is_err());
+    assert!(
+        write_arguments(
+            &[param("a", scalar(ScalarType::I32))],
+            &[1, 2, 3],
+            &mut Vec::new()
+        )
+        .is_err()
+    );
     assert!(write_arguments(&[], &[0], &mut Vec::new()).is_err());
 }

@@ -1,0 +1,140 @@
+//! A module in wasm text that does what the tests need: rows of two integers, and every way to fail.
+
+/// Columns of the table in each version.
+const COLUMNS: &str = r#"{"name":"id","type":"i64","nullable":false},{"name":"amount","type":"i64","nullable":false}"#;
+const CHANGED: &str = r#"{"name":"id","type":"i64","nullable":false},{"name":"amount","type":"text","nullable":false}"#;
+const GROWN: &str = r#"{"name":"id","type":"i64","nullable":false},{"name":"amount","type":"i64","nullable":false},
+    {"name":"note","type":"text","nullable":true}"#;
+
+/// The first version.
+pub fn probe() -> Vec<u8> {
+    build(COLUMNS, "")
+}
+
+/// A version whose table has one more column, and one more procedure.
+pub fn probe_grown() -> Vec<u8> {
+    build(
+        GROWN,
+        r#",{"name":"extra","params":[],"returns":"unit","read_only":true,"partitioning":"any"}"#,
+    )
+}
+
+/// A version whose column `amount` has another type.
+pub fn probe_changed() -> Vec<u8> {
+    build(CHANGED, "")
+}
+
+fn build(columns: &str, more_procedures: &str) -> Vec<u8> {
+    let by_id = r#""partitioning":{"by":["id"]}"#;
+    let id = r#"{"name":"id","type":"i64"}"#;
+    let procedure = |name: &str,
+                     params: &str,
+                     returns: &str,
+                     read_only: bool,
+                     partitioning: &str| {
+        format!(
+            r#"{{"name":"{name}","params":[{params}],"returns":"{returns}","read_only":{read_only},{partitioning}}}"#
+        )
+    };
+    let procedures = [
+        procedure(
+            "put",
+            &format!(r#"{id},{{"name":"amount","type":"i64"}}"#),
+            "unit",
+            false,
+            by_id,
+        ),
+        procedure("echo", id, "i64", true, by_id),
+        procedure("stop", id, "unit", false, by_id),
+        procedure("trap", id, "unit", false, by_id),
+        procedure("spin", id, "unit", false, by_id),
+        procedure("flood", id, "bytes", true, by_id),
+        procedure(
+            "sleepy",
+            &format!(r#"{id},{{"name":"turns","type":"i64"}}"#),
+            "unit",
+            true,
+            by_id,
+        ),
+        procedure("everywhere", id, "i64", true, r#""partitioning":"all""#),
+        procedure(
+            "text_length",
+            &format!(r#"{id},{{"name":"text","type":"text"}}"#),
+            "unit",
+            true,
+            by_id,
+        ),
+    ];
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"items","columns":[{columns}],"primary_key":["id"],"primary_kind":"ordered",
+        "indexes":[{{"name":"by_amount","columns":["amount"],"unique":false}}],"placement":{{"by":"id"}}}}],
+        "procedures":[{}{more_procedures}]}}"#,
+        procedures.join(",")
+    );
+    let extra = match more_procedures.is_empty() {
+        true => "",
+        false => r#"(func (export "reprise_call_extra") (param i32) (result i32) i32.const 0)"#,
+    };
+    let custom: String = description
+        .replace('\n', " ")
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"");
+    let text = WAT.replace("DESCRIPTION", &custom).replace("EXTRA", extra);
+    wat::parse_str(text).expect("the probe is valid wasm text")
+}
+
+/// Arguments lie at 64; a row of two integers is laid out as the two arguments are.
+const WAT: &str = r#"(module
+  (@custom "reprise.describe" "DESCRIPTION")
+  (import "reprise1" "args_read" (func $args_read (param i32)))
+  (import "reprise1" "result_write" (func $result_write (param i64)))
+  (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+  (import "reprise1" "log" (func $log (param i32 i64)))
+  (import "reprise1" "abort" (func $abort (param i64 i64)))
+  (memory (export "memory") 100 100)
+  (data (i32.const 0) "duplicatethe id is takennot_todaythis always stops")
+  (func $slice (param $at i32) (param $length i32) (result i64)
+    (i64.or (i64.extend_i32_u (local.get $at)) (i64.shl (i64.extend_i32_u (local.get $length)) (i64.const 32))))
+  (func $put_row (result i32)
+    (call $args_read (i32.const 64))
+    (if (result i32) (i64.lt_s (call $insert (i32.const 0) (call $slice (i32.const 64) (i32.const 16))) (i64.const 0))
+      (then
+        (call $abort (call $slice (i32.const 0) (i32.const 9)) (call $slice (i32.const 9) (i32.const 15)))
+        (i32.const 1))
+      (else (i32.const 0))))
+  (func (export "reprise_call_put") (param i32) (result i32) (call $put_row))
+  (func (export "reprise_call_echo") (param i32) (result i32)
+    (call $args_read (i32.const 64))
+    (call $log (i32.const 1) (call $slice (i32.const 0) (i32.const 9)))
+    (call $result_write (call $slice (i32.const 64) (i32.const 8)))
+    (i32.const 0))
+  (func (export "reprise_call_everywhere") (param i32) (result i32)
+    (call $args_read (i32.const 64))
+    (call $result_write (call $slice (i32.const 64) (i32.const 8)))
+    (i32.const 0))
+  (func (export "reprise_call_stop") (param i32) (result i32)
+    (drop (call $put_row))
+    (call $abort (call $slice (i32.const 24) (i32.const 9)) (call $slice (i32.const 33) (i32.const 17)))
+    (i32.const 1))
+  (func $inner_mistake unreachable)
+  (func (export "reprise_call_trap") (param i32) (result i32)
+    (drop (call $put_row))
+    (call $inner_mistake)
+    (i32.const 0))
+  (func (export "reprise_call_spin") (param i32) (result i32)
+    (drop (call $put_row))
+    (loop $again (br $again))
+    (i32.const 0))
+  (func (export "reprise_call_flood") (param i32) (result i32)
+    (call $result_write (call $slice (i32.const 64) (i32.const 5000000)))
+    (i32.const 0))
+  (func (export "reprise_call_sleepy") (param i32) (result i32)
+    (local $left i64)
+    (call $args_read (i32.const 64))
+    (local.set $left (i64.load (i32.const 72)))
+    (loop $again
+      (local.set $left (i64.sub (local.get $left) (i64.const 1)))
+      (br_if $again (i64.gt_s (local.get $left) (i64.const 0))))
+    (i32.const 0))
+  (func (export "reprise_call_text_length") (param i32) (result i32) (i32.const 0))
+  EXTRA)"#;

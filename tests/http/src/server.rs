@@ -1,0 +1,257 @@
+//! The server's process.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use reqwest::{Method, blocking::Client};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::wire::Answer;
+
+const START_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How a server is to be started.
+#[derive(Clone, Copy, Default)]
+pub struct Options {
+    /// Configures the tokens `secret-read`, `secret-write` and `secret-admin`.
+    pub tokens: bool,
+    pub partitions: Option<u16>,
+    /// Lets `Server::refuse_writes` work.
+    pub survives_file_limit: bool,
+}
+
+pub struct Server {
+    child: Child,
+    pub url: String,
+    pub address: String,
+    options: Options,
+    client: Client,
+    dir: TempDir,
+}
+
+/// SHA-256 of `secret-read`, `secret-write` and `secret-admin`.
+const TOKENS: [(&str, &str); 3] = [
+    (
+        "read",
+        "63a662e556ca381cc29a45bfd129614662e33851ecb06a2a366ee2c1f6049148",
+    ),
+    (
+        "write",
+        "d6879f21a9bfe403be3197718a55b326d69502a741282ced1381830b9c8364a4",
+    ),
+    (
+        "admin",
+        "3ca2a2f7307bf53f8bc35f40f2cc5d617de1fa8e40515c6fe7dcbbef8960dceb",
+    ),
+];
+
+/// The binary under test: `REPRISE_BIN`, or the one beside this test's own.
+fn binary() -> PathBuf {
+    if let Some(path) = env::var_os("REPRISE_BIN") {
+        return path.into();
+    }
+    let own = env::current_exe().expect("a test knows its own path");
+    let path = own
+        .ancestors()
+        .nth(2)
+        .expect("target/release/deps/test")
+        .join("reprise");
+    assert!(
+        path.exists(),
+        "build the server first: cargo build --release -p reprise-node"
+    );
+    path
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(Options::default())
+    }
+
+    pub fn start_with(options: Options) -> Self {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (child, url) = launch(dir.path(), options).expect("start server");
+        Self {
+            child,
+            address: url.trim_start_matches("http://").to_owned(),
+            url,
+            options,
+            client: client(),
+            dir,
+        }
+        .until_ready()
+    }
+
+    fn until_ready(self) -> Self {
+        let started = Instant::now();
+        while self.get("/readyz").status != 200 {
+            assert!(
+                started.elapsed() < START_WAIT_MAX,
+                "the server does not become ready"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self
+    }
+
+    /// Kills the server and starts it again on the same directory.
+    pub fn restart(mut self) -> Self {
+        self.kill();
+        let (child, url) = launch(self.dir.path(), self.options).expect("start server again");
+        self.child = child;
+        self.address = url.trim_start_matches("http://").to_owned();
+        self.url = url;
+        self.until_ready()
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.wait();
+    }
+
+    /// Sends SIGTERM and returns the exit status.
+    pub fn terminate(mut self) -> Option<i32> {
+        // SAFETY: a plain system call on a child that is not yet waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.child.wait().expect("wait for server").code()
+    }
+
+    /// From now on every write of the server to a file fails, as on a full disk.
+    pub fn refuse_writes(&self) {
+        assert!(self.options.survives_file_limit);
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        let pid = self.child.id() as libc::pid_t;
+        // SAFETY: both pointers are valid or null for the length of the call.
+        let result = unsafe { libc::prlimit(pid, libc::RLIMIT_FSIZE, &none, std::ptr::null_mut()) };
+        assert_eq!(
+            result,
+            0,
+            "limit the server's files: {}",
+            std::io::Error::last_os_error()
+        );
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, &[], Vec::new())
+    }
+
+    pub fn put_module(&self, name: &str, wasm: Vec<u8>) -> Answer {
+        self.send(Method::PUT, &format!("/v1/modules/{name}"), &[], wasm)
+    }
+
+    pub fn call(&self, procedure: &str, args: Value) -> Answer {
+        self.call_with(procedure, args, &[])
+    }
+
+    /// Calls a procedure of the module `probe`.
+    pub fn call_with(&self, procedure: &str, args: Value, headers: &[(&str, &str)]) -> Answer {
+        let path = format!("/v1/call/probe/{procedure}");
+        self.send(Method::POST, &path, headers, args.to_string().into_bytes())
+    }
+
+    /// Sends lines; returns the lines of the answer.
+    pub fn batch(&self, lines: &str) -> Vec<Value> {
+        let answer = self.send(Method::POST, "/v1/batch", &[], lines.as_bytes().to_vec());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
+        answer
+            .text()
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a JSON line"))
+            .collect()
+    }
+
+    pub fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Answer {
+        let mut request = self
+            .client
+            .request(method, format!("{}{path}", self.url))
+            .body(body);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Answer::of(request.send().expect("the server answers"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn client() -> Client {
+    let builder = Client::builder()
+        .timeout(Duration::from_secs(60))
+        .redirect(reqwest::redirect::Policy::none());
+    builder.build().expect("HTTP client")
+}
+
+fn launch(dir: &Path, options: Options) -> anyhow::Result<(Child, String)> {
+    let config = dir.join("reprise.toml");
+    std::fs::write(&config, configuration(options)).context("write configuration")?;
+    let mut command = Command::new(binary());
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(&config)
+        .arg("--data-dir")
+        .arg(dir.join("data"))
+        .args(["--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped());
+    if let Some(partitions) = options.partitions {
+        command.args(["--partitions", &partitions.to_string()]);
+    }
+    if options.survives_file_limit {
+        let ignore = || {
+            // SAFETY: signal() is async-signal-safe, and an ignored signal stays so over exec.
+            unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+            Ok(())
+        };
+        // SAFETY: the closure makes one async-signal-safe call.
+        unsafe { command.pre_exec(ignore) };
+    }
+    let mut child = command.spawn().context("spawn server")?;
+    let mut lines = BufReader::new(child.stdout.take().context("piped")?).lines();
+    let url = loop {
+        match lines.next() {
+            Some(line) => {
+                if let Some(url) = line?.strip_prefix("listening on ") {
+                    break url.trim_end_matches('/').to_owned();
+                }
+            }
+            None => bail!("the server ended before it listened: {:?}", child.wait()),
+        }
+    };
+    // What it says later is not read, but must not block it.
+    std::thread::spawn(move || lines.for_each(drop));
+    Ok((child, url))
+}
+
+fn configuration(options: Options) -> String {
+    let mut text = String::new();
+    if options.tokens {
+        for (role, digest) in TOKENS {
+            text.push_str(&format!(
+                "[[tokens]]\nname = \"{role}er\"\nrole = \"{role}\"\nsha256 = \"{digest}\"\n"
+            ));
+        }
+    }
+    text
+}

@@ -1,0 +1,404 @@
+//! Every error of the contract's table, over real HTTP. `not-primary` is not among them: there is no standby yet.
+
+use reprise_test_http::{Options, Server, probe, probe_changed, raw};
+use reqwest::Method;
+use serde_json::json;
+
+fn with_probe() -> Server {
+    let server = Server::start();
+    server.put_module("probe", probe()).ok(201);
+    server
+}
+
+#[test]
+fn invalid_arguments_name_each_mistake() {
+    let server = with_probe();
+    let problem = server
+        .call("put", json!({"id": "x", "amuont": 1}))
+        .problem("invalid-arguments", 400);
+    let pointers: Vec<_> = problem["errors"]
+        .as_array()
+        .expect("errors")
+        .iter()
+        .map(|e| &e["pointer"])
+        .collect();
+    assert_eq!(pointers, ["/id", "/amuont", "/amount"]);
+    server
+        .call("put", json!([1]))
+        .problem("invalid-arguments", 400);
+    assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 0);
+}
+
+#[test]
+fn malformed_requests() {
+    let server = with_probe();
+    let send = |body: &[u8]| server.send(Method::POST, "/v1/call/probe/echo", &[], body.to_vec());
+    send(b"{\"id\":").problem("malformed-request", 400);
+    send(b"{\"id\":1}}").problem("malformed-request", 400);
+    send(b"{\"id\":\"\xff\"}").problem("malformed-request", 400);
+    let key = "k".repeat(300);
+    for (name, value) in [
+        ("idempotency-key", key.as_str()),
+        ("reprise-min-lsn", "soon"),
+        ("idempotency-key", ""),
+    ] {
+        server
+            .call_with("echo", json!({"id": 1}), &[(name, value)])
+            .problem("malformed-request", 400);
+    }
+    for path in [
+        "/v1/log?limit=0",
+        "/v1/log?limit=many",
+        "/v1/log?kind=unheard",
+        "/v1/log?odrer=newest",
+        "/v1/log?order=odd",
+        "/v1/tables/items/rows?limit=1001",
+        "/v1/tables/items/rows?cursor=abc",
+        "/v1/tables/items/rows?prefix=x",
+        "/v1/tables/items/rows?prefix=1,2",
+    ] {
+        server.get(path).problem("malformed-request", 400);
+    }
+    server
+        .put_module("Not-A-Name", probe())
+        .problem("malformed-request", 400);
+}
+
+#[test]
+fn unauthorized_and_forbidden() {
+    let server = Server::start_with(Options {
+        tokens: true,
+        ..Options::default()
+    });
+    let send = |method: Method, path: &str, token: Option<&str>, body: Vec<u8>| {
+        let bearer = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<_> = bearer
+            .iter()
+            .map(|b| ("authorization", b.as_str()))
+            .collect();
+        server.send(method, path, &headers, body)
+    };
+    let put = |token| send(Method::PUT, "/v1/modules/probe", token, probe());
+    let refused = put(None);
+    refused.problem("unauthorized", 401);
+    assert!(
+        refused
+            .header("www-authenticate")
+            .is_some_and(|challenge| challenge.starts_with("Bearer"))
+    );
+    put(Some("secret-guess")).problem("unauthorized", 401);
+    put(Some("secret-read")).problem("forbidden", 403);
+    put(Some("secret-write")).problem("forbidden", 403);
+    put(Some("secret-admin")).ok(201);
+    let call = |procedure: &str, token| {
+        let args = json!({"id": 1, "amount": 2}).to_string().into_bytes();
+        send(
+            Method::POST,
+            &format!("/v1/call/probe/{procedure}"),
+            token,
+            args,
+        )
+    };
+    call("put", Some("secret-read")).problem("forbidden", 403);
+    call("put", None).problem("unauthorized", 401);
+    call("put", Some("secret-write")).ok(200);
+    let echo = |token| {
+        send(
+            Method::POST,
+            "/v1/call/probe/echo",
+            token,
+            b"{\"id\":3}".to_vec(),
+        )
+    };
+    echo(Some("secret-read")).ok(200);
+    let line =
+        b"{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{\"id\":5,\"amount\":6}}\n".to_vec();
+    let refused = send(Method::POST, "/v1/batch", Some("secret-read"), line.clone()).ok(200);
+    assert_eq!(refused["problem"]["type"], "/problems/forbidden");
+    let taken = send(Method::POST, "/v1/batch", Some("secret-write"), line).ok(200);
+    assert!(taken.get("problem").is_none(), "{taken}");
+    send(Method::POST, "/v1/batch", None, Vec::new()).problem("unauthorized", 401);
+    for path in [
+        "/v1/status",
+        "/v1/tables",
+        "/v1/log",
+        "/metrics",
+        "/v1/unheard",
+    ] {
+        send(Method::GET, path, None, Vec::new()).problem("unauthorized", 401);
+    }
+    for path in [
+        "/healthz",
+        "/readyz",
+        "/openapi.json",
+        "/console/",
+        "/docs/",
+    ] {
+        assert_eq!(
+            send(Method::GET, path, None, Vec::new()).status,
+            200,
+            "{path}"
+        );
+    }
+}
+
+#[test]
+fn strangers_pages_are_forbidden_on_an_open_server() {
+    let server = with_probe();
+    let foreign = [("origin", "https://stranger.example")];
+    server
+        .call_with("echo", json!({"id": 1}), &foreign)
+        .problem("forbidden", 403);
+    let own = server.url.clone();
+    server
+        .call_with("echo", json!({"id": 1}), &[("origin", own.as_str())])
+        .ok(200);
+    let rebound = raw(
+        &server.address,
+        b"GET /v1/status HTTP/1.1\r\nhost: stranger.example\r\nconnection: close\r\n\r\n",
+    );
+    assert!(rebound.starts_with("HTTP/1.1 403 "), "{rebound}");
+}
+
+#[test]
+fn what_is_not_there() {
+    let server = with_probe();
+    for path in [
+        "/v1/modules/none",
+        "/v1/tables/none",
+        "/v1/tables/none/rows",
+        "/v1/log/3",
+        "/v1/log/x",
+        "/v1/none",
+        "/nix",
+        "/v1/tables/items/rows?index=none",
+        "/v1/checkpoints",
+        "/v1/replication",
+        "/console/none.js",
+    ] {
+        server.get(path).problem("not-found", 404);
+    }
+    server
+        .send(Method::DELETE, "/v1/modules/none", &[], Vec::new())
+        .problem("not-found", 404);
+    let call = |path: &str| server.send(Method::POST, path, &[], b"{}".to_vec());
+    call("/v1/call/none/put").problem("not-found", 404);
+    let problem = call("/v1/call/probe/none").problem("not-found", 404);
+    assert!(
+        problem["detail"]
+            .as_str()
+            .is_some_and(|detail| detail.contains("put")),
+        "{problem}"
+    );
+    call("/v1/call/probe").problem("not-found", 404);
+}
+
+#[test]
+fn methods_that_a_path_does_not_know() {
+    let server = Server::start();
+    let answer = server.send(Method::PATCH, "/v1/modules/probe", &[], Vec::new());
+    let problem = answer.json();
+    assert_eq!(
+        (answer.status, problem["type"].as_str()),
+        (405, Some("about:blank"))
+    );
+    assert!(
+        answer
+            .header("allow")
+            .is_some_and(|allow| allow.contains("PUT") && allow.contains("DELETE"))
+    );
+    assert_eq!(
+        server
+            .send(Method::GET, "/v1/batch", &[], Vec::new())
+            .status,
+        405
+    );
+    assert_eq!(
+        server
+            .send(Method::GET, "/v1/call/probe/put", &[], Vec::new())
+            .status,
+        405
+    );
+}
+
+#[test]
+fn schema_conflict_names_the_column() {
+    let server = with_probe();
+    server.call("put", json!({"id": 1, "amount": 10})).ok(200);
+    let problem = server
+        .put_module("probe", probe_changed())
+        .problem("schema-conflict", 409);
+    assert_eq!(problem["conflicts"][0]["table"], "items");
+    assert_eq!(problem["conflicts"][0]["item"], "amount");
+    assert_eq!(server.get("/v1/modules/probe").ok(200)["version"], 1);
+    server.call("put", json!({"id": 2, "amount": 10})).ok(200);
+}
+
+#[test]
+fn idempotency_conflict_after_a_repeat() {
+    let server = with_probe();
+    let key = [("idempotency-key", "order 7")];
+    let first = server.call_with("put", json!({"id": 1, "amount": 10}), &key);
+    let repeat = server.call_with("put", json!({"amount": "10", "id": "1"}), &key);
+    assert_eq!(first.ok(200), repeat.ok(200));
+    assert_eq!(first.header("idempotent-replayed"), None);
+    assert_eq!(repeat.header("idempotent-replayed"), Some("true"));
+    assert_eq!(
+        first.header("reprise-txn-id"),
+        repeat.header("reprise-txn-id")
+    );
+    server
+        .call_with("put", json!({"id": 1, "amount": 11}), &key)
+        .problem("idempotency-conflict", 409);
+    server
+        .call_with("echo", json!({"id": 1}), &key)
+        .problem("idempotency-conflict", 409);
+    let server = server.restart();
+    let after = server.call_with("put", json!({"id": 1, "amount": 10}), &key);
+    assert_eq!(after.ok(200), first.ok(200));
+    server
+        .call_with("put", json!({"id": 1, "amount": 11}), &key)
+        .problem("idempotency-conflict", 409);
+    assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 1);
+}
+
+#[test]
+fn too_large_is_told_to_whoever_sends_too_much() {
+    let server = with_probe();
+    let problem = server
+        .put_module("big", vec![0; 64 << 20])
+        .problem("too-large", 413);
+    assert_eq!(problem["max"], 16 << 20);
+    let args = |length: usize| json!({"id": 1, "text": "x".repeat(length)});
+    server
+        .call("text_length", args(3 << 20))
+        .problem("too-large", 413);
+    let problem = server
+        .call("text_length", args((1 << 20) + 100))
+        .problem("too-large", 413);
+    assert_eq!(problem["max"], 1 << 20);
+    server.call("text_length", args(1_000_000)).ok(200);
+    let mut lines = format!(
+        "{{\"id\":1,\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{{\"id\":1}},\"x\":\"{}\"}}\n",
+        "y".repeat(3 << 20)
+    );
+    lines.push_str("{\"id\":2,\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{\"id\":1}}\n");
+    let answers = server.batch(&lines);
+    assert_eq!(answers[0]["problem"]["type"], "/problems/too-large");
+    assert_eq!(answers[1]["result"], "1");
+    let announced = raw(
+        &server.address,
+        b"PUT /v1/modules/big HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: 99000000\r\n\r\n",
+    );
+    assert!(announced.starts_with("HTTP/1.1 413 "), "{announced}");
+}
+
+#[test]
+fn invalid_modules_say_why_and_where() {
+    let server = with_probe();
+    let problem = server
+        .put_module("junk", b"not wasm at all".to_vec())
+        .problem("invalid-module", 422);
+    assert!(
+        problem["reason"].is_string() && problem["offset"].is_u64(),
+        "{problem}"
+    );
+    server
+        .put_module("empty", Vec::new())
+        .problem("invalid-module", 422);
+    let mut cut = probe();
+    cut.truncate(cut.len() / 2);
+    server
+        .put_module("probe", cut)
+        .problem("invalid-module", 422);
+    assert_eq!(
+        server.get("/v1/modules").ok(200)["modules"]
+            .as_array()
+            .map(Vec::len),
+        Some(1)
+    );
+}
+
+#[test]
+fn aborts_limits_and_traps_leave_nothing() {
+    let server = with_probe();
+    let args = json!({"id": 1});
+    let aborted = server.call("stop", args.clone());
+    let problem = aborted.problem("procedure-aborted", 422);
+    assert_eq!(
+        (problem["code"].as_str(), problem["message"].as_str()),
+        (Some("not_today"), Some("this always stops"))
+    );
+    assert!(aborted.header("reprise-txn-id").is_some());
+    let problem = server
+        .call("trap", args.clone())
+        .problem("procedure-trapped", 500);
+    let backtrace = problem["backtrace"].to_string();
+    assert!(
+        problem["trap"].is_string() && backtrace.contains("inner_mistake"),
+        "{problem}"
+    );
+    let problem = server
+        .call("spin", args.clone())
+        .problem("limit-exceeded", 422);
+    assert!(
+        problem["limit"].is_string() && problem["max"].is_u64(),
+        "{problem}"
+    );
+    server.call("flood", args).problem("limit-exceeded", 422);
+    assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 0);
+    server.call("put", json!({"id": 1, "amount": 1})).ok(200);
+    let problem = server
+        .call("put", json!({"id": 1, "amount": 1}))
+        .problem("procedure-aborted", 422);
+    assert_eq!(problem["code"], "duplicate");
+}
+
+#[test]
+fn too_stale() {
+    let server = with_probe();
+    let written = server.call("put", json!({"id": 1, "amount": 1}));
+    let lsn = written.header("reprise-lsn").expect("an LSN").to_owned();
+    server
+        .call_with("echo", json!({"id": 1}), &[("reprise-min-lsn", &lsn)])
+        .ok(200);
+    let far = [
+        ("reprise-min-lsn", "9000000000000000000"),
+        ("reprise-max-wait-ms", "20"),
+    ];
+    server
+        .call_with("echo", json!({"id": 1}), &far)
+        .problem("too-stale", 503);
+    server
+        .send(Method::GET, "/v1/tables/items/rows", &far, Vec::new())
+        .problem("too-stale", 503);
+}
+
+#[test]
+fn log_unavailable_refuses_writes_and_serves_reads() {
+    let server = Server::start_with(Options {
+        survives_file_limit: true,
+        ..Options::default()
+    });
+    server.put_module("probe", probe()).ok(201);
+    server.call("put", json!({"id": 1, "amount": 1})).ok(200);
+    server.refuse_writes();
+    server
+        .call("put", json!({"id": 2, "amount": 2}))
+        .problem("log-unavailable", 503);
+    server
+        .call("put", json!({"id": 3, "amount": 3}))
+        .problem("log-unavailable", 503);
+    server.call("echo", json!({"id": 1})).ok(200);
+    assert!(server.get("/v1/status").ok(200)["log_error"].is_string());
+    let server = server.restart();
+    server.call("put", json!({"id": 4, "amount": 4})).ok(200);
+    let rows = server.get("/v1/tables/items/rows").ok(200);
+    let ids: Vec<_> = rows["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| &row["id"])
+        .collect();
+    assert_eq!(ids, ["1", "4"]);
+}
