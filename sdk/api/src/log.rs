@@ -12,10 +12,11 @@ pub struct LogPage {
     pub next: Option<U64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogKind {
     /// The log's first record: what the database was made with.
+    #[default]
     Genesis,
     /// A module was installed.
     Deploy,
@@ -26,7 +27,7 @@ pub enum LogKind {
 }
 
 /// One record. Which of the optional members are there depends on `kind`.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct LogRecord {
     pub lsn: U64,
     pub kind: LogKind,

@@ -1,6 +1,6 @@
 //! `POST /v1/call/{module}/{procedure}`: one transaction.
 
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -11,7 +11,7 @@ use axum::{
 use bytes::Bytes;
 use reprise_api::{CallAnswer, Problem, ProblemKind, headers};
 use reprise_base::limits::IDEMPOTENCY_KEY_BYTES_MAX;
-use reprise_router::{BatchBuilder, CallReply, ReplyOutcome};
+use reprise_router::{BatchBuilder, CallReply, Deployed, ReplyOutcome};
 use tokio::time::Instant;
 
 use crate::{
@@ -82,7 +82,8 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
         .and_then(|rest| rest.split_once('/'))
         .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
     // Judged before the body is read: who may not call need not send.
-    let target = Target::find(&state.router.deployed(), module, procedure)?;
+    let mut deployed = state.router.deployed();
+    let mut target = Target::find(&deployed, module, procedure)?;
     if !target.schema().read_only {
         state.auth.require(&head.headers, Role::Write)?;
     }
@@ -90,13 +91,18 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     wait_for_min_lsn(state, &head.headers).await?;
     let args = body::read_all(&head.headers, body, "a call's body", CALL_BODY_BYTES_MAX).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
-        let (target, batch) = prepare(state, module, procedure, key, &args)?;
+        let batch = encode(state, deployed, &target, key, &args)?;
         let reply = submit(&state.router, batch, None)
             .await
             .map_err(|_| engine_gone())?;
         let reply = reply.get(0);
         if *reply.outcome != ReplyOutcome::Superseded {
             return respond(&target, &reply);
+        }
+        deployed = state.router.deployed();
+        target = Target::find(&deployed, module, procedure)?;
+        if !target.schema().read_only {
+            state.auth.require(&head.headers, Role::Write)?;
         }
     }
     Err(superseded_too_often())
@@ -112,22 +118,20 @@ pub fn superseded_too_often() -> Refusal {
     problem.into()
 }
 
-fn prepare(
+fn encode(
     state: &AppState,
-    module: &str,
-    procedure: &str,
+    deployed: Arc<Deployed>,
+    target: &Target,
     key: Option<&str>,
     args: &Bytes,
-) -> Result<(Target, BatchBuilder), Refusal> {
-    let deployed = state.router.deployed();
-    let target = Target::find(&deployed, module, procedure)?;
+) -> Result<BatchBuilder, Refusal> {
     let params = &target.schema().params;
     let mut batch = BatchBuilder::new(deployed, &state.router);
     SCRATCH.with_borrow_mut(|scratch| {
         let encode = |out: &mut Vec<u8>| encode_args(params, args, out, scratch);
         batch.push(&target.module, target.procedure, key, encode)
     })?;
-    Ok((target, batch))
+    Ok(batch)
 }
 
 impl From<ArgsError> for Refusal {

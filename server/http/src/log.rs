@@ -3,8 +3,8 @@
 use axum::{Json, extract::State};
 use reprise_abi::value::ValueError;
 use reprise_api::{LogKind, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, U64};
-use reprise_base::{Lsn, TxnId};
-use reprise_router::{LogBody, LogEntry, LogQuery};
+use reprise_base::Lsn;
+use reprise_router::{LogBody, LogEntry, LogQuery, Module};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -129,30 +129,13 @@ fn answer(entry: LogEntry) -> Result<LogRecord, Refusal> {
 pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
     let mut record = LogRecord {
         lsn: U64(entry.lsn.0),
-        kind: LogKind::Genesis,
         bytes: entry.bytes,
         segment: entry.segment,
         offset: entry.offset,
         durable: entry.durable,
-        txn_id: None,
-        time: None,
-        partitions: None,
-        module: None,
-        version: None,
-        hash: None,
-        wasm_bytes: None,
-        procedure: None,
-        args: None,
-        digest: None,
-        idempotency_key: None,
-        database_id: None,
-        partition_count: None,
+        ..LogRecord::default()
     };
-    let timed = |record: &mut LogRecord, txn_id: TxnId| {
-        record.txn_id = Some(U64(txn_id.0));
-        record.time = Some(rfc3339(txn_id.time_us()));
-    };
-    match entry.body {
+    let txn_id = match entry.body {
         LogBody::Genesis {
             database_id,
             partitions,
@@ -161,6 +144,7 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
             record.database_id = Some(hex(&database_id));
             record.partition_count = Some(partitions);
             record.time = Some(rfc3339(created_us));
+            return Ok(record);
         }
         LogBody::Deploy {
             txn_id,
@@ -171,16 +155,16 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
             ..
         } => {
             record.kind = LogKind::Deploy;
-            timed(&mut record, txn_id);
             record.module = Some(name);
             record.version = Some(version);
             record.hash = Some(hex(&hash));
             record.wasm_bytes = Some(wasm_bytes);
+            txn_id
         }
         LogBody::Remove { txn_id, name } => {
             record.kind = LogKind::Remove;
-            timed(&mut record, txn_id);
             record.module = Some(name);
+            txn_id
         }
         LogBody::Command {
             txn_id,
@@ -193,27 +177,39 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
             ..
         } => {
             record.kind = LogKind::Command;
-            timed(&mut record, txn_id);
             record.partitions = Some(partitions);
             record.digest = Some(format!("{digest:016x}"));
             record.idempotency_key = idempotency_key;
             if let Some(module) = module {
-                let offset = 0;
-                let schema = module
-                    .schema
-                    .procedures
-                    .get(procedure as usize)
-                    .ok_or(ValueError { offset })?;
-                let mut out = Vec::with_capacity(args.len() * 2);
-                write_arguments(&schema.params, &args, &mut out)?;
-                record.module = Some(module.name.clone());
-                record.version = Some(module.version);
-                record.procedure = Some(schema.name.clone());
-                record.args = raw_json(out);
+                name_call(&mut record, &module, procedure, &args)?;
             }
+            txn_id
         }
-    }
+    };
+    record.txn_id = Some(U64(txn_id.0));
+    record.time = Some(rfc3339(txn_id.time_us()));
     Ok(record)
+}
+
+fn name_call(
+    record: &mut LogRecord,
+    module: &Module,
+    procedure: u16,
+    args: &[u8],
+) -> Result<(), ValueError> {
+    let unknown = ValueError { offset: 0 };
+    let schema = module
+        .schema
+        .procedures
+        .get(procedure as usize)
+        .ok_or(unknown)?;
+    let mut out = Vec::with_capacity(args.len() * 2);
+    write_arguments(&schema.params, args, &mut out)?;
+    record.module = Some(module.name.clone());
+    record.version = Some(module.version);
+    record.procedure = Some(schema.name.clone());
+    record.args = raw_json(out);
+    Ok(())
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -113,96 +113,54 @@ fn take_sample(parts: &Parts) -> Sample {
     }
 }
 
-fn register(meter: &Meter, sample: &Shared) {
-    let counter = |name: &'static str, what: &'static str, read: fn(&Sample) -> u64| {
-        let sample = sample.clone();
-        let builder = meter.u64_observable_counter(name).with_description(what);
-        builder
-            .with_callback(move |observer| observer.observe(read(&lock(&sample)), &[]))
-            .build();
-    };
-    counter(
-        "reprise.transactions.committed",
-        "Transactions committed",
-        |s| s.totals.committed,
-    );
-    counter(
-        "reprise.transactions.aborted",
-        "Transactions that their procedure rolled back",
-        |s| s.totals.aborted,
-    );
-    counter(
-        "reprise.transactions.failed",
-        "Transactions ended by a trap or a limit",
-        |s| s.totals.trapped,
-    );
-    counter("reprise.calls.refused", "Calls that did not run", |s| {
-        s.totals.rejected
-    });
-    counter("reprise.fuel", "Fuel burned by procedures", |s| {
-        s.totals.fuel
-    });
-    counter("reprise.log.flushes", "Writes to the log", |s| {
-        s.totals.flushes
-    });
-    counter(
-        "reprise.log.flushed.bytes",
-        "Bytes written to the log",
-        |s| s.totals.flushed_bytes,
-    );
-    counter(
-        "reprise.log.flushed.records",
-        "Records written to the log",
-        |s| s.totals.flushed_records,
-    );
-    counter("reprise.http.connections", "Connections accepted", |s| {
-        s.connections
-    });
-    counter(
-        "reprise.http.batch.calls",
-        "Calls that came in batches",
-        |s| s.batch_calls,
-    );
+/// Name, description, value.
+type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
-    let gauge = |name: &'static str, what: &'static str, read: fn(&Sample) -> u64| {
+#[rustfmt::skip]
+const COUNTERS: [Instrument; 10] = [
+    ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
+    ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
+    ("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped),
+    ("reprise.calls.refused", "Calls that did not run", |s| s.totals.rejected),
+    ("reprise.fuel", "Fuel burned by procedures", |s| s.totals.fuel),
+    ("reprise.log.flushes", "Writes to the log", |s| s.totals.flushes),
+    ("reprise.log.flushed.bytes", "Bytes written to the log", |s| s.totals.flushed_bytes),
+    ("reprise.log.flushed.records", "Records written to the log", |s| s.totals.flushed_records),
+    ("reprise.http.connections", "Connections accepted", |s| s.connections),
+    ("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls),
+];
+
+#[rustfmt::skip]
+const GAUGES: [Instrument; 10] = [
+    ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
+    ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
+    ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
+    ("reprise.log.durable.lsn", "Everything below is durable", |s| s.durable_lsn),
+    ("reprise.partitions", "Partitions", |s| s.partitions),
+    ("reprise.calls.waiting", "Calls accepted and not yet run", |s| s.waiting),
+    ("reprise.modules", "Modules in service", |s| s.modules),
+    ("reprise.tables", "Tables", |s| s.tables),
+    ("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency_keys),
+    ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
+];
+
+fn register(meter: &Meter, sample: &Shared) {
+    for (name, description, read) in COUNTERS {
         let sample = sample.clone();
-        let builder = meter.u64_observable_gauge(name).with_description(what);
-        builder
+        meter
+            .u64_observable_counter(name)
+            .with_description(description)
             .with_callback(move |observer| observer.observe(read(&lock(&sample)), &[]))
             .build();
-    };
-    gauge("reprise.ready", "1 while calls are taken", |s| {
-        s.is_ready as u64
-    });
-    gauge(
-        "reprise.log.failed",
-        "1 once the log can't be written",
-        |s| s.log_failed as u64,
-    );
-    gauge("reprise.log.committed.lsn", "End of the log", |s| {
-        s.committed_lsn
-    });
-    gauge(
-        "reprise.log.durable.lsn",
-        "Everything below is durable",
-        |s| s.durable_lsn,
-    );
-    gauge("reprise.partitions", "Partitions", |s| s.partitions);
-    gauge(
-        "reprise.calls.waiting",
-        "Calls accepted and not yet run",
-        |s| s.waiting,
-    );
-    gauge("reprise.modules", "Modules in service", |s| s.modules);
-    gauge("reprise.tables", "Tables", |s| s.tables);
-    gauge(
-        "reprise.idempotency.keys",
-        "Idempotency keys remembered",
-        |s| s.idempotency_keys,
-    );
-    gauge("reprise.http.connections.open", "Connections open", |s| {
-        s.connections_open
-    });
+    }
+    for (name, description, read) in GAUGES {
+        let sample = sample.clone();
+        meter
+            .u64_observable_gauge(name)
+            .with_description(description)
+            .with_callback(move |observer| observer.observe(read(&lock(&sample)), &[]))
+            .build();
+    }
     register_labelled(meter, sample);
 }
 

@@ -1,6 +1,6 @@
 //! Every error of the contract's table, over real HTTP. `not-primary` is not among them: there is no standby yet.
 
-use reprise_test_http::{Options, Server, probe, probe_changed, raw};
+use reprise_test_http::{Answer, Options, Server, probe, probe_changed, raw};
 use reqwest::Method;
 use serde_json::json;
 
@@ -64,60 +64,32 @@ fn malformed_requests() {
         .problem("malformed-request", 400);
 }
 
-#[test]
-fn unauthorized_and_forbidden() {
-    let server = Server::start_with(Options {
+fn with_tokens() -> Server {
+    Server::start_with(Options {
         tokens: true,
         ..Options::default()
-    });
-    let send = |method: Method, path: &str, token: Option<&str>, body: Vec<u8>| {
-        let bearer = token.map(|token| format!("Bearer {token}"));
-        let headers: Vec<_> = bearer
-            .iter()
-            .map(|b| ("authorization", b.as_str()))
-            .collect();
-        server.send(method, path, &headers, body)
-    };
-    let put = |token| send(Method::PUT, "/v1/modules/probe", token, probe());
-    let refused = put(None);
-    refused.problem("unauthorized", 401);
-    assert!(
-        refused
-            .header("www-authenticate")
-            .is_some_and(|challenge| challenge.starts_with("Bearer"))
-    );
-    put(Some("secret-guess")).problem("unauthorized", 401);
-    put(Some("secret-read")).problem("forbidden", 403);
-    put(Some("secret-write")).problem("forbidden", 403);
-    put(Some("secret-admin")).ok(201);
-    let call = |procedure: &str, token| {
-        let args = json!({"id": 1, "amount": 2}).to_string().into_bytes();
-        send(
-            Method::POST,
-            &format!("/v1/call/probe/{procedure}"),
-            token,
-            args,
-        )
-    };
-    call("put", Some("secret-read")).problem("forbidden", 403);
-    call("put", None).problem("unauthorized", 401);
-    call("put", Some("secret-write")).ok(200);
-    let echo = |token| {
-        send(
-            Method::POST,
-            "/v1/call/probe/echo",
-            token,
-            b"{\"id\":3}".to_vec(),
-        )
-    };
-    echo(Some("secret-read")).ok(200);
-    let line =
-        b"{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{\"id\":5,\"amount\":6}}\n".to_vec();
-    let refused = send(Method::POST, "/v1/batch", Some("secret-read"), line.clone()).ok(200);
-    assert_eq!(refused["problem"]["type"], "/problems/forbidden");
-    let taken = send(Method::POST, "/v1/batch", Some("secret-write"), line).ok(200);
-    assert!(taken.get("problem").is_none(), "{taken}");
-    send(Method::POST, "/v1/batch", None, Vec::new()).problem("unauthorized", 401);
+    })
+}
+
+fn send_as(
+    server: &Server,
+    token: Option<&str>,
+    method: Method,
+    path: &str,
+    body: &[u8],
+) -> Answer {
+    let bearer = token.map(|token| format!("Bearer {token}"));
+    let headers: Vec<_> = bearer
+        .iter()
+        .map(|b| ("authorization", b.as_str()))
+        .collect();
+    server.send(method, path, &headers, body.to_vec())
+}
+
+#[test]
+fn without_a_token_only_what_holds_no_data() {
+    let server = with_tokens();
+    let get = |path| send_as(&server, None, Method::GET, path, b"");
     for path in [
         "/v1/status",
         "/v1/tables",
@@ -125,7 +97,7 @@ fn unauthorized_and_forbidden() {
         "/metrics",
         "/v1/unheard",
     ] {
-        send(Method::GET, path, None, Vec::new()).problem("unauthorized", 401);
+        get(path).problem("unauthorized", 401);
     }
     for path in [
         "/healthz",
@@ -134,12 +106,45 @@ fn unauthorized_and_forbidden() {
         "/console/",
         "/docs/",
     ] {
-        assert_eq!(
-            send(Method::GET, path, None, Vec::new()).status,
-            200,
-            "{path}"
-        );
+        assert_eq!(get(path).status, 200, "{path}");
     }
+    let refused = send_as(&server, None, Method::POST, "/v1/batch", b"");
+    refused.problem("unauthorized", 401);
+    let challenge = refused.header("www-authenticate");
+    assert!(challenge.is_some_and(|challenge| challenge.starts_with("Bearer")));
+}
+
+#[test]
+fn roles_forbid_what_they_do_not_allow() {
+    let server = with_tokens();
+    let put = |token| {
+        send_as(
+            &server,
+            Some(token),
+            Method::PUT,
+            "/v1/modules/probe",
+            &probe(),
+        )
+    };
+    put("secret-guess").problem("unauthorized", 401);
+    put("secret-read").problem("forbidden", 403);
+    put("secret-write").problem("forbidden", 403);
+    put("secret-admin").ok(201);
+    let call = |token, procedure: &str, args: &[u8]| {
+        let path = format!("/v1/call/probe/{procedure}");
+        send_as(&server, Some(token), Method::POST, &path, args)
+    };
+    call("secret-read", "put", b"{}").problem("forbidden", 403);
+    call("secret-write", "put", br#"{"id":1,"amount":2}"#).ok(200);
+    call("secret-read", "echo", br#"{"id":3}"#).ok(200);
+    let line = br#"{"module":"probe","procedure":"put","args":{"id":5,"amount":6}}"#;
+    let batch = |token| send_as(&server, Some(token), Method::POST, "/v1/batch", line).ok(200);
+    assert_eq!(
+        batch("secret-read")["problem"]["type"],
+        "/problems/forbidden"
+    );
+    let taken = batch("secret-write");
+    assert!(taken.get("problem").is_none(), "{taken}");
 }
 
 #[test]
