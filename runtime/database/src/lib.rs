@@ -184,6 +184,10 @@ impl Database {
     pub fn recover(&self) -> Result<RecoveryReport, OpenError> {
         match self.replay() {
             Ok(report) => {
+                for inbox in &self.inboxes {
+                    let begin = SiteMessage::Job(Box::new(Site::retain_undo));
+                    inbox.send(begin).map_err(|_| RecoveryError::Stopped)?;
+                }
                 self.router.set_phase(Phase::Ready);
                 Ok(report)
             }

@@ -144,6 +144,17 @@ impl<P: Send + 'static> Appender<P> {
         self.0.refusal()
     }
 
+    /// True once a write has failed: what is not durable now never will be. Costs one load while all is well.
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        self.0.may_refuse.load(Ordering::Acquire) && self.0.lock().stopped.is_some()
+    }
+
+    /// Waits until everything before `end` is durable; false when the time is over or the log stopped first.
+    pub fn wait_durable(&self, end: Lsn, timeout: std::time::Duration) -> bool {
+        self.0.wait_durable(end, timeout)
+    }
+
     /// Everything before it is durable.
     #[inline]
     pub fn durable(&self) -> Lsn {

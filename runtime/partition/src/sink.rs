@@ -1,6 +1,6 @@
 //! Where a finished batch goes: to the log and then to its caller, or to its caller at once.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use reprise_base::Lsn;
 use reprise_log::{Appender, LogError};
@@ -24,8 +24,19 @@ pub trait Sink: Send {
         batch: Box<CallBatch>,
     ) -> Result<(), (Arc<str>, Box<CallBatch>)>;
 
-    /// Appends a record for which nobody waits here; its position.
-    fn append(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, Arc<str>>;
+    /// Appends a record and waits until it and all before it are durable; its position. For deployments, which hold every
+    /// partition anyway.
+    fn append_durable(
+        &self,
+        record: &[u8],
+        partitions: &mut [&mut Partition],
+    ) -> Result<Lsn, Arc<str>>;
+
+    /// How far the log is durable; None where tables may be ahead of the log, so that nothing is ever taken back.
+    fn settled(&self) -> Option<Lsn>;
+
+    /// True once the log has failed for good: what is not durable now never will be.
+    fn is_stopped(&self) -> bool;
 }
 
 /// Durable before reply: the default.
@@ -51,6 +62,9 @@ fn place(batch: &mut CallBatch, end: Lsn) {
         slot.lsn = Lsn(base + slot.lsn.0);
     }
 }
+
+/// Longest wait for a deployment's record.
+const DURABLE_WAIT: Duration = Duration::from_secs(60);
 
 fn end_of(partitions: &[&mut Partition]) -> Lsn {
     partitions
@@ -96,8 +110,20 @@ impl Sink for SyncSink {
         }
     }
 
-    fn append(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, Arc<str>> {
-        append_alone(&self.0, record, partitions)
+    fn append_durable(
+        &self,
+        record: &[u8],
+        partitions: &mut [&mut Partition],
+    ) -> Result<Lsn, Arc<str>> {
+        append_and_wait(&self.0, record, partitions)
+    }
+
+    fn settled(&self) -> Option<Lsn> {
+        Some(self.0.durable())
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
     }
 }
 
@@ -124,20 +150,36 @@ impl Sink for AsyncSink {
         Ok(())
     }
 
-    fn append(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, Arc<str>> {
-        append_alone(&self.0, record, partitions)
+    fn append_durable(
+        &self,
+        record: &[u8],
+        partitions: &mut [&mut Partition],
+    ) -> Result<Lsn, Arc<str>> {
+        append_and_wait(&self.0, record, partitions)
+    }
+
+    fn settled(&self) -> Option<Lsn> {
+        None
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
     }
 }
 
-fn append_alone(
+fn append_and_wait(
     appender: &Appender<Box<CallBatch>>,
     record: &[u8],
     partitions: &mut [&mut Partition],
 ) -> Result<Lsn, Arc<str>> {
-    let start = appender
-        .append(record, None)
-        .map_err(|(error, _)| reason(error))?;
-    note_end(partitions, Lsn(start.0 + record.len() as u64));
+    let appended = appender.append(record, None);
+    let start = appended.map_err(|(error, _)| reason(error))?;
+    let end = Lsn(start.0 + record.len() as u64);
+    if !appender.wait_durable(end, DURABLE_WAIT) {
+        let unknown = "the record did not become durable in time";
+        return Err(appender.refusal().unwrap_or_else(|| unknown.into()));
+    }
+    note_end(partitions, end);
     Ok(start)
 }
 
@@ -161,7 +203,15 @@ impl Sink for NoLog {
         Ok(())
     }
 
-    fn append(&self, _: &[u8], _: &mut [&mut Partition]) -> Result<Lsn, Arc<str>> {
+    fn append_durable(&self, _: &[u8], _: &mut [&mut Partition]) -> Result<Lsn, Arc<str>> {
         Ok(Lsn(0))
+    }
+
+    fn settled(&self) -> Option<Lsn> {
+        None
+    }
+
+    fn is_stopped(&self) -> bool {
+        false
     }
 }

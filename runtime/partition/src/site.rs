@@ -102,6 +102,20 @@ impl Partition {
     }
 }
 
+impl Partition {
+    /// Forgets the undo of what is durable. Once the log has failed for good, takes back what is not: nobody was told of it.
+    pub fn settle(&mut self, sink: &dyn Sink) {
+        let Some(durable) = sink.settled() else {
+            return;
+        };
+        self.store.settle(durable.0);
+        if sink.is_stopped() && self.last_end > durable {
+            self.store.unwind();
+            self.last_end = durable;
+        }
+    }
+}
+
 impl Tools {
     pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
         let deployed = shared.deployed.load_full();
@@ -225,9 +239,20 @@ impl Site {
             match message {
                 SiteMessage::Batch(batch) => self.run_batch(batch),
                 SiteMessage::Gather(gathering) => self.join(&gathering),
-                SiteMessage::Job(job) => job(&mut self),
+                SiteMessage::Job(job) => {
+                    self.tools.refresh_if_due();
+                    job(&mut self);
+                }
                 SiteMessage::Stop => return,
             }
+        }
+    }
+
+    /// From now on what is committed can be taken back until it is durable. Called once the log is replayed.
+    pub fn retain_undo(&mut self) {
+        if self.tools.sink.settled().is_some() {
+            let held = self.partitions.iter_mut().flatten();
+            held.for_each(|partition| partition.store.retain_undo());
         }
     }
 
@@ -250,6 +275,7 @@ impl Site {
         self.tools.refresh_if_due();
         let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
+        partition.settle(&*tools.sink);
         let now_us = tools.shared.clock.now_us();
         let refusal = tools.sink.refusal();
         tools.records.clear();
@@ -280,6 +306,7 @@ impl Site {
             Turn::Done(parts) => parts,
             Turn::Lead(job, mut parts) => {
                 self.tools.refresh_if_due();
+                parts.iter_mut().for_each(|part| part.settle(&*self.tools.sink));
                 job(&mut Held {
                     partitions: &mut parts,
                     tools: &mut self.tools,
@@ -302,9 +329,21 @@ fn publish(
     batch: Box<CallBatch>,
 ) {
     tools.recorder.logged(records.len() as u64);
-    if let Err((reason, mut batch)) = tools.sink.publish(records, partitions, batch) {
-        batch.refuse(&reason);
-        batch.finish();
+    let retains = tools.sink.settled().is_some();
+    match tools.sink.publish(records, partitions, batch) {
+        Ok(()) if retains && !records.is_empty() => {
+            for partition in partitions {
+                partition.store.seal(partition.last_end.0);
+            }
+        }
+        Ok(()) => {}
+        Err((reason, mut batch)) => {
+            if retains {
+                partitions.iter_mut().for_each(|partition| partition.store.unwind_unsealed());
+            }
+            batch.refuse(&reason);
+            batch.finish();
+        }
     }
 }
 

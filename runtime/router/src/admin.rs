@@ -1,6 +1,6 @@
 //! Deployment and removal of modules: one step on all partitions at once.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use reprise_abi::schema::is_valid_name;
 use reprise_base::{Lsn, limits::MODULE_BYTES_MAX};
@@ -42,9 +42,6 @@ pub enum DeployError {
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
-
-/// Longest wait for the record of a deployment to become durable.
-const DURABLE_WAIT: Duration = Duration::from_secs(60);
 
 impl Router {
     /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable.
@@ -93,7 +90,6 @@ impl Router {
         let name = candidate.name.clone();
         let wasm: Arc<[u8]> = wasm.into();
         let lsn = self.run_on_all(move |held| install(held, candidate, &wasm))??;
-        self.wait_for_record(lsn)?;
         let module = self.deployed().current.get(&name).cloned();
         Ok(Deployment {
             module: module.ok_or(DeployError::NotFound)?,
@@ -108,19 +104,7 @@ impl Router {
     pub fn remove(&self, name: &str) -> Result<Lsn, DeployError> {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let name = name.to_owned();
-        let lsn = self.run_on_all(move |held| uninstall(held, &name))??;
-        self.wait_for_record(lsn)?;
-        Ok(lsn)
-    }
-
-    fn wait_for_record(&self, lsn: Lsn) -> Result<(), DeployError> {
-        if self.wait_durable(Lsn(lsn.0 + 1), DURABLE_WAIT) {
-            return Ok(());
-        }
-        let reason = self.status().log_error;
-        Err(DeployError::LogUnavailable(reason.unwrap_or_else(|| {
-            "the record did not become durable in time".into()
-        })))
+        self.run_on_all(move |held| uninstall(held, &name))?
     }
 }
 
@@ -160,7 +144,7 @@ fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &[u8]) -> Result<Lsn
         wasm,
     })
     .encode(&mut record);
-    // The record first: should the log refuse it, the tables are still as they were.
+    // The record first, and durable: should the log refuse it, the tables are still as they were.
     let lsn = append(held, &record)?;
     let mut stores: Vec<&mut Store> = held
         .partitions
@@ -188,8 +172,9 @@ fn append(held: &mut Held<'_>, record: &[u8]) -> Result<Lsn, DeployError> {
     if let Some(reason) = held.tools.sink.refusal() {
         return Err(DeployError::LogUnavailable(reason));
     }
-    held.tools
-        .sink
-        .append(record, &mut partitions)
-        .map_err(DeployError::LogUnavailable)
+    let appended = held.tools.sink.append_durable(record, &mut partitions);
+    let lsn = appended.map_err(DeployError::LogUnavailable)?;
+    // All that was committed before is durable now: no undo refers to rows that the new schema moves.
+    partitions.iter_mut().for_each(|partition| partition.settle(&*held.tools.sink));
+    Ok(lsn)
 }

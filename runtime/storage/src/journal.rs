@@ -3,7 +3,7 @@
 //! Row bytes that a delete or a move leaves behind stay in their slots until the transaction ends, and so do record ids:
 //! a handle of the transaction never comes to name another row.
 
-use crate::{digest::fold, indirection::Rid, keyplan::Scratch, slab::Location};
+use crate::{retained::Turn, digest::fold, indirection::Rid, keyplan::Scratch, slab::Location};
 
 /// How to take one change back. Patches keep their bytes at the end of `Journal::bytes`.
 #[derive(Clone, Copy)]
@@ -84,6 +84,10 @@ pub(crate) struct Journal {
     pub written: WriteSummary,
     pub scratch: Scratch,
     pub is_active: bool,
+    /// Commits keep their undo here until the turn is sealed.
+    pub retains: bool,
+    /// Where the running transaction's undo begins in `ops`.
+    pub txn_start: usize,
     /// Counts transactions, so that a savepoint of another one is noticed.
     pub txn: u64,
 }
@@ -108,24 +112,41 @@ impl Journal {
     pub fn begin(&mut self) {
         assert!(!self.is_active, "one transaction at a time");
         self.is_active = true;
+        self.txn_start = self.ops.len();
         self.txn += 1;
         self.written = WriteSummary::default();
     }
 
-    /// Forgets the transaction; `ops` and `buried` have been settled.
+    /// Ends the transaction; `ops` and `buried` have been settled, or are retained.
     #[inline]
     pub fn end(&mut self) {
+        self.is_active = false;
+        self.buried.clear();
+        if !self.retains {
+            self.forget();
+        }
+    }
+
+    /// Forgets all undo.
+    #[inline]
+    pub fn forget(&mut self) {
         self.ops.clear();
         self.bytes.clear();
         self.buried.clear();
         self.has_garbage = false;
-        self.is_active = false;
         if self.bytes.capacity() > KEPT_BYTES {
             self.bytes = Vec::new();
         }
         if self.ops.capacity() > KEPT_BYTES / size_of::<(u16, Undo)>() {
             self.ops = Vec::new();
         }
+    }
+
+    /// Takes a sealed turn up again, to undo it.
+    pub fn restore(&mut self, turn: Turn) {
+        assert!(self.ops.is_empty() && self.bytes.is_empty());
+        self.ops = turn.ops;
+        self.bytes = turn.bytes;
     }
 
     pub fn memory_bytes(&self) -> usize {

@@ -13,6 +13,7 @@ mod indirection;
 mod journal;
 mod keyplan;
 mod project;
+mod retained;
 mod rows;
 mod schema;
 mod slab;

@@ -9,6 +9,7 @@ use crate::{
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
     journal::{Journal, Savepoint, Undo, WriteSummary},
+    retained::Retained,
     schema::{self, Conflict, TableChange},
     table::{Table, TableStats, WriteError},
 };
@@ -24,6 +25,7 @@ pub struct Store {
     tables: Vec<Table>,
     by_name: BTreeMap<String, TableId>,
     journal: Journal,
+    retained: Retained,
 }
 
 impl Store {
@@ -94,7 +96,7 @@ impl Store {
     /// Ends the transaction as if it never was.
     pub fn rollback(&mut self) {
         assert!(self.journal.is_active, "no transaction to roll back");
-        self.undo_to(0);
+        self.undo_to(self.journal.txn_start);
         self.release_buried();
         self.journal.end();
     }
@@ -102,25 +104,53 @@ impl Store {
     #[inline]
     pub fn commit(&mut self) -> WriteSummary {
         assert!(self.journal.is_active, "no transaction to commit");
-        if self.journal.has_garbage {
-            self.free_garbage();
+        if self.journal.has_garbage && !self.journal.retains {
+            free_garbage(&mut self.tables, &self.journal.ops);
         }
         self.release_buried();
         self.journal.end();
         self.journal.written
     }
 
-    fn free_garbage(&mut self) {
-        for (table, undo) in &self.journal.ops {
-            let rows = &mut self.tables[*table as usize].rows;
-            match *undo {
-                Undo::Delete { rid, place } => {
-                    rows.free(place);
-                    rows.release(rid);
-                }
-                Undo::Move { place, .. } => rows.free(place),
-                Undo::Insert { .. } | Undo::Patch { .. } | Undo::Add { .. } => {}
+    // Undo beyond the commit: what is committed here is durable only once the log says so, and until then it must be
+    // possible to take it back, or a refused transaction would be seen.
+
+    /// From now on commits keep their undo until `settle`.
+    pub fn retain_undo(&mut self) {
+        assert!(!self.journal.is_active, "retention begins between transactions");
+        self.journal.retains = true;
+    }
+
+    /// All that was committed since the last call becomes durable when the log has reached `end`.
+    pub fn seal(&mut self, end: u64) {
+        assert!(!self.journal.is_active, "a turn is sealed between transactions");
+        self.retained.seal(&mut self.journal, end);
+    }
+
+    /// Forgets the undo of everything before `durable`.
+    pub fn settle(&mut self, durable: u64) {
+        while let Some(turn) = self.retained.take_settled(durable) {
+            if turn.has_garbage {
+                free_garbage(&mut self.tables, &turn.ops);
             }
+            self.retained.recycle(turn);
+        }
+    }
+
+    /// Takes back what was committed since the last `seal`.
+    pub fn unwind_unsealed(&mut self) {
+        assert!(!self.journal.is_active && self.journal.retains);
+        self.undo_to(0);
+        self.release_buried();
+        self.journal.forget();
+    }
+
+    /// Takes back everything committed that is not settled.
+    pub fn unwind(&mut self) {
+        self.unwind_unsealed();
+        while let Some(turn) = self.retained.take_newest() {
+            self.journal.restore(turn);
+            self.unwind_unsealed();
         }
     }
 
@@ -252,7 +282,9 @@ impl Store {
 
     /// Bytes held from the allocator, slack included.
     pub fn memory_bytes(&self) -> usize {
-        self.tables.iter().map(Table::memory_bytes).sum::<usize>() + self.journal.memory_bytes()
+        self.tables.iter().map(Table::memory_bytes).sum::<usize>() 
+            + self.journal.memory_bytes()
+            + self.retained.memory_bytes()
     }
 
     /// A digest of everything that is observable: names, columns, keys, rows. Walks all rows.
@@ -317,6 +349,10 @@ impl Store {
     /// Makes the change. On conflict (rows written since the check) nothing has changed.
     pub fn apply_change(&mut self, change: &TableChange) -> Result<(), Vec<Conflict>> {
         assert!(
+            self.journal.ops.is_empty() && self.retained.is_empty(),
+            "rows move when the schema changes: their undo must be settled before"
+        );
+        assert!(
             !self.journal.is_active,
             "the schema changes between transactions"
         );
@@ -325,5 +361,20 @@ impl Store {
             self.tables[change.table.0 as usize] = changed;
         }
         Ok(())
+    }
+}
+
+/// Frees what deletes and moves left behind.
+fn free_garbage(tables: &mut [Table], ops: &[(u16, Undo)]) {
+    for (table, undo) in ops {
+        let rows = &mut tables[*table as usize].rows;
+        match *undo {
+            Undo::Delete { rid, place } => {
+                rows.free(place);
+                rows.release(rid);
+            }
+            Undo::Move { place, .. } => rows.free(place),
+            Undo::Insert { .. } | Undo::Patch { .. } | Undo::Add { .. } => {}
+        }
     }
 }

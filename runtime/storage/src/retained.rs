@@ -1,0 +1,69 @@
+//! Undo of transactions that are committed here and not yet durable, turn by turn.
+
+use std::collections::VecDeque;
+
+use crate::journal::{Journal, Undo};
+
+/// What one turn of the engine thread committed.
+#[derive(Default)]
+pub(crate) struct Turn {
+    pub ops: Vec<(u16, Undo)>,
+    pub bytes: Vec<u8>,
+    pub has_garbage: bool,
+    /// The log position from which on it is durable.
+    end: u64,
+}
+
+/// Turns in the order of the log.
+#[derive(Default)]
+pub(crate) struct Retained {
+    turns: VecDeque<Turn>,
+    spare: Vec<Turn>,
+}
+
+/// Turns kept for reuse.
+const SPARE_MAX: usize = 64;
+/// Undo entries that a turn kept for reuse may have room for.
+const SPARE_OPS_MAX: usize = 1 << 16;
+
+impl Retained {
+    pub fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// Moves the journal's undo into a turn that ends at `end`.
+    pub fn seal(&mut self, journal: &mut Journal, end: u64) {
+        if journal.ops.is_empty() {
+            return;
+        }
+        assert!(self.turns.back().is_none_or(|last| last.end <= end), "turns are sealed in order");
+        let mut turn = self.spare.pop().unwrap_or_default();
+        std::mem::swap(&mut turn.ops, &mut journal.ops);
+        std::mem::swap(&mut turn.bytes, &mut journal.bytes);
+        turn.has_garbage = std::mem::take(&mut journal.has_garbage);
+        turn.end = end;
+        self.turns.push_back(turn);
+    }
+
+    /// The oldest turn, if it ends at or before `durable`.
+    pub fn take_settled(&mut self, durable: u64) -> Option<Turn> {
+        self.turns.pop_front_if(|turn| turn.end <= durable)
+    }
+
+    pub fn take_newest(&mut self) -> Option<Turn> {
+        self.turns.pop_back()
+    }
+
+    pub fn recycle(&mut self, mut turn: Turn) {
+        if self.spare.len() < SPARE_MAX && turn.ops.capacity() <= SPARE_OPS_MAX {
+            turn.ops.clear();
+            turn.bytes.clear();
+            self.spare.push(turn);
+        }
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let turns = self.turns.iter().chain(&self.spare);
+        turns.map(|turn| turn.bytes.capacity() + turn.ops.capacity() * size_of::<(u16, Undo)>()).sum()
+    }
+}

@@ -1,0 +1,119 @@
+//! Undo that outlives the commit: what is not durable can be taken back, turn by turn.
+
+use reprise_abi::{
+    ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema,
+};
+use reprise_storage::{Store, TableId};
+
+const TABLE: TableId = TableId(0);
+
+fn store() -> Store {
+    let column = |name: &str, ty| ColumnSchema {
+        name: name.into(),
+        ty,
+        nullable: false,
+        default: None,
+    };
+    let mut store = Store::new();
+    let schema = TableSchema {
+        name: "t".into(),
+        columns: vec![column("id", ScalarType::I64), column("text", ScalarType::Text)],
+        primary_key: vec![0],
+        primary_kind: IndexKind::Ordered,
+        indexes: vec![IndexSchema {
+            name: "by_text".into(),
+            columns: vec![1],
+            unique: false,
+        }],
+        placement: Placement::Local,
+    };
+    store.create_table(schema).expect("a table");
+    store.retain_undo();
+    store
+}
+
+/// Inserts, or updates, or (without a text) deletes.
+fn write(store: &mut Store, id: i64, text: Option<&str>) {
+    let layout = RowLayout::of_table(store.schema(TABLE));
+    let mut key = Vec::new();
+    reprise_abi::key::push_i64(&mut key, id);
+    let found = store.get(TABLE, 0, &key);
+    store.begin();
+    match (found, text) {
+        (None, Some(text)) => {
+            let row = layout.build(&[Field::Int(id), Field::Text(text)]);
+            store.insert(TABLE, &row).expect("a new row");
+        }
+        (Some(rid), Some(text)) => {
+            let row = layout.build(&[Field::Int(id), Field::Text(text)]);
+            store.update(TABLE, rid, &row).expect("a live row");
+        }
+        (Some(rid), None) => store.delete(TABLE, rid).expect("a live row"),
+        (None, None) => {}
+    }
+    store.commit();
+}
+
+/// A seeded walk: the same seed makes the same writes.
+fn turn(store: &mut Store, seed: u64) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for _ in 0..20 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let text = "x".repeat((state >> 20) as usize % 40);
+        let id = (state % 30) as i64;
+        write(store, id, (!state.is_multiple_of(5)).then_some(text.as_str()));
+    }
+}
+
+#[test]
+fn unwinding_ends_at_the_last_durable_turn() {
+    for durable in 0..=8u64 {
+        let mut store = store();
+        let mut expected = store.digest();
+        for number in 1..=8 {
+            turn(&mut store, number);
+            store.seal(number * 100);
+            if number == durable {
+                expected = store.digest();
+            }
+            store.settle(durable.min(number.saturating_sub(2)) * 100);
+        }
+        turn(&mut store, 99); // not sealed
+        store.settle(durable * 100);
+        store.unwind();
+        assert_eq!(store.digest(), expected, "durable up to turn {durable}");
+        // What is left is whole: it can be written to, and taken back again.
+        turn(&mut store, 7);
+        store.unwind_unsealed();
+        assert_eq!(store.digest(), expected);
+    }
+}
+
+#[test]
+fn a_rollback_leaves_earlier_transactions_of_the_turn() {
+    let mut store = store();
+    write(&mut store, 1, Some("kept"));
+    let kept = store.digest();
+    store.begin();
+    let row = RowLayout::of_table(store.schema(TABLE)).build(&[Field::Int(2), Field::Text("gone")]);
+    store.insert(TABLE, &row).expect("a new row");
+    store.rollback();
+    assert_eq!(store.digest(), kept);
+}
+
+#[test]
+fn settled_turns_give_their_memory_back() {
+    let mut store = store();
+    let mut after_warm_up = 0;
+    for number in 1..=200u64 {
+        turn(&mut store, number);
+        store.seal(number);
+        store.settle(number);
+        if number == 100 {
+            after_warm_up = store.memory_bytes();
+        }
+    }
+    assert!(store.memory_bytes() <= after_warm_up + 4096, "{} bytes", store.memory_bytes());
+}
