@@ -30,6 +30,7 @@ pub enum Choice {
 }
 
 /// What to build.
+#[derive(Default)]
 pub struct Request {
     pub manifest_path: Option<PathBuf>,
     pub out: Option<PathBuf>,
