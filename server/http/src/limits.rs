@@ -7,8 +7,10 @@ use reprise_base::limits::{BATCH_CALLS_MAX, WAITING_TXNS_MAX};
 
 /// Connections at most; further ones wait in the listener's queue.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Read buffer of one connection: the request line and all headers fit in it.
+/// Read buffer of one connection.
 pub const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
+/// The request line and all headers.
+pub const HEADER_BYTES_MAX: usize = 32 << 10;
 pub const HEADERS_MAX: usize = 64;
 /// The next request's headers must be here by then, also on a connection kept alive.
 pub const HEADER_WAIT_MAX: Duration = Duration::from_secs(75);
@@ -48,6 +50,7 @@ pub const PROCEDURE_LOG_LIMIT_MAX: usize = 1000;
 pub const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 pub const READ_WAIT_DEFAULT: Duration = Duration::from_secs(1);
 
+const _: () = assert!(HEADER_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX > ARGS_BYTES_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);
 const _: () = assert!(BATCH_CALLS_IN_FLIGHT_MAX < WAITING_TXNS_MAX);

@@ -20,7 +20,8 @@ use tokio::{
 use crate::{
     docs, front,
     limits::{
-        CONNECTIONS_MAX, DRAIN_WAIT_MAX, HEADER_WAIT_MAX, HEADERS_MAX, READ_BUFFER_BYTES_MAX,
+        CONNECTIONS_MAX, DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADER_WAIT_MAX, HEADERS_MAX,
+        READ_BUFFER_BYTES_MAX,
     },
     stall::StallGuard,
     state::AppState,
@@ -133,7 +134,9 @@ async fn serve_connection(
         .header_read_timeout(HEADER_WAIT_MAX)
         .max_buf_size(READ_BUFFER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
-        .pipeline_flush(true)
+        .max_header_size(HEADER_BYTES_MAX)
+        // Not `pipeline_flush`: while unread input is buffered it writes nothing, so an answer before the end of a body
+        // would be lost when the connection closes, and a batch's answers would pile up without bound.
         .serve_connection(TokioIo::new(StallGuard::new(stream)), service);
     let mut connection = pin!(connection);
     let drain = async {

@@ -22,7 +22,7 @@ fn invalid_arguments_name_each_mistake() {
         .iter()
         .map(|e| &e["pointer"])
         .collect();
-    assert_eq!(pointers, ["/id", "/amuont", "/amount"]);
+    assert_eq!(pointers, ["/amuont", "/id", "/amount"]);
     server
         .call("put", json!([1]))
         .problem("invalid-arguments", 400);
