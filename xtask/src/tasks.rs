@@ -45,19 +45,15 @@ pub fn test(root: &Path, args: &[String]) -> Result<()> {
 
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
 pub fn crash(root: &Path, cycles: u32, seed: Option<u64>) -> Result<()> {
+    run(cargo(root).args(["build", "--release", "--quiet", "--package", "reprise-node"]))?;
+    if !root.join("target/procedures/bank.wasm").exists() {
+        crate::wasm::build(root, &crate::wasm::Request::default())?;
+    }
     let mut command = cargo(root);
-    command.args([
-        "test",
-        "--release",
-        "--package",
-        "reprise-test-process",
-        "--",
-        "--nocapture",
-        "kill",
-    ]);
-    command.env("REPRISE_CRASH_CYCLES", cycles.to_string());
+    command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);
+    command.args(["--bin", "crash", "--", "--cycles", &cycles.to_string()]);
     if let Some(seed) = seed {
-        command.env("REPRISE_CRASH_SEED", seed.to_string());
+        command.args(["--seed", &seed.to_string()]);
     }
     run(&mut command)
 }

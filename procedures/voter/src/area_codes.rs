@@ -169,3 +169,15 @@ pub fn state_of(phone_number: i64) -> SmallText<2> {
         .and_then(|position| CODES.get(position));
     SmallText::new(state.map_or("XX", |state| state.0)).unwrap_or_default()
 }
+
+/// The area code of a ten-digit phone number; 0 when it is none of the United States' or Canada's, so that the numbers that
+/// a caller invents share one tally.
+#[inline]
+pub fn area_code_of(phone_number: i64) -> i32 {
+    let code = phone_number / 10_000_000;
+    let slot = code.wrapping_sub(FIRST_CODE as i64) as usize;
+    match STATE_OF_CODE.get(slot) {
+        Some(&position) if position != UNKNOWN => code as i32,
+        _ => 0,
+    }
+}

@@ -9,7 +9,7 @@ mod area_codes;
 
 use reprise_procedure::prelude::*;
 
-pub use area_codes::{all as area_codes, state_of};
+pub use area_codes::{all as area_codes, area_code_of, state_of};
 
 /// Who can be voted for. Everywhere, so that a vote finds it on its own partition.
 #[table(name = "contestants", primary_key(contestant_number), replicated)]
@@ -29,11 +29,12 @@ pub struct Vote {
     pub state: SmallText<2>,
 }
 
-/// One partition's votes by contestant and state.
-#[table(name = "vote_counts", primary_key(contestant_number, state), local)]
+/// One partition's votes by contestant and area code. Its key is two integers, which an index holds in eight bytes.
+#[table(name = "vote_counts", primary_key(contestant_number, area_code), local)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct VoteCount {
     pub contestant_number: i32,
+    pub area_code: i32,
     pub state: SmallText<2>,
     pub votes: i64,
 }
@@ -121,7 +122,8 @@ pub fn vote(
             state,
         },
     )?;
-    match VoteCount::get(tx, (contestant_number, state)) {
+    let area_code = area_code_of(phone_number);
+    match VoteCount::get(tx, (contestant_number, area_code)) {
         Some(mut count) => {
             count.add_votes(tx, 1);
         }
@@ -130,6 +132,7 @@ pub fn vote(
                 tx,
                 &VoteCount {
                     contestant_number,
+                    area_code,
                     state,
                     votes: 1,
                 },
