@@ -253,3 +253,80 @@ impl From<LogReadError> for Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn outcomes_become_the_contracts_problems() {
+        let limit = Failure::Limit {
+            limit: "fuel".into(),
+            max: 7,
+            message: "too much fuel".into(),
+        };
+        let aborted = Failure::Aborted {
+            code: "no".into(),
+            message: "because".into(),
+        };
+        let trapped = Failure::Trapped {
+            trap: "unreachable".into(),
+            message: "wasm unreachable".into(),
+            backtrace: vec!["inner".into()],
+        };
+        let outcomes = [
+            ReplyOutcome::Failed(aborted),
+            ReplyOutcome::Failed(limit),
+            ReplyOutcome::Failed(trapped),
+            ReplyOutcome::Overloaded { retry_after_s: 3 },
+            ReplyOutcome::IdempotencyConflict,
+            ReplyOutcome::LogUnavailable("disk full".into()),
+            ReplyOutcome::Unavailable("the node recovers".into()),
+        ];
+        let lines = outcomes.iter().map(|outcome| {
+            let problem = problem_of_outcome(outcome).expect("not committed");
+            let retry = problem.retry_after_s;
+            let response = Refusal::from(problem.clone()).into_response();
+            let retry_header = response.headers().get(header::RETRY_AFTER).is_some();
+            assert_eq!(retry_header, retry.is_some());
+            format!(
+                "{} {} {retry:?}",
+                response.status().as_u16(),
+                problem.type_uri
+            )
+        });
+        expect![[r#"
+            422 /problems/procedure-aborted None
+            422 /problems/limit-exceeded None
+            500 /problems/procedure-trapped None
+            503 /problems/overloaded Some(3)
+            409 /problems/idempotency-conflict None
+            503 /problems/log-unavailable None
+            503 about:blank Some(1)"#]]
+        .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
+        assert!(problem_of_outcome(&ReplyOutcome::Committed).is_none());
+        assert!(problem_of_outcome(&ReplyOutcome::Superseded).is_none());
+    }
+
+    #[test]
+    fn refused_deployments_say_what_and_where() {
+        let problem = |error: DeployError| *Refusal::from(error).problem;
+        let invalid = problem(DeployError::Invalid {
+            reason: "bad magic".into(),
+            offset: Some(4),
+        });
+        assert_eq!((invalid.status, invalid.offset), (422, Some(4)));
+        assert!(invalid.detail.starts_with("bad magic (at byte 4)"));
+        assert_eq!(problem(DeployError::TooLarge { max: 9 }).max, Some(9));
+        assert_eq!(problem(DeployError::NotFound).status, 404);
+        assert_eq!(problem(DeployError::BadName("no".into())).status, 400);
+        let unauthorized = Refusal::new(ProblemKind::Unauthorized, "who").into_response();
+        assert!(
+            unauthorized
+                .headers()
+                .contains_key(header::WWW_AUTHENTICATE)
+        );
+    }
+}

@@ -92,7 +92,12 @@ impl Server {
 
     fn until_ready(self) -> Self {
         let started = Instant::now();
-        while self.get("/readyz").status != 200 {
+        loop {
+            let readiness = self.get("/readyz");
+            if readiness.status == 200 {
+                break;
+            }
+            assert_eq!(readiness.ok(503)["phase"]["name"], "recovering");
             assert!(
                 started.elapsed() < START_WAIT_MAX,
                 "the server does not become ready"
