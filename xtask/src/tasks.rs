@@ -47,7 +47,13 @@ pub fn test(root: &Path, args: &[String]) -> Result<()> {
 pub fn crash(root: &Path, cycles: u32, seed: Option<u64>) -> Result<()> {
     run(cargo(root).args(["build", "--release", "--quiet", "--package", "reprise-node"]))?;
     if !root.join("target/procedures/bank.wasm").exists() {
-        crate::wasm::build(root, &crate::wasm::Request::default())?;
+        let all = crate::wasm::Request {
+            manifest_path: None,
+            out: None,
+            toolchain: None,
+            names: Vec::new(),
+        };
+        crate::wasm::build(root, &all)?;
     }
     let mut command = cargo(root);
     command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);

@@ -1,0 +1,86 @@
+//! Load on a database: the workloads behind `reprise bench`, in process or over HTTP, and what they measured.
+//! Owns: the generators, the closed and the open loop, the histograms, each workload's own checks, the report.
+//! Does not: read flags, print, start a server.
+//! Invariants: the same seed makes the same calls; a report exists only when every check passed; in the open loop a
+//!   latency counts from when the call was due, not from when it could be sent.
+//! Called by: the binary (`reprise bench`).
+#![forbid(unsafe_code)]
+
+mod bank;
+mod client;
+mod control;
+mod handover;
+mod http1;
+mod local;
+mod measure;
+mod native;
+mod options;
+mod process;
+mod random;
+mod remote;
+mod replay;
+mod report;
+mod voter;
+mod workload;
+
+use std::time::Duration;
+
+pub use options::{Options, ProcessOptions, RemoteOptions, Target, Via};
+pub use replay::{ReplayOptions, ReplayReport, replay};
+pub use report::{LatencyUs, Report};
+
+/// The workloads, by name.
+pub const WORKLOADS: [&str; 2] = [voter::NAME, bank::NAME];
+
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The options do not fit together.
+    #[error("{0}")]
+    Usage(String),
+    /// The run could not be made.
+    #[error("{0}")]
+    Failed(String),
+    /// The run was made, and what it left is wrong: its figures mean nothing.
+    #[error("the checks failed: {0}")]
+    Checks(String),
+}
+
+/// What a run is doing, for a progress line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Progress {
+    Preparing(&'static str),
+    Loading { done: u64, total: u64 },
+    Running { elapsed: Duration, total: Duration, committed: u64 },
+    Checking,
+}
+
+/// Told several times a second.
+pub type OnProgress<'a> = &'a dyn Fn(Progress);
+
+/// Runs `options.workload` to its end and checks what it left.
+pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
+    options.check()?;
+    match options.workload.as_str() {
+        voter::NAME => run_as(voter::Voter::new(), options, on_progress),
+        bank::NAME => run_as(bank::Bank::new(options.remote_percent), options, on_progress),
+        other => Err(BenchError::Usage(format!(
+            "there is no workload {other:?}; there are {}",
+            WORKLOADS.join(" and ")
+        ))),
+    }
+}
+
+fn run_as<W: workload::Workload>(
+    workload: W,
+    options: &Options,
+    on_progress: OnProgress<'_>,
+) -> Result<Report, BenchError> {
+    match &options.target {
+        Target::Process(process) => process::run(workload, options, process, on_progress),
+        Target::Remote(remote) => remote::run(workload, options, remote, on_progress),
+    }
+}
+
+pub(crate) fn failed(what: &str, error: impl std::fmt::Display) -> BenchError {
+    BenchError::Failed(format!("{what}: {error}"))
+}

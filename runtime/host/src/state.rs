@@ -244,13 +244,15 @@ impl HostState {
     }
 
     #[inline]
+    fn transaction(&mut self) -> Option<&mut dyn HostOps> {
+        // SAFETY: set by `begin_call`, whose caller keeps the borrow exclusive until `end_call`; the result borrows
+        // `self`, so two of them never live at once.
+        self.ops.map(|mut ops| unsafe { ops.as_mut() as &mut dyn HostOps })
+    }
+
+    #[inline]
     fn ops(&mut self) -> Answer<&mut dyn HostOps> {
-        match self.ops {
-            // SAFETY: set by `begin_call`, whose caller keeps the borrow exclusive until `end_call`; the result borrows
-            // `self`, so two of them never live at once.
-            Some(mut ops) => Ok(unsafe { ops.as_mut() }),
-            None => Err(Refusal::NoTransaction),
-        }
+        self.transaction().ok_or(Refusal::NoTransaction)
     }
 
     /// Counts bytes that a host call moves, so that fuel spent on calls bounds the time of a transaction.
@@ -442,16 +444,18 @@ impl HostState {
     }
 
     /// The transaction's time, or a constant while the module starts.
+    #[inline]
     pub fn now_us(&mut self) -> i64 {
-        self.ops().map_or(START_TIME_US, |ops| ops.now_us())
+        self.transaction().map_or(START_TIME_US, |ops| ops.now_us())
     }
 
     /// The transaction's stream, or a constant one while the module starts.
+    #[inline]
     pub fn random_u64(&mut self) -> u64 {
-        if self.ops.is_none() {
-            return self.start_random.next_u64();
+        if let Some(ops) = self.transaction() {
+            return ops.random_u64();
         }
-        self.ops().map_or(0, |ops| ops.random_u64())
+        self.start_random.next_u64()
     }
 
     pub fn txn_id(&mut self) -> Answer<i64> {

@@ -101,6 +101,10 @@ pub enum LogReadError {
 }
 
 const KINDS: [&str; 4] = ["genesis", "deploy", "remove", "command"];
+/// Bytes of records after which a page ends before its limit.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Records taken from the log's end at a time.
+const NEWEST_CHUNK: usize = 32;
 /// Records looked at for one page, so that a filter that nothing passes ends.
 const LOOKED_AT_MAX: usize = 100_000;
 
@@ -127,16 +131,26 @@ impl Router {
             records: Vec::new(),
             next: None,
         };
+        let mut bytes = 0;
         if query.newest {
-            let found = log.newest(query.from, query.limit, wanted)?;
-            page.records.extend(found.records.iter().map(|owned| {
-                decode(&LogRecord {
-                    lsn: owned.lsn,
-                    record: owned.record(),
-                    bytes: owned.bytes(),
-                })
-            }));
-            page.next = found.next;
+            let mut before = query.from;
+            while page.records.len() < query.limit && bytes < PAGE_BYTES_MAX {
+                let wanted_count = NEWEST_CHUNK.min(query.limit - page.records.len());
+                let found = log.newest(before, wanted_count, wanted)?;
+                for owned in &found.records {
+                    bytes += owned.bytes().len();
+                    page.records.push(decode(&LogRecord {
+                        lsn: owned.lsn,
+                        record: owned.record(),
+                        bytes: owned.bytes(),
+                    }));
+                }
+                page.next = found.next;
+                if found.next.is_none() || found.records.len() < wanted_count {
+                    break;
+                }
+                before = found.next;
+            }
             return Ok(page);
         }
         let from = query.from.unwrap_or_default().max(log.start());
@@ -148,11 +162,12 @@ impl Router {
             let Some(record) = reader.next_record()? else {
                 return Ok(page);
             };
-            if page.records.len() >= query.limit {
+            if page.records.len() >= query.limit || bytes >= PAGE_BYTES_MAX {
                 page.next = Some(record.lsn);
                 return Ok(page);
             }
             if wanted(&record) {
+                bytes += record.bytes.len();
                 page.records.push(decode(&record));
             }
         }

@@ -1,9 +1,9 @@
 //! Looking at tables without a procedure: statistics, rows page by page, the digest of everything.
 
-use reprise_abi::{RowLayout, ScanFlags};
-use reprise_base::{Lsn, PartitionId};
+use reprise_abi::ScanFlags;
+use reprise_base::Lsn;
 use reprise_partition::Held;
-use reprise_storage::{Range, ScanPosition, Store, TableId};
+use reprise_storage::{Range, Rid, ScanPosition, Store, TableId};
 use reprise_txn::Merge;
 
 use crate::router::{Router, Unavailable};
@@ -36,6 +36,8 @@ pub struct RowsPage {
     pub next_cursor: Option<Vec<u8>>,
     /// The last record of these partitions when the page was read.
     pub lsn: Lsn,
+    /// Of all rows.
+    bytes: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +53,20 @@ pub enum RowsError {
 impl From<Unavailable> for RowsError {
     fn from(unavailable: Unavailable) -> Self {
         Self::Unavailable(unavailable.0)
+    }
+}
+
+/// Bytes of rows after which a page ends before its limit.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
+impl RowsPage {
+    fn is_full(&self, limit: u32) -> bool {
+        self.rows.len() as u32 >= limit || self.bytes >= PAGE_BYTES_MAX
+    }
+
+    fn push(&mut self, row: &[u8]) {
+        self.bytes += row.len();
+        self.rows.push(row.to_vec());
     }
 }
 
@@ -72,7 +88,8 @@ impl Router {
         })
     }
 
-    /// A page of rows in index order over all partitions, all seen at one moment.
+    /// A page of rows in index order over all partitions, all seen at one moment. The primary key of a hash table has no
+    /// order: its rows come as they lie, and a prefix has to be a whole key.
     pub fn table_rows(&self, request: RowsRequest) -> Result<RowsPage, RowsError> {
         self.run_on_all(move |held| read_page(held, &request))?
     }
@@ -88,7 +105,6 @@ impl Router {
     }
 }
 
-/// A cursor: the key of the last row shown, and the partition it lay on, for rows with equal keys.
 fn read_page(held: &mut Held<'_>, request: &RowsRequest) -> Result<RowsPage, RowsError> {
     let deployed = held.tools.deployed().clone();
     let table = TableId(request.table);
@@ -104,11 +120,12 @@ fn read_page(held: &mut Held<'_>, request: &RowsRequest) -> Result<RowsPage, Row
         rows: Vec::new(),
         next_cursor: None,
         lsn,
+        bytes: 0,
     };
     if stores[0].is_ordered(table, request.index) {
         merge_page(&stores, table, request, &mut page)?;
     } else {
-        sorted_page(&stores, table, request, &mut page)?;
+        unordered_page(&stores, table, request, &mut page)?;
     }
     Ok(page)
 }
@@ -141,12 +158,12 @@ fn merge_page(
             merge.advance(at, stores[at]).map_err(|_| RowsError::NotFound)?;
             continue;
         }
-        if page.rows.len() as u32 >= request.limit {
+        if page.is_full(request.limit) {
             page.next_cursor = last.map(|(key, shown)| join_cursor(&key, shown));
             return Ok(());
         }
         let row = stores[at].row(table, rid).expect("an index names live rows");
-        page.rows.push(row.to_vec());
+        page.push(row);
         let shown_before = match (&last, after) {
             (Some((before, shown)), _) if *before == key => *shown,
             (None, Some((cursor, shown))) if cursor == key => shown,
@@ -158,40 +175,49 @@ fn merge_page(
     Ok(())
 }
 
-/// A table whose primary key is a hash: its rows sorted by key, then cut.
-fn sorted_page(
+/// A table whose primary key is a hash has no order: one row by its whole key, or all rows as they lie.
+fn unordered_page(
     stores: &[&Store],
     table: TableId,
     request: &RowsRequest,
     page: &mut RowsPage,
 ) -> Result<(), RowsError> {
-    let schema = stores[0].schema(table);
-    let layout = RowLayout::of_table(schema);
-    let after = match &request.cursor {
-        None => None,
-        Some(bytes) => Some(split_cursor(bytes)?),
-    };
-    let mut rows = Vec::new();
-    for (at, store) in stores.iter().enumerate() {
-        for rid in store.sorted_rids(table) {
-            let row = store.row(table, rid).expect("a live row");
-            let mut key = Vec::new();
-            layout.push_key(row, &schema.primary_key, &mut key);
-            key.extend_from_slice(&PartitionId(at as u16).0.to_be_bytes());
-            let is_after = after.is_none_or(|(cursor, _)| key.as_slice() > cursor);
-            if key.starts_with(&request.prefix) && is_after {
-                rows.push((key, row));
-            }
+    if !request.prefix.is_empty() {
+        for store in stores {
+            let rid = store.get(table, request.index, &request.prefix);
+            page.rows.extend(rid.and_then(|rid| store.row(table, rid)).map(<[u8]>::to_vec));
         }
+        return Ok(());
     }
-    rows.sort_unstable();
-    let more = rows.len() > request.limit as usize;
-    rows.truncate(request.limit as usize);
-    if let (true, Some((key, _))) = (more, rows.last()) {
-        page.next_cursor = Some(join_cursor(key, 1));
+    let (first, mut from) = match &request.cursor {
+        None => (0, Rid(0)),
+        Some(bytes) => split_place(bytes)?,
+    };
+    for (at, store) in stores.iter().enumerate().skip(first) {
+        for rid in store.rids_from(table, from) {
+            if page.is_full(request.limit) {
+                page.next_cursor = Some(join_place(at, rid));
+                return Ok(());
+            }
+            let row = store.row(table, rid).expect("a live row");
+            page.push(row);
+        }
+        from = Rid(0);
     }
-    page.rows = rows.into_iter().map(|(_, row)| row.to_vec()).collect();
     Ok(())
+}
+
+/// A cursor of a table without order: the partition and record id of the next row. It lasts until a restart.
+fn join_place(store: usize, rid: Rid) -> Vec<u8> {
+    let mut bytes = (store as u16).to_le_bytes().to_vec();
+    bytes.extend_from_slice(&rid.0.to_le_bytes());
+    bytes
+}
+
+fn split_place(bytes: &[u8]) -> Result<(usize, Rid), RowsError> {
+    let bytes: [u8; 6] = bytes.try_into().map_err(|_| RowsError::BadCursor)?;
+    let [a, b, rid @ ..] = bytes;
+    Ok((u16::from_le_bytes([a, b]) as usize, Rid(u32::from_le_bytes(rid))))
 }
 
 /// A cursor is the last key shown and how many rows with that key were.

@@ -85,8 +85,9 @@ impl Indirection {
         self.free = rid.0;
     }
 
-    pub fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
-        (0..self.places.len() as u32)
+    /// Live rows from `first` on, in the order of their ids.
+    pub fn rids_from(&self, first: Rid) -> impl Iterator<Item = Rid> + '_ {
+        (first.0..self.places.len() as u32)
             .map(Rid)
             .filter(|rid| self.get(*rid).is_some())
     }

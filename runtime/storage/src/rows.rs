@@ -50,7 +50,11 @@ impl Rows {
     }
 
     pub fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
-        self.places.rids()
+        self.places.rids_from(Rid(0))
+    }
+
+    pub fn rids_from(&self, first: Rid) -> impl Iterator<Item = Rid> + '_ {
+        self.places.rids_from(first)
     }
 
     #[inline]

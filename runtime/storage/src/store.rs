@@ -211,6 +211,12 @@ impl Store {
         self.table(table).sorted_rids()
     }
 
+    /// Live rows from record id `first` on, in the order of their ids: for looking through a table that has no order. The
+    /// ids are this store's own and mean nothing elsewhere.
+    pub fn rids_from(&self, table: TableId, first: Rid) -> impl Iterator<Item = Rid> + '_ {
+        self.table(table).rows.rids_from(first)
+    }
+
     // Writes: each happens wholly or not at all.
 
     #[inline]

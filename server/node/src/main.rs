@@ -1,1 +1,67 @@
-fn main() {}
+//! The binary `reprise`: the server and every command-line verb.
+//! Owns: configuration, wiring, signals, what is printed and the exit status.
+//! Does not: answer HTTP, run transactions, measure; it wires and asks the crates that do.
+//! Invariants: standard output holds results alone; progress goes to a terminal's standard error; the exit status is 0
+//!   for done, 1 for no or an error, 2 for bad usage.
+//! Called by: people, scripts, process supervisors.
+#![deny(unsafe_code)]
+
+mod bench;
+mod cli;
+mod config;
+mod logfile;
+mod new;
+mod output;
+mod records;
+mod remote;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+
+use crate::{
+    cli::{Cli, Command, Output},
+    output::Outcome,
+};
+
+fn main() -> ExitCode {
+    quiet_library_backtraces();
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    let is_json = cli.output == Output::Json;
+    output::finish(run(cli, &matches), is_json)
+}
+
+fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
+    let output = cli.output;
+    match cli.command {
+        Command::Serve(args) => {
+            let matches = matches.subcommand_matches("serve").expect("the verb was serve");
+            serve::run(config::ServeConfig::load(args, matches)?)
+        }
+        Command::New(args) => new::run(&args, output),
+        Command::Module(command) => remote::module(&command, output),
+        Command::Call(args) => remote::call(&args, output),
+        Command::Table(command) => remote::tables(&command, output),
+        Command::Log(command) => remote::log(&command, output),
+        Command::Status(server) => remote::status(&server, output),
+        Command::Bench(args) => bench::run(&args, output),
+    }
+}
+
+/// With `RUST_BACKTRACE=1` alone every refused or trapped call of a guest would capture a backtrace of this program, at
+/// several microseconds each; a panic's backtrace stays.
+fn quiet_library_backtraces() {
+    const NAME: &str = "RUST_LIB_BACKTRACE";
+    if std::env::var_os(NAME).is_none() {
+        // SAFETY: this is the first thing that `main` does: no other thread exists that could read the environment.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::env::set_var(NAME, "0");
+        }
+    }
+}

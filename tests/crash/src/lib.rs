@@ -1,0 +1,18 @@
+//! The kill -9 test: the real server under load, killed at random moments, and every promise checked after each restart.
+//! Owns: the server's process (`Server`), a small HTTP client (`Connection`), the clients' model of what must be there.
+//! Does not: link any crate of the server; everything goes through HTTP, files and signals.
+//! Invariants: only processes that were started here are signalled, by their id; a failure names the seed and the directory.
+//! Called by: the binary `crash` (`cargo xtask crash`), the test beside it, the process tests.
+
+mod client;
+mod http;
+mod model;
+mod rng;
+mod run;
+mod server;
+mod verify;
+
+pub use http::{Answer, Connection, Cut};
+pub use rng::Rng;
+pub use run::{Config, Report, run};
+pub use server::{Launch, Server, Spawned, binary, copy_dir, procedure_wasm, run_verb};

@@ -1,0 +1,13 @@
+//! Harness of the process tests: what they write, and the look at what is there.
+//! Owns: the load that every test puts on a server, its note of what was answered, mounts for full and read-only disks.
+//! Does not: start processes or speak HTTP itself (`reprise-test-crash` does).
+//! Invariants: a mount ends with its handle; what a test notes as refused must never be seen again.
+//! Called by: the tests beside it.
+
+mod load;
+mod look;
+mod mount;
+
+pub use load::{Load, Tally, open_accounts, prepare};
+pub use look::{balance, check, snapshot, verify};
+pub use mount::{Mount, fill};

@@ -1,0 +1,76 @@
+//! Calls that are not measured: filling and checking, the same on both ways in.
+
+use reprise_abi::value::{push_bytes, push_varint};
+use serde_json::Value;
+
+use crate::BenchError;
+
+/// An argument with its name.
+pub(crate) type NamedArg = (&'static str, Arg);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Arg {
+    I64(i64),
+    Texts(Vec<&'static str>),
+}
+
+/// A way to the database under test.
+pub(crate) trait Control {
+    /// Runs one call of the workload's module; its result as JSON. Err: it did not commit.
+    fn call(&mut self, procedure: &str, args: &[NamedArg]) -> Result<Value, BenchError>;
+
+    /// Runs `count` calls, many at a time; an abort with the code `tolerated` is fine.
+    fn call_many(
+        &mut self,
+        procedure: &str,
+        count: u64,
+        args: &dyn Fn(u64) -> Vec<NamedArg>,
+        tolerated: &str,
+        on_done: &dyn Fn(u64),
+    ) -> Result<(), BenchError>;
+
+    /// Visits the rows of a table, or those whose primary key begins with `key`, as objects by column.
+    fn visit_rows(
+        &mut self,
+        table: &str,
+        key: Option<i64>,
+        visit: &mut dyn FnMut(&Value),
+    ) -> Result<(), BenchError>;
+
+    /// Rows of a table over all partitions.
+    fn row_count(&mut self, table: &str) -> Result<u64, BenchError>;
+
+    fn partitions(&self) -> u16;
+}
+
+pub(crate) fn encode(args: &[NamedArg], out: &mut Vec<u8>) {
+    for (_, arg) in args {
+        match arg {
+            Arg::I64(value) => out.extend_from_slice(&value.to_le_bytes()),
+            Arg::Texts(texts) => {
+                push_varint(out, texts.len() as u32);
+                texts.iter().for_each(|text| push_bytes(out, text.as_bytes()));
+            }
+        }
+    }
+}
+
+pub(crate) fn to_json(args: &[NamedArg]) -> Value {
+    let members = args.iter().map(|(name, arg)| {
+        let value = match arg {
+            Arg::I64(value) => Value::from(*value),
+            Arg::Texts(texts) => texts.iter().copied().collect(),
+        };
+        ((*name).to_owned(), value)
+    });
+    Value::Object(members.collect())
+}
+
+/// A member that is an integer, as a number or as a string.
+pub(crate) fn integer(object: &Value, member: &str) -> Result<i64, BenchError> {
+    let value = &object[member];
+    value
+        .as_i64()
+        .or_else(|| value.as_str().and_then(|text| text.parse().ok()))
+        .ok_or_else(|| BenchError::Failed(format!("no integer {member:?} in {object}")))
+}

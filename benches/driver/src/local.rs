@@ -1,0 +1,207 @@
+//! The way to a database in this process that is not measured.
+
+use std::{convert::Infallible, sync::mpsc};
+
+use reprise_abi::{
+    Field, RowLayout, ScalarType, TableSchema, Type, key,
+    value::{ValueError, ValueReader},
+};
+use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome, Router, RowsRequest};
+use serde_json::{Map, Value};
+
+use crate::{
+    BenchError,
+    control::{Control, NamedArg, encode},
+    failed,
+};
+
+/// Calls that fill the tables travel together by so many.
+const LOAD_BATCH: u64 = 256;
+const PAGE_ROWS: u32 = 5_000;
+
+pub(crate) struct Local<'a> {
+    pub router: &'a Router,
+    pub module: &'static str,
+}
+
+impl Local<'_> {
+    fn submit(&self, procedure: &str, calls: &[Vec<NamedArg>]) -> Result<(BatchReply, Type), BenchError> {
+        let deployed = self.router.deployed();
+        let module = deployed.current.get(self.module);
+        let module = module.ok_or_else(|| BenchError::Failed(format!("no module {} in service", self.module)))?;
+        let found = module.procedure(procedure);
+        let (at, schema) =
+            found.ok_or_else(|| BenchError::Failed(format!("{} has no procedure {procedure}", self.module)))?;
+        let mut builder = BatchBuilder::new(deployed.clone(), self.router);
+        for args in calls {
+            let pushed = builder.push(module, at, None, |out| {
+                encode(args, out);
+                Ok::<(), Infallible>(())
+            });
+            let Ok(_) = pushed;
+        }
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.router.submit(
+            builder,
+            Box::new(move |reply| {
+                let _ = sender.send(reply); // the receiver waits below
+            }),
+        );
+        let reply = receiver.recv().map_err(|_| BenchError::Failed("the engine has stopped".into()))?;
+        Ok((reply, schema.returns.clone()))
+    }
+
+    fn table(&self, name: &str) -> Result<(u16, std::sync::Arc<TableSchema>), BenchError> {
+        let deployed = self.router.deployed();
+        let found = deployed.table(name);
+        let (id, schema) = found.ok_or_else(|| BenchError::Failed(format!("there is no table {name}")))?;
+        Ok((id.0, schema.clone()))
+    }
+}
+
+impl Control for Local<'_> {
+    fn call(&mut self, procedure: &str, args: &[NamedArg]) -> Result<Value, BenchError> {
+        let (reply, returns) = self.submit(procedure, &[args.to_vec()])?;
+        let answer = reply.get(0);
+        match answer.outcome {
+            ReplyOutcome::Committed => to_value(&returns, &mut ValueReader::new(answer.result))
+                .map_err(|error| failed("read a result", error)),
+            other => Err(BenchError::Failed(format!("{procedure}: {}", describe(other)))),
+        }
+    }
+
+    fn call_many(
+        &mut self,
+        procedure: &str,
+        count: u64,
+        args: &dyn Fn(u64) -> Vec<NamedArg>,
+        tolerated: &str,
+        on_done: &dyn Fn(u64),
+    ) -> Result<(), BenchError> {
+        let mut done = 0;
+        while done < count {
+            let end = count.min(done + LOAD_BATCH);
+            let calls: Vec<_> = (done..end).map(args).collect();
+            let (reply, _) = self.submit(procedure, &calls)?;
+            for at in 0..reply.len() {
+                match reply.get(at).outcome {
+                    ReplyOutcome::Committed => {}
+                    ReplyOutcome::Failed(Failure::Aborted { code, .. }) if code == tolerated => {}
+                    other => return Err(BenchError::Failed(format!("{procedure}: {}", describe(other)))),
+                }
+            }
+            done = end;
+            on_done(done);
+        }
+        Ok(())
+    }
+
+    fn visit_rows(
+        &mut self,
+        table: &str,
+        key: Option<i64>,
+        visit: &mut dyn FnMut(&Value),
+    ) -> Result<(), BenchError> {
+        let (id, schema) = self.table(table)?;
+        let layout = RowLayout::of_table(&schema);
+        let mut prefix = Vec::new();
+        if let Some(key) = key {
+            key::push_i64(&mut prefix, key);
+        }
+        let mut cursor = None;
+        loop {
+            let request = RowsRequest {
+                table: id,
+                index: 0,
+                limit: PAGE_ROWS,
+                cursor,
+                prefix: prefix.clone(),
+            };
+            let page = self.router.table_rows(request).map_err(|error| failed("read rows", error))?;
+            for row in &page.rows {
+                visit(&row_value(&schema, &layout, row));
+            }
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
+        let (id, _) = self.table(table)?;
+        let stats = self.router.table_stats().map_err(|error| failed("count rows", error))?;
+        Ok(stats.get(id as usize).map_or(0, |stats| stats.rows))
+    }
+
+    fn partitions(&self) -> u16 {
+        self.router.status().partitions
+    }
+}
+
+/// An outcome in words.
+pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
+    match outcome {
+        ReplyOutcome::Committed => "committed".into(),
+        ReplyOutcome::Failed(Failure::Aborted { code, message }) => format!("aborted with {code}: {message}"),
+        ReplyOutcome::Failed(Failure::Limit { message, .. }) => message.clone(),
+        ReplyOutcome::Failed(Failure::Trapped { trap, message, backtrace }) => {
+            format!("trapped ({trap}): {message} {}", backtrace.join(" < "))
+        }
+        ReplyOutcome::Superseded => "the module was replaced while the load ran".into(),
+        ReplyOutcome::Overloaded { .. } => "too many transactions wait".into(),
+        ReplyOutcome::IdempotencyConflict => "the idempotency key was used before".into(),
+        ReplyOutcome::LogUnavailable(reason) => format!("the log can't be written: {reason}"),
+        ReplyOutcome::Unavailable(reason) => reason.to_string(),
+    }
+}
+
+/// Scalars that no workload uses read as null.
+fn to_value(ty: &Type, reader: &mut ValueReader<'_>) -> Result<Value, ValueError> {
+    Ok(match ty {
+        Type::Unit => Value::Null,
+        Type::Scalar(ScalarType::Bool) => reader.flag()?.into(),
+        Type::Scalar(ScalarType::I32) => i32::from_le_bytes(reader.array()?).into(),
+        Type::Scalar(ScalarType::I64) => i64::from_le_bytes(reader.array()?).into(),
+        Type::Scalar(ScalarType::Text) => reader.text()?.into(),
+        Type::Scalar(_) => {
+            reader.skip(ty)?;
+            Value::Null
+        }
+        Type::Option(inner) => match reader.flag()? {
+            true => to_value(inner, reader)?,
+            false => Value::Null,
+        },
+        Type::List(item) => {
+            let count = reader.list_len()?;
+            let items: Result<Vec<_>, _> = (0..count).map(|_| to_value(item, reader)).collect();
+            items?.into()
+        }
+        Type::Struct(fields) => {
+            let mut members = Map::new();
+            for field in fields {
+                members.insert(field.name.clone(), to_value(&field.ty, reader)?);
+            }
+            members.into()
+        }
+        Type::Enum(variants) => {
+            let offset = reader.offset();
+            let name = variants.get(reader.varint()? as usize);
+            name.ok_or(ValueError { offset })?.as_str().into()
+        }
+    })
+}
+
+fn row_value(schema: &TableSchema, layout: &RowLayout, row: &[u8]) -> Value {
+    let members = schema.columns.iter().enumerate().map(|(at, column)| {
+        let value = match layout.field(row, at as u16) {
+            Field::Bool(value) => value.into(),
+            Field::Int(value) => value.into(),
+            Field::Uint(value) => value.into(),
+            Field::Text(text) => text.into(),
+            _ => Value::Null,
+        };
+        (column.name.clone(), value)
+    });
+    Value::Object(members.collect())
+}

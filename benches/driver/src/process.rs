@@ -1,0 +1,406 @@
+//! The load on a database in this process: batches straight to the router, no HTTP.
+
+use std::{
+    convert::Infallible,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use reprise_base::limits::{SEGMENT_BYTES, WAITING_TXNS_MAX};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_procedure::native::NativeModule;
+use reprise_router::{BatchBuilder, BatchReply, Deployed, Failure, Module, ReplyOutcome, Router};
+use reprise_txn::Candidate;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    BenchError, OnProgress, Progress, bank, failed,
+    handover::Handover,
+    local::{Local, describe},
+    measure::{Meter, Verdict},
+    native::NativeCode,
+    options::{Options, ProcessOptions},
+    random::Random,
+    report::{Report, Subject},
+    voter,
+    workload::Workload,
+};
+
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+const TIMER_LATE_MAX: Duration = Duration::from_micros(100);
+
+pub(crate) fn run<W: Workload>(
+    mut workload: W,
+    options: &Options,
+    process: &ProcessOptions,
+    on_progress: OnProgress<'_>,
+) -> Result<Report, BenchError> {
+    let wasm = read_module(W::NAME, options.modules.as_deref())?;
+    let (dir, _temporary) = data_dir(process)?;
+    on_progress(Progress::Preparing("opening the database"));
+    let database = open(process, dir)?;
+    let router = database.router();
+    deploy(router, W::NAME, &wasm, process.native)?;
+    let mut local = Local { router, module: W::NAME };
+    workload.prepare(&mut local, on_progress)?;
+
+    let mut load = Load::new(&workload, router, options, process)?;
+    match options.rate {
+        None => load.run_closed(on_progress)?,
+        Some(rate) => load.run_open(rate, on_progress)?,
+    }
+    let (meter, log_bytes) = (load.meter, load.log_bytes);
+    let (batch, in_flight) = (load.batch, load.in_flight_max);
+
+    on_progress(Progress::Checking);
+    if let Some(reason) = &meter.first_failure {
+        return Err(BenchError::Checks(format!("{} calls failed, the first: {reason}", meter.whole.failed)));
+    }
+    let checked = workload.check(&mut local, options.seed, &meter.whole)?;
+    let status = router.status();
+    let subject = Subject {
+        via: "process",
+        log: status.log.into(),
+        commit: status.commit.into(),
+        native: process.native,
+        partitions: status.partitions,
+        sites: status.sites,
+        log_bytes,
+        batch,
+        in_flight,
+    };
+    let report = Report::new::<W>(subject, options, &meter, checked);
+    database.close().map_err(|error| failed("close the database", error))?;
+    Ok(report)
+}
+
+/// The directory to use, and what removes it at the end if it is a temporary one.
+fn data_dir(process: &ProcessOptions) -> Result<(Option<PathBuf>, Option<tempfile::TempDir>), BenchError> {
+    if let Some(dir) = &process.data_dir {
+        fs::create_dir_all(dir).map_err(|error| failed(&format!("create {}", dir.display()), error))?;
+        return Ok((Some(dir.clone()), None));
+    }
+    if matches!(process.log, LogMode::None) {
+        return Ok((None, None));
+    }
+    let temporary = tempfile::Builder::new()
+        .prefix("reprise-bench-")
+        .tempdir()
+        .map_err(|error| failed("create a temporary directory", error))?;
+    Ok((Some(temporary.path().to_owned()), Some(temporary)))
+}
+
+fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, BenchError> {
+    let config = DatabaseConfig {
+        dir,
+        partitions: process.partitions,
+        sites: process.sites,
+        log: process.log,
+        commit: process.commit,
+        group_commit_us: process.group_commit_us,
+        segment_bytes: SEGMENT_BYTES,
+    };
+    let database = Database::open(config).map_err(|error| failed("open the database", error))?;
+    database.recover().map_err(|error| failed("recover the database", error))?;
+    Ok(database)
+}
+
+fn native_module(name: &str) -> &'static NativeModule {
+    match name {
+        voter::NAME => &::voter::MODULE,
+        bank::NAME => &::bank::MODULE,
+        other => unreachable!("{other} is no workload"),
+    }
+}
+
+fn deploy(router: &Router, name: &str, wasm: &[u8], native: bool) -> Result<(), BenchError> {
+    if !native {
+        let deployed = router.deploy(name, wasm);
+        return deployed.map(drop).map_err(|error| failed(&format!("deploy {name}"), error));
+    }
+    if router.deployed().current.contains_key(name) {
+        let text = "the data directory has the module in service already, as wasm: --native needs a new directory";
+        return Err(BenchError::Usage(text.into()));
+    }
+    // The log keeps the wasm under its own hash: what ran natively is replayed in wasm, and has to come to the same.
+    let candidate = Candidate {
+        name: name.to_owned(),
+        hash: Sha256::digest(wasm).into(),
+        wasm_bytes: wasm.len() as u64,
+        schema: native_module(name).schema(),
+        code: Arc::new(NativeCode(native_module(name))),
+    };
+    let deployed = router.deploy_candidate(candidate, wasm);
+    deployed.map(drop).map_err(|error| failed(&format!("deploy {name}"), error))
+}
+
+/// NAME.wasm from `dir`, else from the `procedures` folder of the target directory that the executable lies in, else from
+/// the one of the current directory.
+pub(crate) fn read_module(name: &str, dir: Option<&Path>) -> Result<Vec<u8>, BenchError> {
+    let file = format!("{name}.wasm");
+    let mut candidates = Vec::new();
+    match dir {
+        Some(dir) => candidates.push(dir.join(&file)),
+        None => {
+            let executable = std::env::current_exe().unwrap_or_default();
+            let beside = executable.ancestors().skip(1).take(3);
+            candidates.extend(beside.map(|folder| folder.join("procedures").join(&file)));
+            candidates.push(Path::new("target/procedures").join(&file));
+        }
+    }
+    let Some(path) = candidates.iter().find(|path| path.is_file()) else {
+        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        return Err(BenchError::Failed(format!(
+            "{file} is not there (looked for {}): build it with `cargo xtask wasm`, or name its folder with --modules DIR",
+            looked.join(", ")
+        )));
+    };
+    fs::read(path).map_err(|error| failed(&format!("read {}", path.display()), error))
+}
+
+/// A batch that came back.
+struct Done<C> {
+    reply: BatchReply,
+    calls: Vec<C>,
+    /// When its first call was due; the others follow by `spacing`.
+    due: Instant,
+    spacing: Duration,
+    ended: Instant,
+}
+
+/// One generator thread and its batches.
+struct Load<'a, W: Workload> {
+    workload: &'a W,
+    router: &'a Router,
+    deployed: Arc<Deployed>,
+    module: Arc<Module>,
+    /// Positions in the module, by position in the workload.
+    procedures: Vec<usize>,
+    random: Random,
+    meter: Meter,
+    handover: Arc<Handover<Done<W::Call>>>,
+    /// Taken from the handover, to be counted.
+    arrived: Vec<Done<W::Call>>,
+    batch: usize,
+    in_flight_max: usize,
+    in_flight: usize,
+    spare: Vec<Vec<W::Call>>,
+    /// The engine leaves one to the generator.
+    has_free_core: bool,
+    lsn_at_open: Option<u64>,
+    log_bytes: u64,
+    told_at: Instant,
+}
+
+impl<'a, W: Workload> Load<'a, W> {
+    fn new(
+        workload: &'a W,
+        router: &'a Router,
+        options: &Options,
+        process: &ProcessOptions,
+    ) -> Result<Self, BenchError> {
+        let deployed = router.deployed();
+        let module = deployed.current[W::NAME].clone();
+        let of_name = |name: &&str| module.procedure(name).map(|(at, _)| at);
+        let procedures: Option<Vec<usize>> = W::PROCEDURES.iter().map(of_name).collect();
+        let (batch, in_flight_max) = shape(process);
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let meter = Meter::new(W::PROCEDURES.len(), W::OUTCOMES.len(), options.warmup_s, options.seconds);
+        Ok(Self {
+            workload,
+            router,
+            procedures: procedures
+                .ok_or_else(|| BenchError::Failed(format!("{} lacks a procedure of the workload", W::NAME)))?,
+            deployed,
+            module,
+            random: Random::new(options.seed),
+            told_at: meter.begun,
+            meter,
+            handover: Arc::new(Handover::new()),
+            arrived: Vec::new(),
+            batch,
+            in_flight_max,
+            in_flight: 0,
+            spare: Vec::new(),
+            has_free_core: cores > process.sites as usize,
+            lsn_at_open: None,
+            log_bytes: 0,
+        })
+    }
+
+    /// As many batches on their way as may be, each sent again when it is back.
+    fn run_closed(&mut self, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
+        let mut now = Instant::now();
+        while now < self.meter.closes {
+            while self.in_flight < self.in_flight_max {
+                self.submit(self.batch, now, Duration::ZERO);
+                now = Instant::now();
+            }
+            // A few at a time: what is still on its way keeps the engine busy meanwhile.
+            let handover = self.handover.clone();
+            handover.take_many((self.in_flight / 4).max(1), None, &mut self.arrived);
+            self.settle_arrived()?;
+            now = Instant::now();
+            self.note(now, on_progress);
+        }
+        self.finish()
+    }
+
+    /// Each call at its time, whether or not the ones before it have come back.
+    fn run_open(&mut self, rate: f64, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
+        let begun = self.meter.begun;
+        let due_at = |call: u64| begun + Duration::from_secs_f64(call as f64 / rate);
+        let spacing = Duration::from_secs_f64(1.0 / rate);
+        let mut next = 0;
+        while due_at(next) < self.meter.closes {
+            let now = Instant::now();
+            let due_by_now = ((now - begun).as_secs_f64() * rate) as u64 + 1;
+            if due_by_now > next {
+                let count = (due_by_now - next).min(self.batch as u64);
+                self.submit(count as usize, due_at(next), spacing);
+                next += count;
+                self.settle_ready()?;
+                self.note(now, on_progress);
+                continue;
+            }
+            self.settle_ready()?;
+            self.wait_until(due_at(next));
+        }
+        self.finish()
+    }
+
+    /// Sleeps, and where a core is free for it, spins for the last bit: timers are late by up to a tenth of a millisecond.
+    fn wait_until(&self, due: Instant) {
+        let spun = if self.has_free_core { TIMER_LATE_MAX } else { Duration::ZERO };
+        let left = due.saturating_duration_since(Instant::now());
+        if left > spun {
+            std::thread::sleep(left - spun);
+        }
+        while Instant::now() < due {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), BenchError> {
+        self.note_log(self.meter.closes);
+        let handover = self.handover.clone();
+        while self.in_flight > 0 {
+            handover.take_many(1, None, &mut self.arrived);
+            self.settle_arrived()?;
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, count: usize, due: Instant, spacing: Duration) {
+        let mut calls = self.spare.pop().unwrap_or_default();
+        let mut builder = BatchBuilder::new(self.deployed.clone(), self.router);
+        for _ in 0..count {
+            let call = self.workload.generate(&mut self.random);
+            let procedure = self.procedures[W::procedure(&call)];
+            let pushed = builder.push(&self.module, procedure, None, |out| {
+                W::encode(&call, out);
+                Ok::<(), Infallible>(())
+            });
+            let Ok(_) = pushed;
+            calls.push(call);
+        }
+        let handover = self.handover.clone();
+        self.in_flight += 1;
+        self.router.submit(
+            builder,
+            Box::new(move |reply| {
+                let ended = Instant::now();
+                handover.give(Done { reply, calls, due, spacing, ended });
+            }),
+        );
+    }
+
+    fn settle_ready(&mut self) -> Result<(), BenchError> {
+        let handover = self.handover.clone();
+        handover.take(&mut self.arrived);
+        self.settle_arrived()
+    }
+
+    fn settle_arrived(&mut self) -> Result<(), BenchError> {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for done in arrived.drain(..) {
+            self.settle(done)?;
+        }
+        self.arrived = arrived;
+        Ok(())
+    }
+
+    fn settle(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
+        self.in_flight -= 1;
+        let in_window = self.meter.is_in_window(done.ended);
+        let mut answered = 0;
+        for (at, call) in done.calls.iter().enumerate() {
+            let reply = done.reply.get(at);
+            let verdict = match reply.outcome {
+                ReplyOutcome::Committed => Verdict::Committed(W::outcome(call, reply.result)),
+                other => judge::<W>(other)?,
+            };
+            self.meter.add(W::procedure(call), &verdict, in_window);
+            if matches!(verdict, Verdict::Refused) {
+                continue;
+            }
+            answered += 1;
+            if in_window && !done.spacing.is_zero() {
+                let due = done.due + done.spacing * at as u32;
+                self.meter.latency(done.ended.saturating_duration_since(due), 1);
+            }
+        }
+        if in_window && done.spacing.is_zero() {
+            self.meter.latency(done.ended - done.due, answered);
+        }
+        let mut calls = done.calls;
+        calls.clear();
+        self.spare.push(calls);
+        Ok(())
+    }
+
+    fn note(&mut self, now: Instant, on_progress: OnProgress<'_>) {
+        self.note_log(now);
+        if now - self.told_at >= PROGRESS_EVERY {
+            self.told_at = now;
+            on_progress(Progress::Running {
+                elapsed: now - self.meter.begun,
+                total: self.meter.closes - self.meter.begun,
+                committed: self.meter.whole.committed,
+            });
+        }
+    }
+
+    /// Bytes of the log between the window's opening and its closing.
+    fn note_log(&mut self, now: Instant) {
+        if now < self.meter.opens || (self.lsn_at_open.is_some() && now < self.meter.closes) {
+            return;
+        }
+        let lsn = self.router.status().committed_lsn.0;
+        self.log_bytes = lsn - *self.lsn_at_open.get_or_insert(lsn);
+    }
+}
+
+/// Any outcome but a commit. Err: the run can't go on.
+fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
+    match outcome {
+        ReplyOutcome::Failed(Failure::Aborted { code, message }) => Ok(match W::outcome_of_abort(code) {
+            Some(outcome) => Verdict::Aborted(outcome),
+            None => Verdict::Failed(format!("aborted with {code}: {message}")),
+        }),
+        ReplyOutcome::Failed(_) => Ok(Verdict::Failed(describe(outcome))),
+        ReplyOutcome::Overloaded { .. } => Ok(Verdict::Refused),
+        other => Err(BenchError::Failed(describe(other))),
+    }
+}
+
+/// Calls of one batch and batches on their way. A commit that waits for the device needs many on their way; without the
+/// wait few keep the engine busy.
+fn shape(process: &ProcessOptions) -> (usize, usize) {
+    let waits = matches!(process.log, LogMode::Command) && matches!(process.commit, CommitMode::Sync);
+    let batch = process.batch.unwrap_or(if waits { 128 } else { 64 });
+    let chosen = if waits { (WAITING_TXNS_MAX - 1) / batch } else { 8 };
+    (batch, process.in_flight.unwrap_or(chosen.max(1)))
+}

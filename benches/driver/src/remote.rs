@@ -1,0 +1,379 @@
+//! The load on a server: one thread, many connections, single calls or batches.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tokio::{runtime::Runtime, task::LocalSet};
+
+use crate::{
+    BenchError, OnProgress, Progress,
+    client::{Client, Session, problem, push_body},
+    control::integer,
+    failed,
+    http1::{Answer, Connection},
+    measure::{Meter, Verdict},
+    options::{Options, RemoteOptions, Via},
+    random::Random,
+    report::{Report, Subject},
+    workload::Workload,
+};
+
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+/// The runtime's timer counts milliseconds: closer than this the open loop yields until a call is due.
+const TIMER_MIN: Duration = Duration::from_millis(2);
+
+pub(crate) fn run<W: Workload>(
+    mut workload: W,
+    options: &Options,
+    remote: &RemoteOptions,
+    on_progress: OnProgress<'_>,
+) -> Result<Report, BenchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failed("start a runtime", error))?;
+    let session = Rc::new(Session::new(remote)?);
+    let mut client = Client::new(&runtime, session.clone(), W::NAME);
+    let status = client.get("/v1/status")?;
+    client.partitions = integer(&status, "partitions")? as u16;
+    on_progress(Progress::Preparing("deploying the module"));
+    client.deploy(options)?;
+    workload.prepare(&mut client, on_progress)?;
+
+    let load = Rc::new(Load::new(workload, options, remote, session));
+    let log_bytes = drive(&runtime, &load, options, on_progress)?;
+    let meter = load.meter.borrow();
+
+    on_progress(Progress::Checking);
+    if let Some(reason) = &meter.first_failure {
+        return Err(BenchError::Checks(format!("{} calls failed, the first: {reason}", meter.whole.failed)));
+    }
+    let checked = load.workload.check(&mut client, options.seed, &meter.whole)?;
+    let text = |member: &str| status[member].as_str().unwrap_or_default().to_owned();
+    let subject = Subject {
+        via: remote.via.name(),
+        log: text("log"),
+        commit: text("commit"),
+        native: false,
+        partitions: client.partitions,
+        sites: integer(&status, "sites")? as u16,
+        log_bytes,
+        batch: load.batch,
+        in_flight: remote.connections,
+    };
+    Ok(Report::new::<W>(subject, options, &meter, checked))
+}
+
+/// When the next calls are due.
+struct Schedule {
+    rate: Option<f64>,
+    /// Calls given out; the lock makes one connection wait for the next call's time, the others for the lock.
+    next: tokio::sync::Mutex<u64>,
+    begun: Instant,
+    closes: Instant,
+}
+
+struct Slot {
+    count: usize,
+    due: Instant,
+    spacing: Duration,
+}
+
+impl Schedule {
+    /// The next calls, at most `batch`, once they are due; None when the time is over.
+    async fn take(&self, batch: usize) -> Option<Slot> {
+        let Some(rate) = self.rate else {
+            let now = Instant::now();
+            let slot = Slot { count: batch, due: now, spacing: Duration::ZERO };
+            return (now < self.closes).then_some(slot);
+        };
+        let mut next = self.next.lock().await;
+        let due = self.begun + Duration::from_secs_f64(*next as f64 / rate);
+        if due >= self.closes {
+            return None;
+        }
+        wait_until(due).await;
+        let due_by_now = (self.begun.elapsed().as_secs_f64() * rate) as u64 + 1;
+        let count = due_by_now.saturating_sub(*next).clamp(1, batch as u64);
+        *next += count;
+        Some(Slot {
+            count: count as usize,
+            due,
+            spacing: Duration::from_secs_f64(1.0 / rate),
+        })
+    }
+}
+
+async fn wait_until(due: Instant) {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        if left > TIMER_MIN {
+            tokio::time::sleep(left - TIMER_MIN).await;
+        } else {
+            std::thread::yield_now(); // the server shares these cores
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// What the connections share.
+struct Load<W: Workload> {
+    workload: W,
+    session: Rc<Session>,
+    via: Via,
+    batch: usize,
+    connections: usize,
+    schedule: Schedule,
+    random: RefCell<Random>,
+    meter: RefCell<Meter>,
+    /// Connections at work.
+    busy: Cell<usize>,
+}
+
+impl<W: Workload> Load<W> {
+    fn new(workload: W, options: &Options, remote: &RemoteOptions, session: Rc<Session>) -> Self {
+        let meter = Meter::new(W::PROCEDURES.len(), W::OUTCOMES.len(), options.warmup_s, options.seconds);
+        Self {
+            workload,
+            session,
+            via: remote.via,
+            batch: match remote.via {
+                Via::Single => 1,
+                Via::Batch => remote.batch,
+            },
+            connections: remote.connections,
+            schedule: Schedule {
+                rate: options.rate,
+                next: tokio::sync::Mutex::new(0),
+                begun: meter.begun,
+                closes: meter.closes,
+            },
+            random: RefCell::new(Random::new(options.seed)),
+            meter: RefCell::new(meter),
+            busy: Cell::new(remote.connections),
+        }
+    }
+
+    async fn connection(self: Rc<Self>) -> Result<(), BenchError> {
+        let address = &self.session.address;
+        let outcome = self.converse().await;
+        self.busy.set(self.busy.get() - 1);
+        outcome.map_err(|error| match error {
+            Ended::Connection(error) => failed(&format!("talk to {address}"), error),
+            Ended::Answer(text) => BenchError::Failed(text),
+        })
+    }
+
+    async fn converse(&self) -> Result<(), Ended> {
+        let mut connection = Connection::open(&self.session.address).await.map_err(Ended::Connection)?;
+        let mut writer = RequestWriter::new::<W>(self.via, &self.session);
+        let mut calls: Vec<W::Call> = Vec::new();
+        while let Some(slot) = self.schedule.take(self.batch).await {
+            calls.clear();
+            {
+                let mut random = self.random.borrow_mut();
+                calls.extend((0..slot.count).map(|_| self.workload.generate(&mut random)));
+            }
+            let request = writer.write::<W>(&calls);
+            let answer = connection.exchange(request).await.map_err(Ended::Connection)?;
+            let ended = Instant::now();
+            self.settle(&slot, &calls, &answer, ended)?;
+            if connection.is_closing() {
+                connection = Connection::open(&self.session.address).await.map_err(Ended::Connection)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(
+        &self,
+        slot: &Slot,
+        calls: &[W::Call],
+        answer: &Answer<'_>,
+        ended: Instant,
+    ) -> Result<(), Ended> {
+        let mut meter = self.meter.borrow_mut();
+        let in_window = meter.is_in_window(ended);
+        let mut count = |at: usize, verdict: &Verdict| {
+            meter.add(W::procedure(&calls[at]), verdict, in_window);
+            if in_window && !matches!(verdict, Verdict::Refused) {
+                let due = slot.due + slot.spacing * at as u32;
+                meter.latency(ended.saturating_duration_since(due), 1);
+            }
+        };
+        if self.via == Via::Single {
+            let verdict = match answer.status {
+                200 => Verdict::Committed(W::outcome_json(&calls[0], answer.body)),
+                status => judge::<W>(status, &serde_json::from_slice(answer.body).unwrap_or_default())?,
+            };
+            count(0, &verdict);
+            return Ok(());
+        }
+        if answer.status != 200 {
+            return Err(Ended::Answer(format!("POST /v1/batch: {}", problem(answer.status, answer.body))));
+        }
+        let mut answered = 0;
+        for line in answer.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let Some(call) = calls.get(answered) else {
+                return Err(Ended::Answer("a batch has more answers than calls".into()));
+            };
+            let verdict = if line.starts_with(b"{\"result\":") {
+                Verdict::Committed(W::outcome_json(call, line))
+            } else {
+                judge_line::<W>(call, line)?
+            };
+            count(answered, &verdict);
+            answered += 1;
+        }
+        match answered == calls.len() {
+            true => Ok(()),
+            false => Err(Ended::Answer(format!("{} calls have {answered} answers", calls.len()))),
+        }
+    }
+}
+
+/// Why a connection stopped before its time.
+enum Ended {
+    Connection(std::io::Error),
+    Answer(String),
+}
+
+/// Any answer of a batch that does not begin with its result.
+fn judge_line<W: Workload>(call: &W::Call, line: &[u8]) -> Result<Verdict, Ended> {
+    let answer: Value = serde_json::from_slice(line)
+        .map_err(|error| Ended::Answer(format!("an answer of a batch is no JSON: {error}")))?;
+    match &answer["problem"] {
+        Value::Null => Ok(Verdict::Committed(W::outcome_json(call, answer["result"].to_string().as_bytes()))),
+        problem => judge::<W>(problem["status"].as_u64().unwrap_or(0) as u16, problem),
+    }
+}
+
+fn judge<W: Workload>(status: u16, problem: &Value) -> Result<Verdict, Ended> {
+    let slug = problem["type"].as_str().and_then(|uri| uri.strip_prefix("/problems/"));
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    let code = problem["code"].as_str().unwrap_or_default();
+    match slug {
+        Some("overloaded") => Ok(Verdict::Refused),
+        Some("procedure-aborted") => Ok(match W::outcome_of_abort(code) {
+            Some(outcome) => Verdict::Aborted(outcome),
+            None => Verdict::Failed(format!("aborted with {code}: {detail}")),
+        }),
+        Some(slug @ ("procedure-trapped" | "limit-exceeded")) => Ok(Verdict::Failed(format!("{slug}: {detail}"))),
+        _ => Err(Ended::Answer(format!("a call was answered with {status}: {problem}"))),
+    }
+}
+
+/// Makes requests in memory that is used again.
+struct RequestWriter {
+    via: Via,
+    /// By procedure; one for batches.
+    heads: Vec<Vec<u8>>,
+    /// By procedure: what a line of a batch begins with.
+    lines: Vec<Vec<u8>>,
+    body: Vec<u8>,
+    request: Vec<u8>,
+}
+
+impl RequestWriter {
+    fn new<W: Workload>(via: Via, session: &Session) -> Self {
+        let single = |name: &&str| session.head("POST", &format!("/v1/call/{}/{name}", W::NAME), "application/json");
+        let line = |name: &&str| {
+            format!("{{\"module\":\"{}\",\"procedure\":\"{name}\",\"args\":", W::NAME).into_bytes()
+        };
+        Self {
+            via,
+            heads: match via {
+                Via::Single => W::PROCEDURES.iter().map(single).collect(),
+                Via::Batch => vec![session.head("POST", "/v1/batch", "application/x-ndjson")],
+            },
+            lines: W::PROCEDURES.iter().map(line).collect(),
+            body: Vec::new(),
+            request: Vec::new(),
+        }
+    }
+
+    fn write<W: Workload>(&mut self, calls: &[W::Call]) -> &[u8] {
+        self.body.clear();
+        let head = match self.via {
+            Via::Single => {
+                W::write_json(&calls[0], &mut self.body);
+                &self.heads[W::procedure(&calls[0])]
+            }
+            Via::Batch => {
+                for call in calls {
+                    self.body.extend_from_slice(&self.lines[W::procedure(call)]);
+                    W::write_json(call, &mut self.body);
+                    self.body.extend_from_slice(b"}\n");
+                }
+                &self.heads[0]
+            }
+        };
+        push_body(&mut self.request, head, &self.body);
+        &self.request
+    }
+}
+
+/// Runs all connections to the end of the window; the bytes that the log grew by inside it.
+fn drive<W: Workload>(
+    runtime: &Runtime,
+    load: &Rc<Load<W>>,
+    options: &Options,
+    on_progress: OnProgress<'_>,
+) -> Result<u64, BenchError> {
+    let local = LocalSet::new();
+    let tasks: Vec<_> = (0..load.connections).map(|_| local.spawn_local(load.clone().connection())).collect();
+    let watched = local.run_until(watch(load, options, on_progress));
+    let log_bytes = runtime.block_on(watched)?;
+    runtime.block_on(local.run_until(async {
+        for task in tasks {
+            task.await.map_err(|error| failed("run a connection", error))??;
+        }
+        Ok(log_bytes)
+    }))
+}
+
+/// Tells the progress, and looks at the log's end when the window opens and closes.
+async fn watch<W: Workload>(
+    load: &Load<W>,
+    options: &Options,
+    on_progress: OnProgress<'_>,
+) -> Result<u64, BenchError> {
+    let talk = |error| failed(&format!("talk to {}", load.session.address), error);
+    let mut connection = Connection::open(&load.session.address).await.map_err(talk)?;
+    let (begun, closes) = (load.schedule.begun, load.schedule.closes);
+    let opens = begun + Duration::from_secs_f64(options.warmup_s);
+    let mut first = None;
+    loop {
+        let now = Instant::now();
+        let is_over = now >= closes || load.busy.get() == 0;
+        if first.is_none() && now >= opens {
+            first = Some(log_end(&mut connection, &load.session).await?);
+        }
+        if is_over {
+            let end = log_end(&mut connection, &load.session).await?;
+            return Ok(end - first.unwrap_or(end));
+        }
+        on_progress(Progress::Running {
+            elapsed: now - begun,
+            total: closes - begun,
+            committed: load.meter.borrow().whole.committed,
+        });
+        let next = if first.is_none() { opens } else { closes };
+        tokio::time::sleep(PROGRESS_EVERY.min(next.saturating_duration_since(now))).await;
+    }
+}
+
+async fn log_end(connection: &mut Connection, session: &Session) -> Result<u64, BenchError> {
+    let mut request = Vec::new();
+    push_body(&mut request, &session.head("GET", "/v1/status", "application/json"), b"");
+    let answer = connection.exchange(&request).await.map_err(|error| failed("ask for the status", error))?;
+    let status: Value = serde_json::from_slice(answer.body).unwrap_or_default();
+    integer(&status, "committed_lsn").map(|lsn| lsn as u64)
+}

@@ -1,0 +1,116 @@
+//! What a run measured, as the command line prints it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{measure::Meter, options::Options, workload::Workload};
+
+/// Fields and their order are the command line's contract; further ones come after them.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub workload: String,
+    /// `process`, `single` or `batch`.
+    pub via: String,
+    pub log: String,
+    pub commit: String,
+    pub native: bool,
+    pub partitions: u16,
+    pub sites: u16,
+    /// Length of the measured window.
+    pub seconds: f64,
+    /// Inside the window; so are all counts below.
+    pub committed: u64,
+    pub aborted: u64,
+    pub txn_per_s: f64,
+    pub latency_us: LatencyUs,
+    /// Calls by procedure.
+    pub mix: BTreeMap<String, u64>,
+    pub log_bytes: u64,
+    /// `passed`: a run whose checks fail makes no report.
+    pub checks: &'static str,
+    /// Calls by what they came to.
+    pub outcomes: BTreeMap<String, u64>,
+    /// Calls turned away because too many waited.
+    pub refused: u64,
+    /// Transactions per second asked for in the open loop; null in the closed one.
+    pub rate: Option<f64>,
+    /// Calls of one batch, and batches (or connections) on their way.
+    pub batch: usize,
+    pub in_flight: usize,
+    pub warmup_s: f64,
+    pub seed: u64,
+    /// What the checks found, in words.
+    pub checked: Vec<String>,
+}
+
+/// From the call's submission, in the open loop from when it was due.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LatencyUs {
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub max: f64,
+    pub mean: f64,
+    pub p999: f64,
+}
+
+/// What the database under test is.
+pub(crate) struct Subject {
+    pub via: &'static str,
+    pub log: String,
+    pub commit: String,
+    pub native: bool,
+    pub partitions: u16,
+    pub sites: u16,
+    pub log_bytes: u64,
+    pub batch: usize,
+    pub in_flight: usize,
+}
+
+impl Report {
+    pub(crate) fn new<W: Workload>(
+        subject: Subject,
+        options: &Options,
+        meter: &Meter,
+        checked: Vec<String>,
+    ) -> Self {
+        let window = &meter.window;
+        let named = |names: &[&str], counts: &[u64]| {
+            let pairs = names.iter().zip(counts).filter(|(_, count)| **count > 0);
+            pairs.map(|(name, count)| ((*name).to_owned(), *count)).collect()
+        };
+        Self {
+            workload: W::NAME.into(),
+            via: subject.via.into(),
+            log: subject.log,
+            commit: subject.commit,
+            native: subject.native,
+            partitions: subject.partitions,
+            sites: subject.sites,
+            seconds: options.seconds,
+            committed: window.committed,
+            aborted: window.aborted,
+            txn_per_s: (window.committed as f64 / options.seconds).round(),
+            latency_us: LatencyUs {
+                p50: meter.quantile_us(0.50),
+                p95: meter.quantile_us(0.95),
+                p99: meter.quantile_us(0.99),
+                max: meter.max_us(),
+                mean: meter.mean_us(),
+                p999: meter.quantile_us(0.999),
+            },
+            mix: named(W::PROCEDURES, &window.procedures),
+            log_bytes: subject.log_bytes,
+            checks: "passed",
+            outcomes: named(W::OUTCOMES, &window.outcomes),
+            refused: window.refused,
+            rate: options.rate,
+            batch: subject.batch,
+            in_flight: subject.in_flight,
+            warmup_s: options.warmup_s,
+            seed: options.seed,
+            checked,
+        }
+    }
+}

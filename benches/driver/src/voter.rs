@@ -1,0 +1,218 @@
+//! The workload `voter`: phone votes from random area codes, one in a hundred for nobody.
+
+use serde_json::Value;
+
+use crate::{
+    BenchError, OnProgress, Progress,
+    control::{Arg, Control, integer},
+    measure::Tally,
+    random::{Random, below},
+    workload::{Workload, has_near, push_i64},
+};
+
+pub(crate) const NAME: &str = "voter";
+
+const CONTESTANTS: [&str; 6] = [
+    "Ada Lindqvist",
+    "Bruno Okafor",
+    "Chiara Novak",
+    "Dmitri Alvarez",
+    "Esther Nakamura",
+    "Farid Holloway",
+];
+const VOTES_PER_PHONE_MAX: i64 = 2;
+/// Of 2^32: votes for a contestant that there is not.
+const INVALID_SHARE: u32 = u32::MAX / 100;
+const NUMBERS_PER_AREA: u32 = 10_000_000;
+/// Phones whose rows are looked at by the check.
+const PHONES_CHECKED: usize = 1_000;
+
+const ACCEPTED: usize = 0;
+const INVALID: usize = 1;
+const OVER_LIMIT: usize = 2;
+const UNKNOWN: usize = 3;
+
+pub(crate) struct Voter {
+    area_codes: Vec<u16>,
+    votes_before: i64,
+    rows_before: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct VoteCall {
+    phone_number: i64,
+    contestant_number: i32,
+}
+
+impl Voter {
+    pub(crate) fn new() -> Self {
+        Self {
+            area_codes: voter::area_codes().map(|(code, _)| code).collect(),
+            votes_before: 0,
+            rows_before: 0,
+        }
+    }
+
+    fn votes(control: &mut dyn Control) -> Result<i64, BenchError> {
+        let results = control.call("results", &[])?;
+        let lines = results.as_array().map_or(&[][..], Vec::as_slice);
+        lines.iter().map(|line| integer(line, "votes")).sum()
+    }
+}
+
+impl Workload for Voter {
+    type Call = VoteCall;
+    const NAME: &'static str = NAME;
+    const PROCEDURES: &'static [&'static str] = &["vote"];
+    const OUTCOMES: &'static [&'static str] = &["accepted", "invalid_contestant", "over_limit", "unknown"];
+
+    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
+        on_progress(Progress::Preparing("naming the contestants"));
+        control.call("initialize", &[("contestants", Arg::Texts(CONTESTANTS.to_vec()))])?;
+        self.votes_before = Self::votes(control)?;
+        self.rows_before = control.row_count("votes")?;
+        Ok(())
+    }
+
+    #[inline]
+    fn generate(&self, random: &mut Random) -> VoteCall {
+        let (phone, choice) = (random.next_u64(), random.next_u64());
+        let area = self.area_codes[below((phone >> 32) as u32, self.area_codes.len() as u32) as usize];
+        let is_invalid = (choice >> 32) as u32 <= INVALID_SHARE;
+        VoteCall {
+            phone_number: area as i64 * NUMBERS_PER_AREA as i64 + below(phone as u32, NUMBERS_PER_AREA) as i64,
+            contestant_number: match is_invalid {
+                true => 999,
+                false => 1 + below(choice as u32, CONTESTANTS.len() as u32) as i32,
+            },
+        }
+    }
+
+    fn procedure(_: &VoteCall) -> usize {
+        0
+    }
+
+    #[inline]
+    fn encode(call: &VoteCall, out: &mut Vec<u8>) {
+        let mut args = [0; 20];
+        args[..8].copy_from_slice(&call.phone_number.to_le_bytes());
+        args[8..12].copy_from_slice(&call.contestant_number.to_le_bytes());
+        args[12..].copy_from_slice(&VOTES_PER_PHONE_MAX.to_le_bytes());
+        out.extend_from_slice(&args);
+    }
+
+    fn write_json(call: &VoteCall, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"phone_number\":");
+        push_i64(out, call.phone_number);
+        out.extend_from_slice(b",\"contestant_number\":");
+        push_i64(out, call.contestant_number as i64);
+        out.extend_from_slice(b",\"max_votes_per_phone\":");
+        push_i64(out, VOTES_PER_PHONE_MAX);
+        out.push(b'}');
+    }
+
+    #[inline]
+    fn outcome(_: &VoteCall, result: &[u8]) -> usize {
+        match result {
+            [0] => ACCEPTED,
+            [1] => INVALID,
+            [2] => OVER_LIMIT,
+            _ => UNKNOWN,
+        }
+    }
+
+    fn outcome_json(_: &VoteCall, answer: &[u8]) -> usize {
+        const NEAR: usize = 96;
+        if has_near(answer, NEAR, b"\"accepted\"") {
+            ACCEPTED
+        } else if has_near(answer, NEAR, b"\"invalid_contestant\"") {
+            INVALID
+        } else if has_near(answer, NEAR, b"\"over_limit\"") {
+            OVER_LIMIT
+        } else {
+            UNKNOWN
+        }
+    }
+
+    fn outcome_of_abort(_: &str) -> Option<usize> {
+        None
+    }
+
+    fn check(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<Vec<String>, BenchError> {
+        let failed = |text| Err(BenchError::Checks(text));
+        if whole.outcomes[UNKNOWN] > 0 {
+            return failed(format!("{} votes came to an unknown outcome", whole.outcomes[UNKNOWN]));
+        }
+        let accepted = whole.outcomes[ACCEPTED];
+        let counted = Self::votes(control)? - self.votes_before;
+        if counted != accepted as i64 {
+            return failed(format!("results counts {counted} votes of this run, but {accepted} were accepted"));
+        }
+        let stored = control.row_count("votes")? as i64 - self.rows_before as i64;
+        if stored != accepted as i64 {
+            return failed(format!("{stored} votes of this run are stored, but {accepted} were accepted"));
+        }
+        let phones = self.check_phones(control, seed, whole)?;
+        Ok(vec![
+            format!("votes counted = votes stored = votes accepted = {accepted}"),
+            format!("no phone of {phones} looked at has more than {VOTES_PER_PHONE_MAX} votes, and each votes by number"),
+        ])
+    }
+}
+
+impl Voter {
+    /// Looks at the phones of the run's first calls, which the seed makes again.
+    fn check_phones(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<usize, BenchError> {
+        let mut random = Random::new(seed);
+        let mut stored_at_all = 0;
+        let answered = whole.committed.min(PHONES_CHECKED as u64) as usize;
+        for _ in 0..answered {
+            let phone = self.generate(&mut random).phone_number;
+            let mut numbers = Vec::new();
+            control.visit_rows("votes", Some(phone), &mut |row: &Value| {
+                numbers.push(integer(row, "vote_number").unwrap_or(0));
+            })?;
+            stored_at_all += numbers.len();
+            let expected: Vec<i64> = (1..=numbers.len() as i64).collect();
+            if numbers.len() as i64 > VOTES_PER_PHONE_MAX || numbers != expected {
+                return Err(BenchError::Checks(format!(
+                    "phone {phone} may vote {VOTES_PER_PHONE_MAX} times and has the votes {numbers:?}"
+                )));
+            }
+        }
+        if answered == PHONES_CHECKED && stored_at_all == 0 && whole.refused == 0 {
+            return Err(BenchError::Checks(format!("none of the first {answered} votes is stored")));
+        }
+        Ok(answered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn votes_come_from_real_area_codes() {
+        let workload = Voter::new();
+        let mut random = Random::new(1);
+        let mut invalid = 0;
+        for _ in 0..10_000 {
+            let call = workload.generate(&mut random);
+            assert_ne!(voter::state_of(call.phone_number).as_str(), "XX");
+            invalid += (call.contestant_number == 999) as u32;
+        }
+        assert!((50..200).contains(&invalid), "{invalid}");
+    }
+
+    #[test]
+    fn json_is_what_the_api_takes() {
+        let mut json = Vec::new();
+        let call = VoteCall { phone_number: 2_125_550_123, contestant_number: 3 };
+        Voter::write_json(&call, &mut json);
+        let value: Value = serde_json::from_slice(&json).expect("JSON");
+        assert_eq!(value["phone_number"], 2_125_550_123_i64);
+        assert_eq!(value["max_votes_per_phone"], 2);
+        let answer = br#"{"result":{"outcome":"over_limit"},"txn_id":"1"}"#;
+        assert_eq!(Voter::outcome_json(&call, answer), OVER_LIMIT);
+    }
+}

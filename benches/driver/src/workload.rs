@@ -1,0 +1,75 @@
+//! What a workload is: a generator of calls, how they look on each way in, and checks on what they leave.
+
+use crate::{BenchError, OnProgress, control::Control, measure::Tally, random::Random};
+
+pub(crate) trait Workload: Send + Sync + 'static {
+    /// One call. Small: it is kept until its answer comes.
+    type Call: Copy + Send + 'static;
+    /// The workload's and its module's name.
+    const NAME: &'static str;
+    /// The procedures that the measured calls name.
+    const PROCEDURES: &'static [&'static str];
+    /// What their calls can come to, by name.
+    const OUTCOMES: &'static [&'static str];
+
+    /// Fills what the calls need. Not measured.
+    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError>;
+
+    fn generate(&self, random: &mut Random) -> Self::Call;
+    /// Position in `PROCEDURES`.
+    fn procedure(call: &Self::Call) -> usize;
+    /// Appends the encoded arguments.
+    fn encode(call: &Self::Call, out: &mut Vec<u8>);
+    /// Appends the arguments as JSON, in the order of the parameters.
+    fn write_json(call: &Self::Call, out: &mut Vec<u8>);
+
+    /// Position in `OUTCOMES` of a committed call's encoded result.
+    fn outcome(call: &Self::Call, result: &[u8]) -> usize;
+    /// The same of an answer that holds the result as JSON.
+    fn outcome_json(call: &Self::Call, answer: &[u8]) -> usize;
+    /// Position in `OUTCOMES` of an abort; None for a code that the workload does not expect.
+    fn outcome_of_abort(code: &str) -> Option<usize>;
+
+    /// Checks what all calls left, the warm-up's too. Ok: what was checked, in words.
+    fn check(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<Vec<String>, BenchError>;
+}
+
+/// Appends a number in decimal.
+#[inline]
+pub(crate) fn push_i64(out: &mut Vec<u8>, value: i64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// True where `text` lies in the first `within` bytes of `bytes`.
+#[inline]
+pub(crate) fn has_near(bytes: &[u8], within: usize, text: &[u8]) -> bool {
+    bytes[..bytes.len().min(within)].windows(text.len()).any(|window| window == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_whole() {
+        for value in [0, 7, -7, 1_000_000, i64::MAX, i64::MIN] {
+            let mut out = Vec::new();
+            push_i64(&mut out, value);
+            assert_eq!(String::from_utf8(out).expect("digits"), value.to_string());
+        }
+    }
+}

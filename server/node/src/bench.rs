@@ -1,0 +1,206 @@
+//! `reprise bench`: flags to the driver, its report to the terminal.
+
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use reprise_database::{CommitMode, LogMode};
+use reprise_driver::{
+    BenchError, Options, ProcessOptions, Progress, RemoteOptions, ReplayOptions, ReplayReport, Report, Target, Via,
+};
+
+use crate::{
+    cli::{BenchArgs, Output, ViaArg},
+    config::cores,
+    logfile,
+    output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_pairs, usage},
+};
+
+const SINGLE_CONNECTIONS: usize = 64;
+const BATCH_CONNECTIONS: usize = 4;
+const HTTP_BATCH: usize = 256;
+
+pub fn run(args: &BenchArgs, output: Output) -> Outcome {
+    if args.workload == "replay" {
+        return replay(args, output);
+    }
+    let options = Options {
+        workload: args.workload.clone(),
+        seconds: args.seconds,
+        warmup_s: args.warmup,
+        rate: args.rate,
+        seed: args.seed.unwrap_or_else(|| if args.url.is_some() { new_seed() } else { 1 }),
+        remote_percent: args.remote,
+        modules: args.modules.clone(),
+        target: match &args.url {
+            Some(url) => Target::Remote(remote_options(args, url)),
+            None => Target::Process(process_options(args)?),
+        },
+    };
+    let line = ProgressLine::new();
+    let report = reprise_driver::run(&options, &|progress| line.show(describe_progress(progress)));
+    line.clear();
+    let report = report.map_err(failure)?;
+    match output {
+        Output::Json => print_json(&report)?,
+        Output::Text => print_report(&report)?,
+    }
+    Ok(())
+}
+
+/// The report names it, so that the run can be made again.
+fn new_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(1, |since| since.as_micros() as u64)
+}
+
+fn failure(error: BenchError) -> Failure {
+    match error {
+        BenchError::Usage(text) => usage(text),
+        other => Failure::Other(other.into()),
+    }
+}
+
+fn remote_options(args: &BenchArgs, url: &str) -> RemoteOptions {
+    let (via, connections) = match args.via.unwrap_or(ViaArg::Single) {
+        ViaArg::Single => (Via::Single, SINGLE_CONNECTIONS),
+        ViaArg::Batch => (Via::Batch, BATCH_CONNECTIONS),
+    };
+    RemoteOptions {
+        url: url.to_owned(),
+        token: args.token.clone(),
+        via,
+        connections: args.connections.unwrap_or(connections),
+        batch: args.batch.unwrap_or(HTTP_BATCH),
+    }
+}
+
+fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
+    let stored = args.data_dir.as_deref().map(logfile::stored_partitions).transpose()?.flatten();
+    let partitions = match (args.partitions, stored) {
+        (Some(asked), Some(stored)) if asked != stored => return Err(other_partitions(asked, stored)),
+        (asked, stored) => asked.or(stored).unwrap_or(1),
+    };
+    Ok(ProcessOptions {
+        partitions,
+        sites: sites(args.sites, partitions)?,
+        log: args.log.unwrap_or(LogMode::Command),
+        commit: args.commit.unwrap_or(CommitMode::Sync),
+        group_commit_us: args.group_commit_us.unwrap_or(0),
+        data_dir: args.data_dir.clone(),
+        native: args.native,
+        batch: args.batch,
+        in_flight: args.in_flight,
+    })
+}
+
+/// As many as there are cores, where none were asked for.
+pub fn sites(asked: Option<u16>, partitions: u16) -> Result<u16, Failure> {
+    match asked {
+        Some(asked) if asked > partitions => Err(usage(format!(
+            "{asked} sites have no work with {partitions} partitions: take at most {partitions}"
+        ))),
+        Some(asked) => Ok(asked),
+        None => Ok(cores().min(partitions)),
+    }
+}
+
+pub fn other_partitions(asked: u16, stored: u16) -> Failure {
+    usage(format!(
+        "the database was made with {stored} partitions, and that number is fixed: leave --partitions {asked} out, or take another data directory"
+    ))
+}
+
+fn replay(args: &BenchArgs, output: Output) -> Outcome {
+    let Some(dir) = args.data_dir.as_deref() else {
+        return Err(usage("bench replay needs --data-dir DIR: the directory that a run left"));
+    };
+    if args.native || args.url.is_some() || args.rate.is_some() || args.remote.is_some() {
+        return Err(usage("bench replay takes --data-dir and --sites alone"));
+    }
+    let report = run_replay(dir, args.sites)?;
+    match output {
+        Output::Json => print_json(&report)?,
+        Output::Text => print_pairs(&[
+            ("replayed", grouped(report.replayed)),
+            ("seconds", format!("{:.3}", report.seconds)),
+            ("txn/s", grouped(report.txn_per_s as u64)),
+            ("partitions", report.partitions.to_string()),
+            ("sites", report.sites.to_string()),
+            ("digest", report.digest),
+        ])?,
+    }
+    Ok(())
+}
+
+fn run_replay(dir: &Path, asked_sites: Option<u16>) -> Result<ReplayReport, Failure> {
+    let Some(partitions) = logfile::stored_partitions(dir)? else {
+        return Err(Failure::Other(anyhow::anyhow!("there is no log under {}", dir.display())));
+    };
+    let options = ReplayOptions {
+        data_dir: dir.to_owned(),
+        partitions,
+        sites: sites(asked_sites, partitions)?,
+    };
+    let line = ProgressLine::new();
+    line.show("replaying".into());
+    let report = reprise_driver::replay(&options);
+    line.clear();
+    report.map_err(failure)
+}
+
+fn describe_progress(progress: Progress) -> String {
+    match progress {
+        Progress::Preparing(what) => what.to_owned(),
+        Progress::Loading { done, total } => format!("loading {} of {}", grouped(done), grouped(total)),
+        Progress::Running { elapsed, total, committed } => format!(
+            "running {:.0} of {:.0} s, {} committed",
+            elapsed.as_secs_f64(),
+            total.as_secs_f64(),
+            grouped(committed)
+        ),
+        Progress::Checking => "checking what the run left".into(),
+    }
+}
+
+fn print_report(report: &Report) -> std::io::Result<()> {
+    let code = if report.native { "native" } else { "wasm" };
+    let latency = &report.latency_us;
+    let counts = |counts: &std::collections::BTreeMap<String, u64>| {
+        let parts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {}", grouped(*count))).collect();
+        parts.join(", ")
+    };
+    let offered = match report.rate {
+        Some(rate) => format!("open loop, {} a second offered", grouped(rate as u64)),
+        None => "closed loop".into(),
+    };
+    let way = match report.via.as_str() {
+        "process" => format!("in process, {} batches of {}", report.in_flight, report.batch),
+        via => format!("HTTP {via}, {} connections, {} calls a request", report.in_flight, report.batch),
+    };
+    print_pairs(&[
+        ("workload", format!("{} ({code})", report.workload)),
+        ("way", format!("{way}; {offered}")),
+        ("database", format!(
+            "{} partitions, {} sites, log {}, commit {}",
+            report.partitions, report.sites, report.log, report.commit
+        )),
+        ("measured", format!("{} s after {} s of warm-up, seed {}", report.seconds, report.warmup_s, report.seed)),
+        ("committed", format!("{}  ({} a second)", grouped(report.committed), grouped(report.txn_per_s as u64))),
+        ("aborted", grouped(report.aborted)),
+        ("refused", grouped(report.refused)),
+        ("latency us", format!(
+            "p50 {}  p95 {}  p99 {}  p99.9 {}  max {}",
+            latency.p50, latency.p95, latency.p99, latency.p999, latency.max
+        )),
+        ("mix", counts(&report.mix)),
+        ("outcomes", counts(&report.outcomes)),
+        ("log", format!(
+            "{}, {:.1} bytes a committed call",
+            bytes(report.log_bytes),
+            report.log_bytes as f64 / report.committed.max(1) as f64
+        )),
+        ("checks", format!("passed: {}", report.checked.join("; "))),
+    ])
+}

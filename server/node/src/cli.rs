@@ -1,0 +1,418 @@
+//! Every verb and flag, in the words of `--help`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use reprise_database::{CommitMode, LogMode};
+
+/// An in-memory transactional database whose stored procedures are WebAssembly.
+#[derive(Parser)]
+#[command(
+    name = "reprise",
+    version,
+    arg_required_else_help = true,
+    subcommand_required = true,
+    after_help = "Example:\n  reprise serve &\n  reprise module deploy voter.wasm\n  \
+                  reprise call voter.initialize '{\"contestants\": [\"Ada\", \"Bruno\"]}'\n\n\
+                  Exit status: 0 done, 1 the answer is no or an error, 2 bad usage."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// How results are printed
+    #[arg(long, global = true, value_enum, value_name = "FORM", default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run the server
+    #[command(after_help = SERVE_EXAMPLE)]
+    Serve(ServeArgs),
+    /// Make a procedure crate that builds and passes its own test
+    #[command(after_help = "Example:\n  reprise new orders && cd orders && cargo test")]
+    New(NewArgs),
+    /// Install, look at and remove modules
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise module deploy target/procedures/voter.wasm\n  reprise module show voter"
+    )]
+    Module(ModuleCommand),
+    /// Run one transaction, or a file of them
+    #[command(after_help = CALL_EXAMPLE)]
+    Call(CallArgs),
+    /// Look at tables and their rows
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise table list\n  reprise table rows votes --prefix 2125550123"
+    )]
+    Table(TableCommand),
+    /// Look at the log, on a server or on files
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise log tail --limit 5\n  reprise log verify ./reprise-data"
+    )]
+    Log(LogCommand),
+    /// What the server says of itself
+    #[command(after_help = "Example:\n  reprise status --output json")]
+    Status(ServerArgs),
+    /// Measure a workload in this process, or on a server
+    #[command(after_help = BENCH_EXAMPLE)]
+    Bench(BenchArgs),
+}
+
+const SERVE_EXAMPLE: &str = "Example:
+  reprise serve --data-dir ./reprise-data --listen 127.0.0.1:8080
+
+Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from reprise.toml:
+  data_dir = \"/var/lib/reprise\"
+  listen = \"0.0.0.0:8080\"
+
+  [[tokens]]
+  name = \"deploy\"
+  role = \"admin\"        # admin, write or read
+  sha256 = \"…\"          # printf %s \"$TOKEN\" | sha256sum
+
+A flag goes over the environment, the environment over the file.";
+
+const CALL_EXAMPLE: &str = "Examples:
+  reprise call voter.vote '{\"phone_number\": 2125550123, \"contestant_number\": 1, \"max_votes_per_phone\": 2}'
+  reprise call voter.vote --file votes.ndjson      each line the arguments of one call
+  reprise call --file calls.ndjson                 each line {\"module\", \"procedure\", \"args\"}";
+
+const BENCH_EXAMPLE: &str = "Examples:
+  reprise bench voter --seconds 10
+  reprise bench bank --partitions 2 --remote 10 --data-dir ./run
+  reprise bench voter --url http://127.0.0.1:8080 --via batch --connections 8
+  reprise bench replay --data-dir ./run --sites 2";
+
+/// Which server to ask, and as whom.
+#[derive(Args, Clone)]
+pub struct ServerArgs {
+    /// Where the server is
+    #[arg(long, env = "REPRISE_URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// Bearer token
+    #[arg(long, env = "REPRISE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+}
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Where the log and the catalog lie [default: ./reprise-data]
+    #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long, env = "REPRISE_LISTEN", value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Slices of the data, fixed when the database is made [default: number of cores]
+    #[arg(long, env = "REPRISE_PARTITIONS", value_name = "N", value_parser = partitions)]
+    pub partitions: Option<u16>,
+    /// Engine threads; may differ from run to run [default: cores, at most one a partition]
+    #[arg(long, env = "REPRISE_SITES", value_name = "N", value_parser = sites)]
+    pub sites: Option<u16>,
+    /// What the log holds: command, or none (nothing survives a stop) [default: command]
+    #[arg(long, env = "REPRISE_LOG", value_name = "KIND", value_parser = log_mode)]
+    pub log: Option<LogMode>,
+    /// Answer a write when it is durable (sync), or before (async) [default: sync]
+    #[arg(long, env = "REPRISE_COMMIT", value_name = "MODE", value_parser = commit_mode)]
+    pub commit: Option<CommitMode>,
+    /// Microseconds to wait for more commits before a write to the log [default: 0]
+    #[arg(long, env = "REPRISE_GROUP_COMMIT_US", value_name = "N", value_parser = group_commit_us)]
+    pub group_commit_us: Option<u64>,
+    /// Configuration file [default: ./reprise.toml, if there is one]
+    #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct NewArgs {
+    /// Name of the crate and of its module: a to z, 0 to 9 and _
+    pub name: String,
+    /// Folder in which the crate's own folder is made
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// The SDK's source, `sdk/procedure` [default: in the tree that this program was built from]
+    #[arg(long, value_name = "PATH")]
+    pub sdk: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum ModuleCommand {
+    /// Install a module, or a new version of it, on all partitions at once
+    #[command(after_help = "Example:\n  reprise module deploy target/procedures/voter.wasm --name voter")]
+    Deploy {
+        /// The wasm binary
+        file: PathBuf,
+        /// Name of the module [default: the file's name]
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// The modules in service
+    #[command(after_help = "Example:\n  reprise module list")]
+    List {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// One module: versions, procedures, tables
+    #[command(after_help = "Example:\n  reprise module show voter")]
+    Show {
+        module: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Take a module out of service; its tables stay
+    #[command(after_help = "Example:\n  reprise module remove voter")]
+    Remove {
+        module: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Args)]
+pub struct CallArgs {
+    /// MODULE.PROCEDURE
+    #[arg(required_unless_present = "file")]
+    pub procedure: Option<String>,
+    /// Arguments by name, a JSON object; - reads it from standard input [default: {}]
+    #[arg(conflicts_with = "file")]
+    pub args: Option<String>,
+    /// The first committed outcome for this key answers every repeat
+    #[arg(long, value_name = "KEY", conflicts_with = "file")]
+    pub idempotency_key: Option<String>,
+    /// One call a line, each an own transaction; - is standard input
+    #[arg(long, value_name = "NDJSON")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+#[derive(Subcommand)]
+pub enum TableCommand {
+    /// All tables with rows and bytes
+    #[command(after_help = "Example:\n  reprise table list")]
+    List {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// One table: columns, keys, indexes
+    #[command(after_help = "Example:\n  reprise table show votes")]
+    Show {
+        table: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Committed rows in the order of an index
+    #[command(after_help = "Example:\n  reprise table rows votes --limit 20 --prefix 2125550123")]
+    Rows {
+        table: String,
+        /// Rows at most
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+        limit: u64,
+        /// Where an earlier call ended
+        #[arg(long)]
+        cursor: Option<String>,
+        /// Name of the index [default: the primary key]
+        #[arg(long)]
+        index: Option<String>,
+        /// Leading key values, separated by commas, or a JSON array
+        #[arg(long)]
+        prefix: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum LogCommand {
+    /// The newest records
+    #[command(after_help = "Example:\n  reprise log tail --limit 5 --kind command")]
+    Tail {
+        /// Records at most
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+        limit: u64,
+        /// Only records that touch this partition
+        #[arg(long)]
+        partition: Option<u16>,
+        /// Only records of this kind: genesis, deploy, remove, command
+        #[arg(long)]
+        kind: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// One record
+    #[command(after_help = "Example:\n  reprise log show 584")]
+    Show {
+        lsn: u64,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Check a log's files; no server runs on them
+    #[command(after_help = "Example:\n  reprise log verify ./reprise-data")]
+    Verify {
+        /// A data directory, or the log's own
+        dir: PathBuf,
+    },
+    /// Print a log's records from its files; no server runs on them
+    #[command(after_help = "Example:\n  reprise log dump ./reprise-data --output json | jq .args")]
+    Dump {
+        /// A data directory, or the log's own
+        dir: PathBuf,
+        /// Begin at this LSN
+        #[arg(long, value_name = "LSN")]
+        from: Option<u64>,
+        /// Records at most
+        #[arg(long)]
+        limit: Option<u64>,
+    },
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    /// What to run; replay replays what an earlier run left in --data-dir
+    #[arg(value_parser = ["voter", "bank", "replay"])]
+    pub workload: String,
+    /// Length of the measured window
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Run before the window, not counted
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub warmup: f64,
+    /// Slices of the data [default: 1, or what --data-dir has]
+    #[arg(long, value_name = "N", value_parser = partitions, conflicts_with = "url")]
+    pub partitions: Option<u16>,
+    /// Engine threads [default: cores, at most one a partition]
+    #[arg(long, value_name = "N", value_parser = sites, conflicts_with = "url")]
+    pub sites: Option<u16>,
+    /// Percent of transactions that touch two partitions (bank) [default: as chance has it]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub remote: Option<u8>,
+    /// What the log holds: command or none [default: command]
+    #[arg(long, value_name = "KIND", value_parser = log_mode, conflicts_with = "url")]
+    pub log: Option<LogMode>,
+    /// sync or async [default: sync]
+    #[arg(long, value_name = "MODE", value_parser = commit_mode, conflicts_with = "url")]
+    pub commit: Option<CommitMode>,
+    /// Microseconds to wait for more commits before a write to the log [default: 0]
+    #[arg(long, value_name = "N", value_parser = group_commit_us, conflicts_with = "url")]
+    pub group_commit_us: Option<u64>,
+    /// Where the database lies [default: a temporary directory]
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    pub data_dir: Option<PathBuf>,
+    /// Transactions per second to offer, whether or not they come back (open loop) [default: as fast as they come back]
+    #[arg(long, value_name = "TXN_PER_S")]
+    pub rate: Option<f64>,
+    /// The procedures compiled into this program in place of wasm
+    #[arg(long, conflicts_with = "url")]
+    pub native: bool,
+    /// The same seed makes the same calls [default: 1; over HTTP, where tables stay from run to run, a new one]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Calls of one batch [default: 128 where commits wait for the device, else 64; 256 over HTTP]
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Batches on their way at once [default: as many as keep the engine busy]
+    #[arg(long, value_name = "N", conflicts_with = "url")]
+    pub in_flight: Option<usize>,
+    /// Where NAME.wasm lie [default: procedures/ beside this program's folder]
+    #[arg(long, value_name = "DIR")]
+    pub modules: Option<PathBuf>,
+    /// A server to load, in place of a database in this process
+    #[arg(long)]
+    pub url: Option<String>,
+    /// Bearer token for that server
+    #[arg(long, env = "REPRISE_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// One call a request, or many [default: single]
+    #[arg(long, value_enum, requires = "url")]
+    pub via: Option<ViaArg>,
+    /// Connections to the server [default: 64 single, 4 batch]
+    #[arg(long, value_name = "N", requires = "url")]
+    pub connections: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ViaArg {
+    Single,
+    Batch,
+}
+
+fn count(text: &str, what: &str, max: u16) -> Result<u16, String> {
+    match text.parse() {
+        Ok(number) if (1..=max).contains(&number) => Ok(number),
+        _ => Err(format!("the number of {what} is from 1 to {max}")),
+    }
+}
+
+pub fn partitions(text: &str) -> Result<u16, String> {
+    count(text, "partitions", reprise_base::limits::PARTITIONS_MAX)
+}
+
+pub fn sites(text: &str) -> Result<u16, String> {
+    count(text, "sites", reprise_base::limits::SITES_MAX)
+}
+
+pub fn log_mode(text: &str) -> Result<LogMode, String> {
+    match text {
+        "command" => Ok(LogMode::Command),
+        "none" => Ok(LogMode::None),
+        "physiological" => Err("this version has no physiological log; take command or none".into()),
+        _ => Err("the log is command or none".into()),
+    }
+}
+
+pub fn commit_mode(text: &str) -> Result<CommitMode, String> {
+    match text {
+        "sync" => Ok(CommitMode::Sync),
+        "async" => Ok(CommitMode::Async),
+        _ => Err("a commit is sync or async".into()),
+    }
+}
+
+/// Longest wait for more commits.
+const GROUP_COMMIT_US_MAX: u64 = 1_000_000;
+
+pub fn group_commit_us(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(us) if us <= GROUP_COMMIT_US_MAX => Ok(us),
+        _ => Err(format!("the wait is from 0 to {GROUP_COMMIT_US_MAX} microseconds")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together_and_every_verb_has_an_example() {
+        Cli::command().debug_assert();
+        fn check(command: &clap::Command) {
+            let help = command.get_after_help().map(|help| help.to_string()).unwrap_or_default();
+            assert!(help.contains("Example"), "{} has no example", command.get_name());
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn later_modes_are_refused_with_a_reason() {
+        assert!(log_mode("physiological").expect_err("refused").contains("no physiological log"));
+        assert!(Cli::try_parse_from(["reprise", "serve", "--device", "nvram"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "serve", "--partitions", "0"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--url", "http://x", "--native"]).is_err());
+        assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--via", "batch"]).is_err());
+    }
+}

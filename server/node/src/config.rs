@@ -1,0 +1,307 @@
+//! The server's configuration: flag over environment over file over default.
+
+use std::{
+    fmt, fs,
+    net::{SocketAddr, ToSocketAddrs},
+    path::{Path, PathBuf},
+    thread,
+};
+
+use clap::{ArgMatches, parser::ValueSource};
+use reprise_database::{CommitMode, LogMode};
+use reprise_http::{Auth, Token};
+use serde::Deserialize;
+
+use crate::{
+    cli::{self, ServeArgs},
+    output::{Failure, usage},
+};
+
+const DEFAULT_FILE: &str = "reprise.toml";
+const DEFAULT_DATA_DIR: &str = "./reprise-data";
+const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Flag,
+    Environment,
+    File,
+    /// What the database was made with.
+    Database,
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Flag => "flag",
+            Self::Environment => "environment",
+            Self::File => "file",
+            Self::Database => "database",
+            Self::Default => "default",
+        })
+    }
+}
+
+/// A value and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting<T> {
+    pub value: T,
+    pub source: Source,
+}
+
+/// What the server runs with.
+pub struct ServeConfig {
+    pub data_dir: Setting<PathBuf>,
+    pub listen: Setting<SocketAddr>,
+    /// None: what the database has, or the number of cores for a new one.
+    pub partitions: Option<Setting<u16>>,
+    pub sites: Option<Setting<u16>>,
+    pub log: Setting<LogMode>,
+    pub commit: Setting<CommitMode>,
+    pub group_commit_us: Setting<u64>,
+    pub auth: Auth,
+    /// Names and roles, for the start's report.
+    tokens: Vec<String>,
+    file: Option<PathBuf>,
+}
+
+/// `reprise.toml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigFile {
+    data_dir: Option<PathBuf>,
+    listen: Option<String>,
+    partitions: Option<u16>,
+    sites: Option<u16>,
+    log: Option<String>,
+    commit: Option<String>,
+    group_commit_us: Option<u64>,
+    #[serde(default)]
+    tokens: Vec<TokenEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenEntry {
+    name: String,
+    role: String,
+    sha256: String,
+}
+
+impl ServeConfig {
+    /// Joins the layers. `matches` are those of `serve`: they know which value came from a flag.
+    pub fn load(args: ServeArgs, matches: &ArgMatches) -> Result<Self, Failure> {
+        let file_path = match &args.config {
+            Some(path) => Some(path.clone()),
+            None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
+        };
+        let file = file_path.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let source_of = |id: &str| match matches.value_source(id) {
+            Some(ValueSource::EnvVariable) => Source::Environment,
+            _ => Source::Flag,
+        };
+        Self::join(args, file, file_path, &source_of)
+    }
+
+    fn join(
+        args: ServeArgs,
+        file: ConfigFile,
+        file_path: Option<PathBuf>,
+        source_of: &dyn Fn(&str) -> Source,
+    ) -> Result<Self, Failure> {
+        let in_file = |name: &str, error: String| {
+            let path = file_path.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+            usage(format!("{}: {name}: {error}", path.display()))
+        };
+        let log = file.log.map(|text| cli::log_mode(&text).map_err(|e| in_file("log", e))).transpose()?;
+        let commit = file.commit.map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e))).transpose()?;
+        check_number(file.partitions, cli::partitions).map_err(|e| in_file("partitions", e))?;
+        check_number(file.sites, cli::sites).map_err(|e| in_file("sites", e))?;
+        check_number(file.group_commit_us, cli::group_commit_us).map_err(|e| in_file("group_commit_us", e))?;
+        let (auth, tokens) = read_tokens(&file.tokens).map_err(|e| in_file("tokens", e))?;
+
+        let listen = pick(args.listen, source_of("listen"), file.listen)
+            .unwrap_or_else(|| by_default(DEFAULT_LISTEN.to_owned()));
+        let listen = Setting { value: resolve(&listen.value)?, source: listen.source };
+        let config = Self {
+            data_dir: pick(args.data_dir, source_of("data_dir"), file.data_dir)
+                .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into())),
+            listen,
+            partitions: pick(args.partitions, source_of("partitions"), file.partitions),
+            sites: pick(args.sites, source_of("sites"), file.sites),
+            log: pick(args.log, source_of("log"), log).unwrap_or_else(|| by_default(LogMode::Command)),
+            commit: pick(args.commit, source_of("commit"), commit).unwrap_or_else(|| by_default(CommitMode::Sync)),
+            group_commit_us: pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us)
+                .unwrap_or_else(|| by_default(0)),
+            auth,
+            tokens,
+            file: file_path,
+        };
+        config.check_listen()?;
+        Ok(config)
+    }
+
+    /// Without tokens everybody who reaches the server may do everything.
+    fn check_listen(&self) -> Result<(), Failure> {
+        let address = self.listen.value;
+        if !self.auth.is_open() || address.ip().is_loopback() {
+            return Ok(());
+        }
+        Err(usage(format!(
+            "without tokens the server listens on loopback only, and {address} is not: configure [[tokens]] in {DEFAULT_FILE}, or listen on 127.0.0.1:{}",
+            address.port()
+        )))
+    }
+
+    /// The effective configuration, a line a setting. Of a token it tells name and role.
+    pub fn describe(&self, partitions: &Setting<u16>, sites: &Setting<u16>) -> String {
+        let mut lines = vec![match &self.file {
+            Some(path) => format!("configuration (file {})", path.display()),
+            None => "configuration".to_owned(),
+        }];
+        let mut push = |name: &str, value: String, source: Source| {
+            lines.push(format!("  {name:<16} {value}  ({source})"));
+        };
+        push("data-dir", self.data_dir.value.display().to_string(), self.data_dir.source);
+        push("listen", self.listen.value.to_string(), self.listen.source);
+        push("partitions", partitions.value.to_string(), partitions.source);
+        push("sites", sites.value.to_string(), sites.source);
+        push("log", log_name(self.log.value).into(), self.log.source);
+        push("commit", commit_name(self.commit.value).into(), self.commit.source);
+        push("group-commit-us", self.group_commit_us.value.to_string(), self.group_commit_us.source);
+        let (tokens, source) = match self.tokens.is_empty() {
+            true => ("none: loopback only".to_owned(), Source::Default),
+            false => (self.tokens.join(", "), Source::File),
+        };
+        push("tokens", tokens, source);
+        lines.join("\n")
+    }
+}
+
+pub fn log_name(mode: LogMode) -> &'static str {
+    match mode {
+        LogMode::Command => "command",
+        LogMode::None => "none",
+    }
+}
+
+pub fn commit_name(mode: CommitMode) -> &'static str {
+    match mode {
+        CommitMode::Sync => "sync",
+        CommitMode::Async => "async",
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> u16 {
+    let cores = thread::available_parallelism().map_or(1, |count| count.get());
+    cores.min(reprise_base::limits::SITES_MAX as usize) as u16
+}
+
+pub fn by_default<T>(value: T) -> Setting<T> {
+    Setting { value, source: Source::Default }
+}
+
+/// The first layer that has a value.
+fn pick<T>(given: Option<T>, given_source: Source, file: Option<T>) -> Option<Setting<T>> {
+    let given = given.map(|value| Setting { value, source: given_source });
+    given.or_else(|| file.map(|value| Setting { value, source: Source::File }))
+}
+
+/// Holds a number of the file to the rule of its flag.
+fn check_number<T: ToString>(
+    number: Option<T>,
+    rule: impl Fn(&str) -> Result<T, String>,
+) -> Result<(), String> {
+    number.map_or(Ok(()), |number| rule(&number.to_string()).map(drop))
+}
+
+fn read_file(path: &Path) -> Result<ConfigFile, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    toml::from_str(&text).map_err(|error| usage(format!("{}: {error}", path.display())))
+}
+
+fn read_tokens(entries: &[TokenEntry]) -> Result<(Auth, Vec<String>), String> {
+    let mut tokens = Vec::new();
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = format!("{} ({})", entry.name, entry.role);
+        if entries.iter().filter(|other| other.name == entry.name).count() > 1 {
+            return Err(format!("two tokens are named {}", entry.name));
+        }
+        let token = Token::new(&entry.name, &entry.role, &entry.sha256);
+        tokens.push(token.map_err(|error| error.to_string())?);
+        names.push(name);
+    }
+    let auth = if tokens.is_empty() { Auth::open() } else { Auth::with_tokens(tokens) };
+    Ok((auth, names))
+}
+
+fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+    let refused = |why: String| usage(format!("listen: {text:?} is no address to listen on ({why}); write ADDR:PORT"));
+    let mut found = text.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
+    found.next().ok_or_else(|| refused("no such host".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no_args() -> ServeArgs {
+        ServeArgs {
+            data_dir: None,
+            listen: None,
+            partitions: None,
+            sites: None,
+            log: None,
+            commit: None,
+            group_commit_us: None,
+            config: None,
+        }
+    }
+
+    fn load(args: ServeArgs, file: &str) -> Result<ServeConfig, String> {
+        let file = toml::from_str(file).map_err(|error| error.to_string())?;
+        ServeConfig::join(args, file, None, &|_| Source::Flag).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_flag_goes_over_the_file_and_the_file_over_the_default() {
+        let mut args = no_args();
+        args.sites = Some(3);
+        let config = load(args, "sites = 2\npartitions = 4\ncommit = \"async\"").expect("valid");
+        assert_eq!(config.sites, Some(Setting { value: 3, source: Source::Flag }));
+        assert_eq!(config.partitions, Some(Setting { value: 4, source: Source::File }));
+        assert!(matches!(config.commit.value, CommitMode::Async));
+        assert_eq!(config.listen.value.to_string(), DEFAULT_LISTEN);
+    }
+
+    #[test]
+    fn mistakes_in_the_file_are_named() {
+        for (file, part) in [
+            ("data-dir = \"x\"", "unknown field `data-dir`"),
+            ("sites = 0", "sites: the number of sites is from 1"),
+            ("log = \"physiological\"", "no physiological log"),
+            ("[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"", "token a"),
+            ("listen = \"nowhere\"", "no address to listen on"),
+        ] {
+            let error = load(no_args(), file).err().expect(file);
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_open_server_listens_on_loopback_only() {
+        let error = load(no_args(), "listen = \"0.0.0.0:80\"").err().expect("refused");
+        assert!(error.contains("loopback only"), "{error}");
+        let token = format!(
+            "listen = \"0.0.0.0:80\"\n[[tokens]]\nname = \"ci\"\nrole = \"write\"\nsha256 = \"{}\"",
+            "0f".repeat(32)
+        );
+        let config = load(no_args(), &token).expect("valid");
+        let text = config.describe(&by_default(2), &by_default(1));
+        assert!(text.contains("ci (write)") && !text.contains("0f0f"), "{text}");
+    }
+}

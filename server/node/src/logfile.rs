@@ -1,0 +1,235 @@
+//! A log on files, without a server: what is in it, and whether it is whole.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context;
+use reprise_abi::ModuleSchema;
+use reprise_base::Lsn;
+use reprise_env::{Disk, RealDisk};
+use reprise_host::{CompiledModule, Engine, Limits};
+use reprise_http::log_record;
+use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
+use reprise_router::{Deployed, ModuleId, decode_entry};
+use reprise_txn::{Code, Executor, Module};
+use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, DeployRef, RecordRef, Records, SEGMENT_HEADER_BYTES};
+use serde::Serialize;
+
+use crate::{
+    cli::Output,
+    output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text},
+    records,
+};
+
+const SEGMENT_PREFIX: &str = "log-";
+const SEGMENT_SUFFIX: &str = ".seg";
+
+fn is_segment(name: &str) -> bool {
+    name.starts_with(SEGMENT_PREFIX) && name.ends_with(SEGMENT_SUFFIX)
+}
+
+/// The log's own directory: `dir`, or `dir/log` of a data directory.
+fn log_dir(dir: &Path) -> PathBuf {
+    let inner = dir.join("log");
+    if inner.is_dir() { inner } else { dir.to_owned() }
+}
+
+fn open(dir: &Path) -> Result<Arc<dyn Disk>, Failure> {
+    let log = log_dir(dir);
+    let disk = RealDisk::open(&log).with_context(|| format!("open {}", log.display()))?;
+    let names = disk.list().with_context(|| format!("list {}", log.display()))?;
+    if !names.iter().any(|name| is_segment(name)) {
+        return Err(Failure::Other(anyhow::anyhow!("there is no log under {}", dir.display())));
+    }
+    Ok(Arc::new(disk))
+}
+
+/// The number of partitions that the database under `dir` was made with; None where there is no database yet. Looks at the
+/// first record alone: whether the log is whole is found out when it is opened.
+pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, Failure> {
+    const LOOKED_AT_BYTES: usize = 4096;
+    let Ok(disk) = RealDisk::open(log_dir(dir)) else {
+        return Ok(None);
+    };
+    let names = disk.list().with_context(|| format!("list {}", dir.display()))?;
+    let Some(first) = names.iter().find(|name| is_segment(name)) else {
+        return Ok(None);
+    };
+    let mut buffer = vec![0; LOOKED_AT_BYTES];
+    let file = disk.open_read(first).context("open the log's first file")?;
+    let read = file.read_at(0, &mut buffer).context("read the log's first file")?;
+    let payload = buffer[..read].get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..).unwrap_or_default();
+    match Records::new(payload).next() {
+        Some(Ok((_, RecordRef::Genesis(genesis), _))) => Ok(Some(genesis.partitions)),
+        _ => Ok(None),
+    }
+}
+
+#[derive(Serialize)]
+struct Verified {
+    whole: bool,
+    database_id: Option<String>,
+    start: u64,
+    end: u64,
+    segments: usize,
+    blocks: u64,
+    records: u64,
+    /// True where the last process closed the log in order.
+    closed: bool,
+    /// Bytes that a crash cut off; an opening removes them.
+    torn_bytes: u64,
+    damage: Option<Damaged>,
+}
+
+#[derive(Serialize)]
+struct Damaged {
+    file: String,
+    offset: u64,
+    lsn: u64,
+    what: String,
+}
+
+impl Verified {
+    fn of(report: &VerifyReport) -> Self {
+        Self {
+            whole: report.damage.is_none(),
+            database_id: report.database_id.map(|id| records::hex(&id)),
+            start: report.start.0,
+            end: report.end.0,
+            segments: report.segments.len(),
+            blocks: report.blocks,
+            records: report.records,
+            closed: report.last_block == Some(BlockKind::Close),
+            torn_bytes: report.torn.as_ref().map_or(0, |torn| torn.bytes),
+            damage: report.damage.as_ref().map(|damage| Damaged {
+                file: damage.file.clone(),
+                offset: damage.offset,
+                lsn: damage.lsn.0,
+                what: damage.what.clone(),
+            }),
+        }
+    }
+}
+
+pub fn verify(dir: &Path, output: Output) -> Outcome {
+    let disk = open(dir)?;
+    let report = verify_log(&*disk).context("verify the log")?;
+    let verified = Verified::of(&report);
+    match output {
+        Output::Json => print_json(&verified)?,
+        Output::Text => print_verified(&verified, &report)?,
+    }
+    if verified.whole { Ok(()) } else { Err(Failure::No) }
+}
+
+fn print_verified(verified: &Verified, report: &VerifyReport) -> std::io::Result<()> {
+    let ending = match (verified.closed, verified.torn_bytes) {
+        (true, _) => "closed in order".to_owned(),
+        (false, 0) => "not closed: the process ended at once, or still runs".to_owned(),
+        (false, torn) => format!("not closed; {} of a write that a crash cut off will be removed at opening", bytes(torn)),
+    };
+    let verdict = match &report.damage {
+        None => "whole".to_owned(),
+        Some(damage) => damage.to_string(),
+    };
+    print_pairs(&[
+        ("log", verdict),
+        ("database", verified.database_id.clone().unwrap_or_default()),
+        ("LSN", format!("{} to {}", verified.start, verified.end)),
+        ("files", verified.segments.to_string()),
+        ("blocks", grouped(verified.blocks)),
+        ("records", grouped(verified.records)),
+        ("ending", ending),
+    ])
+}
+
+/// What a module of a log is known by here: its description. It is never run.
+struct DescriptionOnly;
+
+impl Code for DescriptionOnly {
+    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+        Err("a log that is only looked at runs nothing".into())
+    }
+}
+
+/// The modules that the records until now have deployed, for the names of procedures and arguments.
+struct Modules {
+    engine: Engine,
+    deployed: Deployed,
+}
+
+impl Modules {
+    fn note(&mut self, record: &RecordRef<'_>) {
+        let RecordRef::Deploy(deploy) = record else {
+            return;
+        };
+        if deploy.module_id as usize != self.deployed.versions.len() {
+            return; // the log begins later than the first deployment: numbers would not fit
+        }
+        let module = Arc::new(Module {
+            id: ModuleId(deploy.module_id),
+            name: deploy.name.to_owned(),
+            version: deploy.version,
+            hash: deploy.hash,
+            wasm_bytes: deploy.wasm.len() as u64,
+            installed_by: deploy.txn_id,
+            schema: self.describe(deploy),
+            tables: Vec::new(),
+            code: Arc::new(DescriptionOnly),
+        });
+        self.deployed.versions.push(module);
+    }
+
+    /// Empty for wasm that this version can't read: its commands are then shown by number.
+    fn describe(&self, deploy: &DeployRef<'_>) -> ModuleSchema {
+        let compiled = CompiledModule::compile(&self.engine, deploy.wasm);
+        compiled.map(|module| module.schema().clone()).unwrap_or_default()
+    }
+}
+
+pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -> Outcome {
+    let disk = open(dir)?;
+    let (mut reader, report) = LogReader::open(disk, Lsn(0)).context("open the log")?;
+    let mut modules = Modules {
+        engine: Engine::new(Limits::default()),
+        deployed: Deployed::default(),
+    };
+    let (mut shown, limit) = (0, limit.unwrap_or(u64::MAX));
+    while shown < limit {
+        let Some(record) = reader.next_record().context("read the log")? else {
+            break;
+        };
+        modules.note(&record.record);
+        if from.is_some_and(|from| record.lsn.0 < from) {
+            continue;
+        }
+        shown += 1;
+        print_record(&record, &report, &modules.deployed, output)?;
+    }
+    match &report.damage {
+        Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),
+        _ => Ok(()),
+    }
+}
+
+fn print_record(
+    record: &LogRecord<'_>,
+    report: &VerifyReport,
+    deployed: &Deployed,
+    output: Output,
+) -> std::io::Result<()> {
+    let segment = report.segments.iter().rev().find(|segment| segment.start <= record.lsn);
+    let (file, offset) = segment.map_or((String::new(), 0), |segment| {
+        (segment.file.clone(), record.lsn.0 - segment.start.0 + SEGMENT_HEADER_BYTES as u64)
+    });
+    // A command that does not fit its module is still a record: it is shown by number.
+    let shown = log_record(decode_entry(record, file.clone(), offset, deployed))
+        .or_else(|_| log_record(decode_entry(record, file, offset, &Deployed::default())))
+        .map_err(|error| std::io::Error::other(error.to_string()))?;
+    match output {
+        Output::Json => print_json_line(&shown),
+        Output::Text => print_text(&records::line(&shown)),
+    }
+}

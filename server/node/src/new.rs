@@ -1,0 +1,107 @@
+//! `reprise new`: a procedure crate that builds and passes its own test.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use reprise_abi::schema::is_valid_name;
+
+use crate::{
+    cli::{NewArgs, Output},
+    output::{Failure, Outcome, print_json, print_text, usage},
+};
+
+/// Where the SDK lay when this program was built.
+const BUILT_FROM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/procedure");
+
+const LIB: &str = include_str!("new/lib.rs.txt");
+const MANIFEST: &str = include_str!("new/Cargo.toml.txt");
+const README: &str = include_str!("new/README.md.txt");
+
+/// Names that Rust or Cargo keep for themselves.
+const RESERVED: [&str; 42] = [
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "core", "crate", "do", "dyn",
+    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro", "match",
+    "mod", "move", "mut", "proc_macro", "pub", "ref", "return", "self", "static", "std", "struct", "super", "test",
+    "trait",
+];
+
+pub fn run(args: &NewArgs, output: Output) -> Outcome {
+    check_name(&args.name)?;
+    let sdk = find_sdk(args.sdk.as_deref())?;
+    let dir = args.dir.join(&args.name);
+    let files = [
+        ("Cargo.toml", fill(MANIFEST, &args.name, &sdk)),
+        ("README.md", fill(README, &args.name, &sdk)),
+        (".gitignore", "/target\n".to_owned()),
+        ("src/lib.rs", fill(LIB, &args.name, &sdk)),
+    ];
+    let is_taken = fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file();
+    if is_taken {
+        return Err(Failure::Other(anyhow::anyhow!("{} is there already; nothing was changed", dir.display())));
+    }
+    fs::create_dir_all(dir.join("src")).with_context(|| format!("create {}", dir.display()))?;
+    for (name, text) in files {
+        let path = dir.join(name);
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    match output {
+        Output::Json => print_json(&serde_json::json!({ "name": args.name, "dir": dir, "sdk": sdk }))?,
+        Output::Text => print_text(&format!(
+            "made {0}\n  cd {0}\n  cargo test\n  cargo build --release --target wasm32-unknown-unknown\n  \
+             reprise module deploy target/wasm32-unknown-unknown/release/{1}.wasm",
+            dir.display(),
+            args.name
+        ))?,
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Outcome {
+    if !is_valid_name(name) {
+        return Err(usage(format!(
+            "{name:?} is no name for a module: take a to z, 0 to 9 and _, beginning with a letter, at most 63 of them"
+        )));
+    }
+    if RESERVED.contains(&name) || ["true", "try", "type", "unsafe", "use", "where", "while", "yield"].contains(&name) {
+        return Err(usage(format!("{name} is a word of Rust's own; take another name")));
+    }
+    Ok(())
+}
+
+fn find_sdk(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let is_sdk = |path: &Path| path.join("Cargo.toml").is_file();
+    let path = match given {
+        Some(path) if is_sdk(path) => path,
+        Some(path) => {
+            return Err(usage(format!("{} holds no Cargo.toml: --sdk names the folder sdk/procedure", path.display())));
+        }
+        None if is_sdk(Path::new(BUILT_FROM)) => Path::new(BUILT_FROM),
+        None => {
+            let text = "the source tree that this program was built from is gone: name its folder sdk/procedure with --sdk PATH";
+            return Err(usage(text));
+        }
+    };
+    Ok(path.canonicalize().with_context(|| format!("resolve {}", path.display()))?)
+}
+
+fn fill(template: &str, name: &str, sdk: &Path) -> String {
+    // A TOML string and a JSON string escape the same characters.
+    let quoted = serde_json::Value::from(sdk.to_string_lossy()).to_string();
+    template.replace("{{name}}", name).replace("{{sdk}}", &quoted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_judged_before_anything_is_written() {
+        assert!(check_name("orders_2").is_ok());
+        for bad in ["", "Orders", "my-crate", "2fast", "fn", "while", "../up", "a b"] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! The verbs that ask a server.
+
+use std::{
+    fmt, fs,
+    io::{self, BufRead, Read},
+    path::Path,
+};
+
+use anyhow::Context;
+use reprise_api::{
+    BatchCall, IndexInfo, Json, ModuleDetail, PartitioningInfo, Phase, RowsPage, Status, TableInfo,
+};
+use reprise_client::{CallOptions, Client, ClientError, LogQuery, RowsQuery};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    cli::{CallArgs, LogCommand, ModuleCommand, Output, ServerArgs, TableCommand},
+    output::{
+        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
+        usage,
+    },
+    records,
+};
+
+/// Calls of a file that travel in one request.
+const FILE_BATCH: usize = 1_000;
+const PAGE_ROWS: u64 = 1_000;
+
+fn connect(server: &ServerArgs) -> Result<Client, Failure> {
+    Client::new(&server.url, server.token.as_deref()).map_err(failure)
+}
+
+fn failure(error: ClientError) -> Failure {
+    match error {
+        ClientError::Problem(problem) => Failure::Problem(problem),
+        other => Failure::Other(other.into()),
+    }
+}
+
+pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
+    match command {
+        ModuleCommand::Deploy { file, name, server } => deploy(file, name.as_deref(), server, output),
+        ModuleCommand::List { server } => list_modules(server, output),
+        ModuleCommand::Show { module, server } => {
+            let detail = connect(server)?.module(module).map_err(failure)?;
+            match output {
+                Output::Json => print_json(&detail)?,
+                Output::Text => print_module(&detail)?,
+            }
+            Ok(())
+        }
+        ModuleCommand::Remove { module, server } => {
+            connect(server)?.remove_module(module).map_err(failure)?;
+            match output {
+                Output::Json => print_json(&serde_json::json!({ "module": module, "removed": true }))?,
+                Output::Text => print_text(&format!("{module} is out of service; its tables stay"))?,
+            }
+            Ok(())
+        }
+    }
+}
+
+fn deploy(file: &Path, name: Option<&str>, server: &ServerArgs, output: Output) -> Outcome {
+    let wasm = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let name = name.map_or_else(|| stem.replace('-', "_"), str::to_owned);
+    let installed = connect(server)?.deploy_module(&name, wasm).map_err(failure)?;
+    if output == Output::Json {
+        return Ok(print_json(&installed)?);
+    }
+    let what = match (installed.unchanged, installed.replaced) {
+        (true, _) => "was in service already; nothing changed".to_owned(),
+        (false, Some(before)) => format!("is in service in place of version {before}"),
+        (false, None) => "is in service".to_owned(),
+    };
+    print_text(&format!("{} version {} {what}", installed.module, installed.version))?;
+    print_pairs(&[
+        ("  procedures", installed.procedures.join(", ")),
+        ("  tables", installed.tables.join(", ")),
+        ("  sha-256", installed.hash),
+    ])?;
+    Ok(())
+}
+
+fn list_modules(server: &ServerArgs, output: Output) -> Outcome {
+    let list = connect(server)?.modules().map_err(failure)?;
+    if output == Output::Json {
+        return Ok(print_json(&list)?);
+    }
+    let mut table = table(&["module", "version", "installed", "size", "procedures", "tables"]);
+    for module in list.modules {
+        table.add_row([
+            module.module,
+            module.version.to_string(),
+            module.installed_at,
+            bytes(module.wasm_bytes),
+            module.procedures.join(" "),
+            module.tables.join(" "),
+        ]);
+    }
+    Ok(print_table(&table)?)
+}
+
+fn print_module(detail: &ModuleDetail) -> io::Result<()> {
+    print_pairs(&[
+        ("module", detail.module.clone()),
+        ("version", detail.version.to_string()),
+        ("installed", detail.installed_at.clone()),
+        ("size", bytes(detail.wasm_bytes)),
+        ("sha-256", detail.hash.clone()),
+        ("tables", detail.tables.join(", ")),
+    ])?;
+    let mut procedures = table(&["procedure", "partitions"]);
+    for procedure in &detail.procedures {
+        let partitions = match &procedure.partitioning {
+            PartitioningInfo::By { parameters } => format!("by {}", parameters.join(", ")),
+            PartitioningInfo::All => "all".into(),
+            PartitioningInfo::Any => "any one".into(),
+        };
+        let access = if procedure.read_only { ", read-only" } else { "" };
+        procedures.add_row([procedure.signature.clone(), format!("{partitions}{access}")]);
+    }
+    print_text("")?;
+    print_table(&procedures)?;
+    let mut versions = table(&["version", "installed", "size", "sha-256", "in service"]);
+    for version in &detail.versions {
+        versions.add_row([
+            version.version.to_string(),
+            version.installed_at.clone(),
+            bytes(version.wasm_bytes),
+            version.hash.clone(),
+            if version.in_service { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    print_text("")?;
+    print_table(&versions)
+}
+
+pub fn call(args: &CallArgs, output: Output) -> Outcome {
+    let target = args.procedure.as_deref().map(split_procedure).transpose()?;
+    if let Some(file) = &args.file {
+        return call_file(&connect(&args.server)?, target, file, output);
+    }
+    let Some((module, procedure)) = target else {
+        return Err(usage("call takes MODULE.PROCEDURE, or --file"));
+    };
+    let text = match args.args.as_deref() {
+        None => "{}".to_owned(),
+        Some("-") => {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).context("read standard input")?;
+            text
+        }
+        Some(text) => text.to_owned(),
+    };
+    let arguments = arguments(&text)?;
+    let options = CallOptions {
+        idempotency_key: args.idempotency_key.as_deref(),
+        ..CallOptions::default()
+    };
+    let answer = connect(&args.server)?.call_with(module, procedure, &*arguments, &options).map_err(failure)?;
+    match output {
+        Output::Json => print_json(&answer)?,
+        Output::Text => print_json(&answer.answer.result)?,
+    }
+    Ok(())
+}
+
+fn split_procedure(text: &str) -> Result<(&str, &str), Failure> {
+    match text.split_once('.') {
+        Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => Ok((module, procedure)),
+        _ => Err(usage(format!("{text:?} is no MODULE.PROCEDURE, such as voter.results"))),
+    }
+}
+
+/// An object of arguments, passed on as it is written.
+fn arguments(text: &str) -> Result<Json, Failure> {
+    let raw: Box<RawValue> = serde_json::from_str(text.trim())
+        .map_err(|error| usage(format!("the arguments are no JSON: {error}")))?;
+    if !raw.get().starts_with('{') {
+        return Err(usage("the arguments are a JSON object by name, such as '{\"account\": 7}'"));
+    }
+    Ok(raw)
+}
+
+/// Each line a transaction of its own; the answers are printed a line each.
+fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output: Output) -> Outcome {
+    let reader: Box<dyn BufRead> = match file.to_str() {
+        Some("-") => Box::new(io::stdin().lock()),
+        _ => {
+            let opened = fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
+            Box::new(io::BufReader::new(opened))
+        }
+    };
+    let mut calls = Vec::new();
+    let (mut done, mut refused) = (0_u64, 0_u64);
+    for (number, line) in reader.lines().enumerate() {
+        let line = line.with_context(|| format!("read {}", file.display()))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        calls.push(parse_line(&line, target).map_err(|why| usage(format!("line {}: {why}", number + 1)))?);
+        if calls.len() == FILE_BATCH {
+            refused += send_batch(client, &calls)?;
+            done += calls.len() as u64;
+            calls.clear();
+        }
+    }
+    if !calls.is_empty() {
+        refused += send_batch(client, &calls)?;
+        done += calls.len() as u64;
+    }
+    if output == Output::Text {
+        eprintln!("{} of {} calls committed", grouped(done - refused), grouped(done));
+    }
+    if refused == 0 { Ok(()) } else { Err(Failure::No) }
+}
+
+fn parse_line(line: &str, target: Option<(&str, &str)>) -> Result<BatchCall, String> {
+    match target {
+        None => serde_json::from_str(line).map_err(|error| error.to_string()),
+        Some((module, procedure)) => Ok(BatchCall {
+            module: module.to_owned(),
+            procedure: procedure.to_owned(),
+            args: Some(arguments(line).map_err(|error| error.to_string())?),
+            id: None,
+            idempotency_key: None,
+        }),
+    }
+}
+
+/// Prints the answers; how many of them are no commits.
+fn send_batch(client: &Client, calls: &[BatchCall]) -> Result<u64, Failure> {
+    let answers = client.batch(calls).map_err(failure)?;
+    let mut refused = 0;
+    for answer in answers {
+        let answer = answer.map_err(failure)?;
+        refused += answer.problem.is_some() as u64;
+        print_json_line(&answer)?;
+    }
+    Ok(refused)
+}
+
+pub fn tables(command: &TableCommand, output: Output) -> Outcome {
+    match command {
+        TableCommand::List { server } => {
+            let list = connect(server)?.tables().map_err(failure)?;
+            match output {
+                Output::Json => print_json(&list)?,
+                Output::Text => print_tables(&list.tables)?,
+            }
+            Ok(())
+        }
+        TableCommand::Show { table, server } => {
+            let info = connect(server)?.table(table).map_err(failure)?;
+            match output {
+                Output::Json => print_json(&info)?,
+                Output::Text => print_table_info(&info)?,
+            }
+            Ok(())
+        }
+        TableCommand::Rows { table, limit, cursor, index, prefix, server } => {
+            let query = RowsQuery {
+                limit: Some((*limit).min(PAGE_ROWS) as u32),
+                cursor: cursor.clone(),
+                index: index.clone(),
+                prefix: prefix.clone(),
+            };
+            rows(&connect(server)?, table, *limit, query, output)
+        }
+    }
+}
+
+fn print_tables(tables: &[TableInfo]) -> io::Result<()> {
+    let mut out = table(&["table", "rows", "bytes", "bytes a row", "primary key", "partition", "modules"]);
+    for info in tables {
+        out.add_row([
+            info.name.clone(),
+            grouped(info.rows),
+            bytes(info.bytes),
+            info.bytes.checked_div(info.rows).map_or_else(String::new, |each| each.to_string()),
+            info.primary_key.join(", "),
+            placement(info),
+            info.modules.join(" "),
+        ]);
+    }
+    print_table(&out)
+}
+
+fn placement(info: &TableInfo) -> String {
+    match (&info.partition_column, info.placement) {
+        (Some(column), _) => format!("by {column}"),
+        (None, reprise_api::Placement::Replicated) => "replicated".into(),
+        (None, _) => "local".into(),
+    }
+}
+
+fn print_table_info(info: &TableInfo) -> io::Result<()> {
+    print_pairs(&[
+        ("table", info.name.clone()),
+        ("rows", grouped(info.rows)),
+        ("bytes", format!(
+            "{} (rows {}, indexes {})",
+            bytes(info.bytes), bytes(info.row_bytes), bytes(info.index_bytes)
+        )),
+        ("partition", placement(info)),
+        ("modules", info.modules.join(", ")),
+    ])?;
+    let mut columns = table(&["column", "type", "null", "default"]);
+    for column in &info.columns {
+        columns.add_row([
+            column.name.clone(),
+            column.ty.to_string(),
+            if column.nullable { "yes" } else { "no" }.to_owned(),
+            column.default.as_ref().map_or_else(String::new, |value| value.get().to_owned()),
+        ]);
+    }
+    print_text("")?;
+    print_table(&columns)?;
+    let mut indexes = table(&["index", "columns", "unique", "order"]);
+    for IndexInfo { name, columns, unique, ordered } in &info.indexes {
+        indexes.add_row([
+            name.clone(),
+            columns.join(", "),
+            if *unique { "yes" } else { "no" }.to_owned(),
+            if *ordered { "ordered" } else { "hash" }.to_owned(),
+        ]);
+    }
+    print_text("")?;
+    print_table(&indexes)
+}
+
+/// Pages until `limit` rows are there.
+fn rows(client: &Client, name: &str, limit: u64, mut query: RowsQuery, output: Output) -> Outcome {
+    let mut all: Option<RowsPage> = None;
+    loop {
+        let mut page = client.rows(name, &query).map_err(failure)?;
+        query.cursor = page.next_cursor.clone();
+        let so_far = match &mut all {
+            None => all.insert(page),
+            Some(all) => {
+                all.rows.append(&mut page.rows);
+                all.next_cursor = page.next_cursor;
+                all
+            }
+        };
+        let left = limit.saturating_sub(so_far.rows.len() as u64);
+        if left == 0 || query.cursor.is_none() {
+            break;
+        }
+        query.limit = Some(left.min(PAGE_ROWS) as u32);
+    }
+    let page = all.expect("the loop reads at least one page");
+    if output == Output::Json {
+        return Ok(print_json(&page)?);
+    }
+    print_rows(&page)?;
+    if let Some(cursor) = &page.next_cursor {
+        eprintln!("more rows: --cursor {cursor}");
+    }
+    Ok(())
+}
+
+fn print_rows(page: &RowsPage) -> io::Result<()> {
+    let mut rows = Vec::new();
+    for row in &page.rows {
+        rows.push(serde_json::from_str::<Members>(row.get()).map_err(io::Error::other)?.0);
+    }
+    let Some(first) = rows.first() else {
+        return print_text("no rows");
+    };
+    let names: Vec<_> = first.iter().map(|(name, _)| name.as_str()).collect();
+    let mut out = table(&names);
+    for row in &rows {
+        out.add_row(row.iter().map(|(_, value)| cell(value)));
+    }
+    print_table(&out)
+}
+
+/// An object's members in the order in which they came.
+struct Members(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Members, M::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.escape_debug().to_string(),
+        Value::Null => "null".into(),
+        other => other.to_string(),
+    }
+}
+
+pub fn log(command: &LogCommand, output: Output) -> Outcome {
+    match command {
+        LogCommand::Tail { limit, partition, kind, server } => {
+            let query = LogQuery {
+                newest: true,
+                limit: Some(*limit as u32),
+                partition: *partition,
+                kind: kind.clone(),
+                ..LogQuery::default()
+            };
+            let page = connect(server)?.log(&query).map_err(failure)?;
+            if output == Output::Json {
+                return Ok(print_json(&page)?);
+            }
+            // The newest last, as a log is read.
+            for record in page.records.iter().rev() {
+                print_text(&records::line(record))?;
+            }
+            Ok(())
+        }
+        LogCommand::Show { lsn, server } => {
+            let record = connect(server)?.log_record(*lsn).map_err(failure)?;
+            print_json(&record)?;
+            Ok(())
+        }
+        LogCommand::Verify { dir } => crate::logfile::verify(dir, output),
+        LogCommand::Dump { dir, from, limit } => crate::logfile::dump(dir, *from, *limit, output),
+    }
+}
+
+pub fn status(server: &ServerArgs, output: Output) -> Outcome {
+    let status = connect(server)?.status().map_err(failure)?;
+    match output {
+        Output::Json => print_json(&status)?,
+        Output::Text => print_status(&status)?,
+    }
+    Ok(())
+}
+
+fn print_status(status: &Status) -> io::Result<()> {
+    let phase = match &status.phase {
+        Phase::Recovering { replayed, bytes_done, bytes_total } => format!(
+            "recovering: {} transactions, {} of {}",
+            grouped(*replayed), bytes(*bytes_done), bytes(*bytes_total)
+        ),
+        Phase::Ready => "ready".into(),
+        Phase::Failed { report } => format!("failed: {report}"),
+        Phase::Stopping => "stopping".into(),
+    };
+    let log = match &status.log_error {
+        Some(error) => format!("{} on {}; refuses writes: {error}", status.log, status.device),
+        None => format!("{} on {}, commit {}", status.log, status.device, status.commit),
+    };
+    print_pairs(&[
+        ("role", format!("{} in epoch {}", status.role, status.epoch)),
+        ("phase", phase),
+        ("log", log),
+        ("LSN", format!("committed {}, durable {}", status.committed_lsn, status.durable_lsn)),
+        ("engine", format!("{} partitions on {} sites", status.partitions, status.sites)),
+        ("up", format!("{} s, since {}", grouped(status.uptime_s), status.started_at)),
+        ("version", status.version.clone()),
+        ("database", status.database_id.clone()),
+    ])
+}

@@ -1,0 +1,289 @@
+//! `reprise serve`: wiring, recovery, signals.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context;
+use reprise_base::limits::SEGMENT_BYTES;
+use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
+use reprise_database::{Database, DatabaseConfig, LogMode, RecoveryReport};
+use reprise_http::AppState;
+use reprise_router::{Module, Phase, Router};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::{oneshot, watch},
+};
+
+use crate::{
+    bench::{other_partitions, sites},
+    config::{ServeConfig, Setting, Source, by_default, cores},
+    logfile,
+    output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
+};
+
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+pub fn run(config: ServeConfig) -> Outcome {
+    start_tracing();
+    let partitions = partitions(&config)?;
+    let sites = Setting {
+        value: sites(config.sites.as_ref().map(|sites| sites.value), partitions.value)?,
+        source: config.sites.as_ref().map_or(Source::Default, |sites| sites.source),
+    };
+    eprintln!("reprise {}\n{}", env!("CARGO_PKG_VERSION"), config.describe(&partitions, &sites));
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("http")
+        .build()
+        .context("start the HTTP threads")?;
+    // Bound first: an address that is taken is found out before the log is opened.
+    let listener = runtime.block_on(listen(config.listen.value))?;
+    let files = Files::prepare(&config)?;
+    let database = Database::open(DatabaseConfig {
+        dir: files.log_dir.clone(),
+        partitions: partitions.value,
+        sites: sites.value,
+        log: config.log.value,
+        commit: config.commit.value,
+        group_commit_us: config.group_commit_us.value,
+        segment_bytes: SEGMENT_BYTES,
+    })
+    .with_context(|| format!("open the database under {}", config.data_dir.value.display()))?;
+    let database = Arc::new(database);
+    let catalog = open_catalog(&files.catalog_dir)?;
+    let state = AppState::new(database.router().clone(), catalog.clone(), config.auth);
+    let recovery = recover(database.clone(), catalog)?;
+    let outcome = runtime.block_on(serve(listener, state, recovery));
+    let is_replaying = matches!(database.router().phase(), Phase::Recovering { .. });
+    if outcome.is_ok() && !is_replaying {
+        database.close().context("close the log")?;
+    }
+    if is_replaying {
+        // Nothing was written yet, and the replay can't be interrupted: leave it.
+        std::process::exit(if outcome.is_ok() { 0 } else { 1 });
+    }
+    outcome
+}
+
+/// Lines of the server's own log on standard error; RUST_LOG chooses which.
+fn start_tracing() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")))
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+/// Where this run's files lie.
+struct Files {
+    /// None without a log.
+    log_dir: Option<PathBuf>,
+    catalog_dir: PathBuf,
+    /// Without a log the catalog is as passing as the tables.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Files {
+    fn prepare(config: &ServeConfig) -> Result<Self, Failure> {
+        let dir = &config.data_dir.value;
+        if config.log.value == LogMode::None {
+            let temporary = tempfile::tempdir().context("create a temporary directory")?;
+            return Ok(Self {
+                log_dir: None,
+                catalog_dir: temporary.path().join("catalog"),
+                _temporary: Some(temporary),
+            });
+        }
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        Ok(Self {
+            log_dir: Some(dir.clone()),
+            catalog_dir: dir.join("catalog"),
+            _temporary: None,
+        })
+    }
+}
+
+/// What was asked for, what the database has, or a partition a core for a new one.
+fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
+    let stored = logfile::stored_partitions(&config.data_dir.value)?;
+    if config.log.value == LogMode::None {
+        if stored.is_some() {
+            let dir = config.data_dir.value.display();
+            eprintln!("without a log the server begins empty; the log under {dir} stays as it is");
+        }
+        return Ok(config.partitions.clone().unwrap_or_else(|| by_default(cores())));
+    }
+    match (&config.partitions, stored) {
+        (Some(asked), Some(stored)) if asked.value != stored => Err(other_partitions(asked.value, stored)),
+        (Some(asked), _) => Ok(asked.clone()),
+        (None, Some(stored)) => Ok(Setting { value: stored, source: Source::Database }),
+        (None, None) => Ok(by_default(cores())),
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(address).await;
+    Ok(listener.with_context(|| format!("listen on {address}"))?)
+}
+
+fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
+    let opened = Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
+    if let Some(set_aside) = &opened.set_aside {
+        eprintln!("the catalog could not be read; it lies in {} now, and is made again from the log", set_aside.display());
+    }
+    Ok(opened.catalog)
+}
+
+type Recovered = oneshot::Receiver<anyhow::Result<()>>;
+
+/// Replays the log on a thread of its own: HTTP tells the progress meanwhile.
+fn recover(database: Arc<Database>, catalog: Catalog) -> Result<Recovered, Failure> {
+    let (sender, receiver) = oneshot::channel();
+    let work = move || {
+        let outcome = replay(&database, &catalog);
+        let _ = sender.send(outcome); // a server that was told to stop no longer listens
+    };
+    let spawned = thread::Builder::new().name("recovery".into()).spawn(work);
+    spawned.context("start the recovery thread")?;
+    Ok(receiver)
+}
+
+fn replay(database: &Database, catalog: &Catalog) -> anyhow::Result<()> {
+    let is_over = AtomicBool::new(false);
+    let report = thread::scope(|scope| {
+        let progress = scope.spawn(|| show_progress(database.router(), &is_over));
+        let report = database.recover();
+        is_over.store(true, Ordering::Release);
+        progress.thread().unpark();
+        report
+    })
+    .context("recover the database")?;
+    tell_recovery(&report);
+    settle_catalog(database, catalog, &report)
+}
+
+fn show_progress(router: &Router, is_over: &AtomicBool) {
+    let line = ProgressLine::new();
+    while !is_over.load(Ordering::Acquire) {
+        if let Phase::Recovering { replayed, bytes_done, bytes_total } = router.phase() {
+            line.show(format!(
+                "replaying the log: {} of {}, {} transactions",
+                bytes(bytes_done),
+                bytes(bytes_total),
+                grouped(replayed)
+            ));
+        }
+        thread::park_timeout(PROGRESS_EVERY);
+    }
+    line.clear();
+}
+
+fn tell_recovery(report: &RecoveryReport) {
+    if report.torn_bytes > 0 {
+        eprintln!("{} of a write that a crash cut off were removed; none of it was acknowledged", bytes(report.torn_bytes));
+    }
+    if let Some(other) = report.other_settings_hash {
+        eprintln!("the log was written under other settings ({other:016x}); every outcome was compared, and is the same");
+    }
+    eprintln!(
+        "ready: {} transactions replayed from {} of log in {:.3} s",
+        grouped(report.commands),
+        bytes(report.log_bytes),
+        report.seconds
+    );
+}
+
+/// Makes the catalog say what the log says. Deployments go on meanwhile, and write to both.
+fn settle_catalog(database: &Database, catalog: &Catalog, report: &RecoveryReport) -> anyhow::Result<()> {
+    const TRIES: u32 = 5;
+    const PAUSE: Duration = Duration::from_millis(20);
+    for _ in 0..TRIES {
+        let deployed = database.router().deployed();
+        let expected: Vec<_> = deployed.versions.iter().map(|module| entry_of(module)).collect();
+        let in_service: BTreeMap<_, _> =
+            deployed.current.values().map(|module| (module.name.clone(), module.id.0)).collect();
+        let differences = catalog.differences(&expected, &in_service).context("compare the catalog with the log")?;
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if deployed.versions.len() > report.modules.len() {
+            thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
+            continue;
+        }
+        eprintln!("the catalog is made again from the log: {}", differences.join("; "));
+        let mut modules = Vec::new();
+        for (module, (id, lsn)) in deployed.versions.iter().zip(&report.modules) {
+            assert_eq!(module.id, *id, "versions are numbered in the order of the log");
+            let wasm = database.module_bytes(*lsn).context("read a module from the log")?;
+            modules.push(CatalogModule {
+                module_id: id.0,
+                name: module.name.clone(),
+                version: module.version,
+                hash: module.hash,
+                txn_id: module.installed_by,
+                wasm: wasm.with_context(|| format!("no module lies at LSN {lsn}"))?,
+            });
+        }
+        catalog.rebuild(modules, &in_service).context("make the catalog again")?;
+    }
+    Ok(()) // deployments came all the time; the next start looks again
+}
+
+fn entry_of(module: &Module) -> CatalogEntry {
+    CatalogEntry {
+        module_id: module.id.0,
+        name: module.name.clone(),
+        version: module.version,
+        hash: module.hash,
+        txn_id: module.installed_by.0,
+    }
+}
+
+/// Serves until a signal, or until recovery failed.
+async fn serve(listener: TcpListener, state: AppState, recovered: Recovered) -> Outcome {
+    let address = listener.local_addr().context("ask for the address")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let (stop, mut stopped) = watch::channel(false);
+    let shutdown = async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await; // the sender is dropped at the end alone
+    };
+    let mut server = tokio::spawn(reprise_http::serve(listener, state, shutdown));
+    print_text(&format!("listening on http://{address}"))?;
+    tokio::pin!(recovered);
+    let mut is_recovered = false;
+    let outcome = loop {
+        tokio::select! {
+            ended = &mut recovered, if !is_recovered => match ended {
+                Ok(Ok(())) => is_recovered = true,
+                Ok(Err(error)) => break Err(Failure::Other(error)),
+                Err(_) => break Err(Failure::Other(anyhow::anyhow!("the recovery thread is gone"))),
+            },
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            ended = &mut server => return http_ended(ended),
+        }
+    };
+    if outcome.is_ok() {
+        eprintln!("stopping: requests under way are finished, then the log is closed");
+    }
+    stop.send_replace(true);
+    http_ended(server.await)?;
+    outcome
+}
+
+fn http_ended(ended: Result<Result<(), reprise_http::ServeError>, tokio::task::JoinError>) -> Outcome {
+    Ok(ended.context("the HTTP server is gone")?.context("serve HTTP")?)
+}

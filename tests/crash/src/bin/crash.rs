@@ -1,0 +1,47 @@
+//! `crash`: kills the server under load again and again. `cargo xtask crash` builds and runs it.
+
+use std::{process::ExitCode, time::SystemTime};
+
+use clap::Parser;
+use reprise_test_crash::{Config, run};
+
+/// Kill the server under load again and again and look for lost, half or repeated transactions
+#[derive(Parser)]
+#[command(name = "crash", version, after_help = "Example:\n  crash --cycles 1000 --seed 7")]
+struct Args {
+    /// kill -9 and restart this many times
+    #[arg(long, default_value_t = 1_000)]
+    cycles: u32,
+    /// Repeat the plan of this seed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Client threads
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=8))]
+    clients: u16,
+    /// Cycles after which a new database is begun
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
+    cycles_per_database: u32,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let seed = args.seed.unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
+    eprintln!("seed {seed}");
+    let config = Config {
+        clients: args.clients.into(),
+        cycles_per_database: args.cycles_per_database,
+        tell_every: 25,
+        ..Config::new(args.cycles, seed)
+    };
+    match run(&config) {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

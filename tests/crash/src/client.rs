@@ -1,0 +1,126 @@
+//! One client thread: requests until the connection dies, with a note of what was acknowledged and what is unknown.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::{
+    http::{Answer, Connection, Cut},
+    model::{CALLS_MAX, Call, Model},
+    rng::Rng,
+};
+
+/// Runs until the server is gone. Err: the server broke a promise.
+pub fn run(model: &mut Model, address: &str, rng: &mut Rng) -> Result<()> {
+    let Ok(mut connection) = Connection::open(address) else {
+        return Ok(()); // killed before
+    };
+    loop {
+        let ended = match rng.percent(50) {
+            true => single(model, &mut connection, rng)?,
+            false => batch(model, &mut connection, rng)?,
+        };
+        if ended {
+            return Ok(());
+        }
+    }
+}
+
+/// True: the connection is at its end.
+fn single(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Result<bool> {
+    let call = model.plan(rng, 1).remove(0);
+    match ask(model, connection, &call) {
+        Ok(answer) => {
+            if answer.status != 200 {
+                return refused(model, &answer);
+            }
+            let is_replayed = answer.header("idempotent-replayed").is_some();
+            ensure!(!is_replayed, "the first answer to {call:?} says that it is a repeat");
+            model.acknowledge(&call, &answer.json())?;
+            Ok(false)
+        }
+        Err(cut) => {
+            check_death(&cut)?;
+            model.counts.unknown += 1;
+            model.unknown.push(call);
+            Ok(true)
+        }
+    }
+}
+
+/// Sends one call by itself.
+pub fn ask(model: &Model, connection: &mut Connection, call: &Call) -> Result<Answer, Cut> {
+    let (module, procedure) = call.procedure();
+    let path = format!("/v1/call/{module}/{procedure}");
+    let headers: Vec<_> = call.key.iter().map(|key| ("idempotency-key", key.as_str())).collect();
+    let body = model.args(call).to_string();
+    connection.request("POST", &path, &headers, body.as_bytes())
+}
+
+/// One call of a batch as its line.
+pub fn line(model: &Model, call: &Call, id: usize) -> String {
+    let (module, procedure) = call.procedure();
+    let mut line = json!({"module": module, "procedure": procedure, "args": model.args(call), "id": id});
+    if let Some(key) = &call.key {
+        line["idempotency_key"] = json!(key);
+    }
+    format!("{line}\n")
+}
+
+fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Result<bool> {
+    let count = 1 + rng.below(CALLS_MAX as u64) as usize;
+    let calls = model.plan(rng, count);
+    let body: String = calls.iter().enumerate().map(|(id, call)| line(model, call, id)).collect();
+    let (lines, ended) = match connection.request("POST", "/v1/batch", &[], body.as_bytes()) {
+        Ok(answer) if answer.status != 200 => return refused(model, &answer),
+        Ok(answer) => (answer.body, false),
+        Err(cut) => {
+            check_death(&cut)?;
+            (cut.body, true)
+        }
+    };
+    // A line counts once its end has come.
+    let whole = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let answers = lines[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let mut answered = 0;
+    for (call, text) in calls.iter().zip(answers) {
+        let answer: Value = serde_json::from_slice(text).context("a line of a batch is not JSON")?;
+        ensure!(answer["id"] == answered, "line {answered} of a batch answers another call: {answer}");
+        answered += 1;
+        take_line(model, call, &answer)?;
+    }
+    if !ended {
+        ensure!(answered == calls.len(), "{answered} answers to {} calls", calls.len());
+    }
+    model.counts.unknown += (calls.len() - answered) as u64;
+    model.unknown.extend_from_slice(&calls[answered..]);
+    Ok(ended)
+}
+
+fn take_line(model: &mut Model, call: &Call, answer: &Value) -> Result<()> {
+    let problem = &answer["problem"];
+    if problem.is_null() {
+        ensure!(answer["replayed"].is_null(), "the first answer to {call:?} says that it is a repeat");
+        return model.acknowledge(call, answer);
+    }
+    ensure!(problem["status"] == 503, "{call:?} failed: {problem}");
+    model.counts.refused += 1;
+    Ok(())
+}
+
+/// A refused call left nothing: the model is not touched, and the next check sees to it.
+fn refused(model: &mut Model, answer: &Answer) -> Result<bool> {
+    if answer.status != 503 {
+        bail!("a call was answered {}: {}", answer.status, answer.text());
+    }
+    model.counts.refused += 1;
+    Ok(false)
+}
+
+/// A connection may end, but not stall or bring what is not HTTP.
+fn check_death(cut: &Cut) -> Result<()> {
+    use std::io::ErrorKind::{InvalidData, TimedOut, WouldBlock};
+    match cut.error.kind() {
+        InvalidData | TimedOut | WouldBlock => bail!("no answer from a server that lives: {}", cut.error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,512 @@
+//! The cycles: start, check, load, kill.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    client,
+    http::Connection,
+    model::{Counts, FIRST_BALANCE, Model, number},
+    rng::Rng,
+    server::{Launch, Server, Spawned, copy_dir, procedure_wasm, run_verb},
+    verify,
+};
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub cycles: u32,
+    pub seed: u64,
+    pub clients: usize,
+    /// Cycles after which a new database is begun: a restart replays everything.
+    pub cycles_per_database: u32,
+    /// A line about every so many cycles on standard error; 0 for none.
+    pub tell_every: u32,
+}
+
+impl Config {
+    pub fn new(cycles: u32, seed: u64) -> Self {
+        Self {
+            cycles,
+            seed,
+            clients: 4,
+            cycles_per_database: 25,
+            tell_every: 0,
+        }
+    }
+}
+
+/// What a run did and found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    pub cycles: u32,
+    pub kills: Kills,
+    pub counts: Counts,
+    pub deploys: u64,
+    pub databases: u32,
+    pub seconds: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kills {
+    pub starting: u32,
+    pub recovering: u32,
+    pub just_ready: u32,
+    pub loaded: u32,
+    pub deploying: u32,
+    /// SIGTERM instead of a kill.
+    pub stopped: u32,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kills, counts) = (&self.kills, &self.counts);
+        writeln!(f, "cycles        {} on {} databases in {:.1} s", self.cycles, self.databases, self.seconds)?;
+        writeln!(
+            f,
+            "killed        {} under load, {} in a deployment, {} just ready, {} recovering, {} starting; {} stopped in order",
+            kills.loaded, kills.deploying, kills.just_ready, kills.recovering, kills.starting, kills.stopped
+        )?;
+        writeln!(f, "acknowledged  {} (each there exactly once)", counts.acknowledged)?;
+        writeln!(f, "unknown       {} of which {} had taken place, each once and whole", counts.unknown, counts.found)?;
+        write!(
+            f,
+            "refused       {}; {} keys sent again; {} deployments acknowledged",
+            counts.refused, counts.repeated, self.deploys
+        )
+    }
+}
+
+/// Runs all cycles. The error says how to repeat the run and where the directory lies.
+pub fn run(config: &Config) -> Result<Report> {
+    let mut rng = Rng::new(config.seed);
+    let mut report = Report::default();
+    let begun = Instant::now();
+    while report.cycles < config.cycles {
+        let cycles = config.cycles_per_database.min(config.cycles - report.cycles);
+        let mut database = Database::new(config, rng.fork())?;
+        let outcome = database.cycles(cycles, config, &mut report);
+        if let Err(error) = outcome {
+            let cycle = report.cycles + 1;
+            let kept = database.keep();
+            return Err(error.context(format!(
+                "cycle {cycle} of seed {}; the directory is kept: {}\nreproduce: cargo xtask crash --cycles {cycle} --seed {}",
+                config.seed,
+                kept.display(),
+                config.seed
+            )));
+        }
+        report.databases += 1;
+    }
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// When a cycle ends.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Starting,
+    Recovering,
+    JustReady,
+    Loaded,
+    Deploying,
+    Stopped,
+}
+
+fn choose(rng: &mut Rng) -> (Moment, Duration) {
+    let (moment, micros_max) = match rng.below(100) {
+        0..10 => (Moment::Starting, 60_000),
+        10..20 => (Moment::Recovering, 30_000),
+        20..30 => (Moment::JustReady, 20_000),
+        30..45 => (Moment::Deploying, 80_000),
+        45..95 => (Moment::Loaded, 700_000),
+        _ => (Moment::Stopped, 200_000),
+    };
+    (moment, Duration::from_micros(rng.below(micros_max)))
+}
+
+/// A database and everything that is known of it.
+struct Database {
+    dir: TempDir,
+    rng: Rng,
+    models: Vec<Model>,
+    partitions: u64,
+    /// Highest transaction id and position that were acknowledged.
+    floor: (u64, u64),
+    modules: [Versions; 2],
+    /// What a reader saw: accounts, and votes.
+    seen: (i64, i64),
+    is_made: bool,
+}
+
+/// Versions of a module in service: those acknowledged, and those of which it is unknown.
+#[derive(Default)]
+struct Versions {
+    acknowledged: u64,
+    unknown: u64,
+}
+
+const MODULES: [&str; 2] = ["bank", "voter"];
+
+impl Database {
+    fn new(config: &Config, mut rng: Rng) -> Result<Self> {
+        Ok(Self {
+            dir: tempfile::tempdir().context("create a temporary directory")?,
+            partitions: 1 + rng.below(4),
+            rng,
+            models: (0..config.clients).map(Model::new).collect(),
+            floor: (0, 0),
+            modules: Default::default(),
+            seen: (0, 0),
+            is_made: false,
+        })
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn keep(self) -> PathBuf {
+        self.dir.keep()
+    }
+
+    fn cycles(&mut self, cycles: u32, config: &Config, report: &mut Report) -> Result<()> {
+        for _ in 0..cycles {
+            let (moment, after) = choose(&mut self.rng);
+            self.cycle(moment, after, report).with_context(|| format!("{moment:?} after {after:?}"))?;
+            report.cycles += 1;
+            if config.tell_every > 0 && report.cycles.is_multiple_of(config.tell_every) {
+                let counts = self.counts();
+                eprintln!(
+                    "cycle {}: {} acknowledged, {} unknown so far",
+                    report.cycles,
+                    report.counts.acknowledged + counts.acknowledged,
+                    report.counts.unknown + counts.unknown
+                );
+            }
+        }
+        self.finish().context("the last look at a database")?;
+        report.counts.add(&self.counts());
+        report.deploys += self.modules.iter().map(|versions| versions.acknowledged).sum::<u64>();
+        Ok(())
+    }
+
+    fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        self.models.iter().for_each(|model| counts.add(&model.counts));
+        counts
+    }
+
+    fn launch(&mut self) -> Launch {
+        let partitions = self.partitions.to_string();
+        let sites = (1 + self.rng.below(self.partitions.min(3))).to_string();
+        let delay = ["0", "0", "200", "1000"][self.rng.below(4) as usize];
+        Launch::new(&self.data_dir()).args(&[
+            "--partitions",
+            &partitions,
+            "--sites",
+            &sites,
+            "--group-commit-us",
+            delay,
+        ])
+    }
+
+    fn cycle(&mut self, moment: Moment, after: Duration, report: &mut Report) -> Result<()> {
+        let mut process = Spawned::start(&self.launch())?;
+        if let Moment::Starting = moment {
+            thread::sleep(after);
+            process.kill()?;
+            report.kills.starting += 1;
+            return check_errors(&process.errors());
+        }
+        let mut server = process.listen()?;
+        if let Moment::Recovering = moment {
+            thread::sleep(after);
+            server.kill()?;
+            report.kills.recovering += 1;
+            return check_errors(&server.process().errors());
+        }
+        server.wait_ready()?;
+        self.check(&server)?;
+        self.load(&mut server, moment, after)?;
+        let errors = match moment {
+            Moment::Stopped => {
+                report.kills.stopped += 1;
+                String::new()
+            }
+            Moment::JustReady => {
+                report.kills.just_ready += 1;
+                server.process().errors()
+            }
+            Moment::Deploying => {
+                report.kills.deploying += 1;
+                server.process().errors()
+            }
+            _ => {
+                report.kills.loaded += 1;
+                server.process().errors()
+            }
+        };
+        check_errors(&errors)
+    }
+
+    /// Makes what a new database needs, or checks what an old one has.
+    fn check(&mut self, server: &Server) -> Result<()> {
+        if !self.is_made {
+            return self.make(server);
+        }
+        let begun = Instant::now();
+        self.check_modules(server)?;
+        let floor = self.floor;
+        for model in &mut self.models {
+            let settled = verify::settle(model, server, &mut self.rng, floor);
+            settled.with_context(|| format!("client {}", model.id))?;
+        }
+        verify::check_sums(&self.models, server)?;
+        let seen = look(&mut server.connect()?, self.models.len())?.context("the server is gone")?;
+        ensure!(
+            seen.0 >= self.seen.0 && seen.1 >= self.seen.1,
+            "a reader had seen {:?} accounts and votes, now there are {seen:?}",
+            self.seen
+        );
+        self.raise_floor();
+        ensure!(begun.elapsed() < Duration::from_secs(60), "the check took {:?}", begun.elapsed());
+        Ok(())
+    }
+
+    fn make(&mut self, server: &Server) -> Result<()> {
+        for (name, versions) in MODULES.iter().zip(&mut self.modules) {
+            server.deploy(name)?;
+            *versions = Versions {
+                acknowledged: version(server, name)?,
+                unknown: 0,
+            };
+        }
+        let names: Vec<_> = (0..self.models.len()).map(|id| format!("candidate {id}")).collect();
+        let answer = server.call("voter/initialize", &json!({"contestants": names}).to_string())?;
+        ensure!(answer.status == 200, "initialize: {} {}", answer.status, answer.text());
+        for account in self.models.iter().flat_map(|model| &model.pairs).flat_map(|pair| pair.accounts) {
+            let args = json!({"account": account, "balance": FIRST_BALANCE.to_string()});
+            let answer = server.call("bank/open", &args.to_string())?;
+            ensure!(answer.status == 200, "open: {} {}", answer.status, answer.text());
+        }
+        self.is_made = true;
+        Ok(())
+    }
+
+    fn check_modules(&mut self, server: &Server) -> Result<()> {
+        for (name, versions) in MODULES.iter().zip(&mut self.modules) {
+            let found = version(server, name)?;
+            let most = versions.acknowledged + versions.unknown;
+            ensure!(
+                (versions.acknowledged..=most).contains(&found),
+                "{name} has version {found}, acknowledged is {} and {} are unknown",
+                versions.acknowledged,
+                versions.unknown
+            );
+            *versions = Versions {
+                acknowledged: found,
+                unknown: 0,
+            };
+        }
+        Ok(())
+    }
+
+    /// Lets the clients loose, and ends the server at its moment.
+    fn load(&mut self, server: &mut Server, moment: Moment, after: Duration) -> Result<()> {
+        let address = server.address.clone();
+        let (seen, is_over) = (Mutex::new(self.seen), AtomicBool::new(false));
+        let clients = self.models.len();
+        let mut plans: Vec<_> = self.models.iter_mut().map(|model| (model, self.rng.fork())).collect();
+        let module = self.rng.below(2) as usize;
+        let mut deploys = Deploys {
+            versions: &mut self.modules[module],
+            name: MODULES[module],
+            salt: self.rng.next(),
+        };
+        let outcomes = thread::scope(|scope| {
+            let mut threads: Vec<_> = plans
+                .iter_mut()
+                .map(|(model, rng)| {
+                    let address = &address;
+                    scope.spawn(move || client::run(model, address, rng))
+                })
+                .collect();
+            threads.push(scope.spawn(|| watch(&address, clients, &seen, &is_over)));
+            if let Moment::Deploying = moment {
+                threads.push(scope.spawn(|| deploys.run(&address)));
+            }
+            thread::sleep(after);
+            let ended = end(server, moment);
+            is_over.store(true, Ordering::Release);
+            let outcomes = threads.into_iter().map(|thread| thread.join().expect("a client panicked"));
+            ended.and(outcomes.collect::<Result<Vec<_>>>())
+        });
+        outcomes?;
+        self.seen = *seen.lock().expect("the watcher is done");
+        self.raise_floor();
+        Ok(())
+    }
+
+    fn raise_floor(&mut self) {
+        for (txn_id, lsn) in self.models.iter().flat_map(|model| &model.txns) {
+            self.floor = (self.floor.0.max(*txn_id), self.floor.1.max(*lsn));
+        }
+    }
+
+    /// Every row, the log record of every acknowledged transaction, and the same digest on any number of sites.
+    fn finish(&mut self) -> Result<()> {
+        if !self.is_made {
+            return Ok(()); // so few cycles that none came to be ready
+        }
+        let mut server = Server::start(&self.launch())?;
+        self.check(&server)?;
+        verify::check_rows(&self.models, &server)?;
+        server.kill()?;
+        check_errors(&server.process().errors())?;
+        check_log(&self.data_dir(), &self.models)?;
+        check_digests(&self.data_dir(), &self.dir.path().join("copy"), self.partitions)
+    }
+}
+
+fn end(server: &mut Server, moment: Moment) -> Result<()> {
+    if !matches!(moment, Moment::Stopped) {
+        return server.kill();
+    }
+    server.process().signal(libc::SIGTERM)?;
+    let status = server.process().wait()?;
+    ensure!(status.code() == Some(0), "SIGTERM ended with {status}: {}", server.process().errors());
+    Ok(())
+}
+
+/// Nothing of a broken invariant may be on standard error.
+fn check_errors(errors: &str) -> Result<()> {
+    let bad = errors.lines().find(|line| line.contains("panicked") || line.contains(" ERROR "));
+    ensure!(bad.is_none(), "the server said: {errors}");
+    Ok(())
+}
+
+fn version(server: &Server, name: &str) -> Result<u64> {
+    let answer = server.get(&format!("/v1/modules/{name}"))?;
+    let version = answer.json()["version"].as_u64();
+    version.with_context(|| format!("lost: module {name}: {} {}", answer.status, answer.text()))
+}
+
+/// New versions of a module, one after the other.
+struct Deploys<'a> {
+    versions: &'a mut Versions,
+    name: &'static str,
+    salt: u64,
+}
+
+impl Deploys<'_> {
+    fn run(&mut self, address: &str) -> Result<()> {
+        let Ok(mut connection) = Connection::open(address) else {
+            return Ok(());
+        };
+        let wasm = procedure_wasm(self.name)?;
+        loop {
+            self.salt += 1;
+            let mut wasm = wasm.clone();
+            // A custom section that nobody reads: other bytes, the same module.
+            wasm.extend_from_slice(&[0, 13, 4]);
+            wasm.extend_from_slice(b"salt");
+            wasm.extend_from_slice(&self.salt.to_le_bytes());
+            let path = format!("/v1/modules/{}", self.name);
+            match connection.request("PUT", &path, &[], &wasm) {
+                Ok(answer) if answer.status == 200 => self.versions.acknowledged += 1,
+                Ok(answer) => ensure!(answer.status == 503, "deploy: {} {}", answer.status, answer.text()),
+                Err(_) => {
+                    self.versions.unknown += 1;
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// Accounts and votes, read while others write: money is conserved at every point in time. None: the server is gone.
+fn look(connection: &mut Connection, clients: usize) -> Result<Option<(i64, i64)>> {
+    let mut read = |path: &str| match connection.request("POST", path, &[], b"{}") {
+        Ok(answer) if answer.status == 200 => Ok(Some(answer.json()["result"].clone())),
+        Ok(answer) if answer.status == 503 => Ok(None),
+        Ok(answer) => anyhow::bail!("{path}: {} {}", answer.status, answer.text()),
+        Err(_) => Ok(None),
+    };
+    let (Some(total), Some(results)) = (read("/v1/call/bank/total")?, read("/v1/call/voter/results")?) else {
+        return Ok(None);
+    };
+    let sum = clients as i64 * 2 * crate::model::PAIRS_COUNT as i64 * FIRST_BALANCE;
+    ensure!(number(&total["sum"]) == Some(sum), "half a transfer was seen: {total}, the sum must be {sum}");
+    let rows = results.as_array().map(Vec::as_slice).unwrap_or_default();
+    let votes = rows.iter().filter_map(|row: &Value| number(&row["votes"])).sum();
+    Ok(number(&total["accounts"]).map(|accounts| (accounts, votes)))
+}
+
+/// A reader beside the writers: what it saw was durable.
+fn watch(address: &str, clients: usize, seen: &Mutex<(i64, i64)>, is_over: &AtomicBool) -> Result<()> {
+    let Ok(mut connection) = Connection::open(address) else {
+        return Ok(());
+    };
+    while !is_over.load(Ordering::Acquire) {
+        let Some(now) = look(&mut connection, clients)? else {
+            return Ok(());
+        };
+        let mut seen = seen.lock().expect("held to compare");
+        ensure!(now.0 >= seen.0 && now.1 >= seen.1, "a reader saw {seen:?} accounts and votes, and then {now:?}");
+        *seen = now;
+        drop(seen);
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Every acknowledged transaction has exactly one record, where its answer said.
+fn check_log(data_dir: &Path, models: &[Model]) -> Result<()> {
+    let dir = data_dir.to_str().context("a path in UTF-8")?;
+    let output = run_verb(&["log", "dump", dir, "--output", "json"])?;
+    ensure!(output.status.success(), "log dump: {}", String::from_utf8_lossy(&output.stderr));
+    let mut places = std::collections::HashMap::new();
+    for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let record: Value = serde_json::from_slice(line).context("a line of log dump")?;
+        let (Some(txn_id), Some(lsn)) = (number(&record["txn_id"]), number(&record["lsn"])) else {
+            continue; // the genesis
+        };
+        ensure!(places.insert(txn_id as u64, lsn as u64).is_none(), "two records of transaction {txn_id}");
+    }
+    for (txn_id, lsn) in models.iter().flat_map(|model| &model.txns) {
+        ensure!(
+            places.remove(txn_id) == Some(*lsn),
+            "acknowledged was transaction {txn_id} at LSN {lsn}; the log has it there not, or it was acknowledged twice"
+        );
+    }
+    Ok(())
+}
+
+fn check_digests(data_dir: &Path, copy: &Path, partitions: u64) -> Result<()> {
+    let mut digests = Vec::new();
+    for sites in 1..=partitions.min(3) {
+        copy_dir(data_dir, copy)?;
+        let dir = copy.to_str().context("a path in UTF-8")?;
+        let sites = sites.to_string();
+        let output = run_verb(&["bench", "replay", "--data-dir", dir, "--sites", &sites, "--output", "json"])?;
+        ensure!(output.status.success(), "replay: {}", String::from_utf8_lossy(&output.stderr));
+        let answer: Value = serde_json::from_slice(&output.stdout).context("read the replay's answer")?;
+        ensure!(answer["digest"].is_string(), "a replay without a digest: {answer}");
+        digests.push((answer["digest"].clone(), answer["replayed"].clone()));
+        std::fs::remove_dir_all(copy).context("remove the copy")?;
+    }
+    ensure!(digests.windows(2).all(|two| two[0] == two[1]), "replay on 1, 2, 3 sites: {digests:?}");
+    Ok(())
+}

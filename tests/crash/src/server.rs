@@ -1,0 +1,355 @@
+//! The server's process, and the binary's other verbs.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::http::{Answer, Connection};
+
+const START_WAIT_MAX: Duration = Duration::from_secs(60);
+const END_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How a server is to be started.
+#[derive(Clone)]
+pub struct Launch {
+    pub data_dir: PathBuf,
+    /// Behind `serve --data-dir … --listen …`.
+    pub args: Vec<String>,
+    /// Its limit of open files, if not ours.
+    pub files_max: Option<u64>,
+    /// Lets `Server::refuse_file_writes` work.
+    pub survives_file_limit: bool,
+}
+
+impl Launch {
+    pub fn new(data_dir: &Path) -> Self {
+        Self {
+            data_dir: data_dir.to_owned(),
+            args: Vec::new(),
+            files_max: None,
+            survives_file_limit: false,
+        }
+    }
+
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self
+    }
+
+    pub fn files_max(mut self, files_max: u64) -> Self {
+        self.files_max = Some(files_max);
+        self
+    }
+
+    pub fn survives_file_limit(mut self) -> Self {
+        self.survives_file_limit = true;
+        self
+    }
+}
+
+/// A process that may not listen yet. It ends with this.
+pub struct Spawned {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    errors: Arc<Mutex<String>>,
+    /// Ends when the process has closed its standard error.
+    reader: Option<thread::JoinHandle<()>>,
+}
+
+/// A process that listens. It ends with this.
+pub struct Server {
+    process: Spawned,
+    pub address: String,
+}
+
+impl Spawned {
+    pub fn start(launch: &Launch) -> Result<Self> {
+        let mut command = Command::new(binary()?);
+        command.arg("serve").arg("--data-dir").arg(&launch.data_dir);
+        command.args(["--listen", "127.0.0.1:0"]).args(&launch.args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // No configuration but ours: neither a reprise.toml of the current directory nor the environment's.
+        command.current_dir("/");
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REPRISE_")) {
+            command.env_remove(name);
+        }
+        if let Some(files_max) = launch.files_max {
+            limit_files(&mut command, files_max);
+        }
+        if launch.survives_file_limit {
+            ignore_file_limit(&mut command);
+        }
+        let mut child = command.spawn().context("start the server")?;
+        let stdout = child.stdout.take().context("piped")?;
+        let stderr = child.stderr.take().context("piped")?;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line); // read on all the same: a full pipe would block the server
+            }
+        });
+        let errors = Arc::new(Mutex::new(String::new()));
+        let kept = errors.clone();
+        let reader = thread::spawn(move || keep(stderr, &kept));
+        Ok(Self {
+            child,
+            lines,
+            errors,
+            reader: Some(reader),
+        })
+    }
+
+    /// Waits for `listening on`.
+    pub fn listen(mut self) -> Result<Server> {
+        let until = Instant::now() + START_WAIT_MAX;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    if let Some(address) = line.strip_prefix("listening on http://") {
+                        let address = address.trim_end_matches('/').to_owned();
+                        return Ok(Server {
+                            process: self,
+                            address,
+                        });
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => bail!("the server does not listen: {}", self.errors()),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    let status = self.wait()?;
+                    bail!("the server ended before it listened, {status}: {}", self.errors());
+                }
+            }
+        }
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) -> Result<()> {
+        let _ = self.child.kill(); // it may have ended by itself
+        self.wait().map(drop)
+    }
+
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        // SAFETY: a plain system call on a child that is not yet waited for.
+        let result = unsafe { libc::kill(self.child.id() as i32, signal) };
+        ensure!(result == 0, "signal the server: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    /// Waits for the end; kills what does not end.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let until = Instant::now() + END_WAIT_MAX;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().context("wait for the server")? {
+                if let Some(reader) = self.reader.take() {
+                    let _ = reader.join(); // it only reads
+                }
+                return Ok(status);
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.child.kill(); // reported below
+        let _ = self.child.wait();
+        bail!("the server did not end within {END_WAIT_MAX:?}: {}", self.errors())
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote to standard error.
+    pub fn errors(&self) -> String {
+        self.errors.lock().expect("held to copy").clone()
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    /// Starts a server and waits until it takes calls.
+    pub fn start(launch: &Launch) -> Result<Self> {
+        let mut server = Spawned::start(launch)?.listen()?;
+        server.wait_ready()?;
+        Ok(server)
+    }
+
+    pub fn wait_ready(&mut self) -> Result<()> {
+        let until = Instant::now() + START_WAIT_MAX;
+        let mut last = String::new();
+        while Instant::now() < until {
+            if let Ok(answer) = self.get("/readyz") {
+                if answer.status == 200 {
+                    return Ok(());
+                }
+                last = answer.text();
+                // Final: the reason is in there.
+                ensure!(!last.contains("\"failed\""), "the server can't be made ready: {last}");
+            }
+            if !self.process.is_running() {
+                let status = self.process.wait()?;
+                bail!("the server ended, {status}: {}", self.process.errors());
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        bail!("the server does not become ready: {last} {}", self.process.errors())
+    }
+
+    pub fn connect(&self) -> Result<Connection> {
+        Connection::open(&self.address).context("connect")
+    }
+
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        let answer = self.connect()?.get(path);
+        answer.map_err(|cut| cut.error).with_context(|| format!("GET {path}"))
+    }
+
+    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer> {
+        let answer = self.connect()?.request(method, path, headers, body);
+        answer.map_err(|cut| cut.error).with_context(|| format!("{method} {path}"))
+    }
+
+    /// Runs one transaction.
+    pub fn call(&self, procedure: &str, args: &str) -> Result<Answer> {
+        self.request("POST", &format!("/v1/call/{procedure}"), &[], args.as_bytes())
+    }
+
+    /// Installs a sample module.
+    pub fn deploy(&self, name: &str) -> Result<()> {
+        let answer = self.request("PUT", &format!("/v1/modules/{name}"), &[], &procedure_wasm(name)?)?;
+        ensure!(matches!(answer.status, 200 | 201), "deploy {name}: {} {}", answer.status, answer.text());
+        Ok(())
+    }
+
+    /// SIGTERM; the exit status.
+    pub fn terminate(mut self) -> Result<(ExitStatus, String)> {
+        self.process.signal(libc::SIGTERM)?;
+        let status = self.process.wait()?;
+        Ok((status, self.process.errors()))
+    }
+
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// From now on every write of the server to a file fails.
+    pub fn refuse_file_writes(&self) -> Result<()> {
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        let pid = self.process.id() as libc::pid_t;
+        // SAFETY: both pointers are valid or null for the length of the call.
+        let result = unsafe { libc::prlimit(pid, libc::RLIMIT_FSIZE, &none, std::ptr::null_mut()) };
+        ensure!(result == 0, "limit the server's files: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
+    pub fn process(&mut self) -> &mut Spawned {
+        &mut self.process
+    }
+}
+
+fn limit_files(command: &mut Command, files_max: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: files_max,
+        rlim_max: files_max,
+    };
+    let set = move || {
+        // SAFETY: the pointer is valid for the length of the call.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one async-signal-safe call.
+    unsafe { command.pre_exec(set) };
+}
+
+fn ignore_file_limit(command: &mut Command) {
+    let ignore = || {
+        // SAFETY: signal() is async-signal-safe, and an ignored signal stays so over exec.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: the closure makes one async-signal-safe call.
+    unsafe { command.pre_exec(ignore) };
+}
+
+/// Standard error, kept up to a bound and read to its end.
+fn keep(mut from: impl Read, to: &Mutex<String>) {
+    const KEPT_BYTES_MAX: usize = 1 << 20;
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        let mut to = to.lock().expect("held to append");
+        if to.len() < KEPT_BYTES_MAX {
+            to.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+    }
+}
+
+/// The binary under test: `REPRISE_BIN`, or the one beside ours.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("REPRISE_BIN") {
+        return Ok(path.into());
+    }
+    let own = env::current_exe().context("find this program")?;
+    // A test lies in target/release/deps, the binary `crash` in target/release.
+    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join("reprise")).find(|path| path.is_file());
+    found.context("build the server first: cargo build --release -p reprise-node")
+}
+
+/// A sample module: from `REPRISE_PROCEDURES`, or from target/procedures.
+pub fn procedure_wasm(name: &str) -> Result<Vec<u8>> {
+    let dir = match env::var_os("REPRISE_PROCEDURES") {
+        Some(dir) => PathBuf::from(dir),
+        None => {
+            let own = env::current_exe().context("find this program")?;
+            let dirs = own.ancestors().skip(1).take(3).map(|dir| dir.join("procedures"));
+            let found = dirs.into_iter().find(|dir| dir.join("bank.wasm").is_file());
+            found.context("build the sample modules first: cargo xtask wasm")?
+        }
+    };
+    let path = dir.join(format!("{name}.wasm"));
+    fs::read(&path).with_context(|| format!("read {}: build it with cargo xtask wasm", path.display()))
+}
+
+/// Runs another verb of the binary to its end.
+pub fn run_verb(args: &[&str]) -> Result<Output> {
+    let mut command = Command::new(binary()?);
+    command.args(args).current_dir("/");
+    command.output().with_context(|| format!("run reprise {}", args.join(" ")))
+}
+
+/// Copies a directory with everything in it.
+pub fn copy_dir(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("list {}", from.display()))? {
+        let entry = entry.context("list directory")?;
+        let target = to.join(entry.file_name());
+        match entry.file_type().context("look at file")?.is_dir() {
+            true => copy_dir(&entry.path(), &target)?,
+            false => {
+                fs::copy(entry.path(), &target).with_context(|| format!("copy {}", entry.path().display()))?;
+            }
+        }
+    }
+    Ok(())
+}

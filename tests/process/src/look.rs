@@ -1,0 +1,89 @@
+//! What is there: on the server, and on the disk.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use reprise_test_crash::{Server, run_verb};
+use serde_json::{Value, json};
+
+use crate::load::{FIRST_BALANCE, Tally};
+
+fn number(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// None: there is no such account.
+pub fn balance(server: &Server, account: i64) -> Result<Option<i64>> {
+    let answer = server.call("bank/balance", &json!({"account": account}).to_string())?;
+    match answer.status {
+        200 => Ok(number(&answer.json()["result"]["balance"])),
+        422 if answer.json()["code"] == "unknown_account" => Ok(None),
+        _ => bail!("balance: {} {}", answer.status, answer.text()),
+    }
+}
+
+/// Every acknowledged call is there once, no refused one, and of the unknown ones each at most once.
+pub fn check(server: &Server, tallies: &[Tally]) -> Result<()> {
+    let mut there = accounts(server)?;
+    for tally in tallies {
+        let [from, to] = tally.pair();
+        let paid = FIRST_BALANCE - balance(server, from)?.context("the payer is gone")?;
+        let got = balance(server, to)?.context("the payee is gone")? - FIRST_BALANCE;
+        ensure!(paid == got, "half a transfer: {paid} paid, {got} received");
+        let possible = tally.moved..=tally.moved + tally.moves_unknown;
+        ensure!(possible.contains(&paid), "client {}: {paid} transfers are there, acknowledged and possible {possible:?}", tally.client);
+        there.remove(&from);
+        there.remove(&to);
+        let lost: Vec<_> = tally.acknowledged.iter().filter(|account| !there.remove(account)).collect();
+        ensure!(lost.is_empty(), "lost: {} of {} accounts", lost.len(), tally.acknowledged.len());
+        let seen: Vec<_> = tally.refused.iter().filter(|account| there.contains(account)).collect();
+        ensure!(seen.is_empty(), "{} of {} refused openings are there", seen.len(), tally.refused.len());
+        tally.unknown.iter().for_each(|account| drop(there.remove(account)));
+    }
+    ensure!(there.is_empty(), "accounts that nobody opened: {there:?}");
+    let answer = server.call("bank/total", "{}")?;
+    let sum = number(&answer.json()["result"]["sum"]);
+    ensure!(sum == Some(tallies.len() as i64 * 2 * FIRST_BALANCE), "the sum is not conserved: {}", answer.text());
+    Ok(())
+}
+
+fn accounts(server: &Server) -> Result<BTreeSet<i64>> {
+    let mut accounts = BTreeSet::new();
+    let mut cursor = String::new();
+    loop {
+        let answer = server.get(&format!("/v1/tables/accounts/rows?limit=1000{cursor}"))?;
+        let page = answer.json();
+        for row in page["rows"].as_array().with_context(|| answer.text())? {
+            let account = number(&row["account"]).with_context(|| format!("a row without its account: {row}"))?;
+            ensure!(accounts.insert(account), "account {account} is listed twice");
+        }
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return Ok(accounts),
+        }
+    }
+}
+
+/// Every file under a directory, with its bytes.
+pub fn snapshot(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
+        let path = entry.context("list directory")?.path();
+        match path.is_dir() {
+            true => files.extend(snapshot(&path)?),
+            false => drop(files.insert(path.clone(), fs::read(&path).context("read file")?)),
+        }
+    }
+    Ok(files)
+}
+
+/// `reprise log verify`.
+pub fn verify(data_dir: &Path) -> Result<Value> {
+    let dir = data_dir.to_str().context("a path in UTF-8")?;
+    let output = run_verb(&["log", "verify", dir, "--output", "json"])?;
+    serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}

@@ -1,0 +1,159 @@
+//! A disk that is full, fails or is read-only, and file descriptors that run out.
+
+use std::{
+    fs,
+    net::TcpStream,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use reprise_test_crash::{Connection, Launch, Server, Spawned};
+use reprise_test_process::{Load, Mount, Tally, balance, check, fill, open_accounts, prepare};
+
+const DISK_BYTES: usize = 48 << 20;
+const LOG_UNAVAILABLE: &str = "/problems/log-unavailable";
+
+#[test]
+fn a_full_disk_refuses_writes_serves_reads_and_works_again_after_a_restart() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let Some(mount) = Mount::tmpfs(&dir.path().join("disk"), DISK_BYTES)? else {
+        return Ok(());
+    };
+    let launch = Launch::new(&mount.path.join("data")).args(&["--partitions", "2"]);
+    let mut server = Server::start(&launch)?;
+    prepare(&server, 2)?;
+    let filler = mount.path.join("filler");
+    fill(&filler)?;
+    let mut tallies = write_until_refused(&server)?;
+    check(&server, &tallies).context("on the full disk")?;
+    // Still refused, and still nothing to see of it.
+    let answer = server.call("bank/open", r#"{"account": 3, "balance": 0}"#)?;
+    ensure!(answer.status == 503 && answer.json()["type"] == LOG_UNAVAILABLE, "{} {}", answer.status, answer.text());
+    ensure!(balance(&server, 3)?.is_none(), "a refused write is there");
+    let status = server.get("/v1/status")?.json();
+    ensure!(status["log_error"].is_string(), "the status does not tell: {status}");
+    check(&server, &tallies).context("on the full disk")?;
+
+    fs::remove_file(&filler)?;
+    server.kill()?;
+    let server = Server::start(&launch)?;
+    check(&server, &tallies).context("after the restart")?;
+    ensure!(balance(&server, 3)?.is_none(), "a refused write is there after the restart");
+    let mut connection = server.connect()?;
+    let tally = &mut tallies[0];
+    let refused = tally.refused.len();
+    ensure!(tally.batch(&mut connection, 50)? && tally.refused.len() == refused, "writes are refused: {:?}", tally.problems);
+    check(&server, &tallies)
+}
+
+/// Two clients write until both were refused.
+fn write_until_refused(server: &Server) -> Result<Vec<Tally>> {
+    let begun = Instant::now();
+    let mut clients = Vec::new();
+    for client in [1, 2] {
+        clients.push((Tally::new(client), server.connect()?));
+    }
+    while clients.iter().any(|(tally, _)| tally.refused.is_empty()) {
+        for (tally, connection) in &mut clients {
+            ensure!(tally.batch(connection, 1000)?, "the server is gone: {tally:?}");
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(90), "the disk does not get full");
+    }
+    for (tally, _) in &clients {
+        let only: Vec<_> = tally.problems.iter().collect();
+        ensure!(only == [LOG_UNAVAILABLE], "refused for {only:?}");
+    }
+    Ok(clients.into_iter().map(|(tally, _)| tally).collect())
+}
+
+/// Transactions run before their records are written: when the write fails, what they did must go from the tables.
+#[test]
+fn a_write_error_under_load_leaves_nothing_of_what_was_refused() -> Result<()> {
+    for round in 0..5 {
+        let dir = tempfile::tempdir()?;
+        let args = ["--partitions", "3", "--sites", "2", "--group-commit-us", ["0", "2000"][round % 2]];
+        let launch = Launch::new(&dir.path().join("data")).args(&args);
+        let mut server = Server::start(&launch.clone().survives_file_limit())?;
+        prepare(&server, 4)?;
+        let load = Load::start(&server, 4, 1 + round * 10);
+        thread::sleep(Duration::from_millis(200));
+        server.refuse_file_writes()?;
+        thread::sleep(Duration::from_millis(200));
+        let tallies = load.stop()?;
+        for tally in &tallies {
+            ensure!(tally.unknown.is_empty(), "a call was not answered");
+            ensure!(!tally.refused.is_empty(), "round {round}: nothing was refused");
+            let only: Vec<_> = tally.problems.iter().collect();
+            ensure!(only == [LOG_UNAVAILABLE], "refused for {only:?}");
+        }
+        check(&server, &tallies).with_context(|| format!("round {round}, before the restart"))?;
+        server.kill()?;
+        let restarted = Server::start(&launch)?;
+        check(&restarted, &tallies).with_context(|| format!("round {round}, after the restart"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_read_only_directory_is_refused_with_its_reason() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let Some(mount) = Mount::tmpfs(&dir.path().join("disk"), DISK_BYTES)? else {
+        return Ok(());
+    };
+    let launch = Launch::new(&mount.path.join("data"));
+    let server = Server::start(&launch)?;
+    let tally = open_accounts(&server, 2)?;
+    server.terminate()?;
+    mount.make_read_only(DISK_BYTES)?;
+    let data_dir = [mount.path.join("data"), mount.path.join("another")];
+    for path in &data_dir {
+        let mut process = Spawned::start(&Launch::new(path))?;
+        let status = process.wait()?;
+        let errors = process.errors();
+        ensure!(status.code() == Some(1), "{status}: {errors}");
+        let last = errors.lines().last().unwrap_or_default();
+        ensure!(last.contains("Read-only file system"), "the reason is not told: {errors}");
+        ensure!(!errors.contains("panicked"), "{errors}");
+    }
+    // Copied to where it can be written, it is whole.
+    let copy = dir.path().join("copy");
+    reprise_test_crash::copy_dir(&data_dir[0], &copy)?;
+    check(&Server::start(&Launch::new(&copy))?, &[tally])
+}
+
+#[test]
+fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).files_max(64);
+    let mut server = Server::start(&launch)?;
+    let mut tally = open_accounts(&server, 2)?;
+    let mut kept = server.connect()?;
+    ensure!(kept.get("/healthz").is_ok_and(|answer| answer.status == 200), "the kept connection");
+    let idle: Vec<_> = (0..200).map(|_| TcpStream::connect(&server.address)).collect::<Result<_, _>>()?;
+    thread::sleep(Duration::from_millis(300));
+    ensure!(server.process().is_running(), "the server ended: {}", server.process().errors());
+    // Who has a connection is served, also when the log needs its next file meanwhile.
+    for _ in 0..40 {
+        ensure!(tally.batch(&mut kept, 1000)?, "the kept connection was cut");
+    }
+    drop(idle);
+    let begun = Instant::now();
+    loop {
+        let mut again = Connection::open(&server.address)?;
+        again.set_wait(Duration::from_secs(2))?;
+        let refused = tally.refused.len();
+        if again.get("/readyz").is_ok_and(|answer| answer.status == 200)
+            && tally.batch(&mut again, 50)?
+            && tally.refused.len() == refused
+        {
+            break;
+        }
+        ensure!(begun.elapsed() < Duration::from_secs(20), "it does not serve again: {:?}", tally.problems);
+        thread::sleep(Duration::from_millis(50));
+    }
+    let tallies = [tally];
+    check(&server, &tallies)?;
+    server.kill()?;
+    check(&Server::start(&launch)?, &tallies)
+}

@@ -1,0 +1,124 @@
+//! Signals, restarts, and two servers that want one directory.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use reprise_test_crash::{Launch, Server, Spawned};
+use reprise_test_process::{Load, balance, check, open_accounts, prepare, verify};
+use serde_json::json;
+
+#[test]
+fn sigterm_answers_the_calls_in_flight_and_ends_with_0() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    // A group of commits that waits keeps its calls in flight for so long.
+    let mut server = Server::start(&Launch::new(&data).args(&["--group-commit-us", "300000"]))?;
+    prepare(&server, 0)?;
+    let call = |account: i64| {
+        let mut connection = server.connect()?;
+        let body = json!({"account": account, "balance": 5}).to_string();
+        connection.send("POST", "/v1/call/bank/open", &[], body.as_bytes())?;
+        anyhow::Ok(connection)
+    };
+    let connections: Vec<_> = (1..=8).map(call).collect::<Result<_>>()?;
+    let mut batch = server.connect()?;
+    let lines = (100..2100).map(|account| {
+        let args = json!({"account": account, "balance": 5});
+        format!("{}\n", json!({"module": "bank", "procedure": "open", "args": args}))
+    });
+    batch.send("POST", "/v1/batch", &[], lines.collect::<String>().as_bytes())?;
+    thread::sleep(Duration::from_millis(60));
+    server.process().signal(libc::SIGTERM)?;
+    for mut connection in connections {
+        let answer = connection.receive().map_err(|cut| cut.error).context("a call in flight was not answered")?;
+        ensure!(answer.status == 200, "{} {}", answer.status, answer.text());
+    }
+    let answer = batch.receive().map_err(|cut| cut.error).context("a batch in flight was cut")?;
+    let text = answer.text();
+    ensure!(text.lines().count() == 2000, "{} answers to 2000 calls", text.lines().count());
+    ensure!(!text.contains("problem"), "a call of a batch in flight was refused: {text}");
+    let status = server.process().wait()?;
+    ensure!(status.code() == Some(0), "{status}: {}", server.process().errors());
+    ensure!(verify(&data)?["closed"] == true, "the log was not closed in order");
+
+    let server = Server::start(&Launch::new(&data))?;
+    for account in (1..=8).chain(100..2100) {
+        ensure!(balance(&server, account)? == Some(5), "account {account} is lost");
+    }
+    Ok(())
+}
+
+#[test]
+fn sigterm_under_load_loses_nothing() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "3", "--sites", "2"]);
+    let server = Server::start(&launch)?;
+    prepare(&server, 3)?;
+    let load = Load::start(&server, 3, 20);
+    thread::sleep(Duration::from_millis(500));
+    let (status, errors) = server.terminate()?;
+    ensure!(status.code() == Some(0), "{status}: {errors}");
+    check(&Server::start(&launch)?, &load.wait()?)
+}
+
+#[test]
+fn a_restart_keeps_everything_and_transaction_ids_grow() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let server = Server::start(&Launch::new(&data).args(&["--partitions", "2"]))?;
+    let tally = open_accounts(&server, 20)?;
+    let before = server.call("bank/open", r#"{"account": 1, "balance": 0}"#)?.json();
+    let (status, errors) = server.terminate()?;
+    ensure!(status.code() == Some(0), "{status}: {errors}");
+    // The number of partitions is the database's own; the number of sites is free.
+    let server = Server::start(&Launch::new(&data).args(&["--sites", "1"]))?;
+    let status = server.get("/v1/status")?.json();
+    ensure!(status["partitions"] == 2, "{status}");
+    let after = server.call("bank/open", r#"{"account": 2, "balance": 0}"#)?.json();
+    for id in ["txn_id", "lsn"] {
+        let number = |answer: &serde_json::Value| answer[id].as_str().and_then(|text| text.parse::<u64>().ok());
+        ensure!(number(&after) > number(&before), "{id} fell from {before} to {after}");
+    }
+    let own = [1, 2];
+    let mut tally = tally;
+    tally.acknowledged.extend(own);
+    check(&server, &[tally])
+}
+
+#[test]
+fn a_second_server_on_the_directory_is_refused_and_the_first_serves_on() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data"));
+    let server = Server::start(&launch)?;
+    let tally = open_accounts(&server, 2)?;
+    let mut second = Spawned::start(&launch)?;
+    let status = second.wait()?;
+    let errors = second.errors();
+    ensure!(status.code() == Some(1), "{status}: {errors}");
+    let last = errors.lines().last().unwrap_or_default();
+    ensure!(last.contains("another process"), "the reason is not told: {errors}");
+    check(&server, &[tally])
+}
+
+#[test]
+fn sigstop_and_sigcont_lose_nothing() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]);
+    let mut server = Server::start(&launch)?;
+    prepare(&server, 3)?;
+    let load = Load::start(&server, 3, 20);
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(150));
+        server.process().signal(libc::SIGSTOP)?;
+        thread::sleep(Duration::from_millis(700));
+        server.process().signal(libc::SIGCONT)?;
+    }
+    thread::sleep(Duration::from_millis(150));
+    let tallies = load.stop()?;
+    for tally in &tallies {
+        ensure!(tally.unknown.is_empty() && tally.refused.is_empty(), "a call was lost to a pause: {:?}", tally.problems);
+    }
+    check(&server, &tallies)?;
+    server.kill()?;
+    check(&Server::start(&launch)?, &tallies)
+}
