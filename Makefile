@@ -21,6 +21,7 @@ test: ## Build everything and run all tests
 	$(CARGO) xtask console
 	$(CARGO) build --release --workspace --all-targets
 	$(CARGO) test --release --workspace
+	cd web-console && npm test
 
 wasm: ## Build the sample modules to target/procedures/NAME.wasm
 	@xtask/bootstrap.sh run
