@@ -85,12 +85,14 @@ impl HostOps for LeastOps {
 
 /// Wraps a procedure body, and puts the description beside it.
 fn module(body: &str, extra: &str) -> anyhow::Result<Vec<u8>> {
-    let json = r#"{"abi":1,"tables":[],"procedures":[{"name":"p","params":[],"partitioning":"all"}]}"#;
+    let json =
+        r#"{"abi":1,"tables":[],"procedures":[{"name":"p","params":[],"partitioning":"all"}]}"#;
     let text = format!(
         r#"(module
           (import "reprise1" "args_read" (func $args_read (param i32)))
           (import "reprise1" "result_write" (func $result_write (param i64)))
           (import "reprise1" "now" (func $now (result i64)))
+          (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
           (import "reprise1" "get" (func $get (param i32 i64 i64) (result i64)))
           (import "reprise1" "abort" (func $abort (param i64 i64)))
           (memory (export "memory") 17)
@@ -125,7 +127,11 @@ fn time_calls(
         row: [1; 100],
     };
     let outcome = instance.call(0, ops.args.len(), &mut ops);
-    ensure!(outcome.kind.is_ok() == good, "benchmark ends with {:?}", outcome.kind);
+    ensure!(
+        outcome.kind.is_ok() == good,
+        "benchmark ends with {:?}",
+        outcome.kind
+    );
     Ok(time(per_run, || {
         black_box(instance.call(0, 16, black_box(&mut ops)).fuel_used);
     }))
@@ -133,7 +139,12 @@ fn time_calls(
 
 /// Arguments in, result out, and one word written to each of `pages` further pages.
 fn dirty_pages(pages: u32) -> String {
-    let writes = (0..pages).map(|page| format!("(i32.store (i32.const {}) (i32.const 1))", (page + 2) * 4096));
+    let writes = (0..pages).map(|page| {
+        format!(
+            "(i32.store (i32.const {}) (i32.const 1))",
+            (page + 2) * 4096
+        )
+    });
     writes.collect()
 }
 
@@ -145,10 +156,16 @@ pub fn run() -> anyhow::Result<()> {
     let time_one = |body: &str| time_calls(&engine, body, "", 1, true);
     header("calls");
     line("procedure that does nothing, no page dirty", time_one("")?);
-    line("arguments in, result out, 1 page dirty", time_one(EXCHANGE)?);
+    line(
+        "arguments in, result out, 1 page dirty",
+        time_one(EXCHANGE)?,
+    );
     for pages in [3, 15] {
         let body = format!("{EXCHANGE}{}", dirty_pages(pages));
-        line(&format!("arguments in, result out, {} pages dirty", pages + 1), time_one(&body)?);
+        line(
+            &format!("arguments in, result out, {} pages dirty", pages + 1),
+            time_one(&body)?,
+        );
     }
     let quiet = time_one("")?.least;
     for pages in [1, 4, 16, 64] {
@@ -159,7 +176,10 @@ pub fn run() -> anyhow::Result<()> {
         };
         line(&format!("isolation alone, {pages} pages dirty"), isolation);
     }
-    line("100 pages dirty (memory opened)", time_one(&dirty_pages(100))?);
+    line(
+        "100 pages dirty (memory opened)",
+        time_one(&dirty_pages(100))?,
+    );
     println!();
     run_host_calls(&engine)?;
     println!();
@@ -170,8 +190,12 @@ fn run_host_calls(engine: &Engine) -> anyhow::Result<()> {
     header("host calls, in a loop of the guest");
     for (name, call) in [
         ("empty loop", ""),
+        ("sched_yield, which does nothing", "(drop (call $yield))"),
         ("now", "(drop (call $now))"),
-        ("get, 8-byte key, 100-byte row", "(drop (call $get (i32.const 0) (i64.const 0x8_0000_0000) (i64.const 0x80_0000_1000)))"),
+        (
+            "get, 8-byte key, 100-byte row",
+            "(drop (call $get (i32.const 0) (i64.const 0x8_0000_0000) (i64.const 0x80_0000_1000)))",
+        ),
     ] {
         let body = format!(
             "(loop $l {call} (br_if $l (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const {LOOP_CALLS}))))"
@@ -184,9 +208,18 @@ fn run_host_calls(engine: &Engine) -> anyhow::Result<()> {
 fn run_rare(engine: &Engine) -> anyhow::Result<()> {
     header("rare ways");
     let table = "(table $t 1 funcref) (func $touch (table.set $t (i32.const 0) (ref.null func)))";
-    line("fresh instance for each call", time_calls(engine, EXCHANGE, table, 1, true)?);
-    line("trap: unreachable", time_calls(engine, "unreachable", "", 1, false)?);
-    line("fault: pointer out of range in a host call", time_calls(engine, "(call $args_read (i32.const -1))", "", 1, false)?);
+    line(
+        "fresh instance for each call",
+        time_calls(engine, EXCHANGE, table, 1, true)?,
+    );
+    line(
+        "trap: unreachable",
+        time_calls(engine, "unreachable", "", 1, false)?,
+    );
+    line(
+        "fault: pointer out of range in a host call",
+        time_calls(engine, "(call $args_read (i32.const -1))", "", 1, false)?,
+    );
     let work: String = (0..60)
         .map(|n| {
             format!(
@@ -213,8 +246,14 @@ fn run_rare(engine: &Engine) -> anyhow::Result<()> {
         let started = compiled.map(|module| Instance::new(&module).map(|_| ()));
         assert!(matches!(started, Ok(Ok(()))), "upload failed");
     });
-    line(&format!("upload of {} bytes, compiled and started", wasm.len()), timing);
+    line(
+        &format!("upload of {} bytes, compiled and started", wasm.len()),
+        timing,
+    );
     let compiled = CompiledModule::compile(engine, &wasm)?;
-    line("further instance of it", time(1, || drop(black_box(Instance::new(&compiled)))));
+    line(
+        "further instance of it",
+        time(1, || drop(black_box(Instance::new(&compiled)))),
+    );
     Ok(())
 }

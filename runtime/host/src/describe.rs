@@ -50,7 +50,9 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
     let object = Object::new(&root, &document, &["abi", "tables", "procedures"])?;
     let (at, abi) = object.required("abi")?;
     if abi.as_u64() != Some(u64::from(ABI_VERSION)) {
-        return at.fail(format!("version {abi} is not supported, only {ABI_VERSION} is"));
+        return at.fail(format!(
+            "version {abi} is not supported, only {ABI_VERSION} is"
+        ));
     }
     let (at, tables) = object.required("tables")?;
     let tables = list(&at, tables, 0, TABLES_MAX, parse_table)?;
@@ -151,7 +153,10 @@ fn text<'a>(at: &Path, value: &'a Value) -> Checked<&'a str> {
 fn parse_name(at: &Path, value: &Value) -> Checked<String> {
     let name = text(at, value)?;
     if !is_valid_name(name) {
-        return at.fail(format!("{} is not a name ([a-z][a-z0-9_]*, 63 bytes)", quoted(name)));
+        return at.fail(format!(
+            "{} is not a name ([a-z][a-z0-9_]*, 63 bytes)",
+            quoted(name)
+        ));
     }
     Ok(name.to_owned())
 }
@@ -170,7 +175,9 @@ fn list<T>(
         return at.fail(format!("{} items, expected {min} to {max}", items.len()));
     }
     let items = items.iter().enumerate();
-    items.map(|(index, item)| parse(&at.item(index), item)).collect()
+    items
+        .map(|(index, item)| parse(&at.item(index), item))
+        .collect()
 }
 
 fn distinct<'a>(at: &Path, names: impl Iterator<Item = &'a String>) -> Checked<()> {
@@ -184,7 +191,13 @@ fn distinct<'a>(at: &Path, names: impl Iterator<Item = &'a String>) -> Checked<(
 }
 
 /// Positions of named things, each at most once.
-fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -> Checked<Vec<u16>> {
+fn positions(
+    at: &Path,
+    value: &Value,
+    known: &[&str],
+    what: &str,
+    min: usize,
+) -> Checked<Vec<u16>> {
     let found = list(at, value, min, known.len(), |at, value| {
         let name = text(at, value)?;
         match known.iter().position(|other| *other == name) {
@@ -194,14 +207,23 @@ fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -
     })?;
     for (index, position) in found.iter().enumerate() {
         if found[..index].contains(position) {
-            return at.item(index).fail(format!("{what} {} twice", known[*position as usize]));
+            return at
+                .item(index)
+                .fail(format!("{what} {} twice", known[*position as usize]));
         }
     }
     Ok(found)
 }
 
 fn parse_table(path: &Path, value: &Value) -> Checked<TableSchema> {
-    let members = ["name", "columns", "primary_key", "primary_kind", "indexes", "placement"];
+    let members = [
+        "name",
+        "columns",
+        "primary_key",
+        "primary_kind",
+        "indexes",
+        "placement",
+    ];
     let object = Object::new(path, value, &members)?;
     let (at, columns) = object.required("columns")?;
     let columns = list(&at, columns, 1, COLUMNS_MAX, parse_column)?;
@@ -211,15 +233,21 @@ fn parse_table(path: &Path, value: &Value) -> Checked<TableSchema> {
         Some((at, value)) => positions(&at, value, &names, "column", 0)?,
         None => Vec::new(),
     };
-    if let Some(null) = primary_key.iter().find(|column| columns[**column as usize].nullable) {
+    if let Some(null) = primary_key
+        .iter()
+        .find(|column| columns[**column as usize].nullable)
+    {
         let name = names[*null as usize];
-        return path.member("primary_key").fail(format!("column {name} is nullable"));
+        return path
+            .member("primary_key")
+            .fail(format!("column {name} is nullable"));
     }
     let primary_kind = parse_primary_kind(&object)?;
     let indexes = match object.optional("indexes") {
         Some((at, value)) => {
-            let indexes =
-                list(&at, value, 0, INDEXES_MAX, |at, value| parse_index(at, value, &names))?;
+            let indexes = list(&at, value, 0, INDEXES_MAX, |at, value| {
+                parse_index(at, value, &names)
+            })?;
             distinct(&at, indexes.iter().map(|index| &index.name))?;
             indexes
         }
@@ -295,7 +323,9 @@ fn parse_default(at: &Path, value: &Value, ty: ScalarType) -> Checked<Vec<u8>> {
         return at.fail("not hexadecimal");
     };
     let mut reader = ValueReader::new(&bytes);
-    let valid = reader.skip(&Type::Scalar(ty)).and_then(|()| reader.finish());
+    let valid = reader
+        .skip(&Type::Scalar(ty))
+        .and_then(|()| reader.finish());
     match valid {
         Ok(()) => Ok(bytes),
         Err(error) => at.fail(format!("not a value of the column's type: {error}")),
@@ -303,10 +333,17 @@ fn parse_default(at: &Path, value: &Value, ty: ScalarType) -> Checked<Vec<u8>> {
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits: Option<Vec<u8>> = text
+        .chars()
+        .map(|c| c.to_digit(16).map(|digit| digit as u8))
+        .collect();
     let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    Some(
+        digits
+            .chunks_exact(2)
+            .map(|pair| pair[0] << 4 | pair[1])
+            .collect(),
+    )
 }
 
 fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSchema> {
@@ -335,7 +372,9 @@ fn parse_procedure(path: &Path, value: &Value) -> Checked<ProcedureSchema> {
     let read_only = object.flag("read_only")?;
     let partitioning = parse_partitioning(&object, &params)?;
     if partitioning == Partitioning::Any && !read_only {
-        return path.member("partitioning").fail("\"any\" is for read-only procedures");
+        return path
+            .member("partitioning")
+            .fail("\"any\" is for read-only procedures");
     }
     Ok(ProcedureSchema {
         name: object.name()?,
@@ -358,7 +397,9 @@ fn parse_partitioning(object: &Object<'_>, params: &[Parameter]) -> Checked<Part
             let found = positions(&at, names, &known, "parameter", 1)?;
             for (index, position) in found.iter().enumerate() {
                 if !matches!(params[*position as usize].ty, Type::Scalar(_)) {
-                    return at.item(index).fail("a partitioning parameter must be a scalar");
+                    return at
+                        .item(index)
+                        .fail("a partitioning parameter must be a scalar");
                 }
             }
             Ok(Partitioning::By(found))
@@ -456,7 +497,10 @@ fn scalar(word: &str) -> Option<ScalarType> {
             let canonical = !scale.is_empty()
                 && scale.bytes().all(|byte| byte.is_ascii_digit())
                 && (scale.len() == 1 || !scale.starts_with('0'));
-            let scale = scale.parse().ok().filter(|scale| canonical && *scale <= DECIMAL_SCALE_MAX);
+            let scale = scale
+                .parse()
+                .ok()
+                .filter(|scale| canonical && *scale <= DECIMAL_SCALE_MAX);
             ScalarType::Decimal { scale: scale? }
         }
     })

@@ -5,7 +5,9 @@ use std::{num::NonZeroUsize, sync::Arc};
 use reprise_abi::ABI_VERSION;
 use reprise_base::limits;
 use sha2::{Digest, Sha256};
-use wasmtime::{Config, Linker, OperatorCost, OptLevel, VariableOperatorCost, WasmBacktraceDetails};
+use wasmtime::{
+    Config, Linker, OperatorCost, OptLevel, VariableOperatorCost, WasmBacktraceDetails,
+};
 
 use crate::{calls, inspect, memory::Creator, state::HostState};
 

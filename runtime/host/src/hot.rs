@@ -52,7 +52,9 @@ impl Watch {
             mode: AtomicU8::new(MODE_OFF),
             hot_count: AtomicUsize::new(0),
             hot_pages: [const { AtomicU32::new(0) }; HOT_PAGES_MAX],
-            chunks: (0..memory_bytes_max.div_ceil(CHUNK_BYTES)).map(|_| AtomicU8::new(0)).collect(),
+            chunks: (0..memory_bytes_max.div_ceil(CHUNK_BYTES))
+                .map(|_| AtomicU8::new(0))
+                .collect(),
         })
     }
 
@@ -60,7 +62,9 @@ impl Watch {
     /// lock, no panic; the only call is `mprotect`.
     pub fn on_fault(&self, address: usize) -> bool {
         let base = self.base.load(Relaxed);
-        let Some(offset) = address.checked_sub(base).filter(|o| *o < self.bytes.load(Relaxed))
+        let Some(offset) = address
+            .checked_sub(base)
+            .filter(|o| *o < self.bytes.load(Relaxed))
         else {
             return false;
         };
@@ -220,7 +224,8 @@ impl HotSet {
     fn resolve_sources(&mut self, count: usize) {
         for slot in &self.watch.hot_pages[self.sources.len()..count] {
             let source = self.image.page(slot.load(Relaxed));
-            self.sources.push(source.map_or(ptr::null(), <[u8]>::as_ptr));
+            self.sources
+                .push(source.map_or(ptr::null(), <[u8]>::as_ptr));
         }
     }
 
@@ -235,7 +240,12 @@ impl HotSet {
     #[cold]
     fn reset_open(&mut self) {
         let mut done = 0;
-        for (page, data) in self.image.pages.iter().zip(self.image.data.chunks_exact(PAGE_BYTES)) {
+        for (page, data) in self
+            .image
+            .pages
+            .iter()
+            .zip(self.image.data.chunks_exact(PAGE_BYTES))
+        {
             let offset = *page as usize * PAGE_BYTES;
             self.drop_range(done, offset);
             // SAFETY: the page lies in the memory, which is writable as a whole in this mode.

@@ -171,8 +171,15 @@ impl<'a> Inspected<'a> {
             Payload::CodeSectionEntry(body) => self.take_body(body)?,
             Payload::CustomSection(section) if section.name() == DESCRIBE_SECTION => {
                 let offset = section.data_offset();
-                if self.description.replace((section.data(), offset as u64)).is_some() {
-                    return Err(invalid(format!("second section {DESCRIBE_SECTION}"), offset));
+                if self
+                    .description
+                    .replace((section.data(), offset as u64))
+                    .is_some()
+                {
+                    return Err(invalid(
+                        format!("second section {DESCRIBE_SECTION}"),
+                        offset,
+                    ));
                 }
             }
             Payload::CustomSection(section) if section.name() == "name" => {
@@ -234,7 +241,9 @@ impl<'a> Inspected<'a> {
     }
 
     fn signature_of_function(&self, function: u32) -> &str {
-        self.function_types.get(function as usize).map_or("?", |ty| self.signature_of_type(*ty))
+        self.function_types
+            .get(function as usize)
+            .map_or("?", |ty| self.signature_of_type(*ty))
     }
 
     fn take_tables(
@@ -286,25 +295,38 @@ impl<'a> Inspected<'a> {
         for (number, global) in section.into_iter().enumerate() {
             let global = global?;
             let value = self.evaluate(&global.init_expr)?;
-            self.global_values.push(value.filter(|_| !global.ty.mutable));
+            self.global_values
+                .push(value.filter(|_| !global.ty.mutable));
             if global.ty.mutable {
-                self.mutable_globals.push((number as u32, global.ty.content_type));
+                self.mutable_globals
+                    .push((number as u32, global.ty.content_type));
             }
         }
         if self.mutable_globals.len() > MUTABLE_GLOBALS_MAX {
-            return Err(invalid(format!("more than {MUTABLE_GLOBALS_MAX} mutable globals"), offset));
+            return Err(invalid(
+                format!("more than {MUTABLE_GLOBALS_MAX} mutable globals"),
+                offset,
+            ));
         }
         Ok(())
     }
 
-    fn take_exports(&mut self, section: SectionLimited<'a, Export<'a>>) -> Result<(), InvalidModule> {
+    fn take_exports(
+        &mut self,
+        section: SectionLimited<'a, Export<'a>>,
+    ) -> Result<(), InvalidModule> {
         for export in section.into_iter_with_offsets() {
             let (offset, export) = export?;
             match export.kind {
-                ExternalKind::Func => self.take_function_export(offset, export.name, export.index)?,
+                ExternalKind::Func => {
+                    self.take_function_export(offset, export.name, export.index)?
+                }
                 ExternalKind::Memory if export.name == MEMORY_EXPORT => self.memory_exported = true,
                 _ if export.name.starts_with(CALL_EXPORT_PREFIX) => {
-                    return Err(invalid(format!("export {} is not a function", export.name), offset));
+                    return Err(invalid(
+                        format!("export {} is not a function", export.name),
+                        offset,
+                    ));
                 }
                 _ => {}
             }
@@ -327,7 +349,9 @@ impl<'a> Inspected<'a> {
         };
         match slot {
             Some(slot) => *slot = Some(function),
-            None => self.procedures.push((&name[CALL_EXPORT_PREFIX.len()..], function)),
+            None => self
+                .procedures
+                .push((&name[CALL_EXPORT_PREFIX.len()..], function)),
         }
         let found = self.signature_of_function(function);
         if found != expected {
@@ -353,12 +377,18 @@ impl<'a> Inspected<'a> {
             let DataKind::Active { offset_expr, .. } = &data.kind else {
                 continue;
             };
-            let start = self
-                .evaluate(offset_expr)?
-                .ok_or_else(|| invalid("data segment at an offset that is no constant", data.range.start))?;
+            let start = self.evaluate(offset_expr)?.ok_or_else(|| {
+                invalid(
+                    "data segment at an offset that is no constant",
+                    data.range.start,
+                )
+            })?;
             let end = u64::from(start) + data.data.len() as u64;
             if end > memory_bytes {
-                return Err(invalid("data segment outside of the memory", data.range.start));
+                return Err(invalid(
+                    "data segment outside of the memory",
+                    data.range.start,
+                ));
             }
             self.data_ranges.push((start, end as u32));
         }
@@ -375,7 +405,12 @@ impl<'a> Inspected<'a> {
                     continue;
                 }
                 Operator::GlobalGet { global_index } => {
-                    stack.push(self.global_values.get(global_index as usize).copied().flatten());
+                    stack.push(
+                        self.global_values
+                            .get(global_index as usize)
+                            .copied()
+                            .flatten(),
+                    );
                     continue;
                 }
                 Operator::End => continue,
@@ -397,7 +432,10 @@ impl<'a> Inspected<'a> {
         let range = body.range();
         if range.len() > FUNCTION_BYTES_MAX {
             return Err(invalid(
-                format!("function of {} bytes is longer than {FUNCTION_BYTES_MAX}", range.len()),
+                format!(
+                    "function of {} bytes is longer than {FUNCTION_BYTES_MAX}",
+                    range.len()
+                ),
                 range.start,
             ));
         }
@@ -421,7 +459,9 @@ impl<'a> Inspected<'a> {
 
     fn finish(&self) -> Result<(), InvalidModule> {
         if !self.memory_exported {
-            return Err(InvalidModule::new(format!("module does not export its {MEMORY_EXPORT}")));
+            return Err(InvalidModule::new(format!(
+                "module does not export its {MEMORY_EXPORT}"
+            )));
         }
         for function in self.start.iter().chain(&self.initialize) {
             if *function < self.imported_functions {
@@ -434,7 +474,11 @@ impl<'a> Inspected<'a> {
 
 fn unknown_import(module: &str, name: &str) -> String {
     let known = imports().any(|import| import.module == module);
-    let hint = if known { "" } else { " (no such import module)" };
+    let hint = if known {
+        ""
+    } else {
+        " (no such import module)"
+    };
     format!("unknown import {module}.{name}{hint}")
 }
 

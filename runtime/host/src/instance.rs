@@ -125,7 +125,9 @@ fn call_end(returned: i32, aborted: bool) -> Result<CallEnd, Box<Fault>> {
         (1, true) => Ok(CallEnd::Aborted),
         (0, true) => Err(Fault::guest("procedure returned 0 after abort")),
         (1, false) => Err(Fault::guest("procedure returned 1 without abort")),
-        (code, _) => Err(Fault::guest(format!("procedure returned the unknown code {code}"))),
+        (code, _) => Err(Fault::guest(format!(
+            "procedure returned the unknown code {code}"
+        ))),
     }
 }
 
@@ -144,13 +146,18 @@ impl Live {
     pub fn start(code: &Code) -> Result<Self, HostError> {
         let failed = |error: wasmtime::Error| HostError::Instantiate(format!("{error:#}"));
         let mut store = Store::new(code.engine.wasmtime(), HostState::new());
-        store.set_fuel(code.engine.limits().fuel_max).map_err(failed)?;
+        store
+            .set_fuel(code.engine.limits().fuel_max)
+            .map_err(failed)?;
         let instance = code.pre.instantiate(&mut store).map_err(failed)?;
         let memory = instance
             .get_memory(&mut store, MEMORY_EXPORT)
             .ok_or_else(|| HostError::Instantiate("memory is missing".to_owned()))?;
         let (base, bytes) = (memory.data_ptr(&store), memory.data_size(&store));
-        assert!(bytes == code.memory_bytes, "memory has another size than it was rewritten to");
+        assert!(
+            bytes == code.memory_bytes,
+            "memory has another size than it was rewritten to"
+        );
         // SAFETY: the memory never moves or changes its size (`memory`), and lives as long as the store.
         store.data_mut().memory = unsafe { GuestMemory::new(base, bytes) };
         let mut hot = match code.fresh {
@@ -158,7 +165,9 @@ impl Live {
             // SAFETY: as above; only the thread that runs the store touches the memory.
             false => Some(unsafe { watched(&mut store, base, bytes, &code.data_ranges) }?),
         };
-        let start = instance.get_typed_func::<(), ()>(&mut store, START_EXPORT).map_err(failed)?;
+        let start = instance
+            .get_typed_func::<(), ()>(&mut store, START_EXPORT)
+            .map_err(failed)?;
         start
             .call(&mut store, ())
             .map_err(|error| HostError::Start(fault(code, store.data_mut(), &error)))?;
@@ -189,19 +198,25 @@ impl Live {
     pub fn describe(&mut self, code: &Code) -> Result<Vec<u8>, HostError> {
         let failed = |error: wasmtime::Error| HostError::Describe(format!("{error:#}"));
         let store = &mut self.store;
-        store.set_fuel(code.engine.limits().fuel_max).map_err(failed)?;
-        let describe =
-            self.instance.get_typed_func::<(), u64>(&mut *store, DESCRIBE_EXPORT).map_err(failed)?;
+        store
+            .set_fuel(code.engine.limits().fuel_max)
+            .map_err(failed)?;
+        let describe = self
+            .instance
+            .get_typed_func::<(), u64>(&mut *store, DESCRIBE_EXPORT)
+            .map_err(failed)?;
         let packed = describe.call(&mut *store, ()).map_err(|error| {
             HostError::Describe(fault(code, store.data_mut(), &error).to_string())
         })?;
         let (_, length) = unpack(packed);
         if length as usize > DESCRIPTION_BYTES_MAX {
-            return Err(HostError::Describe(format!("longer than {DESCRIPTION_BYTES_MAX} bytes")));
+            return Err(HostError::Describe(format!(
+                "longer than {DESCRIPTION_BYTES_MAX} bytes"
+            )));
         }
         let bytes = store.data().memory.read(packed);
-        let bytes = bytes
-            .map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
+        let bytes =
+            bytes.map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
         Ok(bytes.to_vec())
     }
 }
@@ -260,9 +275,10 @@ fn trap_fault(code: &Code, trap: Trap) -> Box<Fault> {
     let limits = code.engine.limits();
     let (limit, name) = match trap {
         Trap::OutOfFuel => (Some(("fuel", limits.fuel_max)), "out_of_fuel"),
-        Trap::StackOverflow => {
-            (Some(("stack_bytes", limits.guest_stack_bytes_max as u64)), "stack_overflow")
-        }
+        Trap::StackOverflow => (
+            Some(("stack_bytes", limits.guest_stack_bytes_max as u64)),
+            "stack_overflow",
+        ),
         Trap::UnreachableCodeReached => (None, "unreachable"),
         Trap::MemoryOutOfBounds => (None, "out_of_bounds"),
         Trap::TableOutOfBounds => (None, "undefined_element"),

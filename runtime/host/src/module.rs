@@ -63,13 +63,12 @@ impl CompiledModule {
     pub fn compile(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
         let found = inspect(wasm, engine.limits())?;
         let described = match found.description {
-            Some((json, offset)) => Some(
-                parse_description(json)
-                    .map_err(|reason| InvalidModule {
-                        reason: format!("section {DESCRIBE_SECTION}: {reason}"),
-                        offset: Some(offset),
-                    })?,
-            ),
+            Some((json, offset)) => {
+                Some(parse_description(json).map_err(|reason| InvalidModule {
+                    reason: format!("section {DESCRIBE_SECTION}: {reason}"),
+                    offset: Some(offset),
+                })?)
+            }
             None if found.describe.is_none() => {
                 return Err(InvalidModule::new(format!(
                     "module has neither a section {DESCRIBE_SECTION} nor an export {DESCRIBE_EXPORT}"
@@ -122,7 +121,9 @@ impl Code {
             data_ranges: found.data_ranges.clone(),
             fresh: found.needs_fresh_instance,
             guest_functions,
-            exported_names: names.map(|(function, name)| (*function, (*name).to_owned())).collect(),
+            exported_names: names
+                .map(|(function, name)| (*function, (*name).to_owned()))
+                .collect(),
         })
     }
 }
@@ -133,14 +134,20 @@ fn parse_description(json: &[u8]) -> Result<ModuleSchema, String> {
 
 fn describe_by_export(code: &Code, live: &mut Live) -> Result<ModuleSchema, InvalidModule> {
     let refuse = |reason: String| InvalidModule::new(format!("export {DESCRIBE_EXPORT}: {reason}"));
-    let json = live.describe(code).map_err(|error: HostError| refuse(error.to_string()))?;
+    let json = live
+        .describe(code)
+        .map_err(|error: HostError| refuse(error.to_string()))?;
     parse_description(&json).map_err(refuse)
 }
 
 /// Each described procedure is exported, and each exported one described.
 fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), InvalidModule> {
     for procedure in &schema.procedures {
-        if !found.procedures.iter().any(|(name, _)| *name == procedure.name) {
+        if !found
+            .procedures
+            .iter()
+            .any(|(name, _)| *name == procedure.name)
+        {
             return Err(InvalidModule::new(format!(
                 "procedure {0} is described, but {CALL_EXPORT_PREFIX}{0} is not exported",
                 procedure.name
@@ -148,7 +155,11 @@ fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), 
         }
     }
     for (name, _) in &found.procedures {
-        if !schema.procedures.iter().any(|procedure| procedure.name == *name) {
+        if !schema
+            .procedures
+            .iter()
+            .any(|procedure| procedure.name == *name)
+        {
             return Err(InvalidModule::new(format!(
                 "{CALL_EXPORT_PREFIX}{name} is exported, but procedure {name} is not described"
             )));

@@ -56,7 +56,11 @@ pub(crate) fn rewrite(found: &Inspected<'_>) -> Result<(Vec<u8>, u32), InvalidMo
     let mut module = Module::new();
     section(&mut module, SectionId::Type, &types(found.types));
     copy(&mut module, SectionId::Import, found.imports);
-    section(&mut module, SectionId::Function, &function_types(found, &added));
+    section(
+        &mut module,
+        SectionId::Function,
+        &function_types(found, &added),
+    );
     copy(&mut module, SectionId::Table, found.tables);
     module.section(&memory(found));
     section(&mut module, SectionId::Global, &globals(found));
@@ -131,7 +135,11 @@ fn memory(found: &Inspected<'_>) -> MemorySection {
 fn globals(found: &Inspected<'_>) -> Vec<u8> {
     let kept = found.mutable_globals.iter().map(|(_, ty)| *ty);
     let mut data = extended(found.globals, 2 + found.mutable_globals.len() as u32);
-    push_global(&mut data, ValType::I32, &ConstExpr::i32_const(found.memory_pages.0 as i32));
+    push_global(
+        &mut data,
+        ValType::I32,
+        &ConstExpr::i32_const(found.memory_pages.0 as i32),
+    );
     for ty in kept.chain([wasmparser::ValType::I32]) {
         let (ty, zero) = match ty {
             wasmparser::ValType::I32 => (ValType::I32, ConstExpr::i32_const(0)),
@@ -140,9 +148,10 @@ fn globals(found: &Inspected<'_>) -> Vec<u8> {
             wasmparser::ValType::F64 => (ValType::F64, ConstExpr::f64_const(0.0.into())),
             wasmparser::ValType::V128 => (ValType::V128, ConstExpr::v128_const(0)),
             // The accepted features know no other reference type.
-            wasmparser::ValType::Ref(_) => {
-                (ValType::Ref(RefType::FUNCREF), ConstExpr::ref_null(HeapType::FUNC))
-            }
+            wasmparser::ValType::Ref(_) => (
+                ValType::Ref(RefType::FUNCREF),
+                ConstExpr::ref_null(HeapType::FUNC),
+            ),
         };
         push_global(&mut data, ty, &zero);
     }
@@ -168,7 +177,11 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
     }
     for (position, (name, _)) in found.procedures.iter().enumerate() {
         let name = format!("{CALL_EXPORT_PREFIX}{name}");
-        exports.export(&name, ExportKind::Func, added.first_wrapper + position as u32);
+        exports.export(
+            &name,
+            ExportKind::Func,
+            added.first_wrapper + position as u32,
+        );
     }
     exports
 }

@@ -3,11 +3,8 @@
 use std::{ptr::NonNull, slice};
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, ScanFlags, ScanRequest, Target,
-    calls::HANDLE_NONE,
-    key::KEY_BYTES_MAX,
-    random::TxnRandom,
-    value::RESULT_BYTES_MAX,
+    HostOps, LogLevel, OpError, ScanFlags, ScanRequest, Target, calls::HANDLE_NONE,
+    key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
@@ -130,11 +127,7 @@ impl Output {
         // SAFETY: `start..start + capacity` was checked against the memory; rows come from the engine, never from the
         // guest's memory, so source and target do not overlap.
         unsafe {
-            std::ptr::copy_nonoverlapping(
-                bytes.as_ptr(),
-                self.start.add(self.filled),
-                bytes.len(),
-            );
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(self.filled), bytes.len());
         }
         self.filled += bytes.len();
     }
@@ -143,11 +136,19 @@ impl Output {
 /// Why a host call stops the guest.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    Range { pointer: u32, length: u32 },
+    Range {
+        pointer: u32,
+        length: u32,
+    },
     Op(OpError),
-    Limit { limit: &'static str, max: u64 },
+    Limit {
+        limit: &'static str,
+        max: u64,
+    },
     Guest(String),
-    Exit { code: u32 },
+    Exit {
+        code: u32,
+    },
     /// There is no transaction: the module is being started or described.
     NoTransaction,
 }
@@ -247,7 +248,8 @@ impl HostState {
     fn transaction(&mut self) -> Option<&mut dyn HostOps> {
         // SAFETY: set by `begin_call`, whose caller keeps the borrow exclusive until `end_call`; the result borrows
         // `self`, so two of them never live at once.
-        self.ops.map(|mut ops| unsafe { ops.as_mut() as &mut dyn HostOps })
+        self.ops
+            .map(|mut ops| unsafe { ops.as_mut() as &mut dyn HostOps })
     }
 
     #[inline]
@@ -318,7 +320,9 @@ impl HostState {
             let key_bytes = self.memory.read_u32(at)?;
             let key = self.memory.read_at(at.saturating_add(4), key_bytes)?;
             if at as u64 + 4 + key_bytes as u64 > end {
-                return Err(Refusal::Guest("keys run past the end of their slice".to_owned()));
+                return Err(Refusal::Guest(
+                    "keys run past the end of their slice".to_owned(),
+                ));
             }
             at += 4 + key_bytes;
             let found = self.ops()?.get(target, key)?;
@@ -328,7 +332,11 @@ impl HostState {
             fits = fits && out.try_push_row(handle, row);
             self.charge(row_bytes)?;
         }
-        Ok(if fits { needed as i64 } else { -(needed as i64) })
+        Ok(if fits {
+            needed as i64
+        } else {
+            -(needed as i64)
+        })
     }
 
     #[inline]
@@ -374,8 +382,7 @@ impl HostState {
     pub fn scan(&mut self, request: u32, out: u64) -> Answer<i64> {
         let mut out = Output::new(self.memory, out)?;
         self.with_request(request, |ops, request| {
-            let batch =
-                ops.scan(request, &mut |handle, row| out.try_push_row(handle, row))?;
+            let batch = ops.scan(request, &mut |handle, row| out.try_push_row(handle, row))?;
             Ok((batch.cursor, out.filled))
         })
         .and_then(|(cursor, filled)| self.scanned(cursor, filled))
@@ -383,8 +390,9 @@ impl HostState {
 
     pub fn scan_next(&mut self, cursor: u32, out: u64) -> Answer<i64> {
         let mut out = Output::new(self.memory, out)?;
-        let batch =
-            self.ops()?.scan_next(cursor, &mut |handle, row| out.try_push_row(handle, row))?;
+        let batch = self
+            .ops()?
+            .scan_next(cursor, &mut |handle, row| out.try_push_row(handle, row))?;
         self.scanned(batch.cursor, out.filled)
     }
 
@@ -405,9 +413,8 @@ impl HostState {
         use_it: impl FnOnce(&mut dyn HostOps, &ScanRequest<'_>) -> Answer<R>,
     ) -> Answer<R> {
         let bytes = self.memory.read_at(pointer, SCAN_REQUEST_BYTES)?;
-        let word = |index: usize| {
-            u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"))
-        };
+        let word =
+            |index: usize| u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"));
         let flags = ScanFlags(word(1));
         if !flags.is_known() || word(7) != 0 {
             return Err(Refusal::Guest("scan request has unknown flags".to_owned()));
@@ -418,7 +425,10 @@ impl HostState {
         if lower.len() > KEY_BYTES_MAX || upper.len() > KEY_BYTES_MAX {
             return Err(Refusal::Guest("bound longer than any key".to_owned()));
         }
-        let mut bounds = (std::mem::take(&mut self.lower), std::mem::take(&mut self.upper));
+        let mut bounds = (
+            std::mem::take(&mut self.lower),
+            std::mem::take(&mut self.upper),
+        );
         for (copy, bound) in [(&mut bounds.0, lower), (&mut bounds.1, upper)] {
             copy.clear();
             copy.extend_from_slice(bound);
@@ -480,7 +490,11 @@ impl HostState {
     }
 
     pub fn abort(&mut self, code: u64, message: u64) -> Answer<()> {
-        let code = text_within(self.memory.read(code)?, "abort_code_bytes", ABORT_CODE_BYTES_MAX)?;
+        let code = text_within(
+            self.memory.read(code)?,
+            "abort_code_bytes",
+            ABORT_CODE_BYTES_MAX,
+        )?;
         let message = text_within(
             self.memory.read(message)?,
             "abort_message_bytes",

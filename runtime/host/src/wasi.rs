@@ -111,15 +111,25 @@ pub(crate) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 
 /// A call on a file: there is none.
 fn link_without_file(linker: &mut Linker<HostState>, import: &Import) -> wasmtime::Result<()> {
-    let (params, results) = import.signature.split_once('>').unwrap_or((import.signature, ""));
+    let (params, results) = import
+        .signature
+        .split_once('>')
+        .unwrap_or((import.signature, ""));
     let types = |text: &str| -> Vec<ValType> {
-        text.chars().map(|c| if c == 'I' { ValType::I64 } else { ValType::I32 }).collect()
+        text.chars()
+            .map(|c| if c == 'I' { ValType::I64 } else { ValType::I32 })
+            .collect()
     };
     let ty = FuncType::new(linker.engine(), types(params), types(results));
-    linker.func_new(MODULE, import.name, ty, |_: Caller<'_, HostState>, _, results| {
-        results[0] = Val::I32(ERRNO_BADF);
-        Ok(())
-    })?;
+    linker.func_new(
+        MODULE,
+        import.name,
+        ty,
+        |_: Caller<'_, HostState>, _, results| {
+            results[0] = Val::I32(ERRNO_BADF);
+            Ok(())
+        },
+    )?;
     Ok(())
 }
 
@@ -188,7 +198,10 @@ impl HostState {
         if count == 0 || count > VECTORS_MAX {
             return Ok(ERRNO_INVAL);
         }
-        let subscriptions = self.memory.read_at(subs, count * SUBSCRIPTION_BYTES)?.to_vec();
+        let subscriptions = self
+            .memory
+            .read_at(subs, count * SUBSCRIPTION_BYTES)?
+            .to_vec();
         let chunks = subscriptions.chunks_exact(SUBSCRIPTION_BYTES as usize);
         if chunks.clone().any(|subscription| subscription[8] != 0) {
             return Ok(ERRNO_NOTSUP);

@@ -9,8 +9,14 @@ const GOOD: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"id","ty
 fn the_writer_and_the_parser_agree() {
     let schema = from_json(GOOD.as_bytes()).unwrap();
     assert_eq!(to_json(&schema), GOOD);
-    assert_eq!(schema.tables[0].columns[1].ty, ScalarType::Decimal { scale: 2 });
-    assert_eq!(schema.tables[0].columns[2].default.as_deref(), Some(&b"\x03abc"[..]));
+    assert_eq!(
+        schema.tables[0].columns[1].ty,
+        ScalarType::Decimal { scale: 2 }
+    );
+    assert_eq!(
+        schema.tables[0].columns[2].default.as_deref(),
+        Some(&b"\x03abc"[..])
+    );
     assert_eq!(schema.tables[0].primary_kind, IndexKind::Hash);
     assert_eq!(schema.tables[0].indexes[0].columns, [2, 0]);
     assert_eq!(schema.tables[0].placement, Placement::By(0));
@@ -28,49 +34,178 @@ fn check_refused(piece: &str, forged: &str, expected: &str) {
 
 #[test]
 fn forged_descriptions_are_refused_with_their_place() {
-    check_refused(r#""abi":1"#, r#""abi":2"#, "abi: version 2 is not supported, only 1 is");
-    check_refused(r#""abi":1"#, r#""abi":"1""#, "abi: version \"1\" is not supported, only 1 is");
+    check_refused(
+        r#""abi":1"#,
+        r#""abi":2"#,
+        "abi: version 2 is not supported, only 1 is",
+    );
+    check_refused(
+        r#""abi":1"#,
+        r#""abi":"1""#,
+        "abi: version \"1\" is not supported, only 1 is",
+    );
     check_refused(r#""abi":1,"#, "", "member abi is missing");
-    check_refused(r#""abi":1,"#, r#""abi":1,"extra":0,"#, "unknown member \"extra\"");
-    check_refused(r#"{"name":"t","#, r#"{"name":"T","#, "tables[0].name: \"T\" is not a name ([a-z][a-z0-9_]*, 63 bytes)");
+    check_refused(
+        r#""abi":1,"#,
+        r#""abi":1,"extra":0,"#,
+        "unknown member \"extra\"",
+    );
+    check_refused(
+        r#"{"name":"t","#,
+        r#"{"name":"T","#,
+        "tables[0].name: \"T\" is not a name ([a-z][a-z0-9_]*, 63 bytes)",
+    );
     check_refused(r#"{"name":"u","#, r#"{"name":"t","#, "tables: \"t\" twice");
     check_refused(r#""name":"q""#, r#""name":"p""#, "procedures: \"p\" twice");
-    check_refused(r#""name":"amount""#, r#""name":"id""#, "tables[0].columns: \"id\" twice");
-    check_refused(r#""type":"i64""#, r#""type":"i65""#, "tables[0].columns[0].type: not a column type");
-    check_refused(r#""type":"i64""#, r#""type":"unit""#, "tables[0].columns[0].type: not a column type");
-    check_refused("decimal(2)", "decimal(39)", "tables[0].columns[1].type: not a column type");
-    check_refused("decimal(2)", "decimal(02)", "tables[0].columns[1].type: not a column type");
-    check_refused("03616263", "0361626", "tables[0].columns[2].default: not hexadecimal");
-    check_refused("03616263", "0361626g", "tables[0].columns[2].default: not hexadecimal");
-    check_refused("03616263", "04616263", "tables[0].columns[2].default: not a value of the column's type: value malformed at byte 1");
-    check_refused("03616263", "0361626300", "tables[0].columns[2].default: not a value of the column's type: value malformed at byte 4");
-    check_refused(r#""primary_key":["id"]"#, r#""primary_key":["no"]"#, "tables[0].primary_key[0]: no column \"no\"");
-    check_refused(r#""primary_key":["id"]"#, r#""primary_key":["amount"]"#, "tables[0].primary_key: column amount is nullable");
-    check_refused(r#""primary_key":["id"]"#, r#""primary_key":["id","id"]"#, "tables[0].primary_key[1]: column id twice");
-    check_refused(r#""hash""#, r#""heap""#, "tables[0].primary_kind: \"heap\" is neither ordered nor hash");
-    check_refused(r#"["note","id"]"#, "[]", "tables[0].indexes[0].columns: 0 items, expected 1 to 3");
-    check_refused(r#"{"by":"id"}"#, r#"{"by":"amount"}"#, "tables[0].placement.by: partition column amount is nullable");
-    check_refused(r#"{"by":"id"}"#, r#""everywhere""#, "tables[0].placement: expected {\"by\": column}, \"replicated\" or \"local\"");
-    check_refused(r#"{"by":["id"]}"#, r#"{"by":[]}"#, "procedures[0].partitioning.by: 0 items, expected 1 to 2");
-    check_refused(r#"{"by":["id"]}"#, r#"{"by":["tags"]}"#, "procedures[0].partitioning.by[0]: a partitioning parameter must be a scalar");
-    check_refused(r#"{"by":["id"]}"#, r#""any""#, "procedures[0].partitioning: \"any\" is for read-only procedures");
-    check_refused(r#""returns":"unit""#, r#""returns":{"list":"unit"}"#, "procedures[1].returns.list: items of a list must take at least one byte");
-    check_refused(r#""returns":"unit""#, r#""returns":{"struct":[]}"#, "procedures[1].returns.struct: 0 items, expected 1 to 256");
-    check_refused(r#""returns":"unit""#, r#""returns":{"enum":[""]}"#, "procedures[1].returns.enum[0]: a variant has 1 to 63 bytes");
-    check_refused(r#""returns":"unit""#, r#""returns":{"enum":["a","a"]}"#, "procedures[1].returns.enum: \"a\" twice");
-    check_refused(r#""returns":"unit""#, r#""returns":{"map":"i8"}"#, "procedures[1].returns: unknown type \"map\"");
-    check_refused(r#""returns":"unit""#, r#""returns":7"#, "procedures[1].returns: not a type");
-    check_refused(r#""read_only":true"#, r#""read_only":1"#, "procedures[1].read_only: expected true or false");
+    check_refused(
+        r#""name":"amount""#,
+        r#""name":"id""#,
+        "tables[0].columns: \"id\" twice",
+    );
+    check_refused(
+        r#""type":"i64""#,
+        r#""type":"i65""#,
+        "tables[0].columns[0].type: not a column type",
+    );
+    check_refused(
+        r#""type":"i64""#,
+        r#""type":"unit""#,
+        "tables[0].columns[0].type: not a column type",
+    );
+    check_refused(
+        "decimal(2)",
+        "decimal(39)",
+        "tables[0].columns[1].type: not a column type",
+    );
+    check_refused(
+        "decimal(2)",
+        "decimal(02)",
+        "tables[0].columns[1].type: not a column type",
+    );
+    check_refused(
+        "03616263",
+        "0361626",
+        "tables[0].columns[2].default: not hexadecimal",
+    );
+    check_refused(
+        "03616263",
+        "0361626g",
+        "tables[0].columns[2].default: not hexadecimal",
+    );
+    check_refused(
+        "03616263",
+        "04616263",
+        "tables[0].columns[2].default: not a value of the column's type: value malformed at byte 1",
+    );
+    check_refused(
+        "03616263",
+        "0361626300",
+        "tables[0].columns[2].default: not a value of the column's type: value malformed at byte 4",
+    );
+    check_refused(
+        r#""primary_key":["id"]"#,
+        r#""primary_key":["no"]"#,
+        "tables[0].primary_key[0]: no column \"no\"",
+    );
+    check_refused(
+        r#""primary_key":["id"]"#,
+        r#""primary_key":["amount"]"#,
+        "tables[0].primary_key: column amount is nullable",
+    );
+    check_refused(
+        r#""primary_key":["id"]"#,
+        r#""primary_key":["id","id"]"#,
+        "tables[0].primary_key[1]: column id twice",
+    );
+    check_refused(
+        r#""hash""#,
+        r#""heap""#,
+        "tables[0].primary_kind: \"heap\" is neither ordered nor hash",
+    );
+    check_refused(
+        r#"["note","id"]"#,
+        "[]",
+        "tables[0].indexes[0].columns: 0 items, expected 1 to 3",
+    );
+    check_refused(
+        r#"{"by":"id"}"#,
+        r#"{"by":"amount"}"#,
+        "tables[0].placement.by: partition column amount is nullable",
+    );
+    check_refused(
+        r#"{"by":"id"}"#,
+        r#""everywhere""#,
+        "tables[0].placement: expected {\"by\": column}, \"replicated\" or \"local\"",
+    );
+    check_refused(
+        r#"{"by":["id"]}"#,
+        r#"{"by":[]}"#,
+        "procedures[0].partitioning.by: 0 items, expected 1 to 2",
+    );
+    check_refused(
+        r#"{"by":["id"]}"#,
+        r#"{"by":["tags"]}"#,
+        "procedures[0].partitioning.by[0]: a partitioning parameter must be a scalar",
+    );
+    check_refused(
+        r#"{"by":["id"]}"#,
+        r#""any""#,
+        "procedures[0].partitioning: \"any\" is for read-only procedures",
+    );
+    check_refused(
+        r#""returns":"unit""#,
+        r#""returns":{"list":"unit"}"#,
+        "procedures[1].returns.list: items of a list must take at least one byte",
+    );
+    check_refused(
+        r#""returns":"unit""#,
+        r#""returns":{"struct":[]}"#,
+        "procedures[1].returns.struct: 0 items, expected 1 to 256",
+    );
+    check_refused(
+        r#""returns":"unit""#,
+        r#""returns":{"enum":[""]}"#,
+        "procedures[1].returns.enum[0]: a variant has 1 to 63 bytes",
+    );
+    check_refused(
+        r#""returns":"unit""#,
+        r#""returns":{"enum":["a","a"]}"#,
+        "procedures[1].returns.enum: \"a\" twice",
+    );
+    check_refused(
+        r#""returns":"unit""#,
+        r#""returns":{"map":"i8"}"#,
+        "procedures[1].returns: unknown type \"map\"",
+    );
+    check_refused(
+        r#""returns":"unit""#,
+        r#""returns":7"#,
+        "procedures[1].returns: not a type",
+    );
+    check_refused(
+        r#""read_only":true"#,
+        r#""read_only":1"#,
+        "procedures[1].read_only: expected true or false",
+    );
 }
 
 #[test]
 fn depth_and_counts_are_bounded() {
     let nested = |depth: usize| {
-        let ty = format!("{}\"i8\"{}", r#"{"option":"#.repeat(depth), "}".repeat(depth));
+        let ty = format!(
+            "{}\"i8\"{}",
+            r#"{"option":"#.repeat(depth),
+            "}".repeat(depth)
+        );
         GOOD.replacen(r#""returns":"unit""#, &format!(r#""returns":{ty}"#), 1)
     };
     assert!(from_json(nested(8).as_bytes()).is_ok());
-    assert!(from_json(nested(9).as_bytes()).unwrap_err().reason.contains("deeper than 8"));
+    assert!(
+        from_json(nested(9).as_bytes())
+            .unwrap_err()
+            .reason
+            .contains("deeper than 8")
+    );
     for depth in [100, 127, 128, 10_000, 100_000] {
         assert!(from_json(nested(depth).as_bytes()).is_err());
         assert!(from_json("[".repeat(depth).as_bytes()).is_err());
@@ -79,11 +214,27 @@ fn depth_and_counts_are_bounded() {
         let tables: Vec<_> = (0..count)
             .map(|n| format!(r#"{{"name":"t{n}","columns":[{{"name":"a","type":"i8"}}],"placement":"local"}}"#))
             .collect();
-        format!(r#"{{"abi":1,"tables":[{}],"procedures":[]}}"#, tables.join(","))
+        format!(
+            r#"{{"abi":1,"tables":[{}],"procedures":[]}}"#,
+            tables.join(",")
+        )
     };
-    assert_eq!(from_json(many(4_096).as_bytes()).unwrap().tables.len(), 4_096);
-    assert!(from_json(many(4_097).as_bytes()).unwrap_err().reason.contains("4097 items"));
-    assert!(from_json(&vec![b' '; 2 << 20]).unwrap_err().reason.contains("longer than"));
+    assert_eq!(
+        from_json(many(4_096).as_bytes()).unwrap().tables.len(),
+        4_096
+    );
+    assert!(
+        from_json(many(4_097).as_bytes())
+            .unwrap_err()
+            .reason
+            .contains("4097 items")
+    );
+    assert!(
+        from_json(&vec![b' '; 2 << 20])
+            .unwrap_err()
+            .reason
+            .contains("longer than")
+    );
 }
 
 #[test]

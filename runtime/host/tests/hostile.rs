@@ -4,31 +4,66 @@ mod support;
 
 use reprise_abi::random::TxnRandom;
 use reprise_host::{CompiledModule, Engine, FaultKind, Instance};
-use support::{MapOps, compile, description, faulted, module, refusal, run, small_limits, start, with_section};
+use support::{
+    MapOps, compile, description, faulted, module, refusal, run, small_limits, start, with_section,
+};
 
 const OUT: i32 = i32::MAX;
 /// A slice that begins in the memory and ends outside, and one that lies outside.
-const SLICES: [u64; 4] = [0xffff_ffff_0000_0000, 0x0000_0001_ffff_ffff, 0x0001_0001_0000_0000, 0x10_0000_fff8];
+const SLICES: [u64; 4] = [
+    0xffff_ffff_0000_0000,
+    0x0000_0001_ffff_ffff,
+    0x0001_0001_0000_0000,
+    0x10_0000_fff8,
+];
 
 /// Every way to name memory out of range in a host call: parameter types, results, arguments with `$` for the slice.
 fn pointer_cases() -> Vec<(&'static str, &'static str, String)> {
     let mut cases = vec![
         ("args_read", "i32>", format!("(i32.const {OUT})")),
-        ("scan", "i32 i64>i64", format!("(i32.const {OUT}) (i64.const 0)")),
-        ("scan", "i32 i64>i64", "(i32.const 65520) (i64.const 0)".to_owned()),
+        (
+            "scan",
+            "i32 i64>i64",
+            format!("(i32.const {OUT}) (i64.const 0)"),
+        ),
+        (
+            "scan",
+            "i32 i64>i64",
+            "(i32.const 65520) (i64.const 0)".to_owned(),
+        ),
         ("count", "i32>i64", format!("(i32.const {OUT})")),
         ("count", "i32>i64", "(i32.const 64)".to_owned()),
         ("count", "i32>i64", "(i32.const 96)".to_owned()),
-        ("multi_get", "i32 i64 i32 i64>i64", "(i32.const 0) (i64.const 0x4_0000_0080) (i32.const 1) (i64.const 0)".to_owned()),
+        (
+            "multi_get",
+            "i32 i64 i32 i64>i64",
+            "(i32.const 0) (i64.const 0x4_0000_0080) (i32.const 1) (i64.const 0)".to_owned(),
+        ),
     ];
     for slice in SLICES {
         let s = format!("(i64.const {slice})");
         cases.extend([
             ("result_write", "i64>", s.clone()),
-            ("get", "i32 i64 i64>i64", format!("(i32.const 0) {s} (i64.const 0)")),
-            ("get", "i32 i64 i64>i64", format!("(i32.const 0) (i64.const 0) {s}")),
-            ("multi_get", "i32 i64 i32 i64>i64", format!("(i32.const 0) {s} (i32.const 1) (i64.const 0)")),
-            ("multi_get", "i32 i64 i32 i64>i64", format!("(i32.const 0) (i64.const 0) (i32.const 0) {s}")),
+            (
+                "get",
+                "i32 i64 i64>i64",
+                format!("(i32.const 0) {s} (i64.const 0)"),
+            ),
+            (
+                "get",
+                "i32 i64 i64>i64",
+                format!("(i32.const 0) (i64.const 0) {s}"),
+            ),
+            (
+                "multi_get",
+                "i32 i64 i32 i64>i64",
+                format!("(i32.const 0) {s} (i32.const 1) (i64.const 0)"),
+            ),
+            (
+                "multi_get",
+                "i32 i64 i32 i64>i64",
+                format!("(i32.const 0) (i64.const 0) (i32.const 0) {s}"),
+            ),
             ("row_read", "i32 i64>i32", format!("(i32.const 0) {s}")),
             ("insert", "i32 i64>i64", format!("(i32.const 0) {s}")),
             ("update", "i32 i64>i64", format!("(i32.const 0) {s}")),
@@ -62,7 +97,11 @@ fn pointers_out_of_range_are_faults_in_every_host_call() {
         let mut instance = start(&wat, &["p"]);
         for _ in 0..2 {
             let fault = faulted(&mut instance, 0, b"some arguments");
-            assert_eq!(fault.trap.as_deref(), Some("out_of_bounds"), "{name} {arguments}: {fault}");
+            assert_eq!(
+                fault.trap.as_deref(),
+                Some("out_of_bounds"),
+                "{name} {arguments}: {fault}"
+            );
             assert!(fault.message.starts_with(name), "{fault}");
             assert_eq!(fault.backtrace, ["reprise_call_p"]);
         }
@@ -74,15 +113,47 @@ fn wasi_pointers_out_of_range_are_faults() {
     for (name, params, arguments) in [
         ("random_get", "i32 i32", "(i32.const 65530) (i32.const 100)"),
         ("random_get", "i32 i32", "(i32.const 0) (i32.const -1)"),
-        ("clock_time_get", "i32 i64 i32", "(i32.const 0) (i64.const 0) (i32.const 65529)"),
+        (
+            "clock_time_get",
+            "i32 i64 i32",
+            "(i32.const 0) (i64.const 0) (i32.const 65529)",
+        ),
         ("clock_res_get", "i32 i32", "(i32.const 0) (i32.const -1)"),
-        ("fd_write", "i32 i32 i32 i32", "(i32.const 1) (i32.const -8) (i32.const 1) (i32.const 0)"),
-        ("fd_write", "i32 i32 i32 i32", "(i32.const 1) (i32.const 0) (i32.const 1) (i32.const -2)"),
-        ("fd_fdstat_get", "i32 i32", "(i32.const 1) (i32.const 65520)"),
-        ("args_sizes_get", "i32 i32", "(i32.const 0) (i32.const 65534)"),
-        ("environ_sizes_get", "i32 i32", "(i32.const -1) (i32.const 0)"),
-        ("poll_oneoff", "i32 i32 i32 i32", "(i32.const 65500) (i32.const 0) (i32.const 1) (i32.const 0)"),
-        ("poll_oneoff", "i32 i32 i32 i32", "(i32.const 0) (i32.const -9) (i32.const 1) (i32.const 0)"),
+        (
+            "fd_write",
+            "i32 i32 i32 i32",
+            "(i32.const 1) (i32.const -8) (i32.const 1) (i32.const 0)",
+        ),
+        (
+            "fd_write",
+            "i32 i32 i32 i32",
+            "(i32.const 1) (i32.const 0) (i32.const 1) (i32.const -2)",
+        ),
+        (
+            "fd_fdstat_get",
+            "i32 i32",
+            "(i32.const 1) (i32.const 65520)",
+        ),
+        (
+            "args_sizes_get",
+            "i32 i32",
+            "(i32.const 0) (i32.const 65534)",
+        ),
+        (
+            "environ_sizes_get",
+            "i32 i32",
+            "(i32.const -1) (i32.const 0)",
+        ),
+        (
+            "poll_oneoff",
+            "i32 i32 i32 i32",
+            "(i32.const 65500) (i32.const 0) (i32.const 1) (i32.const 0)",
+        ),
+        (
+            "poll_oneoff",
+            "i32 i32 i32 i32",
+            "(i32.const 0) (i32.const -9) (i32.const 1) (i32.const 0)",
+        ),
     ] {
         let wat = format!(
             r#"(module
@@ -91,21 +162,49 @@ fn wasi_pointers_out_of_range_are_faults() {
               (func (export "reprise_call_p") (param i32) (result i32) (drop (call $f {arguments})) (i32.const 0)))"#
         );
         let fault = faulted(&mut start(&wat, &["p"]), 0, &[]);
-        assert_eq!(fault.trap.as_deref(), Some("out_of_bounds"), "{name}: {fault}");
+        assert_eq!(
+            fault.trap.as_deref(),
+            Some("out_of_bounds"),
+            "{name}: {fault}"
+        );
     }
 }
 
 #[test]
 fn mistakes_in_host_calls_are_faults_of_the_guest() {
     for (imports, call) in [
-        (r#"(import "reprise1" "log" (func $f (param i32 i64)))"#, "(call $f (i32.const 9) (i64.const 0))"),
-        (r#"(import "reprise1" "insert" (func $f (param i32 i64) (result i64)))"#, "(drop (call $f (i32.const 70000) (i64.const 0)))"),
-        (r#"(import "reprise1" "add" (func $f (param i32 i32 i64) (result i64)))"#, "(drop (call $f (i32.const 0) (i32.const -1) (i64.const 0)))"),
-        (r#"(import "reprise1" "delete" (func $f (param i32)))"#, "(call $f (i32.const 0))"),
-        (r#"(import "reprise1" "count" (func $f (param i32) (result i64)))"#, "(i32.store (i32.const 4) (i32.const 8)) (drop (call $f (i32.const 0)))"),
-        (r#"(import "reprise1" "count" (func $f (param i32) (result i64)))"#, "(i32.store (i32.const 16) (i32.const 2000)) (drop (call $f (i32.const 0)))"),
-        (r#"(import "reprise1" "multi_get" (func $f (param i32 i64 i32 i64) (result i64)))"#, "(drop (call $f (i32.const 0) (i64.const 0x4_0000_0000) (i32.const 2) (i64.const 0)))"),
-        (r#"(import "reprise1" "abort" (func $f (param i64 i64)))"#, "(i32.store (i32.const 0) (i32.const -1)) (call $f (i64.const 0x1_0000_0000) (i64.const 0))"),
+        (
+            r#"(import "reprise1" "log" (func $f (param i32 i64)))"#,
+            "(call $f (i32.const 9) (i64.const 0))",
+        ),
+        (
+            r#"(import "reprise1" "insert" (func $f (param i32 i64) (result i64)))"#,
+            "(drop (call $f (i32.const 70000) (i64.const 0)))",
+        ),
+        (
+            r#"(import "reprise1" "add" (func $f (param i32 i32 i64) (result i64)))"#,
+            "(drop (call $f (i32.const 0) (i32.const -1) (i64.const 0)))",
+        ),
+        (
+            r#"(import "reprise1" "delete" (func $f (param i32)))"#,
+            "(call $f (i32.const 0))",
+        ),
+        (
+            r#"(import "reprise1" "count" (func $f (param i32) (result i64)))"#,
+            "(i32.store (i32.const 4) (i32.const 8)) (drop (call $f (i32.const 0)))",
+        ),
+        (
+            r#"(import "reprise1" "count" (func $f (param i32) (result i64)))"#,
+            "(i32.store (i32.const 16) (i32.const 2000)) (drop (call $f (i32.const 0)))",
+        ),
+        (
+            r#"(import "reprise1" "multi_get" (func $f (param i32 i64 i32 i64) (result i64)))"#,
+            "(drop (call $f (i32.const 0) (i64.const 0x4_0000_0000) (i32.const 2) (i64.const 0)))",
+        ),
+        (
+            r#"(import "reprise1" "abort" (func $f (param i64 i64)))"#,
+            "(i32.store (i32.const 0) (i32.const -1)) (call $f (i64.const 0x1_0000_0000) (i64.const 0))",
+        ),
     ] {
         let wat = format!(
             r#"(module {imports} (memory (export "memory") 1)
@@ -119,12 +218,42 @@ fn mistakes_in_host_calls_are_faults_of_the_guest() {
 #[test]
 fn limits_in_host_calls_are_named() {
     for (name, params, call, limit) in [
-        ("result_write", "i64", "(call $f (i64.const 0x0080_0000_0000_0000))", "result_bytes"),
-        ("rollback_to", "i32", "(call $f (i32.const 3))", "savepoints"),
-        ("log", "i32 i64", "(call $f (i32.const 1) (i64.const 0x0001_0001_0000_0000))", "log_bytes"),
-        ("abort", "i64 i64", "(call $f (i64.const 0x0000_0081_0000_0000) (i64.const 0))", "abort_code_bytes"),
-        ("abort", "i64 i64", "(call $f (i64.const 0) (i64.const 0x0000_1001_0000_0000))", "abort_message_bytes"),
-        ("result_write", "i64", "(loop $l (call $f (i64.const 0x0040_0000_0000_0000)) (br $l))", "host_call_bytes"),
+        (
+            "result_write",
+            "i64",
+            "(call $f (i64.const 0x0080_0000_0000_0000))",
+            "result_bytes",
+        ),
+        (
+            "rollback_to",
+            "i32",
+            "(call $f (i32.const 3))",
+            "savepoints",
+        ),
+        (
+            "log",
+            "i32 i64",
+            "(call $f (i32.const 1) (i64.const 0x0001_0001_0000_0000))",
+            "log_bytes",
+        ),
+        (
+            "abort",
+            "i64 i64",
+            "(call $f (i64.const 0x0000_0081_0000_0000) (i64.const 0))",
+            "abort_code_bytes",
+        ),
+        (
+            "abort",
+            "i64 i64",
+            "(call $f (i64.const 0) (i64.const 0x0000_1001_0000_0000))",
+            "abort_message_bytes",
+        ),
+        (
+            "result_write",
+            "i64",
+            "(loop $l (call $f (i64.const 0x0040_0000_0000_0000)) (br $l))",
+            "host_call_bytes",
+        ),
     ] {
         let wat = format!(
             r#"(module (import "reprise1" "{name}" (func $f (param {params})))
@@ -132,7 +261,11 @@ fn limits_in_host_calls_are_named() {
               (func (export "reprise_call_p") (param i32) (result i32) {call} (i32.const 0)))"#
         );
         let fault = faulted(&mut start(&wat, &["p"]), 0, &[]);
-        assert_eq!((fault.kind, fault.limit), (FaultKind::Limit, Some(limit)), "{fault}");
+        assert_eq!(
+            (fault.kind, fault.limit),
+            (FaultKind::Limit, Some(limit)),
+            "{fault}"
+        );
     }
     let mut instance = start(
         r#"(module (memory (export "memory") 1) (func (export "reprise_call_p") (param i32) (result i32) (i32.const 0)))"#,
@@ -171,7 +304,11 @@ fn rows_cross_the_wall_both_ways() {
     let (outcome, ops) = run(&mut start(wat, &["p"]), 0, &[]);
     assert!(outcome.kind.is_ok(), "{:?}", outcome.kind);
     let mut expected = Vec::new();
-    for (handle, row) in [(4u32, &b"keyAvalue one"[..]), (u32::MAX, b""), (5, b"keyBtwo")] {
+    for (handle, row) in [
+        (4u32, &b"keyAvalue one"[..]),
+        (u32::MAX, b""),
+        (5, b"keyBtwo"),
+    ] {
         expected.extend_from_slice(&handle.to_le_bytes());
         expected.extend_from_slice(&(row.len() as u32).to_le_bytes());
         expected.extend_from_slice(row);
@@ -215,7 +352,10 @@ fn wasi_shows_the_transaction() {
     }
     assert_eq!(ops.result[..32], expected);
     assert_eq!(ops.result[64..], 1_704_067_200_000_000_000i64.to_le_bytes());
-    assert_eq!(ops.log, [(reprise_abi::LogLevel::Info, "hello world".to_owned())]);
+    assert_eq!(
+        ops.log,
+        [(reprise_abi::LogLevel::Info, "hello world".to_owned())]
+    );
     let fault = faulted(&mut instance, 1, &[]);
     assert_eq!(fault.trap.as_deref(), Some("exit"));
 }
@@ -233,32 +373,105 @@ const P: &str = r#"(func (export "reprise_call_p") (param i32) (result i32) (i32
 fn modules_are_refused_with_a_reason() {
     let memory = r#"(memory (export "memory") 1)"#;
     for (wat, expected) in [
-        (format!(r#"(import "env" "steal" (func)) {memory} {P}"#), "@unknown import env.steal (no such import module)"),
-        (format!(r#"(import "reprise1" "steal" (func)) {memory} {P}"#), "@unknown import reprise1.steal"),
-        (format!(r#"(import "reprise1" "now" (func (result i32))) {memory} {P}"#), "@import reprise1.now has type () -> (i32), expected () -> (i64)"),
-        (format!(r#"(import "env" "g" (global (mut i32))) {memory} {P}"#), "@import env.g: an imported global is not accepted"),
-        (format!(r#"(import "env" "m" (memory 1)) {P}"#), "@import env.m: an imported memory is not accepted"),
-        (format!(r#"(import "env" "t" (table 1 funcref)) {memory} {P}"#), "@import env.t: an imported table is not accepted"),
+        (
+            format!(r#"(import "env" "steal" (func)) {memory} {P}"#),
+            "@unknown import env.steal (no such import module)",
+        ),
+        (
+            format!(r#"(import "reprise1" "steal" (func)) {memory} {P}"#),
+            "@unknown import reprise1.steal",
+        ),
+        (
+            format!(r#"(import "reprise1" "now" (func (result i32))) {memory} {P}"#),
+            "@import reprise1.now has type () -> (i32), expected () -> (i64)",
+        ),
+        (
+            format!(r#"(import "env" "g" (global (mut i32))) {memory} {P}"#),
+            "@import env.g: an imported global is not accepted",
+        ),
+        (
+            format!(r#"(import "env" "m" (memory 1)) {P}"#),
+            "@import env.m: an imported memory is not accepted",
+        ),
+        (
+            format!(r#"(import "env" "t" (table 1 funcref)) {memory} {P}"#),
+            "@import env.t: an imported table is not accepted",
+        ),
         (P.to_owned(), "module does not export its memory"),
-        (format!("(memory 1) {P}"), "module does not export its memory"),
-        (format!(r#"(memory (export "memory") 1025) {P}"#), "@memory of 1025 pages is larger than the limit of 1024"),
-        (format!(r#"{memory} (table 200000 funcref) {P}"#), "@tables of more than 131072 elements"),
-        (format!(r#"{memory} (func (export "reprise_call_p") (param i64) (result i32) (i32.const 0))"#), "@export reprise_call_p has type (i64) -> (i32), expected (i32) -> (i32)"),
-        (format!(r#"{memory} (global (export "reprise_call_p") i32 (i32.const 0))"#), "@export reprise_call_p is not a function"),
-        (format!(r#"{memory} {P} (func (export "reprise_call_q") (param i32) (result i32) (i32.const 0))"#), "reprise_call_q is exported, but procedure q is not described"),
-        (memory.to_owned(), "procedure p is described, but reprise_call_p is not exported"),
-        (format!(r#"{memory} {P} (data (i32.const 65535) "ab")"#), "@data segment outside of the memory"),
-        (format!(r#"{memory} {P} (data (i32.sub (i32.const 0) (i32.const 1)) "a")"#), "@data segment outside of the memory"),
-        (format!(r#"{memory} {P} (func $s unreachable) (start $s)"#), "start module: wasm `unreachable` instruction executed in s"),
-        (format!(r#"{memory} {P} (func (export "_initialize") (loop (br 0)))"#), "start module: all fuel consumed by WebAssembly in _initialize"),
-        (format!(r#"(import "reprise1" "txn_id" (func $f (result i64))) {memory} {P} (func $s (drop (call $f))) (start $s)"#), "start module: txn_id: not available while the module starts or describes itself in s"),
-        (format!(r#"{memory} {P} (func (export "_initialize") (param i32))"#), "@export _initialize has type (i32) -> (), expected () -> ()"),
-        (format!(r#"{memory} {P} (table 1 funcref) (elem (i32.const 5) 0)"#), "instantiate module: wasm trap: undefined element: out of bounds table access"),
+        (
+            format!("(memory 1) {P}"),
+            "module does not export its memory",
+        ),
+        (
+            format!(r#"(memory (export "memory") 1025) {P}"#),
+            "@memory of 1025 pages is larger than the limit of 1024",
+        ),
+        (
+            format!(r#"{memory} (table 200000 funcref) {P}"#),
+            "@tables of more than 131072 elements",
+        ),
+        (
+            format!(
+                r#"{memory} (func (export "reprise_call_p") (param i64) (result i32) (i32.const 0))"#
+            ),
+            "@export reprise_call_p has type (i64) -> (i32), expected (i32) -> (i32)",
+        ),
+        (
+            format!(r#"{memory} (global (export "reprise_call_p") i32 (i32.const 0))"#),
+            "@export reprise_call_p is not a function",
+        ),
+        (
+            format!(
+                r#"{memory} {P} (func (export "reprise_call_q") (param i32) (result i32) (i32.const 0))"#
+            ),
+            "reprise_call_q is exported, but procedure q is not described",
+        ),
+        (
+            memory.to_owned(),
+            "procedure p is described, but reprise_call_p is not exported",
+        ),
+        (
+            format!(r#"{memory} {P} (data (i32.const 65535) "ab")"#),
+            "@data segment outside of the memory",
+        ),
+        (
+            format!(r#"{memory} {P} (data (i32.sub (i32.const 0) (i32.const 1)) "a")"#),
+            "@data segment outside of the memory",
+        ),
+        (
+            format!(r#"{memory} {P} (func $s unreachable) (start $s)"#),
+            "start module: wasm `unreachable` instruction executed in s",
+        ),
+        (
+            format!(r#"{memory} {P} (func (export "_initialize") (loop (br 0)))"#),
+            "start module: all fuel consumed by WebAssembly in _initialize",
+        ),
+        (
+            format!(
+                r#"(import "reprise1" "txn_id" (func $f (result i64))) {memory} {P} (func $s (drop (call $f))) (start $s)"#
+            ),
+            "start module: txn_id: not available while the module starts or describes itself in s",
+        ),
+        (
+            format!(r#"{memory} {P} (func (export "_initialize") (param i32))"#),
+            "@export _initialize has type (i32) -> (), expected () -> ()",
+        ),
+        (
+            format!(r#"{memory} {P} (table 1 funcref) (elem (i32.const 5) 0)"#),
+            "instantiate module: wasm trap: undefined element: out of bounds table access",
+        ),
     ] {
         assert_eq!(reason(&format!("(module {wat})")), expected);
     }
-    let refused = refusal(&module(&format!(r#"(module (import "env" "steal" (func)) {memory} {P})"#), &["p"]));
-    assert_eq!(refused.offset, Some(22), "header 8, type section 11, head of the import section 3");
+    let refused = refusal(&module(
+        &format!(r#"(module (import "env" "steal" (func)) {memory} {P})"#),
+        &["p"],
+    ));
+    assert_eq!(
+        refused.offset,
+        Some(22),
+        "header 8, type section 11, head of the import section 3"
+    );
 }
 
 #[test]
@@ -272,13 +485,19 @@ fn features_that_are_not_accepted_are_refused_by_validation() {
         format!("{memory} {P} (tag)"),
         format!("{memory} {P} (type (struct))"),
         format!("{memory} {P} (global externref (ref.null extern))"),
-        format!("{memory} {P} (func (param v128) (result v128) (i32x4.relaxed_trunc_f32x4_s (local.get 0)))"),
+        format!(
+            "{memory} {P} (func (param v128) (result v128) (i32x4.relaxed_trunc_f32x4_s (local.get 0)))"
+        ),
         format!("{memory} {P} (func (result i32) (i32.atomic.load (i32.const 0)))"),
     ] {
         let text = reason(&format!("(module {wat})"));
         assert!(text.starts_with('@'), "{wat}: {text}");
     }
-    assert!(refusal(&wat::parse_str("(component)").unwrap()).offset.is_some());
+    assert!(
+        refusal(&wat::parse_str("(component)").unwrap())
+            .offset
+            .is_some()
+    );
     assert!(refusal(b"").offset.is_some());
     assert!(refusal(b"<!doctype html>").offset.is_some());
     assert!(refusal(&vec![0; 64 << 20]).reason.contains("longer than"));
@@ -301,11 +520,17 @@ const REAL: &str = r#"(module
 
 #[test]
 fn damaged_modules_never_panic() {
-    let engine = Engine::new(reprise_host::Limits { fuel_max: 10_000, ..small_limits() });
+    let engine = Engine::new(reprise_host::Limits {
+        fuel_max: 10_000,
+        ..small_limits()
+    });
     let good = module(REAL, &["p"]);
     assert!(CompiledModule::compile(&engine, &good).is_ok());
     for length in 0..good.len() {
-        assert!(CompiledModule::compile(&engine, &good[..length]).is_err(), "cut at {length}");
+        assert!(
+            CompiledModule::compile(&engine, &good[..length]).is_err(),
+            "cut at {length}"
+        );
     }
     let mut random = TxnRandom::new([5, 5], 5);
     let mut taken = 0;
@@ -328,7 +553,10 @@ fn damaged_modules_never_panic() {
         }
         let _ = round;
     }
-    assert!(taken > 100, "{taken}: the loop should reach the runtime too");
+    assert!(
+        taken > 100,
+        "{taken}: the loop should reach the runtime too"
+    );
     for length in [0, 1, 7, 8, 9, 100, 10_000] {
         let garbage: Vec<u8> = (0..length).map(|_| random.next_u64() as u8).collect();
         assert!(CompiledModule::compile(&engine, &garbage).is_err());
@@ -375,7 +603,11 @@ fn a_module_without_description_and_one_with_two_are_refused() {
     let wasm = wat::parse_str(format!(r#"(module (memory (export "memory") 1) {P})"#)).unwrap();
     assert!(refusal(&wasm).reason.contains("neither a section"));
     let text = description(&["p"]);
-    let twice = with_section(with_section(wasm, "reprise.describe", text.as_bytes()), "reprise.describe", text.as_bytes());
+    let twice = with_section(
+        with_section(wasm, "reprise.describe", text.as_bytes()),
+        "reprise.describe",
+        text.as_bytes(),
+    );
     assert!(refusal(&twice).reason.contains("second section"));
 }
 
@@ -390,16 +622,28 @@ fn a_module_with_an_empty_memory_runs_and_every_pointer_is_out_of_range() {
     let mut instance = start(&wat, &["p", "q", "r"]);
     assert!(run(&mut instance, 0, &[]).0.kind.is_ok());
     assert!(run(&mut instance, 1, &[]).0.kind.is_ok());
-    assert_eq!(faulted(&mut instance, 1, b"a").trap.as_deref(), Some("out_of_bounds"));
-    assert_eq!(faulted(&mut instance, 2, &[]).trap.as_deref(), Some("out_of_bounds"));
+    assert_eq!(
+        faulted(&mut instance, 1, b"a").trap.as_deref(),
+        Some("out_of_bounds")
+    );
+    assert_eq!(
+        faulted(&mut instance, 2, &[]).trap.as_deref(),
+        Some("out_of_bounds")
+    );
 }
 
 #[test]
 fn the_hash_is_that_of_the_uploaded_bytes() {
     let wasm = module(REAL, &["p"]);
-    let text: String = compile(REAL, &["p"]).hash().iter().map(|byte| format!("{byte:02x}")).collect();
+    let text: String = compile(REAL, &["p"])
+        .hash()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let engine = Engine::new(small_limits());
-    let again = CompiledModule::compile(&engine, &wasm).map(|module| module.hash()).unwrap_or_default();
+    let again = CompiledModule::compile(&engine, &wasm)
+        .map(|module| module.hash())
+        .unwrap_or_default();
     let again: String = again.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(text, again);
     assert_eq!(text.len(), 64);

@@ -23,7 +23,11 @@ fn check_limit(body: &str, limit: &str) {
     for _ in 0..3 {
         let (outcome, _) = run(&mut instance, 0, &[]);
         let fault = outcome.kind.expect_err("must reach the limit");
-        assert_eq!((fault.kind, fault.limit), (FaultKind::Limit, Some(limit)), "{body}");
+        assert_eq!(
+            (fault.kind, fault.limit),
+            (FaultKind::Limit, Some(limit)),
+            "{body}"
+        );
         assert!(fault.max > 0);
         used.push(outcome.fuel_used);
     }
@@ -34,9 +38,15 @@ fn check_limit(body: &str, limit: &str) {
 fn endless_loops_run_out_of_fuel() {
     check_limit("(loop $l (br $l)) (i32.const 0)", "fuel");
     check_limit("(loop $l (br_if $l (i32.const 1))) (i32.const 0)", "fuel");
-    check_limit("(loop $l (br_table $l $l (i32.const 1))) (i32.const 0)", "fuel");
+    check_limit(
+        "(loop $l (br_table $l $l (i32.const 1))) (i32.const 0)",
+        "fuel",
+    );
     check_limit("(loop $l (drop (call $now)) (br $l)) (i32.const 0)", "fuel");
-    check_limit("(loop $l (drop (memory.grow (i32.const 1))) (br $l)) (i32.const 0)", "fuel");
+    check_limit(
+        "(loop $l (drop (memory.grow (i32.const 1))) (br $l)) (i32.const 0)",
+        "fuel",
+    );
     check_limit(
         "(loop $l (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br $l)) (i32.const 0)",
         "fuel",
@@ -52,7 +62,10 @@ fn endless_recursion_runs_out_of_stack() {
 fn long_runs_of_free_instructions_cost_fuel() {
     // A loop of 100,000 additions per turn: the price must follow the work, not the turns, also where the run is cut by
     // empty branches that are never taken.
-    for filler in ["(local.set 0 (i32.add (local.get 0) (i32.const 1)))", "(if (i32.const 0) (then))"] {
+    for filler in [
+        "(local.set 0 (i32.add (local.get 0) (i32.const 1)))",
+        "(if (i32.const 0) (then))",
+    ] {
         let body = format!(
             "(local $turns i32) (loop $l {} (local.set $turns (i32.add (local.get $turns) (i32.const 1)))
                (br_if $l (i32.lt_u (local.get $turns) (i32.const 100)))) (i32.const 0)",
@@ -62,7 +75,11 @@ fn long_runs_of_free_instructions_cost_fuel() {
         let (outcome, _) = run(&mut instance, 0, &[]);
         assert!(outcome.kind.is_ok());
         let least = 100 * 25_000 * 3 / 257;
-        assert!(outcome.fuel_used >= least, "{} < {least}", outcome.fuel_used);
+        assert!(
+            outcome.fuel_used >= least,
+            "{} < {least}",
+            outcome.fuel_used
+        );
     }
 }
 
@@ -71,11 +88,26 @@ fn traps_have_names_and_backtraces() {
     for (body, name) in [
         ("unreachable", "unreachable"),
         ("(i32.load (i32.const -4))", "out_of_bounds"),
-        ("(i32.div_u (i32.const 1) (local.get 0))", "integer_divide_by_zero"),
-        ("(i32.div_s (i32.const 0x80000000) (i32.sub (local.get 0) (i32.const 1)))", "integer_overflow"),
-        ("(i32.trunc_f64_s (f64.const nan))", "invalid_conversion_to_integer"),
-        ("(call_indirect (result i32) (i32.const 0))", "uninitialized_element"),
-        ("(call_indirect (result i32) (i32.const 9))", "undefined_element"),
+        (
+            "(i32.div_u (i32.const 1) (local.get 0))",
+            "integer_divide_by_zero",
+        ),
+        (
+            "(i32.div_s (i32.const 0x80000000) (i32.sub (local.get 0) (i32.const 1)))",
+            "integer_overflow",
+        ),
+        (
+            "(i32.trunc_f64_s (f64.const nan))",
+            "invalid_conversion_to_integer",
+        ),
+        (
+            "(call_indirect (result i32) (i32.const 0))",
+            "uninitialized_element",
+        ),
+        (
+            "(call_indirect (result i32) (i32.const 9))",
+            "undefined_element",
+        ),
     ] {
         let wat = format!(
             r#"(module (memory (export "memory") 1 1) (table 1 funcref)
@@ -87,7 +119,10 @@ fn traps_have_names_and_backtraces() {
         let mut instance = start(&wat, &["p"]);
         for _ in 0..2 {
             let fault = faulted(&mut instance, 0, &[]);
-            assert_eq!((fault.kind, fault.trap.as_deref()), (FaultKind::Trap, Some(name)));
+            assert_eq!(
+                (fault.kind, fault.trap.as_deref()),
+                (FaultKind::Trap, Some(name))
+            );
             assert_eq!(fault.backtrace[..2], ["inner_one", "guest::outer"]);
             assert_eq!(fault.backtrace.len(), 3, "{:?}", fault.backtrace);
         }
@@ -119,9 +154,16 @@ fn return_codes_must_agree_with_abort() {
     let (outcome, ops) = run(&mut instance, 0, &[1, 1]);
     assert_eq!(outcome.kind, Ok(reprise_host::CallEnd::Aborted));
     assert_eq!(ops.abort, Some(("code".to_owned(), "message".to_owned())));
-    assert_eq!(run(&mut instance, 0, &[0, 0]).0.kind, Ok(reprise_host::CallEnd::Returned));
+    assert_eq!(
+        run(&mut instance, 0, &[0, 0]).0.kind,
+        Ok(reprise_host::CallEnd::Returned)
+    );
     for wrong in [[0, 1], [1, 0], [2, 0], [2, 1], [255, 0]] {
-        assert_eq!(faulted(&mut instance, 0, &wrong).kind, FaultKind::Guest, "{wrong:?}");
+        assert_eq!(
+            faulted(&mut instance, 0, &wrong).kind,
+            FaultKind::Guest,
+            "{wrong:?}"
+        );
     }
 }
 
@@ -136,5 +178,8 @@ fn the_same_call_burns_the_same_fuel_on_every_instance() {
     };
     let (first, second) = (burn(), burn());
     assert_eq!(first, second);
-    assert!(first[0] == first[2] && first[0] >= 1000 && first[0] < 1100, "{first:?}");
+    assert!(
+        first[0] == first[2] && first[0] >= 1000 && first[0] < 1100,
+        "{first:?}"
+    );
 }

@@ -12,7 +12,11 @@ const ROUNDS: usize = 60;
 /// A module that checks that its memory and global are fresh, dirties pages of its own, and answers its number.
 fn numbered(number: usize) -> String {
     let step = 4096 * (1 + number % 5);
-    let end = if number.is_multiple_of(7) { 600_000 } else { 60_000 };
+    let end = if number.is_multiple_of(7) {
+        600_000
+    } else {
+        60_000
+    };
     format!(
         r#"(module
           (import "reprise1" "args_read" (func $args_read (param i32)))
@@ -53,8 +57,10 @@ fn instances_on_several_threads_do_not_disturb_each_other() {
         for thread in 0..THREADS {
             let compiled = &compiled;
             scope.spawn(move || {
-                let mut instances: Vec<Instance> =
-                    compiled.iter().map(|module| Instance::new(module).unwrap()).collect();
+                let mut instances: Vec<Instance> = compiled
+                    .iter()
+                    .map(|module| Instance::new(module).unwrap())
+                    .collect();
                 for round in 0..ROUNDS {
                     for (number, instance) in instances.iter_mut().enumerate() {
                         let args = ((round + thread) as u32).to_le_bytes();

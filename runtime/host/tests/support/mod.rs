@@ -38,7 +38,8 @@ impl MapOps {
 
     fn key(&self, handle: RowHandle) -> Result<Vec<u8>, OpError> {
         let key = self.handles.get(handle as usize);
-        key.cloned().ok_or_else(|| OpError::Guest(format!("no handle {handle}")))
+        key.cloned()
+            .ok_or_else(|| OpError::Guest(format!("no handle {handle}")))
     }
 }
 
@@ -135,7 +136,9 @@ impl HostOps for MapOps {
         42
     }
     fn random_u64(&mut self) -> u64 {
-        self.random.get_or_insert_with(|| TxnRandom::new([1, 2], 3)).next_u64()
+        self.random
+            .get_or_insert_with(|| TxnRandom::new([1, 2], 3))
+            .next_u64()
     }
     fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
         if let Some(on_log) = &mut self.on_log {
@@ -167,7 +170,10 @@ pub fn description(procedures: &[&str]) -> String {
             format!(r#"{{"name":"{name}","params":[],"returns":"bytes","partitioning":"all"}}"#)
         })
         .collect();
-    format!(r#"{{"abi":1,"tables":[],"procedures":[{}]}}"#, procedures.join(","))
+    format!(
+        r#"{{"abi":1,"tables":[],"procedures":[{}]}}"#,
+        procedures.join(",")
+    )
 }
 
 /// A module from text, with a description that names `procedures`.
@@ -215,5 +221,8 @@ pub fn returned(instance: &mut Instance, procedure: usize, args: &[u8]) -> Vec<u
 
 /// Runs a procedure that must fault.
 pub fn faulted(instance: &mut Instance, procedure: usize, args: &[u8]) -> Box<Fault> {
-    run(instance, procedure, args).0.kind.expect_err("must fault")
+    run(instance, procedure, args)
+        .0
+        .kind
+        .expect_err("must fault")
 }
