@@ -1,4 +1,5 @@
 //! The description parser: takes what the writer writes, refuses everything else with its place.
+#![allow(clippy::unwrap_used)]
 
 use reprise_abi::{IndexKind, Partitioning, Placement, ScalarType, Type};
 use reprise_host::describe::{from_json, to_json};

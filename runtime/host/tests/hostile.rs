@@ -1,4 +1,5 @@
 //! Modules that lie: pointers, sections, imports, garbage.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! No guest state survives a call: memory, globals, tables, segments; after traps too.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! What a guest may spend, and what it is told when it spends more.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

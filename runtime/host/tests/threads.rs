@@ -1,4 +1,5 @@
 //! Many modules and instances on several threads at once: faults of one never touch another.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

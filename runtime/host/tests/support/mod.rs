@@ -1,5 +1,5 @@
 //! What the host's tests share: modules from text, and a transaction that is a map.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 
