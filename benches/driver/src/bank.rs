@@ -116,13 +116,20 @@ impl Workload for Bank {
     const PROCEDURES: &'static [&'static str] = &["transfer", "balance"];
     const OUTCOMES: &'static [&'static str] = &["transferred", "insufficient_funds", "answered"];
 
-    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
+    fn prepare(
+        &mut self,
+        control: &mut dyn Control,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), BenchError> {
         self.partitions = control.partitions();
         self.place_accounts()?;
         let total = ACCOUNTS as u64;
         on_progress(Progress::Loading { done: 0, total });
         let args = |account: u64| {
-            vec![("account", Arg::I64(account as i64)), ("balance", Arg::I64(OPENING_BALANCE))]
+            vec![
+                ("account", Arg::I64(account as i64)),
+                ("balance", Arg::I64(OPENING_BALANCE)),
+            ]
         };
         let on_done = |done| on_progress(Progress::Loading { done, total });
         control.call_many("open", total, &args, "account_exists", &on_done)?;
@@ -135,7 +142,11 @@ impl Workload for Bank {
         let (account, kind) = (random.next_u64(), random.next_u64());
         let from = below(account as u32, ACCOUNTS);
         if (kind >> 32) as u32 > TRANSFER_SHARE {
-            return BankCall { from, to: from, amount: 0 };
+            return BankCall {
+                from,
+                to: from,
+                amount: 0,
+            };
         }
         BankCall {
             from,
@@ -173,18 +184,31 @@ impl Workload for Bank {
     }
 
     fn outcome(call: &BankCall, _: &[u8]) -> usize {
-        if call.amount == 0 { ANSWERED } else { TRANSFERRED }
+        if call.amount == 0 {
+            ANSWERED
+        } else {
+            TRANSFERRED
+        }
     }
 
     fn outcome_json(call: &BankCall, _: &[u8]) -> usize {
-        if call.amount == 0 { ANSWERED } else { TRANSFERRED }
+        if call.amount == 0 {
+            ANSWERED
+        } else {
+            TRANSFERRED
+        }
     }
 
     fn outcome_of_abort(code: &str) -> Option<usize> {
         (code == "insufficient_funds").then_some(INSUFFICIENT)
     }
 
-    fn check(&self, control: &mut dyn Control, _: u64, _: &Tally) -> Result<Vec<String>, BenchError> {
+    fn check(
+        &self,
+        control: &mut dyn Control,
+        _: u64,
+        _: &Tally,
+    ) -> Result<Vec<String>, BenchError> {
         let after = Self::total(control)?;
         if after != self.before {
             return Err(BenchError::Checks(format!(
@@ -200,7 +224,9 @@ impl Workload for Bank {
             lowest = lowest.min(balance);
         })?;
         if lowest < 0 {
-            return Err(BenchError::Checks(format!("an account's balance is {lowest}")));
+            return Err(BenchError::Checks(format!(
+                "an account's balance is {lowest}"
+            )));
         }
         if (rows, sum) != (after.accounts, after.sum as i128) {
             return Err(BenchError::Checks(format!(
@@ -209,7 +235,10 @@ impl Workload for Bank {
             )));
         }
         Ok(vec![
-            format!("the sum of {} balances is {} before and after", after.accounts, after.sum),
+            format!(
+                "the sum of {} balances is {} before and after",
+                after.accounts, after.sum
+            ),
             format!("no balance is negative; the lowest is {lowest}"),
         ])
     }
@@ -222,7 +251,8 @@ mod tests {
     fn check_remote(percent: u8) {
         let mut bank = Bank::new(Some(percent));
         bank.partitions = 4;
-        bank.place_accounts().expect("accounts lie on every partition");
+        bank.place_accounts()
+            .expect("accounts lie on every partition");
         let mut random = Random::new(3);
         let (mut transfers, mut remote) = (0, 0);
         for _ in 0..20_000 {

@@ -28,23 +28,36 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(remote: &RemoteOptions) -> Result<Self, BenchError> {
         let usage = || {
-            BenchError::Usage(format!("{:?} is no address of a server: write http://HOST:PORT", remote.url))
+            BenchError::Usage(format!(
+                "{:?} is no address of a server: write http://HOST:PORT",
+                remote.url
+            ))
         };
         let rest = remote.url.strip_prefix("http://").ok_or_else(usage)?;
         let host = rest.trim_end_matches('/');
         if host.is_empty() || host.contains(['/', '@', '?', ' ', '\r', '\n']) {
             return Err(usage());
         }
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authorization = match &remote.token {
             Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 format!("Authorization: Bearer {token}\r\n")
             }
-            Some(_) => return Err(BenchError::Usage("the token has characters that no token has".into())),
+            Some(_) => {
+                return Err(BenchError::Usage(
+                    "the token has characters that no token has".into(),
+                ));
+            }
             None => String::new(),
         };
         Ok(Self {
-            address: if has_port { host.to_owned() } else { format!("{host}:80") },
+            address: if has_port {
+                host.to_owned()
+            } else {
+                format!("{host}:80")
+            },
             authorization,
         })
     }
@@ -96,7 +109,11 @@ impl<'a> Client<'a> {
         body: &[u8],
     ) -> Result<(u16, Vec<u8>), BenchError> {
         let mut request = Vec::new();
-        push_body(&mut request, &self.session.head(method, path, media_type), body);
+        push_body(
+            &mut request,
+            &self.session.head(method, path, media_type),
+            body,
+        );
         let connection = &mut self.connection;
         let address = &self.session.address;
         let outcome = self.runtime.block_on(async {
@@ -114,12 +131,22 @@ impl<'a> Client<'a> {
     }
 
     /// A request whose answer is to be 2xx with JSON.
-    fn json(&mut self, method: &str, path: &str, media_type: &str, body: &[u8]) -> Result<Value, BenchError> {
+    fn json(
+        &mut self,
+        method: &str,
+        path: &str,
+        media_type: &str,
+        body: &[u8],
+    ) -> Result<Value, BenchError> {
         let (status, body) = self.exchange(method, path, media_type, body)?;
         if !(200..300).contains(&status) {
-            return Err(BenchError::Failed(format!("{method} {path}: {}", problem(status, &body))));
+            return Err(BenchError::Failed(format!(
+                "{method} {path}: {}",
+                problem(status, &body)
+            )));
         }
-        serde_json::from_slice(&body).map_err(|error| failed(&format!("read the answer to {method} {path}"), error))
+        serde_json::from_slice(&body)
+            .map_err(|error| failed(&format!("read the answer to {method} {path}"), error))
     }
 
     pub(crate) fn get(&mut self, path: &str) -> Result<Value, BenchError> {
@@ -169,11 +196,17 @@ impl Control for Client<'_> {
             let (status, answer) =
                 self.exchange("POST", "/v1/batch", "application/x-ndjson", body.as_bytes())?;
             if status != 200 {
-                return Err(BenchError::Failed(format!("POST /v1/batch: {}", problem(status, &answer))));
+                return Err(BenchError::Failed(format!(
+                    "POST /v1/batch: {}",
+                    problem(status, &answer)
+                )));
             }
-            for line in answer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                let answer: Value =
-                    serde_json::from_slice(line).map_err(|error| failed("read a line of a batch", error))?;
+            for line in answer
+                .split(|byte| *byte == b'\n')
+                .filter(|line| !line.is_empty())
+            {
+                let answer: Value = serde_json::from_slice(line)
+                    .map_err(|error| failed("read a line of a batch", error))?;
                 let problem = &answer["problem"];
                 if !problem.is_null() && problem["code"] != tolerated {
                     return Err(BenchError::Failed(format!("{procedure}: {problem}")));
@@ -198,7 +231,11 @@ impl Control for Client<'_> {
         let mut path = first.clone();
         loop {
             let page = self.get(&path)?;
-            page["rows"].as_array().into_iter().flatten().for_each(&mut *visit);
+            page["rows"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .for_each(&mut *visit);
             match page["next_cursor"].as_str() {
                 Some(cursor) => path = format!("{first}&cursor={}", percent_encoded(cursor)),
                 None => return Ok(()),
@@ -220,7 +257,9 @@ fn percent_encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte as char),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(byte as char)
+            }
             _ => out.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -232,7 +271,10 @@ pub(crate) fn problem(status: u16, body: &[u8]) -> String {
     let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
     match (parsed["title"].as_str(), parsed["detail"].as_str()) {
         (Some(title), Some(detail)) => format!("{status} {title}: {detail}"),
-        _ => format!("{status} {}", String::from_utf8_lossy(&body[..body.len().min(200)])),
+        _ => format!(
+            "{status} {}",
+            String::from_utf8_lossy(&body[..body.len().min(200)])
+        ),
     }
 }
 
@@ -254,9 +296,21 @@ mod tests {
 
     #[test]
     fn addresses_are_taken_or_refused() {
-        assert_eq!(check_url("http://127.0.0.1:8080/").as_deref(), Some("127.0.0.1:8080"));
-        assert_eq!(check_url("http://localhost").as_deref(), Some("localhost:80"));
-        for bad in ["https://a", "127.0.0.1:1", "http://", "http://a/b", "http://a\r\nX: y"] {
+        assert_eq!(
+            check_url("http://127.0.0.1:8080/").as_deref(),
+            Some("127.0.0.1:8080")
+        );
+        assert_eq!(
+            check_url("http://localhost").as_deref(),
+            Some("localhost:80")
+        );
+        for bad in [
+            "https://a",
+            "127.0.0.1:1",
+            "http://",
+            "http://a/b",
+            "http://a\r\nX: y",
+        ] {
             assert_eq!(check_url(bad), None, "{bad}");
         }
     }

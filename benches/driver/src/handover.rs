@@ -24,13 +24,18 @@ pub(crate) struct Handover<T> {
 impl<T> Handover<T> {
     pub(crate) fn new() -> Self {
         Self {
-            state: Mutex::new(State { done: Vec::new(), wake_at: 0 }),
+            state: Mutex::new(State {
+                done: Vec::new(),
+                wake_at: 0,
+            }),
             arrived: Condvar::new(),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().expect("nothing panics while this is held")
+        self.state
+            .lock()
+            .expect("nothing panics while this is held")
     }
 
     /// Called on an engine or log thread.
@@ -56,7 +61,10 @@ impl<T> Handover<T> {
         while state.done.len() < count {
             state.wake_at = count;
             let Some(until) = until else {
-                state = self.arrived.wait(state).expect("nothing panics while this is held");
+                state = self
+                    .arrived
+                    .wait(state)
+                    .expect("nothing panics while this is held");
                 continue;
             };
             let left = until.saturating_duration_since(Instant::now());

@@ -85,7 +85,11 @@ struct AnswerReader {
 
 impl AnswerReader {
     fn body(&self) -> &[u8] {
-        if self.is_chunked { &self.joined } else { &self.received[self.plain.clone()] }
+        if self.is_chunked {
+            &self.joined
+        } else {
+            &self.received[self.plain.clone()]
+        }
     }
 
     async fn read(&mut self, stream: &mut ReadHalf<'_>) -> io::Result<Head> {
@@ -93,7 +97,9 @@ impl AnswerReader {
         let head_end = loop {
             let seen = self.received.len().saturating_sub(3);
             self.fill(stream).await?;
-            let end = self.received[seen..].windows(4).position(|window| window == b"\r\n\r\n");
+            let end = self.received[seen..]
+                .windows(4)
+                .position(|window| window == b"\r\n\r\n");
             if let Some(end) = end {
                 break seen + end + 4;
             }
@@ -121,7 +127,10 @@ impl AnswerReader {
     async fn fill(&mut self, stream: &mut ReadHalf<'_>) -> io::Result<()> {
         self.received.reserve(READ_BYTES);
         match stream.read_buf(&mut self.received).await? {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
+            0 => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the server closed the connection",
+            )),
             _ => Ok(()),
         }
     }
@@ -129,9 +138,14 @@ impl AnswerReader {
     async fn read_chunks(&mut self, stream: &mut ReadHalf<'_>, mut at: usize) -> io::Result<()> {
         loop {
             let (size, data) = loop {
-                let line = self.received[at..].windows(2).position(|window| window == b"\r\n");
+                let line = self.received[at..]
+                    .windows(2)
+                    .position(|window| window == b"\r\n");
                 if let Some(line) = line {
-                    break (parse_chunk_size(&self.received[at..at + line])?, at + line + 2);
+                    break (
+                        parse_chunk_size(&self.received[at..at + line])?,
+                        at + line + 2,
+                    );
                 }
                 self.fill(stream).await?;
             };
@@ -147,18 +161,26 @@ impl AnswerReader {
             if size == 0 {
                 return Ok(());
             }
-            self.joined.extend_from_slice(&self.received[data..data + size]);
+            self.joined
+                .extend_from_slice(&self.received[data..data + size]);
             at = data + size + 2;
         }
     }
 }
 
 fn bad(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the server sent {what}"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("the server sent {what}"),
+    )
 }
 
 fn parse_chunk_size(line: &[u8]) -> io::Result<usize> {
-    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let digits = line
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii();
     let text = std::str::from_utf8(digits).map_err(|_| bad("a chunk without a size"))?;
     match usize::from_str_radix(text, 16) {
         Ok(size) if size <= BODY_BYTES_MAX => Ok(size),
@@ -169,7 +191,9 @@ fn parse_chunk_size(line: &[u8]) -> io::Result<usize> {
 fn parse_head(head: &[u8]) -> io::Result<Head> {
     let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let status_line = lines.next().unwrap_or_default();
-    let code = status_line.strip_prefix(b"HTTP/1.1 ").and_then(|rest| rest.get(..3));
+    let code = status_line
+        .strip_prefix(b"HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3));
     let status = code.and_then(|code| std::str::from_utf8(code).ok()?.parse().ok());
     let mut parsed = Head {
         status: status.ok_or_else(|| bad("no HTTP/1.1"))?,
@@ -187,7 +211,9 @@ fn parse_head(head: &[u8]) -> io::Result<Head> {
                 Ok(bytes) if bytes <= BODY_BYTES_MAX => parsed.length = Length::Known(bytes),
                 _ => return Err(bad("a length that is none")),
             }
-        } else if name.eq_ignore_ascii_case(b"transfer-encoding") && value.eq_ignore_ascii_case(b"chunked") {
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding")
+            && value.eq_ignore_ascii_case(b"chunked")
+        {
             parsed.length = Length::Chunked;
         } else if name.eq_ignore_ascii_case(b"connection") {
             parsed.closes = value.eq_ignore_ascii_case(b"close");
@@ -204,7 +230,10 @@ mod tests {
 
     /// What a client makes of these bytes, cut into pieces of `piece` bytes.
     fn check_answer(bytes: &'static [u8], piece: usize) -> Result<(u16, String), String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
             let address = listener.local_addr().expect("address").to_string();
@@ -219,8 +248,14 @@ mod tests {
             };
             let client = async {
                 let mut connection = Connection::open(&address).await.expect("connect");
-                let answer = connection.exchange(b"GET ").await.map_err(|error| error.to_string())?;
-                Ok((answer.status, String::from_utf8_lossy(answer.body).into_owned()))
+                let answer = connection
+                    .exchange(b"GET ")
+                    .await
+                    .map_err(|error| error.to_string())?;
+                Ok((
+                    answer.status,
+                    String::from_utf8_lossy(answer.body).into_owned(),
+                ))
             };
             tokio::join!(server, client).1
         })
@@ -232,7 +267,10 @@ mod tests {
             let plain = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
             assert_eq!(check_answer(plain, piece), Ok((200, "hello".into())));
             let chunked = b"HTTP/1.1 422 No\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n";
-            assert_eq!(check_answer(chunked, piece), Ok((422, "abc0123456789".into())));
+            assert_eq!(
+                check_answer(chunked, piece),
+                Ok((422, "abc0123456789".into()))
+            );
         }
     }
 
@@ -245,7 +283,11 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n",
         ] {
-            assert!(check_answer(bytes, 1000).is_err(), "{}", bytes.escape_ascii());
+            assert!(
+                check_answer(bytes, 1000).is_err(),
+                "{}",
+                bytes.escape_ascii()
+            );
         }
     }
 }

@@ -49,8 +49,15 @@ pub enum BenchError {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Progress {
     Preparing(&'static str),
-    Loading { done: u64, total: u64 },
-    Running { elapsed: Duration, total: Duration, committed: u64 },
+    Loading {
+        done: u64,
+        total: u64,
+    },
+    Running {
+        elapsed: Duration,
+        total: Duration,
+        committed: u64,
+    },
     Checking,
 }
 
@@ -62,7 +69,11 @@ pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, Ben
     options.check()?;
     match options.workload.as_str() {
         voter::NAME => run_as(voter::Voter::new(), options, on_progress),
-        bank::NAME => run_as(bank::Bank::new(options.remote_percent), options, on_progress),
+        bank::NAME => run_as(
+            bank::Bank::new(options.remote_percent),
+            options,
+            on_progress,
+        ),
         other => Err(BenchError::Usage(format!(
             "there is no workload {other:?}; there are {}",
             WORKLOADS.join(" and ")

@@ -25,13 +25,19 @@ pub(crate) struct Local<'a> {
 }
 
 impl Local<'_> {
-    fn submit(&self, procedure: &str, calls: &[Vec<NamedArg>]) -> Result<(BatchReply, Type), BenchError> {
+    fn submit(
+        &self,
+        procedure: &str,
+        calls: &[Vec<NamedArg>],
+    ) -> Result<(BatchReply, Type), BenchError> {
         let deployed = self.router.deployed();
         let module = deployed.current.get(self.module);
-        let module = module.ok_or_else(|| BenchError::Failed(format!("no module {} in service", self.module)))?;
+        let module = module
+            .ok_or_else(|| BenchError::Failed(format!("no module {} in service", self.module)))?;
         let found = module.procedure(procedure);
-        let (at, schema) =
-            found.ok_or_else(|| BenchError::Failed(format!("{} has no procedure {procedure}", self.module)))?;
+        let (at, schema) = found.ok_or_else(|| {
+            BenchError::Failed(format!("{} has no procedure {procedure}", self.module))
+        })?;
         let mut builder = BatchBuilder::new(deployed.clone(), self.router);
         for args in calls {
             let pushed = builder.push(module, at, None, |out| {
@@ -47,14 +53,17 @@ impl Local<'_> {
                 let _ = sender.send(reply); // the receiver waits below
             }),
         );
-        let reply = receiver.recv().map_err(|_| BenchError::Failed("the engine has stopped".into()))?;
+        let reply = receiver
+            .recv()
+            .map_err(|_| BenchError::Failed("the engine has stopped".into()))?;
         Ok((reply, schema.returns.clone()))
     }
 
     fn table(&self, name: &str) -> Result<(u16, std::sync::Arc<TableSchema>), BenchError> {
         let deployed = self.router.deployed();
         let found = deployed.table(name);
-        let (id, schema) = found.ok_or_else(|| BenchError::Failed(format!("there is no table {name}")))?;
+        let (id, schema) =
+            found.ok_or_else(|| BenchError::Failed(format!("there is no table {name}")))?;
         Ok((id.0, schema.clone()))
     }
 }
@@ -66,7 +75,10 @@ impl Control for Local<'_> {
         match answer.outcome {
             ReplyOutcome::Committed => to_value(&returns, &mut ValueReader::new(answer.result))
                 .map_err(|error| failed("read a result", error)),
-            other => Err(BenchError::Failed(format!("{procedure}: {}", describe(other)))),
+            other => Err(BenchError::Failed(format!(
+                "{procedure}: {}",
+                describe(other)
+            ))),
         }
     }
 
@@ -87,7 +99,12 @@ impl Control for Local<'_> {
                 match reply.get(at).outcome {
                     ReplyOutcome::Committed => {}
                     ReplyOutcome::Failed(Failure::Aborted { code, .. }) if code == tolerated => {}
-                    other => return Err(BenchError::Failed(format!("{procedure}: {}", describe(other)))),
+                    other => {
+                        return Err(BenchError::Failed(format!(
+                            "{procedure}: {}",
+                            describe(other)
+                        )));
+                    }
                 }
             }
             done = end;
@@ -117,7 +134,10 @@ impl Control for Local<'_> {
                 cursor,
                 prefix: prefix.clone(),
             };
-            let page = self.router.table_rows(request).map_err(|error| failed("read rows", error))?;
+            let page = self
+                .router
+                .table_rows(request)
+                .map_err(|error| failed("read rows", error))?;
             for row in &page.rows {
                 visit(&row_value(&schema, &layout, row));
             }
@@ -130,7 +150,10 @@ impl Control for Local<'_> {
 
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
         let (id, _) = self.table(table)?;
-        let stats = self.router.table_stats().map_err(|error| failed("count rows", error))?;
+        let stats = self
+            .router
+            .table_stats()
+            .map_err(|error| failed("count rows", error))?;
         Ok(stats.get(id as usize).map_or(0, |stats| stats.rows))
     }
 
@@ -143,9 +166,15 @@ impl Control for Local<'_> {
 pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
     match outcome {
         ReplyOutcome::Committed => "committed".into(),
-        ReplyOutcome::Failed(Failure::Aborted { code, message }) => format!("aborted with {code}: {message}"),
+        ReplyOutcome::Failed(Failure::Aborted { code, message }) => {
+            format!("aborted with {code}: {message}")
+        }
         ReplyOutcome::Failed(Failure::Limit { message, .. }) => message.clone(),
-        ReplyOutcome::Failed(Failure::Trapped { trap, message, backtrace }) => {
+        ReplyOutcome::Failed(Failure::Trapped {
+            trap,
+            message,
+            backtrace,
+        }) => {
             format!("trapped ({trap}): {message} {}", backtrace.join(" < "))
         }
         ReplyOutcome::Superseded => "the module was replaced while the load ran".into(),

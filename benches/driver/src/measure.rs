@@ -79,7 +79,8 @@ impl Meter {
             whole: Tally::new(procedures, outcomes),
             window: Tally::new(procedures, outcomes),
             first_failure: None,
-            latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS).expect("bounds in order"),
+            latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS)
+                .expect("bounds in order"),
             begun,
             opens,
             closes: opens + Duration::from_secs_f64(seconds),

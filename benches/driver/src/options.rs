@@ -88,7 +88,9 @@ impl Options {
             ));
         }
         if !(self.seconds > 0.0 && self.seconds <= SECONDS_MAX) {
-            return usage(format!("--seconds takes a number above 0 and up to {SECONDS_MAX}"));
+            return usage(format!(
+                "--seconds takes a number above 0 and up to {SECONDS_MAX}"
+            ));
         }
         if !(self.warmup_s >= 0.0 && self.warmup_s <= SECONDS_MAX) {
             return usage(format!("--warmup takes a number from 0 to {SECONDS_MAX}"));
@@ -97,7 +99,9 @@ impl Options {
             return usage("--rate takes a number above 0 and up to 1000000000".into());
         }
         if self.remote_percent.is_some() && self.workload == voter::NAME {
-            return usage("voter has no transactions over several partitions: leave --remote out".into());
+            return usage(
+                "voter has no transactions over several partitions: leave --remote out".into(),
+            );
         }
         let batch = match &self.target {
             Target::Process(process) => process.batch,
@@ -107,8 +111,12 @@ impl Options {
             return usage(format!("--batch takes a number from 1 to {BATCH_MAX}"));
         }
         match &self.target {
-            Target::Remote(remote) if remote.connections == 0 || remote.connections > CONNECTIONS_MAX => {
-                usage(format!("--connections takes a number from 1 to {CONNECTIONS_MAX}"))
+            Target::Remote(remote)
+                if remote.connections == 0 || remote.connections > CONNECTIONS_MAX =>
+            {
+                usage(format!(
+                    "--connections takes a number from 1 to {CONNECTIONS_MAX}"
+                ))
             }
             Target::Process(process) if process.in_flight == Some(0) => {
                 usage("--in-flight takes a number from 1".into())

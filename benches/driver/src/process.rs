@@ -43,7 +43,10 @@ pub(crate) fn run<W: Workload>(
     let database = open(process, dir)?;
     let router = database.router();
     deploy(router, W::NAME, &wasm, process.native)?;
-    let mut local = Local { router, module: W::NAME };
+    let mut local = Local {
+        router,
+        module: W::NAME,
+    };
     workload.prepare(&mut local, on_progress)?;
 
     let mut load = Load::new(&workload, router, options, process)?;
@@ -56,7 +59,10 @@ pub(crate) fn run<W: Workload>(
 
     on_progress(Progress::Checking);
     if let Some(reason) = &meter.first_failure {
-        return Err(BenchError::Checks(format!("{} calls failed, the first: {reason}", meter.whole.failed)));
+        return Err(BenchError::Checks(format!(
+            "{} calls failed, the first: {reason}",
+            meter.whole.failed
+        )));
     }
     let checked = workload.check(&mut local, options.seed, &meter.whole)?;
     let status = router.status();
@@ -72,14 +78,19 @@ pub(crate) fn run<W: Workload>(
         in_flight,
     };
     let report = Report::new::<W>(subject, options, &meter, checked);
-    database.close().map_err(|error| failed("close the database", error))?;
+    database
+        .close()
+        .map_err(|error| failed("close the database", error))?;
     Ok(report)
 }
 
 /// The directory to use, and what removes it at the end if it is a temporary one.
-fn data_dir(process: &ProcessOptions) -> Result<(Option<PathBuf>, Option<tempfile::TempDir>), BenchError> {
+fn data_dir(
+    process: &ProcessOptions,
+) -> Result<(Option<PathBuf>, Option<tempfile::TempDir>), BenchError> {
     if let Some(dir) = &process.data_dir {
-        fs::create_dir_all(dir).map_err(|error| failed(&format!("create {}", dir.display()), error))?;
+        fs::create_dir_all(dir)
+            .map_err(|error| failed(&format!("create {}", dir.display()), error))?;
         return Ok((Some(dir.clone()), None));
     }
     if matches!(process.log, LogMode::None) {
@@ -103,7 +114,9 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, Benc
         segment_bytes: SEGMENT_BYTES,
     };
     let database = Database::open(config).map_err(|error| failed("open the database", error))?;
-    database.recover().map_err(|error| failed("recover the database", error))?;
+    database
+        .recover()
+        .map_err(|error| failed("recover the database", error))?;
     Ok(database)
 }
 
@@ -118,7 +131,9 @@ fn native_module(name: &str) -> &'static NativeModule {
 fn deploy(router: &Router, name: &str, wasm: &[u8], native: bool) -> Result<(), BenchError> {
     if !native {
         let deployed = router.deploy(name, wasm);
-        return deployed.map(drop).map_err(|error| failed(&format!("deploy {name}"), error));
+        return deployed
+            .map(drop)
+            .map_err(|error| failed(&format!("deploy {name}"), error));
     }
     if router.deployed().current.contains_key(name) {
         let text = "the data directory has the module in service already, as wasm: --native needs a new directory";
@@ -133,7 +148,9 @@ fn deploy(router: &Router, name: &str, wasm: &[u8], native: bool) -> Result<(), 
         code: Arc::new(NativeCode(native_module(name))),
     };
     let deployed = router.deploy_candidate(candidate, wasm);
-    deployed.map(drop).map_err(|error| failed(&format!("deploy {name}"), error))
+    deployed
+        .map(drop)
+        .map_err(|error| failed(&format!("deploy {name}"), error))
 }
 
 /// NAME.wasm from `dir`, else from the `procedures` folder of the target directory that the executable lies in, else from
@@ -151,7 +168,10 @@ pub(crate) fn read_module(name: &str, dir: Option<&Path>) -> Result<Vec<u8>, Ben
         }
     }
     let Some(path) = candidates.iter().find(|path| path.is_file()) else {
-        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        let looked: Vec<_> = candidates
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         return Err(BenchError::Failed(format!(
             "{file} is not there (looked for {}): build it with `cargo xtask wasm`, or name its folder with --modules DIR",
             looked.join(", ")
@@ -207,12 +227,18 @@ impl<'a, W: Workload> Load<'a, W> {
         let procedures: Option<Vec<usize>> = W::PROCEDURES.iter().map(of_name).collect();
         let (batch, in_flight_max) = shape(process);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let meter = Meter::new(W::PROCEDURES.len(), W::OUTCOMES.len(), options.warmup_s, options.seconds);
+        let meter = Meter::new(
+            W::PROCEDURES.len(),
+            W::OUTCOMES.len(),
+            options.warmup_s,
+            options.seconds,
+        );
         Ok(Self {
             workload,
             router,
-            procedures: procedures
-                .ok_or_else(|| BenchError::Failed(format!("{} lacks a procedure of the workload", W::NAME)))?,
+            procedures: procedures.ok_or_else(|| {
+                BenchError::Failed(format!("{} lacks a procedure of the workload", W::NAME))
+            })?,
             deployed,
             module,
             random: Random::new(options.seed),
@@ -273,7 +299,11 @@ impl<'a, W: Workload> Load<'a, W> {
 
     /// Sleeps, and where a core is free for it, spins for the last bit: timers are late by up to a tenth of a millisecond.
     fn wait_until(&self, due: Instant) {
-        let spun = if self.has_free_core { TIMER_LATE_MAX } else { Duration::ZERO };
+        let spun = if self.has_free_core {
+            TIMER_LATE_MAX
+        } else {
+            Duration::ZERO
+        };
         let left = due.saturating_duration_since(Instant::now());
         if left > spun {
             std::thread::sleep(left - spun);
@@ -312,7 +342,13 @@ impl<'a, W: Workload> Load<'a, W> {
             builder,
             Box::new(move |reply| {
                 let ended = Instant::now();
-                handover.give(Done { reply, calls, due, spacing, ended });
+                handover.give(Done {
+                    reply,
+                    calls,
+                    due,
+                    spacing,
+                    ended,
+                });
             }),
         );
     }
@@ -349,7 +385,8 @@ impl<'a, W: Workload> Load<'a, W> {
             answered += 1;
             if in_window && !done.spacing.is_zero() {
                 let due = done.due + done.spacing * at as u32;
-                self.meter.latency(done.ended.saturating_duration_since(due), 1);
+                self.meter
+                    .latency(done.ended.saturating_duration_since(due), 1);
             }
         }
         if in_window && done.spacing.is_zero() {
@@ -386,10 +423,12 @@ impl<'a, W: Workload> Load<'a, W> {
 /// Any outcome but a commit. Err: the run can't go on.
 fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
     match outcome {
-        ReplyOutcome::Failed(Failure::Aborted { code, message }) => Ok(match W::outcome_of_abort(code) {
-            Some(outcome) => Verdict::Aborted(outcome),
-            None => Verdict::Failed(format!("aborted with {code}: {message}")),
-        }),
+        ReplyOutcome::Failed(Failure::Aborted { code, message }) => {
+            Ok(match W::outcome_of_abort(code) {
+                Some(outcome) => Verdict::Aborted(outcome),
+                None => Verdict::Failed(format!("aborted with {code}: {message}")),
+            })
+        }
         ReplyOutcome::Failed(_) => Ok(Verdict::Failed(describe(outcome))),
         ReplyOutcome::Overloaded { .. } => Ok(Verdict::Refused),
         other => Err(BenchError::Failed(describe(other))),
@@ -399,8 +438,13 @@ fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
 /// Calls of one batch and batches on their way. A commit that waits for the device needs many on their way; without the
 /// wait few keep the engine busy.
 fn shape(process: &ProcessOptions) -> (usize, usize) {
-    let waits = matches!(process.log, LogMode::Command) && matches!(process.commit, CommitMode::Sync);
+    let waits =
+        matches!(process.log, LogMode::Command) && matches!(process.commit, CommitMode::Sync);
     let batch = process.batch.unwrap_or(if waits { 128 } else { 64 });
-    let chosen = if waits { (WAITING_TXNS_MAX - 1) / batch } else { 8 };
+    let chosen = if waits {
+        (WAITING_TXNS_MAX - 1) / batch
+    } else {
+        8
+    };
     (batch, process.in_flight.unwrap_or(chosen.max(1)))
 }

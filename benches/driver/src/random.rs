@@ -31,7 +31,9 @@ mod tests {
     fn a_seed_fixes_the_numbers_and_they_spread() {
         let draw = |seed| {
             let mut random = Random::new(seed);
-            (0..1000).map(|_| below(random.next_u64() as u32, 10)).collect::<Vec<_>>()
+            (0..1000)
+                .map(|_| below(random.next_u64() as u32, 10))
+                .collect::<Vec<_>>()
         };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));

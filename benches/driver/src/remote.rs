@@ -50,9 +50,14 @@ pub(crate) fn run<W: Workload>(
 
     on_progress(Progress::Checking);
     if let Some(reason) = &meter.first_failure {
-        return Err(BenchError::Checks(format!("{} calls failed, the first: {reason}", meter.whole.failed)));
+        return Err(BenchError::Checks(format!(
+            "{} calls failed, the first: {reason}",
+            meter.whole.failed
+        )));
     }
-    let checked = load.workload.check(&mut client, options.seed, &meter.whole)?;
+    let checked = load
+        .workload
+        .check(&mut client, options.seed, &meter.whole)?;
     let text = |member: &str| status[member].as_str().unwrap_or_default().to_owned();
     let subject = Subject {
         via: remote.via.name(),
@@ -88,7 +93,11 @@ impl Schedule {
     async fn take(&self, batch: usize) -> Option<Slot> {
         let Some(rate) = self.rate else {
             let now = Instant::now();
-            let slot = Slot { count: batch, due: now, spacing: Duration::ZERO };
+            let slot = Slot {
+                count: batch,
+                due: now,
+                spacing: Duration::ZERO,
+            };
             return (now < self.closes).then_some(slot);
         };
         let mut next = self.next.lock().await;
@@ -139,7 +148,12 @@ struct Load<W: Workload> {
 
 impl<W: Workload> Load<W> {
     fn new(workload: W, options: &Options, remote: &RemoteOptions, session: Rc<Session>) -> Self {
-        let meter = Meter::new(W::PROCEDURES.len(), W::OUTCOMES.len(), options.warmup_s, options.seconds);
+        let meter = Meter::new(
+            W::PROCEDURES.len(),
+            W::OUTCOMES.len(),
+            options.warmup_s,
+            options.seconds,
+        );
         Self {
             workload,
             session,
@@ -172,7 +186,9 @@ impl<W: Workload> Load<W> {
     }
 
     async fn converse(&self) -> Result<(), Ended> {
-        let mut connection = Connection::open(&self.session.address).await.map_err(Ended::Connection)?;
+        let mut connection = Connection::open(&self.session.address)
+            .await
+            .map_err(Ended::Connection)?;
         let mut writer = RequestWriter::new::<W>(self.via, &self.session);
         let mut calls: Vec<W::Call> = Vec::new();
         while let Some(slot) = self.schedule.take(self.batch).await {
@@ -182,11 +198,16 @@ impl<W: Workload> Load<W> {
                 calls.extend((0..slot.count).map(|_| self.workload.generate(&mut random)));
             }
             let request = writer.write::<W>(&calls);
-            let answer = connection.exchange(request).await.map_err(Ended::Connection)?;
+            let answer = connection
+                .exchange(request)
+                .await
+                .map_err(Ended::Connection)?;
             let ended = Instant::now();
             self.settle(&slot, &calls, &answer, ended)?;
             if connection.is_closing() {
-                connection = Connection::open(&self.session.address).await.map_err(Ended::Connection)?;
+                connection = Connection::open(&self.session.address)
+                    .await
+                    .map_err(Ended::Connection)?;
             }
         }
         Ok(())
@@ -211,16 +232,26 @@ impl<W: Workload> Load<W> {
         if self.via == Via::Single {
             let verdict = match answer.status {
                 200 => Verdict::Committed(W::outcome_json(&calls[0], answer.body)),
-                status => judge::<W>(status, &serde_json::from_slice(answer.body).unwrap_or_default())?,
+                status => judge::<W>(
+                    status,
+                    &serde_json::from_slice(answer.body).unwrap_or_default(),
+                )?,
             };
             count(0, &verdict);
             return Ok(());
         }
         if answer.status != 200 {
-            return Err(Ended::Answer(format!("POST /v1/batch: {}", problem(answer.status, answer.body))));
+            return Err(Ended::Answer(format!(
+                "POST /v1/batch: {}",
+                problem(answer.status, answer.body)
+            )));
         }
         let mut answered = 0;
-        for line in answer.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        for line in answer
+            .body
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
             let Some(call) = calls.get(answered) else {
                 return Err(Ended::Answer("a batch has more answers than calls".into()));
             };
@@ -234,7 +265,10 @@ impl<W: Workload> Load<W> {
         }
         match answered == calls.len() {
             true => Ok(()),
-            false => Err(Ended::Answer(format!("{} calls have {answered} answers", calls.len()))),
+            false => Err(Ended::Answer(format!(
+                "{} calls have {answered} answers",
+                calls.len()
+            ))),
         }
     }
 }
@@ -250,13 +284,18 @@ fn judge_line<W: Workload>(call: &W::Call, line: &[u8]) -> Result<Verdict, Ended
     let answer: Value = serde_json::from_slice(line)
         .map_err(|error| Ended::Answer(format!("an answer of a batch is no JSON: {error}")))?;
     match &answer["problem"] {
-        Value::Null => Ok(Verdict::Committed(W::outcome_json(call, answer["result"].to_string().as_bytes()))),
+        Value::Null => Ok(Verdict::Committed(W::outcome_json(
+            call,
+            answer["result"].to_string().as_bytes(),
+        ))),
         problem => judge::<W>(problem["status"].as_u64().unwrap_or(0) as u16, problem),
     }
 }
 
 fn judge<W: Workload>(status: u16, problem: &Value) -> Result<Verdict, Ended> {
-    let slug = problem["type"].as_str().and_then(|uri| uri.strip_prefix("/problems/"));
+    let slug = problem["type"]
+        .as_str()
+        .and_then(|uri| uri.strip_prefix("/problems/"));
     let detail = problem["detail"].as_str().unwrap_or_default();
     let code = problem["code"].as_str().unwrap_or_default();
     match slug {
@@ -265,8 +304,12 @@ fn judge<W: Workload>(status: u16, problem: &Value) -> Result<Verdict, Ended> {
             Some(outcome) => Verdict::Aborted(outcome),
             None => Verdict::Failed(format!("aborted with {code}: {detail}")),
         }),
-        Some(slug @ ("procedure-trapped" | "limit-exceeded")) => Ok(Verdict::Failed(format!("{slug}: {detail}"))),
-        _ => Err(Ended::Answer(format!("a call was answered with {status}: {problem}"))),
+        Some(slug @ ("procedure-trapped" | "limit-exceeded")) => {
+            Ok(Verdict::Failed(format!("{slug}: {detail}")))
+        }
+        _ => Err(Ended::Answer(format!(
+            "a call was answered with {status}: {problem}"
+        ))),
     }
 }
 
@@ -283,9 +326,19 @@ struct RequestWriter {
 
 impl RequestWriter {
     fn new<W: Workload>(via: Via, session: &Session) -> Self {
-        let single = |name: &&str| session.head("POST", &format!("/v1/call/{}/{name}", W::NAME), "application/json");
+        let single = |name: &&str| {
+            session.head(
+                "POST",
+                &format!("/v1/call/{}/{name}", W::NAME),
+                "application/json",
+            )
+        };
         let line = |name: &&str| {
-            format!("{{\"module\":\"{}\",\"procedure\":\"{name}\",\"args\":", W::NAME).into_bytes()
+            format!(
+                "{{\"module\":\"{}\",\"procedure\":\"{name}\",\"args\":",
+                W::NAME
+            )
+            .into_bytes()
         };
         Self {
             via,
@@ -328,12 +381,15 @@ fn drive<W: Workload>(
     on_progress: OnProgress<'_>,
 ) -> Result<u64, BenchError> {
     let local = LocalSet::new();
-    let tasks: Vec<_> = (0..load.connections).map(|_| local.spawn_local(load.clone().connection())).collect();
+    let tasks: Vec<_> = (0..load.connections)
+        .map(|_| local.spawn_local(load.clone().connection()))
+        .collect();
     let watched = local.run_until(watch(load, options, on_progress));
     let log_bytes = runtime.block_on(watched)?;
     runtime.block_on(local.run_until(async {
         for task in tasks {
-            task.await.map_err(|error| failed("run a connection", error))??;
+            task.await
+                .map_err(|error| failed("run a connection", error))??;
         }
         Ok(log_bytes)
     }))
@@ -346,7 +402,9 @@ async fn watch<W: Workload>(
     on_progress: OnProgress<'_>,
 ) -> Result<u64, BenchError> {
     let talk = |error| failed(&format!("talk to {}", load.session.address), error);
-    let mut connection = Connection::open(&load.session.address).await.map_err(talk)?;
+    let mut connection = Connection::open(&load.session.address)
+        .await
+        .map_err(talk)?;
     let (begun, closes) = (load.schedule.begun, load.schedule.closes);
     let opens = begun + Duration::from_secs_f64(options.warmup_s);
     let mut first = None;
@@ -372,8 +430,15 @@ async fn watch<W: Workload>(
 
 async fn log_end(connection: &mut Connection, session: &Session) -> Result<u64, BenchError> {
     let mut request = Vec::new();
-    push_body(&mut request, &session.head("GET", "/v1/status", "application/json"), b"");
-    let answer = connection.exchange(&request).await.map_err(|error| failed("ask for the status", error))?;
+    push_body(
+        &mut request,
+        &session.head("GET", "/v1/status", "application/json"),
+        b"",
+    );
+    let answer = connection
+        .exchange(&request)
+        .await
+        .map_err(|error| failed("ask for the status", error))?;
     let status: Value = serde_json::from_slice(answer.body).unwrap_or_default();
     integer(&status, "committed_lsn").map(|lsn| lsn as u64)
 }

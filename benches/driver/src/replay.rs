@@ -44,9 +44,14 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
     };
     let database = Database::open(config).map_err(|error| failed("open the database", error))?;
     let begun = Instant::now();
-    let recovered = database.recover().map_err(|error| failed("replay the log", error))?;
+    let recovered = database
+        .recover()
+        .map_err(|error| failed("replay the log", error))?;
     let seconds = begun.elapsed().as_secs_f64();
-    let digest = database.router().digest().map_err(|error| failed("digest the tables", error))?;
+    let digest = database
+        .router()
+        .digest()
+        .map_err(|error| failed("digest the tables", error))?;
     let report = ReplayReport {
         replayed: recovered.commands,
         txn_per_s: (recovered.commands as f64 / seconds).round(),
@@ -57,6 +62,8 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         sites: options.sites,
         log_bytes: recovered.log_bytes,
     };
-    database.close().map_err(|error| failed("close the database", error))?;
+    database
+        .close()
+        .map_err(|error| failed("close the database", error))?;
     Ok(report)
 }

@@ -78,7 +78,9 @@ impl Report {
         let window = &meter.window;
         let named = |names: &[&str], counts: &[u64]| {
             let pairs = names.iter().zip(counts).filter(|(_, count)| **count > 0);
-            pairs.map(|(name, count)| ((*name).to_owned(), *count)).collect()
+            pairs
+                .map(|(name, count)| ((*name).to_owned(), *count))
+                .collect()
         };
         Self {
             workload: W::NAME.into(),

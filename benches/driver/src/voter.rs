@@ -64,11 +64,19 @@ impl Workload for Voter {
     type Call = VoteCall;
     const NAME: &'static str = NAME;
     const PROCEDURES: &'static [&'static str] = &["vote"];
-    const OUTCOMES: &'static [&'static str] = &["accepted", "invalid_contestant", "over_limit", "unknown"];
+    const OUTCOMES: &'static [&'static str] =
+        &["accepted", "invalid_contestant", "over_limit", "unknown"];
 
-    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
+    fn prepare(
+        &mut self,
+        control: &mut dyn Control,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), BenchError> {
         on_progress(Progress::Preparing("naming the contestants"));
-        control.call("initialize", &[("contestants", Arg::Texts(CONTESTANTS.to_vec()))])?;
+        control.call(
+            "initialize",
+            &[("contestants", Arg::Texts(CONTESTANTS.to_vec()))],
+        )?;
         self.votes_before = Self::votes(control)?;
         self.rows_before = control.row_count("votes")?;
         Ok(())
@@ -77,10 +85,12 @@ impl Workload for Voter {
     #[inline]
     fn generate(&self, random: &mut Random) -> VoteCall {
         let (phone, choice) = (random.next_u64(), random.next_u64());
-        let area = self.area_codes[below((phone >> 32) as u32, self.area_codes.len() as u32) as usize];
+        let area =
+            self.area_codes[below((phone >> 32) as u32, self.area_codes.len() as u32) as usize];
         let is_invalid = (choice >> 32) as u32 <= INVALID_SHARE;
         VoteCall {
-            phone_number: area as i64 * NUMBERS_PER_AREA as i64 + below(phone as u32, NUMBERS_PER_AREA) as i64,
+            phone_number: area as i64 * NUMBERS_PER_AREA as i64
+                + below(phone as u32, NUMBERS_PER_AREA) as i64,
             contestant_number: match is_invalid {
                 true => 999,
                 false => 1 + below(choice as u32, CONTESTANTS.len() as u32) as i32,
@@ -138,31 +148,50 @@ impl Workload for Voter {
         None
     }
 
-    fn check(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<Vec<String>, BenchError> {
+    fn check(
+        &self,
+        control: &mut dyn Control,
+        seed: u64,
+        whole: &Tally,
+    ) -> Result<Vec<String>, BenchError> {
         let failed = |text| Err(BenchError::Checks(text));
         if whole.outcomes[UNKNOWN] > 0 {
-            return failed(format!("{} votes came to an unknown outcome", whole.outcomes[UNKNOWN]));
+            return failed(format!(
+                "{} votes came to an unknown outcome",
+                whole.outcomes[UNKNOWN]
+            ));
         }
         let accepted = whole.outcomes[ACCEPTED];
         let counted = Self::votes(control)? - self.votes_before;
         if counted != accepted as i64 {
-            return failed(format!("results counts {counted} votes of this run, but {accepted} were accepted"));
+            return failed(format!(
+                "results counts {counted} votes of this run, but {accepted} were accepted"
+            ));
         }
         let stored = control.row_count("votes")? as i64 - self.rows_before as i64;
         if stored != accepted as i64 {
-            return failed(format!("{stored} votes of this run are stored, but {accepted} were accepted"));
+            return failed(format!(
+                "{stored} votes of this run are stored, but {accepted} were accepted"
+            ));
         }
         let phones = self.check_phones(control, seed, whole)?;
         Ok(vec![
             format!("votes counted = votes stored = votes accepted = {accepted}"),
-            format!("no phone of {phones} looked at has more than {VOTES_PER_PHONE_MAX} votes, and each votes by number"),
+            format!(
+                "no phone of {phones} looked at has more than {VOTES_PER_PHONE_MAX} votes, and each votes by number"
+            ),
         ])
     }
 }
 
 impl Voter {
     /// Looks at the phones of the run's first calls, which the seed makes again.
-    fn check_phones(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<usize, BenchError> {
+    fn check_phones(
+        &self,
+        control: &mut dyn Control,
+        seed: u64,
+        whole: &Tally,
+    ) -> Result<usize, BenchError> {
         let mut random = Random::new(seed);
         let mut stored_at_all = 0;
         let answered = whole.committed.min(PHONES_CHECKED as u64) as usize;
@@ -181,7 +210,9 @@ impl Voter {
             }
         }
         if answered == PHONES_CHECKED && stored_at_all == 0 && whole.refused == 0 {
-            return Err(BenchError::Checks(format!("none of the first {answered} votes is stored")));
+            return Err(BenchError::Checks(format!(
+                "none of the first {answered} votes is stored"
+            )));
         }
         Ok(answered)
     }
@@ -207,7 +238,10 @@ mod tests {
     #[test]
     fn json_is_what_the_api_takes() {
         let mut json = Vec::new();
-        let call = VoteCall { phone_number: 2_125_550_123, contestant_number: 3 };
+        let call = VoteCall {
+            phone_number: 2_125_550_123,
+            contestant_number: 3,
+        };
         Voter::write_json(&call, &mut json);
         let value: Value = serde_json::from_slice(&json).expect("JSON");
         assert_eq!(value["phone_number"], 2_125_550_123_i64);

@@ -13,7 +13,11 @@ pub(crate) trait Workload: Send + Sync + 'static {
     const OUTCOMES: &'static [&'static str];
 
     /// Fills what the calls need. Not measured.
-    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError>;
+    fn prepare(
+        &mut self,
+        control: &mut dyn Control,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), BenchError>;
 
     fn generate(&self, random: &mut Random) -> Self::Call;
     /// Position in `PROCEDURES`.
@@ -31,7 +35,12 @@ pub(crate) trait Workload: Send + Sync + 'static {
     fn outcome_of_abort(code: &str) -> Option<usize>;
 
     /// Checks what all calls left, the warm-up's too. Ok: what was checked, in words.
-    fn check(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<Vec<String>, BenchError>;
+    fn check(
+        &self,
+        control: &mut dyn Control,
+        seed: u64,
+        whole: &Tally,
+    ) -> Result<Vec<String>, BenchError>;
 }
 
 /// Appends a number in decimal.
@@ -57,7 +66,9 @@ pub(crate) fn push_i64(out: &mut Vec<u8>, value: i64) {
 /// True where `text` lies in the first `within` bytes of `bytes`.
 #[inline]
 pub(crate) fn has_near(bytes: &[u8], within: usize, text: &[u8]) -> bool {
-    bytes[..bytes.len().min(within)].windows(text.len()).any(|window| window == text)
+    bytes[..bytes.len().min(within)]
+        .windows(text.len())
+        .any(|window| window == text)
 }
 
 #[cfg(test)]

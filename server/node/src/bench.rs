@@ -1,13 +1,15 @@
 //! `reprise bench`: flags to the driver, its report to the terminal.
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use reprise_database::{CommitMode, LogMode};
 use reprise_driver::{
-    BenchError, Options, ProcessOptions, Progress, RemoteOptions, ReplayOptions, ReplayReport, Report, Target, Via,
+    BenchError, Options, ProcessOptions, Progress, RemoteOptions, ReplayOptions, ReplayReport,
+    Report, Target, Via,
 };
 
 use crate::{
@@ -30,7 +32,9 @@ pub fn run(args: &BenchArgs, output: Output) -> Outcome {
         seconds: args.seconds,
         warmup_s: args.warmup,
         rate: args.rate,
-        seed: args.seed.unwrap_or_else(|| if args.url.is_some() { new_seed() } else { 1 }),
+        seed: args
+            .seed
+            .unwrap_or_else(|| if args.url.is_some() { new_seed() } else { 1 }),
         remote_percent: args.remote,
         modules: args.modules.clone(),
         target: match &args.url {
@@ -77,9 +81,16 @@ fn remote_options(args: &BenchArgs, url: &str) -> RemoteOptions {
 }
 
 fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
-    let stored = args.data_dir.as_deref().map(logfile::stored_partitions).transpose()?.flatten();
+    let stored = args
+        .data_dir
+        .as_deref()
+        .map(logfile::stored_partitions)
+        .transpose()?
+        .flatten();
     let partitions = match (args.partitions, stored) {
-        (Some(asked), Some(stored)) if asked != stored => return Err(other_partitions(asked, stored)),
+        (Some(asked), Some(stored)) if asked != stored => {
+            return Err(other_partitions(asked, stored));
+        }
         (asked, stored) => asked.or(stored).unwrap_or(1),
     };
     Ok(ProcessOptions {
@@ -114,7 +125,9 @@ pub fn other_partitions(asked: u16, stored: u16) -> Failure {
 
 fn replay(args: &BenchArgs, output: Output) -> Outcome {
     let Some(dir) = args.data_dir.as_deref() else {
-        return Err(usage("bench replay needs --data-dir DIR: the directory that a run left"));
+        return Err(usage(
+            "bench replay needs --data-dir DIR: the directory that a run left",
+        ));
     };
     if args.native || args.url.is_some() || args.rate.is_some() || args.remote.is_some() {
         return Err(usage("bench replay takes --data-dir and --sites alone"));
@@ -136,7 +149,10 @@ fn replay(args: &BenchArgs, output: Output) -> Outcome {
 
 fn run_replay(dir: &Path, asked_sites: Option<u16>) -> Result<ReplayReport, Failure> {
     let Some(partitions) = logfile::stored_partitions(dir)? else {
-        return Err(Failure::Other(anyhow::anyhow!("there is no log under {}", dir.display())));
+        return Err(Failure::Other(anyhow::anyhow!(
+            "there is no log under {}",
+            dir.display()
+        )));
     };
     let options = ReplayOptions {
         data_dir: dir.to_owned(),
@@ -153,8 +169,14 @@ fn run_replay(dir: &Path, asked_sites: Option<u16>) -> Result<ReplayReport, Fail
 fn describe_progress(progress: Progress) -> String {
     match progress {
         Progress::Preparing(what) => what.to_owned(),
-        Progress::Loading { done, total } => format!("loading {} of {}", grouped(done), grouped(total)),
-        Progress::Running { elapsed, total, committed } => format!(
+        Progress::Loading { done, total } => {
+            format!("loading {} of {}", grouped(done), grouped(total))
+        }
+        Progress::Running {
+            elapsed,
+            total,
+            committed,
+        } => format!(
             "running {:.0} of {:.0} s, {} committed",
             elapsed.as_secs_f64(),
             total.as_secs_f64(),
@@ -166,41 +188,74 @@ fn describe_progress(progress: Progress) -> String {
 
 fn print_report(report: &Report) -> std::io::Result<()> {
     let code = if report.native { "native" } else { "wasm" };
-    let latency = &report.latency_us;
-    let counts = |counts: &std::collections::BTreeMap<String, u64>| {
-        let parts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {}", grouped(*count))).collect();
-        parts.join(", ")
-    };
+    print_pairs(&[
+        ("workload", format!("{} ({code})", report.workload)),
+        ("way", describe_way(report)),
+        ("database", describe_database(report)),
+        (
+            "measured",
+            format!(
+                "{} s after {} s of warm-up, seed {}",
+                report.seconds, report.warmup_s, report.seed
+            ),
+        ),
+        (
+            "committed",
+            format!(
+                "{}  ({} a second)",
+                grouped(report.committed),
+                grouped(report.txn_per_s as u64)
+            ),
+        ),
+        ("aborted", grouped(report.aborted)),
+        ("refused", grouped(report.refused)),
+        ("latency us", describe_latency(report)),
+        ("mix", describe_counts(&report.mix)),
+        ("outcomes", describe_counts(&report.outcomes)),
+        ("log", describe_log(report)),
+        ("checks", format!("passed: {}", report.checked.join("; "))),
+    ])
+}
+
+fn describe_way(report: &Report) -> String {
     let offered = match report.rate {
         Some(rate) => format!("open loop, {} a second offered", grouped(rate as u64)),
         None => "closed loop".into(),
     };
-    let way = match report.via.as_str() {
-        "process" => format!("in process, {} batches of {}", report.in_flight, report.batch),
-        via => format!("HTTP {via}, {} connections, {} calls a request", report.in_flight, report.batch),
-    };
-    print_pairs(&[
-        ("workload", format!("{} ({code})", report.workload)),
-        ("way", format!("{way}; {offered}")),
-        ("database", format!(
-            "{} partitions, {} sites, log {}, commit {}",
-            report.partitions, report.sites, report.log, report.commit
-        )),
-        ("measured", format!("{} s after {} s of warm-up, seed {}", report.seconds, report.warmup_s, report.seed)),
-        ("committed", format!("{}  ({} a second)", grouped(report.committed), grouped(report.txn_per_s as u64))),
-        ("aborted", grouped(report.aborted)),
-        ("refused", grouped(report.refused)),
-        ("latency us", format!(
-            "p50 {}  p95 {}  p99 {}  p99.9 {}  max {}",
-            latency.p50, latency.p95, latency.p99, latency.p999, latency.max
-        )),
-        ("mix", counts(&report.mix)),
-        ("outcomes", counts(&report.outcomes)),
-        ("log", format!(
-            "{}, {:.1} bytes a committed call",
-            bytes(report.log_bytes),
-            report.log_bytes as f64 / report.committed.max(1) as f64
-        )),
-        ("checks", format!("passed: {}", report.checked.join("; "))),
-    ])
+    let (in_flight, batch) = (report.in_flight, report.batch);
+    match report.via.as_str() {
+        "process" => format!("in process, {in_flight} batches of {batch}; {offered}"),
+        via => format!("HTTP {via}, {in_flight} connections, {batch} calls a request; {offered}"),
+    }
+}
+
+fn describe_database(report: &Report) -> String {
+    format!(
+        "{} partitions, {} sites, log {}, commit {}",
+        report.partitions, report.sites, report.log, report.commit
+    )
+}
+
+fn describe_latency(report: &Report) -> String {
+    let latency = &report.latency_us;
+    format!(
+        "p50 {}  p95 {}  p99 {}  p99.9 {}  max {}",
+        latency.p50, latency.p95, latency.p99, latency.p999, latency.max
+    )
+}
+
+fn describe_counts(counts: &BTreeMap<String, u64>) -> String {
+    let parts: Vec<_> = counts
+        .iter()
+        .map(|(name, count)| format!("{name} {}", grouped(*count)))
+        .collect();
+    parts.join(", ")
+}
+
+fn describe_log(report: &Report) -> String {
+    let each = report.log_bytes as f64 / report.committed.max(1) as f64;
+    format!(
+        "{}, {each:.1} bytes a committed call",
+        bytes(report.log_bytes)
+    )
 }

@@ -148,7 +148,9 @@ pub struct NewArgs {
 #[derive(Subcommand)]
 pub enum ModuleCommand {
     /// Install a module, or a new version of it, on all partitions at once
-    #[command(after_help = "Example:\n  reprise module deploy target/procedures/voter.wasm --name voter")]
+    #[command(
+        after_help = "Example:\n  reprise module deploy target/procedures/voter.wasm --name voter"
+    )]
     Deploy {
         /// The wasm binary
         file: PathBuf,
@@ -367,7 +369,9 @@ pub fn log_mode(text: &str) -> Result<LogMode, String> {
     match text {
         "command" => Ok(LogMode::Command),
         "none" => Ok(LogMode::None),
-        "physiological" => Err("this version has no physiological log; take command or none".into()),
+        "physiological" => {
+            Err("this version has no physiological log; take command or none".into())
+        }
         _ => Err("the log is command or none".into()),
     }
 }
@@ -386,7 +390,9 @@ const GROUP_COMMIT_US_MAX: u64 = 1_000_000;
 pub fn group_commit_us(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(us) if us <= GROUP_COMMIT_US_MAX => Ok(us),
-        _ => Err(format!("the wait is from 0 to {GROUP_COMMIT_US_MAX} microseconds")),
+        _ => Err(format!(
+            "the wait is from 0 to {GROUP_COMMIT_US_MAX} microseconds"
+        )),
     }
 }
 
@@ -400,8 +406,15 @@ mod tests {
     fn the_definition_holds_together_and_every_verb_has_an_example() {
         Cli::command().debug_assert();
         fn check(command: &clap::Command) {
-            let help = command.get_after_help().map(|help| help.to_string()).unwrap_or_default();
-            assert!(help.contains("Example"), "{} has no example", command.get_name());
+            let help = command
+                .get_after_help()
+                .map(|help| help.to_string())
+                .unwrap_or_default();
+            assert!(
+                help.contains("Example"),
+                "{} has no example",
+                command.get_name()
+            );
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
@@ -409,10 +422,17 @@ mod tests {
 
     #[test]
     fn later_modes_are_refused_with_a_reason() {
-        assert!(log_mode("physiological").expect_err("refused").contains("no physiological log"));
+        assert!(
+            log_mode("physiological")
+                .expect_err("refused")
+                .contains("no physiological log")
+        );
         assert!(Cli::try_parse_from(["reprise", "serve", "--device", "nvram"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--partitions", "0"]).is_err());
-        assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--url", "http://x", "--native"]).is_err());
+        assert!(
+            Cli::try_parse_from(["reprise", "bench", "voter", "--url", "http://x", "--native"])
+                .is_err()
+        );
         assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--via", "batch"]).is_err());
     }
 }

@@ -97,7 +97,11 @@ impl ServeConfig {
             Some(path) => Some(path.clone()),
             None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
         };
-        let file = file_path.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let file = file_path
+            .as_deref()
+            .map(read_file)
+            .transpose()?
+            .unwrap_or_default();
         let source_of = |id: &str| match matches.value_source(id) {
             Some(ValueSource::EnvVariable) => Source::Environment,
             _ => Source::Flag,
@@ -115,26 +119,42 @@ impl ServeConfig {
             let path = file_path.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
             usage(format!("{}: {name}: {error}", path.display()))
         };
-        let log = file.log.map(|text| cli::log_mode(&text).map_err(|e| in_file("log", e))).transpose()?;
-        let commit = file.commit.map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e))).transpose()?;
+        let log = file
+            .log
+            .map(|text| cli::log_mode(&text).map_err(|e| in_file("log", e)))
+            .transpose()?;
+        let commit = file
+            .commit
+            .map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e)))
+            .transpose()?;
         check_number(file.partitions, cli::partitions).map_err(|e| in_file("partitions", e))?;
         check_number(file.sites, cli::sites).map_err(|e| in_file("sites", e))?;
-        check_number(file.group_commit_us, cli::group_commit_us).map_err(|e| in_file("group_commit_us", e))?;
+        check_number(file.group_commit_us, cli::group_commit_us)
+            .map_err(|e| in_file("group_commit_us", e))?;
         let (auth, tokens) = read_tokens(&file.tokens).map_err(|e| in_file("tokens", e))?;
 
         let listen = pick(args.listen, source_of("listen"), file.listen)
             .unwrap_or_else(|| by_default(DEFAULT_LISTEN.to_owned()));
-        let listen = Setting { value: resolve(&listen.value)?, source: listen.source };
+        let listen = Setting {
+            value: resolve(&listen.value)?,
+            source: listen.source,
+        };
         let config = Self {
             data_dir: pick(args.data_dir, source_of("data_dir"), file.data_dir)
                 .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into())),
             listen,
             partitions: pick(args.partitions, source_of("partitions"), file.partitions),
             sites: pick(args.sites, source_of("sites"), file.sites),
-            log: pick(args.log, source_of("log"), log).unwrap_or_else(|| by_default(LogMode::Command)),
-            commit: pick(args.commit, source_of("commit"), commit).unwrap_or_else(|| by_default(CommitMode::Sync)),
-            group_commit_us: pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us)
-                .unwrap_or_else(|| by_default(0)),
+            log: pick(args.log, source_of("log"), log)
+                .unwrap_or_else(|| by_default(LogMode::Command)),
+            commit: pick(args.commit, source_of("commit"), commit)
+                .unwrap_or_else(|| by_default(CommitMode::Sync)),
+            group_commit_us: pick(
+                args.group_commit_us,
+                source_of("group_commit_us"),
+                file.group_commit_us,
+            )
+            .unwrap_or_else(|| by_default(0)),
             auth,
             tokens,
             file: file_path,
@@ -164,13 +184,29 @@ impl ServeConfig {
         let mut push = |name: &str, value: String, source: Source| {
             lines.push(format!("  {name:<16} {value}  ({source})"));
         };
-        push("data-dir", self.data_dir.value.display().to_string(), self.data_dir.source);
+        push(
+            "data-dir",
+            self.data_dir.value.display().to_string(),
+            self.data_dir.source,
+        );
         push("listen", self.listen.value.to_string(), self.listen.source);
-        push("partitions", partitions.value.to_string(), partitions.source);
+        push(
+            "partitions",
+            partitions.value.to_string(),
+            partitions.source,
+        );
         push("sites", sites.value.to_string(), sites.source);
         push("log", log_name(self.log.value).into(), self.log.source);
-        push("commit", commit_name(self.commit.value).into(), self.commit.source);
-        push("group-commit-us", self.group_commit_us.value.to_string(), self.group_commit_us.source);
+        push(
+            "commit",
+            commit_name(self.commit.value).into(),
+            self.commit.source,
+        );
+        push(
+            "group-commit-us",
+            self.group_commit_us.value.to_string(),
+            self.group_commit_us.source,
+        );
         let (tokens, source) = match self.tokens.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
             false => (self.tokens.join(", "), Source::File),
@@ -201,13 +237,24 @@ pub fn cores() -> u16 {
 }
 
 pub fn by_default<T>(value: T) -> Setting<T> {
-    Setting { value, source: Source::Default }
+    Setting {
+        value,
+        source: Source::Default,
+    }
 }
 
 /// The first layer that has a value.
 fn pick<T>(given: Option<T>, given_source: Source, file: Option<T>) -> Option<Setting<T>> {
-    let given = given.map(|value| Setting { value, source: given_source });
-    given.or_else(|| file.map(|value| Setting { value, source: Source::File }))
+    let given = given.map(|value| Setting {
+        value,
+        source: given_source,
+    });
+    given.or_else(|| {
+        file.map(|value| Setting {
+            value,
+            source: Source::File,
+        })
+    })
 }
 
 /// Holds a number of the file to the rule of its flag.
@@ -219,7 +266,8 @@ fn check_number<T: ToString>(
 }
 
 fn read_file(path: &Path) -> Result<ConfigFile, Failure> {
-    let text = fs::read_to_string(path).map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    let text = fs::read_to_string(path)
+        .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| usage(format!("{}: {error}", path.display())))
 }
 
@@ -228,20 +276,35 @@ fn read_tokens(entries: &[TokenEntry]) -> Result<(Auth, Vec<String>), String> {
     let mut names = Vec::new();
     for entry in entries {
         let name = format!("{} ({})", entry.name, entry.role);
-        if entries.iter().filter(|other| other.name == entry.name).count() > 1 {
+        if entries
+            .iter()
+            .filter(|other| other.name == entry.name)
+            .count()
+            > 1
+        {
             return Err(format!("two tokens are named {}", entry.name));
         }
         let token = Token::new(&entry.name, &entry.role, &entry.sha256);
         tokens.push(token.map_err(|error| error.to_string())?);
         names.push(name);
     }
-    let auth = if tokens.is_empty() { Auth::open() } else { Auth::with_tokens(tokens) };
+    let auth = if tokens.is_empty() {
+        Auth::open()
+    } else {
+        Auth::with_tokens(tokens)
+    };
     Ok((auth, names))
 }
 
 fn resolve(text: &str) -> Result<SocketAddr, Failure> {
-    let refused = |why: String| usage(format!("listen: {text:?} is no address to listen on ({why}); write ADDR:PORT"));
-    let mut found = text.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
+    let refused = |why: String| {
+        usage(format!(
+            "listen: {text:?} is no address to listen on ({why}); write ADDR:PORT"
+        ))
+    };
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| refused(error.to_string()))?;
     found.next().ok_or_else(|| refused("no such host".into()))
 }
 
@@ -272,8 +335,20 @@ mod tests {
         let mut args = no_args();
         args.sites = Some(3);
         let config = load(args, "sites = 2\npartitions = 4\ncommit = \"async\"").expect("valid");
-        assert_eq!(config.sites, Some(Setting { value: 3, source: Source::Flag }));
-        assert_eq!(config.partitions, Some(Setting { value: 4, source: Source::File }));
+        assert_eq!(
+            config.sites,
+            Some(Setting {
+                value: 3,
+                source: Source::Flag
+            })
+        );
+        assert_eq!(
+            config.partitions,
+            Some(Setting {
+                value: 4,
+                source: Source::File
+            })
+        );
         assert!(matches!(config.commit.value, CommitMode::Async));
         assert_eq!(config.listen.value.to_string(), DEFAULT_LISTEN);
     }
@@ -284,7 +359,10 @@ mod tests {
             ("data-dir = \"x\"", "unknown field `data-dir`"),
             ("sites = 0", "sites: the number of sites is from 1"),
             ("log = \"physiological\"", "no physiological log"),
-            ("[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"", "token a"),
+            (
+                "[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"",
+                "token a",
+            ),
             ("listen = \"nowhere\"", "no address to listen on"),
         ] {
             let error = load(no_args(), file).err().expect(file);
@@ -294,7 +372,9 @@ mod tests {
 
     #[test]
     fn an_open_server_listens_on_loopback_only() {
-        let error = load(no_args(), "listen = \"0.0.0.0:80\"").err().expect("refused");
+        let error = load(no_args(), "listen = \"0.0.0.0:80\"")
+            .err()
+            .expect("refused");
         assert!(error.contains("loopback only"), "{error}");
         let token = format!(
             "listen = \"0.0.0.0:80\"\n[[tokens]]\nname = \"ci\"\nrole = \"write\"\nsha256 = \"{}\"",
@@ -302,6 +382,9 @@ mod tests {
         );
         let config = load(no_args(), &token).expect("valid");
         let text = config.describe(&by_default(2), &by_default(1));
-        assert!(text.contains("ci (write)") && !text.contains("0f0f"), "{text}");
+        assert!(
+            text.contains("ci (write)") && !text.contains("0f0f"),
+            "{text}"
+        );
     }
 }

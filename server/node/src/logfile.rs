@@ -14,12 +14,16 @@ use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
 use reprise_router::{Deployed, ModuleId, decode_entry};
 use reprise_txn::{Code, Executor, Module};
-use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, DeployRef, RecordRef, Records, SEGMENT_HEADER_BYTES};
+use reprise_wire::{
+    BLOCK_HEADER_BYTES, BlockKind, DeployRef, RecordRef, Records, SEGMENT_HEADER_BYTES,
+};
 use serde::Serialize;
 
 use crate::{
     cli::Output,
-    output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text},
+    output::{
+        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text,
+    },
     records,
 };
 
@@ -33,15 +37,24 @@ fn is_segment(name: &str) -> bool {
 /// The log's own directory: `dir`, or `dir/log` of a data directory.
 fn log_dir(dir: &Path) -> PathBuf {
     let inner = dir.join("log");
-    if inner.is_dir() { inner } else { dir.to_owned() }
+    if inner.is_dir() {
+        inner
+    } else {
+        dir.to_owned()
+    }
 }
 
 fn open(dir: &Path) -> Result<Arc<dyn Disk>, Failure> {
     let log = log_dir(dir);
     let disk = RealDisk::open(&log).with_context(|| format!("open {}", log.display()))?;
-    let names = disk.list().with_context(|| format!("list {}", log.display()))?;
+    let names = disk
+        .list()
+        .with_context(|| format!("list {}", log.display()))?;
     if !names.iter().any(|name| is_segment(name)) {
-        return Err(Failure::Other(anyhow::anyhow!("there is no log under {}", dir.display())));
+        return Err(Failure::Other(anyhow::anyhow!(
+            "there is no log under {}",
+            dir.display()
+        )));
     }
     Ok(Arc::new(disk))
 }
@@ -53,14 +66,20 @@ pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, Failure> {
     let Ok(disk) = RealDisk::open(log_dir(dir)) else {
         return Ok(None);
     };
-    let names = disk.list().with_context(|| format!("list {}", dir.display()))?;
+    let names = disk
+        .list()
+        .with_context(|| format!("list {}", dir.display()))?;
     let Some(first) = names.iter().find(|name| is_segment(name)) else {
         return Ok(None);
     };
     let mut buffer = vec![0; LOOKED_AT_BYTES];
     let file = disk.open_read(first).context("open the log's first file")?;
-    let read = file.read_at(0, &mut buffer).context("read the log's first file")?;
-    let payload = buffer[..read].get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..).unwrap_or_default();
+    let read = file
+        .read_at(0, &mut buffer)
+        .context("read the log's first file")?;
+    let payload = buffer[..read]
+        .get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..)
+        .unwrap_or_default();
     match Records::new(payload).next() {
         Some(Ok((_, RecordRef::Genesis(genesis), _))) => Ok(Some(genesis.partitions)),
         _ => Ok(None),
@@ -121,14 +140,21 @@ pub fn verify(dir: &Path, output: Output) -> Outcome {
         Output::Json => print_json(&verified)?,
         Output::Text => print_verified(&verified, &report)?,
     }
-    if verified.whole { Ok(()) } else { Err(Failure::No) }
+    if verified.whole {
+        Ok(())
+    } else {
+        Err(Failure::No)
+    }
 }
 
 fn print_verified(verified: &Verified, report: &VerifyReport) -> std::io::Result<()> {
     let ending = match (verified.closed, verified.torn_bytes) {
         (true, _) => "closed in order".to_owned(),
         (false, 0) => "not closed: the process ended at once, or still runs".to_owned(),
-        (false, torn) => format!("not closed; {} of a write that a crash cut off will be removed at opening", bytes(torn)),
+        (false, torn) => format!(
+            "not closed; {} of a write that a crash cut off will be removed at opening",
+            bytes(torn)
+        ),
     };
     let verdict = match &report.damage {
         None => "whole".to_owned(),
@@ -185,7 +211,9 @@ impl Modules {
     /// Empty for wasm that this version can't read: its commands are then shown by number.
     fn describe(&self, deploy: &DeployRef<'_>) -> ModuleSchema {
         let compiled = CompiledModule::compile(&self.engine, deploy.wasm);
-        compiled.map(|module| module.schema().clone()).unwrap_or_default()
+        compiled
+            .map(|module| module.schema().clone())
+            .unwrap_or_default()
     }
 }
 
@@ -220,9 +248,16 @@ fn print_record(
     deployed: &Deployed,
     output: Output,
 ) -> std::io::Result<()> {
-    let segment = report.segments.iter().rev().find(|segment| segment.start <= record.lsn);
+    let segment = report
+        .segments
+        .iter()
+        .rev()
+        .find(|segment| segment.start <= record.lsn);
     let (file, offset) = segment.map_or((String::new(), 0), |segment| {
-        (segment.file.clone(), record.lsn.0 - segment.start.0 + SEGMENT_HEADER_BYTES as u64)
+        (
+            segment.file.clone(),
+            record.lsn.0 - segment.start.0 + SEGMENT_HEADER_BYTES as u64,
+        )
     });
     // A command that does not fit its module is still a record: it is shown by number.
     let shown = log_record(decode_entry(record, file.clone(), offset, deployed))

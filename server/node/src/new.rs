@@ -19,12 +19,51 @@ const BUILT_FROM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/procedu
 const LIB: &str = include_str!("new/lib.rs.txt");
 const MANIFEST: &str = include_str!("new/Cargo.toml.txt");
 const README: &str = include_str!("new/README.md.txt");
+const CARGO_CONFIG: &str = include_str!("new/config.toml.txt");
 
 /// Names that Rust or Cargo keep for themselves.
 const RESERVED: [&str; 42] = [
-    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "core", "crate", "do", "dyn",
-    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop", "macro", "match",
-    "mod", "move", "mut", "proc_macro", "pub", "ref", "return", "self", "static", "std", "struct", "super", "test",
+    "abstract",
+    "as",
+    "async",
+    "await",
+    "become",
+    "box",
+    "break",
+    "const",
+    "continue",
+    "core",
+    "crate",
+    "do",
+    "dyn",
+    "else",
+    "enum",
+    "extern",
+    "false",
+    "final",
+    "fn",
+    "for",
+    "gen",
+    "if",
+    "impl",
+    "in",
+    "let",
+    "loop",
+    "macro",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "proc_macro",
+    "pub",
+    "ref",
+    "return",
+    "self",
+    "static",
+    "std",
+    "struct",
+    "super",
+    "test",
     "trait",
 ];
 
@@ -35,20 +74,30 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
     let files = [
         ("Cargo.toml", fill(MANIFEST, &args.name, &sdk)),
         ("README.md", fill(README, &args.name, &sdk)),
+        (".cargo/config.toml", CARGO_CONFIG.to_owned()),
         (".gitignore", "/target\n".to_owned()),
         ("src/lib.rs", fill(LIB, &args.name, &sdk)),
     ];
-    let is_taken = fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file();
+    let is_taken =
+        fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file();
     if is_taken {
-        return Err(Failure::Other(anyhow::anyhow!("{} is there already; nothing was changed", dir.display())));
+        return Err(Failure::Other(anyhow::anyhow!(
+            "{} is there already; nothing was changed",
+            dir.display()
+        )));
     }
-    fs::create_dir_all(dir.join("src")).with_context(|| format!("create {}", dir.display()))?;
+    for folder in ["src", ".cargo"] {
+        fs::create_dir_all(dir.join(folder))
+            .with_context(|| format!("create {}", dir.display()))?;
+    }
     for (name, text) in files {
         let path = dir.join(name);
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
     match output {
-        Output::Json => print_json(&serde_json::json!({ "name": args.name, "dir": dir, "sdk": sdk }))?,
+        Output::Json => {
+            print_json(&serde_json::json!({ "name": args.name, "dir": dir, "sdk": sdk }))?
+        }
         Output::Text => print_text(&format!(
             "made {0}\n  cd {0}\n  cargo test\n  cargo build --release --target wasm32-unknown-unknown\n  \
              reprise module deploy target/wasm32-unknown-unknown/release/{1}.wasm",
@@ -65,8 +114,15 @@ fn check_name(name: &str) -> Outcome {
             "{name:?} is no name for a module: take a to z, 0 to 9 and _, beginning with a letter, at most 63 of them"
         )));
     }
-    if RESERVED.contains(&name) || ["true", "try", "type", "unsafe", "use", "where", "while", "yield"].contains(&name) {
-        return Err(usage(format!("{name} is a word of Rust's own; take another name")));
+    if RESERVED.contains(&name)
+        || [
+            "true", "try", "type", "unsafe", "use", "where", "while", "yield",
+        ]
+        .contains(&name)
+    {
+        return Err(usage(format!(
+            "{name} is a word of Rust's own; take another name"
+        )));
     }
     Ok(())
 }
@@ -76,7 +132,10 @@ fn find_sdk(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = match given {
         Some(path) if is_sdk(path) => path,
         Some(path) => {
-            return Err(usage(format!("{} holds no Cargo.toml: --sdk names the folder sdk/procedure", path.display())));
+            return Err(usage(format!(
+                "{} holds no Cargo.toml: --sdk names the folder sdk/procedure",
+                path.display()
+            )));
         }
         None if is_sdk(Path::new(BUILT_FROM)) => Path::new(BUILT_FROM),
         None => {
@@ -84,13 +143,17 @@ fn find_sdk(given: Option<&Path>) -> Result<PathBuf, Failure> {
             return Err(usage(text));
         }
     };
-    Ok(path.canonicalize().with_context(|| format!("resolve {}", path.display()))?)
+    Ok(path
+        .canonicalize()
+        .with_context(|| format!("resolve {}", path.display()))?)
 }
 
 fn fill(template: &str, name: &str, sdk: &Path) -> String {
     // A TOML string and a JSON string escape the same characters.
     let quoted = serde_json::Value::from(sdk.to_string_lossy()).to_string();
-    template.replace("{{name}}", name).replace("{{sdk}}", &quoted)
+    template
+        .replace("{{name}}", name)
+        .replace("{{sdk}}", &quoted)
 }
 
 #[cfg(test)]
@@ -100,7 +163,9 @@ mod tests {
     #[test]
     fn names_are_judged_before_anything_is_written() {
         assert!(check_name("orders_2").is_ok());
-        for bad in ["", "Orders", "my-crate", "2fast", "fn", "while", "../up", "a b"] {
+        for bad in [
+            "", "Orders", "my-crate", "2fast", "fn", "while", "../up", "a b",
+        ] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
     }

@@ -111,13 +111,21 @@ pub fn table(header: &[&str]) -> Table {
 /// Names and values, one pair a line.
 pub fn print_pairs(pairs: &[(&str, String)]) -> io::Result<()> {
     let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let lines: Vec<_> = pairs.iter().map(|(name, value)| format!("{name:width$}  {value}")).collect();
+    let lines: Vec<_> = pairs
+        .iter()
+        .map(|(name, value)| format!("{name:width$}  {value}"))
+        .collect();
     print_text(&lines.join("\n"))
 }
 
 pub fn print_table(table: &Table) -> io::Result<()> {
     // Every cell begins with a space; the first column needs none.
-    let trim = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
+    let trim = |line: String| {
+        line.strip_prefix(' ')
+            .unwrap_or(&line)
+            .trim_end()
+            .to_owned()
+    };
     let lines: Vec<_> = table.lines().map(trim).collect();
     print_text(&lines.join("\n"))
 }
@@ -134,13 +142,24 @@ fn describe_problem(problem: &reprise_api::Problem) -> String {
         text.push_str(&line);
     };
     for error in &problem.errors {
-        let at = if error.pointer.is_empty() { "arguments" } else { &error.pointer };
+        let at = if error.pointer.is_empty() {
+            "arguments"
+        } else {
+            &error.pointer
+        };
         push(format!("{at}: {}", error.message));
     }
     for conflict in &problem.conflicts {
-        push(format!("{}.{}: {}", conflict.table, conflict.item, conflict.message));
+        push(format!(
+            "{}.{}: {}",
+            conflict.table, conflict.item, conflict.message
+        ));
     }
-    let said = |value: &Option<String>| value.clone().filter(|value| !problem.detail.contains(value.as_str()));
+    let said = |value: &Option<String>| {
+        value
+            .clone()
+            .filter(|value| !problem.detail.contains(value.as_str()))
+    };
     if let Some(code) = said(&problem.code) {
         push(format!("code: {code}"));
     }
@@ -224,10 +243,16 @@ mod tests {
 
     #[test]
     fn a_problem_says_everything_once() {
-        let mut problem = reprise_api::Problem::new(reprise_api::ProblemKind::ProcedureAborted, "the procedure said no");
+        let mut problem = reprise_api::Problem::new(
+            reprise_api::ProblemKind::ProcedureAborted,
+            "the procedure said no",
+        );
         problem.code = Some("insufficient_funds".into());
         problem.message = Some("said no".into());
         let text = describe_problem(&problem);
-        assert_eq!(text, "procedure-aborted (422): the procedure said no\n  code: insufficient_funds");
+        assert_eq!(
+            text,
+            "procedure-aborted (422): the procedure said no\n  code: insufficient_funds"
+        );
     }
 }

@@ -17,8 +17,8 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     cli::{CallArgs, LogCommand, ModuleCommand, Output, ServerArgs, TableCommand},
     output::{
-        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
-        usage,
+        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table,
+        print_text, table, usage,
     },
     records,
 };
@@ -40,7 +40,9 @@ fn failure(error: ClientError) -> Failure {
 
 pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
     match command {
-        ModuleCommand::Deploy { file, name, server } => deploy(file, name.as_deref(), server, output),
+        ModuleCommand::Deploy { file, name, server } => {
+            deploy(file, name.as_deref(), server, output)
+        }
         ModuleCommand::List { server } => list_modules(server, output),
         ModuleCommand::Show { module, server } => {
             let detail = connect(server)?.module(module).map_err(failure)?;
@@ -53,8 +55,12 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
         ModuleCommand::Remove { module, server } => {
             connect(server)?.remove_module(module).map_err(failure)?;
             match output {
-                Output::Json => print_json(&serde_json::json!({ "module": module, "removed": true }))?,
-                Output::Text => print_text(&format!("{module} is out of service; its tables stay"))?,
+                Output::Json => {
+                    print_json(&serde_json::json!({ "module": module, "removed": true }))?
+                }
+                Output::Text => {
+                    print_text(&format!("{module} is out of service; its tables stay"))?
+                }
             }
             Ok(())
         }
@@ -63,9 +69,14 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
 
 fn deploy(file: &Path, name: Option<&str>, server: &ServerArgs, output: Output) -> Outcome {
     let wasm = fs::read(file).with_context(|| format!("read {}", file.display()))?;
-    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let stem = file
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or_default();
     let name = name.map_or_else(|| stem.replace('-', "_"), str::to_owned);
-    let installed = connect(server)?.deploy_module(&name, wasm).map_err(failure)?;
+    let installed = connect(server)?
+        .deploy_module(&name, wasm)
+        .map_err(failure)?;
     if output == Output::Json {
         return Ok(print_json(&installed)?);
     }
@@ -74,7 +85,10 @@ fn deploy(file: &Path, name: Option<&str>, server: &ServerArgs, output: Output) 
         (false, Some(before)) => format!("is in service in place of version {before}"),
         (false, None) => "is in service".to_owned(),
     };
-    print_text(&format!("{} version {} {what}", installed.module, installed.version))?;
+    print_text(&format!(
+        "{} version {} {what}",
+        installed.module, installed.version
+    ))?;
     print_pairs(&[
         ("  procedures", installed.procedures.join(", ")),
         ("  tables", installed.tables.join(", ")),
@@ -88,7 +102,14 @@ fn list_modules(server: &ServerArgs, output: Output) -> Outcome {
     if output == Output::Json {
         return Ok(print_json(&list)?);
     }
-    let mut table = table(&["module", "version", "installed", "size", "procedures", "tables"]);
+    let mut table = table(&[
+        "module",
+        "version",
+        "installed",
+        "size",
+        "procedures",
+        "tables",
+    ]);
     for module in list.modules {
         table.add_row([
             module.module,
@@ -118,7 +139,11 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
             PartitioningInfo::All => "all".into(),
             PartitioningInfo::Any => "any one".into(),
         };
-        let access = if procedure.read_only { ", read-only" } else { "" };
+        let access = if procedure.read_only {
+            ", read-only"
+        } else {
+            ""
+        };
         procedures.add_row([procedure.signature.clone(), format!("{partitions}{access}")]);
     }
     print_text("")?;
@@ -149,7 +174,9 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
         None => "{}".to_owned(),
         Some("-") => {
             let mut text = String::new();
-            io::stdin().read_to_string(&mut text).context("read standard input")?;
+            io::stdin()
+                .read_to_string(&mut text)
+                .context("read standard input")?;
             text
         }
         Some(text) => text.to_owned(),
@@ -159,7 +186,9 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
         idempotency_key: args.idempotency_key.as_deref(),
         ..CallOptions::default()
     };
-    let answer = connect(&args.server)?.call_with(module, procedure, &*arguments, &options).map_err(failure)?;
+    let answer = connect(&args.server)?
+        .call_with(module, procedure, &*arguments, &options)
+        .map_err(failure)?;
     match output {
         Output::Json => print_json(&answer)?,
         Output::Text => print_json(&answer.answer.result)?,
@@ -169,8 +198,12 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
 
 fn split_procedure(text: &str) -> Result<(&str, &str), Failure> {
     match text.split_once('.') {
-        Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => Ok((module, procedure)),
-        _ => Err(usage(format!("{text:?} is no MODULE.PROCEDURE, such as voter.results"))),
+        Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => {
+            Ok((module, procedure))
+        }
+        _ => Err(usage(format!(
+            "{text:?} is no MODULE.PROCEDURE, such as voter.results"
+        ))),
     }
 }
 
@@ -179,17 +212,25 @@ fn arguments(text: &str) -> Result<Json, Failure> {
     let raw: Box<RawValue> = serde_json::from_str(text.trim())
         .map_err(|error| usage(format!("the arguments are no JSON: {error}")))?;
     if !raw.get().starts_with('{') {
-        return Err(usage("the arguments are a JSON object by name, such as '{\"account\": 7}'"));
+        return Err(usage(
+            "the arguments are a JSON object by name, such as '{\"account\": 7}'",
+        ));
     }
     Ok(raw)
 }
 
 /// Each line a transaction of its own; the answers are printed a line each.
-fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output: Output) -> Outcome {
+fn call_file(
+    client: &Client,
+    target: Option<(&str, &str)>,
+    file: &Path,
+    output: Output,
+) -> Outcome {
     let reader: Box<dyn BufRead> = match file.to_str() {
         Some("-") => Box::new(io::stdin().lock()),
         _ => {
-            let opened = fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
+            let opened =
+                fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
             Box::new(io::BufReader::new(opened))
         }
     };
@@ -200,7 +241,10 @@ fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output:
         if line.trim().is_empty() {
             continue;
         }
-        calls.push(parse_line(&line, target).map_err(|why| usage(format!("line {}: {why}", number + 1)))?);
+        calls.push(
+            parse_line(&line, target)
+                .map_err(|why| usage(format!("line {}: {why}", number + 1)))?,
+        );
         if calls.len() == FILE_BATCH {
             refused += send_batch(client, &calls)?;
             done += calls.len() as u64;
@@ -212,9 +256,17 @@ fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output:
         done += calls.len() as u64;
     }
     if output == Output::Text {
-        eprintln!("{} of {} calls committed", grouped(done - refused), grouped(done));
+        eprintln!(
+            "{} of {} calls committed",
+            grouped(done - refused),
+            grouped(done)
+        );
     }
-    if refused == 0 { Ok(()) } else { Err(Failure::No) }
+    if refused == 0 {
+        Ok(())
+    } else {
+        Err(Failure::No)
+    }
 }
 
 fn parse_line(line: &str, target: Option<(&str, &str)>) -> Result<BatchCall, String> {
@@ -260,7 +312,14 @@ pub fn tables(command: &TableCommand, output: Output) -> Outcome {
             }
             Ok(())
         }
-        TableCommand::Rows { table, limit, cursor, index, prefix, server } => {
+        TableCommand::Rows {
+            table,
+            limit,
+            cursor,
+            index,
+            prefix,
+            server,
+        } => {
             let query = RowsQuery {
                 limit: Some((*limit).min(PAGE_ROWS) as u32),
                 cursor: cursor.clone(),
@@ -273,13 +332,23 @@ pub fn tables(command: &TableCommand, output: Output) -> Outcome {
 }
 
 fn print_tables(tables: &[TableInfo]) -> io::Result<()> {
-    let mut out = table(&["table", "rows", "bytes", "bytes a row", "primary key", "partition", "modules"]);
+    let mut out = table(&[
+        "table",
+        "rows",
+        "bytes",
+        "bytes a row",
+        "primary key",
+        "partition",
+        "modules",
+    ]);
     for info in tables {
         out.add_row([
             info.name.clone(),
             grouped(info.rows),
             bytes(info.bytes),
-            info.bytes.checked_div(info.rows).map_or_else(String::new, |each| each.to_string()),
+            info.bytes
+                .checked_div(info.rows)
+                .map_or_else(String::new, |each| each.to_string()),
             info.primary_key.join(", "),
             placement(info),
             info.modules.join(" "),
@@ -300,10 +369,15 @@ fn print_table_info(info: &TableInfo) -> io::Result<()> {
     print_pairs(&[
         ("table", info.name.clone()),
         ("rows", grouped(info.rows)),
-        ("bytes", format!(
-            "{} (rows {}, indexes {})",
-            bytes(info.bytes), bytes(info.row_bytes), bytes(info.index_bytes)
-        )),
+        (
+            "bytes",
+            format!(
+                "{} (rows {}, indexes {})",
+                bytes(info.bytes),
+                bytes(info.row_bytes),
+                bytes(info.index_bytes)
+            ),
+        ),
         ("partition", placement(info)),
         ("modules", info.modules.join(", ")),
     ])?;
@@ -313,13 +387,22 @@ fn print_table_info(info: &TableInfo) -> io::Result<()> {
             column.name.clone(),
             column.ty.to_string(),
             if column.nullable { "yes" } else { "no" }.to_owned(),
-            column.default.as_ref().map_or_else(String::new, |value| value.get().to_owned()),
+            column
+                .default
+                .as_ref()
+                .map_or_else(String::new, |value| value.get().to_owned()),
         ]);
     }
     print_text("")?;
     print_table(&columns)?;
     let mut indexes = table(&["index", "columns", "unique", "order"]);
-    for IndexInfo { name, columns, unique, ordered } in &info.indexes {
+    for IndexInfo {
+        name,
+        columns,
+        unique,
+        ordered,
+    } in &info.indexes
+    {
         indexes.add_row([
             name.clone(),
             columns.join(", "),
@@ -365,7 +448,11 @@ fn rows(client: &Client, name: &str, limit: u64, mut query: RowsQuery, output: O
 fn print_rows(page: &RowsPage) -> io::Result<()> {
     let mut rows = Vec::new();
     for row in &page.rows {
-        rows.push(serde_json::from_str::<Members>(row.get()).map_err(io::Error::other)?.0);
+        rows.push(
+            serde_json::from_str::<Members>(row.get())
+                .map_err(io::Error::other)?
+                .0,
+        );
     }
     let Some(first) = rows.first() else {
         return print_text("no rows");
@@ -413,7 +500,12 @@ fn cell(value: &Value) -> String {
 
 pub fn log(command: &LogCommand, output: Output) -> Outcome {
     match command {
-        LogCommand::Tail { limit, partition, kind, server } => {
+        LogCommand::Tail {
+            limit,
+            partition,
+            kind,
+            server,
+        } => {
             let query = LogQuery {
                 newest: true,
                 limit: Some(*limit as u32),
@@ -452,25 +544,53 @@ pub fn status(server: &ServerArgs, output: Output) -> Outcome {
 
 fn print_status(status: &Status) -> io::Result<()> {
     let phase = match &status.phase {
-        Phase::Recovering { replayed, bytes_done, bytes_total } => format!(
+        Phase::Recovering {
+            replayed,
+            bytes_done,
+            bytes_total,
+        } => format!(
             "recovering: {} transactions, {} of {}",
-            grouped(*replayed), bytes(*bytes_done), bytes(*bytes_total)
+            grouped(*replayed),
+            bytes(*bytes_done),
+            bytes(*bytes_total)
         ),
         Phase::Ready => "ready".into(),
         Phase::Failed { report } => format!("failed: {report}"),
         Phase::Stopping => "stopping".into(),
     };
     let log = match &status.log_error {
-        Some(error) => format!("{} on {}; refuses writes: {error}", status.log, status.device),
-        None => format!("{} on {}, commit {}", status.log, status.device, status.commit),
+        Some(error) => format!(
+            "{} on {}; refuses writes: {error}",
+            status.log, status.device
+        ),
+        None => format!(
+            "{} on {}, commit {}",
+            status.log, status.device, status.commit
+        ),
     };
     print_pairs(&[
         ("role", format!("{} in epoch {}", status.role, status.epoch)),
         ("phase", phase),
         ("log", log),
-        ("LSN", format!("committed {}, durable {}", status.committed_lsn, status.durable_lsn)),
-        ("engine", format!("{} partitions on {} sites", status.partitions, status.sites)),
-        ("up", format!("{} s, since {}", grouped(status.uptime_s), status.started_at)),
+        (
+            "LSN",
+            format!(
+                "committed {}, durable {}",
+                status.committed_lsn, status.durable_lsn
+            ),
+        ),
+        (
+            "engine",
+            format!("{} partitions on {} sites", status.partitions, status.sites),
+        ),
+        (
+            "up",
+            format!(
+                "{} s, since {}",
+                grouped(status.uptime_s),
+                status.started_at
+            ),
+        ),
         ("version", status.version.clone()),
         ("database", status.database_id.clone()),
     ])

@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -38,10 +38,20 @@ pub fn run(config: ServeConfig) -> Outcome {
     start_tracing();
     let partitions = partitions(&config)?;
     let sites = Setting {
-        value: sites(config.sites.as_ref().map(|sites| sites.value), partitions.value)?,
-        source: config.sites.as_ref().map_or(Source::Default, |sites| sites.source),
+        value: sites(
+            config.sites.as_ref().map(|sites| sites.value),
+            partitions.value,
+        )?,
+        source: config
+            .sites
+            .as_ref()
+            .map_or(Source::Default, |sites| sites.source),
     };
-    eprintln!("reprise {}\n{}", env!("CARGO_PKG_VERSION"), config.describe(&partitions, &sites));
+    eprintln!(
+        "reprise {}\n{}",
+        env!("CARGO_PKG_VERSION"),
+        config.describe(&partitions, &sites)
+    );
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -60,14 +70,21 @@ pub fn run(config: ServeConfig) -> Outcome {
         group_commit_us: config.group_commit_us.value,
         segment_bytes: SEGMENT_BYTES,
     })
-    .with_context(|| format!("open the database under {}", config.data_dir.value.display()))?;
+    .with_context(|| {
+        format!(
+            "open the database under {}",
+            config.data_dir.value.display()
+        )
+    })?;
     let database = Arc::new(database);
     let catalog = open_catalog(&files.catalog_dir)?;
     let state = AppState::new(database.router().clone(), catalog.clone(), config.auth);
-    let recovery = recover(database.clone(), catalog)?;
+    let (recovery, recovering) = recover(database.clone(), catalog)?;
     let outcome = runtime.block_on(serve(listener, state, recovery));
     let is_replaying = matches!(database.router().phase(), Phase::Recovering { .. });
     if outcome.is_ok() && !is_replaying {
+        // It may still be at the catalog, which would be left half made.
+        let _ = recovering.join(); // its outcome was told
         database.close().context("close the log")?;
     }
     if is_replaying {
@@ -123,12 +140,20 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
             let dir = config.data_dir.value.display();
             eprintln!("without a log the server begins empty; the log under {dir} stays as it is");
         }
-        return Ok(config.partitions.clone().unwrap_or_else(|| by_default(cores())));
+        return Ok(config
+            .partitions
+            .clone()
+            .unwrap_or_else(|| by_default(cores())));
     }
     match (&config.partitions, stored) {
-        (Some(asked), Some(stored)) if asked.value != stored => Err(other_partitions(asked.value, stored)),
+        (Some(asked), Some(stored)) if asked.value != stored => {
+            Err(other_partitions(asked.value, stored))
+        }
         (Some(asked), _) => Ok(asked.clone()),
-        (None, Some(stored)) => Ok(Setting { value: stored, source: Source::Database }),
+        (None, Some(stored)) => Ok(Setting {
+            value: stored,
+            source: Source::Database,
+        }),
         (None, None) => Ok(by_default(cores())),
     }
 }
@@ -139,9 +164,13 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 }
 
 fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
-    let opened = Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
+    let opened =
+        Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
     if let Some(set_aside) = &opened.set_aside {
-        eprintln!("the catalog could not be read; it lies in {} now, and is made again from the log", set_aside.display());
+        eprintln!(
+            "the catalog could not be read; it lies in {} now, and is made again from the log",
+            set_aside.display()
+        );
     }
     Ok(opened.catalog)
 }
@@ -149,15 +178,14 @@ fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
 type Recovered = oneshot::Receiver<anyhow::Result<()>>;
 
 /// Replays the log on a thread of its own: HTTP tells the progress meanwhile.
-fn recover(database: Arc<Database>, catalog: Catalog) -> Result<Recovered, Failure> {
+fn recover(database: Arc<Database>, catalog: Catalog) -> Result<(Recovered, JoinHandle<()>), Failure> {
     let (sender, receiver) = oneshot::channel();
     let work = move || {
         let outcome = replay(&database, &catalog);
         let _ = sender.send(outcome); // a server that was told to stop no longer listens
     };
     let spawned = thread::Builder::new().name("recovery".into()).spawn(work);
-    spawned.context("start the recovery thread")?;
-    Ok(receiver)
+    Ok((receiver, spawned.context("start the recovery thread")?))
 }
 
 fn replay(database: &Database, catalog: &Catalog) -> anyhow::Result<()> {
@@ -177,7 +205,12 @@ fn replay(database: &Database, catalog: &Catalog) -> anyhow::Result<()> {
 fn show_progress(router: &Router, is_over: &AtomicBool) {
     let line = ProgressLine::new();
     while !is_over.load(Ordering::Acquire) {
-        if let Phase::Recovering { replayed, bytes_done, bytes_total } = router.phase() {
+        if let Phase::Recovering {
+            replayed,
+            bytes_done,
+            bytes_total,
+        } = router.phase()
+        {
             line.show(format!(
                 "replaying the log: {} of {}, {} transactions",
                 bytes(bytes_done),
@@ -192,10 +225,15 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
 
 fn tell_recovery(report: &RecoveryReport) {
     if report.torn_bytes > 0 {
-        eprintln!("{} of a write that a crash cut off were removed; none of it was acknowledged", bytes(report.torn_bytes));
+        eprintln!(
+            "{} of a write that a crash cut off were removed; none of it was acknowledged",
+            bytes(report.torn_bytes)
+        );
     }
     if let Some(other) = report.other_settings_hash {
-        eprintln!("the log was written under other settings ({other:016x}); every outcome was compared, and is the same");
+        eprintln!(
+            "the log was written under other settings ({other:016x}); every outcome was compared, and is the same"
+        );
     }
     eprintln!(
         "ready: {} transactions replayed from {} of log in {:.3} s",
@@ -206,15 +244,28 @@ fn tell_recovery(report: &RecoveryReport) {
 }
 
 /// Makes the catalog say what the log says. Deployments go on meanwhile, and write to both.
-fn settle_catalog(database: &Database, catalog: &Catalog, report: &RecoveryReport) -> anyhow::Result<()> {
+fn settle_catalog(
+    database: &Database,
+    catalog: &Catalog,
+    report: &RecoveryReport,
+) -> anyhow::Result<()> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..TRIES {
         let deployed = database.router().deployed();
-        let expected: Vec<_> = deployed.versions.iter().map(|module| entry_of(module)).collect();
-        let in_service: BTreeMap<_, _> =
-            deployed.current.values().map(|module| (module.name.clone(), module.id.0)).collect();
-        let differences = catalog.differences(&expected, &in_service).context("compare the catalog with the log")?;
+        let expected: Vec<_> = deployed
+            .versions
+            .iter()
+            .map(|module| entry_of(module))
+            .collect();
+        let in_service: BTreeMap<_, _> = deployed
+            .current
+            .values()
+            .map(|module| (module.name.clone(), module.id.0))
+            .collect();
+        let differences = catalog
+            .differences(&expected, &in_service)
+            .context("compare the catalog with the log")?;
         if differences.is_empty() {
             return Ok(());
         }
@@ -222,11 +273,19 @@ fn settle_catalog(database: &Database, catalog: &Catalog, report: &RecoveryRepor
             thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
             continue;
         }
-        eprintln!("the catalog is made again from the log: {}", differences.join("; "));
+        eprintln!(
+            "the catalog is made again from the log: {}",
+            differences.join("; ")
+        );
         let mut modules = Vec::new();
         for (module, (id, lsn)) in deployed.versions.iter().zip(&report.modules) {
-            assert_eq!(module.id, *id, "versions are numbered in the order of the log");
-            let wasm = database.module_bytes(*lsn).context("read a module from the log")?;
+            assert_eq!(
+                module.id, *id,
+                "versions are numbered in the order of the log"
+            );
+            let wasm = database
+                .module_bytes(*lsn)
+                .context("read a module from the log")?;
             modules.push(CatalogModule {
                 module_id: id.0,
                 name: module.name.clone(),
@@ -236,7 +295,9 @@ fn settle_catalog(database: &Database, catalog: &Catalog, report: &RecoveryRepor
                 wasm: wasm.with_context(|| format!("no module lies at LSN {lsn}"))?,
             });
         }
-        catalog.rebuild(modules, &in_service).context("make the catalog again")?;
+        catalog
+            .rebuild(modules, &in_service)
+            .context("make the catalog again")?;
     }
     Ok(()) // deployments came all the time; the next start looks again
 }
@@ -284,6 +345,10 @@ async fn serve(listener: TcpListener, state: AppState, recovered: Recovered) -> 
     outcome
 }
 
-fn http_ended(ended: Result<Result<(), reprise_http::ServeError>, tokio::task::JoinError>) -> Outcome {
-    Ok(ended.context("the HTTP server is gone")?.context("serve HTTP")?)
+fn http_ended(
+    ended: Result<Result<(), reprise_http::ServeError>, tokio::task::JoinError>,
+) -> Outcome {
+    Ok(ended
+        .context("the HTTP server is gone")?
+        .context("serve HTTP")?)
 }
