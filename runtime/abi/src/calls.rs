@@ -8,7 +8,7 @@
 //! | `args_read` | `(pointer i32)` | nothing; copies the whole argument bytes (their length is the entry's parameter) |
 //! | `result_write` | `(slice i64)` | nothing; replaces the result so far |
 //! | `get` | `(target i32, key slice i64, out i64) -> i64` | `handle << 32 \| row bytes`, or `-1` not found. A row longer than the capacity is not copied: call `row_read` |
-//! | `multi_get` | `(target i32, keys slice i64, count i32, out i64) -> i64` | bytes written; `keys` is `count` times `[len u32][key]`; the output is `count` times `[handle u32][len u32][row]`, `handle` `0xffff_ffff` where not found; `-needed` when the buffer is too small and nothing was written |
+//! | `multi_get` | `(target i32, keys slice i64, count i32, out i64) -> i64` | bytes written; `keys` is `count` times `[len u32][key]`; the output is `count` times `[handle u32][len u32][row]`, `handle` `0xffff_ffff` where not found; `-needed` when the buffer is too small, whose contents are then undefined |
 //! | `row_read` | `(handle i32, out i64) -> i32` | row bytes; copies only when they fit |
 //! | `insert` | `(table i32, row slice i64) -> i64` | handle, or `-2 - index` for a duplicate key in that index |
 //! | `update` | `(handle i32, row slice i64) -> i64` | `0`, or `-2 - index` for a duplicate key |
