@@ -1,0 +1,182 @@
+//! Modules that come and go: a new version takes over, tables grow, old modules go on, and all of it replays.
+
+use std::{path::Path, sync::mpsc};
+
+use reprise_abi::{Field, RowLayout};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_router::{BatchBuilder, DeployError, ReplyOutcome, RowsRequest};
+
+const V1: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false}"#;
+/// The default is the i64 seven.
+const V2: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false},
+    {"name":"c","type":"i64","nullable":false,"default":"0700000000000000"}"#;
+const WIDER: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i64","nullable":false}"#;
+
+/// A module over table `t` with these columns: `put(k)` inserts a row of `row_bytes` whose other columns are 5, and `size()`
+/// answers with the bytes that a scan of the table fills.
+fn module(columns: &str, indexes: &str, row_bytes: u32) -> Vec<u8> {
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{columns}],"primary_key":["k"],"primary_kind":"ordered",
+        "indexes":[{indexes}],"placement":{{"by":"k"}}}}],"procedures":[
+        {{"name":"put","params":[{{"name":"k","type":"i64"}}],"returns":"unit","read_only":false,"partitioning":{{"by":["k"]}}}},
+        {{"name":"size","params":[],"returns":"i64","read_only":true,"partitioning":"all"}}]}}"#
+    );
+    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(
+        r#"(module
+            (import "reprise1" "args_read" (func $args_read (param i32)))
+            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+            (import "reprise1" "scan" (func $scan (param i32 i64) (result i64)))
+            (import "reprise1" "result_write" (func $result_write (param i64)))
+            (memory (export "memory") 2)
+            (func (export "reprise_call_put") (param i32) (result i32)
+                (i64.store (i32.const 8) (i64.const 5))
+                (i64.store (i32.const 16) (i64.const 0))
+                (i64.store8 (i32.const 12) (i64.const 5))
+                (call $args_read (i32.const 0))
+                (drop (call $insert (i32.const 0) (i64.const {row})))
+                (i32.const 0))
+            (func (export "reprise_call_size") (param i32) (result i32)
+                ;; the request at 64 is all zeros: table 0, primary key, everything; the rows go to 1024
+                (i64.store (i32.const 0)
+                    (i64.and (call $scan (i32.const 64) (i64.const {out})) (i64.const 0xffffffff)))
+                (call $result_write (i64.const {eight}))
+                (i32.const 0))
+            (@custom "reprise.describe" "{section}"))"#,
+        row = (row_bytes as u64) << 32,
+        out = 60_000u64 << 32 | 1024,
+        eight = 8u64 << 32,
+    );
+    wat::parse_str(text).expect("a module")
+}
+
+fn open(dir: &Path) -> Database {
+    let database = Database::open(DatabaseConfig {
+        dir: Some(dir.to_owned()),
+        partitions: 2,
+        sites: 2,
+        log: LogMode::Command,
+        commit: CommitMode::Sync,
+        group_commit_us: 0,
+        segment_bytes: 1 << 20,
+    })
+    .expect("open");
+    database.recover().expect("recover");
+    database
+}
+
+fn call(database: &Database, module: &str, procedure: &str, args: &[i64]) -> (ReplyOutcome, Vec<u8>) {
+    let router = database.router();
+    let deployed = router.deployed();
+    let mut batch = BatchBuilder::new(deployed.clone(), router);
+    let (number, _) = deployed.current[module].procedure(procedure).expect("a procedure");
+    let encode = |out: &mut Vec<u8>| {
+        args.iter().for_each(|arg| out.extend_from_slice(&arg.to_le_bytes()));
+        Ok::<(), ()>(())
+    };
+    batch.push(&deployed.current[module], number, None, encode).expect("encoded");
+    let (sender, receiver) = mpsc::channel();
+    router.submit(batch, Box::new(move |reply| sender.send(reply).expect("the test waits")));
+    let reply = receiver.recv().expect("a reply");
+    (reply.get(0).outcome.clone(), reply.get(0).result.to_vec())
+}
+
+fn put(database: &Database, module: &str, k: i64) {
+    assert_eq!(call(database, module, "put", &[k]).0, ReplyOutcome::Committed);
+}
+
+fn size(database: &Database, module: &str) -> i64 {
+    let (outcome, result) = call(database, module, "size", &[]);
+    assert_eq!(outcome, ReplyOutcome::Committed);
+    i64::from_le_bytes(result.try_into().expect("eight bytes"))
+}
+
+/// The last column of every stored row, in key order.
+fn last_columns(database: &Database) -> Vec<i64> {
+    let schema = database.router().deployed().tables[0].clone();
+    let layout = RowLayout::of_table(&schema);
+    let request = RowsRequest {
+        table: 0,
+        index: 0,
+        limit: 100,
+        cursor: None,
+        prefix: Vec::new(),
+    };
+    let page = database.router().table_rows(request).expect("rows");
+    let last = schema.columns.len() as u16 - 1;
+    let value = |row: &Vec<u8>| match layout.field(row, last) {
+        Field::Int(value) => value,
+        other => panic!("{other:?}"),
+    };
+    page.rows.iter().map(value).collect()
+}
+
+#[test]
+fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    let first = router.deploy("a", &module(V1, "", 12)).expect("deploy");
+    assert!(first.created && !first.unchanged && first.replaced.is_none());
+    assert!(router.deploy("a", &module(V1, "", 12)).expect("the same").unchanged);
+    router.deploy("old", &module(V1, "", 12)).expect("deploy");
+    put(&database, "a", 1);
+    put(&database, "a", 2);
+    assert_eq!(last_columns(&database), [5, 5]);
+
+    let by_b = r#"{"name":"by_b","columns":["b"],"unique":false}"#;
+    let second = router.deploy("a", &module(V2, by_b, 20)).expect("a wider table");
+    assert_eq!((second.module.version, second.replaced), (2, Some(1)));
+    assert_eq!(last_columns(&database), [7, 7], "rows from before have the default");
+    put(&database, "a", 3);
+    put(&database, "old", 4);
+    assert_eq!(last_columns(&database), [7, 7, 5, 7], "an insert of the old module has the default");
+    // A row is shown with its handle and length, 8 bytes, and as the module knows it.
+    assert_eq!(size(&database, "old"), 4 * (8 + 12));
+    assert_eq!(size(&database, "a"), 4 * (8 + 20));
+
+    let before = router.digest().expect("ready");
+    let refused = router.deploy("a", &module(WIDER, "", 16)).err().expect("a conflict");
+    let DeployError::Conflict(conflicts) = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!((conflicts[0].table.as_str(), conflicts[0].item.as_str()), ("t", "b"));
+    let unique = r#"{"name":"one_b","columns":["b","k"],"unique":true}"#;
+    router.deploy("a", &module(V2, &format!("{by_b},{unique}"), 20)).expect("one more index");
+    assert_eq!(size(&database, "a"), 4 * (8 + 20));
+    router.remove("old").expect("removed");
+    assert!(!router.deployed().current.contains_key("old"));
+    assert!(matches!(router.remove("old"), Err(DeployError::NotFound)));
+    let digest = router.digest().expect("ready");
+    assert_ne!(before, digest, "an index is part of what a table is");
+    database.close().expect("close");
+
+    let database = open(dir.path());
+    let deployed = database.router().deployed();
+    assert_eq!(database.router().digest().expect("ready"), digest);
+    assert_eq!(deployed.current["a"].version, 3);
+    assert_eq!(deployed.versions.len(), 4);
+    assert!(!deployed.current.contains_key("old"));
+    put(&database, "a", 5);
+}
+
+#[test]
+fn a_call_for_a_replaced_version_is_told_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    router.deploy("a", &module(V1, "", 12)).expect("deploy");
+    let before = router.deployed();
+    router.deploy("a", &module(V2, "", 20)).expect("deploy");
+    let mut batch = BatchBuilder::new(before.clone(), router);
+    let encode = |out: &mut Vec<u8>| {
+        out.extend_from_slice(&1i64.to_le_bytes());
+        Ok::<(), ()>(())
+    };
+    batch.push(&before.current["a"], 0, None, encode).expect("encoded");
+    let (sender, receiver) = mpsc::channel();
+    router.submit(batch, Box::new(move |reply| sender.send(reply).expect("the test waits")));
+    let reply = receiver.recv().expect("a reply");
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Superseded);
+    assert_eq!(last_columns(&database), [0i64; 0]);
+}
