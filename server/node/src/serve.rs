@@ -178,7 +178,10 @@ fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
 type Recovered = oneshot::Receiver<anyhow::Result<()>>;
 
 /// Replays the log on a thread of its own: HTTP tells the progress meanwhile.
-fn recover(database: Arc<Database>, catalog: Catalog) -> Result<(Recovered, JoinHandle<()>), Failure> {
+fn recover(
+    database: Arc<Database>,
+    catalog: Catalog,
+) -> Result<(Recovered, JoinHandle<()>), Failure> {
     let (sender, receiver) = oneshot::channel();
     let work = move || {
         let outcome = replay(&database, &catalog);
@@ -210,6 +213,7 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
             bytes_done,
             bytes_total,
         } = router.phase()
+            && bytes_total > 0
         {
             line.show(format!(
                 "replaying the log: {} of {}, {} transactions",
