@@ -34,7 +34,10 @@ fn single(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resu
                 return refused(model, &answer);
             }
             let is_replayed = answer.header("idempotent-replayed").is_some();
-            ensure!(!is_replayed, "the first answer to {call:?} says that it is a repeat");
+            ensure!(
+                !is_replayed,
+                "the first answer to {call:?} says that it is a repeat"
+            );
             model.acknowledge(&call, &answer.json())?;
             Ok(false)
         }
@@ -51,7 +54,11 @@ fn single(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resu
 pub fn ask(model: &Model, connection: &mut Connection, call: &Call) -> Result<Answer, Cut> {
     let (module, procedure) = call.procedure();
     let path = format!("/v1/call/{module}/{procedure}");
-    let headers: Vec<_> = call.key.iter().map(|key| ("idempotency-key", key.as_str())).collect();
+    let headers: Vec<_> = call
+        .key
+        .iter()
+        .map(|key| ("idempotency-key", key.as_str()))
+        .collect();
     let body = model.args(call).to_string();
     connection.request("POST", &path, &headers, body.as_bytes())
 }
@@ -59,7 +66,8 @@ pub fn ask(model: &Model, connection: &mut Connection, call: &Call) -> Result<An
 /// One call of a batch as its line.
 pub fn line(model: &Model, call: &Call, id: usize) -> String {
     let (module, procedure) = call.procedure();
-    let mut line = json!({"module": module, "procedure": procedure, "args": model.args(call), "id": id});
+    let mut line =
+        json!({"module": module, "procedure": procedure, "args": model.args(call), "id": id});
     if let Some(key) = &call.key {
         line["idempotency_key"] = json!(key);
     }
@@ -69,7 +77,11 @@ pub fn line(model: &Model, call: &Call, id: usize) -> String {
 fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Result<bool> {
     let count = 1 + rng.below(CALLS_MAX as u64) as usize;
     let calls = model.plan(rng, count);
-    let body: String = calls.iter().enumerate().map(|(id, call)| line(model, call, id)).collect();
+    let body: String = calls
+        .iter()
+        .enumerate()
+        .map(|(id, call)| line(model, call, id))
+        .collect();
     let (lines, ended) = match connection.request("POST", "/v1/batch", &[], body.as_bytes()) {
         Ok(answer) if answer.status != 200 => return refused(model, &answer),
         Ok(answer) => (answer.body, false),
@@ -79,17 +91,30 @@ fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resul
         }
     };
     // A line counts once its end has come.
-    let whole = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-    let answers = lines[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let whole = lines
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
+    let answers = lines[..whole]
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty());
     let mut answered = 0;
     for (call, text) in calls.iter().zip(answers) {
-        let answer: Value = serde_json::from_slice(text).context("a line of a batch is not JSON")?;
-        ensure!(answer["id"] == answered, "line {answered} of a batch answers another call: {answer}");
+        let answer: Value =
+            serde_json::from_slice(text).context("a line of a batch is not JSON")?;
+        ensure!(
+            answer["id"] == answered,
+            "line {answered} of a batch answers another call: {answer}"
+        );
         answered += 1;
         take_line(model, call, &answer)?;
     }
     if !ended {
-        ensure!(answered == calls.len(), "{answered} answers to {} calls", calls.len());
+        ensure!(
+            answered == calls.len(),
+            "{answered} answers to {} calls",
+            calls.len()
+        );
     }
     model.counts.unknown += (calls.len() - answered) as u64;
     model.unknown.extend_from_slice(&calls[answered..]);
@@ -99,7 +124,10 @@ fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resul
 fn take_line(model: &mut Model, call: &Call, answer: &Value) -> Result<()> {
     let problem = &answer["problem"];
     if problem.is_null() {
-        ensure!(answer["replayed"].is_null(), "the first answer to {call:?} says that it is a repeat");
+        ensure!(
+            answer["replayed"].is_null(),
+            "the first answer to {call:?} says that it is a repeat"
+        );
         return model.acknowledge(call, answer);
     }
     ensure!(problem["status"] == 503, "{call:?} failed: {problem}");
@@ -120,7 +148,9 @@ fn refused(model: &mut Model, answer: &Answer) -> Result<bool> {
 fn check_death(cut: &Cut) -> Result<()> {
     use std::io::ErrorKind::{InvalidData, TimedOut, WouldBlock};
     match cut.error.kind() {
-        InvalidData | TimedOut | WouldBlock => bail!("no answer from a server that lives: {}", cut.error),
+        InvalidData | TimedOut | WouldBlock => {
+            bail!("no answer from a server that lives: {}", cut.error)
+        }
         _ => Ok(()),
     }
 }

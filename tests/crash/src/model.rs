@@ -33,7 +33,11 @@ pub enum Effect {
     Open { account: i64 },
     /// Moves 4^digit from side `payer` of a pair to the other. No two calls of one request have the same digit, so that the
     /// balance tells which of them took place: a digit 1 is once, 2 or 3 more than once.
-    Transfer { pair: usize, payer: usize, digit: u32 },
+    Transfer {
+        pair: usize,
+        payer: usize,
+        digit: u32,
+    },
     /// The only vote of this number that is ever accepted.
     Vote { phone: i64 },
 }
@@ -143,7 +147,9 @@ impl Model {
             let effect = match rng.below(10) {
                 0 => {
                     self.next_account += 1;
-                    Effect::Open { account: self.next_account }
+                    Effect::Open {
+                        account: self.next_account,
+                    }
                 }
                 1..3 => {
                     self.next_phone += 1;
@@ -151,10 +157,16 @@ impl Model {
                     let phone = (200 + self.next_phone % 800) * 10_000_000 + self.next_phone;
                     Effect::Vote { phone }
                 }
-                _ => Effect::Transfer { pair, payer, digit: digit as u32 },
+                _ => Effect::Transfer {
+                    pair,
+                    payer,
+                    digit: digit as u32,
+                },
             };
             self.next_key += 1;
-            let key = rng.percent(40).then(|| format!("c{}-{}", self.id, self.next_key));
+            let key = rng
+                .percent(40)
+                .then(|| format!("c{}-{}", self.id, self.next_key));
             Call { effect, key }
         };
         (0..count).map(plan).collect()
@@ -216,7 +228,10 @@ impl Model {
                     anyhow::bail!("transfer answered {result}");
                 };
                 let sum: i64 = self.pairs[*pair].balances.iter().sum();
-                ensure!(from + to == sum, "half a transfer: {call:?} answered {result}, the pair has {sum}");
+                ensure!(
+                    from + to == sum,
+                    "half a transfer: {call:?} answered {result}, the pair has {sum}"
+                );
             }
             Effect::Vote { .. } => ensure!(
                 result["outcome"] == "accepted",

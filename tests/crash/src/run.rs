@@ -33,6 +33,10 @@ pub struct Config {
     pub cycles_per_database: u32,
     /// A line about every so many cycles on standard error; 0 for none.
     pub tell_every: u32,
+    /// Further arguments of `serve`.
+    pub server_args: Vec<String>,
+    /// Keep the directory of a failure.
+    pub keeps: bool,
 }
 
 impl Config {
@@ -43,6 +47,8 @@ impl Config {
             clients: 4,
             cycles_per_database: 25,
             tell_every: 0,
+            server_args: Vec::new(),
+            keeps: true,
         }
     }
 }
@@ -72,14 +78,31 @@ pub struct Kills {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kills, counts) = (&self.kills, &self.counts);
-        writeln!(f, "cycles        {} on {} databases in {:.1} s", self.cycles, self.databases, self.seconds)?;
+        writeln!(
+            f,
+            "cycles        {} on {} databases in {:.1} s",
+            self.cycles, self.databases, self.seconds
+        )?;
         writeln!(
             f,
             "killed        {} under load, {} in a deployment, {} just ready, {} recovering, {} starting; {} stopped in order",
-            kills.loaded, kills.deploying, kills.just_ready, kills.recovering, kills.starting, kills.stopped
+            kills.loaded,
+            kills.deploying,
+            kills.just_ready,
+            kills.recovering,
+            kills.starting,
+            kills.stopped
         )?;
-        writeln!(f, "acknowledged  {} (each there exactly once)", counts.acknowledged)?;
-        writeln!(f, "unknown       {} of which {} had taken place, each once and whole", counts.unknown, counts.found)?;
+        writeln!(
+            f,
+            "acknowledged  {} (each there exactly once)",
+            counts.acknowledged
+        )?;
+        writeln!(
+            f,
+            "unknown       {} of which {} had taken place, each once and whole",
+            counts.unknown, counts.found
+        )?;
         write!(
             f,
             "refused       {}; {} keys sent again; {} deployments acknowledged",
@@ -94,17 +117,20 @@ pub fn run(config: &Config) -> Result<Report> {
     let mut report = Report::default();
     let begun = Instant::now();
     while report.cycles < config.cycles {
-        let cycles = config.cycles_per_database.min(config.cycles - report.cycles);
+        let cycles = config
+            .cycles_per_database
+            .min(config.cycles - report.cycles);
         let mut database = Database::new(config, rng.fork())?;
         let outcome = database.cycles(cycles, config, &mut report);
         if let Err(error) = outcome {
             let cycle = report.cycles + 1;
-            let kept = database.keep();
+            let kept = match config.keeps {
+                true => format!("; the directory is kept: {}", database.keep().display()),
+                false => String::new(),
+            };
             return Err(error.context(format!(
-                "cycle {cycle} of seed {}; the directory is kept: {}\nreproduce: cargo xtask crash --cycles {cycle} --seed {}",
-                config.seed,
-                kept.display(),
-                config.seed
+                "cycle {cycle} of seed {}{kept}\nreproduce: cargo xtask crash --cycles {cycle} --seed {}",
+                config.seed, config.seed
             )));
         }
         report.databases += 1;
@@ -129,7 +155,7 @@ fn choose(rng: &mut Rng) -> (Moment, Duration) {
         0..10 => (Moment::Starting, 60_000),
         10..20 => (Moment::Recovering, 30_000),
         20..30 => (Moment::JustReady, 20_000),
-        30..45 => (Moment::Deploying, 80_000),
+        30..45 => (Moment::Deploying, 300_000),
         45..95 => (Moment::Loaded, 700_000),
         _ => (Moment::Stopped, 200_000),
     };
@@ -148,6 +174,7 @@ struct Database {
     /// What a reader saw: accounts, and votes.
     seen: (i64, i64),
     is_made: bool,
+    server_args: Vec<String>,
 }
 
 /// Versions of a module in service: those acknowledged, and those of which it is unknown.
@@ -170,6 +197,7 @@ impl Database {
             modules: Default::default(),
             seen: (0, 0),
             is_made: false,
+            server_args: config.server_args.clone(),
         })
     }
 
@@ -184,7 +212,8 @@ impl Database {
     fn cycles(&mut self, cycles: u32, config: &Config, report: &mut Report) -> Result<()> {
         for _ in 0..cycles {
             let (moment, after) = choose(&mut self.rng);
-            self.cycle(moment, after, report).with_context(|| format!("{moment:?} after {after:?}"))?;
+            self.cycle(moment, after, report)
+                .with_context(|| format!("{moment:?} after {after:?}"))?;
             report.cycles += 1;
             if config.tell_every > 0 && report.cycles.is_multiple_of(config.tell_every) {
                 let counts = self.counts();
@@ -198,13 +227,19 @@ impl Database {
         }
         self.finish().context("the last look at a database")?;
         report.counts.add(&self.counts());
-        report.deploys += self.modules.iter().map(|versions| versions.acknowledged).sum::<u64>();
+        report.deploys += self
+            .modules
+            .iter()
+            .map(|versions| versions.acknowledged)
+            .sum::<u64>();
         Ok(())
     }
 
     fn counts(&self) -> Counts {
         let mut counts = Counts::default();
-        self.models.iter().for_each(|model| counts.add(&model.counts));
+        self.models
+            .iter()
+            .for_each(|model| counts.add(&model.counts));
         counts
     }
 
@@ -212,14 +247,17 @@ impl Database {
         let partitions = self.partitions.to_string();
         let sites = (1 + self.rng.below(self.partitions.min(3))).to_string();
         let delay = ["0", "0", "200", "1000"][self.rng.below(4) as usize];
-        Launch::new(&self.data_dir()).args(&[
+        let own = [
             "--partitions",
             &partitions,
             "--sites",
             &sites,
             "--group-commit-us",
             delay,
-        ])
+        ];
+        let further = self.server_args.iter().map(String::as_str);
+        let args: Vec<_> = own.into_iter().chain(further).collect();
+        Launch::new(&self.data_dir()).args(&args)
     }
 
     fn cycle(&mut self, moment: Moment, after: Duration, report: &mut Report) -> Result<()> {
@@ -274,14 +312,19 @@ impl Database {
             settled.with_context(|| format!("client {}", model.id))?;
         }
         verify::check_sums(&self.models, server)?;
-        let seen = look(&mut server.connect()?, self.models.len())?.context("the server is gone")?;
+        let seen =
+            look(&mut server.connect()?, self.models.len())?.context("the server is gone")?;
         ensure!(
             seen.0 >= self.seen.0 && seen.1 >= self.seen.1,
             "a reader had seen {:?} accounts and votes, now there are {seen:?}",
             self.seen
         );
         self.raise_floor();
-        ensure!(begun.elapsed() < Duration::from_secs(60), "the check took {:?}", begun.elapsed());
+        ensure!(
+            begun.elapsed() < Duration::from_secs(60),
+            "the check took {:?}",
+            begun.elapsed()
+        );
         Ok(())
     }
 
@@ -293,13 +336,33 @@ impl Database {
                 unknown: 0,
             };
         }
-        let names: Vec<_> = (0..self.models.len()).map(|id| format!("candidate {id}")).collect();
-        let answer = server.call("voter/initialize", &json!({"contestants": names}).to_string())?;
-        ensure!(answer.status == 200, "initialize: {} {}", answer.status, answer.text());
-        for account in self.models.iter().flat_map(|model| &model.pairs).flat_map(|pair| pair.accounts) {
+        let names: Vec<_> = (0..self.models.len())
+            .map(|id| format!("candidate {id}"))
+            .collect();
+        let answer = server.call(
+            "voter/initialize",
+            &json!({"contestants": names}).to_string(),
+        )?;
+        ensure!(
+            answer.status == 200,
+            "initialize: {} {}",
+            answer.status,
+            answer.text()
+        );
+        for account in self
+            .models
+            .iter()
+            .flat_map(|model| &model.pairs)
+            .flat_map(|pair| pair.accounts)
+        {
             let args = json!({"account": account, "balance": FIRST_BALANCE.to_string()});
             let answer = server.call("bank/open", &args.to_string())?;
-            ensure!(answer.status == 200, "open: {} {}", answer.status, answer.text());
+            ensure!(
+                answer.status == 200,
+                "open: {} {}",
+                answer.status,
+                answer.text()
+            );
         }
         self.is_made = true;
         Ok(())
@@ -328,12 +391,16 @@ impl Database {
         let address = server.address.clone();
         let (seen, is_over) = (Mutex::new(self.seen), AtomicBool::new(false));
         let clients = self.models.len();
-        let mut plans: Vec<_> = self.models.iter_mut().map(|model| (model, self.rng.fork())).collect();
+        let mut plans: Vec<_> = self
+            .models
+            .iter_mut()
+            .map(|model| (model, self.rng.fork()))
+            .collect();
         let module = self.rng.below(2) as usize;
         let mut deploys = Deploys {
             versions: &mut self.modules[module],
             name: MODULES[module],
-            salt: self.rng.next(),
+            salt: self.rng.draw(),
         };
         let outcomes = thread::scope(|scope| {
             let mut threads: Vec<_> = plans
@@ -350,7 +417,9 @@ impl Database {
             thread::sleep(after);
             let ended = end(server, moment);
             is_over.store(true, Ordering::Release);
-            let outcomes = threads.into_iter().map(|thread| thread.join().expect("a client panicked"));
+            let outcomes = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a client panicked"));
             ended.and(outcomes.collect::<Result<Vec<_>>>())
         });
         outcomes?;
@@ -376,7 +445,11 @@ impl Database {
         server.kill()?;
         check_errors(&server.process().errors())?;
         check_log(&self.data_dir(), &self.models)?;
-        check_digests(&self.data_dir(), &self.dir.path().join("copy"), self.partitions)
+        check_digests(
+            &self.data_dir(),
+            &self.dir.path().join("copy"),
+            self.partitions,
+        )
     }
 }
 
@@ -386,13 +459,19 @@ fn end(server: &mut Server, moment: Moment) -> Result<()> {
     }
     server.process().signal(libc::SIGTERM)?;
     let status = server.process().wait()?;
-    ensure!(status.code() == Some(0), "SIGTERM ended with {status}: {}", server.process().errors());
+    ensure!(
+        status.code() == Some(0),
+        "SIGTERM ended with {status}: {}",
+        server.process().errors()
+    );
     Ok(())
 }
 
 /// Nothing of a broken invariant may be on standard error.
 fn check_errors(errors: &str) -> Result<()> {
-    let bad = errors.lines().find(|line| line.contains("panicked") || line.contains(" ERROR "));
+    let bad = errors
+        .lines()
+        .find(|line| line.contains("panicked") || line.contains(" ERROR "));
     ensure!(bad.is_none(), "the server said: {errors}");
     Ok(())
 }
@@ -426,7 +505,12 @@ impl Deploys<'_> {
             let path = format!("/v1/modules/{}", self.name);
             match connection.request("PUT", &path, &[], &wasm) {
                 Ok(answer) if answer.status == 200 => self.versions.acknowledged += 1,
-                Ok(answer) => ensure!(answer.status == 503, "deploy: {} {}", answer.status, answer.text()),
+                Ok(answer) => ensure!(
+                    answer.status == 503,
+                    "deploy: {} {}",
+                    answer.status,
+                    answer.text()
+                ),
                 Err(_) => {
                     self.versions.unknown += 1;
                     return Ok(());
@@ -444,18 +528,32 @@ fn look(connection: &mut Connection, clients: usize) -> Result<Option<(i64, i64)
         Ok(answer) => anyhow::bail!("{path}: {} {}", answer.status, answer.text()),
         Err(_) => Ok(None),
     };
-    let (Some(total), Some(results)) = (read("/v1/call/bank/total")?, read("/v1/call/voter/results")?) else {
+    let (Some(total), Some(results)) = (
+        read("/v1/call/bank/total")?,
+        read("/v1/call/voter/results")?,
+    ) else {
         return Ok(None);
     };
     let sum = clients as i64 * 2 * crate::model::PAIRS_COUNT as i64 * FIRST_BALANCE;
-    ensure!(number(&total["sum"]) == Some(sum), "half a transfer was seen: {total}, the sum must be {sum}");
+    ensure!(
+        number(&total["sum"]) == Some(sum),
+        "half a transfer was seen: {total}, the sum must be {sum}"
+    );
     let rows = results.as_array().map(Vec::as_slice).unwrap_or_default();
-    let votes = rows.iter().filter_map(|row: &Value| number(&row["votes"])).sum();
+    let votes = rows
+        .iter()
+        .filter_map(|row: &Value| number(&row["votes"]))
+        .sum();
     Ok(number(&total["accounts"]).map(|accounts| (accounts, votes)))
 }
 
 /// A reader beside the writers: what it saw was durable.
-fn watch(address: &str, clients: usize, seen: &Mutex<(i64, i64)>, is_over: &AtomicBool) -> Result<()> {
+fn watch(
+    address: &str,
+    clients: usize,
+    seen: &Mutex<(i64, i64)>,
+    is_over: &AtomicBool,
+) -> Result<()> {
     let Ok(mut connection) = Connection::open(address) else {
         return Ok(());
     };
@@ -464,7 +562,10 @@ fn watch(address: &str, clients: usize, seen: &Mutex<(i64, i64)>, is_over: &Atom
             return Ok(());
         };
         let mut seen = seen.lock().expect("held to compare");
-        ensure!(now.0 >= seen.0 && now.1 >= seen.1, "a reader saw {seen:?} accounts and votes, and then {now:?}");
+        ensure!(
+            now.0 >= seen.0 && now.1 >= seen.1,
+            "a reader saw {seen:?} accounts and votes, and then {now:?}"
+        );
         *seen = now;
         drop(seen);
         thread::sleep(Duration::from_millis(5));
@@ -476,14 +577,25 @@ fn watch(address: &str, clients: usize, seen: &Mutex<(i64, i64)>, is_over: &Atom
 fn check_log(data_dir: &Path, models: &[Model]) -> Result<()> {
     let dir = data_dir.to_str().context("a path in UTF-8")?;
     let output = run_verb(&["log", "dump", dir, "--output", "json"])?;
-    ensure!(output.status.success(), "log dump: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "log dump: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut places = std::collections::HashMap::new();
-    for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+    for line in output
+        .stdout
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+    {
         let record: Value = serde_json::from_slice(line).context("a line of log dump")?;
         let (Some(txn_id), Some(lsn)) = (number(&record["txn_id"]), number(&record["lsn"])) else {
             continue; // the genesis
         };
-        ensure!(places.insert(txn_id as u64, lsn as u64).is_none(), "two records of transaction {txn_id}");
+        ensure!(
+            places.insert(txn_id as u64, lsn as u64).is_none(),
+            "two records of transaction {txn_id}"
+        );
     }
     for (txn_id, lsn) in models.iter().flat_map(|model| &model.txns) {
         ensure!(
@@ -500,13 +612,33 @@ fn check_digests(data_dir: &Path, copy: &Path, partitions: u64) -> Result<()> {
         copy_dir(data_dir, copy)?;
         let dir = copy.to_str().context("a path in UTF-8")?;
         let sites = sites.to_string();
-        let output = run_verb(&["bench", "replay", "--data-dir", dir, "--sites", &sites, "--output", "json"])?;
-        ensure!(output.status.success(), "replay: {}", String::from_utf8_lossy(&output.stderr));
-        let answer: Value = serde_json::from_slice(&output.stdout).context("read the replay's answer")?;
-        ensure!(answer["digest"].is_string(), "a replay without a digest: {answer}");
+        let output = run_verb(&[
+            "bench",
+            "replay",
+            "--data-dir",
+            dir,
+            "--sites",
+            &sites,
+            "--output",
+            "json",
+        ])?;
+        ensure!(
+            output.status.success(),
+            "replay: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let answer: Value =
+            serde_json::from_slice(&output.stdout).context("read the replay's answer")?;
+        ensure!(
+            answer["digest"].is_string(),
+            "a replay without a digest: {answer}"
+        );
         digests.push((answer["digest"].clone(), answer["replayed"].clone()));
         std::fs::remove_dir_all(copy).context("remove the copy")?;
     }
-    ensure!(digests.windows(2).all(|two| two[0] == two[1]), "replay on 1, 2, 3 sites: {digests:?}");
+    ensure!(
+        digests.windows(2).all(|two| two[0] == two[1]),
+        "replay on 1, 2, 3 sites: {digests:?}"
+    );
     Ok(())
 }

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::http::{Answer, Connection};
 
 const START_WAIT_MAX: Duration = Duration::from_secs(60);
+const SAID_WAIT_MAX: Duration = Duration::from_secs(10);
 const END_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How a server is to be started.
@@ -76,10 +77,15 @@ impl Spawned {
         let mut command = Command::new(binary()?);
         command.arg("serve").arg("--data-dir").arg(&launch.data_dir);
         command.args(["--listen", "127.0.0.1:0"]).args(&launch.args);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         // No configuration but ours: neither a reprise.toml of the current directory nor the environment's.
         command.current_dir("/");
-        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REPRISE_")) {
+        for (name, _) in
+            env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REPRISE_"))
+        {
             command.env_remove(name);
         }
         if let Some(files_max) = launch.files_max {
@@ -123,10 +129,15 @@ impl Spawned {
                         });
                     }
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) => bail!("the server does not listen: {}", self.errors()),
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    bail!("the server does not listen: {}", self.errors())
+                }
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     let status = self.wait()?;
-                    bail!("the server ended before it listened, {status}: {}", self.errors());
+                    bail!(
+                        "the server ended before it listened, {status}: {}",
+                        self.errors()
+                    );
                 }
             }
         }
@@ -141,7 +152,11 @@ impl Spawned {
     pub fn signal(&self, signal: i32) -> Result<()> {
         // SAFETY: a plain system call on a child that is not yet waited for.
         let result = unsafe { libc::kill(self.child.id() as i32, signal) };
-        ensure!(result == 0, "signal the server: {}", std::io::Error::last_os_error());
+        ensure!(
+            result == 0,
+            "signal the server: {}",
+            std::io::Error::last_os_error()
+        );
         Ok(())
     }
 
@@ -159,7 +174,10 @@ impl Spawned {
         }
         let _ = self.child.kill(); // reported below
         let _ = self.child.wait();
-        bail!("the server did not end within {END_WAIT_MAX:?}: {}", self.errors())
+        bail!(
+            "the server did not end within {END_WAIT_MAX:?}: {}",
+            self.errors()
+        )
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -201,7 +219,10 @@ impl Server {
                 }
                 last = answer.text();
                 // Final: the reason is in there.
-                ensure!(!last.contains("\"failed\""), "the server can't be made ready: {last}");
+                ensure!(
+                    !last.contains("\"failed\""),
+                    "the server can't be made ready: {last}"
+                );
             }
             if !self.process.is_running() {
                 let status = self.process.wait()?;
@@ -209,7 +230,10 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        bail!("the server does not become ready: {last} {}", self.process.errors())
+        bail!(
+            "the server does not become ready: {last} {}",
+            self.process.errors()
+        )
     }
 
     pub fn connect(&self) -> Result<Connection> {
@@ -218,23 +242,62 @@ impl Server {
 
     pub fn get(&self, path: &str) -> Result<Answer> {
         let answer = self.connect()?.get(path);
-        answer.map_err(|cut| cut.error).with_context(|| format!("GET {path}"))
+        answer
+            .map_err(|cut| cut.error)
+            .with_context(|| format!("GET {path}"))
     }
 
-    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer> {
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Answer> {
         let answer = self.connect()?.request(method, path, headers, body);
-        answer.map_err(|cut| cut.error).with_context(|| format!("{method} {path}"))
+        answer
+            .map_err(|cut| cut.error)
+            .with_context(|| format!("{method} {path}"))
     }
 
     /// Runs one transaction.
     pub fn call(&self, procedure: &str, args: &str) -> Result<Answer> {
-        self.request("POST", &format!("/v1/call/{procedure}"), &[], args.as_bytes())
+        self.request(
+            "POST",
+            &format!("/v1/call/{procedure}"),
+            &[],
+            args.as_bytes(),
+        )
     }
 
     /// Installs a sample module.
     pub fn deploy(&self, name: &str) -> Result<()> {
-        let answer = self.request("PUT", &format!("/v1/modules/{name}"), &[], &procedure_wasm(name)?)?;
-        ensure!(matches!(answer.status, 200 | 201), "deploy {name}: {} {}", answer.status, answer.text());
+        let answer = self.request(
+            "PUT",
+            &format!("/v1/modules/{name}"),
+            &[],
+            &procedure_wasm(name)?,
+        )?;
+        ensure!(
+            matches!(answer.status, 200 | 201),
+            "deploy {name}: {} {}",
+            answer.status,
+            answer.text()
+        );
+        Ok(())
+    }
+
+    /// Waits until it has written this to standard error: what recovery found is told a little after it is ready.
+    pub fn wait_said(&mut self, text: &str) -> Result<()> {
+        let until = Instant::now() + SAID_WAIT_MAX;
+        while !self.process.errors().contains(text) {
+            ensure!(
+                Instant::now() < until,
+                "the server does not say {text:?}: {}",
+                self.process.errors()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
         Ok(())
     }
 
@@ -258,7 +321,11 @@ impl Server {
         let pid = self.process.id() as libc::pid_t;
         // SAFETY: both pointers are valid or null for the length of the call.
         let result = unsafe { libc::prlimit(pid, libc::RLIMIT_FSIZE, &none, std::ptr::null_mut()) };
-        ensure!(result == 0, "limit the server's files: {}", std::io::Error::last_os_error());
+        ensure!(
+            result == 0,
+            "limit the server's files: {}",
+            std::io::Error::last_os_error()
+        );
         Ok(())
     }
 
@@ -312,7 +379,12 @@ pub fn binary() -> Result<PathBuf> {
     }
     let own = env::current_exe().context("find this program")?;
     // A test lies in target/release/deps, the binary `crash` in target/release.
-    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join("reprise")).find(|path| path.is_file());
+    let found = own
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("reprise"))
+        .find(|path| path.is_file());
     found.context("build the server first: cargo build --release -p reprise-node")
 }
 
@@ -322,20 +394,27 @@ pub fn procedure_wasm(name: &str) -> Result<Vec<u8>> {
         Some(dir) => PathBuf::from(dir),
         None => {
             let own = env::current_exe().context("find this program")?;
-            let dirs = own.ancestors().skip(1).take(3).map(|dir| dir.join("procedures"));
+            let dirs = own
+                .ancestors()
+                .skip(1)
+                .take(3)
+                .map(|dir| dir.join("procedures"));
             let found = dirs.into_iter().find(|dir| dir.join("bank.wasm").is_file());
             found.context("build the sample modules first: cargo xtask wasm")?
         }
     };
     let path = dir.join(format!("{name}.wasm"));
-    fs::read(&path).with_context(|| format!("read {}: build it with cargo xtask wasm", path.display()))
+    fs::read(&path)
+        .with_context(|| format!("read {}: build it with cargo xtask wasm", path.display()))
 }
 
 /// Runs another verb of the binary to its end.
 pub fn run_verb(args: &[&str]) -> Result<Output> {
     let mut command = Command::new(binary()?);
     command.args(args).current_dir("/");
-    command.output().with_context(|| format!("run reprise {}", args.join(" ")))
+    command
+        .output()
+        .with_context(|| format!("run reprise {}", args.join(" ")))
 }
 
 /// Copies a directory with everything in it.
@@ -347,7 +426,8 @@ pub fn copy_dir(from: &Path, to: &Path) -> Result<()> {
         match entry.file_type().context("look at file")?.is_dir() {
             true => copy_dir(&entry.path(), &target)?,
             false => {
-                fs::copy(entry.path(), &target).with_context(|| format!("copy {}", entry.path().display()))?;
+                fs::copy(entry.path(), &target)
+                    .with_context(|| format!("copy {}", entry.path().display()))?;
             }
         }
     }

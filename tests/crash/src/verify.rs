@@ -37,7 +37,11 @@ pub fn settle(model: &mut Model, server: &Server, rng: &mut Rng, floor: (u64, u6
 }
 
 /// Which of the unknown calls took place.
-fn find_committed(model: &Model, connection: &mut Connection, unknown: &[Call]) -> Result<Vec<bool>> {
+fn find_committed(
+    model: &Model,
+    connection: &mut Connection,
+    unknown: &[Call],
+) -> Result<Vec<bool>> {
     let digits = (0..PAIRS_COUNT).map(|pair| pair_digits(model, connection, pair, unknown));
     let digits: Vec<u64> = digits.collect::<Result<_>>()?;
     let mut committed = Vec::new();
@@ -52,7 +56,12 @@ fn find_committed(model: &Model, connection: &mut Connection, unknown: &[Call]) 
 }
 
 /// What was paid on a pair beyond the model, in base 4: a 1 at each unknown transfer that took place.
-fn pair_digits(model: &Model, connection: &mut Connection, pair: usize, unknown: &[Call]) -> Result<u64> {
+fn pair_digits(
+    model: &Model,
+    connection: &mut Connection,
+    pair: usize,
+    unknown: &[Call],
+) -> Result<u64> {
     let Pair { accounts, balances } = &model.pairs[pair];
     let mut found = [0; 2];
     for (account, found) in accounts.iter().zip(&mut found) {
@@ -65,13 +74,19 @@ fn pair_digits(model: &Model, connection: &mut Connection, pair: usize, unknown:
         "half a transfer: pair {accounts:?} has {found:?}, together it must have {expected}"
     );
     let transfers = unknown.iter().filter_map(|call| match call.effect {
-        Effect::Transfer { pair: own, payer, digit } if own == pair => Some((payer, digit)),
+        Effect::Transfer {
+            pair: own,
+            payer,
+            digit,
+        } if own == pair => Some((payer, digit)),
         _ => None,
     });
     let transfers: Vec<_> = transfers.collect();
     let payer = transfers.first().map_or(0, |(payer, _)| *payer);
     let paid = balances[payer] - found[payer];
-    let possible = transfers.iter().fold(0, |sum, (_, digit)| sum | amount(*digit));
+    let possible = transfers
+        .iter()
+        .fold(0, |sum, (_, digit)| sum | amount(*digit));
     ensure!(
         paid >= 0 && paid & !possible == 0,
         "lost or twice: pair {accounts:?} has {found:?}, acknowledged is {balances:?}; the difference {paid:#x} in base 4 is \
@@ -93,13 +108,18 @@ fn balance(connection: &mut Connection, account: i64) -> Result<Option<i64>> {
 
 fn post(connection: &mut Connection, path: &str, body: &str) -> Result<Answer> {
     let answer = connection.request("POST", path, &[], body.as_bytes());
-    answer.map_err(|cut| cut.error).with_context(|| format!("POST {path} after a restart"))
+    answer
+        .map_err(|cut| cut.error)
+        .with_context(|| format!("POST {path} after a restart"))
 }
 
 /// A vote has a number of its own: its row tells.
 fn vote_was_there(connection: &mut Connection, phone: i64) -> Result<bool> {
     let path = format!("/v1/tables/votes/rows?prefix={phone}&limit=5");
-    let rows = connection.get(&path).map_err(|cut| cut.error).context("read votes")?;
+    let rows = connection
+        .get(&path)
+        .map_err(|cut| cut.error)
+        .context("read votes")?;
     let count = rows.json()["rows"].as_array().map(Vec::len);
     match count.with_context(|| format!("{path}: {}", rows.text()))? {
         0 => Ok(false),
@@ -117,14 +137,29 @@ fn ask_again(
     floor: (u64, u64),
 ) -> Result<()> {
     model.counts.repeated += 1;
-    let answer = ask(model, connection, call).map_err(|cut| cut.error).context("ask again")?;
-    ensure!(answer.status == 200, "{call:?} again: {} {}", answer.status, answer.text());
+    let answer = ask(model, connection, call)
+        .map_err(|cut| cut.error)
+        .context("ask again")?;
+    ensure!(
+        answer.status == 200,
+        "{call:?} again: {} {}",
+        answer.status,
+        answer.text()
+    );
     let is_replayed = answer.header("idempotent-replayed") == Some("true");
     ensure!(
         is_replayed == was_there,
         "{call:?} {}, but its repeat was {}: {}",
-        if was_there { "had taken place" } else { "had not taken place" },
-        if is_replayed { "answered as one" } else { "run" },
+        if was_there {
+            "had taken place"
+        } else {
+            "had not taken place"
+        },
+        if is_replayed {
+            "answered as one"
+        } else {
+            "run"
+        },
         answer.text()
     );
     let answer = answer.json();
@@ -138,22 +173,37 @@ fn ask_again(
 /// A new transaction after a restart lies behind all before it.
 pub fn check_above(answer: &Value, (txn_id_floor, lsn_floor): (u64, u64)) -> Result<()> {
     let (txn_id, lsn) = ids(answer)?;
-    ensure!(txn_id > txn_id_floor, "transaction id {txn_id} after a restart, {txn_id_floor} before it");
-    ensure!(lsn > lsn_floor, "LSN {lsn} after a restart, {lsn_floor} before it");
+    ensure!(
+        txn_id > txn_id_floor,
+        "transaction id {txn_id} after a restart, {txn_id_floor} before it"
+    );
+    ensure!(
+        lsn > lsn_floor,
+        "LSN {lsn} after a restart, {lsn_floor} before it"
+    );
     Ok(())
 }
 
 /// Acknowledged calls with keys, sent again: the same answer, and no second effect.
-fn repeat_acknowledged(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Result<()> {
+fn repeat_acknowledged(
+    model: &mut Model,
+    connection: &mut Connection,
+    rng: &mut Rng,
+) -> Result<()> {
     for _ in 0..REPEATS.min(model.remembered.len() as u64) {
         let at = rng.below(model.remembered.len() as u64) as usize;
         let known = model.remembered[at].clone();
         model.counts.repeated += 1;
-        let answer = ask(model, connection, &known.call).map_err(|cut| cut.error).context("repeat")?;
+        let answer = ask(model, connection, &known.call)
+            .map_err(|cut| cut.error)
+            .context("repeat")?;
         let is_replayed = answer.header("idempotent-replayed") == Some("true");
         let json = answer.json();
         ensure!(
-            answer.status == 200 && is_replayed && json["result"] == known.result && ids(&json)?.0 == known.txn_id,
+            answer.status == 200
+                && is_replayed
+                && json["result"] == known.result
+                && ids(&json)?.0 == known.txn_id,
             "the key of {known:?} is forgotten: {} {}",
             answer.status,
             answer.text()
@@ -166,7 +216,10 @@ fn check_balances(model: &Model, connection: &mut Connection) -> Result<()> {
     for Pair { accounts, balances } in &model.pairs {
         for (account, expected) in accounts.iter().zip(balances) {
             let found = balance(connection, *account)?;
-            ensure!(found == Some(*expected), "account {account} has {found:?}, not {expected}");
+            ensure!(
+                found == Some(*expected),
+                "account {account} has {found:?}, not {expected}"
+            );
         }
     }
     Ok(())
@@ -176,7 +229,10 @@ fn check_balances(model: &Model, connection: &mut Connection) -> Result<()> {
 pub fn check_sums(models: &[Model], server: &Server) -> Result<()> {
     let answer = server.call("bank/total", "{}")?;
     let total = &answer.json()["result"];
-    let opened: usize = models.iter().map(|model| model.opened.len() + 2 * PAIRS_COUNT).sum();
+    let opened: usize = models
+        .iter()
+        .map(|model| model.opened.len() + 2 * PAIRS_COUNT)
+        .sum();
     let sum = models.len() as i64 * 2 * PAIRS_COUNT as i64 * FIRST_BALANCE;
     let found = (number(&total["accounts"]), number(&total["sum"]));
     ensure!(
@@ -186,9 +242,13 @@ pub fn check_sums(models: &[Model], server: &Server) -> Result<()> {
     );
     let answer = server.call("voter/results", "{}")?;
     let json = answer.json();
-    let results = json["result"].as_array().context("results answered no list")?;
+    let results = json["result"]
+        .as_array()
+        .context("results answered no list")?;
     for model in models {
-        let own = results.iter().find(|row| number(&row["contestant_number"]) == Some(model.contestant()));
+        let own = results
+            .iter()
+            .find(|row| number(&row["contestant_number"]) == Some(model.contestant()));
         let votes = own.and_then(|row| number(&row["votes"])).unwrap_or(0);
         ensure!(
             votes == model.votes,
@@ -211,19 +271,32 @@ pub fn check_rows(models: &[Model], server: &Server) -> Result<()> {
     let mut cursor = String::new();
     loop {
         let path = format!("/v1/tables/accounts/rows?limit=1000{cursor}");
-        let answer = connection.get(&path).map_err(|cut| cut.error).context("read accounts")?;
+        let answer = connection
+            .get(&path)
+            .map_err(|cut| cut.error)
+            .context("read accounts")?;
         let page = answer.json();
-        let rows = page["rows"].as_array().with_context(|| format!("{path}: {}", answer.text()))?;
+        let rows = page["rows"]
+            .as_array()
+            .with_context(|| format!("{path}: {}", answer.text()))?;
         for row in rows {
             let account = number(&row["account"]).or_else(|| number(&row[0]));
             let account = account.with_context(|| format!("a row without its account: {row}"))?;
-            ensure!(expected.remove(&account), "account {account} is there, and nobody opened it");
+            ensure!(
+                expected.remove(&account),
+                "account {account} is there, and nobody opened it"
+            );
         }
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
             None => break,
         }
     }
-    ensure!(expected.is_empty(), "lost: {} accounts, {:?} among them", expected.len(), expected.iter().next());
+    ensure!(
+        expected.is_empty(),
+        "lost: {} accounts, {:?} among them",
+        expected.len(),
+        expected.iter().next()
+    );
     Ok(())
 }

@@ -4,9 +4,38 @@ use reprise_test_crash::{Config, run};
 
 #[test]
 fn no_acknowledged_transaction_is_lost_none_is_half_none_is_there_twice() {
-    let seed = std::env::var("REPRISE_CRASH_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = std::env::var("REPRISE_CRASH_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
     match run(&Config::new(15, seed.unwrap_or(1))) {
         Ok(report) => println!("{report}"),
         Err(error) => panic!("{error:#}"),
     }
+}
+
+/// What is answered before it is durable is lost by kill -9. A check that does not see that sees nothing.
+#[test]
+fn a_loss_is_noticed() {
+    let config = Config {
+        server_args: vec!["--commit".into(), "async".into()],
+        keeps: false,
+        ..Config::new(25, 2)
+    };
+    let error = match run(&config) {
+        Ok(report) => panic!("a server that acknowledges too early passed: {report}"),
+        Err(error) => format!("{error:#}"),
+    };
+    println!("{error}");
+    assert!(error.contains("reproduce: cargo xtask crash"), "{error}");
+    let is_a_loss = [
+        "lost",
+        "forgotten",
+        "had seen",
+        "must be",
+        "must have",
+        "above",
+    ]
+    .iter()
+    .any(|word| error.contains(word));
+    assert!(is_a_loss, "it failed for another reason: {error}");
 }

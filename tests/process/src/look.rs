@@ -35,19 +35,47 @@ pub fn check(server: &Server, tallies: &[Tally]) -> Result<()> {
         let got = balance(server, to)?.context("the payee is gone")? - FIRST_BALANCE;
         ensure!(paid == got, "half a transfer: {paid} paid, {got} received");
         let possible = tally.moved..=tally.moved + tally.moves_unknown;
-        ensure!(possible.contains(&paid), "client {}: {paid} transfers are there, acknowledged and possible {possible:?}", tally.client);
+        ensure!(
+            possible.contains(&paid),
+            "client {}: {paid} transfers are there, acknowledged and possible {possible:?}",
+            tally.client
+        );
         there.remove(&from);
         there.remove(&to);
-        let lost: Vec<_> = tally.acknowledged.iter().filter(|account| !there.remove(account)).collect();
-        ensure!(lost.is_empty(), "lost: {} of {} accounts", lost.len(), tally.acknowledged.len());
-        let seen: Vec<_> = tally.refused.iter().filter(|account| there.contains(account)).collect();
-        ensure!(seen.is_empty(), "{} of {} refused openings are there", seen.len(), tally.refused.len());
-        tally.unknown.iter().for_each(|account| drop(there.remove(account)));
+        let lost: Vec<_> = tally
+            .acknowledged
+            .iter()
+            .filter(|account| !there.remove(account))
+            .collect();
+        ensure!(
+            lost.is_empty(),
+            "lost: {} of {} accounts",
+            lost.len(),
+            tally.acknowledged.len()
+        );
+        let seen: Vec<_> = tally
+            .refused
+            .iter()
+            .filter(|account| there.contains(account))
+            .collect();
+        ensure!(
+            seen.is_empty(),
+            "{} of {} refused openings are there",
+            seen.len(),
+            tally.refused.len()
+        );
+        for account in &tally.unknown {
+            there.remove(account);
+        }
     }
     ensure!(there.is_empty(), "accounts that nobody opened: {there:?}");
     let answer = server.call("bank/total", "{}")?;
     let sum = number(&answer.json()["result"]["sum"]);
-    ensure!(sum == Some(tallies.len() as i64 * 2 * FIRST_BALANCE), "the sum is not conserved: {}", answer.text());
+    ensure!(
+        sum == Some(tallies.len() as i64 * 2 * FIRST_BALANCE),
+        "the sum is not conserved: {}",
+        answer.text()
+    );
     Ok(())
 }
 
@@ -58,8 +86,12 @@ fn accounts(server: &Server) -> Result<BTreeSet<i64>> {
         let answer = server.get(&format!("/v1/tables/accounts/rows?limit=1000{cursor}"))?;
         let page = answer.json();
         for row in page["rows"].as_array().with_context(|| answer.text())? {
-            let account = number(&row["account"]).with_context(|| format!("a row without its account: {row}"))?;
-            ensure!(accounts.insert(account), "account {account} is listed twice");
+            let account = number(&row["account"])
+                .with_context(|| format!("a row without its account: {row}"))?;
+            ensure!(
+                accounts.insert(account),
+                "account {account} is listed twice"
+            );
         }
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
@@ -85,5 +117,6 @@ pub fn snapshot(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
 pub fn verify(data_dir: &Path) -> Result<Value> {
     let dir = data_dir.to_str().context("a path in UTF-8")?;
     let output = run_verb(&["log", "verify", dir, "--output", "json"])?;
-    serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }

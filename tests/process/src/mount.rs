@@ -20,8 +20,15 @@ impl Mount {
     pub fn tmpfs(path: &Path, bytes: usize) -> Result<Option<Self>> {
         fs::create_dir_all(path).context("create the mount point")?;
         match mount(path, 0, bytes) {
-            Ok(()) => Ok(Some(Self { path: path.to_owned() })),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENODEV)) => {
+            Ok(()) => Ok(Some(Self {
+                path: path.to_owned(),
+            })),
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EPERM | libc::EACCES | libc::ENODEV)
+                ) =>
+            {
                 println!("SKIPPED: a tmpfs can't be mounted here: {error}");
                 Ok(None)
             }
@@ -30,7 +37,8 @@ impl Mount {
     }
 
     pub fn make_read_only(&self, bytes: usize) -> Result<()> {
-        mount(&self.path, libc::MS_REMOUNT | libc::MS_RDONLY, bytes).context("mount the tmpfs read-only")
+        mount(&self.path, libc::MS_REMOUNT | libc::MS_RDONLY, bytes)
+            .context("mount the tmpfs read-only")
     }
 }
 
@@ -49,7 +57,13 @@ fn mount(path: &Path, flags: libc::c_ulong, bytes: usize) -> io::Result<()> {
     let options = CString::new(format!("size={bytes}"))?;
     // SAFETY: all pointers are valid strings for the length of the call.
     let result = unsafe {
-        libc::mount(c"tmpfs".as_ptr(), path.as_ptr(), c"tmpfs".as_ptr(), flags, options.as_ptr().cast())
+        libc::mount(
+            c"tmpfs".as_ptr(),
+            path.as_ptr(),
+            c"tmpfs".as_ptr(),
+            flags,
+            options.as_ptr().cast(),
+        )
     };
     match result {
         0 => Ok(()),

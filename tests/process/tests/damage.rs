@@ -29,13 +29,22 @@ fn database(dir: &Path, killed: bool) -> Result<(Launch, Tally)> {
 fn segment(launch: &Launch) -> Result<PathBuf> {
     let files = fs::read_dir(launch.data_dir.join("log"))?.map(|entry| Ok(entry?.path()));
     let files: Vec<PathBuf> = files.collect::<Result<_>>()?;
-    let found = files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "seg"));
-    found.context("a segment file")
+    // Beside it lies the file that is prepared for the next one.
+    let is_log = |path: &&PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("log-"))
+    };
+    let mut found = files.iter().filter(is_log);
+    let segment = found.next().context("a segment file")?;
+    ensure!(found.next().is_none(), "several segments: {files:?}");
+    Ok(segment.clone())
 }
 
 /// Where the log's blocks end in the file.
 fn end(launch: &Launch) -> Result<u64> {
-    let end = verify(&launch.data_dir)?["end"].as_u64().context("the log's end")?;
+    let end = verify(&launch.data_dir)?["end"]
+        .as_u64()
+        .context("the log's end")?;
     Ok(end + SEGMENT_HEADER_BYTES)
 }
 
@@ -52,7 +61,11 @@ fn a_flipped_byte_stops_the_opening_and_nothing_is_changed() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (launch, tally) = database(dir.path(), false)?;
     let (file, end) = (segment(&launch)?, end(&launch)?);
-    let name = file.file_name().context("a name")?.to_string_lossy().into_owned();
+    let name = file
+        .file_name()
+        .context("a name")?
+        .to_string_lossy()
+        .into_owned();
     // In the segment's header, in a module, in the middle, near the end.
     for offset in [20, 2_000, end / 2, end / 3 * 2 + 1, end - 3_000] {
         flip(&file, offset)?;
@@ -60,13 +73,28 @@ fn a_flipped_byte_stops_the_opening_and_nothing_is_changed() -> Result<()> {
         let mut process = Spawned::start(&launch)?;
         let status = process.wait()?;
         let errors = process.errors();
-        ensure!(status.code() == Some(1), "byte {offset} flipped: {status}: {errors}");
+        ensure!(
+            status.code() == Some(1),
+            "byte {offset} flipped: {status}: {errors}"
+        );
         let tells = [name.as_str(), " at byte ", "LSN ", "Nothing was changed"];
-        let missing: Vec<_> = tells.iter().filter(|part| !errors.contains(**part)).collect();
-        ensure!(missing.is_empty(), "byte {offset} flipped: {missing:?} is not told: {errors}");
-        ensure!(snapshot(&launch.data_dir)? == before, "byte {offset} flipped: the opening changed files");
+        let missing: Vec<_> = tells
+            .iter()
+            .filter(|part| !errors.contains(**part))
+            .collect();
+        ensure!(
+            missing.is_empty(),
+            "byte {offset} flipped: {missing:?} is not told: {errors}"
+        );
+        ensure!(
+            snapshot(&launch.data_dir)? == before,
+            "byte {offset} flipped: the opening changed files"
+        );
         let verified = verify(&launch.data_dir)?;
-        ensure!(verified["whole"] == false, "log verify calls it whole: {verified}");
+        ensure!(
+            verified["whole"] == false,
+            "log verify calls it whole: {verified}"
+        );
         flip(&file, offset)?;
     }
     check(&Server::start(&launch)?, &[tally])
@@ -77,11 +105,15 @@ fn garbage_behind_the_end_is_cut() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (launch, tally) = database(dir.path(), true)?;
     let (file, end) = (segment(&launch)?, end(&launch)?);
-    let garbage: Vec<u8> = (0..3000u32).map(|byte| (byte.wrapping_mul(2_654_435_761) >> 13) as u8 | 1).collect();
-    OpenOptions::new().write(true).open(&file)?.write_all_at(&garbage, end)?;
+    let garbage: Vec<u8> = (0..3000u32)
+        .map(|byte| (byte.wrapping_mul(2_654_435_761) >> 13) as u8 | 1)
+        .collect();
+    OpenOptions::new()
+        .write(true)
+        .open(&file)?
+        .write_all_at(&garbage, end)?;
     let mut server = Server::start(&launch)?;
-    let errors = server.process().errors();
-    ensure!(errors.contains("cut off"), "the cut is not told: {errors}");
+    server.wait_said("cut off").context("the cut is not told")?;
     check(&server, std::slice::from_ref(&tally))?;
     let more = server.call("bank/open", r#"{"account": 7, "balance": 0}"#)?;
     ensure!(more.status == 200, "{}", more.text());
@@ -98,8 +130,12 @@ fn a_file_that_ends_early_opens() -> Result<()> {
     // The last block is the closing one: without it, or a part of it, everything is still there.
     let (file, end) = (segment(&launch)?, end(&launch)?);
     for length in [end, end - 100, end - 512] {
-        OpenOptions::new().write(true).open(&file)?.set_len(length)?;
-        let mut server = Server::start(&launch).with_context(|| format!("cut to {length} of {end}"))?;
+        OpenOptions::new()
+            .write(true)
+            .open(&file)?
+            .set_len(length)?;
+        let mut server =
+            Server::start(&launch).with_context(|| format!("cut to {length} of {end}"))?;
         check(&server, std::slice::from_ref(&tally))?;
         server.kill()?;
     }
@@ -113,21 +149,36 @@ fn a_catalog_that_is_gone_or_garbage_is_made_again() -> Result<()> {
     let catalog = launch.data_dir.join("catalog");
     let damages: [(&str, &dyn Fn() -> Result<()>); 3] = [
         ("deleted", &|| Ok(fs::remove_dir_all(&catalog)?)),
-        ("overwritten", &|| overwrite(&catalog, |bytes| bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_mul(31) ^ 0x5a))),
+        ("overwritten", &|| {
+            overwrite(&catalog, |bytes| {
+                bytes
+                    .iter_mut()
+                    .for_each(|byte| *byte = byte.wrapping_mul(31) ^ 0x5a)
+            })
+        }),
         ("emptied", &|| overwrite(&catalog, Vec::clear)),
     ];
     for (what, damage) in damages {
         damage()?;
-        let server = Server::start(&launch).with_context(|| format!("the catalog was {what}"))?;
+        let mut server =
+            Server::start(&launch).with_context(|| format!("the catalog was {what}"))?;
         let module = server.get("/v1/modules/bank")?;
         ensure!(module.status == 200, "{what}: {}", module.text());
-        check(&server, std::slice::from_ref(&tally)).with_context(|| format!("the catalog was {what}"))?;
+        check(&server, std::slice::from_ref(&tally))
+            .with_context(|| format!("the catalog was {what}"))?;
+        server
+            .wait_said("made again from the log")
+            .with_context(|| format!("the catalog was {what}"))?;
         let (status, errors) = server.terminate()?;
         ensure!(status.code() == Some(0), "{what}: {status}: {errors}");
-        ensure!(errors.contains("made again from the log"), "{what}: it is not told: {errors}");
         // Whole again: the next start has nothing to tell.
-        let (_, errors) = Server::start(&launch)?.terminate()?;
-        ensure!(!errors.contains("made again"), "{what}: it was not kept: {errors}");
+        let mut server = Server::start(&launch)?;
+        server.wait_said("ready: ")?;
+        let (_, errors) = server.terminate()?;
+        ensure!(
+            !errors.contains("made again"),
+            "{what}: it was not kept: {errors}"
+        );
     }
     Ok(())
 }

@@ -29,21 +29,36 @@ fn a_full_disk_refuses_writes_serves_reads_and_works_again_after_a_restart() -> 
     check(&server, &tallies).context("on the full disk")?;
     // Still refused, and still nothing to see of it.
     let answer = server.call("bank/open", r#"{"account": 3, "balance": 0}"#)?;
-    ensure!(answer.status == 503 && answer.json()["type"] == LOG_UNAVAILABLE, "{} {}", answer.status, answer.text());
+    ensure!(
+        answer.status == 503 && answer.json()["type"] == LOG_UNAVAILABLE,
+        "{} {}",
+        answer.status,
+        answer.text()
+    );
     ensure!(balance(&server, 3)?.is_none(), "a refused write is there");
     let status = server.get("/v1/status")?.json();
-    ensure!(status["log_error"].is_string(), "the status does not tell: {status}");
+    ensure!(
+        status["log_error"].is_string(),
+        "the status does not tell: {status}"
+    );
     check(&server, &tallies).context("on the full disk")?;
 
     fs::remove_file(&filler)?;
     server.kill()?;
     let server = Server::start(&launch)?;
     check(&server, &tallies).context("after the restart")?;
-    ensure!(balance(&server, 3)?.is_none(), "a refused write is there after the restart");
+    ensure!(
+        balance(&server, 3)?.is_none(),
+        "a refused write is there after the restart"
+    );
     let mut connection = server.connect()?;
     let tally = &mut tallies[0];
     let refused = tally.refused.len();
-    ensure!(tally.batch(&mut connection, 50)? && tally.refused.len() == refused, "writes are refused: {:?}", tally.problems);
+    ensure!(
+        tally.batch(&mut connection, 50)? && tally.refused.len() == refused,
+        "writes are refused: {:?}",
+        tally.problems
+    );
     check(&server, &tallies)
 }
 
@@ -56,9 +71,15 @@ fn write_until_refused(server: &Server) -> Result<Vec<Tally>> {
     }
     while clients.iter().any(|(tally, _)| tally.refused.is_empty()) {
         for (tally, connection) in &mut clients {
-            ensure!(tally.batch(connection, 1000)?, "the server is gone: {tally:?}");
+            ensure!(
+                tally.batch(connection, 1000)?,
+                "the server is gone: {tally:?}"
+            );
         }
-        ensure!(begun.elapsed() < Duration::from_secs(90), "the disk does not get full");
+        ensure!(
+            begun.elapsed() < Duration::from_secs(90),
+            "the disk does not get full"
+        );
     }
     for (tally, _) in &clients {
         let only: Vec<_> = tally.problems.iter().collect();
@@ -72,7 +93,14 @@ fn write_until_refused(server: &Server) -> Result<Vec<Tally>> {
 fn a_write_error_under_load_leaves_nothing_of_what_was_refused() -> Result<()> {
     for round in 0..5 {
         let dir = tempfile::tempdir()?;
-        let args = ["--partitions", "3", "--sites", "2", "--group-commit-us", ["0", "2000"][round % 2]];
+        let args = [
+            "--partitions",
+            "3",
+            "--sites",
+            "2",
+            "--group-commit-us",
+            ["0", "2000"][round % 2],
+        ];
         let launch = Launch::new(&dir.path().join("data")).args(&args);
         let mut server = Server::start(&launch.clone().survives_file_limit())?;
         prepare(&server, 4)?;
@@ -83,7 +111,10 @@ fn a_write_error_under_load_leaves_nothing_of_what_was_refused() -> Result<()> {
         let tallies = load.stop()?;
         for tally in &tallies {
             ensure!(tally.unknown.is_empty(), "a call was not answered");
-            ensure!(!tally.refused.is_empty(), "round {round}: nothing was refused");
+            ensure!(
+                !tally.refused.is_empty(),
+                "round {round}: nothing was refused"
+            );
             let only: Vec<_> = tally.problems.iter().collect();
             ensure!(only == [LOG_UNAVAILABLE], "refused for {only:?}");
         }
@@ -113,7 +144,10 @@ fn a_read_only_directory_is_refused_with_its_reason() -> Result<()> {
         let errors = process.errors();
         ensure!(status.code() == Some(1), "{status}: {errors}");
         let last = errors.lines().last().unwrap_or_default();
-        ensure!(last.contains("Read-only file system"), "the reason is not told: {errors}");
+        ensure!(
+            last.contains("Read-only file system"),
+            "the reason is not told: {errors}"
+        );
         ensure!(!errors.contains("panicked"), "{errors}");
     }
     // Copied to where it can be written, it is whole.
@@ -129,10 +163,21 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
     let mut server = Server::start(&launch)?;
     let mut tally = open_accounts(&server, 2)?;
     let mut kept = server.connect()?;
-    ensure!(kept.get("/healthz").is_ok_and(|answer| answer.status == 200), "the kept connection");
-    let idle: Vec<_> = (0..200).map(|_| TcpStream::connect(&server.address)).collect::<Result<_, _>>()?;
+    ensure!(
+        kept.get("/healthz")
+            .is_ok_and(|answer| answer.status == 200),
+        "the kept connection"
+    );
+    // More than it has descriptors for; what it can't accept waits in the kernel's queue.
+    let idle: Vec<_> = (0..120)
+        .map(|_| TcpStream::connect(&server.address))
+        .collect::<Result<_, _>>()?;
     thread::sleep(Duration::from_millis(300));
-    ensure!(server.process().is_running(), "the server ended: {}", server.process().errors());
+    ensure!(
+        server.process().is_running(),
+        "the server ended: {}",
+        server.process().errors()
+    );
     // Who has a connection is served, also when the log needs its next file meanwhile.
     for _ in 0..40 {
         ensure!(tally.batch(&mut kept, 1000)?, "the kept connection was cut");
@@ -143,13 +188,19 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
         let mut again = Connection::open(&server.address)?;
         again.set_wait(Duration::from_secs(2))?;
         let refused = tally.refused.len();
-        if again.get("/readyz").is_ok_and(|answer| answer.status == 200)
+        if again
+            .get("/readyz")
+            .is_ok_and(|answer| answer.status == 200)
             && tally.batch(&mut again, 50)?
             && tally.refused.len() == refused
         {
             break;
         }
-        ensure!(begun.elapsed() < Duration::from_secs(20), "it does not serve again: {:?}", tally.problems);
+        ensure!(
+            begun.elapsed() < Duration::from_secs(20),
+            "it does not serve again: {:?}",
+            tally.problems
+        );
         thread::sleep(Duration::from_millis(50));
     }
     let tallies = [tally];

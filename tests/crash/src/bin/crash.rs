@@ -7,7 +7,11 @@ use reprise_test_crash::{Config, run};
 
 /// Kill the server under load again and again and look for lost, half or repeated transactions
 #[derive(Parser)]
-#[command(name = "crash", version, after_help = "Example:\n  crash --cycles 1000 --seed 7")]
+#[command(
+    name = "crash",
+    version,
+    after_help = "Example:\n  crash --cycles 1000 --seed 7"
+)]
 struct Args {
     /// kill -9 and restart this many times
     #[arg(long, default_value_t = 1_000)]
@@ -26,7 +30,9 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seed = args.seed.unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
+    let seed = args
+        .seed
+        .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
     eprintln!("seed {seed}");
     let config = Config {
         clients: args.clients.into(),
