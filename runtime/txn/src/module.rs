@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{
-    Field, HostOps, ModuleSchema, Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType,
+    Field, HostOps, ModuleSchema, Partitioning, Placement, ProcedureSchema, ScalarType,
     TableSchema, Type,
     value::{ValueError, ValueReader},
 };
@@ -140,15 +140,39 @@ impl Module {
 }
 
 /// The partition of an encoded scalar argument.
+#[inline]
 fn partition_of_value(ty: &Type, encoded: &[u8], partitions_count: u16) -> PartitionId {
     let Type::Scalar(scalar) = ty else {
         return PartitionId(0); // the description's check admits scalars alone
     };
+    let signed = || {
+        // Sign-extended from its own width to eight bytes.
+        let mut wide = [if encoded[encoded.len() - 1] >> 7 == 1 { 0xff } else { 0 }; 8];
+        wide[..encoded.len()].copy_from_slice(encoded);
+        i64::from_le_bytes(wide)
+    };
+    let unsigned = || {
+        let mut wide = [0; 8];
+        wide[..encoded.len()].copy_from_slice(encoded);
+        u64::from_le_bytes(wide)
+    };
+    let sixteen = || <[u8; 16]>::try_from(encoded).expect("the reader took sixteen bytes");
     let field = match scalar {
         ScalarType::Text | ScalarType::Bytes => {
             Field::Bytes(ValueReader::new(encoded).bytes().unwrap_or(&[]))
         }
-        fixed => RowLayout::from_types([(*fixed, false)].into_iter()).field(encoded, 0),
+        ScalarType::Bool => Field::Bool(encoded[0] != 0),
+        ScalarType::I8
+        | ScalarType::I16
+        | ScalarType::I32
+        | ScalarType::I64
+        | ScalarType::Timestamp => Field::Int(signed()),
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => {
+            Field::Uint(unsigned())
+        }
+        ScalarType::F64 => Field::F64(f64::from_bits(unsigned())),
+        ScalarType::Decimal { .. } => Field::Decimal(i128::from_le_bytes(sixteen())),
+        ScalarType::Uuid => Field::Uuid(sixteen()),
     };
     partition_of_field(&field, partitions_count)
 }
@@ -205,5 +229,42 @@ impl Deployed {
             .iter()
             .position(|table| table.name == name)
             .map(|position| (TableId(position as u16), &self.tables[position]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reprise_abi::RowLayout;
+
+    /// An argument must find the row whose column has its value, whatever the widths of the two.
+    #[test]
+    fn arguments_and_columns_agree_on_the_partition() {
+        use ScalarType::*;
+        let cases: [(ScalarType, Field<'_>); 12] = [
+            (I8, Field::Int(-3)),
+            (I16, Field::Int(-300)),
+            (I32, Field::Int(-70_000)),
+            (I64, Field::Int(i64::MIN)),
+            (Timestamp, Field::Int(1)),
+            (U8, Field::Uint(200)),
+            (U32, Field::Uint(u32::MAX as u64)),
+            (U64, Field::Uint(u64::MAX)),
+            (Bool, Field::Bool(true)),
+            (F64, Field::F64(-0.5)),
+            (Decimal { scale: 2 }, Field::Decimal(-12_345)),
+            (Uuid, Field::Uuid([7; 16])),
+        ];
+        for (scalar, field) in cases {
+            let encoded = RowLayout::from_types([(scalar, false)].into_iter()).build(&[field]);
+            let by_value = partition_of_value(&Type::Scalar(scalar), &encoded, 997);
+            assert_eq!(by_value, partition_of_field(&field, 997), "{scalar:?}");
+        }
+        let text = partition_of_value(&Type::Scalar(Text), b"\x02ab", 997);
+        assert_eq!(text, partition_of_field(&Field::Text("ab"), 997));
+        assert_eq!(
+            partition_of_value(&Type::Scalar(I32), &5i32.to_le_bytes(), 997),
+            partition_of_field(&Field::Int(5), 997)
+        );
     }
 }
