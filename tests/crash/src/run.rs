@@ -51,6 +51,18 @@ impl Config {
             keeps: true,
         }
     }
+
+    /// The command that repeats the first cycles. `cargo xtask crash` knows the usual numbers only.
+    fn command(&self, cycles: u32) -> String {
+        let usual = Self::new(cycles, self.seed);
+        if (self.clients, self.cycles_per_database) == (usual.clients, usual.cycles_per_database) {
+            return format!("cargo xtask crash --cycles {cycles} --seed {}", self.seed);
+        }
+        format!(
+            "cargo run --release -p reprise-test-crash --bin crash -- --cycles {cycles} --seed {} --clients {} --cycles-per-database {}",
+            self.seed, self.clients, self.cycles_per_database
+        )
+    }
 }
 
 /// What a run did and found.
@@ -105,7 +117,7 @@ impl fmt::Display for Report {
         )?;
         write!(
             f,
-            "refused       {}; {} keys sent again; {} deployments acknowledged",
+            "refused       {}; {} keys sent again; {} deployments in service at the end of their databases",
             counts.refused, counts.repeated, self.deploys
         )
     }
@@ -129,8 +141,9 @@ pub fn run(config: &Config) -> Result<Report> {
                 false => String::new(),
             };
             return Err(error.context(format!(
-                "cycle {cycle} of seed {}{kept}\nreproduce: cargo xtask crash --cycles {cycle} --seed {}",
-                config.seed, config.seed
+                "cycle {cycle} of seed {}{kept}\nreproduce: {}",
+                config.seed,
+                config.command(cycle)
             )));
         }
         report.databases += 1;
@@ -165,6 +178,9 @@ fn choose(rng: &mut Rng) -> (Moment, Duration) {
 /// A database and everything that is known of it.
 struct Database {
     dir: TempDir,
+    /// Chooses the moments: drawn from once a cycle, whatever the cycle meets.
+    plan: Rng,
+    /// The cycle's own.
     rng: Rng,
     models: Vec<Model>,
     partitions: u64,
@@ -191,7 +207,8 @@ impl Database {
         Ok(Self {
             dir: tempfile::tempdir().context("create a temporary directory")?,
             partitions: 1 + rng.below(4),
-            rng,
+            rng: rng.fork(),
+            plan: rng,
             models: (0..config.clients).map(Model::new).collect(),
             floor: (0, 0),
             modules: Default::default(),
@@ -211,6 +228,7 @@ impl Database {
 
     fn cycles(&mut self, cycles: u32, config: &Config, report: &mut Report) -> Result<()> {
         for _ in 0..cycles {
+            self.rng = self.plan.fork();
             let (moment, after) = choose(&mut self.rng);
             self.cycle(moment, after, report)
                 .with_context(|| format!("{moment:?} after {after:?}"))?;
