@@ -34,6 +34,7 @@ fn a_loss_is_noticed() {
         "must be",
         "must have",
         "above",
+        "before it",
     ]
     .iter()
     .any(|word| error.contains(word));
