@@ -113,7 +113,9 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
         .first()
         .waitFor();
       expect(page.url()).toContain('kind=deploy');
-      expect(await page.getByRole('region', { name: 'Records' }).getByText('voter.vote').count()).toBe(0);
+      // The list from before stays until the filtered one is there.
+      const votes = page.getByRole('region', { name: 'Records' }).getByText('voter.vote');
+      await expect.poll(() => votes.count(), { timeout: 10_000 }).toBe(0);
       await page.getByLabel('Kind').selectOption('command');
       await page.getByRole('link', { name: 'Older records' }).click();
       await page.getByRole('heading', { name: /^Records before/ }).waitFor();
