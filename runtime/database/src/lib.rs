@@ -131,9 +131,9 @@ impl Database {
             LogMode::None => None,
             LogMode::Command => Some(open_log(&config, &clock, engine.settings_hash())?),
         };
-        let (genesis, disk, log, report) = match opened {
-            Some((genesis, disk, log, report)) => (genesis, Some(disk), Some(log), Some(report)),
-            None => (new_genesis(&config, &clock)?, None, None, None),
+        let (genesis, log, report) = match opened {
+            Some((genesis, log, report)) => (genesis, Some(log), Some(report)),
+            None => (new_genesis(&config, &clock)?, None, None),
         };
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
@@ -155,7 +155,6 @@ impl Database {
             shared: shared.clone(),
             inboxes: inboxes.clone(),
             log: log.clone(),
-            disk,
             engine: engine.clone(),
             registry,
             commit: match config.commit {
@@ -312,7 +311,7 @@ fn check(config: &DatabaseConfig) -> Result<(), OpenError> {
     Ok(())
 }
 
-type OpenedLog = (Genesis, Arc<dyn Disk>, Arc<Log<Box<CallBatch>>>, OpenReport);
+type OpenedLog = (Genesis, Arc<Log<Box<CallBatch>>>, OpenReport);
 
 fn open_log(
     config: &DatabaseConfig,
@@ -331,7 +330,7 @@ fn open_log(
     let on_durable = Box::new(|outcome: Result<Lsn, &LogError>, batch: Box<CallBatch>| {
         complete(outcome.map_err(|error| error.to_string().into()), batch);
     });
-    let (log, report) = Log::open(disk.clone(), clock.clone(), log_config, on_durable)?;
+    let (log, report) = Log::open(disk, clock.clone(), log_config, on_durable)?;
     let log = Arc::new(log);
     let genesis = match log.reader(log.start())?.next_record()? {
         Some(first) => match first.record {
@@ -355,7 +354,7 @@ fn open_log(
             asked: config.partitions,
         });
     }
-    Ok((genesis, disk, log, report))
+    Ok((genesis, log, report))
 }
 
 fn new_genesis(config: &DatabaseConfig, clock: &Arc<dyn Clock>) -> Result<Genesis, OpenError> {

@@ -63,8 +63,8 @@ fn place(batch: &mut CallBatch, end: Lsn) {
     }
 }
 
-/// Longest wait for a deployment's record.
-const DURABLE_WAIT: Duration = Duration::from_secs(60);
+/// How often a deployment that waits for its record looks whether the log still runs.
+const DURABLE_LOOK: Duration = Duration::from_secs(1);
 
 fn end_of(partitions: &[&mut Partition]) -> Lsn {
     partitions
@@ -175,9 +175,13 @@ fn append_and_wait(
     let appended = appender.append(record, None);
     let start = appended.map_err(|(error, _)| reason(error))?;
     let end = Lsn(start.0 + record.len() as u64);
-    if !appender.wait_durable(end, DURABLE_WAIT) {
-        let unknown = "the record did not become durable in time";
-        return Err(appender.refusal().unwrap_or_else(|| unknown.into()));
+    // However long it takes: a record that becomes durable after its deployment was given up would name a module that the
+    // next deployment names, too.
+    while !appender.wait_durable(end, DURABLE_LOOK) {
+        if appender.is_stopped() {
+            let reason = appender.refusal();
+            return Err(reason.unwrap_or_else(|| "the log has stopped".into()));
+        }
     }
     note_end(partitions, end);
     Ok(start)

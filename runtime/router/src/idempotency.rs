@@ -160,24 +160,12 @@ impl State {
             fingerprint,
             outcome,
         };
-        if self.entries.insert(key.clone(), done).is_none() || !self.order.contains_last(&key) {
-            self.order.push_back(key);
-        }
+        self.entries.insert(key.clone(), done);
+        self.order.push_back(key);
         while self.order.len() > IDEMPOTENCY_KEYS_MAX {
             if let Some(oldest) = self.order.pop_front() {
                 self.entries.remove(&oldest);
             }
         }
-    }
-}
-
-trait ContainsLast {
-    fn contains_last(&self, key: &str) -> bool;
-}
-
-impl ContainsLast for VecDeque<Box<str>> {
-    /// A key is committed once, so only the newest entry can be the same key again.
-    fn contains_last(&self, key: &str) -> bool {
-        self.back().is_some_and(|last| &**last == key)
     }
 }

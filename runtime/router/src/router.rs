@@ -10,7 +10,6 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_base::{Lsn, PartitionId, limits::WAITING_TXNS_MAX};
-use reprise_env::Disk;
 use reprise_host::Engine;
 use reprise_log::Log;
 use reprise_observe::{Registry, RecentLine};
@@ -50,8 +49,6 @@ pub struct RouterConfig {
     pub inboxes: Vec<Sender<SiteMessage>>,
     /// None without a log.
     pub log: Option<Arc<Log<Box<CallBatch>>>>,
-    /// Where the log lies, for reading.
-    pub disk: Option<Arc<dyn Disk>>,
     pub engine: Engine,
     pub registry: Arc<Registry>,
     pub commit: &'static str,
