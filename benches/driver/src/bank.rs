@@ -217,7 +217,7 @@ impl Workload for Bank {
             )));
         }
         let (mut rows, mut sum, mut lowest) = (0, 0, i64::MAX);
-        control.visit_rows("accounts", None, &mut |row: &Value| {
+        control.visit_rows("accounts", &mut |row: &Value| {
             let balance = integer(row, "balance").unwrap_or(i64::MIN);
             rows += 1;
             sum += balance as i128;

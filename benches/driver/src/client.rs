@@ -218,16 +218,8 @@ impl Control for Client<'_> {
         Ok(())
     }
 
-    fn visit_rows(
-        &mut self,
-        table: &str,
-        key: Option<i64>,
-        visit: &mut dyn FnMut(&Value),
-    ) -> Result<(), BenchError> {
-        let mut first = format!("/v1/tables/{table}/rows?limit={PAGE_ROWS}");
-        if let Some(key) = key {
-            first.push_str(&format!("&prefix={key}"));
-        }
+    fn visit_rows(&mut self, table: &str, visit: &mut dyn FnMut(&Value)) -> Result<(), BenchError> {
+        let first = format!("/v1/tables/{table}/rows?limit={PAGE_ROWS}");
         let mut path = first.clone();
         loop {
             let page = self.get(&path)?;

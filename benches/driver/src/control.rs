@@ -29,13 +29,8 @@ pub(crate) trait Control {
         on_done: &dyn Fn(u64),
     ) -> Result<(), BenchError>;
 
-    /// Visits the rows of a table, or those whose primary key begins with `key`, as objects by column.
-    fn visit_rows(
-        &mut self,
-        table: &str,
-        key: Option<i64>,
-        visit: &mut dyn FnMut(&Value),
-    ) -> Result<(), BenchError>;
+    /// Visits the rows of a table as objects by column.
+    fn visit_rows(&mut self, table: &str, visit: &mut dyn FnMut(&Value)) -> Result<(), BenchError>;
 
     /// Rows of a table over all partitions.
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError>;

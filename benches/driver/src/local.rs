@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::mpsc};
 
 use reprise_abi::{
-    Field, RowLayout, ScalarType, TableSchema, Type, key,
+    Field, RowLayout, ScalarType, TableSchema, Type,
     value::{ValueError, ValueReader},
 };
 use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome, Router, RowsRequest};
@@ -113,18 +113,9 @@ impl Control for Local<'_> {
         Ok(())
     }
 
-    fn visit_rows(
-        &mut self,
-        table: &str,
-        key: Option<i64>,
-        visit: &mut dyn FnMut(&Value),
-    ) -> Result<(), BenchError> {
+    fn visit_rows(&mut self, table: &str, visit: &mut dyn FnMut(&Value)) -> Result<(), BenchError> {
         let (id, schema) = self.table(table)?;
         let layout = RowLayout::of_table(&schema);
-        let mut prefix = Vec::new();
-        if let Some(key) = key {
-            key::push_i64(&mut prefix, key);
-        }
         let mut cursor = None;
         loop {
             let request = RowsRequest {
@@ -132,7 +123,7 @@ impl Control for Local<'_> {
                 index: 0,
                 limit: PAGE_ROWS,
                 cursor,
-                prefix: prefix.clone(),
+                prefix: Vec::new(),
             };
             let page = self
                 .router

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use reprise_procedure::testkit::TestDb;
-use voter::{ContestantVotes, Initialized, MODULE, VoteOutcome, VoteResult, area_codes, state_of};
+use voter::{
+    ContestantVotes, Initialized, MODULE, PhoneVote, VoteOutcome, VoteResult, area_codes, state_of,
+};
 
 fn started(names: &[&str]) -> TestDb {
     let mut db = TestDb::new(&MODULE);
@@ -49,6 +51,30 @@ fn votes_are_counted_and_limited_per_phone() {
         (1, "Edwina".into(), 0),
     ];
     assert_eq!(results(&mut db), expected);
+}
+
+#[test]
+fn the_votes_of_a_phone_are_numbered_without_gaps_up_to_any_limit() {
+    let mut db = started(&["Edwina", "Tabatha"]);
+    let phone = 2_025_550_100;
+    for vote_number in 1..=70 {
+        let contestant = 1 + vote_number % 2;
+        assert_eq!(
+            vote(&mut db, phone, contestant, i64::MAX),
+            VoteOutcome::Accepted
+        );
+        for max in [1, vote_number as i64 - 1, vote_number as i64] {
+            assert_eq!(vote(&mut db, phone, 1, max), VoteOutcome::OverLimit);
+        }
+    }
+    let votes: Vec<PhoneVote> = db.call("phone_votes", (phone,)).unwrap();
+    let expected = (1..=70).map(|vote_number| PhoneVote {
+        vote_number,
+        contestant_number: 1 + vote_number % 2,
+    });
+    assert_eq!(votes, expected.collect::<Vec<_>>());
+    let none: Vec<PhoneVote> = db.call("phone_votes", (phone + 1,)).unwrap();
+    assert_eq!(none, []);
 }
 
 #[test]

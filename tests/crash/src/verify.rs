@@ -115,13 +115,10 @@ fn post(connection: &mut Connection, path: &str, body: &str) -> Result<Answer> {
 
 /// A vote has a number of its own: its row tells.
 fn vote_was_there(connection: &mut Connection, phone: i64) -> Result<bool> {
-    let path = format!("/v1/tables/votes/rows?prefix={phone}&limit=5");
-    let rows = connection
-        .get(&path)
-        .map_err(|cut| cut.error)
-        .context("read votes")?;
-    let count = rows.json()["rows"].as_array().map(Vec::len);
-    match count.with_context(|| format!("{path}: {}", rows.text()))? {
+    let path = "/v1/call/voter/phone_votes";
+    let votes = post(connection, path, &format!("{{\"phone_number\":{phone}}}"))?;
+    let count = votes.json()["result"].as_array().map(Vec::len);
+    match count.with_context(|| format!("{path}: {}", votes.text()))? {
         0 => Ok(false),
         1 => Ok(true),
         more => bail!("twice: {more} votes of {phone}"),
