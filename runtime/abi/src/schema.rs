@@ -54,7 +54,7 @@ pub enum IndexKind {
 /// On which partitions a table's rows lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Each row on the partition that the hash of this column names.
+    /// Each row on the partition that the value of this column names.
     By(u16),
     /// Every row on every partition; written by transactions that touch all partitions.
     Replicated,
@@ -80,7 +80,7 @@ pub struct Parameter {
 /// Which partitions a call touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Partitioning {
-    /// The partitions that these parameters (positions, scalar, not optional) hash to: one or several.
+    /// The partitions that these parameters name (positions; scalars, or lists of scalars of which each item names one).
     By(Vec<u16>),
     /// All partitions.
     All,

@@ -15,7 +15,9 @@ pub enum ScalarType {
     U32,
     U64,
     F64,
-    Decimal { scale: u8 },
+    Decimal {
+        scale: u8,
+    },
     Text,
     Bytes,
     /// Microseconds since 1970-01-01T00:00:00Z, as an `i64`.
@@ -70,6 +72,17 @@ pub enum Type {
     Struct(Vec<StructField>),
     /// One of the named variants, without data; a string in JSON.
     Enum(Vec<String>),
+}
+
+impl Type {
+    /// True for scalars and lists of scalars: each names a partition.
+    pub fn can_name_partitions(&self) -> bool {
+        match self {
+            Self::Scalar(_) => true,
+            Self::List(item) => matches!(**item, Self::Scalar(_)),
+            Self::Unit | Self::Option(_) | Self::Struct(_) | Self::Enum(_) => false,
+        }
+    }
 }
 
 /// A named member of a [`Type::Struct`].

@@ -396,10 +396,10 @@ fn parse_partitioning(object: &Object<'_>, params: &[Parameter]) -> Checked<Part
             let known: Vec<&str> = params.iter().map(|param| param.name.as_str()).collect();
             let found = positions(&at, names, &known, "parameter", 1)?;
             for (index, position) in found.iter().enumerate() {
-                if !matches!(params[*position as usize].ty, Type::Scalar(_)) {
+                if !params[*position as usize].ty.can_name_partitions() {
                     return at
                         .item(index)
-                        .fail("a partitioning parameter must be a scalar");
+                        .fail("a partitioning parameter must be a scalar or a list of scalars");
                 }
             }
             Ok(Partitioning::By(found))

@@ -146,7 +146,7 @@ fn forged_descriptions_are_refused_with_their_place() {
     check_refused(
         r#"{"by":["id"]}"#,
         r#"{"by":["tags"]}"#,
-        "procedures[0].partitioning.by[0]: a partitioning parameter must be a scalar",
+        "procedures[0].partitioning.by[0]: a partitioning parameter must be a scalar or a list of scalars",
     );
     check_refused(
         r#"{"by":["id"]}"#,

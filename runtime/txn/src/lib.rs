@@ -11,6 +11,7 @@ mod install;
 mod module;
 mod multi;
 mod ops;
+mod route;
 mod run;
 mod scan;
 mod single;
@@ -19,8 +20,9 @@ mod wasm;
 pub use install::{Candidate, Plan, apply, plan, remove};
 pub use frame::{Frame, LogLine};
 pub use module::{
-    BindError, Bound, Code, Deployed, Executor, Module, ModuleId, RouteError, TableBinding, partition_of_field,
+    BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,
 };
+pub use route::{Bound, RouteError, partition_of_field};
 pub use wasm::WasmCode;
 pub use scan::Merge;
 pub use run::{Commit, Executors, Failure, Outcome, TxnInput, run_multi, run_single};

@@ -11,8 +11,9 @@ use reprise_storage::{Rid, ScanPosition, Store, TableId};
 
 use crate::{
     frame::{Frame, Handle},
-    module::{TableBinding, partition_of_field},
+    module::TableBinding,
     ops::{binding, guest, index_of, limited, may_write, write_error},
+    route::partition_of_field,
     run::TxnInput,
     scan::{Cursor, Merge, OwnedRange, range_of},
 };

@@ -8,8 +8,9 @@ use reprise_storage::{Rid, ScanPosition, Store, Visit};
 
 use crate::{
     frame::{Frame, Handle},
-    module::{TableBinding, partition_of_field},
+    module::TableBinding,
     ops::{binding, guest, index_of, may_write, write_error},
+    route::partition_of_field,
     run::TxnInput,
     scan::{Cursor, OwnedRange, range_of},
 };
@@ -51,7 +52,7 @@ impl<'a> SingleTxn<'a> {
         Ok(binding)
     }
 
-    /// Rows lie where the hash of their partition column says, or no one finds them again.
+    /// Rows lie where the value of their partition column says, or no one finds them again.
     #[inline]
     fn check_place(&self, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
         let Placement::By(column) = binding.placement else {

@@ -99,7 +99,7 @@ pub struct ParameterInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PartitioningInfo {
-    /// The partitions that these parameters hash to.
+    /// The partitions that these parameters name; of a list, every item names one.
     By { parameters: Vec<String> },
     /// All partitions.
     All,

@@ -19,7 +19,7 @@ pub struct TableInfo {
     /// All indexes; the first is the primary key, named `primary`, where there is one.
     pub indexes: Vec<IndexInfo>,
     pub placement: Placement,
-    /// The column whose hash names a row's partition.
+    /// The column whose value names a row's partition.
     pub partition_column: Option<String>,
     /// Modules in service that declare the table.
     pub modules: Vec<String>,
@@ -57,7 +57,7 @@ pub struct IndexInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// Each row on the partition that the hash of the partition column names.
+    /// Each row on the partition that the value of the partition column names.
     ByColumn,
     /// Every row on every partition.
     Replicated,

@@ -33,6 +33,7 @@ pub fn table(options: TokenStream, item: TokenStream) -> TokenStream {
 /// Makes a function a procedure.
 ///
 /// Options: which partitions it touches — `partition_by(parameter, …)`, `all_partitions` or `any_partition` — and `read_only`.
+/// A parameter that names partitions is a scalar, or a `Vec` of scalars of which every item names one.
 #[proc_macro_attribute]
 pub fn procedure(options: TokenStream, item: TokenStream) -> TokenStream {
     finish(procedure::expand(options.into(), item.into()))

@@ -64,6 +64,14 @@ fn write_elsewhere(tx: &Txn, id: i64) -> Result<(), Abort> {
     Ok(())
 }
 
+#[procedure(partition_by(id, others))]
+fn write_several(tx: &Txn, id: i64, written: i64, others: Vec<i32>) -> Result<(), Abort> {
+    assert!(others.len() < 3, "as the test passes them");
+    Everything::insert(tx, &sample(id, "x"))?;
+    Everything::insert(tx, &sample(written, "x"))?;
+    Ok(())
+}
+
 #[procedure(all_partitions, read_only)]
 fn write_in_a_read(tx: &Txn) -> Result<(), Abort> {
     Line::insert(
@@ -107,7 +115,7 @@ pub struct Echo {
 
 reprise_procedure::module! {
     tables: [Everything, Line, Hashed],
-    procedures: [write_hashed, write_elsewhere, write_in_a_read, echo],
+    procedures: [write_hashed, write_elsewhere, write_several, write_in_a_read, echo],
 }
 
 fn sample(id: i64, label: &str) -> Everything {
@@ -370,6 +378,16 @@ fn an_abort_leaves_nothing_and_a_savepoint_can_be_gone_back_to() {
 }
 
 #[test]
+fn every_item_of_a_list_parameter_names_a_partition() {
+    let mut db = TestDb::new(&MODULE);
+    for written in 2..4_i64 {
+        let id = 10 * written;
+        db.call::<()>("write_several", (id, written, vec![2, 3]))
+            .unwrap();
+    }
+}
+
+#[test]
 fn mistakes_are_faults_with_a_reason() {
     let mut db = TestDb::new(&MODULE);
     let fault = |result: Result<(), TestError>, part: &str| match result {
@@ -378,6 +396,10 @@ fn mistakes_are_faults_with_a_reason() {
     };
     fault(db.call("write_hashed", (1_u32,)), "replicated");
     fault(db.call("write_elsewhere", (1_i64,)), "do not name this row");
+    fault(
+        db.call("write_several", (1_i64, 4_i64, vec![2, 3])),
+        "do not name this row",
+    );
     fault(db.call("write_in_a_read", ()), "read-only");
     fault(db.call("absent", ()), "no procedure");
     fault(db.call("write_hashed", (1_u8,)), "arguments");

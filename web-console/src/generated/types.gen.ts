@@ -591,7 +591,7 @@ export type TableInfo = {
     modules: Array<string>;
     name: string;
     /**
-     * The column whose hash names a row's partition.
+     * The column whose value names a row's partition.
      */
     partition_column?: string | null;
     placement: Placement;

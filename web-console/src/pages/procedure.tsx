@@ -42,7 +42,7 @@ function partitioningText(partitioning: PartitioningInfo): string {
 function meaningOf(partitioning: PartitioningInfo): string {
   switch (partitioning.kind) {
     case 'by':
-      return 'Runs on the partitions that these arguments hash to';
+      return 'Runs on the partitions that these arguments name';
     case 'all':
       return 'Runs on all partitions';
     case 'any':

@@ -9,7 +9,7 @@ mod store;
 use std::fmt;
 
 use reprise_abi::{
-    LogLevel, ModuleSchema, OpError, Partitioning, ProcedureSchema, value::ValueReader,
+    LogLevel, ModuleSchema, OpError, Partitioning, ProcedureSchema, Type, value::ValueReader,
 };
 
 use self::{
@@ -246,15 +246,17 @@ fn scope_of(procedure: &ProcedureSchema, args: &[u8]) -> CallScope {
             let mut reader = ValueReader::new(args);
             let mut values = Vec::new();
             for (position, param) in procedure.params.iter().enumerate() {
-                let start = reader.offset();
-                if reader.skip(&param.ty).is_err() {
-                    break;
-                }
-                if positions.contains(&(position as u16)) {
-                    values.push(session::PlaceValue::of_argument(
-                        &param.ty,
-                        &args[start..reader.offset()],
-                    ));
+                let names_partitions = positions.contains(&(position as u16));
+                let (count, ty) = match (&param.ty, names_partitions) {
+                    (Type::List(item), true) => (reader.list_len().unwrap_or(0), &**item),
+                    (ty, _) => (1, ty),
+                };
+                for _ in 0..count {
+                    let start = reader.offset();
+                    if reader.skip(ty).is_ok() && names_partitions {
+                        let encoded = &args[start..reader.offset()];
+                        values.push(session::PlaceValue::of_argument(ty, encoded));
+                    }
                 }
             }
             CallScope::By { values, read_only }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use reprise_abi::{
-    ModuleSchema, OpError, Partitioning, RowLayout, ScanFlags, ScanRequest, TableSchema, Type,
+    ModuleSchema, OpError, Partitioning, RowLayout, ScanFlags, ScanRequest, TableSchema,
     schema::is_valid_name,
 };
 
@@ -37,9 +37,9 @@ pub fn check(schema: &ModuleSchema) -> Result<(), String> {
         if let Partitioning::By(params) = &procedure.partitioning {
             for param in params {
                 let param = &procedure.params[*param as usize];
-                if !matches!(param.ty, Type::Scalar(_)) {
+                if !param.ty.can_name_partitions() {
                     return Err(format!(
-                        "{} can't be partitioned by {}: not a scalar",
+                        "{} can't be partitioned by {}: neither a scalar nor a list of scalars",
                         procedure.name, param.name
                     ));
                 }
