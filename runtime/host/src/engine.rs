@@ -1,12 +1,16 @@
 //! The one wasmtime engine of a process, and every setting that decides what a guest computes.
 
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, OnceLock},
+};
 
 use reprise_abi::ABI_VERSION;
 use reprise_base::limits;
 use sha2::{Digest, Sha256};
 use wasmtime::{
-    Config, Linker, OperatorCost, OptLevel, VariableOperatorCost, WasmBacktraceDetails,
+    Config, Enabled, Linker, OperatorCost, OptLevel, PoolingAllocationConfig, VariableOperatorCost,
+    WasmBacktraceDetails,
 };
 
 use crate::{calls, inspect, memory::Creator, state::HostState};
@@ -14,7 +18,56 @@ use crate::{calls, inspect, memory::Creator, state::HostState};
 /// Version of wasmtime that runs the guests; a test holds it to the lock file.
 const WASMTIME_VERSION: &str = "48.0.8";
 /// To be raised with every change of `rewrite`, `wasi`, the costs below or the checks in `state`.
-const HOST_VERSION: u32 = 1;
+const HOST_VERSION: u32 = 2;
+/// Instances at once of modules whose instances are not used twice; one per engine thread and upload.
+const POOL_INSTANCES: u32 = reprise_base::limits::SITES_MAX as u32 + 44;
+/// Bytes of a returned memory that are cleared in place, where the kernel can tell which pages were written.
+const POOL_RESIDENT_BYTES: usize = 1 << 20;
+
+/// The processor that code is compiled for, whatever this machine has beyond it. The size of a native stack frame hangs on the
+/// instructions in use, and with it the depth at which a recursion overflows: with the machine's own set, a record of
+/// one machine could be replayed to another outcome on the next.
+#[cfg(target_arch = "x86_64")]
+mod processor {
+    pub const NAME: &str = "x86-64-v3";
+    /// Cranelift's name of each feature beyond the first x86-64.
+    pub const FLAGS: [&str; 12] = [
+        "has_sse3",
+        "has_ssse3",
+        "has_sse41",
+        "has_sse42",
+        "has_cmpxchg16b",
+        "has_popcnt",
+        "has_avx",
+        "has_avx2",
+        "has_fma",
+        "has_bmi1",
+        "has_bmi2",
+        "has_lzcnt",
+    ];
+
+    /// What this machine lacks of it.
+    pub fn missing() -> Vec<&'static str> {
+        macro_rules! lacking {
+            ($($name:tt)*) => {
+                [$(($name, std::arch::is_x86_feature_detected!($name))),*]
+            };
+        }
+        let all = lacking!("sse3" "ssse3" "sse4.1" "sse4.2" "cmpxchg16b" "popcnt" "avx" "avx2" "fma" "bmi1" "bmi2" "lzcnt");
+        all.iter().filter(|(_, has)| !has).map(|(name, _)| *name).collect()
+    }
+}
+
+/// The first version of the architecture, on which every machine of it can build.
+#[cfg(not(target_arch = "x86_64"))]
+mod processor {
+    pub const NAME: &str = std::env::consts::ARCH;
+    pub const FLAGS: [&str; 0] = [];
+
+    pub fn missing() -> Vec<&'static str> {
+        Vec::new()
+    }
+}
 /// Frames of a trap's backtrace at most.
 const BACKTRACE_FRAMES_MAX: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
 
@@ -46,22 +99,45 @@ pub struct Engine {
 }
 
 struct Inner {
-    wasmtime: wasmtime::Engine,
-    linker: Linker<HostState>,
+    reused: Runtime,
+    /// For modules whose instances are not used twice; made with the first of them. None where the machine refuses.
+    pooled: OnceLock<Option<Runtime>>,
     limits: Limits,
+}
+
+/// A wasmtime engine with the imports bound.
+pub(crate) struct Runtime {
+    pub wasmtime: wasmtime::Engine,
+    pub linker: Linker<HostState>,
+}
+
+impl Runtime {
+    fn new(config: &Config) -> wasmtime::Result<Self> {
+        let wasmtime = wasmtime::Engine::new(config)?;
+        let mut linker = Linker::new(&wasmtime);
+        calls::link(&mut linker).expect("import names are distinct");
+        Ok(Self { wasmtime, linker })
+    }
 }
 
 impl Engine {
     /// Panics when this machine can't run wasm at all.
     pub fn new(limits: Limits) -> Self {
-        let wasmtime = wasmtime::Engine::new(&config(&limits))
+        let missing = processor::missing();
+        assert!(
+            missing.is_empty(),
+            "modules are compiled for {}, of which this processor lacks {}",
+            processor::NAME,
+            missing.join(", ")
+        );
+        let mut config = config(&limits);
+        config.with_host_memory(Arc::new(Creator)).memory_init_cow(false);
+        let reused = Runtime::new(&config)
             .expect("wasmtime takes this configuration on every supported machine");
-        let mut linker = Linker::new(&wasmtime);
-        calls::link(&mut linker).expect("import names are distinct");
         Self {
             inner: Arc::new(Inner {
-                wasmtime,
-                linker,
+                reused,
+                pooled: OnceLock::new(),
                 limits,
             }),
         }
@@ -75,9 +151,10 @@ impl Engine {
     pub fn settings_hash(&self) -> u64 {
         let settings = format!(
             "host {HOST_VERSION}; wasmtime {WASMTIME_VERSION}; abi {ABI_VERSION}; features {:x}; \
-             nan canonical; fuel br,br_if,br_table,call,call_indirect,nop 1, bulk 1 per byte; \
+             cpu {}; nan canonical; fuel br,br_if,br_table,call,call_indirect,nop 1, bulk 1 per byte; \
              limits {:?} args {} result {} host-call-bytes {}",
             inspect::features().bits(),
+            processor::NAME,
             self.inner.limits,
             reprise_abi::value::ARGS_BYTES_MAX,
             reprise_abi::value::RESULT_BYTES_MAX,
@@ -87,25 +164,54 @@ impl Engine {
         u64::from_le_bytes(digest[..8].try_into().expect("8 bytes"))
     }
 
-    pub(crate) fn wasmtime(&self) -> &wasmtime::Engine {
-        &self.inner.wasmtime
+    /// Runs modules whose instances are put back after each call.
+    pub(crate) fn reused(&self) -> &Runtime {
+        &self.inner.reused
     }
 
-    pub(crate) fn linker(&self) -> &Linker<HostState> {
-        &self.inner.linker
+    /// Makes instances cheaply, for modules that need a fresh one for each call.
+    pub(crate) fn pooled(&self) -> Option<&Runtime> {
+        let limits = &self.inner.limits;
+        let make = || {
+            let mut config = config(limits);
+            config.allocation_strategy(pool(limits));
+            Runtime::new(&config).ok()
+        };
+        self.inner.pooled.get_or_init(make).as_ref()
     }
+}
+
+fn pool(limits: &Limits) -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_core_instances(POOL_INSTANCES)
+        .total_memories(POOL_INSTANCES)
+        .max_memories_per_module(1)
+        .max_memory_size(limits.guest_memory_bytes_max)
+        .total_tables(POOL_INSTANCES)
+        .max_tables_per_module(1)
+        .table_elements(1 << 14)
+        .linear_memory_keep_resident(POOL_RESIDENT_BYTES)
+        .table_keep_resident(POOL_RESIDENT_BYTES)
+        .pagemap_scan(Enabled::Auto);
+    pool
 }
 
 fn config(limits: &Limits) -> Config {
     let mut config = Config::new();
+    let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
+    config
+        .target(&format!("{}-unknown-linux-{libc}", std::env::consts::ARCH))
+        .expect("the architecture of this program has a name");
+    for flag in processor::FLAGS {
+        // SAFETY: these flags name instructions, which `Engine::new` has found on this processor.
+        unsafe { config.cranelift_flag_enable(flag) };
+    }
     config
         .cranelift_opt_level(OptLevel::Speed)
         .cranelift_nan_canonicalization(true)
         .consume_fuel(true)
         .operator_cost(operator_cost())
         .max_wasm_stack(limits.guest_stack_bytes_max)
-        .with_host_memory(Arc::new(Creator))
-        .memory_init_cow(false)
         .guard_before_linear_memory(false)
         .concurrency_support(false)
         .wasm_backtrace_max_frames(Some(BACKTRACE_FRAMES_MAX))

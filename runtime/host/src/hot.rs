@@ -14,7 +14,10 @@ use std::{
     },
 };
 
-use crate::memory::{PAGE_BYTES, Protection, protect};
+use crate::{
+    memory::{PAGE_BYTES, Protection, protect},
+    page,
+};
 
 /// Pages that stay writable between calls at most; each costs about 30 ns per call.
 const HOT_PAGES_MAX: usize = 64;
@@ -209,9 +212,9 @@ impl HotSet {
             unsafe {
                 let page = self.base.add(offset);
                 if source.is_null() {
-                    ptr::write_bytes(page, 0, PAGE_BYTES);
+                    page::zero(page);
                 } else {
-                    ptr::copy_nonoverlapping(*source, page, PAGE_BYTES);
+                    page::copy(*source, page);
                 }
             }
         }

@@ -92,7 +92,9 @@ fn invalid(reason: impl Into<String>, offset: usize) -> InvalidModule {
 
 impl From<BinaryReaderError> for InvalidModule {
     fn from(error: BinaryReaderError) -> Self {
-        invalid(error.message(), error.offset())
+        // The validator explains some mistakes over several lines; a reason is one.
+        let line = error.message().lines().next().unwrap_or_default();
+        invalid(line.trim_end_matches([':', ' ']), error.offset())
     }
 }
 

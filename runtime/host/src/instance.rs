@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, HostOps, value::ARGS_BYTES_MAX};
-use wasmtime::{Store, Trap, TypedFunc, WasmBacktrace, unix::StoreExt};
+use reprise_abi::{DESCRIBE_EXPORT, HostOps, value::ARGS_BYTES_MAX};
+use wasmtime::{Extern, ModuleExport, Store, Trap, TypedFunc, WasmBacktrace, unix::StoreExt};
 
 use crate::{
     describe::DESCRIPTION_BYTES_MAX,
@@ -46,7 +46,8 @@ impl Instance {
         live.find_entries(module)?;
         Ok(Self {
             module: module.clone(),
-            live: Some(live),
+            // An instance that serves one call only would hold a place of the pool until that call comes.
+            live: (!module.code().fresh).then_some(live),
         })
     }
 
@@ -70,16 +71,17 @@ impl Instance {
             };
         }
         let code = self.module.code();
-        if self.live.is_none() {
-            self.live = Some(restart(&self.module));
-        }
-        let live = self.live.as_mut().expect("set above");
+        let live = match &mut self.live {
+            Some(live) => live,
+            None => self.live.insert(restart(&self.module, procedure_index)),
+        };
         let fuel_max = code.engine.limits().fuel_max;
         live.store.set_fuel(fuel_max).expect("fuel is switched on");
         // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
         unsafe { live.store.data_mut().begin_call(ops) };
         let result = {
-            let entry = &live.entries[procedure_index];
+            // A fresh instance knows but the one entry that it was made for.
+            let entry = &live.entries[if code.fresh { 0 } else { procedure_index }];
             let store = &mut live.store;
             catch_unwind(AssertUnwindSafe(|| entry.call(store, args_bytes as i32)))
         };
@@ -107,13 +109,16 @@ impl Instance {
     }
 }
 
-/// A new instance in the place of one that was dropped.
+/// A new instance in the place of one that was dropped, for a call of the procedure.
 #[cold]
-fn restart(module: &CompiledModule) -> Live {
+fn restart(module: &CompiledModule, procedure_index: usize) -> Live {
     // The module has been started before, and start-up is deterministic, so only the machine's memory can be missing. An
     // outcome that hangs on that must not be logged: the node stops.
     let started = Live::start(module.code()).and_then(|mut live| {
-        live.find_entries(module)?;
+        match module.code().fresh {
+            true => live.find_entry(&module.entries()[procedure_index])?,
+            false => live.find_entries(module)?,
+        }
         Ok(live)
     });
     started.unwrap_or_else(|error| panic!("restart of a module that had started: {error}"))
@@ -145,7 +150,7 @@ impl Live {
     /// Instantiates a module and runs its start-up.
     pub fn start(code: &Code) -> Result<Self, HostError> {
         let failed = |error: wasmtime::Error| HostError::Instantiate(format!("{error:#}"));
-        let mut store = Store::new(code.engine.wasmtime(), HostState::new());
+        let mut store = Store::new(code.pre.module().engine(), HostState::new());
         store
             .set_fuel(code.engine.limits().fuel_max)
             .map_err(failed)?;
@@ -183,14 +188,17 @@ impl Live {
     }
 
     fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
-        for procedure in &module.schema().procedures {
-            let name = format!("{CALL_EXPORT_PREFIX}{}", procedure.name);
-            let entry = self
-                .instance
-                .get_typed_func(&mut self.store, &name)
-                .map_err(|error| HostError::Instantiate(format!("{error:#}")))?;
-            self.entries.push(entry);
-        }
+        module.entries().iter().try_for_each(|export| self.find_entry(export))
+    }
+
+    fn find_entry(&mut self, export: &ModuleExport) -> Result<(), HostError> {
+        let missing = || HostError::Instantiate("an entry is missing".to_owned());
+        let found = self.instance.get_module_export(&mut self.store, export);
+        let function = found.and_then(Extern::into_func).ok_or_else(missing)?;
+        let entry = function
+            .typed(&self.store)
+            .map_err(|error| HostError::Instantiate(format!("{error:#}")))?;
+        self.entries.push(entry);
         Ok(())
     }
 

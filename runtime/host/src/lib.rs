@@ -14,6 +14,7 @@ mod instance;
 mod memory;
 mod module;
 mod outcome;
+mod page;
 mod rewrite;
 mod state;
 mod wasi;

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema};
+use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ProcedureSchema};
 use sha2::{Digest, Sha256};
-use wasmtime::InstancePre;
+use wasmtime::{InstancePre, ModuleExport};
 
 use crate::{
     describe,
-    engine::Engine,
+    engine::{Engine, Runtime},
     inspect::{Inspected, inspect},
     instance::{HostError, Live},
     rewrite::rewrite,
@@ -42,6 +42,8 @@ pub struct CompiledModule {
 struct Inner {
     code: Code,
     schema: ModuleSchema,
+    /// Where each of the schema's procedures is entered.
+    entries: Vec<ModuleExport>,
     hash: [u8; 32],
 }
 
@@ -83,10 +85,17 @@ impl CompiledModule {
             None => describe_by_export(&code, &mut live)?,
         };
         check_procedures(&found, &schema)?;
+        let entry = |procedure: &ProcedureSchema| {
+            let name = format!("{CALL_EXPORT_PREFIX}{}", procedure.name);
+            let export = code.pre.module().get_export_index(&name);
+            export.expect("each described procedure is exported")
+        };
+        let entries = schema.procedures.iter().map(entry).collect();
         Ok(Self {
             inner: Arc::new(Inner {
                 code,
                 schema,
+                entries,
                 hash: Sha256::digest(wasm).into(),
             }),
         })
@@ -105,14 +114,29 @@ impl CompiledModule {
     pub(crate) fn code(&self) -> &Code {
         &self.inner.code
     }
+
+    pub(crate) fn entries(&self) -> &[ModuleExport] {
+        &self.inner.entries
+    }
 }
 
 impl Code {
     fn build(engine: &Engine, found: &Inspected<'_>) -> Result<Self, InvalidModule> {
         let (wasm, guest_functions) = rewrite(found)?;
-        let refuse = |error: wasmtime::Error| InvalidModule::new(format!("{error:#}"));
-        let module = wasmtime::Module::new(engine.wasmtime(), &wasm).map_err(refuse)?;
-        let pre = engine.linker().instantiate_pre(&module).map_err(refuse)?;
+        let compile = |runtime: &Runtime| {
+            let module = wasmtime::Module::new(&runtime.wasmtime, &wasm)?;
+            runtime.linker.instantiate_pre(&module)
+        };
+        let pooled = match found.needs_fresh_instance {
+            // A module that is larger than the pool's places goes without.
+            true => engine.pooled().and_then(|runtime| compile(runtime).ok()),
+            false => None,
+        };
+        let pre = match pooled {
+            Some(pre) => pre,
+            None => compile(engine.reused())
+                .map_err(|error| InvalidModule::new(format!("{error:#}")))?,
+        };
         let names = found.exported_names.iter();
         Ok(Self {
             engine: engine.clone(),

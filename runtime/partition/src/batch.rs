@@ -13,7 +13,7 @@ pub enum SlotOutcome {
     #[default]
     Waiting,
     Committed,
-    Failed(Failure),
+    Failed(Box<Failure>),
     /// The module version that the call was prepared for is no longer in service: prepare it again.
     Superseded,
     /// Nothing of it was kept: the log can't take writes. The reason is the log's.

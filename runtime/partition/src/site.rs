@@ -178,29 +178,6 @@ impl Tools {
         }
         TxnId::new(tick, TxnId::MULTI_PARTITION)
     }
-
-    /// The record of a committed call, appended to `self.records`.
-    fn record(&mut self, call: &Running<'_>, partitions: PartitionSet<'_>, digest: u64) {
-        CommandRef {
-            txn_id: call.txn_id,
-            partitions,
-            module_id: call.module.id.0,
-            procedure: call.procedure,
-            digest,
-            idempotency_key: call.idempotency_key.map(str::as_bytes),
-            args: call.args,
-        }
-        .encode(&mut self.records);
-    }
-
-    fn note_lines(&mut self, call: &Running<'_>) {
-        for line in self.frame.take_lines() {
-            let procedure = &call.module.schema.procedures[call.procedure as usize].name;
-            self.shared
-                .lines
-                .push(call.txn_id, &call.module.name, procedure, line.level as u8, line.text);
-        }
-    }
 }
 
 fn in_service(deployed: &Deployed) -> Vec<Option<Arc<Module>>> {
@@ -215,6 +192,32 @@ struct Running<'a> {
     txn_id: TxnId,
     args: &'a [u8],
     idempotency_key: Option<&'a str>,
+}
+
+impl Running<'_> {
+    /// Appends the record of a committed call.
+    #[inline]
+    fn encode(&self, partitions: PartitionSet<'_>, digest: u64, records: &mut Vec<u8>) {
+        CommandRef {
+            txn_id: self.txn_id,
+            partitions,
+            module_id: self.module.id.0,
+            procedure: self.procedure,
+            digest,
+            idempotency_key: self.idempotency_key.map(str::as_bytes),
+            args: self.args,
+        }
+        .encode(records);
+    }
+
+    #[cold]
+    fn note_lines(&self, shared: &Shared, frame: &mut Frame) {
+        let procedure = &self.module.schema.procedures[self.procedure as usize].name;
+        for line in frame.take_lines() {
+            let level = line.level as u8;
+            shared.lines.push(self.txn_id, &self.module.name, procedure, level, line.text);
+        }
+    }
 }
 
 impl Site {
@@ -276,13 +279,16 @@ impl Site {
         let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
         partition.settle(&*tools.sink);
-        let now_us = tools.shared.clock.now_us();
-        let refusal = tools.sink.refusal();
+        let turn = TurnStart {
+            now_us: tools.shared.clock.now_us(),
+            refusal: tools.sink.refusal(),
+        };
         tools.records.clear();
-        for slot in 0..batch.calls.len() {
-            run_slot(partition, tools, &mut batch, slot, now_us, refusal.as_ref());
-        }
         let count = batch.calls.len();
+        let mut slot = 0;
+        while slot < count {
+            slot = run_alike(partition, tools, &mut batch, slot, &turn);
+        }
         tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
         tools.recorder.ran(count as u64, started.elapsed());
         let records = std::mem::take(&mut tools.records);
@@ -347,71 +353,101 @@ fn publish(
     }
 }
 
-/// Runs call `slot` of the batch and sets its outcome.
-fn run_slot(
+/// What all calls of a turn have in common.
+struct TurnStart {
+    now_us: i64,
+    /// Why writes can't be taken, if so.
+    refusal: Option<Arc<str>>,
+}
+
+/// Runs the calls from `first` on that are of one module: what hangs on the module is looked up once for all of them.
+/// Returns the slot of the first call that is of another one.
+fn run_alike(
     partition: &mut Partition,
     tools: &mut Tools,
     batch: &mut CallBatch,
-    slot: usize,
-    now_us: i64,
-    refusal: Option<&Arc<str>>,
-) {
+    first: usize,
+    turn: &TurnStart,
+) -> usize {
     let CallBatch {
         calls,
         args,
         results,
         ..
     } = batch;
-    let call = &mut calls[slot];
-    call.lsn = Lsn(tools.records.len() as u64);
-    let Some(module) = tools.in_service(call.module) else {
-        call.outcome = SlotOutcome::Superseded;
-        return;
+    let id = calls[first].module;
+    let Tools {
+        shared,
+        executors,
+        frame,
+        recorder,
+        records,
+        in_service,
+        ..
+    } = tools;
+    let Some(module) = in_service.get(id.0 as usize).and_then(Option::as_ref) else {
+        calls[first].lsn = Lsn(records.len() as u64);
+        calls[first].outcome = SlotOutcome::Superseded;
+        return first + 1;
     };
-    let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
-    if let (Some(reason), false) = (refusal, is_read_only) {
-        call.outcome = SlotOutcome::LogUnavailable(reason.clone());
-        return;
-    }
-    call.txn_id = partition.clock.next(now_us, partition.id.0);
-    let running = Running {
-        module: &module,
-        procedure: call.procedure,
-        txn_id: call.txn_id,
-        args: &args[call.args.start as usize..call.args.end as usize],
-        idempotency_key: call.idempotency_key.as_deref(),
-    };
-    let outcome = {
-        let input = input_of(&tools.shared, &running);
-        match tools.executors.get(&module) {
-            Ok(executor) => {
-                let (store, id) = (&mut partition.store, partition.id);
-                run_single(store, id, &input, executor, &mut tools.frame)
-            }
-            Err(failure) => Outcome::Fail(failure),
+    let mut executor = executors.get(module);
+    let mut slot = first;
+    while let Some(call) = calls.get_mut(slot).filter(|call| call.module == id) {
+        slot += 1;
+        call.lsn = Lsn(records.len() as u64);
+        let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
+        if let (Some(reason), false) = (&turn.refusal, is_read_only) {
+            call.outcome = SlotOutcome::LogUnavailable(reason.clone());
+            continue;
         }
-    };
-    if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {
-        tools.record(&running, PartitionSet::One(partition.id), commit.digest);
+        call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
+        let running = Running {
+            module,
+            procedure: call.procedure,
+            txn_id: call.txn_id,
+            args: &args[call.args.start as usize..call.args.end as usize],
+            idempotency_key: call.idempotency_key.as_deref(),
+        };
+        let outcome = match &mut executor {
+            Ok(executor) => {
+                let (store, input) = (&mut partition.store, input_of(shared, &running));
+                run_single(store, partition.id, &input, &mut **executor, frame)
+            }
+            Err(failure) => Outcome::Fail(failure.clone()),
+        };
+        if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {
+            let one = PartitionSet::One(partition.id);
+            running.encode(one, commit.digest, records);
+        }
+        if frame.has_lines() {
+            running.note_lines(shared, frame);
+        }
+        settle(recorder, frame, call, results, outcome);
     }
-    tools.note_lines(&running);
-    settle(tools, call, results, outcome);
+    slot
 }
 
 /// Notes what became of a call.
-fn settle(tools: &Tools, call: &mut CallSlot, results: &mut Vec<u8>, outcome: Outcome) {
+#[inline]
+fn settle(
+    recorder: &Recorder,
+    frame: &Frame,
+    call: &mut CallSlot,
+    results: &mut Vec<u8>,
+    outcome: Outcome,
+) {
     match outcome {
         Outcome::Commit(_) => {
             let start = results.len() as u32;
-            results.extend_from_slice(tools.frame.result());
+            results.extend_from_slice(frame.result());
             call.result = start..results.len() as u32;
             call.outcome = SlotOutcome::Committed;
-            tools.recorder.committed();
+            recorder.committed();
         }
         Outcome::Fail(failure) => {
             let is_abort = matches!(failure, Failure::Aborted { .. });
-            tools.recorder.failed(is_abort);
-            call.outcome = SlotOutcome::Failed(failure);
+            recorder.failed(is_abort);
+            call.outcome = SlotOutcome::Failed(Box::new(failure));
         }
     }
 }
@@ -479,9 +515,9 @@ impl Held<'_> {
                 true => PartitionSet::All,
                 false => PartitionSet::Several(PartitionList::new(&ids)),
             };
-            tools.record(&running, set, commit.digest);
+            running.encode(set, commit.digest, &mut tools.records);
         }
-        tools.note_lines(&running);
-        settle(tools, call, results, outcome);
+        running.note_lines(&tools.shared, &mut tools.frame);
+        settle(&tools.recorder, &tools.frame, call, results, outcome);
     }
 }

@@ -397,7 +397,7 @@ impl BatchReply {
 pub(crate) fn outcome_of(outcome: &mut SlotOutcome) -> ReplyOutcome {
     match std::mem::take(outcome) {
         SlotOutcome::Committed => ReplyOutcome::Committed,
-        SlotOutcome::Failed(failure) => ReplyOutcome::Failed(failure),
+        SlotOutcome::Failed(failure) => ReplyOutcome::Failed(*failure),
         SlotOutcome::Superseded => ReplyOutcome::Superseded,
         SlotOutcome::LogUnavailable(reason) => ReplyOutcome::LogUnavailable(reason),
         SlotOutcome::Overloaded => ReplyOutcome::Overloaded { retry_after_s: 1 },

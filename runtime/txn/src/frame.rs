@@ -55,6 +55,10 @@ impl Frame {
         &self.result
     }
 
+    pub fn has_lines(&self) -> bool {
+        !self.lines.is_empty()
+    }
+
     /// The lines that the last transaction logged, committed or not.
     pub fn take_lines(&mut self) -> std::vec::Drain<'_, LogLine> {
         self.lines.drain(..)

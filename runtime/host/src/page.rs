@@ -1,0 +1,129 @@
+//! Writing one page of guest memory in full. The general `memset` and `memcpy` choose string instructions for this size,
+//! whose start-up costs as much as the page itself, and which push a set of several pages out of the first cache.
+
+use crate::memory::PAGE_BYTES;
+
+/// Fills a page with zeros.
+///
+/// # Safety
+/// `page` is valid for writing `PAGE_BYTES` bytes, and aligned to them.
+#[inline]
+pub(crate) unsafe fn zero(page: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("avx") {
+        // SAFETY: passed on; the processor has the instructions.
+        return unsafe { wide::zero(page) };
+    }
+    // SAFETY: passed on.
+    unsafe { std::ptr::write_bytes(page, 0, PAGE_BYTES) };
+}
+
+/// Copies a page. `source` needs no alignment.
+///
+/// # Safety
+/// As for `zero`; `source` is valid for reading as many bytes, and does not overlap `page`.
+#[inline]
+pub(crate) unsafe fn copy(source: *const u8, page: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("avx") {
+        // SAFETY: passed on; the processor has the instructions.
+        return unsafe { wide::copy(source, page) };
+    }
+    // SAFETY: passed on.
+    unsafe { std::ptr::copy_nonoverlapping(source, page, PAGE_BYTES) };
+}
+
+/// In assembler, for the compiler turns a loop of stores back into a call of `memset`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod wide {
+    use std::arch::asm;
+
+    use crate::memory::PAGE_BYTES;
+
+    const STEP_BYTES: usize = 128;
+    const _: () = assert!(PAGE_BYTES.is_multiple_of(STEP_BYTES));
+
+    /// # Safety
+    /// As the outer `zero`; the processor has AVX.
+    #[target_feature(enable = "avx")]
+    pub unsafe fn zero(page: *mut u8) {
+        // SAFETY: the loop writes the page and nothing else.
+        unsafe {
+            asm!(
+                "vpxor xmm0, xmm0, xmm0",
+                "2:",
+                "vmovdqa ymmword ptr [{at}], ymm0",
+                "vmovdqa ymmword ptr [{at} + 32], ymm0",
+                "vmovdqa ymmword ptr [{at} + 64], ymm0",
+                "vmovdqa ymmword ptr [{at} + 96], ymm0",
+                "add {at}, 128",
+                "cmp {at}, {end}",
+                "jne 2b",
+                "vzeroupper",
+                at = inout(reg) page => _,
+                end = in(reg) page.add(PAGE_BYTES),
+                out("ymm0") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// # Safety
+    /// As the outer `copy`; the processor has AVX.
+    #[target_feature(enable = "avx")]
+    pub unsafe fn copy(source: *const u8, page: *mut u8) {
+        // SAFETY: the loop reads `source`, writes the page, and nothing else.
+        unsafe {
+            asm!(
+                "2:",
+                "vmovdqu {a}, ymmword ptr [{from}]",
+                "vmovdqu {b}, ymmword ptr [{from} + 32]",
+                "vmovdqu {c}, ymmword ptr [{from} + 64]",
+                "vmovdqu {d}, ymmword ptr [{from} + 96]",
+                "vmovdqa ymmword ptr [{at}], {a}",
+                "vmovdqa ymmword ptr [{at} + 32], {b}",
+                "vmovdqa ymmword ptr [{at} + 64], {c}",
+                "vmovdqa ymmword ptr [{at} + 96], {d}",
+                "add {from}, 128",
+                "add {at}, 128",
+                "cmp {at}, {end}",
+                "jne 2b",
+                "vzeroupper",
+                a = out(ymm_reg) _,
+                b = out(ymm_reg) _,
+                c = out(ymm_reg) _,
+                d = out(ymm_reg) _,
+                from = inout(reg) source => _,
+                at = inout(reg) page => _,
+                end = in(reg) page.add(PAGE_BYTES),
+                options(nostack),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(4096))]
+    struct Pages([u8; 3 * PAGE_BYTES]);
+
+    #[test]
+    fn one_page_is_written_and_its_neighbours_are_not() {
+        let source: Vec<u8> = (0..PAGE_BYTES + 1).map(|at| (at * 31 >> 3) as u8).collect();
+        let mut pages = Box::new(Pages([0xaa; 3 * PAGE_BYTES]));
+        let middle = pages.0[PAGE_BYTES..].as_mut_ptr();
+        // SAFETY: the middle one of three pages, aligned by the type; the source is another allocation.
+        unsafe { copy(source[1..].as_ptr(), middle) };
+        assert!(pages.0[PAGE_BYTES..][..PAGE_BYTES] == source[1..]);
+        let middle = pages.0[PAGE_BYTES..].as_mut_ptr();
+        // SAFETY: as above.
+        unsafe { zero(middle) };
+        assert!(pages.0[PAGE_BYTES..][..PAGE_BYTES].iter().all(|byte| *byte == 0));
+        for neighbour in [0, 2] {
+            let bytes = &pages.0[neighbour * PAGE_BYTES..][..PAGE_BYTES];
+            assert!(bytes.iter().all(|byte| *byte == 0xaa));
+        }
+    }
+}
