@@ -11,6 +11,7 @@
 //! | `multi_get` | `(target i32, keys slice i64, count i32, out i64) -> i64` | bytes written; `keys` is `count` times `[len u32][key]`; the output is `count` times `[handle u32][len u32][row]`, `handle` `0xffff_ffff` where not found; `-needed` when the buffer is too small, whose contents are then undefined |
 //! | `row_read` | `(handle i32, out i64) -> i32` | row bytes; copies only when they fit |
 //! | `insert` | `(table i32, row slice i64) -> i64` | handle, or `-2 - index` for a duplicate key in that index |
+//! | `multi_insert` | `(table i32, rows slice i64, count i32) -> i64` | handle of the first row, the others' following it; `rows` is `count` times `[len u32][row]`; `-2 - index` for a duplicate key, the rows before that one being inserted; `0xffff_ffff` for no rows |
 //! | `update` | `(handle i32, row slice i64) -> i64` | `0`, or `-2 - index` for a duplicate key |
 //! | `delete` | `(handle i32)` | nothing |
 //! | `add` | `(handle i32, column i32, delta i64) -> i64` | the new value (of an integer column that no key or index holds, not null); wraps never: overflow is a fault |
@@ -39,6 +40,47 @@ pub type RowHandle = u32;
 
 /// Row handle that stands for "no row" in `multi_get`'s output.
 pub const HANDLE_NONE: RowHandle = u32::MAX;
+
+/// Items one after the other, each as `[len u32][bytes]`: the keys of `multi_get`, the rows of `multi_insert`.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a> {
+    bytes: &'a [u8],
+    left: u32,
+}
+
+impl<'a> Packed<'a> {
+    /// None where `bytes` end before `count` items do.
+    #[inline]
+    pub fn new(bytes: &'a [u8], count: u32) -> Option<Self> {
+        let items = Self { bytes, left: count };
+        let mut rest = items;
+        while rest.left > 0 {
+            rest.take_item()?;
+        }
+        Some(items)
+    }
+
+    #[inline]
+    fn take_item(&mut self) -> Option<&'a [u8]> {
+        let (length, rest) = self.bytes.split_first_chunk::<4>()?;
+        let (item, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        (self.bytes, self.left) = (rest, self.left - 1);
+        Some(item)
+    }
+}
+
+impl<'a> Iterator for Packed<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.left == 0 { None } else { self.take_item() }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left as usize, Some(self.left as usize))
+    }
+}
 
 /// A table's index: table position in the module in the high half, index (0 = primary key) in the low half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,9 +181,34 @@ pub trait HostOps {
 
     /// Finds one row by the whole key of a unique index (by a non-unique one: the first row with that key).
     fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError>;
+    /// As `get` for each key; `visit` sees what was found in their order, `HANDLE_NONE` and no bytes where nothing was.
+    fn multi_get(
+        &mut self,
+        target: Target,
+        keys: Packed<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]),
+    ) -> Result<(), OpError> {
+        for key in keys {
+            match self.get(target, key)? {
+                Some((handle, row)) => visit(handle, row),
+                None => visit(HANDLE_NONE, &[]),
+            }
+        }
+        Ok(())
+    }
     /// The row behind a handle, as it is now.
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError>;
     fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError>;
+    /// Inserts rows in their order; the handle of the first, the others' following it. At a duplicate key it stops: the
+    /// rows before stay inserted.
+    fn multi_insert(&mut self, table: u16, rows: Packed<'_>) -> Result<RowHandle, OpError> {
+        let mut first = HANDLE_NONE;
+        for row in rows {
+            let handle = self.insert(table, row)?;
+            first = first.min(handle);
+        }
+        Ok(first)
+    }
     fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError>;
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError>;
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;

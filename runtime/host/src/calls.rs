@@ -24,13 +24,14 @@ const fn import(name: &'static str, signature: &'static str) -> Import {
     }
 }
 
-const IMPORTS: [Import; 19] = [
+const IMPORTS: [Import; 20] = [
     import("args_read", "i>"),
     import("result_write", "I>"),
     import("get", "iII>I"),
     import("multi_get", "iIiI>I"),
     import("row_read", "iI>i"),
     import("insert", "iI>I"),
+    import("multi_insert", "iIi>I"),
     import("update", "iI>I"),
     import("delete", "i>"),
     import("add", "iiI>I"),
@@ -110,6 +111,9 @@ fn link_rows(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     });
     define!(linker, M, "row_read", (handle: u32, out: u64) -> i32, |s| s.row_read(handle, out));
     define!(linker, M, "insert", (table: u32, row: u64) -> i64, |s| s.insert(table, row));
+    define!(linker, M, "multi_insert", (table: u32, rows: u64, count: u32) -> i64, |s| {
+        s.multi_insert(table, rows, count)
+    });
     define!(linker, M, "update", (handle: u32, row: u64) -> i64, |s| s.update(handle, row));
     define!(linker, M, "delete", (handle: u32) -> (), |s| s.delete(handle));
     define!(linker, M, "add", (handle: u32, column: u32, delta: i64) -> i64, |s| {

@@ -21,6 +21,8 @@ use crate::{
 
 /// Pages that stay writable between calls at most; each costs about 30 ns per call.
 const HOT_PAGES_MAX: usize = 64;
+/// Up to this many hot pages stay in the first cache between two calls.
+const HOT_PAGES_NEAR: usize = 8;
 /// Above this many hot pages the set is thrown away from time to time, so that a page once touched is not paid for ever.
 const HOT_PAGES_CHEAP: usize = 16;
 /// Calls after which a set that is not cheap is thrown away: 8 us per page spread over these is about 2 ns per page.
@@ -205,21 +207,36 @@ impl HotSet {
         if count > self.sources.len() {
             self.resolve_sources(count);
         }
-        for (slot, source) in self.watch.hot_pages.iter().zip(&self.sources) {
-            let offset = slot.load(Relaxed) as usize * PAGE_BYTES;
-            // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`); its source is a page of the image,
-            // which is never changed while it is referred to, or null.
-            unsafe {
-                let page = self.base.add(offset);
-                if source.is_null() {
-                    page::zero(page);
-                } else {
-                    page::copy(*source, page);
-                }
+        // SAFETY: a hot page lies in the memory and is writable (`Watch::heat`); its source is a page of the image, which is
+        // never changed while it is referred to, or null.
+        unsafe {
+            match count <= HOT_PAGES_NEAR {
+                true => self.rewrite(page::copy, page::zero),
+                false => self.rewrite(page::copy_changed, page::zero_changed),
             }
         }
         if count > HOT_PAGES_CHEAP {
             self.cool_if_due();
+        }
+    }
+
+    /// # Safety
+    /// `copy` and `zero` may be called on every hot page and its source.
+    #[inline(always)]
+    unsafe fn rewrite(
+        &self,
+        copy: unsafe fn(*const u8, *mut u8),
+        zero: unsafe fn(*mut u8),
+    ) {
+        for (slot, source) in self.watch.hot_pages.iter().zip(&self.sources) {
+            let page = self.base.wrapping_add(slot.load(Relaxed) as usize * PAGE_BYTES);
+            // SAFETY: passed on.
+            unsafe {
+                match source.is_null() {
+                    true => zero(page),
+                    false => copy(*source, page),
+                }
+            }
         }
     }
 

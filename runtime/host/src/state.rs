@@ -3,8 +3,7 @@
 use std::{ptr::NonNull, slice};
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, ScanFlags, ScanRequest, Target, calls::HANDLE_NONE,
-    key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
+    HostOps, LogLevel, OpError, ScanFlags, ScanRequest, Target, calls::Packed, key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
@@ -176,6 +175,8 @@ pub(crate) struct HostState {
     /// Bounds of a running scan: its visitor writes to guest memory, so they can't be borrowed from there.
     lower: Vec<u8>,
     upper: Vec<u8>,
+    /// Keys of a running `multi_get`, for the same reason.
+    keys: Vec<u8>,
 }
 
 /// Result of a host call.
@@ -192,6 +193,7 @@ impl HostState {
             start_random: TxnRandom::new(START_SEED, 0),
             lower: Vec::new(),
             upper: Vec::new(),
+            keys: Vec::new(),
         }
     }
 
@@ -309,29 +311,26 @@ impl HostState {
         Ok((u64::from(handle) << 32 | length as u64) as i64)
     }
 
-    pub fn multi_get(&mut self, target: u32, keys: u64, count: u32, out: u64) -> Answer<i64> {
-        let (mut at, length) = unpack(keys);
-        self.memory.span(at, length)?;
-        let end = at as u64 + length as u64;
+    pub fn multi_get(&mut self, target: u32, slice: u64, count: u32, out: u64) -> Answer<i64> {
+        let keys = self.memory.read(slice)?;
         let mut out = Output::new(self.memory, out)?;
-        let target = Target::unpack(target);
-        let (mut needed, mut fits) = (0u64, true);
-        for _ in 0..count {
-            let key_bytes = self.memory.read_u32(at)?;
-            let key = self.memory.read_at(at.saturating_add(4), key_bytes)?;
-            if at as u64 + 4 + key_bytes as u64 > end {
-                return Err(Refusal::Guest(
-                    "keys run past the end of their slice".to_owned(),
-                ));
-            }
-            at += 4 + key_bytes;
-            let found = self.ops()?.get(target, key)?;
-            let (handle, row) = found.unwrap_or((HANDLE_NONE, &[]));
-            let row_bytes = row.len();
-            needed += (ROW_HEADER_BYTES + row_bytes) as u64;
-            fits = fits && out.try_push_row(handle, row);
-            self.charge(row_bytes)?;
-        }
+        // The rows are written to guest memory while the keys are still read, so these can't be borrowed from there.
+        let mut copy = std::mem::take(&mut self.keys);
+        copy.clear();
+        copy.extend_from_slice(keys);
+        let (mut needed, mut fits) = (0, true);
+        let items = Packed::new(&copy, count);
+        let items = items.ok_or_else(|| run_past_end(self.memory, slice, "keys"));
+        let result = items.and_then(|keys| {
+            let visit = &mut |handle, row: &[u8]| {
+                needed += ROW_HEADER_BYTES + row.len();
+                fits = fits && out.try_push_row(handle, row);
+            };
+            Ok(self.ops()?.multi_get(Target::unpack(target), keys, visit)?)
+        });
+        self.keys = copy;
+        result?;
+        self.charge(needed)?;
         Ok(if fits {
             needed as i64
         } else {
@@ -357,6 +356,16 @@ impl HostState {
         let table = narrow(table, "table")?;
         self.charge(row.len())?;
         let result = self.ops()?.insert(table, row);
+        or_duplicate(result.map(i64::from))
+    }
+
+    pub fn multi_insert(&mut self, table: u32, slice: u64, count: u32) -> Answer<i64> {
+        let rows = self.memory.read(slice)?;
+        let table = narrow(table, "table")?;
+        self.charge(rows.len())?;
+        let items = Packed::new(rows, count);
+        let rows = items.ok_or_else(|| run_past_end(self.memory, slice, "rows"))?;
+        let result = self.ops()?.multi_insert(table, rows);
         or_duplicate(result.map(i64::from))
     }
 
@@ -525,6 +534,24 @@ fn text_within<'a>(bytes: &'a [u8], limit: &'static str, max: usize) -> Answer<&
         });
     }
     std::str::from_utf8(bytes).map_err(|_| Refusal::Guest("text is not UTF-8".to_owned()))
+}
+
+/// Items that do not lie in their slice: outside of the memory even, or a mistake of the guest's counting.
+#[cold]
+fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> Refusal {
+    let (mut at, length) = unpack(slice);
+    let end = u64::from(at) + u64::from(length);
+    while u64::from(at) <= end {
+        let item = memory.read_u32(at).and_then(|bytes| {
+            let item = memory.read_at(at.saturating_add(4), bytes)?;
+            Ok(item.len() as u32)
+        });
+        match item {
+            Ok(bytes) => at = at.saturating_add(4).saturating_add(bytes),
+            Err(refusal) => return refusal,
+        }
+    }
+    Refusal::Guest(format!("{what} run past the end of their slice"))
 }
 
 #[inline]

@@ -40,6 +40,11 @@ fn pointer_cases() -> Vec<(&'static str, &'static str, String)> {
             "i32 i64 i32 i64>i64",
             "(i32.const 0) (i64.const 0x4_0000_0080) (i32.const 1) (i64.const 0)".to_owned(),
         ),
+        (
+            "multi_insert",
+            "i32 i64 i32>i64",
+            "(i32.const 0) (i64.const 0x4_0000_0080) (i32.const 1)".to_owned(),
+        ),
     ];
     for slice in SLICES {
         let s = format!("(i64.const {slice})");
@@ -64,6 +69,11 @@ fn pointer_cases() -> Vec<(&'static str, &'static str, String)> {
                 "multi_get",
                 "i32 i64 i32 i64>i64",
                 format!("(i32.const 0) (i64.const 0) (i32.const 0) {s}"),
+            ),
+            (
+                "multi_insert",
+                "i32 i64 i32>i64",
+                format!("(i32.const 0) {s} (i32.const 1)"),
             ),
             ("row_read", "i32 i64>i32", format!("(i32.const 0) {s}")),
             ("insert", "i32 i64>i64", format!("(i32.const 0) {s}")),
@@ -203,6 +213,10 @@ fn mistakes_in_host_calls_are_faults_of_the_guest() {
             "(drop (call $f (i32.const 0) (i64.const 0x4_0000_0000) (i32.const 2) (i64.const 0)))",
         ),
         (
+            r#"(import "reprise1" "multi_insert" (func $f (param i32 i64 i32) (result i64)))"#,
+            "(drop (call $f (i32.const 0) (i64.const 0x7_0000_0000) (i32.const 2)))",
+        ),
+        (
             r#"(import "reprise1" "abort" (func $f (param i64 i64)))"#,
             "(i32.store (i32.const 0) (i32.const -1)) (call $f (i64.const 0x1_0000_0000) (i64.const 0))",
         ),
@@ -274,6 +288,26 @@ fn limits_in_host_calls_are_named() {
     );
     let outcome = instance.call(0, 2 << 20, &mut MapOps::default());
     assert_eq!(outcome.kind.unwrap_err().limit, Some("args_bytes"));
+}
+
+#[test]
+fn many_rows_cross_in_one_call() {
+    let wat = r#"(module
+      (import "reprise1" "multi_insert" (func $multi_insert (param i32 i64 i32) (result i64)))
+      (import "reprise1" "get" (func $get (param i32 i64 i64) (result i64)))
+      (memory (export "memory") 1)
+      (data (i32.const 0) "\05\00\00\00keyA1\06\00\00\00keyB22\05\00\00\00keyA3\04\00\00\00keyC")
+      (func $check (param i64 i64) (if (i64.ne (local.get 0) (local.get 1)) (then unreachable)))
+      (func (export "reprise_call_p") (param i32) (result i32)
+        (call $check (call $multi_insert (i32.const 0) (i64.const 0) (i32.const 0)) (i64.const 0xffff_ffff))
+        (call $check (call $multi_insert (i32.const 0) (i64.const 0x13_0000_0000) (i32.const 2)) (i64.const 0))
+        ;; The third row's key is taken, so the fourth is not reached.
+        (call $check (call $multi_insert (i32.const 0) (i64.const 0x11_0000_0013) (i32.const 2)) (i64.const -2))
+        (call $check (call $get (i32.const 0) (i64.const 0x4_0000_000d) (i64.const 0)) (i64.const 0x2_0000_0006))
+        (call $check (call $get (i32.const 0) (i64.const 0x4_0000_0020) (i64.const 0)) (i64.const -1))
+        (i32.const 0)))"#;
+    let (outcome, _) = run(&mut start(wat, &["p"]), 0, &[]);
+    assert!(outcome.kind.is_ok(), "{:?}", outcome.kind);
 }
 
 #[test]

@@ -297,6 +297,14 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
         ) -> ::core::result::Result<::reprise_procedure::abi::RowHandle, ::reprise_procedure::table::DuplicateKey> {
             ::reprise_procedure::table::insert(tx, row)
         }
+        /// Inserts rows in their order, in one host call. At an error, which names the unique index in which a key is
+        /// taken, the rows before that one are inserted: abort, or roll back to a savepoint.
+        pub fn insert_many(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            rows: &[Self],
+        ) -> ::core::result::Result<(), ::reprise_procedure::table::DuplicateKey> {
+            ::reprise_procedure::table::insert_many(tx, rows)
+        }
     };
     if !table.options.primary_key.is_empty() {
         methods.extend(primary_methods());

@@ -194,7 +194,7 @@ variable! {
     [] Vec<u8> => ScalarType::Bytes, INLINE_DATA_BYTES, |v| v.as_slice(), |bytes| Some(bytes.to_vec());
     [] Bytes => ScalarType::Bytes, INLINE_DATA_BYTES, |v| v.0.as_slice(), |bytes| Some(Self(bytes.to_vec()));
     [const N: usize] SmallText<N> => ScalarType::Text, N, |v| v.as_bytes(),
-        |bytes| std::str::from_utf8(bytes).ok().and_then(Self::new);
+        |bytes| Self::from_stored(bytes);
 }
 
 impl<C: Column> Column for Option<C> {

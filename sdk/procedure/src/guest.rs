@@ -27,6 +27,7 @@ mod import {
         pub fn multi_get(target: u32, keys: u64, count: u32, out: u64) -> i64;
         pub fn row_read(handle: u32, out: u64) -> u32;
         pub fn insert(table: u32, row: u64) -> i64;
+        pub fn multi_insert(table: u32, rows: u64, count: u32) -> i64;
         pub fn update(handle: u32, row: u64) -> i64;
         pub fn delete(handle: u32);
         pub fn add(handle: u32, column: u32, delta: i64) -> i64;
@@ -115,6 +116,17 @@ impl Ops<'_> {
             Err((-2 - handle) as u16)
         } else {
             Ok(handle as u32)
+        }
+    }
+
+    /// Or else the index in which a key is taken; the rows before that one are inserted.
+    pub fn multi_insert(&self, table: u16, rows: &[u8], count: u32) -> Result<(), u16> {
+        // SAFETY: as above.
+        let handle = unsafe { import::multi_insert(table as u32, slice(rows), count) };
+        if handle < 0 {
+            Err((-2 - handle) as u16)
+        } else {
+            Ok(())
         }
     }
 

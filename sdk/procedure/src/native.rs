@@ -10,6 +10,7 @@ use std::{
 
 use reprise_abi::{
     HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest, Target,
+    calls::Packed,
 };
 
 use crate::{
@@ -164,24 +165,12 @@ impl Ops<'_> {
         out: &mut [u8],
     ) -> Result<usize, usize> {
         let mut host = self.host.borrow_mut();
-        let (mut rest, mut found) = (keys, Vec::new());
-        for _ in 0..count {
-            let Some((length, after)) = rest.split_first_chunk::<4>() else {
-                fault(OpError::Guest(
-                    "multi_get with fewer keys than its count".into(),
-                ));
-            };
-            let Some((key, after)) = after.split_at_checked(u32::from_le_bytes(*length) as usize)
-            else {
-                fault(OpError::Guest(
-                    "multi_get with a key that is cut off".into(),
-                ));
-            };
-            rest = after;
-            let row = host.get(Target::unpack(target), key).or_fault();
-            let (handle, row) = row.unwrap_or((reprise_abi::calls::HANDLE_NONE, &[]));
+        let mut found = Vec::new();
+        let keys = packed("multi_get", keys, count);
+        host.multi_get(Target::unpack(target), keys, &mut |handle, row| {
             push_row(&mut found, handle, row);
-        }
+        })
+        .or_fault();
         let room = out.get_mut(..found.len()).ok_or(found.len())?;
         room.copy_from_slice(&found);
         Ok(found.len())
@@ -195,6 +184,12 @@ impl Ops<'_> {
     #[inline]
     pub fn insert(&self, table: u16, row: &[u8]) -> Result<RowHandle, u16> {
         or_duplicate(self.host.borrow_mut().insert(table, row))
+    }
+
+    /// Or else the index in which a key is taken; the rows before that one are inserted.
+    pub fn multi_insert(&self, table: u16, rows: &[u8], count: u32) -> Result<(), u16> {
+        let rows = packed("multi_insert", rows, count);
+        or_duplicate(self.host.borrow_mut().multi_insert(table, rows).map(drop))
     }
 
     #[inline]
@@ -251,6 +246,11 @@ impl Ops<'_> {
     pub fn abort(&self, code: &str, message: &str) {
         self.host.borrow_mut().abort(code, message);
     }
+}
+
+fn packed<'a>(call: &str, bytes: &'a [u8], count: u32) -> Packed<'a> {
+    let items = Packed::new(bytes, count);
+    items.unwrap_or_else(|| fault(OpError::Guest(format!("{call} with fewer items than its count"))))
 }
 
 #[inline]

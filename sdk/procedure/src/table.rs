@@ -255,6 +255,30 @@ pub fn insert<T: Table + InModule>(tx: &Txn<'_>, row: &T) -> Result<RowHandle, D
     })
 }
 
+/// Inserts many rows in one host call.
+pub fn insert_many<T: Table + InModule>(tx: &Txn<'_>, rows: &[T]) -> Result<(), DuplicateKey> {
+    let bytes = rows.iter().map(|row| 4 + row.row_bytes()).sum();
+    let mut packed = vec![0; bytes];
+    let mut rest = packed.as_mut_slice();
+    for row in rows {
+        let length = row.row_bytes();
+        let Some((head, after)) = rest.split_first_chunk_mut::<4>() else {
+            break;
+        };
+        let Some((out, after)) = after.split_at_mut_checked(length) else {
+            break;
+        };
+        *head = (length as u32).to_le_bytes();
+        row.write_row(out);
+        rest = after;
+    }
+    let inserted = tx.ops.multi_insert(T::TABLE, &packed, rows.len() as u32);
+    inserted.map_err(|index| DuplicateKey {
+        table: T::INFO,
+        index,
+    })
+}
+
 /// Takes one `[handle u32][len u32][row]` off the front.
 #[inline]
 pub(crate) fn take_row<'a>(bytes: &mut &'a [u8]) -> Option<(RowHandle, &'a [u8])> {

@@ -98,8 +98,26 @@ impl<const N: usize> SmallText<N> {
         })
     }
 
+    /// A stored text: the host checks the rows that it takes, so it is valid. None when it is longer than `N` bytes.
+    #[inline(always)]
+    pub(crate) fn from_stored(text: &[u8]) -> Option<Self> {
+        let () = Self::FITS;
+        if text.len() > N {
+            return None;
+        }
+        let mut bytes = [0; N];
+        // Byte by byte: a copy of a length that is known only now is a call out of the module.
+        for (to, from) in bytes.iter_mut().zip(text) {
+            *to = *from;
+        }
+        Some(Self {
+            bytes,
+            length: text.len() as u8,
+        })
+    }
+
     pub fn as_str(&self) -> &str {
-        // Built from a `&str` only, so the check can't fail; a lossy empty text is better than a trap.
+        // Built from a `&str` or a stored text, so the check can't fail; a lossy empty text is better than a trap.
         std::str::from_utf8(self.as_bytes()).unwrap_or("")
     }
 

@@ -335,6 +335,25 @@ fn point_reads_and_writes() {
 }
 
 #[test]
+fn many_rows_are_inserted_in_one_call_up_to_the_first_taken_key() {
+    let mut db = TestDb::new(&MODULE);
+    db.run(|tx| {
+        let rows: Vec<_> = (0..20).map(|id| sample(id, "many")).collect();
+        Everything::insert_many(tx, &rows)?;
+        Everything::insert_many(tx, &[])?;
+        assert_eq!(*Everything::get(tx, (7_i64, "many")).unwrap(), sample(7, "many"));
+        let taken = [sample(20, "many"), sample(3, "many"), sample(21, "many")];
+        let error = Everything::insert_many(tx, &taken).unwrap_err();
+        assert_eq!(error.index_name(), "primary_key");
+        assert!(Everything::exists(tx, (20_i64, "many")));
+        assert!(!Everything::exists(tx, (21_i64, "many")));
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(db.count("everything"), 21);
+}
+
+#[test]
 fn a_duplicate_key_names_its_index_and_can_be_handled() {
     let mut db = filled();
     let taken = db.run(|tx| {
