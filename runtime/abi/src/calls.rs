@@ -74,7 +74,11 @@ impl<'a> Iterator for Packed<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        if self.left == 0 { None } else { self.take_item() }
+        if self.left == 0 {
+            None
+        } else {
+            self.take_item()
+        }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

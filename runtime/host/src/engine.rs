@@ -54,7 +54,10 @@ mod processor {
             };
         }
         let all = lacking!("sse3" "ssse3" "sse4.1" "sse4.2" "cmpxchg16b" "popcnt" "avx" "avx2" "fma" "bmi1" "bmi2" "lzcnt");
-        all.iter().filter(|(_, has)| !has).map(|(name, _)| *name).collect()
+        all.iter()
+            .filter(|(_, has)| !has)
+            .map(|(name, _)| *name)
+            .collect()
     }
 }
 
@@ -131,7 +134,9 @@ impl Engine {
             missing.join(", ")
         );
         let mut config = config(&limits);
-        config.with_host_memory(Arc::new(Creator)).memory_init_cow(false);
+        config
+            .with_host_memory(Arc::new(Creator))
+            .memory_init_cow(false);
         let reused = Runtime::new(&config)
             .expect("wasmtime takes this configuration on every supported machine");
         Self {
@@ -198,7 +203,11 @@ fn pool(limits: &Limits) -> PoolingAllocationConfig {
 
 fn config(limits: &Limits) -> Config {
     let mut config = Config::new();
-    let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
+    let libc = if cfg!(target_env = "musl") {
+        "musl"
+    } else {
+        "gnu"
+    };
     config
         .target(&format!("{}-unknown-linux-{libc}", std::env::consts::ARCH))
         .expect("the architecture of this program has a name");

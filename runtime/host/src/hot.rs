@@ -223,13 +223,11 @@ impl HotSet {
     /// # Safety
     /// `copy` and `zero` may be called on every hot page and its source.
     #[inline(always)]
-    unsafe fn rewrite(
-        &self,
-        copy: unsafe fn(*const u8, *mut u8),
-        zero: unsafe fn(*mut u8),
-    ) {
+    unsafe fn rewrite(&self, copy: unsafe fn(*const u8, *mut u8), zero: unsafe fn(*mut u8)) {
         for (slot, source) in self.watch.hot_pages.iter().zip(&self.sources) {
-            let page = self.base.wrapping_add(slot.load(Relaxed) as usize * PAGE_BYTES);
+            let page = self
+                .base
+                .wrapping_add(slot.load(Relaxed) as usize * PAGE_BYTES);
             // SAFETY: passed on.
             unsafe {
                 match source.is_null() {

@@ -188,7 +188,10 @@ impl Live {
     }
 
     fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
-        module.entries().iter().try_for_each(|export| self.find_entry(export))
+        module
+            .entries()
+            .iter()
+            .try_for_each(|export| self.find_entry(export))
     }
 
     fn find_entry(&mut self, export: &ModuleExport) -> Result<(), HostError> {

@@ -212,7 +212,12 @@ mod tests {
 
     /// Runs `write` on the middle one of three pages, all of which differ from what is to come in some places.
     fn check_write(expected: &[u8], write: impl Fn(*mut u8)) {
-        let stains: [&[usize]; 4] = [&[], &[0], &[PAGE_BYTES - 1], &[63, 64, 127, 128, 2047, 4032]];
+        let stains: [&[usize]; 4] = [
+            &[],
+            &[0],
+            &[PAGE_BYTES - 1],
+            &[63, 64, 127, 128, 2047, 4032],
+        ];
         for stained in stains {
             let mut pages = Box::new(Pages([0xaa; 3 * PAGE_BYTES]));
             pages.0[PAGE_BYTES..2 * PAGE_BYTES].copy_from_slice(expected);
@@ -220,7 +225,10 @@ mod tests {
                 pages.0[PAGE_BYTES + at] ^= 0x55;
             }
             write(pages.0[PAGE_BYTES..].as_mut_ptr());
-            assert!(pages.0[PAGE_BYTES..][..PAGE_BYTES] == *expected, "{stained:?}");
+            assert!(
+                pages.0[PAGE_BYTES..][..PAGE_BYTES] == *expected,
+                "{stained:?}"
+            );
             for neighbour in [0, 2] {
                 let bytes = &pages.0[neighbour * PAGE_BYTES..][..PAGE_BYTES];
                 assert!(bytes.iter().all(|byte| *byte == 0xaa), "{stained:?}");
@@ -233,9 +241,13 @@ mod tests {
         let source: Vec<u8> = (0..PAGE_BYTES + 1).map(|at| (at * 31 >> 3) as u8).collect();
         let zeros = [0; PAGE_BYTES];
         // SAFETY, here and below: the middle one of three pages, aligned by the type; the source is another allocation.
-        check_write(&source[1..], |page| unsafe { copy(source[1..].as_ptr(), page) });
+        check_write(&source[1..], |page| unsafe {
+            copy(source[1..].as_ptr(), page)
+        });
         // SAFETY: as above.
-        check_write(&source[1..], |page| unsafe { copy_changed(source[1..].as_ptr(), page) });
+        check_write(&source[1..], |page| unsafe {
+            copy_changed(source[1..].as_ptr(), page)
+        });
         // SAFETY: as above.
         check_write(&zeros, |page| unsafe { zero(page) });
         // SAFETY: as above.

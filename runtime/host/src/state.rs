@@ -3,7 +3,8 @@
 use std::{ptr::NonNull, slice};
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, ScanFlags, ScanRequest, Target, calls::Packed, key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
+    HostOps, LogLevel, OpError, ScanFlags, ScanRequest, Target, calls::Packed, key::KEY_BYTES_MAX,
+    random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,

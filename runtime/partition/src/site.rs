@@ -12,11 +12,10 @@ use arc_swap::ArcSwap;
 use crossbeam_channel::Receiver;
 use reprise_base::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
 use reprise_env::Clock;
-use reprise_observe::{Recorder, RecentLines};
+use reprise_observe::{RecentLines, Recorder};
 use reprise_storage::Store;
 use reprise_txn::{
-    Deployed, Executors, Failure, Frame, Module, ModuleId, Outcome, TxnInput, run_multi,
-    run_single,
+    Deployed, Executors, Failure, Frame, Module, ModuleId, Outcome, TxnInput, run_multi, run_single,
 };
 use reprise_wire::{CommandRef, PartitionList, PartitionSet};
 
@@ -165,14 +164,16 @@ impl Tools {
         let seen = partitions.iter().map(|p| p.clock.last_tick()).max();
         let now = TxnId::tick_at(self.shared.clock.now_us());
         let at_least = seen.unwrap_or(0).max(now) + 1;
-        let tick = match self.shared.multi_tick.fetch_update(
-            Ordering::AcqRel,
-            Ordering::Acquire,
-            |last| Some(at_least.max(last + 1)),
-        ) {
-            Ok(last) => at_least.max(last + 1),
-            Err(_) => unreachable!("the update never declines"),
-        };
+        let tick =
+            match self
+                .shared
+                .multi_tick
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
+                    Some(at_least.max(last + 1))
+                }) {
+                Ok(last) => at_least.max(last + 1),
+                Err(_) => unreachable!("the update never declines"),
+            };
         for partition in partitions {
             partition.clock.advance_past(tick);
         }
@@ -182,7 +183,9 @@ impl Tools {
 
 fn in_service(deployed: &Deployed) -> Vec<Option<Arc<Module>>> {
     let versions = deployed.versions.iter();
-    versions.map(|module| deployed.is_current(module.id).then(|| module.clone())).collect()
+    versions
+        .map(|module| deployed.is_current(module.id).then(|| module.clone()))
+        .collect()
 }
 
 /// A call while it runs.
@@ -215,7 +218,9 @@ impl Running<'_> {
         let procedure = &self.module.schema.procedures[self.procedure as usize].name;
         for line in frame.take_lines() {
             let level = line.level as u8;
-            shared.lines.push(self.txn_id, &self.module.name, procedure, level, line.text);
+            shared
+                .lines
+                .push(self.txn_id, &self.module.name, procedure, level, line.text);
         }
     }
 }
@@ -276,7 +281,9 @@ impl Site {
     pub fn run_batch(&mut self, mut batch: Box<CallBatch>) {
         let started = Instant::now();
         self.tools.refresh_if_due();
-        let id = batch.partition.expect("a multi-partition call comes as a job");
+        let id = batch
+            .partition
+            .expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
         partition.settle(&*tools.sink);
         let turn = TurnStart {
@@ -312,7 +319,9 @@ impl Site {
             Turn::Done(parts) => parts,
             Turn::Lead(job, mut parts) => {
                 self.tools.refresh_if_due();
-                parts.iter_mut().for_each(|part| part.settle(&*self.tools.sink));
+                parts
+                    .iter_mut()
+                    .for_each(|part| part.settle(&*self.tools.sink));
                 job(&mut Held {
                     partitions: &mut parts,
                     tools: &mut self.tools,
@@ -345,7 +354,9 @@ fn publish(
         Ok(()) => {}
         Err((reason, mut batch)) => {
             if retains {
-                partitions.iter_mut().for_each(|partition| partition.store.unwind_unsealed());
+                partitions
+                    .iter_mut()
+                    .for_each(|partition| partition.store.unwind_unsealed());
             }
             batch.refuse(&reason);
             batch.finish();

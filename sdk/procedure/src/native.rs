@@ -250,7 +250,11 @@ impl Ops<'_> {
 
 fn packed<'a>(call: &str, bytes: &'a [u8], count: u32) -> Packed<'a> {
     let items = Packed::new(bytes, count);
-    items.unwrap_or_else(|| fault(OpError::Guest(format!("{call} with fewer items than its count"))))
+    items.unwrap_or_else(|| {
+        fault(OpError::Guest(format!(
+            "{call} with fewer items than its count"
+        )))
+    })
 }
 
 #[inline]
