@@ -1,7 +1,9 @@
 //! Measures group commit on a real directory: `cargo run --release -p reprise-log --example group_commit [DIR]`.
 //!
-//! Commit latency (append until told) at several numbers of committers that each wait for their own, bytes per second
-//! with large appends, and the cost of encoding and appending a record on the engine's side.
+//! Commit latency (append until told) at several numbers of commits on their way, bytes per second with large appends,
+//! and the cost of encoding and appending a record on the engine's side. The commits of a run belong to one thread, as
+//! they do to an engine thread: each is appended again when it was told. A second run has a thread for each committer,
+//! whose wake-ups are then part of the figure.
 
 use std::{
     error::Error,
@@ -20,7 +22,8 @@ use reprise_log::{Log, LogConfig};
 use reprise_observe::LatencyHistogram;
 use reprise_wire::{CommandRef, PartitionSet, RecordRef};
 
-type Waiter = Sender<Result<Lsn, String>>;
+/// The number of a commit on its way, and where it is told.
+type Waiter = (usize, Sender<(usize, Result<Lsn, String>)>);
 
 const RUN: Duration = Duration::from_secs(3);
 
@@ -53,37 +56,56 @@ fn command(number: u64, args: &[u8]) -> CommandRef<'_> {
     }
 }
 
-fn commit_in_turn(log: &Log<Waiter>, histogram: &LatencyHistogram) {
+/// Keeps `count` commits on their way until the time is over.
+fn commit_in_turn(log: &Log<Waiter>, histogram: &LatencyHistogram, count: usize) {
     let appender = log.appender();
     let mut record = Vec::new();
     RecordRef::Command(command(1, &[5; 20])).encode(&mut record);
     let (sender, receiver) = channel();
-    let until = Instant::now() + RUN;
-    while Instant::now() < until {
-        let began = Instant::now();
+    let append = |commit: usize| {
+        let waiter = (commit, sender.clone());
         appender
-            .append(&record, Some(sender.clone()))
+            .append(&record, Some(waiter))
             .map_err(|e| e.0)
             .expect("append");
-        receiver.recv().expect("told").expect("durable");
-        histogram.record_shared(began.elapsed().as_nanos() as u64, 1);
+    };
+    let until = Instant::now() + RUN;
+    let mut began = vec![Instant::now(); count];
+    (0..count).for_each(append);
+    let mut on_their_way = count;
+    while on_their_way > 0 {
+        let (commit, outcome) = receiver.recv().expect("told");
+        outcome.expect("durable");
+        let now = Instant::now();
+        histogram.record_shared((now - began[commit]).as_nanos() as u64, 1);
+        on_their_way -= 1;
+        if now < until {
+            began[commit] = now;
+            append(commit);
+            on_their_way += 1;
+        }
     }
 }
 
-fn latency(directory: &Path, committers: usize, delay_us: u64) -> Result<(), Box<dyn Error>> {
-    let log = open(directory, delay_us, |outcome, waiter: Waiter| {
+fn latency(
+    directory: &Path,
+    threads: usize,
+    commits: usize,
+    delay_us: u64,
+) -> Result<(), Box<dyn Error>> {
+    let log = open(directory, delay_us, |outcome, (commit, teller): Waiter| {
         // A committer that is gone needs no answer.
-        let _ = waiter.send(outcome);
+        let _ = teller.send((commit, outcome));
     })?;
     let histogram = LatencyHistogram::default();
     thread::scope(|scope| {
-        for _ in 0..committers {
-            scope.spawn(|| commit_in_turn(&log, &histogram));
+        for _ in 0..threads {
+            scope.spawn(|| commit_in_turn(&log, &histogram, commits / threads));
         }
     });
     let (summary, stats) = (histogram.summary(), log.stats());
     println!(
-        "{committers:3} committers, delay {delay_us:3} us: p50 {:5.0} us, p99 {:5.0} us, {:7.0} commits/s, {:5.0} writes/s, write p50 {:.0} us",
+        "{commits:3} commits on their way, {threads:2} threads, delay {delay_us:3} us: p50 {:5.0} us, p99 {:5.0} us, {:7.0} commits/s, {:5.0} writes/s, write p50 {:.0} us",
         summary.p50_ns as f64 / 1e3,
         summary.p99_ns as f64 / 1e3,
         summary.count as f64 / RUN.as_secs_f64(),
@@ -162,10 +184,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .nth(1)
         .map_or_else(std::env::temp_dir, PathBuf::from);
     let directory = root.join(format!("reprise-group-commit-{}", std::process::id()));
-    for committers in [1, 8, 64] {
-        latency(&directory, committers, 0)?;
+    for (threads, commits) in [(1, 1), (1, 8), (1, 64), (8, 8), (64, 64)] {
+        latency(&directory, threads, commits, 0)?;
     }
-    latency(&directory, 64, 100)?;
+    latency(&directory, 1, 64, 100)?;
     for record_bytes in [1_000, 100_000, 1_000_000] {
         throughput(&directory, record_bytes)?;
     }
