@@ -10,6 +10,12 @@
 //! | `get` | `(target i32, key slice i64, out i64) -> i64` | `handle << 32 \| row bytes`, or `-1` not found. A row longer than the capacity is not copied: call `row_read` |
 //! | `multi_get` | `(target i32, keys slice i64, count i32, out i64) -> i64` | bytes written; `keys` is `count` times `[len u32][key]`; the output is `count` times `[handle u32][len u32][row]`, `handle` `0xffff_ffff` where not found; `-needed` when the buffer is too small, whose contents are then undefined |
 //! | `row_read` | `(handle i32, out i64) -> i32` | row bytes; copies only when they fit |
+//! | `get_columns` | `(target i32, key slice i64, columns i64, out i64) -> i64` | as `get`, but these columns alone |
+//! | `multi_get_columns` | `(target i32, keys slice i64, columns i64, out i64) -> i64` | as `multi_get`, but these columns alone; `keys` is run through to its end |
+//! | `row_read_columns` | `(handle i32, table i32, columns i64, out i64) -> i32` | as `row_read`, but these columns alone |
+//! | `scan_columns` | `(request pointer i32, columns i64, out i64) -> i64` | as `scan`, but these columns alone |
+//! | `scan_next_columns` | `(cursor i32, table i32, columns i64, out i64) -> i64` | as `scan_next`, but these columns alone |
+//! | `patch` | `(table i32, handles slice i64, columns i64, values slice i64) -> i64` | writes these columns of each row; `handles` are `u32`, `values` one after the other; `0`, or `-2 - index` for a duplicate key |
 //! | `insert` | `(table i32, row slice i64) -> i64` | handle, or `-2 - index` for a duplicate key in that index |
 //! | `multi_insert` | `(table i32, rows slice i64, count i32) -> i64` | handle of the first row, the others' following it; `rows` is `count` times `[len u32][row]`; `-2 - index` for a duplicate key, the rows before that one being inserted; `0xffff_ffff` for no rows |
 //! | `update` | `(handle i32, row slice i64) -> i64` | `0`, or `-2 - index` for a duplicate key |
@@ -26,13 +32,18 @@
 //! | `log` | `(level i32, text slice i64)` | nothing |
 //! | `abort` | `(code slice i64, message slice i64)` | nothing; the guest then returns 1 from the entry |
 //!
+//! `columns` is a set of the table's columns, bit `i` for column `i` (`columns::ColumnSet`); their bytes are those of a row
+//! of a table that has these columns alone.
+//!
 //! The scan request in guest memory is 32 bytes of little-endian `u32`: target, flags, limit (0 = none), lower pointer,
 //! lower length, upper pointer, upper length, 0.
 //!
 //! A mistake of the guest (forged handle, malformed row, write in a read-only procedure, write to a replicated table
 //! from one partition, a limit) is not a return code: the host ends the transaction with a fault.
 
-use alloc::string::String;
+use alloc::{format, string::String};
+
+use crate::columns::ColumnSet;
 
 /// A row as a transaction knows it: its position in the transaction's own list of rows seen, from 0.
 /// Never a storage address: replay must hand out the same numbers.
@@ -58,6 +69,22 @@ impl<'a> Packed<'a> {
             rest.take_item()?;
         }
         Some(items)
+    }
+
+    /// As many items as there are. None where the last one is cut off.
+    #[inline]
+    pub fn to_end(bytes: &'a [u8]) -> Option<Self> {
+        let mut rest = Self {
+            bytes,
+            left: u32::MAX,
+        };
+        while !rest.bytes.is_empty() {
+            rest.take_item()?;
+        }
+        Some(Self {
+            bytes,
+            left: u32::MAX - rest.left,
+        })
     }
 
     #[inline]
@@ -214,6 +241,24 @@ pub trait HostOps {
         Ok(first)
     }
     fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError>;
+    /// The module's number of the table that a handle's row is of; none for a forged one.
+    fn table_of_handle(&self, _handle: RowHandle) -> Option<u16> {
+        None
+    }
+    /// The module's number of the table that an open cursor scans.
+    fn table_of_cursor(&self, _cursor: u32) -> Option<u16> {
+        None
+    }
+    /// Writes some columns of a row of `table`; `columns` fits its layout.
+    fn patch(
+        &mut self,
+        table: u16,
+        _handle: RowHandle,
+        _columns: ColumnSet,
+        _values: &[u8],
+    ) -> Result<(), OpError> {
+        Err(OpError::Guest(format!("table {table} has no columns here")))
+    }
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError>;
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;
 

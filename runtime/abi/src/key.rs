@@ -73,10 +73,29 @@ mod tests {
     #[test]
     fn byte_order_is_value_order() {
         let ints = [i64::MIN, -2, -1, 0, 1, 2, i64::MAX];
-        assert!(ints.windows(2).all(|w| key(|o| push_i64(o, w[0])) < key(|o| push_i64(o, w[1]))));
-        let floats = [f64::NEG_INFINITY, -1.5, -0.0, 0.0, 1e-300, 2.0, f64::INFINITY];
-        assert!(floats.windows(2).all(|w| key(|o| push_f64(o, w[0])) < key(|o| push_f64(o, w[1]))));
+        assert!(
+            ints.windows(2)
+                .all(|w| key(|o| push_i64(o, w[0])) < key(|o| push_i64(o, w[1])))
+        );
+        let floats = [
+            f64::NEG_INFINITY,
+            -1.5,
+            -0.0,
+            0.0,
+            1e-300,
+            2.0,
+            f64::INFINITY,
+        ];
+        assert!(
+            floats
+                .windows(2)
+                .all(|w| key(|o| push_f64(o, w[0])) < key(|o| push_f64(o, w[1])))
+        );
         let texts: [&[u8]; 6] = [b"", b"\0", b"\0\0", b"\0a", b"a", b"ab"];
-        assert!(texts.windows(2).all(|w| key(|o| push_bytes(o, w[0])) < key(|o| push_bytes(o, w[1]))));
+        assert!(
+            texts
+                .windows(2)
+                .all(|w| key(|o| push_bytes(o, w[0])) < key(|o| push_bytes(o, w[1])))
+        );
     }
 }

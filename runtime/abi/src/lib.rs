@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod calls;
+pub mod columns;
 pub mod describe;
 pub mod key;
 pub mod random;
@@ -17,9 +18,8 @@ pub mod schema;
 pub mod types;
 pub mod value;
 
-pub use calls::{
-    HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target,
-};
+pub use calls::{HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
+pub use columns::{ColumnSet, ColumnsMalformed};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
     ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,

@@ -217,14 +217,16 @@ impl RowLayout {
             ScalarType::F64 => Field::F64(f64::from_le_bytes(array(row, at))),
             ScalarType::Decimal { .. } => Field::Decimal(i128::from_le_bytes(array(row, at))),
             ScalarType::Uuid => Field::Uuid(array(row, at)),
-            ScalarType::Bytes => Field::Bytes(self.data(row, slot)),
+            ScalarType::Bytes => Field::Bytes(self.data_of(row, slot)),
             ScalarType::Text => Field::Text(
-                core::str::from_utf8(self.data(row, slot)).expect("a stored row is validated"),
+                core::str::from_utf8(self.data_of(row, slot)).expect("a stored row is validated"),
             ),
         }
     }
 
-    fn data<'a>(&self, row: &'a [u8], slot: &ColumnSlot) -> &'a [u8] {
+    /// The data of a `Text` or `Bytes` column of a valid row.
+    #[inline]
+    pub(crate) fn data_of<'a>(&self, row: &'a [u8], slot: &ColumnSlot) -> &'a [u8] {
         let (start, end) = (slot.data_start(row), read_u32(row, slot.offset));
         &row[self.fixed_bytes() + start as usize..self.fixed_bytes() + end as usize]
     }
@@ -260,7 +262,7 @@ impl RowLayout {
             ScalarType::F64 => key::push_f64(out, f64::from_le_bytes(array(row, at))),
             ScalarType::Decimal { .. } => key::push_i128(out, i128::from_le_bytes(array(row, at))),
             ScalarType::Uuid => out.extend_from_slice(&row[at..at + 16]),
-            ScalarType::Text | ScalarType::Bytes => key::push_bytes(out, self.data(row, slot)),
+            ScalarType::Text | ScalarType::Bytes => key::push_bytes(out, self.data_of(row, slot)),
         }
     }
 
@@ -271,7 +273,10 @@ impl RowLayout {
         let mut end = 0u32;
         for (slot, field) in self.columns.iter().zip(fields) {
             if *field == Field::Null {
-                assert!(slot.null_bit != NOT_NULL, "null in a column that is not nullable");
+                assert!(
+                    slot.null_bit != NOT_NULL,
+                    "null in a column that is not nullable"
+                );
                 row[slot.null_bit as usize / 8] |= 1 << (slot.null_bit % 8);
             }
             match field {
@@ -282,7 +287,8 @@ impl RowLayout {
             }
             if slot.ty.is_variable() {
                 end = (row.len() - self.fixed_bytes()) as u32;
-                row[slot.offset as usize..slot.offset as usize + 4].copy_from_slice(&end.to_le_bytes());
+                row[slot.offset as usize..slot.offset as usize + 4]
+                    .copy_from_slice(&end.to_le_bytes());
             }
         }
         debug_assert!(row.len() == self.fixed_bytes() + end as usize);
@@ -307,8 +313,7 @@ fn write_fixed(row: &mut [u8], slot: &ColumnSlot, field: &Field<'_>) {
 impl ColumnSlot {
     #[inline]
     pub fn is_null(&self, row: &[u8]) -> bool {
-        self.null_bit != NOT_NULL
-            && row[self.null_bit as usize / 8] >> (self.null_bit % 8) & 1 == 1
+        self.null_bit != NOT_NULL && row[self.null_bit as usize / 8] >> (self.null_bit % 8) & 1 == 1
     }
 
     pub fn is_nullable(&self) -> bool {
@@ -340,13 +345,20 @@ mod tests {
     use ScalarType::{Bool, I32, Text};
 
     fn layout() -> RowLayout {
-        RowLayout::from_types([(I32, false), (Text, true), (Bool, false), (Text, false)].into_iter())
+        RowLayout::from_types(
+            [(I32, false), (Text, true), (Bool, false), (Text, false)].into_iter(),
+        )
     }
 
     #[test]
     fn build_validate_and_read_back() {
         let layout = layout();
-        let fields = [Field::Int(-5), Field::Null, Field::Bool(true), Field::Text("ab")];
+        let fields = [
+            Field::Int(-5),
+            Field::Null,
+            Field::Bool(true),
+            Field::Text("ab"),
+        ];
         let row = layout.build(&fields);
         assert_eq!(layout.validate(&row), Ok(()));
         let read: Vec<_> = (0..4).map(|c| layout.field(&row, c)).collect();
@@ -356,7 +368,12 @@ mod tests {
     #[test]
     fn forged_rows_are_refused() {
         let layout = layout();
-        let good = layout.build(&[Field::Int(7), Field::Text("x"), Field::Bool(false), Field::Text("yz")]);
+        let good = layout.build(&[
+            Field::Int(7),
+            Field::Text("x"),
+            Field::Bool(false),
+            Field::Text("yz"),
+        ]);
         let forge = |at: usize, value: u8| {
             let mut row = good.clone();
             row[at] = value;
@@ -367,7 +384,13 @@ mod tests {
         assert_eq!(forge(9, 2), Err(RowError::Bool { column: 2 }));
         assert_eq!(forge(5, 200), Err(RowError::Offset { column: 1 }));
         assert!(matches!(forge(10, 200), Err(RowError::Length { .. })));
-        assert_eq!(forge(good.len() - 1, 0xff), Err(RowError::Utf8 { column: 3 }));
-        assert!(matches!(layout.validate(&good[..6]), Err(RowError::Length { .. })));
+        assert_eq!(
+            forge(good.len() - 1, 0xff),
+            Err(RowError::Utf8 { column: 3 })
+        );
+        assert!(matches!(
+            layout.validate(&good[..6]),
+            Err(RowError::Length { .. })
+        ));
     }
 }

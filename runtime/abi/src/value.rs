@@ -195,6 +195,10 @@ mod tests {
 
     #[test]
     fn a_huge_list_count_is_refused_before_it_is_believed() {
-        assert!(ValueReader::new(&[0xff, 0xff, 0xff, 0xff, 0x0f]).list_len().is_err());
+        assert!(
+            ValueReader::new(&[0xff, 0xff, 0xff, 0xff, 0x0f])
+                .list_len()
+                .is_err()
+        );
     }
 }

@@ -24,12 +24,18 @@ const fn import(name: &'static str, signature: &'static str) -> Import {
     }
 }
 
-const IMPORTS: [Import; 20] = [
+const IMPORTS: [Import; 26] = [
     import("args_read", "i>"),
     import("result_write", "I>"),
     import("get", "iII>I"),
     import("multi_get", "iIiI>I"),
     import("row_read", "iI>i"),
+    import("get_columns", "iIII>I"),
+    import("multi_get_columns", "iIII>I"),
+    import("row_read_columns", "iiII>i"),
+    import("scan_columns", "iII>I"),
+    import("scan_next_columns", "iiII>I"),
+    import("patch", "iIII>I"),
     import("insert", "iI>I"),
     import("multi_insert", "iIi>I"),
     import("update", "iI>I"),
@@ -86,6 +92,7 @@ pub(crate) fn stop(state: &mut HostState, call: &str, refusal: Refusal) -> wasmt
 pub(crate) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     link_transaction(linker)?;
     link_rows(linker)?;
+    link_columns(linker)?;
     wasi::link(linker)
 }
 
@@ -122,5 +129,28 @@ fn link_rows(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     define!(linker, M, "scan", (request: u32, out: u64) -> i64, |s| s.scan(request, out));
     define!(linker, M, "scan_next", (cursor: u32, out: u64) -> i64, |s| s.scan_next(cursor, out));
     define!(linker, M, "count", (request: u32) -> i64, |s| s.count(request));
+    Ok(())
+}
+
+fn link_columns(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+    const M: &str = IMPORT_MODULE;
+    define!(linker, M, "get_columns", (target: u32, key: u64, columns: u64, out: u64) -> i64, |s| {
+        s.get_columns(target, key, columns, out)
+    });
+    define!(linker, M, "multi_get_columns", (target: u32, keys: u64, columns: u64, out: u64) -> i64, |s| {
+        s.multi_get_columns(target, keys, columns, out)
+    });
+    define!(linker, M, "row_read_columns", (handle: u32, table: u32, columns: u64, out: u64) -> i32, |s| {
+        s.row_read_columns(handle, table, columns, out)
+    });
+    define!(linker, M, "scan_columns", (request: u32, columns: u64, out: u64) -> i64, |s| {
+        s.scan_columns(request, columns, out)
+    });
+    define!(linker, M, "scan_next_columns", (cursor: u32, table: u32, columns: u64, out: u64) -> i64, |s| {
+        s.scan_next_columns(cursor, table, columns, out)
+    });
+    define!(linker, M, "patch", (table: u32, handles: u64, columns: u64, values: u64) -> i64, |s| {
+        s.patch(table, handles, columns, values)
+    });
     Ok(())
 }

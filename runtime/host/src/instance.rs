@@ -188,6 +188,7 @@ impl Live {
     }
 
     fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
+        self.store.data_mut().layouts = module.layouts();
         module
             .entries()
             .iter()

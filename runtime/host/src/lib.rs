@@ -6,6 +6,7 @@
 //! Called by: `txn` (calls), `partition`, `router` and `node` (modules).
 
 mod calls;
+mod columns;
 pub mod describe;
 mod engine;
 mod hot;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{
-    CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ProcedureSchema,
+    CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ProcedureSchema, RowLayout,
 };
 use sha2::{Digest, Sha256};
 use wasmtime::{InstancePre, ModuleExport};
@@ -46,6 +46,8 @@ struct Inner {
     schema: ModuleSchema,
     /// Where each of the schema's procedures is entered.
     entries: Vec<ModuleExport>,
+    /// Of the schema's tables, in its order.
+    layouts: Arc<[RowLayout]>,
     hash: [u8; 32],
 }
 
@@ -96,6 +98,7 @@ impl CompiledModule {
         Ok(Self {
             inner: Arc::new(Inner {
                 code,
+                layouts: schema.tables.iter().map(RowLayout::of_table).collect(),
                 schema,
                 entries,
                 hash: Sha256::digest(wasm).into(),
@@ -111,6 +114,10 @@ impl CompiledModule {
     /// SHA-256 of the bytes that were uploaded.
     pub fn hash(&self) -> [u8; 32] {
         self.inner.hash
+    }
+
+    pub(crate) fn layouts(&self) -> Arc<[RowLayout]> {
+        self.inner.layouts.clone()
     }
 
     pub(crate) fn code(&self) -> &Code {

@@ -1,10 +1,10 @@
 //! What a store carries: the guest's memory, the transaction of the running call, and the host calls over both.
 
-use std::{ptr::NonNull, slice};
+use std::{ptr::NonNull, slice, sync::Arc};
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, ScanFlags, ScanRequest, Target, calls::Packed, key::KEY_BYTES_MAX,
-    random::TxnRandom, value::RESULT_BYTES_MAX,
+    HostOps, LogLevel, OpError, RowLayout, ScanFlags, ScanRequest, Target, calls::Packed,
+    key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
@@ -19,7 +19,7 @@ const START_SEED: [u64; 2] = [0x7265_7072_6973_6531, 0x7374_6172_742d_7570];
 /// Bytes of a scan request in guest memory.
 const SCAN_REQUEST_BYTES: u32 = 32;
 /// Bytes before each row in the output of `scan` and `multi_get`: handle and length.
-const ROW_HEADER_BYTES: usize = 8;
+pub(crate) const ROW_HEADER_BYTES: usize = 8;
 
 /// Where the guest's memory lies.
 #[derive(Clone, Copy)]
@@ -93,7 +93,7 @@ pub(crate) fn unpack(packed: u64) -> (u32, u32) {
 }
 
 /// Appends to a buffer that the guest lent.
-struct Output {
+pub(crate) struct Output {
     start: *mut u8,
     capacity: usize,
     filled: usize,
@@ -101,7 +101,7 @@ struct Output {
 
 impl Output {
     #[inline]
-    fn new(memory: GuestMemory, packed: u64) -> Result<Self, Refusal> {
+    pub fn new(memory: GuestMemory, packed: u64) -> Result<Self, Refusal> {
         let (pointer, capacity) = unpack(packed);
         Ok(Self {
             start: memory.span(pointer, capacity)?,
@@ -110,8 +110,25 @@ impl Output {
         })
     }
 
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// The next `bytes` bytes, to be written by the caller; none when they do not fit.
     #[inline]
-    fn try_push_row(&mut self, handle: u32, row: &[u8]) -> bool {
+    pub fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if bytes > self.capacity - self.filled {
+            return None;
+        }
+        // SAFETY: `start..start + capacity` was checked against the memory; only this thread runs the guest, and the
+        // borrow of `self` keeps other writers of this buffer away. A protected page is made writable by the signal handler.
+        let room = unsafe { slice::from_raw_parts_mut(self.start.add(self.filled), bytes) };
+        self.filled += bytes;
+        Some(room)
+    }
+
+    #[inline]
+    pub fn try_push_row(&mut self, handle: u32, row: &[u8]) -> bool {
         if self.capacity - self.filled < ROW_HEADER_BYTES + row.len() {
             return false;
         }
@@ -169,15 +186,17 @@ pub(crate) struct HostState {
     pub fault: Option<Box<Fault>>,
     pub aborted: bool,
     /// Set for the time of a call only; the pointer is the caller's exclusive borrow with its lifetime erased.
-    ops: Option<NonNull<dyn HostOps>>,
+    pub ops: Option<NonNull<dyn HostOps>>,
     /// Bytes that host calls may still move in this call.
     bytes_left: u64,
     start_random: TxnRandom,
+    /// Of the module's tables.
+    pub layouts: Arc<[RowLayout]>,
     /// Bounds of a running scan: its visitor writes to guest memory, so they can't be borrowed from there.
     lower: Vec<u8>,
     upper: Vec<u8>,
     /// Keys of a running `multi_get`, for the same reason.
-    keys: Vec<u8>,
+    pub keys: Vec<u8>,
 }
 
 /// Result of a host call.
@@ -192,6 +211,7 @@ impl HostState {
             ops: None,
             bytes_left: HOST_CALL_BYTES_MAX,
             start_random: TxnRandom::new(START_SEED, 0),
+            layouts: Arc::default(),
             lower: Vec::new(),
             upper: Vec::new(),
             keys: Vec::new(),
@@ -249,15 +269,12 @@ impl HostState {
 
     #[inline]
     fn transaction(&mut self) -> Option<&mut dyn HostOps> {
-        // SAFETY: set by `begin_call`, whose caller keeps the borrow exclusive until `end_call`; the result borrows
-        // `self`, so two of them never live at once.
-        self.ops
-            .map(|mut ops| unsafe { ops.as_mut() as &mut dyn HostOps })
+        transaction_of(&mut self.ops).ok()
     }
 
     #[inline]
-    fn ops(&mut self) -> Answer<&mut dyn HostOps> {
-        self.transaction().ok_or(Refusal::NoTransaction)
+    pub fn ops(&mut self) -> Answer<&mut dyn HostOps> {
+        transaction_of(&mut self.ops)
     }
 
     /// Counts bytes that a host call moves, so that fuel spent on calls bounds the time of a transaction.
@@ -406,7 +423,7 @@ impl HostState {
         self.scanned(batch.cursor, out.filled)
     }
 
-    fn scanned(&mut self, cursor: u32, filled: usize) -> Answer<i64> {
+    pub fn scanned(&mut self, cursor: u32, filled: usize) -> Answer<i64> {
         self.charge(filled)?;
         Ok((u64::from(cursor) << 32 | filled as u64) as i64)
     }
@@ -417,7 +434,7 @@ impl HostState {
     }
 
     /// Decodes a scan request and runs `use_it` on it; the bounds are copied out of guest memory first.
-    fn with_request<R>(
+    pub fn with_request<R>(
         &mut self,
         pointer: u32,
         use_it: impl FnOnce(&mut dyn HostOps, &ScanRequest<'_>) -> Answer<R>,
@@ -516,6 +533,17 @@ impl HostState {
     }
 }
 
+/// The transaction behind `HostState::ops`, borrowed apart from the rest of the state.
+#[inline]
+pub(crate) fn transaction_of(ops: &mut Option<NonNull<dyn HostOps>>) -> Answer<&mut dyn HostOps> {
+    // SAFETY: set by `begin_call`, whose caller keeps the borrow exclusive until `end_call`; the result borrows the field,
+    // so two of them never live at once.
+    let ops = ops
+        .as_mut()
+        .map(|ops| unsafe { ops.as_mut() as &mut dyn HostOps });
+    ops.ok_or(Refusal::NoTransaction)
+}
+
 /// Refuses a text that alone passes the limit of a transaction's log, before it is copied.
 pub(crate) fn log_fits(bytes: usize) -> Answer<()> {
     if bytes > GUEST_LOG_BYTES_MAX {
@@ -539,7 +567,7 @@ fn text_within<'a>(bytes: &'a [u8], limit: &'static str, max: usize) -> Answer<&
 
 /// Items that do not lie in their slice: outside of the memory even, or a mistake of the guest's counting.
 #[cold]
-fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> Refusal {
+pub(crate) fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> Refusal {
     let (mut at, length) = unpack(slice);
     let end = u64::from(at) + u64::from(length);
     while u64::from(at) <= end {
@@ -556,13 +584,13 @@ fn run_past_end(memory: GuestMemory, slice: u64, what: &str) -> Refusal {
 }
 
 #[inline]
-fn narrow(number: u32, what: &str) -> Answer<u16> {
+pub(crate) fn narrow(number: u32, what: &str) -> Answer<u16> {
     u16::try_from(number).map_err(|_| Refusal::Guest(format!("no {what} {number}")))
 }
 
 /// Turns a duplicate key into the return code that the guest may handle.
 #[inline]
-fn or_duplicate(result: Result<i64, OpError>) -> Answer<i64> {
+pub(crate) fn or_duplicate(result: Result<i64, OpError>) -> Answer<i64> {
     match result {
         Err(OpError::DuplicateKey { index }) => Ok(-2 - i64::from(index)),
         other => Ok(other?),

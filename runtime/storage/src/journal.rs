@@ -3,7 +3,7 @@
 //! Row bytes that a delete or a move leaves behind stay in their slots until the transaction ends, and so do record ids:
 //! a handle of the transaction never comes to name another row.
 
-use crate::{retained::Turn, digest::fold, indirection::Rid, keyplan::Scratch, slab::Location};
+use crate::{digest::fold, indirection::Rid, keyplan::Scratch, retained::Turn, slab::Location};
 
 /// How to take one change back. Patches keep their bytes at the end of `Journal::bytes`.
 #[derive(Clone, Copy)]
@@ -71,6 +71,8 @@ pub(crate) enum Change {
     Number = 6,
     /// What a column holds after an addition.
     Sum = 7,
+    /// The key of a row of which some columns are written, then which ones, then their values.
+    Patch = 8,
 }
 
 #[derive(Default)]

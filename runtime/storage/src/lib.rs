@@ -12,6 +12,7 @@ mod index;
 mod indirection;
 mod journal;
 mod keyplan;
+mod patch;
 mod project;
 mod retained;
 mod rows;

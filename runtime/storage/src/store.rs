@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use reprise_abi::{RowLayout, TableSchema};
+use reprise_abi::{ColumnSet, RowLayout, TableSchema};
 
 use crate::{
     digest::fold,
@@ -117,13 +117,19 @@ impl Store {
 
     /// From now on commits keep their undo until `settle`.
     pub fn retain_undo(&mut self) {
-        assert!(!self.journal.is_active, "retention begins between transactions");
+        assert!(
+            !self.journal.is_active,
+            "retention begins between transactions"
+        );
         self.journal.retains = true;
     }
 
     /// All that was committed since the last call becomes durable when the log has reached `end`.
     pub fn seal(&mut self, end: u64) {
-        assert!(!self.journal.is_active, "a turn is sealed between transactions");
+        assert!(
+            !self.journal.is_active,
+            "a turn is sealed between transactions"
+        );
         self.retained.seal(&mut self.journal, end);
     }
 
@@ -250,6 +256,19 @@ impl Store {
         found.add(table.0, rid, column, delta, journal)
     }
 
+    /// Writes some columns of a row (`reprise_abi::columns`); they fit the stored layout.
+    #[inline]
+    pub fn patch(
+        &mut self,
+        table: TableId,
+        rid: Rid,
+        columns: ColumnSet,
+        values: &[u8],
+    ) -> Result<(), WriteError> {
+        let (found, journal) = self.writable(table);
+        found.patch(table.0, rid, columns, values, journal)
+    }
+
     // Tables.
 
     pub fn table_count(&self) -> usize {
@@ -288,7 +307,7 @@ impl Store {
 
     /// Bytes held from the allocator, slack included.
     pub fn memory_bytes(&self) -> usize {
-        self.tables.iter().map(Table::memory_bytes).sum::<usize>() 
+        self.tables.iter().map(Table::memory_bytes).sum::<usize>()
             + self.journal.memory_bytes()
             + self.retained.memory_bytes()
     }

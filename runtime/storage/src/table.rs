@@ -65,6 +65,8 @@ pub(crate) struct Table {
     pub indexes: Vec<Index>,
     /// Per column: in a key or an index.
     indexed: Vec<bool>,
+    /// Columns that `patch` writes in place: no index, null, length or check to heed. As a `ColumnSet`.
+    plain_columns: u64,
     /// The number of the next row, in a table without a primary key.
     next_number: u64,
 }
@@ -112,8 +114,18 @@ impl Table {
         let columns = 0..schema.columns.len() as u16;
         let indexed = columns
             .map(|c| indexes.iter().any(|index| index.plan.holds(c)))
-            .collect();
+            .collect::<Vec<bool>>();
+        let is_plain = |at: usize| {
+            let slot = &layout.columns[at];
+            let is_checked = slot.ty.is_variable() || slot.ty == ScalarType::Bool;
+            !indexed[at] && !slot.is_nullable() && !is_checked
+        };
+        let first = 0..indexed.len().min(64);
+        let plain_columns = first
+            .filter(|at| is_plain(*at))
+            .fold(0, |set, at| set | 1 << at);
         Self {
+            plain_columns,
             schema,
             layout,
             rows,
@@ -129,6 +141,10 @@ impl Table {
 
     fn has_number(&self) -> bool {
         has_number(&self.schema)
+    }
+
+    pub fn plain_columns(&self) -> u64 {
+        self.plain_columns
     }
 
     #[inline]
@@ -217,7 +233,7 @@ impl Table {
     }
 
     #[inline]
-    fn fold_key(
+    pub fn fold_key(
         &self,
         id: u16,
         place: Location,

@@ -95,6 +95,19 @@ impl Frame {
             .ok_or_else(|| OpError::Guest(format!("row handle {handle} was never given out")))
     }
 
+    /// What is behind a handle that must be one of `table`.
+    #[inline]
+    pub(crate) fn handle_in(&self, table: u16, handle: RowHandle) -> Result<Handle, OpError> {
+        let found = self.handle(handle)?;
+        if found.table == table {
+            return Ok(found);
+        }
+        Err(OpError::Guest(format!(
+            "row handle {handle} is of table {}, not of {table}",
+            found.table
+        )))
+    }
+
     pub(crate) fn push_cursor(&mut self, cursor: crate::scan::Cursor) -> Result<u32, OpError> {
         if self.cursors.len() >= CURSORS_MAX
             && let Some(free) = self.cursors.iter().position(Option::is_none)
@@ -115,6 +128,15 @@ impl Frame {
             .and_then(|at| self.cursors.get_mut(at))
             .and_then(Option::take)
             .ok_or_else(|| OpError::Guest(format!("cursor {cursor} is not open")))
+    }
+
+    pub(crate) fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
+        self.handles.get(handle as usize).map(|handle| handle.table)
+    }
+
+    pub(crate) fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
+        let at = (cursor as usize).checked_sub(1)?;
+        self.cursors.get(at)?.as_ref().map(|cursor| cursor.table)
     }
 
     /// Keeps the savepoints of all held stores under one number.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{ModuleSchema, Placement, TableSchema};
+use reprise_abi::{ModuleSchema, Placement, RowLayout, TableSchema};
 use reprise_base::{
     TxnId,
     limits::{MODULES_MAX, TABLES_MAX},
@@ -213,6 +213,7 @@ fn bind(declared: &TableSchema, deployed: &Deployed) -> TableBinding {
     let named = declared.indexes.iter().map(|index| of_name(&index.name));
     TableBinding {
         table,
+        layout: RowLayout::of_table(declared),
         placement: stored.placement.clone(),
         indexes: std::iter::once(0).chain(named).collect(),
         projection: (declared.columns.len() < stored.columns.len()).then(|| {

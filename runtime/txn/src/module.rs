@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_abi::{HostOps, ModuleSchema, Placement, ProcedureSchema, TableSchema};
+use reprise_abi::{HostOps, ModuleSchema, Placement, ProcedureSchema, RowLayout, TableSchema};
 use reprise_base::TxnId;
 use reprise_host::CallOutcome;
 use reprise_storage::{RowProjection, TableId};
@@ -46,6 +46,8 @@ pub struct TableBinding {
     pub placement: Placement,
     /// Module's index number -> stored index number; index 0 is the primary key in both.
     pub indexes: Vec<u16>,
+    /// Of the rows as the module knows them.
+    pub layout: RowLayout,
     /// Set where the stored table has columns that this module does not know.
     pub projection: Option<RowProjection>,
 }

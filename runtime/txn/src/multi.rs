@@ -4,7 +4,7 @@
 //! the first; of a partition-local table reads see all rows, and inserts go to the first touched partition.
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
+    ColumnSet, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, TableId};
@@ -12,7 +12,7 @@ use reprise_storage::{Rid, ScanPosition, Store, TableId};
 use crate::{
     frame::{Frame, Handle},
     module::TableBinding,
-    ops::{binding, guest, index_of, limited, may_write, write_error},
+    ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
     scan::{Cursor, Merge, OwnedRange, range_of},
@@ -243,6 +243,37 @@ impl HostOps for MultiTxn<'_, '_> {
         for (at, rid) in self.copies(binding, store, rid)? {
             let updated = self.stores[at].1.update(binding.table, rid, &row);
             updated.map_err(|error| write_error(error, binding))?;
+        }
+        Ok(())
+    }
+
+    fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
+        self.frame.table_of_handle(handle)
+    }
+
+    fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
+        self.frame.table_of_cursor(cursor)
+    }
+
+    fn patch(
+        &mut self,
+        table: u16,
+        handle: RowHandle,
+        columns: ColumnSet,
+        values: &[u8],
+    ) -> Result<(), OpError> {
+        let Handle { store, rid, .. } = self.frame.handle_in(table, handle)?;
+        let binding = self.writable(table)?;
+        let may_move = matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1);
+        if may_move || binding.projection.is_some() {
+            let mut row = Vec::new();
+            patch_row(binding, self.row(handle)?, columns, values, &mut row)?;
+            return self.update(handle, &row);
+        }
+        self.frame.count_op()?;
+        for (at, rid) in self.copies(binding, store as usize, rid)? {
+            let patched = self.stores[at].1.patch(binding.table, rid, columns, values);
+            patched.map_err(|error| write_error(error, binding))?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What the transactions on one and on several partitions have in common.
 
-use reprise_abi::OpError;
+use reprise_abi::{ColumnSet, OpError};
 use reprise_storage::WriteError;
 
 use crate::{module::TableBinding, run::TxnInput};
@@ -48,6 +48,18 @@ pub(crate) fn write_error(error: WriteError, binding: &TableBinding) -> OpError 
         }
         other => guest(other.to_string()),
     }
+}
+
+/// A row of the module's table with some columns replaced, appended to `out`.
+pub(crate) fn patch_row(
+    binding: &TableBinding,
+    row: &[u8],
+    columns: ColumnSet,
+    values: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), OpError> {
+    let patched = binding.layout.patch_row(columns, row, values, out);
+    patched.map_err(|_| guest("the values do not fit the columns"))
 }
 
 /// `count`, or the request's limit where that is less (0 = no limit).

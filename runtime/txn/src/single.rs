@@ -1,7 +1,7 @@
 //! A transaction on one partition: the hot path.
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
+    ColumnSet, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, Visit};
@@ -9,7 +9,7 @@ use reprise_storage::{Rid, ScanPosition, Store, Visit};
 use crate::{
     frame::{Frame, Handle},
     module::TableBinding,
-    ops::{binding, guest, index_of, may_write, write_error},
+    ops::{binding, guest, index_of, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
     scan::{Cursor, OwnedRange, range_of},
@@ -219,6 +219,34 @@ impl HostOps for SingleTxn<'_> {
             }
         };
         updated.map_err(|error| write_error(error, binding))?;
+        self.check_place(binding, rid)
+    }
+
+    fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
+        self.frame.table_of_handle(handle)
+    }
+
+    fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
+        self.frame.table_of_cursor(cursor)
+    }
+
+    fn patch(
+        &mut self,
+        table: u16,
+        handle: RowHandle,
+        columns: ColumnSet,
+        values: &[u8],
+    ) -> Result<(), OpError> {
+        let rid = self.frame.handle_in(table, handle)?.rid;
+        let binding = self.writable(table)?;
+        if binding.projection.is_some() {
+            let mut row = Vec::new();
+            patch_row(binding, self.row(handle)?, columns, values, &mut row)?;
+            return self.update(handle, &row);
+        }
+        self.frame.count_op()?;
+        let patched = self.store.patch(binding.table, rid, columns, values);
+        patched.map_err(|error| write_error(error, binding))?;
         self.check_place(binding, rid)
     }
 

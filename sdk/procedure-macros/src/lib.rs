@@ -5,6 +5,7 @@
 //! Called by: guest crates, through `reprise_procedure`.
 #![forbid(unsafe_code)]
 
+mod columns;
 mod module;
 mod names;
 mod procedure;
@@ -28,6 +29,15 @@ fn finish(result: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
 #[proc_macro_attribute]
 pub fn table(options: TokenStream, item: TokenStream) -> TokenStream {
     finish(table::expand(options.into(), item.into()))
+}
+
+/// Makes a struct some columns of a table: `#[columns(Stock)] struct Quantity { s_quantity: i16 }`.
+///
+/// Its fields are columns of the table, by name, in the table's order and of their types. It is read as rows are (`get`,
+/// `multi_get`, `scan().columns::<Quantity>()`), and `update` writes back these columns alone. Only they cross the sandbox's wall.
+#[proc_macro_attribute]
+pub fn columns(options: TokenStream, item: TokenStream) -> TokenStream {
+    finish(columns::expand(options.into(), item.into()))
 }
 
 /// Makes a function a procedure.

@@ -315,17 +315,26 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
     for (position, index) in table.options.indexes.iter().enumerate() {
         methods.extend(index_methods(index, position as u16 + 1));
     }
+    let positions = table.columns.iter().enumerate().map(|(position, column)| {
+        let (name, position) = (position_const(&column.ident), position as u16);
+        quote! { #[doc(hidden)] pub const #name: u16 = #position; }
+    });
     Ok(quote! {
-        #[allow(dead_code)]
-        impl #row { #methods }
+        #[allow(dead_code, non_upper_case_globals)]
+        impl #row { #methods #(#positions)* }
     })
+}
+
+/// The constant that holds a column's position, for `#[columns]`.
+pub fn position_const(column: &Ident) -> Ident {
+    format_ident!("__column_{}", names::text_of(column))
 }
 
 fn whole_key(number: u16) -> TokenStream {
     quote!(::reprise_procedure::key::WholeKey<<Self as ::reprise_procedure::table::IndexOf<#number>>::Columns>)
 }
 
-fn primary_methods() -> TokenStream {
+pub fn primary_methods() -> TokenStream {
     let key = whole_key(0);
     quote! {
         /// The row with this primary key.

@@ -72,6 +72,68 @@ impl<const N: usize> Layout<N> {
     }
 }
 
+/// Some columns of a table, as `#[columns]` names them.
+#[derive(Clone, Copy)]
+pub struct Columns {
+    /// The table's position in the module.
+    pub table: u16,
+    /// Bit `i` is column `i`.
+    pub set: u64,
+    /// The layout of the table's whole rows. In wasm the host knows it.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub layout: fn() -> &'static reprise_abi::RowLayout,
+}
+
+impl Columns {
+    /// The set of these positions, which the table's order must follow.
+    pub const fn set_of(positions: &[u16]) -> u64 {
+        let (mut set, mut i) = (0_u64, 0);
+        while i < positions.len() {
+            assert!(
+                positions[i] < 64,
+                "only the first 64 columns of a table can be chosen"
+            );
+            assert!(
+                set >> positions[i] == 0,
+                "columns are listed in the table's order, each once"
+            );
+            set |= 1 << positions[i];
+            i += 1;
+        }
+        set
+    }
+}
+
+/// Whether a field has the very type of its column.
+pub const fn is_same_type(a: (ScalarType, bool), b: (ScalarType, bool)) -> bool {
+    let is_same = match (a.0, b.0) {
+        (ScalarType::Decimal { scale }, ScalarType::Decimal { scale: other }) => scale == other,
+        (ScalarType::Decimal { .. }, _) | (_, ScalarType::Decimal { .. }) => false,
+        (a, b) => number_of(a) == number_of(b),
+    };
+    is_same && a.1 == b.1
+}
+
+const fn number_of(ty: ScalarType) -> u8 {
+    match ty {
+        ScalarType::Bool => 0,
+        ScalarType::I8 => 1,
+        ScalarType::I16 => 2,
+        ScalarType::I32 => 3,
+        ScalarType::I64 => 4,
+        ScalarType::U8 => 5,
+        ScalarType::U16 => 6,
+        ScalarType::U32 => 7,
+        ScalarType::U64 => 8,
+        ScalarType::F64 => 9,
+        ScalarType::Decimal { .. } => 10,
+        ScalarType::Text => 11,
+        ScalarType::Bytes => 12,
+        ScalarType::Timestamp => 13,
+        ScalarType::Uuid => 14,
+    }
+}
+
 /// Room for `count` variable bytes in a table's stack buffer, at most.
 pub const INLINE_DATA_BYTES: usize = 48;
 

@@ -12,6 +12,7 @@ use std::{
 use reprise_abi::{LogLevel, RowHandle, ScanRequest, describe};
 
 use crate::{
+    column::Columns,
     heap::{Heap, Memory},
     module::{Abort, ProcedureInfo, TableInfo, schema},
     txn::Txn,
@@ -26,6 +27,12 @@ mod import {
         pub fn get(target: u32, key: u64, out: u64) -> i64;
         pub fn multi_get(target: u32, keys: u64, count: u32, out: u64) -> i64;
         pub fn row_read(handle: u32, out: u64) -> u32;
+        pub fn get_columns(target: u32, key: u64, columns: u64, out: u64) -> i64;
+        pub fn multi_get_columns(target: u32, keys: u64, columns: u64, out: u64) -> i64;
+        pub fn row_read_columns(handle: u32, table: u32, columns: u64, out: u64) -> u32;
+        pub fn scan_columns(request: *const u32, columns: u64, out: u64) -> u64;
+        pub fn scan_next_columns(cursor: u32, table: u32, columns: u64, out: u64) -> u64;
+        pub fn patch(table: u32, handles: u64, columns: u64, values: u64) -> i64;
         pub fn insert(table: u32, row: u64) -> i64;
         pub fn multi_insert(table: u32, rows: u64, count: u32) -> i64;
         pub fn update(handle: u32, row: u64) -> i64;
@@ -99,6 +106,82 @@ impl Ops<'_> {
             Err(written.unsigned_abs() as usize)
         } else {
             Ok(written as usize)
+        }
+    }
+
+    /// As `get`, but some columns alone.
+    #[inline(always)]
+    pub fn get_columns(
+        &self,
+        target: u32,
+        key: &[u8],
+        columns: Columns,
+        out: &mut [u8],
+    ) -> Option<Found> {
+        // SAFETY: as above.
+        let found = unsafe { import::get_columns(target, slice(key), columns.set, out_slice(out)) };
+        (found >= 0).then_some(Found {
+            handle: (found >> 32) as u32,
+            bytes: found as u32 as usize,
+        })
+    }
+
+    /// As `multi_get`, but some columns alone.
+    #[inline(always)]
+    pub fn multi_get_columns(
+        &self,
+        target: u32,
+        keys: &[u8],
+        columns: Columns,
+        out: &mut [u8],
+    ) -> Result<usize, usize> {
+        let (keys, set) = (slice(keys), columns.set);
+        // SAFETY: as above.
+        let written = unsafe { import::multi_get_columns(target, keys, set, out_slice(out)) };
+        if written < 0 {
+            Err(written.unsigned_abs() as usize)
+        } else {
+            Ok(written as usize)
+        }
+    }
+
+    pub fn row_read_columns(&self, handle: RowHandle, columns: Columns, out: &mut [u8]) -> usize {
+        let (table, set) = (columns.table as u32, columns.set);
+        // SAFETY: as above.
+        unsafe { import::row_read_columns(handle, table, set, out_slice(out)) as usize }
+    }
+
+    #[inline(always)]
+    pub fn scan_columns(
+        &self,
+        request: &ScanRequest<'_>,
+        columns: Columns,
+        out: &mut [u8],
+    ) -> (u32, usize) {
+        let request = request_words(request);
+        // SAFETY: as above; the request is eight words long.
+        let batch = unsafe { import::scan_columns(request.as_ptr(), columns.set, out_slice(out)) };
+        ((batch >> 32) as u32, batch as u32 as usize)
+    }
+
+    pub fn scan_next_columns(&self, cursor: u32, columns: Columns, out: &mut [u8]) -> (u32, usize) {
+        let (table, set) = (columns.table as u32, columns.set);
+        // SAFETY: as above.
+        let batch = unsafe { import::scan_next_columns(cursor, table, set, out_slice(out)) };
+        ((batch >> 32) as u32, batch as u32 as usize)
+    }
+
+    /// Writes the columns of each row, whose values lie one after the other.
+    #[inline(always)]
+    pub fn patch(&self, handles: &[RowHandle], columns: Columns, values: &[u8]) -> Result<(), u16> {
+        let handles = handles.as_ptr() as u32 as u64 | (size_of_val(handles) as u64) << 32;
+        let (table, set) = (columns.table as u32, columns.set);
+        // SAFETY: as above; handles lie in memory as the host reads them, little-endian.
+        let done = unsafe { import::patch(table, handles, set, slice(values)) };
+        if done < 0 {
+            Err((-2 - done) as u16)
+        } else {
+            Ok(())
         }
     }
 

@@ -58,12 +58,14 @@ pub use ops as native;
 pub mod testkit;
 
 pub use reprise_abi as abi;
-pub use reprise_procedure_macros::{ProcedureEnum, ProcedureStruct, module, procedure, table};
+pub use reprise_procedure_macros::{
+    ProcedureEnum, ProcedureStruct, columns, module, procedure, table,
+};
 
 /// What a procedure's source file imports.
 pub mod prelude {
     pub use crate::{
-        ProcedureEnum, ProcedureStruct,
+        ProcedureEnum, ProcedureStruct, columns,
         module::Abort,
         procedure,
         scan::{Rows, Scan},

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use reprise_abi::{
     ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning,
-    Placement, ProcedureSchema, ScalarType, TableSchema, Type,
+    Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
     value::{ValueError, ValueReader},
 };
 
@@ -69,6 +69,15 @@ pub struct TableInfo {
 }
 
 impl TableInfo {
+    /// The layout of the table's rows.
+    pub fn layout(&self) -> RowLayout {
+        RowLayout::from_types(
+            self.columns
+                .iter()
+                .map(|column| (column.ty, column.nullable)),
+        )
+    }
+
     pub fn schema(&self) -> TableSchema {
         TableSchema {
             name: self.name.into(),

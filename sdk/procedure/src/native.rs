@@ -9,11 +9,13 @@ use std::{
 };
 
 use reprise_abi::{
-    HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest, Target,
-    calls::Packed,
+    ColumnSet, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, RowLayout, ScanBatch,
+    ScanRequest, Target,
+    calls::{HANDLE_NONE, Packed},
 };
 
 use crate::{
+    column::Columns,
     module::{Abort, ProcedureInfo, TableInfo, schema},
     scratch::Scratch,
     txn::Txn,
@@ -176,6 +178,90 @@ impl Ops<'_> {
         Ok(found.len())
     }
 
+    /// As `get`, but some columns alone.
+    #[inline]
+    pub fn get_columns(
+        &self,
+        target: u32,
+        key: &[u8],
+        columns: Columns,
+        out: &mut [u8],
+    ) -> Option<Found> {
+        let mut host = self.host.borrow_mut();
+        let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
+        Some(Found {
+            handle,
+            bytes: read_if_fits(row, columns, out),
+        })
+    }
+
+    /// As `multi_get`, but some columns alone.
+    pub fn multi_get_columns(
+        &self,
+        target: u32,
+        keys: &[u8],
+        columns: Columns,
+        out: &mut [u8],
+    ) -> Result<usize, usize> {
+        let mut needed = 0;
+        let Some(keys) = Packed::to_end(keys) else {
+            fault(OpError::Guest("multi_get with a key that is cut off".into()));
+        };
+        let visit = &mut |handle, row: &[u8]| {
+            let left = out.get_mut(needed..).unwrap_or_default();
+            needed += match handle {
+                HANDLE_NONE => push_empty(left),
+                _ => push_columns(left, handle, row, columns).1,
+            };
+        };
+        let mut host = self.host.borrow_mut();
+        host.multi_get(Target::unpack(target), keys, visit).or_fault();
+        if needed <= out.len() {
+            Ok(needed)
+        } else {
+            Err(needed)
+        }
+    }
+
+    pub fn row_read_columns(&self, handle: RowHandle, columns: Columns, out: &mut [u8]) -> usize {
+        read_if_fits(self.host.borrow_mut().row(handle).or_fault(), columns, out)
+    }
+
+    pub fn scan_columns(
+        &self,
+        request: &ScanRequest<'_>,
+        columns: Columns,
+        out: &mut [u8],
+    ) -> (u32, usize) {
+        fill_columns(out, columns, |visit| {
+            self.host.borrow_mut().scan(request, visit)
+        })
+    }
+
+    pub fn scan_next_columns(&self, cursor: u32, columns: Columns, out: &mut [u8]) -> (u32, usize) {
+        fill_columns(out, columns, |visit| {
+            self.host.borrow_mut().scan_next(cursor, visit)
+        })
+    }
+
+    /// Writes the columns of each row, whose values lie one after the other.
+    pub fn patch(&self, handles: &[RowHandle], columns: Columns, values: &[u8]) -> Result<(), u16> {
+        let (mut rest, set) = (values, ColumnSet(columns.set));
+        for handle in handles {
+            let Ok(bytes) = (columns.layout)().columns_len(set, rest) else {
+                fault(OpError::Guest("the values do not fit the columns".into()));
+            };
+            let (own, after) = rest.split_at(bytes);
+            rest = after;
+            let patched = self
+                .host
+                .borrow_mut()
+                .patch(columns.table, *handle, set, own);
+            or_duplicate(patched)?;
+        }
+        Ok(())
+    }
+
     pub fn row_read(&self, handle: RowHandle, out: &mut [u8]) -> usize {
         copy_if_fits(self.host.borrow_mut().row(handle).or_fault(), out)
     }
@@ -285,6 +371,57 @@ fn fill(out: &mut [u8], run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError
         room[8..].copy_from_slice(row);
         filled += room.len();
         true
+    });
+    (batch.or_fault().cursor, filled)
+}
+
+fn chosen(columns: Columns) -> (&'static RowLayout, ColumnSet) {
+    ((columns.layout)(), ColumnSet(columns.set))
+}
+
+#[inline]
+fn read_if_fits(row: &[u8], columns: Columns, out: &mut [u8]) -> usize {
+    let (layout, set) = chosen(columns);
+    let bytes = layout.columns_bytes(set, row);
+    if let Some(room) = out.get_mut(..bytes) {
+        layout.read_columns(set, row, room);
+    }
+    bytes
+}
+
+/// Writes `[handle u32][len u32][values]` where it fits; whether it did, and its bytes either way.
+fn push_columns(out: &mut [u8], handle: RowHandle, row: &[u8], columns: Columns) -> (bool, usize) {
+    let (layout, set) = chosen(columns);
+    let bytes = layout.columns_bytes(set, row);
+    let Some(room) = out.get_mut(..8 + bytes) else {
+        return (false, 8 + bytes);
+    };
+    room[..4].copy_from_slice(&handle.to_le_bytes());
+    room[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
+    layout.read_columns(set, row, &mut room[8..]);
+    (true, 8 + bytes)
+}
+
+fn push_empty(out: &mut [u8]) -> usize {
+    if let Some(room) = out.get_mut(..8) {
+        room[..4].copy_from_slice(&HANDLE_NONE.to_le_bytes());
+        room[4..].fill(0);
+    }
+    8
+}
+
+/// As `fill`, but some columns alone.
+fn fill_columns(
+    out: &mut [u8],
+    columns: Columns,
+    run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError>,
+) -> (u32, usize) {
+    let mut filled = 0;
+    let batch = run(&mut |handle, row| {
+        let left = out.get_mut(filled..).unwrap_or_default();
+        let (is_pushed, bytes) = push_columns(left, handle, row, columns);
+        filled += if is_pushed { bytes } else { 0 };
+        is_pushed
     });
     (batch.or_fault().cursor, filled)
 }

@@ -10,7 +10,7 @@ use reprise_abi::{ScanFlags, ScanRequest, Target};
 use crate::{
     key::KeyPrefix,
     scratch::Scratch,
-    table::{InModule, IndexOf, Row, Table, misfit, take_row},
+    table::{ColumnsOf, InModule, IndexOf, Row, Table, misfit, take_row},
     txn::Txn,
 };
 
@@ -79,6 +79,19 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
         self
     }
 
+    /// Some columns of the rows, and no others.
+    #[inline(always)]
+    pub fn columns<V: ColumnsOf<T> + InModule + IndexOf<I>>(self) -> Scan<'t, 'h, V, I> {
+        Scan {
+            tx: self.tx,
+            flags: self.flags,
+            limit: self.limit,
+            lower: self.lower,
+            upper: self.upper,
+            table: PhantomData,
+        }
+    }
+
     /// At most this many rows; 0 = no limit.
     #[inline(always)]
     pub fn limit(mut self, rows: u32) -> Self {
@@ -105,7 +118,7 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     pub fn first(mut self) -> Option<Row<T>> {
         self.limit = 1;
         let mut buffer = T::EMPTY_BUFFER;
-        let (cursor, filled) = self.tx.ops.scan(&self.request(), buffer.as_mut());
+        let (cursor, filled) = read::<T>(self.tx, &self.request(), buffer.as_mut());
         if filled == 0 {
             return if cursor == 0 {
                 None
@@ -126,7 +139,7 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     /// a scan whose end is not wanted.
     pub fn iter(&self) -> Rows<'t, 'h, T> {
         let mut buffer = vec![0; FIRST_BATCH_BYTES];
-        let (cursor, filled) = self.tx.ops.scan(&self.request(), &mut buffer);
+        let (cursor, filled) = read::<T>(self.tx, &self.request(), &mut buffer);
         Rows {
             tx: self.tx,
             buffer,
@@ -143,6 +156,14 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> IntoIterator for Scan<'t, '
     type IntoIter = Rows<'t, 'h, T>;
     fn into_iter(self) -> Rows<'t, 'h, T> {
         self.iter()
+    }
+}
+
+#[inline(always)]
+fn read<T: Table>(tx: &Txn<'_>, request: &ScanRequest<'_>, out: &mut [u8]) -> (u32, usize) {
+    match T::COLUMNS {
+        None => tx.ops.scan(request, out),
+        Some(columns) => tx.ops.scan_columns(request, columns, out),
     }
 }
 
@@ -202,7 +223,13 @@ impl<'t, 'h, T: Table> Rows<'t, 'h, T> {
             .max(self.buffer.len());
         while self.cursor != 0 {
             self.buffer.resize(room, 0);
-            (self.cursor, self.filled) = self.tx.ops.scan_next(self.cursor, &mut self.buffer);
+            (self.cursor, self.filled) = match T::COLUMNS {
+                None => self.tx.ops.scan_next(self.cursor, &mut self.buffer),
+                Some(columns) => {
+                    let out = &mut self.buffer;
+                    self.tx.ops.scan_next_columns(self.cursor, columns, out)
+                }
+            };
             self.read = 0;
             if self.filled > 0 {
                 return;

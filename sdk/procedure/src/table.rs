@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use reprise_abi::{RowHandle, Target, calls::HANDLE_NONE};
 
 use crate::{
+    column::Columns,
     key::WholeKey,
     module::{Abort, TableInfo},
     ops::Found,
@@ -12,12 +13,14 @@ use crate::{
     txn::Txn,
 };
 
-/// A type whose values are rows of a table. Implemented by `#[table]`.
+/// A type whose values are rows of a table, or some columns of them. Implemented by `#[table]` and `#[columns]`.
 pub trait Table: Sized {
     /// Bytes on the stack that hold a usual row after 8 bytes of a scan's header.
     type Buffer: AsRef<[u8]> + AsMut<[u8]>;
     const EMPTY_BUFFER: Self::Buffer;
     const INFO: &'static TableInfo;
+    /// Some columns of the table, or all of them: whole rows.
+    const COLUMNS: Option<Columns> = None;
 
     fn row_bytes(&self) -> usize;
     /// Writes the row to `out`, which is zeroed and `row_bytes()` long.
@@ -39,6 +42,9 @@ pub trait InModule {
 pub trait IndexOf<const I: u16>: Table {
     type Columns;
 }
+
+/// Some columns of table `T`. Implemented by `#[columns]`.
+pub trait ColumnsOf<T>: Table {}
 
 /// A row's key is taken in a unique index.
 #[derive(Clone, Copy, Debug)]
@@ -106,13 +112,10 @@ impl<T> Row<T> {
 }
 
 impl<T: Table> Row<T> {
-    /// Writes the row as it is now in memory back to the table.
+    /// Writes the row, or the columns that were read of it, back to the table as they are now in memory.
+    #[inline]
     pub fn update(&self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
-        let written = with_row(&self.value, |row| tx.ops.update(self.handle, row));
-        written.map_err(|index| DuplicateKey {
-            table: T::INFO,
-            index,
-        })
+        write(tx, self.handle, &self.value)
     }
 
     pub fn delete(self, tx: &Txn<'_>) {
@@ -129,6 +132,41 @@ impl<T: Table> Row<T> {
     #[inline(always)]
     pub fn add_to_column(&self, tx: &Txn<'_>, column: u16, delta: i64) -> i64 {
         tx.ops.add(self.handle, column, delta)
+    }
+}
+
+/// Writes a row, or some columns of one, under a handle of the table.
+#[inline(always)]
+pub fn write<T: Table>(tx: &Txn<'_>, handle: RowHandle, value: &T) -> Result<(), DuplicateKey> {
+    let written = with_row(value, |row| match T::COLUMNS {
+        None => tx.ops.update(handle, row),
+        Some(columns) => tx.ops.patch(&[handle], columns, row),
+    });
+    written.map_err(duplicate::<T>)
+}
+
+/// Writes many rows, or the columns that were read of them; columns in one host call.
+pub fn update_many<T: Table>(tx: &Txn<'_>, rows: &[Row<T>]) -> Result<(), DuplicateKey> {
+    let Some(columns) = T::COLUMNS else {
+        return rows.iter().try_for_each(|row| row.update(tx));
+    };
+    let (mut handles, mut values) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        handles.push(row.handle);
+        let start = values.len();
+        values.resize(start + row.value.row_bytes(), 0);
+        row.value.write_row(&mut values[start..]);
+    }
+    tx.ops
+        .patch(&handles, columns, &values)
+        .map_err(duplicate::<T>)
+}
+
+#[cold]
+fn duplicate<T: Table>(index: u16) -> DuplicateKey {
+    DuplicateKey {
+        table: T::INFO,
+        index,
     }
 }
 
@@ -168,7 +206,10 @@ fn found_row<T: Table>(tx: &Txn<'_>, found: Found, buffer: &[u8]) -> Row<T> {
 fn read_by_handle<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> T {
     let mut row = vec![0; T::EMPTY_BUFFER.as_ref().len()];
     loop {
-        let bytes = tx.ops.row_read(handle, &mut row);
+        let bytes = match T::COLUMNS {
+            None => tx.ops.row_read(handle, &mut row),
+            Some(columns) => tx.ops.row_read_columns(handle, columns, &mut row),
+        };
         match row.get(..bytes) {
             Some(row) => return T::read_row(row).unwrap_or_else(|| misfit()),
             None => row.resize(bytes, 0),
@@ -191,9 +232,11 @@ pub fn get<T: InModule + IndexOf<I>, const I: u16>(
     let mut bytes = Scratch::new();
     key.push_whole(&mut bytes);
     let mut buffer = T::EMPTY_BUFFER;
-    let found = tx
-        .ops
-        .get(target(T::TABLE, I), bytes.as_slice(), buffer.as_mut())?;
+    let (target, out) = (target(T::TABLE, I), buffer.as_mut());
+    let found = match T::COLUMNS {
+        None => tx.ops.get(target, bytes.as_slice(), out)?,
+        Some(columns) => tx.ops.get_columns(target, bytes.as_slice(), columns, out)?,
+    };
     Some(found_row(tx, found, buffer.as_ref()))
 }
 
@@ -228,11 +271,13 @@ pub fn multi_get<
         count += 1;
     }
     let mut out = vec![0; (8 + T::EMPTY_BUFFER.as_ref().len()) * count as usize];
+    let target = target(T::TABLE, I);
     let filled = loop {
-        match tx
-            .ops
-            .multi_get(target(T::TABLE, I), &bytes, count, &mut out)
-        {
+        let read = match T::COLUMNS {
+            None => tx.ops.multi_get(target, &bytes, count, &mut out),
+            Some(columns) => tx.ops.multi_get_columns(target, &bytes, columns, &mut out),
+        };
+        match read {
             Ok(filled) => break filled,
             Err(needed) => out.resize(needed, 0),
         }
@@ -249,10 +294,7 @@ pub fn multi_get<
 #[inline(always)]
 pub fn insert<T: Table + InModule>(tx: &Txn<'_>, row: &T) -> Result<RowHandle, DuplicateKey> {
     let inserted = with_row(row, |row| tx.ops.insert(T::TABLE, row));
-    inserted.map_err(|index| DuplicateKey {
-        table: T::INFO,
-        index,
-    })
+    inserted.map_err(duplicate::<T>)
 }
 
 /// Inserts many rows in one host call.

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target, random::TxnRandom,
+    ColumnSet, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target,
+    random::TxnRandom,
 };
 use reprise_host::{CallEnd, CallOutcome, CompiledModule, Engine, Fault, Instance, Limits};
 
@@ -19,6 +20,7 @@ pub struct MapOps {
     pub abort: Option<(String, String)>,
     pub random: Option<TxnRandom>,
     pub calls: usize,
+    pub patches: Vec<(RowHandle, ColumnSet, Vec<u8>)>,
     /// Runs inside of the host call `log`.
     pub on_log: Option<Box<dyn FnMut()>>,
 }
@@ -87,6 +89,20 @@ impl HostOps for MapOps {
     fn add(&mut self, handle: RowHandle, _: u16, delta: i64) -> Result<i64, OpError> {
         self.key(handle)?;
         Ok(delta)
+    }
+    fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
+        self.handles.get(handle as usize).map(|_| 0)
+    }
+    fn patch(
+        &mut self,
+        _: u16,
+        handle: RowHandle,
+        set: ColumnSet,
+        values: &[u8],
+    ) -> Result<(), OpError> {
+        self.key(handle)?;
+        self.patches.push((handle, set, values.to_vec()));
+        Ok(())
     }
     fn scan(
         &mut self,

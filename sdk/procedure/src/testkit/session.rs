@@ -3,8 +3,8 @@
 use std::ops::Bound;
 
 use reprise_abi::{
-    Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScalarType, ScanBatch, ScanRequest,
-    Target, Type,
+    ColumnSet, Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScalarType, ScanBatch,
+    ScanRequest, Target, Type,
     random::TxnRandom,
     value::{RESULT_BYTES_MAX, ValueReader},
 };
@@ -274,6 +274,38 @@ impl HostOps for Session<'_> {
         self.check_handle_write(table, number)?;
         self.check_write(table, row)?;
         self.store.write(table, number, Some(row))
+    }
+
+    fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
+        self.handles
+            .get(handle as usize)
+            .map(|(table, _)| *table as u16)
+    }
+
+    fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
+        let at = (cursor as usize).checked_sub(1)?;
+        Some(self.cursors.get(at)?.as_ref()?.target.table)
+    }
+
+    fn patch(
+        &mut self,
+        table: u16,
+        handle: RowHandle,
+        columns: ColumnSet,
+        values: &[u8],
+    ) -> Result<(), OpError> {
+        let (own, number) = self.behind(handle)?;
+        if own != table as usize {
+            return Err(guest(format!(
+                "row handle {handle} is not of table {table}"
+            )));
+        }
+        let old = self.store.row(own, number)?.to_vec();
+        let layout = &self.store.table(own)?.layout;
+        let mut row = Vec::new();
+        let patched = layout.patch_row(columns, &old, values, &mut row);
+        patched.map_err(|_| guest("the values do not fit the columns"))?;
+        self.update(handle, &row)
     }
 
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError> {

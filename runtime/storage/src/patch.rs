@@ -1,0 +1,166 @@
+//! Writing some columns of a row: in place where no index, no null and no length is touched.
+
+use reprise_abi::{ColumnSet, RowError, columns::copy_slot};
+
+use crate::{
+    indirection::Rid,
+    journal::{Change, Journal, Undo},
+    table::{Table, WriteError},
+};
+
+impl Table {
+    /// Writes these columns, which fit the table's layout, with values laid out as `reprise_abi::columns` says.
+    pub fn patch(
+        &mut self,
+        id: u16,
+        rid: Rid,
+        columns: ColumnSet,
+        values: &[u8],
+        journal: &mut Journal,
+    ) -> Result<(), WriteError> {
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        let malformed = WriteError::Malformed(RowError::Length {
+            expected: 0,
+            found: values.len(),
+        });
+        if columns.0 & !self.plain_columns() != 0 {
+            let mut row = Vec::new();
+            let patched =
+                self.layout
+                    .patch_row(columns, self.rows.read(place).row, values, &mut row);
+            patched.map_err(|_| malformed)?;
+            return self.update(id, rid, &row, journal);
+        }
+        if self.layout.columns_len(columns, values) != Ok(values.len()) {
+            return Err(malformed);
+        }
+        self.fold_key(id, place, Change::Patch, 0, journal);
+        journal.fold(id, Change::Patch, 1, &columns.0.to_le_bytes());
+        journal.fold(id, Change::Patch, 2, values);
+        journal.count(values.len());
+        journal.bytes.extend_from_slice(self.rows.stored(place));
+        journal.ops.push((id, Undo::Patch { rid, place }));
+        let row = self.rows.bytes_mut(place);
+        let mut at = 0;
+        for position in columns.positions() {
+            let slot = &self.layout.columns[position];
+            let width = slot.ty.slot_bytes();
+            copy_slot(&values[at..], &mut row[slot.offset as usize..], width);
+            at += width;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::{
+        ColumnSchema, ColumnSet, Field, IndexKind, Placement, ScalarType, TableSchema,
+    };
+
+    use crate::Store;
+
+    fn column(name: &str, ty: ScalarType, nullable: bool) -> ColumnSchema {
+        ColumnSchema {
+            name: name.into(),
+            ty,
+            nullable,
+            default: None,
+        }
+    }
+
+    fn store() -> (Store, crate::TableId, crate::Rid) {
+        let mut store = Store::new();
+        let schema = TableSchema {
+            name: "t".into(),
+            columns: vec![
+                column("id", ScalarType::I32, false),
+                column("a", ScalarType::I64, false),
+                column("b", ScalarType::I16, false),
+                column("text", ScalarType::Text, true),
+                column("flag", ScalarType::Bool, false),
+            ],
+            primary_key: vec![0],
+            primary_kind: IndexKind::Ordered,
+            indexes: vec![],
+            placement: Placement::Replicated,
+        };
+        let table = store.create_table(schema).expect("a table");
+        store.begin();
+        let row = store.layout(table).build(&[
+            Field::Int(7),
+            Field::Int(10),
+            Field::Int(20),
+            Field::Text("old"),
+            Field::Bool(false),
+        ]);
+        let rid = store.insert(table, &row).expect("inserted");
+        store.commit();
+        (store, table, rid)
+    }
+
+    fn values(store: &Store, table: crate::TableId, set: u64, fields: [Field<'_>; 5]) -> Vec<u8> {
+        let (layout, set) = (store.layout(table), ColumnSet(set));
+        let row = layout.build(&fields);
+        let mut out = vec![0; layout.columns_bytes(set, &row)];
+        layout.read_columns(set, &row, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_patch_writes_its_columns_and_is_taken_back_with_the_transaction() {
+        let (mut store, table, rid) = store();
+        let before = store.digest();
+        let fields = [
+            Field::Int(8),
+            Field::Int(-1),
+            Field::Int(-2),
+            Field::Text("longer than before"),
+            Field::Bool(true),
+        ];
+        for set in 1..32_u64 {
+            let patch = values(&store, table, set, fields);
+            store.begin();
+            store
+                .patch(table, rid, ColumnSet(set), &patch)
+                .expect("patched");
+            let row = store.row(table, rid).expect("live").to_vec();
+            for (at, new) in fields.iter().enumerate() {
+                let found = store.layout(table).field(&row, at as u16);
+                assert_eq!(found == *new, set >> at & 1 == 1, "set {set:b} column {at}");
+            }
+            assert_eq!(
+                store.get(table, 0, &row_key(if set & 1 == 1 { 8 } else { 7 })),
+                Some(rid)
+            );
+            store.rollback();
+            assert_eq!(store.digest(), before, "set {set:b}");
+        }
+    }
+
+    fn row_key(id: i32) -> Vec<u8> {
+        let mut key = Vec::new();
+        reprise_abi::key::push_i32(&mut key, id);
+        key
+    }
+
+    #[test]
+    fn a_malformed_patch_changes_nothing() {
+        let (mut store, table, rid) = store();
+        let before = store.digest();
+        store.begin();
+        for (set, bytes) in [
+            (0b10, &[0; 7][..]),
+            (0b10, &[0; 9]),
+            (0b10000, &[2]),
+            (0b1000, &[0, 9, 0, 0, 0]),
+        ] {
+            assert!(
+                store.patch(table, rid, ColumnSet(set), bytes).is_err(),
+                "{set:b}"
+            );
+        }
+        assert_eq!(store.commit().rows_written, 0);
+        assert_eq!(store.digest(), before);
+    }
+}
