@@ -36,10 +36,7 @@ impl Retained {
         if journal.ops.is_empty() {
             return;
         }
-        assert!(
-            self.turns.back().is_none_or(|last| last.end <= end),
-            "turns are sealed in order"
-        );
+        assert!(self.turns.back().is_none_or(|last| last.end <= end), "turns are sealed in order");
         let mut turn = self.spare.pop().unwrap_or_default();
         std::mem::swap(&mut turn.ops, &mut journal.ops);
         std::mem::swap(&mut turn.bytes, &mut journal.bytes);
@@ -67,8 +64,6 @@ impl Retained {
 
     pub fn memory_bytes(&self) -> usize {
         let turns = self.turns.iter().chain(&self.spare);
-        turns
-            .map(|turn| turn.bytes.capacity() + turn.ops.capacity() * size_of::<(u16, Undo)>())
-            .sum()
+        turns.map(|turn| turn.bytes.capacity() + turn.ops.capacity() * size_of::<(u16, Undo)>()).sum()
     }
 }
