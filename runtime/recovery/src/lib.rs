@@ -36,12 +36,16 @@ pub enum RecoveryError {
         name: String,
         reason: String,
     },
-    #[error("the log was made for {found} partitions; the record at LSN {lsn} names partition {partition}")]
+    #[error(
+        "the log was made for {found} partitions; the record at LSN {lsn} names partition {partition}"
+    )]
     Partition {
         lsn: Lsn,
         partition: u16,
         found: u16,
     },
+    #[error("the record at LSN {lsn} is of kind {kind}, which this program can't replay")]
+    Kind { lsn: Lsn, kind: &'static str },
     #[error("the engine has stopped")]
     Stopped,
 }
@@ -132,12 +136,7 @@ impl Recovery {
     }
 
     /// Takes the next record, which lies at `lsn..end`. Err: something failed, here or earlier; stop feeding.
-    pub fn feed(
-        &mut self,
-        lsn: Lsn,
-        end: Lsn,
-        record: RecordRef<'_>,
-    ) -> Result<(), RecoveryError> {
+    pub fn feed(&mut self, lsn: Lsn, end: Lsn, record: RecordRef<'_>) -> Result<(), RecoveryError> {
         if self.outcome.has_failed() {
             return Err(self.take_error());
         }
@@ -145,6 +144,11 @@ impl Recovery {
             RecordRef::Command(command) => self.feed_command(lsn, end, &command),
             RecordRef::Deploy(deploy) => self.feed_deploy(lsn, end, &deploy),
             RecordRef::Remove(removal) => self.feed_remove(end, &removal),
+            RecordRef::Checkpoint(mark) => self.feed_mark(end, mark.txn_id),
+            RecordRef::Changes(_) => Err(RecoveryError::Kind {
+                lsn,
+                kind: record.kind().name(),
+            }),
             RecordRef::Genesis(_) => Ok(()),
         }
     }
@@ -248,6 +252,12 @@ impl Recovery {
                 }
             }),
         )
+    }
+
+    /// Nothing but the transaction id that it took.
+    fn feed_mark(&mut self, end: Lsn, txn_id: TxnId) -> Result<(), RecoveryError> {
+        let job: Job = Box::new(move |held| note_position(held, txn_id, end));
+        self.gather(Touched::All, job)
     }
 
     fn feed_remove(&mut self, end: Lsn, record: &RemoveRef<'_>) -> Result<(), RecoveryError> {

@@ -15,7 +15,9 @@ mod router;
 pub use admin::{DeployError, Deployment};
 pub use builder::{BatchBuilder, BatchReply, CallReply, ReplyOutcome};
 pub use idempotency::{Fingerprint, Idempotency, Remembered};
-pub use logs::{LogBody, LogEntry, LogPage, LogQuery, LogReadError, decode_entry};
+pub use logs::{
+    ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogPage, LogQuery, LogReadError, decode_entry,
+};
 pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, Router, RouterConfig, Status, Unavailable};
 

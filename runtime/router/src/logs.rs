@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use reprise_abi::TableSchema;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
 use reprise_txn::{Deployed, Module, ModuleId};
-use reprise_wire::{PartitionSet, RecordRef};
+use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, RECORD_KINDS, RecordRef, RowName};
 
 use crate::router::Router;
 
@@ -70,6 +71,49 @@ pub enum LogBody {
         digest: u64,
         idempotency_key: Option<String>,
     },
+    Changes(ChangesEntry),
+    /// What a checkpoint that began here holds, ends here.
+    Checkpoint {
+        txn_id: TxnId,
+    },
+}
+
+/// A transaction by the rows that it changed.
+pub struct ChangesEntry {
+    pub txn_id: TxnId,
+    /// Empty means all.
+    pub partitions: Vec<u16>,
+    pub module: Option<Arc<Module>>,
+    pub module_id: u32,
+    pub procedure: u16,
+    pub digest: u64,
+    pub idempotency_key: Option<String>,
+    pub rows: Vec<ChangedRow>,
+}
+
+/// One row of a `changes` record.
+pub struct ChangedRow {
+    pub partition: u16,
+    pub table_id: u16,
+    /// None where the table is unknown (a log read without its earlier records).
+    pub table: Option<Arc<TableSchema>>,
+    /// "insert", "update" or "delete".
+    pub change: &'static str,
+    pub name: ChangedName,
+    /// Of an insert, and of an update that was not logged by columns.
+    pub row: Option<Vec<u8>>,
+    /// Changed columns: position and value as in a row's slot, None for null.
+    pub columns: Vec<(u16, Option<Vec<u8>>)>,
+}
+
+/// How a changed row is found.
+pub enum ChangedName {
+    /// An inserted row has its key in itself.
+    InRow,
+    /// Encoded primary key before the change.
+    Key(Vec<u8>),
+    /// The hidden number, in a table without a primary key.
+    Number(u64),
 }
 
 impl LogEntry {
@@ -79,6 +123,8 @@ impl LogEntry {
             LogBody::Deploy { .. } => "deploy",
             LogBody::Remove { .. } => "remove",
             LogBody::Command { .. } => "command",
+            LogBody::Changes(_) => "changes",
+            LogBody::Checkpoint { .. } => "checkpoint",
         }
     }
 }
@@ -86,7 +132,11 @@ impl LogEntry {
 fn touches(record: &RecordRef<'_>, partition: u16) -> bool {
     match record {
         RecordRef::Command(command) => command.partitions.contains(PartitionId(partition)),
-        RecordRef::Genesis(_) | RecordRef::Deploy(_) | RecordRef::Remove(_) => true,
+        RecordRef::Changes(changes) => changes.partitions.contains(PartitionId(partition)),
+        RecordRef::Genesis(_)
+        | RecordRef::Deploy(_)
+        | RecordRef::Remove(_)
+        | RecordRef::Checkpoint(_) => true,
     }
 }
 
@@ -96,11 +146,12 @@ pub enum LogReadError {
     NoLog,
     #[error(transparent)]
     Failed(#[from] LogError),
-    #[error("a record kind is one of genesis, deploy, remove and command; {0:?} is none")]
+    #[error(
+        "a record kind is one of genesis, deploy, remove, command, changes and checkpoint; {0:?} is none"
+    )]
     BadKind(String),
 }
 
-const KINDS: [&str; 4] = ["genesis", "deploy", "remove", "command"];
 /// Bytes of records after which a page ends before its limit.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Records taken from the log's end at a time.
@@ -112,7 +163,9 @@ impl Router {
     /// A page of records that are durable.
     pub fn log_records(&self, query: LogQuery) -> Result<LogPage, LogReadError> {
         if let Some(kind) = &query.kind
-            && !KINDS.contains(&kind.as_str())
+            && !RECORD_KINDS
+                .iter()
+                .any(|known| known.name() == kind.as_str())
         {
             return Err(LogReadError::BadKind(kind.clone()));
         }
@@ -187,7 +240,12 @@ impl Router {
             record: found.record(),
             bytes: found.bytes(),
         };
-        Ok(Some(decode_entry(&record, segment, offset, &self.deployed())))
+        Ok(Some(decode_entry(
+            &record,
+            segment,
+            offset,
+            &self.deployed(),
+        )))
     }
 }
 
@@ -228,6 +286,21 @@ pub fn decode_entry(
                 .idempotency_key
                 .map(|key| String::from_utf8_lossy(key).into_owned()),
         },
+        RecordRef::Changes(changes) => LogBody::Changes(ChangesEntry {
+            txn_id: changes.txn_id,
+            partitions: numbers(&changes.partitions),
+            module: deployed.module(ModuleId(changes.module_id)).cloned(),
+            module_id: changes.module_id,
+            procedure: changes.procedure,
+            digest: changes.digest,
+            idempotency_key: changes
+                .keyed
+                .map(|keyed| String::from_utf8_lossy(keyed.key).into_owned()),
+            rows: changed_rows(changes, deployed),
+        }),
+        RecordRef::Checkpoint(mark) => LogBody::Checkpoint {
+            txn_id: mark.txn_id,
+        },
     };
     LogEntry {
         lsn: record.lsn,
@@ -237,6 +310,55 @@ pub fn decode_entry(
         durable: true,
         body,
     }
+}
+
+fn changed_rows(record: &ChangesRef<'_>, deployed: &Deployed) -> Vec<ChangedRow> {
+    let mut rows = Vec::new();
+    for (partition, changes) in record.groups() {
+        // A record that was decoded has no errors in it.
+        let changes = Changes::new(changes).flatten();
+        rows.extend(changes.map(|change| changed_row(partition, change, deployed)));
+    }
+    rows
+}
+
+fn changed_row(partition: PartitionId, change: Change<'_>, deployed: &Deployed) -> ChangedRow {
+    let name_of = |name| match name {
+        RowName::Key(key) => ChangedName::Key(key.to_vec()),
+        RowName::Number(number) => ChangedName::Number(number),
+    };
+    let mut found = ChangedRow {
+        partition: partition.0,
+        table_id: change.table(),
+        table: deployed.tables.get(change.table() as usize).cloned(),
+        change: "update",
+        name: ChangedName::InRow,
+        row: None,
+        columns: Vec::new(),
+    };
+    match change {
+        Change::Insert { number, row, .. } => {
+            found.change = "insert";
+            found.name = number.map_or(ChangedName::InRow, ChangedName::Number);
+            found.row = Some(row.to_vec());
+        }
+        Change::Replace { name, row, .. } => {
+            found.name = name_of(name);
+            found.row = Some(row.to_vec());
+        }
+        Change::Patch { name, columns, .. } => {
+            found.name = name_of(name);
+            found.columns = columns
+                .iter()
+                .map(|(column, value)| (column, value.map(<[u8]>::to_vec)))
+                .collect();
+        }
+        Change::Delete { name, .. } => {
+            found.change = "delete";
+            found.name = name_of(name);
+        }
+    }
+    found
 }
 
 fn numbers(partitions: &PartitionSet<'_>) -> Vec<u16> {

@@ -6,14 +6,18 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod body;
+mod changes;
 mod partitions;
 mod record;
 mod segment;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, block_bytes, seal_block};
+pub use changes::{Change, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CommandRef, DeployRef, Genesis, RecordKind, RecordRef, Records, RemoveRef, count_records,
+    CheckpointMark, CommandRef, DeployRef, Genesis, RECORD_KINDS, RecordKind, RecordRef, Records,
+    RemoveRef, count_records,
 };
 pub use segment::{FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader};
 

@@ -12,7 +12,7 @@ use reprise_base::{
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX},
 };
 
-use crate::{PartitionList, PartitionSet, WireError, corrupt};
+use crate::{ChangesRef, PartitionList, PartitionSet, WireError, body::BodyReader, corrupt};
 
 /// First byte of a record's body. Numbers are never used again for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +21,8 @@ pub enum RecordKind {
     Deploy = 2,
     Remove = 3,
     Command = 4,
+    Changes = 5,
+    Checkpoint = 6,
 }
 
 impl RecordKind {
@@ -30,9 +32,21 @@ impl RecordKind {
             Self::Deploy => "deploy",
             Self::Remove => "remove",
             Self::Command => "command",
+            Self::Changes => "changes",
+            Self::Checkpoint => "checkpoint",
         }
     }
 }
+
+/// Every kind, by its number from 1.
+pub const RECORD_KINDS: [RecordKind; 6] = [
+    RecordKind::Genesis,
+    RecordKind::Deploy,
+    RecordKind::Remove,
+    RecordKind::Command,
+    RecordKind::Changes,
+    RecordKind::Checkpoint,
+];
 
 /// The log's first record: what the database is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,30 +93,38 @@ pub struct CommandRef<'a> {
     pub args: &'a [u8],
 }
 
+/// A point between two transactions on all partitions: a checkpoint, once published, stands for everything up to here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointMark {
+    pub txn_id: TxnId,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordRef<'a> {
     Genesis(Genesis),
     Deploy(DeployRef<'a>),
     Remove(RemoveRef<'a>),
     Command(CommandRef<'a>),
+    Changes(ChangesRef<'a>),
+    Checkpoint(CheckpointMark),
 }
 
-// Command flags.
-const PARTITIONS_MASK: u8 = 3;
+// Flags of commands and changes.
+pub(crate) const PARTITIONS_MASK: u8 = 3;
 /// The partition that gave out the transaction id.
 const ORIGIN: u8 = 0;
 const ONE: u8 = 1;
 const SEVERAL: u8 = 2;
 const ALL: u8 = 3;
-const HAS_KEY: u8 = 4;
-const FLAGS_KNOWN: u8 = PARTITIONS_MASK | HAS_KEY;
+pub(crate) const HAS_KEY: u8 = 4;
+pub(crate) const FLAGS_KNOWN: u8 = PARTITIONS_MASK | HAS_KEY;
 
 /// Length, kind, flags, transaction id, digest, module and procedure.
 const PLAIN_HEAD_BYTES_MAX: usize = 5 + 1 + 1 + 8 + 8 + 5 + 3;
 
 const GENESIS_BODY_BYTES: usize = 16 + 16 + 2 + 8;
 
-const fn varint_bytes(value: u32) -> usize {
+pub(crate) const fn varint_bytes(value: u32) -> usize {
     // 7 bits each; `| 1` because zero takes a byte, too.
     (38 - (value | 1).leading_zeros() as usize) / 7
 }
@@ -121,7 +143,7 @@ fn put_varint(head: &mut [u8; PLAIN_HEAD_BYTES_MAX], mut at: usize, mut value: u
 
 /// Writes length and kind of a record with so many body bytes.
 #[inline]
-fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
+pub(crate) fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
     assert!(
         body_bytes + 6 <= RECORD_BYTES_MAX,
         "record of {body_bytes} bytes"
@@ -137,24 +159,49 @@ fn push_name(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(name.as_bytes());
 }
 
-impl CommandRef<'_> {
-    fn partitions_code(&self) -> u8 {
-        match self.partitions {
-            PartitionSet::One(one) if one.0 == self.txn_id.origin() => ORIGIN,
-            PartitionSet::One(_) => ONE,
-            PartitionSet::Several(_) => SEVERAL,
-            PartitionSet::All => ALL,
+impl PartitionSet<'_> {
+    #[inline]
+    pub(crate) fn code(&self, txn_id: TxnId) -> u8 {
+        match self {
+            Self::One(one) if one.0 == txn_id.origin() => ORIGIN,
+            Self::One(_) => ONE,
+            Self::Several(_) => SEVERAL,
+            Self::All => ALL,
         }
     }
 
     #[inline]
+    pub(crate) fn encoded_bytes(&self, txn_id: TxnId) -> usize {
+        match self {
+            Self::One(one) if one.0 == txn_id.origin() => 0,
+            Self::One(one) => varint_bytes(one.0 as u32),
+            Self::Several(list) => varint_bytes(list.len() as u32) + 2 * list.len(),
+            Self::All => 0,
+        }
+    }
+
+    pub(crate) fn encode(&self, txn_id: TxnId, out: &mut Vec<u8>) {
+        match self {
+            Self::One(one) if one.0 == txn_id.origin() => {}
+            Self::One(one) => push_varint(out, one.0 as u32),
+            Self::Several(list) => {
+                push_varint(out, list.len() as u32);
+                list.iter()
+                    .for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
+            }
+            Self::All => {}
+        }
+    }
+}
+
+impl CommandRef<'_> {
+    fn partitions_code(&self) -> u8 {
+        self.partitions.code(self.txn_id)
+    }
+
+    #[inline]
     fn body_bytes(&self) -> usize {
-        let partitions = match self.partitions {
-            PartitionSet::One(one) if one.0 == self.txn_id.origin() => 0,
-            PartitionSet::One(one) => varint_bytes(one.0 as u32),
-            PartitionSet::Several(list) => varint_bytes(list.len() as u32) + 2 * list.len(),
-            PartitionSet::All => 0,
-        };
+        let partitions = self.partitions.encoded_bytes(self.txn_id);
         let key = self.idempotency_key.map_or(0, |key| 1 + key.len());
         let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
         1 + 8 + 8 + partitions + numbers + key + self.args.len()
@@ -195,16 +242,7 @@ impl CommandRef<'_> {
         out.push(self.partitions_code() | key_flag);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         out.extend_from_slice(&self.digest.to_le_bytes());
-        match self.partitions {
-            PartitionSet::One(one) if one.0 == self.txn_id.origin() => {}
-            PartitionSet::One(one) => push_varint(out, one.0 as u32),
-            PartitionSet::Several(list) => {
-                push_varint(out, list.len() as u32);
-                list.iter()
-                    .for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
-            }
-            PartitionSet::All => {}
-        }
+        self.partitions.encode(self.txn_id, out);
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
         if let Some(key) = self.idempotency_key {
@@ -223,6 +261,8 @@ impl<'a> RecordRef<'a> {
             Self::Deploy(_) => RecordKind::Deploy,
             Self::Remove(_) => RecordKind::Remove,
             Self::Command(_) => RecordKind::Command,
+            Self::Changes(_) => RecordKind::Changes,
+            Self::Checkpoint(_) => RecordKind::Checkpoint,
         }
     }
 
@@ -233,6 +273,8 @@ impl<'a> RecordRef<'a> {
             Self::Deploy(deploy) => Some(deploy.txn_id),
             Self::Remove(remove) => Some(remove.txn_id),
             Self::Command(command) => Some(command.txn_id),
+            Self::Changes(changes) => Some(changes.txn_id),
+            Self::Checkpoint(mark) => Some(mark.txn_id),
         }
     }
 
@@ -241,6 +283,11 @@ impl<'a> RecordRef<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Command(command) => command.encode(out),
+            Self::Changes(changes) => changes.encode(out),
+            Self::Checkpoint(mark) => {
+                begin(out, RecordKind::Checkpoint, 8);
+                out.extend_from_slice(&mark.txn_id.0.to_le_bytes());
+            }
             Self::Genesis(genesis) => {
                 begin(out, RecordKind::Genesis, GENESIS_BODY_BYTES);
                 out.extend_from_slice(&genesis.database_id);
@@ -306,77 +353,6 @@ pub fn count_records(mut bytes: &[u8]) -> Result<u32, WireError> {
     Ok(count)
 }
 
-/// Reads one body after the other, every read checked.
-struct BodyReader<'a> {
-    reader: ValueReader<'a>,
-    length: usize,
-}
-
-impl<'a> BodyReader<'a> {
-    fn new(body: &'a [u8]) -> Self {
-        Self {
-            reader: ValueReader::new(body),
-            length: body.len(),
-        }
-    }
-
-    fn cut(&self) -> WireError {
-        let at = format!("{} bytes", self.reader.offset());
-        corrupt("record body", "more or other bytes after it", at)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
-        self.reader.array().map_err(|_| self.cut())
-    }
-
-    fn u16(&mut self) -> Result<u16, WireError> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, WireError> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    fn varint(&mut self) -> Result<u32, WireError> {
-        self.reader.varint().map_err(|_| self.cut())
-    }
-
-    fn varint_u16(&mut self) -> Result<u16, WireError> {
-        let value = self.varint()?;
-        u16::try_from(value).map_err(|_| corrupt("number in record", "at most 65535", value))
-    }
-
-    fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
-        self.reader.take(count).map_err(|_| self.cut())
-    }
-
-    /// The last field.
-    fn rest(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
-        let count = self.length - self.reader.offset();
-        if count > max {
-            return Err(corrupt(what, format!("at most {max} bytes"), count));
-        }
-        self.take(count)
-    }
-
-    fn name(&mut self) -> Result<&'a str, WireError> {
-        let length = self.array::<1>()?[0] as usize;
-        if length > NAME_BYTES_MAX {
-            return Err(corrupt(
-                "name length",
-                format!("at most {NAME_BYTES_MAX}"),
-                length,
-            ));
-        }
-        let bytes = self.take(length)?;
-        std::str::from_utf8(bytes).map_err(|_| corrupt("name", "UTF-8", bytes.escape_ascii()))
-    }
-
-    fn finish(&self) -> Result<(), WireError> {
-        self.reader.finish().map_err(|_| self.cut())
-    }
-}
-
 fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
     let (kind, body) = content.split_first().expect("split leaves a kind");
     let mut body = BodyReader::new(body);
@@ -395,7 +371,11 @@ fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
             name: body.name()?,
         }),
         4 => RecordRef::Command(decode_command(&mut body)?),
-        other => return Err(corrupt("record kind", "1 to 4", other)),
+        5 => RecordRef::Changes(ChangesRef::decode(&mut body)?),
+        6 => RecordRef::Checkpoint(CheckpointMark {
+            txn_id: TxnId(body.u64()?),
+        }),
+        other => return Err(corrupt("record kind", "1 to 6", other)),
     };
     body.finish()?;
     Ok(record)
@@ -420,14 +400,7 @@ fn decode_genesis(body: &mut BodyReader<'_>) -> Result<Genesis, WireError> {
 }
 
 fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireError> {
-    let flags = body.array::<1>()?[0];
-    if flags & !FLAGS_KNOWN != 0 {
-        return Err(corrupt(
-            "command flags",
-            format!("at most {FLAGS_KNOWN}"),
-            flags,
-        ));
-    }
+    let flags = decode_flags(body)?;
     let txn_id = TxnId(body.u64()?);
     let digest = body.u64()?;
     let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
@@ -435,10 +408,7 @@ fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireE
     let procedure = body.varint_u16()?;
     let idempotency_key = match flags & HAS_KEY {
         0 => None,
-        _ => match body.array::<1>()?[0] {
-            0 => return Err(corrupt("idempotency key length", "1 to 255", 0)),
-            length => Some(body.take(length as usize)?),
-        },
+        _ => Some(body.idempotency_key()?),
     };
     Ok(CommandRef {
         txn_id,
@@ -451,7 +421,19 @@ fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireE
     })
 }
 
-fn decode_partitions<'a>(
+pub(crate) fn decode_flags(body: &mut BodyReader<'_>) -> Result<u8, WireError> {
+    let flags = body.array::<1>()?[0];
+    if flags & !FLAGS_KNOWN != 0 {
+        return Err(corrupt(
+            "record flags",
+            format!("at most {FLAGS_KNOWN}"),
+            flags,
+        ));
+    }
+    Ok(flags)
+}
+
+pub(crate) fn decode_partitions<'a>(
     body: &mut BodyReader<'a>,
     code: u8,
     origin: u16,

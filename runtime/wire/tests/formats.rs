@@ -243,7 +243,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic_and_have_one_form(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        kind in 0u8..6,
+        kind in 0u8..8,
         framed: bool,
     ) {
         if framed && bytes.len() > 2 {

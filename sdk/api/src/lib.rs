@@ -16,7 +16,7 @@ mod tables;
 mod types;
 
 pub use calls::{BatchAnswer, BatchCall, CallAnswer};
-pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine};
+pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RowChange};
 pub use modules::{
     ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, ParameterInfo,
     PartitioningInfo, ProcedureInfo,

@@ -24,6 +24,30 @@ pub enum LogKind {
     Remove,
     /// A transaction: procedure and arguments.
     Command,
+    /// A transaction: the rows that it changed.
+    Changes,
+    /// A checkpoint that began here holds everything before.
+    Checkpoint,
+}
+
+/// One changed row.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RowChange {
+    pub partition: u16,
+    /// The table's name, or its number where the name is unknown.
+    pub table: String,
+    /// `insert`, `update` or `delete`.
+    pub change: String,
+    /// The primary key before the change, encoded, in hexadecimal. Not for inserts: their row holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The row's number, in a table without a primary key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<U64>,
+    /// What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub columns: Option<Json>,
 }
 
 /// One record. Which of the optional members are there depends on `kind`.
@@ -44,7 +68,7 @@ pub struct LogRecord {
     /// The transaction's time, or the database's creation (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
-    /// command: the partitions that the transaction touches; `[]` means all.
+    /// command, changes: the partitions that the transaction touches; `[]` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<Vec<u16>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +87,10 @@ pub struct LogRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub args: Option<Json>,
-    /// command: digest of the write set and the result, in hexadecimal.
+    /// changes: the rows, in the order in which they are applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Vec<RowChange>>,
+    /// command, changes: digest of the write set and the result, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

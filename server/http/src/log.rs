@@ -1,19 +1,25 @@
 //! `/v1/log`: the log's records, decoded. `/v1/procedure-log`: what procedures wrote with `log`.
 
 use axum::{Json, extract::State};
-use reprise_abi::value::ValueError;
-use reprise_api::{LogKind, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, U64};
-use reprise_base::Lsn;
-use reprise_router::{LogBody, LogEntry, LogQuery, Module};
+use reprise_abi::{
+    ColumnSchema, RowLayout, ScalarType, Type,
+    value::{ValueError, ValueReader, push_bytes},
+};
+use reprise_api::{
+    Json as RawJson, LogKind, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine,
+    RowChange, U64,
+};
+use reprise_base::{Lsn, TxnId};
+use reprise_router::{ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogQuery, Module};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     front::{Name, Params},
-    json::{hex, rfc3339, write_arguments},
+    json::{hex, rfc3339, write_arguments, write_value},
     limits::{LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX},
     refusal::Refusal,
-    schema::raw_json,
+    schema::{raw_json, row_json},
     state::AppState,
 };
 
@@ -185,10 +191,82 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
             }
             txn_id
         }
+        LogBody::Changes(changes) => tell_changes(&mut record, changes),
+        LogBody::Checkpoint { txn_id } => {
+            record.kind = LogKind::Checkpoint;
+            txn_id
+        }
     };
     record.txn_id = Some(U64(txn_id.0));
     record.time = Some(rfc3339(txn_id.time_us()));
     Ok(record)
+}
+
+/// Returns the transaction's id.
+fn tell_changes(record: &mut LogRecord, entry: ChangesEntry) -> TxnId {
+    record.kind = LogKind::Changes;
+    record.partitions = Some(entry.partitions);
+    record.digest = Some(format!("{:016x}", entry.digest));
+    record.idempotency_key = entry.idempotency_key;
+    record.rows = Some(entry.rows.iter().map(row_change).collect());
+    if let Some(module) = entry.module {
+        let schema = module.schema.procedures.get(entry.procedure as usize);
+        record.procedure = schema.map(|schema| schema.name.clone());
+        record.module = Some(module.name.clone());
+        record.version = Some(module.version);
+    }
+    entry.txn_id
+}
+
+fn row_change(row: &ChangedRow) -> RowChange {
+    let (key, number) = match &row.name {
+        ChangedName::InRow => (None, None),
+        ChangedName::Key(key) => (Some(hex(key)), None),
+        ChangedName::Number(number) => (None, Some(U64(*number))),
+    };
+    let columns = row.table.as_ref().and_then(|table| match &row.row {
+        Some(bytes) => row_json(table, &RowLayout::of_table(table), bytes),
+        None if row.columns.is_empty() => None,
+        None => columns_json(&table.columns, &row.columns),
+    });
+    RowChange {
+        partition: row.partition,
+        table: match &row.table {
+            Some(table) => table.name.clone(),
+            None => row.table_id.to_string(),
+        },
+        change: row.change.to_owned(),
+        key,
+        number,
+        columns,
+    }
+}
+
+/// Changed columns as an object by name; None where they are no columns of the table.
+fn columns_json(columns: &[ColumnSchema], changed: &[(u16, Option<Vec<u8>>)]) -> Option<RawJson> {
+    let mut out = vec![b'{'];
+    for (at, (column, value)) in changed.iter().enumerate() {
+        let column = columns.get(*column as usize)?;
+        if at > 0 {
+            out.push(b',');
+        }
+        // Names are made of letters, digits and underscores.
+        out.extend_from_slice(format!("\"{}\":", column.name).as_bytes());
+        let Some(value) = value else {
+            out.extend_from_slice(b"null");
+            continue;
+        };
+        let mut encoded = Vec::with_capacity(value.len() + 5);
+        match column.ty {
+            ScalarType::Text | ScalarType::Bytes => push_bytes(&mut encoded, value),
+            _ => encoded.extend_from_slice(value),
+        }
+        let mut reader = ValueReader::new(&encoded);
+        write_value(&Type::Scalar(column.ty), &mut reader, &mut out).ok()?;
+        reader.finish().ok()?;
+    }
+    out.push(b'}');
+    raw_json(out)
 }
 
 fn name_call(

@@ -1,11 +1,23 @@
 //! The log's records as lines.
 
-use reprise_api::{LogKind, LogRecord};
+use reprise_api::{LogKind, LogRecord, RowChange};
 
 use crate::output::bytes;
 
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn row(row: &RowChange) -> String {
+    let name = match (&row.key, row.number) {
+        (Some(key), _) => format!(" key {key}"),
+        (None, Some(number)) => format!(" number {}", number.0),
+        (None, None) => String::new(),
+    };
+    let columns = row.columns.as_ref().map_or("", |columns| columns.get());
+    format!("{} {}{name} {columns}", row.change, row.table)
+        .trim_end()
+        .to_owned()
 }
 
 /// One line for people.
@@ -33,6 +45,13 @@ pub fn line(record: &LogRecord) -> String {
                 .map_or("(unknown module)", |args| args.get());
             format!("{module}.{procedure} {args}")
         }
+        LogKind::Changes => {
+            let procedure = record.procedure.as_deref().unwrap_or("?");
+            let rows = record.rows.as_deref().unwrap_or_default();
+            let rows: Vec<_> = rows.iter().map(row).collect();
+            format!("{module}.{procedure} -> {}", rows.join("; "))
+        }
+        LogKind::Checkpoint => "checkpoint begins".to_owned(),
     };
     let partitions = match record.partitions.as_deref() {
         Some([]) => "all".to_owned(),

@@ -120,7 +120,7 @@ export type LatencyUs = {
     p99: number;
 };
 
-export type LogKind = 'genesis' | 'deploy' | 'remove' | 'command';
+export type LogKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint';
 
 export type LogOrder = 'oldest' | 'newest';
 
@@ -148,7 +148,7 @@ export type LogRecord = {
      */
     database_id?: string | null;
     /**
-     * command: digest of the write set and the result, in hexadecimal.
+     * command, changes: digest of the write set and the result, in hexadecimal.
      */
     digest?: string | null;
     /**
@@ -172,10 +172,14 @@ export type LogRecord = {
      */
     partition_count?: number | null;
     /**
-     * command: the partitions that the transaction touches; `[]` means all.
+     * command, changes: the partitions that the transaction touches; `[]` means all.
      */
     partitions?: Array<number> | null;
     procedure?: string | null;
+    /**
+     * changes: the rows, in the order in which they are applied.
+     */
+    rows?: Array<RowChange> | null;
     /**
      * Name of the segment file.
      */
@@ -190,6 +194,35 @@ export type LogRecord = {
      * deploy: length of the wasm binary.
      */
     wasm_bytes?: number | null;
+};
+
+/**
+ * One changed row.
+ */
+export type RowChange = {
+    /**
+     * `insert`, `update` or `delete`.
+     */
+    change: string;
+    /**
+     * What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
+     */
+    columns?: {
+        [key: string]: unknown;
+    } | null;
+    /**
+     * The primary key before the change, encoded, in hexadecimal. Not for inserts: their row holds it.
+     */
+    key?: string | null;
+    /**
+     * The row's number, in a table without a primary key.
+     */
+    number?: U64 | null;
+    partition: number;
+    /**
+     * The table's name, or its number where the name is unknown.
+     */
+    table: string;
 };
 
 /**

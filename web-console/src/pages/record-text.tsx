@@ -1,12 +1,16 @@
 import type { LogKind, LogRecord } from '../generated/types.gen';
 import { Badge } from '../ui/badge';
 
-export const kinds = ['command', 'deploy', 'remove', 'genesis'] satisfies LogKind[];
+export const kinds = ['command', 'changes', 'checkpoint', 'deploy', 'remove', 'genesis'] satisfies LogKind[];
 
 export function KindBadge({ kind }: { kind: LogKind }) {
   switch (kind) {
     case 'command':
       return <Badge>command</Badge>;
+    case 'changes':
+      return <Badge>changes</Badge>;
+    case 'checkpoint':
+      return <Badge tone="accent">checkpoint</Badge>;
     case 'deploy':
       return <Badge tone="accent">deploy</Badge>;
     case 'remove':
@@ -21,11 +25,14 @@ export function subjectOf(record: LogRecord): string {
   const module = record.module ?? 'unknown module';
   switch (record.kind) {
     case 'command':
+    case 'changes':
       return `${module}.${record.procedure ?? 'unknown procedure'}`;
     case 'deploy':
       return record.version === undefined || record.version === null ? module : `${module} version ${record.version}`;
     case 'remove':
       return module;
+    case 'checkpoint':
+      return 'a checkpoint holds what lies before';
     case 'genesis':
       return 'the log’s first record';
   }

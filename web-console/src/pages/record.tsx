@@ -51,6 +51,13 @@ function Record({ record }: { record: LogRecord }) {
           </div>
         </Panel>
       )}
+      {record.kind === 'changes' && (
+        <Panel title="Changed rows">
+          <div className="panel-body">
+            <Json value={record.rows ?? []} label="Changed rows" />
+          </div>
+        </Panel>
+      )}
       <Panel title="Where it lies">
         <div className="panel-body">
           <Facts
@@ -69,7 +76,7 @@ function Record({ record }: { record: LogRecord }) {
 
 function Subject({ record }: { record: LogRecord }) {
   const module = record.module ?? null;
-  if (module === null || record.kind === 'genesis') return subjectOf(record);
+  if (module === null || record.kind === 'genesis' || record.kind === 'checkpoint') return subjectOf(record);
   const procedure = record.procedure ?? null;
   return <a href={hrefOf({ page: 'module', module, procedure })}>{subjectOf(record)}</a>;
 }

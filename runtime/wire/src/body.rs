@@ -1,0 +1,100 @@
+//! Reads the fields of a record's body, every read checked.
+
+use reprise_abi::{schema::NAME_BYTES_MAX, value::ValueReader};
+
+use crate::{WireError, corrupt};
+
+pub(crate) struct BodyReader<'a> {
+    reader: ValueReader<'a>,
+    length: usize,
+}
+
+impl<'a> BodyReader<'a> {
+    pub fn new(body: &'a [u8]) -> Self {
+        Self {
+            reader: ValueReader::new(body),
+            length: body.len(),
+        }
+    }
+
+    pub fn offset(&self) -> usize {
+        self.reader.offset()
+    }
+
+    fn cut(&self) -> WireError {
+        let at = format!("{} bytes", self.reader.offset());
+        corrupt("record body", "more or other bytes after it", at)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        self.reader.array().map_err(|_| self.cut())
+    }
+
+    pub fn u16(&mut self) -> Result<u16, WireError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub fn u64(&mut self) -> Result<u64, WireError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub fn varint(&mut self) -> Result<u32, WireError> {
+        self.reader.varint().map_err(|_| self.cut())
+    }
+
+    pub fn varint_u16(&mut self) -> Result<u16, WireError> {
+        let value = self.varint()?;
+        u16::try_from(value).map_err(|_| corrupt("number in record", "at most 65535", value))
+    }
+
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+        self.reader.take(count).map_err(|_| self.cut())
+    }
+
+    /// The last field.
+    pub fn rest(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
+        let count = self.length - self.reader.offset();
+        if count > max {
+            return Err(corrupt(what, format!("at most {max} bytes"), count));
+        }
+        self.take(count)
+    }
+
+    pub fn name(&mut self) -> Result<&'a str, WireError> {
+        let length = self.array::<1>()?[0] as usize;
+        if length > NAME_BYTES_MAX {
+            return Err(corrupt(
+                "name length",
+                format!("at most {NAME_BYTES_MAX}"),
+                length,
+            ));
+        }
+        let bytes = self.take(length)?;
+        std::str::from_utf8(bytes).map_err(|_| corrupt("name", "UTF-8", bytes.escape_ascii()))
+    }
+
+    /// Its length, 1 to 255, and its bytes.
+    pub fn idempotency_key(&mut self) -> Result<&'a [u8], WireError> {
+        match self.array::<1>()?[0] {
+            0 => Err(corrupt("idempotency key length", "1 to 255", 0)),
+            length => self.take(length as usize),
+        }
+    }
+
+    /// A length and so many bytes.
+    pub fn bytes(&mut self, what: &'static str, max: usize) -> Result<&'a [u8], WireError> {
+        let length = self.varint()? as usize;
+        if length > max {
+            return Err(corrupt(what, format!("at most {max} bytes"), length));
+        }
+        self.take(length)
+    }
+
+    pub fn is_at_end(&self) -> bool {
+        self.reader.offset() == self.length
+    }
+
+    pub fn finish(&self) -> Result<(), WireError> {
+        self.reader.finish().map_err(|_| self.cut())
+    }
+}

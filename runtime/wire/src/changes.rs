@@ -1,0 +1,471 @@
+//! The physiological record: what a committed transaction left in each row that it changed (paper A, section III-A).
+//!
+//! Rows are named by table and primary key, or by their hidden number in a table without one. After-images alone: redo needs
+//! nothing else, because nothing uncommitted reaches the log. An update names the changed columns where that is shorter.
+
+use reprise_abi::{
+    key::KEY_BYTES_MAX,
+    row::{COLUMNS_MAX, ROW_BYTES_MAX},
+    value::{RESULT_BYTES_MAX, push_bytes, push_varint},
+};
+use reprise_base::{
+    PartitionId, TxnId,
+    limits::{IDEMPOTENCY_KEY_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX, TABLES_MAX},
+};
+
+use crate::{
+    PartitionSet, WireError,
+    body::BodyReader,
+    check, corrupt,
+    record::{
+        HAS_KEY, PARTITIONS_MASK, RecordKind, begin, decode_flags, decode_partitions, varint_bytes,
+    },
+};
+
+/// A committed transaction by its effects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangesRef<'a> {
+    pub txn_id: TxnId,
+    pub partitions: PartitionSet<'a>,
+    /// What was called: for people, not for redo.
+    pub module_id: u32,
+    pub procedure: u16,
+    /// Of the write set and the result, as in a command.
+    pub digest: u64,
+    pub keyed: Option<KeyedRef<'a>>,
+    /// With one partition its changes; with several a group for each that was changed. Walked by [`ChangesRef::groups`].
+    pub changes: &'a [u8],
+}
+
+/// What a repeat with the same idempotency key must find: redo does not run the procedure, so the record carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyedRef<'a> {
+    /// 1 to 255 bytes.
+    pub key: &'a [u8],
+    /// Hash of the call: module, procedure, arguments.
+    pub fingerprint: u128,
+    pub result: &'a [u8],
+}
+
+/// How a changed row is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RowName<'a> {
+    /// Its primary key before the change (`reprise_abi::key`).
+    Key(&'a [u8]),
+    /// Its hidden number.
+    Number(u64),
+}
+
+/// One changed row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    Insert {
+        table: u16,
+        /// In a table without a primary key.
+        number: Option<u64>,
+        row: &'a [u8],
+    },
+    /// The whole row after the change.
+    Replace {
+        table: u16,
+        name: RowName<'a>,
+        row: &'a [u8],
+    },
+    /// The columns that differ.
+    Patch {
+        table: u16,
+        name: RowName<'a>,
+        columns: PatchColumns<'a>,
+    },
+    Delete {
+        table: u16,
+        name: RowName<'a>,
+    },
+}
+
+const INSERT: u8 = 1;
+const REPLACE: u8 = 2;
+const PATCH: u8 = 3;
+const DELETE: u8 = 4;
+const OP_MASK: u8 = 7;
+/// The row has a number instead of a key.
+const NUMBERED: u8 = 8;
+
+/// Changed columns with what they hold now: growing positions, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PatchColumns<'a> {
+    count: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> PatchColumns<'a> {
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Position and value (as in a row's slot, or the data of a text or bytes column), None for null.
+    pub fn iter(self) -> impl Iterator<Item = (u16, Option<&'a [u8]>)> {
+        let mut reader = BodyReader::new(self.bytes);
+        std::iter::from_fn(move || {
+            (!reader.is_at_end())
+                .then(|| read_column(&mut reader).expect("checked when it was decoded"))
+        })
+    }
+}
+
+fn read_column<'a>(reader: &mut BodyReader<'a>) -> Result<(u16, Option<&'a [u8]>), WireError> {
+    let column = reader.varint_u16()?;
+    if column as usize >= COLUMNS_MAX {
+        let bound = format!("below {COLUMNS_MAX}");
+        return Err(corrupt("changed column", bound, column));
+    }
+    let value = match reader.varint()? as usize {
+        0 => None,
+        length if length <= ROW_BYTES_MAX + 1 => Some(reader.take(length - 1)?),
+        length => {
+            let bound = format!("at most {ROW_BYTES_MAX} bytes");
+            return Err(corrupt("changed column's value", bound, length - 1));
+        }
+    };
+    Ok((column, value))
+}
+
+/// Writes a patch: its head at once, then each column.
+pub struct PatchWriter<'o> {
+    out: &'o mut Vec<u8>,
+    left: u16,
+    next_column: u16,
+}
+
+impl<'o> PatchWriter<'o> {
+    /// `count` columns follow, at least one.
+    #[inline]
+    pub fn begin(out: &'o mut Vec<u8>, table: u16, name: RowName<'_>, count: u16) -> Self {
+        assert!(
+            count > 0 && count as usize <= COLUMNS_MAX,
+            "columns of a patch"
+        );
+        push_head(out, PATCH, table, Some(name));
+        push_varint(out, count as u32);
+        Self {
+            out,
+            left: count,
+            next_column: 0,
+        }
+    }
+
+    /// Positions grow.
+    #[inline]
+    pub fn column(&mut self, column: u16, value: Option<&[u8]>) {
+        assert!(
+            self.left > 0 && column >= self.next_column,
+            "columns of a patch"
+        );
+        self.left -= 1;
+        self.next_column = column + 1;
+        push_varint(self.out, column as u32);
+        match value {
+            None => self.out.push(0),
+            Some(value) => {
+                push_varint(self.out, value.len() as u32 + 1);
+                self.out.extend_from_slice(value);
+            }
+        }
+    }
+
+    pub fn finish(self) {
+        assert_eq!(self.left, 0, "columns of a patch");
+    }
+}
+
+#[inline]
+fn push_head(out: &mut Vec<u8>, op: u8, table: u16, name: Option<RowName<'_>>) {
+    match name {
+        None => {
+            out.push(op);
+            push_varint(out, table as u32);
+        }
+        Some(RowName::Key(key)) => {
+            assert!(key.len() <= KEY_BYTES_MAX, "key of {} bytes", key.len());
+            out.push(op);
+            push_varint(out, table as u32);
+            push_bytes(out, key);
+        }
+        Some(RowName::Number(number)) => {
+            out.push(op | NUMBERED);
+            push_varint(out, table as u32);
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+}
+
+impl<'a> Change<'a> {
+    pub fn table(&self) -> u16 {
+        match self {
+            Self::Insert { table, .. }
+            | Self::Replace { table, .. }
+            | Self::Patch { table, .. }
+            | Self::Delete { table, .. } => *table,
+        }
+    }
+
+    /// Appends the change.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::Insert { table, number, row } => {
+                push_head(out, INSERT, table, number.map(RowName::Number));
+                push_bytes(out, row);
+            }
+            Self::Replace { table, name, row } => {
+                push_head(out, REPLACE, table, Some(name));
+                push_bytes(out, row);
+            }
+            Self::Patch {
+                table,
+                name,
+                columns,
+            } => {
+                let mut patch = PatchWriter::begin(out, table, name, columns.count);
+                for (column, value) in columns.iter() {
+                    patch.column(column, value);
+                }
+                patch.finish();
+            }
+            Self::Delete { table, name } => push_head(out, DELETE, table, Some(name)),
+        }
+    }
+
+    fn read(reader: &mut BodyReader<'a>, whole: &'a [u8]) -> Result<Self, WireError> {
+        let [op] = reader.array()?;
+        let table = reader.varint_u16()?;
+        if table as usize >= TABLES_MAX {
+            return Err(corrupt(
+                "changed table",
+                format!("below {TABLES_MAX}"),
+                table,
+            ));
+        }
+        let numbered = op & NUMBERED != 0;
+        if op == INSERT | NUMBERED || op == INSERT {
+            let number = match numbered {
+                true => Some(reader.u64()?),
+                false => None,
+            };
+            let row = reader.bytes("row", ROW_BYTES_MAX)?;
+            return Ok(Self::Insert { table, number, row });
+        }
+        if op & !(OP_MASK | NUMBERED) != 0 || !(REPLACE..=DELETE).contains(&(op & OP_MASK)) {
+            return Err(corrupt("change of a row", "1 to 4, 9 to 12", op));
+        }
+        let name = match numbered {
+            true => RowName::Number(reader.u64()?),
+            false => RowName::Key(reader.bytes("primary key", KEY_BYTES_MAX)?),
+        };
+        match op & OP_MASK {
+            REPLACE => Ok(Self::Replace {
+                table,
+                name,
+                row: reader.bytes("row", ROW_BYTES_MAX)?,
+            }),
+            PATCH => Ok(Self::Patch {
+                table,
+                name,
+                columns: read_patch(reader, whole)?,
+            }),
+            _ => Ok(Self::Delete { table, name }),
+        }
+    }
+}
+
+/// `whole` is what `reader` reads.
+fn read_patch<'a>(
+    reader: &mut BodyReader<'a>,
+    whole: &'a [u8],
+) -> Result<PatchColumns<'a>, WireError> {
+    let count = reader.varint_u16()?;
+    if count == 0 || count as usize > COLUMNS_MAX {
+        let bound = format!("1 to {COLUMNS_MAX}");
+        return Err(corrupt("columns of a patch", bound, count));
+    }
+    let start = reader.offset();
+    let mut before = None;
+    for _ in 0..count {
+        let (column, _) = read_column(reader)?;
+        if before >= Some(column) {
+            return Err(corrupt("columns of a patch", "growing", column));
+        }
+        before = Some(column);
+    }
+    Ok(PatchColumns {
+        count,
+        bytes: &whole[start..reader.offset()],
+    })
+}
+
+/// Walks the changes of one partition; ends after the first error. Never an error behind a decoded record.
+#[derive(Clone, Debug)]
+pub struct Changes<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Changes<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+}
+
+impl<'a> Iterator for Changes<'a> {
+    type Item = Result<Change<'a>, WireError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = &self.bytes[self.at..];
+        if rest.is_empty() {
+            return None;
+        }
+        let mut reader = BodyReader::new(rest);
+        let change = Change::read(&mut reader, rest);
+        self.at = match &change {
+            Ok(_) => self.at + reader.offset(),
+            Err(_) => self.bytes.len(),
+        };
+        Some(change)
+    }
+}
+
+impl<'a> ChangesRef<'a> {
+    /// Appends a partition's group of changes, for the `changes` of a record of several partitions. Partitions grow.
+    pub fn push_group(out: &mut Vec<u8>, partition: PartitionId, changes: &[u8]) {
+        assert!(!changes.is_empty(), "a group holds changes");
+        push_varint(out, partition.0 as u32);
+        push_bytes(out, changes);
+    }
+
+    /// The changed partitions, growing, each with the bytes of its changes (see [`Changes`]).
+    pub fn groups(self) -> impl Iterator<Item = (PartitionId, &'a [u8])> {
+        let mut reader = BodyReader::new(self.changes);
+        let mut one = match self.partitions {
+            PartitionSet::One(partition) => Some(partition),
+            _ => None,
+        };
+        let is_one = one.is_some();
+        std::iter::from_fn(move || {
+            if is_one {
+                let partition = one.take()?;
+                return (!self.changes.is_empty()).then_some((partition, self.changes));
+            }
+            (!reader.is_at_end()).then(|| read_group(&mut reader).expect("checked when decoded"))
+        })
+    }
+
+    /// Bytes of the record in the log.
+    pub fn record_bytes(&self) -> usize {
+        let body = self.body_bytes();
+        varint_bytes(u32::try_from(body + 1).unwrap_or(u32::MAX)) + 1 + body
+    }
+
+    /// False where the changes are more than a record can hold.
+    pub fn fits(&self) -> bool {
+        self.body_bytes() + 6 <= RECORD_BYTES_MAX
+    }
+
+    fn body_bytes(&self) -> usize {
+        let keyed = self.keyed.map_or(0, |keyed| {
+            let result = keyed.result.len();
+            1 + keyed.key.len() + 16 + varint_bytes(result as u32) + result
+        });
+        let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        let partitions = self.partitions.encoded_bytes(self.txn_id);
+        1 + 8 + 8 + partitions + numbers + keyed + self.changes.len()
+    }
+
+    #[inline]
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        begin(out, RecordKind::Changes, self.body_bytes());
+        let key_flag = if self.keyed.is_some() { HAS_KEY } else { 0 };
+        out.push(self.partitions.code(self.txn_id) | key_flag);
+        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
+        out.extend_from_slice(&self.digest.to_le_bytes());
+        self.partitions.encode(self.txn_id, out);
+        push_varint(out, self.module_id);
+        push_varint(out, self.procedure as u32);
+        if let Some(keyed) = &self.keyed {
+            assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&keyed.key.len()));
+            out.push(keyed.key.len() as u8);
+            out.extend_from_slice(keyed.key);
+            out.extend_from_slice(&keyed.fingerprint.to_le_bytes());
+            push_bytes(out, keyed.result);
+        }
+        out.extend_from_slice(self.changes);
+    }
+
+    pub(crate) fn decode(body: &mut BodyReader<'a>) -> Result<Self, WireError> {
+        let flags = decode_flags(body)?;
+        let txn_id = TxnId(body.u64()?);
+        let digest = body.u64()?;
+        let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
+        let module_id = body.varint()?;
+        let procedure = body.varint_u16()?;
+        let keyed = match flags & HAS_KEY {
+            0 => None,
+            _ => Some(KeyedRef {
+                key: body.idempotency_key()?,
+                fingerprint: u128::from_le_bytes(body.array()?),
+                result: body.bytes("result", RESULT_BYTES_MAX)?,
+            }),
+        };
+        let record = Self {
+            txn_id,
+            partitions,
+            module_id,
+            procedure,
+            digest,
+            keyed,
+            changes: body.rest("changes", RECORD_BYTES_MAX)?,
+        };
+        record.check_changes()?;
+        Ok(record)
+    }
+
+    fn check_changes(&self) -> Result<(), WireError> {
+        if matches!(self.partitions, PartitionSet::One(_)) {
+            return check_walk(self.changes);
+        }
+        let mut reader = BodyReader::new(self.changes);
+        let mut before = None;
+        while !reader.is_at_end() {
+            let (partition, changes) = read_group(&mut reader)?;
+            if before >= Some(partition) {
+                return Err(corrupt("partition of a group", "growing", partition));
+            }
+            if !self.partitions.contains(partition) {
+                return Err(corrupt(
+                    "partition of a group",
+                    "one of the record's",
+                    partition,
+                ));
+            }
+            check("a group without changes", false, changes.is_empty())?;
+            check_walk(changes)?;
+            before = Some(partition);
+        }
+        Ok(())
+    }
+}
+
+fn check_walk(changes: &[u8]) -> Result<(), WireError> {
+    Changes::new(changes).try_for_each(|change| change.map(drop))
+}
+
+fn read_group<'a>(reader: &mut BodyReader<'a>) -> Result<(PartitionId, &'a [u8]), WireError> {
+    let partition = reader.varint_u16()?;
+    if partition >= PARTITIONS_MAX {
+        let bound = format!("below {PARTITIONS_MAX}");
+        return Err(corrupt("partition of a group", bound, partition));
+    }
+    Ok((
+        PartitionId(partition),
+        reader.bytes("changes", RECORD_BYTES_MAX)?,
+    ))
+}

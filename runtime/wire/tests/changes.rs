@@ -1,0 +1,293 @@
+//! The physiological record: golden bytes, one form, no panic.
+
+use expect_test::expect;
+use proptest::{collection::vec, prelude::*};
+use reprise_base::{PartitionId, TxnId};
+use reprise_wire::*;
+
+fn hex(bytes: &[u8]) -> String {
+    let lines = bytes.chunks(16).map(|line| {
+        let pairs: Vec<_> = line.iter().map(|b| format!("{b:02x}")).collect();
+        pairs.join(" ")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A change in a form that owns its bytes.
+#[derive(Clone, Debug)]
+enum Owned {
+    Insert(u16, Option<u64>, Vec<u8>),
+    Replace(u16, Name, Vec<u8>),
+    Patch(u16, Name, Vec<(u16, Option<Vec<u8>>)>),
+    Delete(u16, Name),
+}
+
+#[derive(Clone, Debug)]
+enum Name {
+    Key(Vec<u8>),
+    Number(u64),
+}
+
+impl Name {
+    fn of(&self) -> RowName<'_> {
+        match self {
+            Self::Key(key) => RowName::Key(key),
+            Self::Number(number) => RowName::Number(*number),
+        }
+    }
+}
+
+impl Owned {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Insert(table, number, row) => Change::Insert {
+                table: *table,
+                number: *number,
+                row,
+            }
+            .encode(out),
+            Self::Replace(table, name, row) => Change::Replace {
+                table: *table,
+                name: name.of(),
+                row,
+            }
+            .encode(out),
+            Self::Patch(table, name, columns) => {
+                let mut patch = PatchWriter::begin(out, *table, name.of(), columns.len() as u16);
+                for (column, value) in columns {
+                    patch.column(*column, value.as_deref());
+                }
+                patch.finish();
+            }
+            Self::Delete(table, name) => Change::Delete {
+                table: *table,
+                name: name.of(),
+            }
+            .encode(out),
+        }
+    }
+
+    fn is(&self, change: &Change<'_>) -> bool {
+        match (self, change) {
+            (Self::Insert(t, n, r), Change::Insert { table, number, row }) => {
+                t == table && n == number && r == row
+            }
+            (Self::Replace(t, n, r), Change::Replace { table, name, row }) => {
+                t == table && n.of() == *name && r == row
+            }
+            (
+                Self::Patch(t, n, wanted),
+                Change::Patch {
+                    table,
+                    name,
+                    columns,
+                },
+            ) => {
+                let found: Vec<_> = columns.iter().collect();
+                let wanted: Vec<_> = wanted.iter().map(|(c, v)| (*c, v.as_deref())).collect();
+                t == table && n.of() == *name && wanted == found && wanted.len() == columns.count()
+            }
+            (Self::Delete(t, n), Change::Delete { table, name }) => t == table && n.of() == *name,
+            _ => false,
+        }
+    }
+}
+
+fn encode_all(changes: &[Owned]) -> Vec<u8> {
+    let mut out = Vec::new();
+    changes.iter().for_each(|change| change.encode(&mut out));
+    out
+}
+
+fn samples() -> Vec<Owned> {
+    let key = || Name::Key(b"\x80\x01".to_vec());
+    vec![
+        Owned::Insert(0, None, b"row".to_vec()),
+        Owned::Insert(300, Some(7), b"r".to_vec()),
+        Owned::Replace(1, key(), b"new".to_vec()),
+        Owned::Patch(1, key(), vec![(0, None), (2, Some(b"\x05\0".to_vec()))]),
+        Owned::Delete(1, key()),
+        Owned::Delete(2, Name::Number(9)),
+    ]
+}
+
+fn record<'a>(partitions: PartitionSet<'a>, changes: &'a [u8]) -> ChangesRef<'a> {
+    ChangesRef {
+        txn_id: TxnId::new(0x1122_3344_5566, 7),
+        partitions,
+        module_id: 3,
+        procedure: 2,
+        digest: 0x0102_0304_0506_0708,
+        keyed: None,
+        changes,
+    }
+}
+
+fn encode(record: &ChangesRef<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    record.encode(&mut out);
+    assert_eq!(out.len(), record.record_bytes());
+    out
+}
+
+#[test]
+fn golden_changes() {
+    let changes = encode_all(&samples());
+    let one = record(PartitionSet::One(PartitionId(7)), &changes);
+    let bytes = encode(&one);
+    expect![[r#"
+        4b 05 00 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 03 02 01 00 03 72 6f 77 09 ac 02 07 00
+        00 00 00 00 00 00 01 72 02 01 02 80 01 03 6e 65
+        77 03 01 02 80 01 02 00 00 02 03 05 00 04 01 02
+        80 01 0c 02 09 00 00 00 00 00 00 00"#]]
+    .assert_eq(&hex(&bytes));
+    assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(one)));
+    let found: Vec<_> = Changes::new(&changes)
+        .collect::<Result<_, _>>()
+        .expect("own bytes");
+    assert!(samples().iter().zip(&found).all(|(a, b)| a.is(b)) && found.len() == samples().len());
+}
+
+#[test]
+fn golden_groups_with_a_key() {
+    let ids = [PartitionId(1), PartitionId(4), PartitionId(999)];
+    let mut changes = Vec::new();
+    for id in [ids[0], ids[2]] {
+        ChangesRef::push_group(&mut changes, id, &encode_all(&samples()[4..]));
+    }
+    let mut several = record(PartitionSet::Several(PartitionList::new(&ids)), &changes);
+    several.keyed = Some(KeyedRef {
+        key: b"key-1",
+        fingerprint: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100,
+        result: b"ok",
+    });
+    let bytes = encode(&several);
+    expect![[r#"
+        57 05 06 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 03 01 00 04 00 e7 03 03 02 05 6b 65 79
+        2d 31 00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d
+        0e 0f 02 6f 6b 01 0f 04 01 02 80 01 0c 02 09 00
+        00 00 00 00 00 00 e7 07 0f 04 01 02 80 01 0c 02
+        09 00 00 00 00 00 00 00"#]]
+    .assert_eq(&hex(&bytes));
+    assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(several)));
+    let groups: Vec<_> = several
+        .groups()
+        .map(|(id, bytes)| (id.0, bytes.len()))
+        .collect();
+    assert_eq!(groups, [(1, 15), (999, 15)]);
+}
+
+#[test]
+fn golden_checkpoint_mark() {
+    let mark = RecordRef::Checkpoint(CheckpointMark {
+        txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
+    });
+    let mut bytes = Vec::new();
+    mark.encode(&mut bytes);
+    expect!["09 06 ff 1b 00 00 00 00 00 00"].assert_eq(&hex(&bytes));
+    assert_eq!(RecordRef::decode(&bytes), Ok(mark));
+}
+
+#[test]
+fn groups_grow_hold_changes_and_belong_to_the_record() {
+    let ids = [PartitionId(1), PartitionId(4)];
+    let delete = encode_all(&samples()[4..5]);
+    let group = |id: u16| {
+        let mut out = Vec::new();
+        ChangesRef::push_group(&mut out, PartitionId(id), &delete);
+        out
+    };
+    let decodes = |changes: &[u8]| {
+        let set = PartitionSet::Several(PartitionList::new(&ids));
+        RecordRef::decode(&encode(&record(set, changes))).is_ok()
+    };
+    assert!(decodes(&[group(1), group(4)].concat()) && decodes(&[]));
+    assert!(!decodes(&[group(4), group(1)].concat()));
+    assert!(!decodes(&[group(1), group(1)].concat()));
+    assert!(!decodes(&group(3)));
+    assert!(!decodes(&[1, 0]), "an empty group");
+}
+
+fn name() -> impl Strategy<Value = Name> {
+    prop_oneof![
+        vec(any::<u8>(), 0..40).prop_map(Name::Key),
+        any::<u64>().prop_map(Name::Number),
+    ]
+}
+
+fn change() -> impl Strategy<Value = Owned> {
+    let row = || vec(any::<u8>(), 0..200);
+    let column = proptest::option::of(vec(any::<u8>(), 0..20));
+    let columns = proptest::collection::btree_map(0u16..256, column, 1..8);
+    prop_oneof![
+        (0u16..4096, any::<Option<u64>>(), row()).prop_map(|(t, n, r)| Owned::Insert(t, n, r)),
+        (0u16..4096, name(), row()).prop_map(|(t, n, r)| Owned::Replace(t, n, r)),
+        (0u16..4096, name(), columns).prop_map(|(t, n, c)| Owned::Patch(
+            t,
+            n,
+            c.into_iter().collect()
+        )),
+        (0u16..4096, name()).prop_map(|(t, n)| Owned::Delete(t, n)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn changes_round_trip(
+        changes in vec(change(), 0..12),
+        key in proptest::option::of((vec(any::<u8>(), 1..=255), any::<u128>(), vec(any::<u8>(), 0..50))),
+        all: bool,
+    ) {
+        let mut bytes = encode_all(&changes);
+        let set = if all { PartitionSet::All } else { PartitionSet::One(PartitionId(3)) };
+        if all && !bytes.is_empty() {
+            let mut group = Vec::new();
+            ChangesRef::push_group(&mut group, PartitionId(5), &bytes);
+            bytes = group;
+        }
+        let mut sample = record(set, &bytes);
+        sample.keyed = key.as_ref().map(|(key, fingerprint, result)| KeyedRef {
+            key,
+            fingerprint: *fingerprint,
+            result,
+        });
+        let encoded = encode(&sample);
+        prop_assert_eq!(RecordRef::decode(&encoded), Ok(RecordRef::Changes(sample)));
+        for (_, group) in sample.groups() {
+            let found: Result<Vec<_>, _> = Changes::new(group).collect();
+            let found = found.expect("checked");
+            prop_assert_eq!(found.len(), changes.len());
+            prop_assert!(changes.iter().zip(&found).all(|(a, b)| a.is(b)));
+        }
+    }
+
+    /// Whatever decodes was the one encoding of its value.
+    #[test]
+    fn mutated_changes_never_panic_and_have_one_form(at in 0usize..100, value: u8, cut in 0usize..12) {
+        let changes = encode_all(&samples());
+        let mut bytes = encode(&record(PartitionSet::One(PartitionId(7)), &changes));
+        let at = at % bytes.len();
+        bytes[at] = value;
+        bytes.truncate(bytes.len() - cut / 4);
+        if let Ok(record) = RecordRef::decode(&bytes) {
+            let mut again = Vec::new();
+            record.encode(&mut again);
+            prop_assert_eq!(again, bytes);
+        }
+    }
+
+    #[test]
+    fn arbitrary_changes_have_one_form(bytes in vec(any::<u8>(), 0..60)) {
+        let mut again = Vec::new();
+        let mut is_whole = true;
+        for change in Changes::new(&bytes) {
+            match change {
+                Ok(change) => change.encode(&mut again),
+                Err(_) => is_whole = false,
+            }
+        }
+        prop_assert!(!is_whole || again == bytes);
+    }
+}
