@@ -1,8 +1,9 @@
-//! A job over several partitions at once: each touched site brings its partitions, one of them runs the job over all, and
-//! each takes its own back. Ownership moves; there is no lock on data.
+//! A job over several partitions at once: each touched partition is brought by its site, the last to arrive takes the site
+//! that brought it along to run the job over all, and each goes home. Ownership moves; there is no lock on data.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::Mutex;
 
+use crossbeam_channel::Sender;
 use reprise_base::PartitionId;
 
 use crate::site::{Held, Partition};
@@ -25,92 +26,84 @@ impl Touched {
             Self::Some(list) => list.binary_search(&id).is_ok(),
         }
     }
+
+    /// How many they are, out of all.
+    pub fn len(&self, partitions_count: u16) -> usize {
+        match self {
+            Self::All => partitions_count as usize,
+            Self::Some(list) => list.len(),
+        }
+    }
+
+    /// The sites that they belong to, ascending.
+    pub fn sites(&self, sites_count: u16) -> Vec<usize> {
+        let mut sites: Vec<usize> = match self {
+            Self::All => (0..sites_count as usize).collect(),
+            Self::Some(list) => list.iter().map(|id| id.site(sites_count).index()).collect(),
+        };
+        sites.sort_unstable();
+        sites.dedup();
+        sites
+    }
 }
 
 /// One multi-partition job on its way through the inboxes.
 pub struct Gathering {
-    pub touched: Touched,
-    /// Sites that bring partitions.
-    sites_count: usize,
+    pub(crate) touched: Touched,
+    partitions_count: u16,
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 struct State {
-    arrived: usize,
-    parts: Vec<Box<Partition>>,
+    brought: Vec<Brought>,
     job: Option<Job>,
-    finished: bool,
 }
 
-/// What a site does after it has brought its partitions.
-pub(crate) enum Turn {
-    /// Runs the job over these, ascending by id, then calls [`Gathering::give_back`].
-    Lead(Job, Vec<Box<Partition>>),
-    /// Its own partitions, the job being done.
-    Done(Vec<Box<Partition>>),
+/// A partition, and the way home: its own site's.
+pub(crate) struct Brought {
+    pub partition: Box<Partition>,
+    pub home: Sender<Box<Partition>>,
+}
+
+/// Every partition is here. Whoever gets this runs the job and sends the partitions home.
+pub(crate) struct Lead {
+    pub job: Job,
+    /// Ascending.
+    pub partitions: Vec<Box<Partition>>,
+    /// Ways home, in the same order.
+    pub homes: Vec<Sender<Box<Partition>>>,
 }
 
 impl Gathering {
-    pub fn new(touched: Touched, sites_count: usize, job: Job) -> Self {
-        assert!(sites_count > 0, "a job touches at least one site");
+    pub fn new(touched: Touched, partitions_count: u16, job: Job) -> Self {
+        let count = touched.len(partitions_count);
+        assert!(count > 0, "a job touches at least one partition");
         Self {
             touched,
-            sites_count,
+            partitions_count,
             state: Mutex::new(State {
-                arrived: 0,
-                parts: Vec::new(),
+                brought: Vec::with_capacity(count),
                 job: Some(job),
-                finished: false,
             }),
-            changed: Condvar::new(),
         }
     }
 
-    /// Brings a site's partitions. The last site to arrive leads: it alone need not wait.
-    pub(crate) fn bring(&self, parts: Vec<Box<Partition>>, own: &dyn Fn(PartitionId) -> bool) -> Turn {
-        let mut state = self.lock();
-        state.parts.extend(parts);
-        state.arrived += 1;
-        if state.arrived == self.sites_count {
-            let job = state.job.take().expect("a job runs once");
-            let mut parts = std::mem::take(&mut state.parts);
-            parts.sort_unstable_by_key(|part| part.id);
-            return Turn::Lead(job, parts);
+    /// Brings a partition. Who brings the last one leads; nobody waits here.
+    pub(crate) fn bring(&self, brought: Brought) -> Option<Lead> {
+        let mut state = self.state.lock().expect("held for a push");
+        state.brought.push(brought);
+        if state.brought.len() < self.touched.len(self.partitions_count) {
+            return None;
         }
-        while !state.finished {
-            state = self
-                .changed
-                .wait(state)
-                .expect("a site that panics ends the process");
-        }
-        Turn::Done(Self::take_own(&mut state, own))
-    }
-
-    /// Ends the job: the leader gets its own partitions, the others are woken for theirs.
-    pub(crate) fn give_back(
-        &self,
-        parts: Vec<Box<Partition>>,
-        own: &dyn Fn(PartitionId) -> bool,
-    ) -> Vec<Box<Partition>> {
-        let mut state = self.lock();
-        state.parts = parts;
-        state.finished = true;
-        self.changed.notify_all();
-        Self::take_own(&mut state, own)
-    }
-
-    fn take_own(state: &mut State, own: &dyn Fn(PartitionId) -> bool) -> Vec<Box<Partition>> {
-        let (mine, others) = std::mem::take(&mut state.parts)
-            .into_iter()
-            .partition(|part| own(part.id));
-        state.parts = others;
-        mine
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .expect("a site that panics ends the process")
+        let mut all = std::mem::take(&mut state.brought);
+        let job = state.job.take().expect("a job runs once");
+        drop(state);
+        all.sort_unstable_by_key(|brought| brought.partition.id);
+        let (partitions, homes) = all.into_iter().map(|one| (one.partition, one.home)).unzip();
+        Some(Lead {
+            job,
+            partitions,
+            homes,
+        })
     }
 }

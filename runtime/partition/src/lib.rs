@@ -1,6 +1,6 @@
 //! The engine thread: takes calls from its inbox, runs them one at a time on the partition they name, appends their
 //! records, and hands the outcomes on once they are durable.
-//! Owns: the tables of its partitions while they are not held by a multi-partition job; each partition's transaction ids.
+//! Owns: the tables of its partitions while they are at home, not away in a multi-partition job; each partition's transaction ids.
 //! Does not: choose partitions, parse requests, write files, decide what happens at recovery.
 //! Invariants: per partition, transaction ids grow in the order of execution and of the log; nothing is acknowledged
 //! before the sink says so; a partition is held by exactly one thread at any time.
@@ -9,6 +9,7 @@
 
 mod batch;
 mod gather;
+mod home;
 mod sink;
 mod site;
 

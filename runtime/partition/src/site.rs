@@ -21,7 +21,8 @@ use reprise_wire::{CommandRef, PartitionList, PartitionSet};
 
 use crate::{
     batch::{CallBatch, CallSlot, SlotOutcome},
-    gather::{Gathering, Turn},
+    gather::{Gathering, Lead},
+    home::{Due, Home},
     sink::Sink,
 };
 
@@ -77,8 +78,7 @@ pub struct Tools {
 /// An engine thread's own state.
 pub struct Site {
     pub id: SiteId,
-    /// By `PartitionId / sites_count`; None while held by another site's job.
-    partitions: Vec<Option<Box<Partition>>>,
+    home: Home,
     pub tools: Tools,
     inbox: Receiver<SiteMessage>,
 }
@@ -229,13 +229,9 @@ impl Site {
     /// A site with fresh partitions: those `p` with `p % sites_count == id`.
     pub fn new(id: SiteId, tools: Tools, inbox: Receiver<SiteMessage>) -> Self {
         let (count, sites) = (tools.shared.partitions_count, tools.shared.sites_count);
-        let partitions = (id.0..count)
-            .step_by(sites as usize)
-            .map(|p| Some(Box::new(Partition::new(PartitionId(p)))))
-            .collect();
         Self {
             id,
-            partitions,
+            home: Home::new(id, count, sites),
             tools,
             inbox,
         }
@@ -243,23 +239,82 @@ impl Site {
 
     /// Runs until `Stop`, or until every sender is gone.
     pub fn run(mut self) {
-        while let Ok(message) = self.inbox.recv() {
+        while let Some(message) = self.next_message() {
             match message {
-                SiteMessage::Batch(batch) => self.run_batch(batch),
+                SiteMessage::Batch(batch) => self.take_batch(batch),
                 SiteMessage::Gather(gathering) => self.join(&gathering),
                 SiteMessage::Job(job) => {
+                    self.wait_for_all();
                     self.tools.refresh_if_due();
                     job(&mut self);
                 }
-                SiteMessage::Stop => return,
+                SiteMessage::Stop => break,
             }
+        }
+        self.wait_for_all();
+    }
+
+    /// The next message; meanwhile partitions come home, and what was parked for them runs.
+    fn next_message(&mut self) -> Option<SiteMessage> {
+        while !self.home.is_complete() {
+            if let Ok(partition) = self.home.returns.try_recv() {
+                self.welcome(partition);
+                continue;
+            }
+            if let Ok(message) = self.inbox.try_recv() {
+                return Some(message);
+            }
+            crossbeam_channel::select! {
+                recv(self.home.returns) -> partition => {
+                    self.welcome(partition.expect("the site holds a sender"));
+                }
+                recv(self.inbox) -> message => return message.ok(),
+            }
+        }
+        self.inbox.recv().ok()
+    }
+
+    /// Waits until every partition is home and nothing is parked. It ends: gatherings are in one order in all inboxes, so
+    /// what the first of them lacks waits for nothing.
+    fn wait_for_all(&mut self) {
+        while !self.home.is_complete() {
+            let partition = self.home.returns.recv();
+            self.welcome(partition.expect("the site holds a sender"));
+        }
+    }
+
+    /// Takes a partition back and does what was parked for it.
+    fn welcome(&mut self, partition: Box<Partition>) {
+        self.home.put(partition);
+        self.run_due();
+    }
+
+    fn run_due(&mut self) {
+        while let Some(due) = self.home.take_due() {
+            match due {
+                Due::Batch(batch) => self.run_batch(batch),
+                Due::Bring(gathering, brought) => {
+                    if let Some(lead) = gathering.bring(brought) {
+                        self.lead(lead);
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_batch(&mut self, batch: Box<CallBatch>) {
+        let id = batch
+            .partition
+            .expect("a multi-partition call comes as a job");
+        if let Err(batch) = self.home.park(batch, id) {
+            self.run_batch(batch);
         }
     }
 
     /// From now on what is committed can be taken back until it is durable. Called once the log is replayed.
     pub fn retain_undo(&mut self) {
         if self.tools.sink.settled().is_some() {
-            let held = self.partitions.iter_mut().flatten();
+            let held = self.home.iter_mut();
             held.for_each(|partition| partition.store.retain_undo());
         }
     }
@@ -270,11 +325,8 @@ impl Site {
 
     /// A partition of this site beside the tools that run calls on it.
     pub fn split(&mut self, id: PartitionId) -> (&mut Partition, &mut Tools) {
-        let slot = id.0 / self.tools.shared.sites_count;
-        let partition = self.partitions[slot as usize]
-            .as_mut()
-            .expect("a partition is away only while its site waits for it");
-        assert_eq!(partition.id, id);
+        let partition = self.home.get(id);
+        let partition = partition.expect("what needs a partition is parked while it is away");
         (partition, &mut self.tools)
     }
 
@@ -303,35 +355,37 @@ impl Site {
         tools.records = records;
     }
 
-    fn join(&mut self, gathering: &Gathering) {
-        let (id, sites) = (self.id, self.tools.shared.sites_count);
-        let own = move |partition: PartitionId| partition.site(sites) == id;
-        let brought = self
-            .partitions
-            .iter_mut()
-            .filter(|slot| {
-                slot.as_ref()
-                    .is_some_and(|partition| gathering.touched.contains(partition.id))
-            })
-            .map(|slot| slot.take().expect("filtered"))
-            .collect();
-        let returned = match gathering.bring(brought, &own) {
-            Turn::Done(parts) => parts,
-            Turn::Lead(job, mut parts) => {
-                self.tools.refresh_if_due();
-                parts
-                    .iter_mut()
-                    .for_each(|part| part.settle(&*self.tools.sink));
-                job(&mut Held {
-                    partitions: &mut parts,
-                    tools: &mut self.tools,
-                });
-                gathering.give_back(parts, &own)
+    /// Brings what a gathering touches. Its other partitions go on; the site that brings the last one runs the job.
+    fn join(&mut self, gathering: &Arc<Gathering>) {
+        for brought in self.home.take_touched(gathering) {
+            if let Some(lead) = gathering.bring(brought) {
+                self.lead(lead);
             }
-        };
-        for partition in returned {
-            let slot = partition.id.0 / sites;
-            self.partitions[slot as usize] = Some(partition);
+        }
+        self.run_due();
+    }
+
+    fn lead(&mut self, lead: Lead) {
+        let Lead {
+            job,
+            mut partitions,
+            homes,
+        } = lead;
+        self.tools.refresh_if_due();
+        partitions
+            .iter_mut()
+            .for_each(|partition| partition.settle(&*self.tools.sink));
+        job(&mut Held {
+            partitions: &mut partitions,
+            tools: &mut self.tools,
+        });
+        for (partition, home) in partitions.into_iter().zip(homes) {
+            match self.home.owns(&home) {
+                true => self.home.put(partition),
+                false => home
+                    .send(partition)
+                    .expect("a site waits for its partitions before it ends"),
+            }
         }
     }
 }

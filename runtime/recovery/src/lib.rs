@@ -329,25 +329,14 @@ impl Recovery {
             job(held);
             let _ = token.send(()); // as in `send_pending`
         });
-        let sites = self.sites_of(&touched);
-        let gathering = Arc::new(Gathering::new(touched, sites.len(), job));
+        let sites = touched.sites(self.shared.sites_count);
+        let gathering = Arc::new(Gathering::new(touched, self.shared.partitions_count, job));
         for site in sites {
             self.inboxes[site]
                 .send(SiteMessage::Gather(gathering.clone()))
                 .map_err(|_| RecoveryError::Stopped)?;
         }
         Ok(())
-    }
-
-    fn sites_of(&self, touched: &Touched) -> Vec<usize> {
-        let count = self.shared.sites_count;
-        let mut sites: Vec<usize> = match touched {
-            Touched::All => (0..count as usize).collect(),
-            Touched::Some(list) => list.iter().map(|p| p.site(count).index()).collect(),
-        };
-        sites.sort_unstable();
-        sites.dedup();
-        sites
     }
 
     fn take_token(&self) -> Result<(), RecoveryError> {

@@ -12,8 +12,10 @@ use crossbeam_channel::Sender;
 use reprise_base::{Lsn, PartitionId, limits::WAITING_TXNS_MAX};
 use reprise_host::Engine;
 use reprise_log::Log;
-use reprise_observe::{Registry, RecentLine};
-use reprise_partition::{CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Touched};
+use reprise_observe::{RecentLine, Registry};
+use reprise_partition::{
+    CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Touched,
+};
 use reprise_txn::{Bound, Deployed};
 
 use crate::{
@@ -230,14 +232,14 @@ impl Router {
             Touched::All => (0..shared.partitions_count).map(PartitionId).collect(),
             Touched::Some(list) => list.clone(),
         };
-        let full = partitions
-            .iter()
-            .any(|p| shared.waiting[p.index()].load(Ordering::Relaxed) >= WAITING_TXNS_MAX);
-        if full {
-            return batch.turn_away(&SlotOutcome::Overloaded);
-        }
-        for partition in &partitions {
-            shared.waiting[partition.index()].fetch_add(1, Ordering::Relaxed);
+        for (admitted, partition) in partitions.iter().enumerate() {
+            let waiting = &shared.waiting[partition.index()];
+            if waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_TXNS_MAX {
+                for partition in &partitions[..=admitted] {
+                    shared.waiting[partition.index()].fetch_sub(1, Ordering::Relaxed);
+                }
+                return batch.turn_away(&SlotOutcome::Overloaded);
+            }
         }
         let job: Job = Box::new(move |held: &mut Held<'_>| {
             for partition in held.partitions.iter() {
@@ -250,14 +252,9 @@ impl Router {
 
     /// Sends a job over several partitions on its way; it runs once all are held.
     pub(crate) fn gather(&self, touched: Touched, job: Job) {
-        let sites_count = self.0.config.shared.sites_count;
-        let mut sites: Vec<usize> = match &touched {
-            Touched::All => (0..sites_count as usize).collect(),
-            Touched::Some(list) => list.iter().map(|p| p.site(sites_count).index()).collect(),
-        };
-        sites.sort_unstable();
-        sites.dedup();
-        let gathering = Arc::new(Gathering::new(touched, sites.len(), job));
+        let shared = &self.0.config.shared;
+        let sites = touched.sites(shared.sites_count);
+        let gathering = Arc::new(Gathering::new(touched, shared.partitions_count, job));
         let _order = self.0.order.lock().expect("held for sends alone");
         for site in sites {
             self.send(site, SiteMessage::Gather(gathering.clone()));
