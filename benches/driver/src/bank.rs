@@ -1,6 +1,7 @@
 //! The workload `bank`: four transfers to one look at a balance, over accounts chosen at random.
 
 use reprise_abi::Field;
+use reprise_procedure::native::NativeModule;
 use reprise_txn::partition_of_field;
 use serde_json::Value;
 
@@ -8,6 +9,7 @@ use crate::{
     BenchError, OnProgress, Progress,
     control::{Arg, Control, integer},
     measure::Tally,
+    options::Options,
     random::{Random, below},
     workload::{Workload, push_i64},
 };
@@ -49,15 +51,6 @@ pub(crate) struct BankCall {
 }
 
 impl Bank {
-    pub(crate) fn new(remote_percent: Option<u8>) -> Self {
-        Self {
-            remote_percent,
-            partitions: 1,
-            accounts_of: Vec::new(),
-            before: Total::default(),
-        }
-    }
-
     fn total(control: &mut dyn Control) -> Result<Total, BenchError> {
         let total = control.call("total", &[])?;
         Ok(Total {
@@ -115,6 +108,20 @@ impl Workload for Bank {
     const NAME: &'static str = NAME;
     const PROCEDURES: &'static [&'static str] = &["transfer", "balance"];
     const OUTCOMES: &'static [&'static str] = &["transferred", "insufficient_funds", "answered"];
+
+    fn new(options: &Options) -> Result<Self, BenchError> {
+        options.check_sizes(&["--remote"])?;
+        Ok(Self {
+            remote_percent: options.remote_percent,
+            partitions: 1,
+            accounts_of: Vec::new(),
+            before: Total::default(),
+        })
+    }
+
+    fn native() -> &'static NativeModule {
+        &bank::MODULE
+    }
 
     fn prepare(
         &mut self,
@@ -249,7 +256,11 @@ mod tests {
     use super::*;
 
     fn check_remote(percent: u8) {
-        let mut bank = Bank::new(Some(percent));
+        let options = Options {
+            remote_percent: Some(percent),
+            ..Options::in_process(NAME)
+        };
+        let mut bank = Bank::new(&options).expect("--remote is its option");
         bank.partitions = 4;
         bank.place_accounts()
             .expect("accounts lie on every partition");

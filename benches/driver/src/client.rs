@@ -72,8 +72,8 @@ impl Session {
     }
 }
 
+/// Appends a request.
 pub(crate) fn push_body(request: &mut Vec<u8>, head: &[u8], body: &[u8]) {
-    request.clear();
     request.extend_from_slice(head);
     push_i64(request, body.len() as i64);
     request.extend_from_slice(b"\r\n\r\n");
@@ -235,6 +235,31 @@ impl Control for Client<'_> {
         }
     }
 
+    fn visit_integers(
+        &mut self,
+        table: &str,
+        columns: &[&str],
+        visit: &mut dyn FnMut(&[i64]),
+    ) -> Result<(), BenchError> {
+        let mut bad = None;
+        let mut values = Vec::new();
+        self.visit_rows(table, &mut |row| {
+            values.clear();
+            for column in columns {
+                match integer(row, column) {
+                    Ok(value) => values.push(value),
+                    Err(error) => return bad = Some(error),
+                }
+            }
+            visit(&values);
+        })?;
+        bad.map_or(Ok(()), Err)
+    }
+
+    fn is_near(&self) -> bool {
+        false
+    }
+
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
         let info = self.get(&format!("/v1/tables/{table}"))?;
         Ok(integer(&info, "rows")? as u64)
@@ -282,6 +307,7 @@ mod tests {
             via: Via::Single,
             connections: 1,
             batch: 1,
+            pipeline: 1,
         };
         Session::new(&remote).ok().map(|session| session.address)
     }

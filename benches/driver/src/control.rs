@@ -10,6 +10,7 @@ pub(crate) type NamedArg = (&'static str, Arg);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Arg {
+    I32(i32),
     I64(i64),
     Texts(Vec<&'static str>),
 }
@@ -32,6 +33,17 @@ pub(crate) trait Control {
     /// Visits the rows of a table as objects by column.
     fn visit_rows(&mut self, table: &str, visit: &mut dyn FnMut(&Value)) -> Result<(), BenchError>;
 
+    /// Visits the integers of these columns of all rows of a table.
+    fn visit_integers(
+        &mut self,
+        table: &str,
+        columns: &[&str],
+        visit: &mut dyn FnMut(&[i64]),
+    ) -> Result<(), BenchError>;
+
+    /// True where looking at very many rows takes seconds, not hours.
+    fn is_near(&self) -> bool;
+
     /// Rows of a table over all partitions.
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError>;
 
@@ -41,6 +53,7 @@ pub(crate) trait Control {
 pub(crate) fn encode(args: &[NamedArg], out: &mut Vec<u8>) {
     for (_, arg) in args {
         match arg {
+            Arg::I32(value) => out.extend_from_slice(&value.to_le_bytes()),
             Arg::I64(value) => out.extend_from_slice(&value.to_le_bytes()),
             Arg::Texts(texts) => {
                 push_varint(out, texts.len() as u32);
@@ -55,6 +68,7 @@ pub(crate) fn encode(args: &[NamedArg], out: &mut Vec<u8>) {
 pub(crate) fn to_json(args: &[NamedArg]) -> Value {
     let members = args.iter().map(|(name, arg)| {
         let value = match arg {
+            Arg::I32(value) => Value::from(*value),
             Arg::I64(value) => Value::from(*value),
             Arg::Texts(texts) => texts.iter().copied().collect(),
         };

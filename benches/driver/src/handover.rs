@@ -1,12 +1,21 @@
 //! Finished batches on their way from the engine's threads to the generator.
 //!
 //! Waking a thread costs the engine more than running several calls, so the generator names how many batches it waits
-//! for, and is woken once for all of them.
+//! for, and is woken once for all of them. Where a core is free for it, it first looks for a while without sleeping: an
+//! engine that is fast enough then wakes nobody.
 
 use std::{
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{
+        Condvar, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
+
+/// Longest look without sleeping: a few batches' time.
+const SPIN_MAX: Duration = Duration::from_micros(200);
+/// Looks between two readings of the clock.
+const SPINS: u32 = 64;
 
 #[derive(Debug)]
 struct State<T> {
@@ -18,12 +27,18 @@ struct State<T> {
 #[derive(Debug)]
 pub(crate) struct Handover<T> {
     state: Mutex<State<T>>,
+    /// How many are in `state.done`: a hint that is read without the lock.
+    count: AtomicUsize,
     arrived: Condvar,
+    may_spin: bool,
 }
 
 impl<T> Handover<T> {
-    pub(crate) fn new() -> Self {
+    /// `may_spin`: a core is free for the generator.
+    pub(crate) fn new(may_spin: bool) -> Self {
         Self {
+            may_spin,
+            count: AtomicUsize::new(0),
             state: Mutex::new(State {
                 done: Vec::new(),
                 wake_at: 0,
@@ -42,6 +57,7 @@ impl<T> Handover<T> {
     pub(crate) fn give(&self, done: T) {
         let mut state = self.state();
         state.done.push(done);
+        self.count.store(state.done.len(), Ordering::Relaxed);
         if state.wake_at == 0 || state.done.len() < state.wake_at {
             return;
         }
@@ -52,11 +68,34 @@ impl<T> Handover<T> {
 
     /// Moves what is there to `out`, which is empty.
     pub(crate) fn take(&self, out: &mut Vec<T>) {
-        std::mem::swap(&mut self.state().done, out);
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.move_to(&mut self.state(), out);
+        }
+    }
+
+    fn move_to(&self, state: &mut State<T>, out: &mut Vec<T>) {
+        std::mem::swap(&mut state.done, out);
+        self.count.store(0, Ordering::Relaxed);
+    }
+
+    /// Looks for a while whether `count` are there.
+    fn spin(&self, count: usize) {
+        let begun = Instant::now();
+        while begun.elapsed() < SPIN_MAX {
+            for _ in 0..SPINS {
+                if self.count.load(Ordering::Relaxed) >= count {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
     }
 
     /// As `take`, once `count` are there or `until` has come.
     pub(crate) fn take_many(&self, count: usize, until: Option<Instant>, out: &mut Vec<T>) {
+        if self.may_spin {
+            self.spin(count);
+        }
         let mut state = self.state();
         while state.done.len() < count {
             state.wake_at = count;
@@ -75,7 +114,7 @@ impl<T> Handover<T> {
             state = waited.expect("nothing panics while this is held").0;
         }
         state.wake_at = 0;
-        std::mem::swap(&mut state.done, out);
+        self.move_to(&mut state, out);
     }
 }
 
@@ -87,8 +126,13 @@ mod tests {
 
     #[test]
     fn everything_given_is_taken_whatever_is_waited_for() {
+        check_all_arrives(false);
+        check_all_arrives(true);
+    }
+
+    fn check_all_arrives(may_spin: bool) {
         const COUNT: usize = 10_000;
-        let handover = Arc::new(Handover::new());
+        let handover = Arc::new(Handover::new(may_spin));
         let giver = handover.clone();
         let thread = std::thread::spawn(move || (0..COUNT).for_each(|item| giver.give(item)));
         let (mut taken, mut out) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
 //! A client of HTTP/1.1 that costs as little as it can: the load generator shares its cores with the server.
-//! One request at a time on a connection that is kept alive.
+//! Requests one at a time or several ahead of their answers, on a connection that is kept alive.
 
 use std::io;
 
@@ -60,6 +60,24 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Sends requests; each wants one `receive`.
+    pub(crate) async fn send(&mut self, requests: &[u8]) -> io::Result<()> {
+        self.stream.write_all(requests).await
+    }
+
+    /// The answer to the first request that has none yet.
+    pub(crate) async fn receive(&mut self) -> io::Result<Answer<'_>> {
+        let (mut read, _) = self.stream.split();
+        let head = self.reader.read(&mut read).await?;
+        self.closing |= head.closes;
+        Ok(Answer {
+            status: head.status,
+            body: self.reader.body(),
+        })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
@@ -77,6 +95,8 @@ enum Length {
 #[derive(Default)]
 struct AnswerReader {
     received: Vec<u8>,
+    /// Bytes of `received` that answers before were made of.
+    used: usize,
     /// Body in `received`, or in `joined` where it came in chunks.
     plain: std::ops::Range<usize>,
     joined: Vec<u8>,
@@ -93,32 +113,37 @@ impl AnswerReader {
     }
 
     async fn read(&mut self, stream: &mut ReadHalf<'_>) -> io::Result<Head> {
-        self.received.clear();
+        if self.used == self.received.len() || self.used > READ_BYTES {
+            self.received.drain(..self.used);
+            self.used = 0;
+        }
+        let mut seen = self.used;
         let head_end = loop {
-            let seen = self.received.len().saturating_sub(3);
-            self.fill(stream).await?;
             let end = self.received[seen..]
                 .windows(4)
                 .position(|window| window == b"\r\n\r\n");
             if let Some(end) = end {
                 break seen + end + 4;
             }
-            if self.received.len() > HEAD_BYTES_MAX {
+            if self.received.len() - self.used > HEAD_BYTES_MAX {
                 return Err(bad("a head without end"));
             }
+            seen = self.received.len().saturating_sub(3).max(self.used);
+            self.fill(stream).await?;
         };
-        let head = parse_head(&self.received[..head_end])?;
+        let head = parse_head(&self.received[self.used..head_end])?;
         match head.length {
             Length::Known(bytes) => {
                 while self.received.len() < head_end + bytes {
                     self.fill(stream).await?;
                 }
                 (self.plain, self.is_chunked) = (head_end..head_end + bytes, false);
+                self.used = head_end + bytes;
             }
             Length::Chunked => {
                 self.is_chunked = true;
                 self.joined.clear();
-                self.read_chunks(stream, head_end).await?;
+                self.used = self.read_chunks(stream, head_end).await?;
             }
         }
         Ok(head)
@@ -135,7 +160,8 @@ impl AnswerReader {
         }
     }
 
-    async fn read_chunks(&mut self, stream: &mut ReadHalf<'_>, mut at: usize) -> io::Result<()> {
+    /// Joins the chunks from `at` on; where they end.
+    async fn read_chunks(&mut self, stream: &mut ReadHalf<'_>, mut at: usize) -> io::Result<usize> {
         loop {
             let (size, data) = loop {
                 let line = self.received[at..]
@@ -159,7 +185,7 @@ impl AnswerReader {
                 return Err(bad("a chunk that does not end where it says, or a trailer"));
             }
             if size == 0 {
-                return Ok(());
+                return Ok(data + 2);
             }
             self.joined
                 .extend_from_slice(&self.received[data..data + size]);
@@ -271,6 +297,45 @@ mod tests {
                 check_answer(chunked, piece),
                 Ok((422, "abc0123456789".into()))
             );
+        }
+    }
+
+    /// Reads `count` answers that the server sends in pieces.
+    fn check_answers(bytes: &'static [u8], piece: usize, count: usize) -> Vec<String> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+            let address = listener.local_addr().expect("address").to_string();
+            let server = async {
+                let (mut stream, _) = listener.accept().await.expect("accept");
+                for part in bytes.chunks(piece) {
+                    stream.write_all(part).await.expect("write");
+                    tokio::task::yield_now().await;
+                }
+                stream
+            };
+            let client = async {
+                let mut connection = Connection::open(&address).await.expect("connect");
+                connection.send(b"GET ").await.expect("send");
+                let mut bodies = Vec::new();
+                for _ in 0..count {
+                    let answer = connection.receive().await.expect("an answer");
+                    bodies.push(String::from_utf8_lossy(answer.body).into_owned());
+                }
+                bodies
+            };
+            tokio::join!(server, client).1
+        })
+    }
+
+    #[test]
+    fn answers_that_come_together_are_told_apart() {
+        let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+        for piece in [1, 10, 77, 10_000] {
+            assert_eq!(check_answers(bytes, piece, 4), ["hello", "abc", "", "ok"]);
         }
     }
 

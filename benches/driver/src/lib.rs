@@ -20,6 +20,8 @@ mod random;
 mod remote;
 mod replay;
 mod report;
+mod tatp;
+mod tpcb;
 mod voter;
 mod workload;
 
@@ -30,7 +32,7 @@ pub use replay::{ReplayOptions, ReplayReport, replay};
 pub use report::{LatencyUs, Report};
 
 /// The workloads, by name.
-pub const WORKLOADS: [&str; 2] = [voter::NAME, bank::NAME];
+pub const WORKLOADS: [&str; 4] = [voter::NAME, bank::NAME, tpcb::NAME, tatp::NAME];
 
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -68,24 +70,22 @@ pub type OnProgress<'a> = &'a dyn Fn(Progress);
 pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
     options.check()?;
     match options.workload.as_str() {
-        voter::NAME => run_as(voter::Voter::new(), options, on_progress),
-        bank::NAME => run_as(
-            bank::Bank::new(options.remote_percent),
-            options,
-            on_progress,
-        ),
+        voter::NAME => run_as::<voter::Voter>(options, on_progress),
+        bank::NAME => run_as::<bank::Bank>(options, on_progress),
+        tpcb::NAME => run_as::<tpcb::Tpcb>(options, on_progress),
+        tatp::NAME => run_as::<tatp::Tatp>(options, on_progress),
         other => Err(BenchError::Usage(format!(
             "there is no workload {other:?}; there are {}",
-            WORKLOADS.join(" and ")
+            WORKLOADS.join(", ")
         ))),
     }
 }
 
 fn run_as<W: workload::Workload>(
-    workload: W,
     options: &Options,
     on_progress: OnProgress<'_>,
 ) -> Result<Report, BenchError> {
+    let workload = W::new(options)?;
     match &options.target {
         Target::Process(process) => process::run(workload, options, process, on_progress),
         Target::Remote(remote) => remote::run(workload, options, remote, on_progress),

@@ -1,12 +1,17 @@
 //! The way to a database in this process that is not measured.
 
-use std::{convert::Infallible, sync::mpsc};
+use std::{
+    convert::Infallible,
+    sync::{Arc, mpsc},
+};
 
 use reprise_abi::{
     Field, RowLayout, ScalarType, TableSchema, Type,
     value::{ValueError, ValueReader},
 };
-use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome, Router, RowsRequest};
+use reprise_router::{
+    BatchBuilder, BatchReply, Deployed, Failure, Module, ReplyOutcome, Router, RowsRequest,
+};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -16,7 +21,9 @@ use crate::{
 };
 
 /// Calls that fill the tables travel together by so many.
-const LOAD_BATCH: u64 = 256;
+const LOAD_BATCH: u64 = 64;
+/// Batches of them on their way: the engine works while the next are made.
+const LOAD_BATCHES: u64 = 8;
 const PAGE_ROWS: u32 = 5_000;
 
 pub(crate) struct Local<'a> {
@@ -25,41 +32,74 @@ pub(crate) struct Local<'a> {
 }
 
 impl Local<'_> {
-    fn submit(
-        &self,
-        procedure: &str,
-        calls: &[Vec<NamedArg>],
-    ) -> Result<(BatchReply, Type), BenchError> {
+    /// The module, and the procedure's position in it.
+    fn procedure(&self, name: &str) -> Result<Procedure, BenchError> {
         let deployed = self.router.deployed();
-        let module = deployed.current.get(self.module);
+        let module = deployed.current.get(self.module).cloned();
         let module = module
             .ok_or_else(|| BenchError::Failed(format!("no module {} in service", self.module)))?;
-        let found = module.procedure(procedure);
-        let (at, schema) = found.ok_or_else(|| {
-            BenchError::Failed(format!("{} has no procedure {procedure}", self.module))
+        let found = module.procedure(name).map(|(at, _)| at);
+        let at = found.ok_or_else(|| {
+            BenchError::Failed(format!("{} has no procedure {name}", self.module))
         })?;
-        let mut builder = BatchBuilder::new(deployed.clone(), self.router);
+        Ok(Procedure {
+            deployed,
+            module,
+            at,
+        })
+    }
+
+    fn submit(
+        &self,
+        procedure: &Procedure,
+        calls: impl Iterator<Item = Vec<NamedArg>>,
+        replies: &mpsc::Sender<BatchReply>,
+    ) {
+        let mut builder = BatchBuilder::new(procedure.deployed.clone(), self.router);
         for args in calls {
-            let pushed = builder.push(module, at, None, |out| {
-                encode(args, out);
+            let pushed = builder.push(&procedure.module, procedure.at, None, |out| {
+                encode(&args, out);
                 Ok::<(), Infallible>(())
             });
             let Ok(_) = pushed;
         }
-        let (sender, receiver) = mpsc::sync_channel(1);
+        let replies = replies.clone();
         self.router.submit(
             builder,
             Box::new(move |reply| {
-                let _ = sender.send(reply); // the receiver waits below
+                let _ = replies.send(reply); // the receiver waits, or has met an error
             }),
         );
-        let reply = receiver
-            .recv()
-            .map_err(|_| BenchError::Failed("the engine has stopped".into()))?;
-        Ok((reply, schema.returns.clone()))
     }
 
-    fn table(&self, name: &str) -> Result<(u16, std::sync::Arc<TableSchema>), BenchError> {
+    /// Visits the rows of a table as they are stored.
+    fn visit_stored(
+        &self,
+        table: u16,
+        visit: &mut dyn FnMut(&[u8]) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        let mut cursor = None;
+        loop {
+            let request = RowsRequest {
+                table,
+                index: 0,
+                limit: PAGE_ROWS,
+                cursor,
+                prefix: Vec::new(),
+            };
+            let page = self
+                .router
+                .table_rows(request)
+                .map_err(|error| failed("read rows", error))?;
+            page.rows.iter().try_for_each(|row| visit(row))?;
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn table(&self, name: &str) -> Result<(u16, Arc<TableSchema>), BenchError> {
         let deployed = self.router.deployed();
         let found = deployed.table(name);
         let (id, schema) =
@@ -68,12 +108,26 @@ impl Local<'_> {
     }
 }
 
+struct Procedure {
+    deployed: Arc<Deployed>,
+    module: Arc<Module>,
+    at: usize,
+}
+
+fn stopped() -> BenchError {
+    BenchError::Failed("the engine has stopped".into())
+}
+
 impl Control for Local<'_> {
     fn call(&mut self, procedure: &str, args: &[NamedArg]) -> Result<Value, BenchError> {
-        let (reply, returns) = self.submit(procedure, &[args.to_vec()])?;
+        let found = self.procedure(procedure)?;
+        let (replies, arrived) = mpsc::channel();
+        self.submit(&found, std::iter::once(args.to_vec()), &replies);
+        let reply = arrived.recv().map_err(|_| stopped())?;
         let answer = reply.get(0);
+        let returns = &found.module.schema.procedures[found.at].returns;
         match answer.outcome {
-            ReplyOutcome::Committed => to_value(&returns, &mut ValueReader::new(answer.result))
+            ReplyOutcome::Committed => to_value(returns, &mut ValueReader::new(answer.result))
                 .map_err(|error| failed("read a result", error)),
             other => Err(BenchError::Failed(format!(
                 "{procedure}: {}",
@@ -90,11 +144,16 @@ impl Control for Local<'_> {
         tolerated: &str,
         on_done: &dyn Fn(u64),
     ) -> Result<(), BenchError> {
-        let mut done = 0;
+        let found = self.procedure(procedure)?;
+        let (replies, arrived) = mpsc::channel();
+        let (mut sent, mut done) = (0, 0);
         while done < count {
-            let end = count.min(done + LOAD_BATCH);
-            let calls: Vec<_> = (done..end).map(args).collect();
-            let (reply, _) = self.submit(procedure, &calls)?;
+            while sent < count && sent - done < LOAD_BATCH * LOAD_BATCHES {
+                let end = count.min(sent + LOAD_BATCH);
+                self.submit(&found, (sent..end).map(args), &replies);
+                sent = end;
+            }
+            let reply = arrived.recv().map_err(|_| stopped())?;
             for at in 0..reply.len() {
                 match reply.get(at).outcome {
                     ReplyOutcome::Committed => {}
@@ -107,7 +166,7 @@ impl Control for Local<'_> {
                     }
                 }
             }
-            done = end;
+            done += reply.len() as u64;
             on_done(done);
         }
         Ok(())
@@ -116,27 +175,47 @@ impl Control for Local<'_> {
     fn visit_rows(&mut self, table: &str, visit: &mut dyn FnMut(&Value)) -> Result<(), BenchError> {
         let (id, schema) = self.table(table)?;
         let layout = RowLayout::of_table(&schema);
-        let mut cursor = None;
-        loop {
-            let request = RowsRequest {
-                table: id,
-                index: 0,
-                limit: PAGE_ROWS,
-                cursor,
-                prefix: Vec::new(),
-            };
-            let page = self
-                .router
-                .table_rows(request)
-                .map_err(|error| failed("read rows", error))?;
-            for row in &page.rows {
-                visit(&row_value(&schema, &layout, row));
+        self.visit_stored(id, &mut |row| {
+            visit(&row_value(&schema, &layout, row));
+            Ok(())
+        })
+    }
+
+    fn visit_integers(
+        &mut self,
+        table: &str,
+        columns: &[&str],
+        visit: &mut dyn FnMut(&[i64]),
+    ) -> Result<(), BenchError> {
+        let (id, schema) = self.table(table)?;
+        let layout = RowLayout::of_table(&schema);
+        let position = |name: &&str| {
+            schema
+                .columns
+                .iter()
+                .position(|column| column.name == **name)
+        };
+        let positions: Option<Vec<usize>> = columns.iter().map(position).collect();
+        let positions = positions
+            .ok_or_else(|| BenchError::Failed(format!("{table} lacks a column of {columns:?}")))?;
+        let mut values = vec![0; columns.len()];
+        self.visit_stored(id, &mut |row| {
+            for (value, at) in values.iter_mut().zip(&positions) {
+                *value = match layout.field(row, *at as u16) {
+                    Field::Int(value) => value,
+                    other => {
+                        let text = format!("{table} has {other:?} where an integer was asked for");
+                        return Err(BenchError::Failed(text));
+                    }
+                };
             }
-            cursor = page.next_cursor;
-            if cursor.is_none() {
-                return Ok(());
-            }
-        }
+            visit(&values);
+            Ok(())
+        })
+    }
+
+    fn is_near(&self) -> bool {
+        true
     }
 
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use reprise_database::{CommitMode, LogMode};
 
-use crate::{BenchError, WORKLOADS, voter};
+use crate::{BenchError, WORKLOADS};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -16,8 +16,12 @@ pub struct Options {
     /// Transactions per second of the open loop; None is the closed loop.
     pub rate: Option<f64>,
     pub seed: u64,
-    /// Percent of transactions that touch two partitions; None leaves it to chance.
+    /// Percent of what the workload calls remote; None is its default.
     pub remote_percent: Option<u8>,
+    /// Size of the data in the workload's own unit; None is its default.
+    pub scale: Option<u32>,
+    /// Warehouses of TPC-C; None is one per partition.
+    pub warehouses: Option<u32>,
     /// Where NAME.wasm lie; None looks beside the executable.
     pub modules: Option<PathBuf>,
     pub target: Target,
@@ -56,6 +60,8 @@ pub struct RemoteOptions {
     pub connections: usize,
     /// Calls of one request via `Via::Batch`.
     pub batch: usize,
+    /// Requests that a connection sends before it reads the first answer, via `Via::Single`.
+    pub pipeline: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,15 +82,63 @@ impl Via {
 const SECONDS_MAX: f64 = 86_400.0;
 const BATCH_MAX: usize = 10_000;
 const CONNECTIONS_MAX: usize = 10_000;
+/// Answers to so many requests fit the buffers of a connection, so that neither side waits for the other to read.
+const PIPELINE_MAX: usize = 256;
 
 impl Options {
+    /// Refuses the sizes that were given and are not among those that the workload takes.
+    pub(crate) fn check_sizes(&self, takes: &[&str]) -> Result<(), BenchError> {
+        let given = [
+            ("--remote", self.remote_percent.is_some()),
+            ("--scale", self.scale.is_some()),
+            ("--warehouses", self.warehouses.is_some()),
+        ];
+        let useless = given
+            .iter()
+            .find(|(flag, given)| *given && !takes.contains(flag));
+        match useless {
+            None => Ok(()),
+            Some((flag, _)) => Err(BenchError::Usage(format!(
+                "{} has no {flag}: leave it out",
+                self.workload
+            ))),
+        }
+    }
+
+    /// What tests of a workload begin with.
+    #[cfg(test)]
+    pub(crate) fn in_process(workload: &str) -> Self {
+        Self {
+            workload: workload.into(),
+            seconds: 1.0,
+            warmup_s: 0.0,
+            rate: None,
+            seed: 1,
+            remote_percent: None,
+            scale: None,
+            warehouses: None,
+            modules: None,
+            target: Target::Process(ProcessOptions {
+                partitions: 1,
+                sites: 1,
+                log: LogMode::None,
+                commit: CommitMode::Sync,
+                group_commit_us: 0,
+                data_dir: None,
+                native: false,
+                batch: None,
+                in_flight: None,
+            }),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), BenchError> {
         let usage = |text: String| Err(BenchError::Usage(text));
         if !WORKLOADS.contains(&self.workload.as_str()) {
             return usage(format!(
                 "there is no workload {:?}; there are {}",
                 self.workload,
-                WORKLOADS.join(" and ")
+                WORKLOADS.join(", ")
             ));
         }
         if !(self.seconds > 0.0 && self.seconds <= SECONDS_MAX) {
@@ -97,11 +151,6 @@ impl Options {
         }
         if self.rate.is_some_and(|rate| !(rate > 0.0 && rate <= 1e9)) {
             return usage("--rate takes a number above 0 and up to 1000000000".into());
-        }
-        if self.remote_percent.is_some() && self.workload == voter::NAME {
-            return usage(
-                "voter has no transactions over several partitions: leave --remote out".into(),
-            );
         }
         let batch = match &self.target {
             Target::Process(process) => process.batch,
@@ -117,6 +166,14 @@ impl Options {
                 usage(format!(
                     "--connections takes a number from 1 to {CONNECTIONS_MAX}"
                 ))
+            }
+            Target::Remote(remote) if remote.pipeline == 0 || remote.pipeline > PIPELINE_MAX => {
+                usage(format!(
+                    "--pipeline takes a number from 1 to {PIPELINE_MAX}"
+                ))
+            }
+            Target::Remote(remote) if remote.pipeline > 1 && remote.via == Via::Batch => {
+                usage("--pipeline is for --via single: a batch is one request".into())
             }
             Target::Process(process) if process.in_flight == Some(0) => {
                 usage("--in-flight takes a number from 1".into())

@@ -16,7 +16,7 @@ use reprise_txn::Candidate;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    BenchError, OnProgress, Progress, bank, failed,
+    BenchError, OnProgress, Progress, failed,
     handover::Handover,
     local::{Local, describe},
     measure::{Meter, Verdict},
@@ -24,7 +24,6 @@ use crate::{
     options::{Options, ProcessOptions},
     random::Random,
     report::{Report, Subject},
-    voter,
     workload::Workload,
 };
 
@@ -42,7 +41,7 @@ pub(crate) fn run<W: Workload>(
     on_progress(Progress::Preparing("opening the database"));
     let database = open(process, dir)?;
     let router = database.router();
-    deploy(router, W::NAME, &wasm, process.native)?;
+    deploy(router, W::NAME, &wasm, process.native.then(W::native))?;
     let mut local = Local {
         router,
         module: W::NAME,
@@ -76,8 +75,9 @@ pub(crate) fn run<W: Workload>(
         log_bytes,
         batch,
         in_flight,
+        pipeline: 1,
     };
-    let report = Report::new::<W>(subject, options, &meter, checked);
+    let report = Report::new(subject, options, &workload, &meter, checked);
     database
         .close()
         .map_err(|error| failed("close the database", error))?;
@@ -120,21 +120,19 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, Benc
     Ok(database)
 }
 
-fn native_module(name: &str) -> &'static NativeModule {
-    match name {
-        voter::NAME => &::voter::MODULE,
-        bank::NAME => &::bank::MODULE,
-        other => unreachable!("{other} is no workload"),
-    }
-}
-
-fn deploy(router: &Router, name: &str, wasm: &[u8], native: bool) -> Result<(), BenchError> {
-    if !native {
+/// Puts the wasm into service, or `native` in its place.
+fn deploy(
+    router: &Router,
+    name: &str,
+    wasm: &[u8],
+    native: Option<&'static NativeModule>,
+) -> Result<(), BenchError> {
+    let Some(native) = native else {
         let deployed = router.deploy(name, wasm);
         return deployed
             .map(drop)
             .map_err(|error| failed(&format!("deploy {name}"), error));
-    }
+    };
     if router.deployed().current.contains_key(name) {
         let text = "the data directory has the module in service already, as wasm: --native needs a new directory";
         return Err(BenchError::Usage(text.into()));
@@ -144,8 +142,8 @@ fn deploy(router: &Router, name: &str, wasm: &[u8], native: bool) -> Result<(), 
         name: name.to_owned(),
         hash: Sha256::digest(wasm).into(),
         wasm_bytes: wasm.len() as u64,
-        schema: native_module(name).schema(),
-        code: Arc::new(NativeCode(native_module(name))),
+        schema: native.schema(),
+        code: Arc::new(NativeCode(native)),
     };
     let deployed = router.deploy_candidate(candidate, wasm);
     deployed
@@ -227,12 +225,7 @@ impl<'a, W: Workload> Load<'a, W> {
         let procedures: Option<Vec<usize>> = W::PROCEDURES.iter().map(of_name).collect();
         let (batch, in_flight_max) = shape(process);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let meter = Meter::new(
-            W::PROCEDURES.len(),
-            W::OUTCOMES.len(),
-            options.warmup_s,
-            options.seconds,
-        );
+        let meter = Meter::new::<W>(options);
         Ok(Self {
             workload,
             router,
@@ -244,7 +237,7 @@ impl<'a, W: Workload> Load<'a, W> {
             random: Random::new(options.seed),
             told_at: meter.begun,
             meter,
-            handover: Arc::new(Handover::new()),
+            handover: Arc::new(Handover::new(cores > process.sites as usize)),
             arrived: Vec::new(),
             batch,
             in_flight_max,
@@ -370,7 +363,7 @@ impl<'a, W: Workload> Load<'a, W> {
 
     fn settle(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
         self.in_flight -= 1;
-        let in_window = self.meter.is_in_window(done.ended);
+        let part = self.meter.part(done.ended);
         let mut answered = 0;
         for (at, call) in done.calls.iter().enumerate() {
             let reply = done.reply.get(at);
@@ -378,19 +371,18 @@ impl<'a, W: Workload> Load<'a, W> {
                 ReplyOutcome::Committed => Verdict::Committed(W::outcome(call, reply.result)),
                 other => judge::<W>(other)?,
             };
-            self.meter.add(W::procedure(call), &verdict, in_window);
+            self.meter.add(W::procedure(call), &verdict, part);
             if matches!(verdict, Verdict::Refused) {
                 continue;
             }
             answered += 1;
-            if in_window && !done.spacing.is_zero() {
+            if !done.spacing.is_zero() {
                 let due = done.due + done.spacing * at as u32;
-                self.meter
-                    .latency(done.ended.saturating_duration_since(due), 1);
+                self.meter.latency(due, done.ended, 1);
             }
         }
-        if in_window && done.spacing.is_zero() {
-            self.meter.latency(done.ended - done.due, answered);
+        if done.spacing.is_zero() {
+            self.meter.latency(done.due, done.ended, answered);
         }
         let mut calls = done.calls;
         calls.clear();

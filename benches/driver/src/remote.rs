@@ -25,6 +25,8 @@ use crate::{
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// The runtime's timer counts milliseconds: closer than this the open loop yields until a call is due.
 const TIMER_MIN: Duration = Duration::from_millis(2);
+/// Calls that were due are sent until so long after the window: what is left then is counted as unsent.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) fn run<W: Workload>(
     mut workload: W,
@@ -46,6 +48,7 @@ pub(crate) fn run<W: Workload>(
 
     let load = Rc::new(Load::new(workload, options, remote, session));
     let log_bytes = drive(&runtime, &load, options, on_progress)?;
+    load.count_unsent();
     let meter = load.meter.borrow();
 
     on_progress(Progress::Checking);
@@ -67,10 +70,20 @@ pub(crate) fn run<W: Workload>(
         partitions: client.partitions,
         sites: integer(&status, "sites")? as u16,
         log_bytes,
-        batch: load.batch,
+        batch: match remote.via {
+            Via::Single => 1,
+            Via::Batch => remote.batch,
+        },
         in_flight: remote.connections,
+        pipeline: remote.pipeline,
     };
-    Ok(Report::new::<W>(subject, options, &meter, checked))
+    Ok(Report::new(
+        subject,
+        options,
+        &load.workload,
+        &meter,
+        checked,
+    ))
 }
 
 /// When the next calls are due.
@@ -103,6 +116,9 @@ impl Schedule {
         let mut next = self.next.lock().await;
         let due = self.begun + Duration::from_secs_f64(*next as f64 / rate);
         if due >= self.closes {
+            return None;
+        }
+        if Instant::now() > self.closes + DRAIN_MAX {
             return None;
         }
         wait_until(due).await;
@@ -148,18 +164,13 @@ struct Load<W: Workload> {
 
 impl<W: Workload> Load<W> {
     fn new(workload: W, options: &Options, remote: &RemoteOptions, session: Rc<Session>) -> Self {
-        let meter = Meter::new(
-            W::PROCEDURES.len(),
-            W::OUTCOMES.len(),
-            options.warmup_s,
-            options.seconds,
-        );
+        let meter = Meter::new::<W>(options);
         Self {
             workload,
             session,
             via: remote.via,
             batch: match remote.via {
-                Via::Single => 1,
+                Via::Single => remote.pipeline,
                 Via::Batch => remote.batch,
             },
             connections: remote.connections,
@@ -173,6 +184,21 @@ impl<W: Workload> Load<W> {
             meter: RefCell::new(meter),
             busy: Cell::new(remote.connections),
         }
+    }
+
+    /// Counts what was due and not sent by the end of the run.
+    fn count_unsent(&self) {
+        let Some(rate) = self.schedule.rate else {
+            return;
+        };
+        let (begun, closes) = (self.schedule.begun, self.schedule.closes);
+        let due = ((closes - begun).as_secs_f64() * rate) as u64;
+        let sent = self.schedule.next.try_lock().map_or(due, |next| *next);
+        let first = begun + Duration::from_secs_f64(sent as f64 / rate);
+        let spacing = Duration::from_secs_f64(1.0 / rate);
+        let unsent = due.saturating_sub(sent);
+        let mut meter = self.meter.borrow_mut();
+        meter.add_unsent(first, spacing, unsent, Instant::now());
     }
 
     async fn connection(self: Rc<Self>) -> Result<(), BenchError> {
@@ -198,12 +224,18 @@ impl<W: Workload> Load<W> {
                 calls.extend((0..slot.count).map(|_| self.workload.generate(&mut random)));
             }
             let request = writer.write::<W>(&calls);
-            let answer = connection
-                .exchange(request)
-                .await
-                .map_err(Ended::Connection)?;
-            let ended = Instant::now();
-            self.settle(&slot, &calls, &answer, ended)?;
+            match self.via {
+                Via::Single => {
+                    let sent = connection.send(request).await;
+                    sent.map_err(Ended::Connection)?;
+                    self.settle_singles(&slot, &calls, &mut connection).await?;
+                }
+                Via::Batch => {
+                    let answer = connection.exchange(request).await;
+                    let answer = answer.map_err(Ended::Connection)?;
+                    self.settle_batch(&slot, &calls, &answer, Instant::now())?;
+                }
+            }
             if connection.is_closing() {
                 connection = Connection::open(&self.session.address)
                     .await
@@ -213,7 +245,44 @@ impl<W: Workload> Load<W> {
         Ok(())
     }
 
-    fn settle(
+    fn count(
+        meter: &mut Meter,
+        slot: &Slot,
+        at: usize,
+        call: &W::Call,
+        verdict: &Verdict,
+        ended: Instant,
+    ) {
+        meter.add(W::procedure(call), verdict, meter.part(ended));
+        if !matches!(verdict, Verdict::Refused) {
+            meter.latency(slot.due + slot.spacing * at as u32, ended, 1);
+        }
+    }
+
+    /// Reads the answers to requests that were sent together.
+    async fn settle_singles(
+        &self,
+        slot: &Slot,
+        calls: &[W::Call],
+        connection: &mut Connection,
+    ) -> Result<(), Ended> {
+        for (at, call) in calls.iter().enumerate() {
+            let answer = connection.receive().await.map_err(Ended::Connection)?;
+            let ended = Instant::now();
+            let verdict = match answer.status {
+                200 => Verdict::Committed(W::outcome_json(call, answer.body)),
+                status => judge::<W>(
+                    status,
+                    &serde_json::from_slice(answer.body).unwrap_or_default(),
+                )?,
+            };
+            let mut meter = self.meter.borrow_mut();
+            Self::count(&mut meter, slot, at, call, &verdict, ended);
+        }
+        Ok(())
+    }
+
+    fn settle_batch(
         &self,
         slot: &Slot,
         calls: &[W::Call],
@@ -221,25 +290,6 @@ impl<W: Workload> Load<W> {
         ended: Instant,
     ) -> Result<(), Ended> {
         let mut meter = self.meter.borrow_mut();
-        let in_window = meter.is_in_window(ended);
-        let mut count = |at: usize, verdict: &Verdict| {
-            meter.add(W::procedure(&calls[at]), verdict, in_window);
-            if in_window && !matches!(verdict, Verdict::Refused) {
-                let due = slot.due + slot.spacing * at as u32;
-                meter.latency(ended.saturating_duration_since(due), 1);
-            }
-        };
-        if self.via == Via::Single {
-            let verdict = match answer.status {
-                200 => Verdict::Committed(W::outcome_json(&calls[0], answer.body)),
-                status => judge::<W>(
-                    status,
-                    &serde_json::from_slice(answer.body).unwrap_or_default(),
-                )?,
-            };
-            count(0, &verdict);
-            return Ok(());
-        }
         if answer.status != 200 {
             return Err(Ended::Answer(format!(
                 "POST /v1/batch: {}",
@@ -260,7 +310,7 @@ impl<W: Workload> Load<W> {
             } else {
                 judge_line::<W>(call, line)?
             };
-            count(answered, &verdict);
+            Self::count(&mut meter, slot, answered, call, &verdict, ended);
             answered += 1;
         }
         match answered == calls.len() {
@@ -356,8 +406,17 @@ impl RequestWriter {
         self.body.clear();
         let head = match self.via {
             Via::Single => {
-                W::write_json(&calls[0], &mut self.body);
-                &self.heads[W::procedure(&calls[0])]
+                self.request.clear();
+                for call in calls {
+                    self.body.clear();
+                    W::write_json(call, &mut self.body);
+                    push_body(
+                        &mut self.request,
+                        &self.heads[W::procedure(call)],
+                        &self.body,
+                    );
+                }
+                return &self.request;
             }
             Via::Batch => {
                 for call in calls {
@@ -368,6 +427,7 @@ impl RequestWriter {
                 &self.heads[0]
             }
         };
+        self.request.clear();
         push_body(&mut self.request, head, &self.body);
         &self.request
     }

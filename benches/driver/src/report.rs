@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{measure::Meter, options::Options, workload::Workload};
+use crate::{
+    measure::{DRIFT_PERCENT_MAX, Meter},
+    options::Options,
+    workload::Workload,
+};
 
 /// Fields and their order are the command line's contract; further ones come after them.
 #[derive(Clone, Debug, Serialize)]
@@ -38,6 +42,17 @@ pub struct Report {
     /// Calls of one batch, and batches (or connections) on their way.
     pub batch: usize,
     pub in_flight: usize,
+    /// Requests that a connection sends before it reads the first answer.
+    pub pipeline: usize,
+    /// Calls that were due in the open loop and never sent: latencies count them by how late they already were.
+    pub unsent: u64,
+    /// Committed calls a second in equal parts of the window.
+    pub txn_per_s_by_part: Vec<f64>,
+    /// By how many percent the last third of the window was faster than the first; beyond ten the run was not steady.
+    pub drift_percent: f64,
+    pub is_steady: bool,
+    /// The workload's own.
+    pub figures: BTreeMap<String, f64>,
     pub warmup_s: f64,
     pub seed: u64,
     /// What the checks found, in words.
@@ -66,12 +81,14 @@ pub(crate) struct Subject {
     pub log_bytes: u64,
     pub batch: usize,
     pub in_flight: usize,
+    pub pipeline: usize,
 }
 
 impl Report {
     pub(crate) fn new<W: Workload>(
         subject: Subject,
         options: &Options,
+        workload: &W,
         meter: &Meter,
         checked: Vec<String>,
     ) -> Self {
@@ -110,6 +127,12 @@ impl Report {
             rate: options.rate,
             batch: subject.batch,
             in_flight: subject.in_flight,
+            pipeline: subject.pipeline,
+            unsent: meter.unsent,
+            txn_per_s_by_part: meter.rates(),
+            drift_percent: meter.drift_percent(),
+            is_steady: meter.drift_percent().abs() <= DRIFT_PERCENT_MAX,
+            figures: workload.figures(window, options.seconds),
             warmup_s: options.warmup_s,
             seed: options.seed,
             checked,

@@ -1,9 +1,12 @@
 //! The workload `voter`: phone votes from random area codes, one in a hundred for nobody.
 
+use reprise_procedure::native::NativeModule;
+
 use crate::{
     BenchError, OnProgress, Progress,
     control::{Arg, Control, integer},
     measure::Tally,
+    options::Options,
     random::{Random, below},
     workload::{Workload, has_near, push_i64},
 };
@@ -43,14 +46,6 @@ pub(crate) struct VoteCall {
 }
 
 impl Voter {
-    pub(crate) fn new() -> Self {
-        Self {
-            area_codes: voter::area_codes().map(|(code, _)| code).collect(),
-            votes_before: 0,
-            rows_before: 0,
-        }
-    }
-
     fn votes(control: &mut dyn Control) -> Result<i64, BenchError> {
         let results = control.call("results", &[])?;
         let lines = results.as_array().map_or(&[][..], Vec::as_slice);
@@ -64,6 +59,19 @@ impl Workload for Voter {
     const PROCEDURES: &'static [&'static str] = &["vote"];
     const OUTCOMES: &'static [&'static str] =
         &["accepted", "invalid_contestant", "over_limit", "unknown"];
+
+    fn new(options: &Options) -> Result<Self, BenchError> {
+        options.check_sizes(&[])?;
+        Ok(Self {
+            area_codes: voter::area_codes().map(|(code, _)| code).collect(),
+            votes_before: 0,
+            rows_before: 0,
+        })
+    }
+
+    fn native() -> &'static NativeModule {
+        &voter::MODULE
+    }
 
     fn prepare(
         &mut self,
@@ -223,7 +231,7 @@ mod tests {
 
     #[test]
     fn votes_come_from_real_area_codes() {
-        let workload = Voter::new();
+        let workload = Voter::new(&Options::in_process(NAME)).expect("no sizes");
         let mut random = Random::new(1);
         let mut invalid = 0;
         for _ in 0..10_000 {

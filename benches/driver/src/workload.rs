@@ -1,8 +1,14 @@
 //! What a workload is: a generator of calls, how they look on each way in, and checks on what they leave.
 
-use crate::{BenchError, OnProgress, control::Control, measure::Tally, random::Random};
+use std::collections::BTreeMap;
 
-pub(crate) trait Workload: Send + Sync + 'static {
+use reprise_procedure::native::NativeModule;
+
+use crate::{
+    BenchError, OnProgress, control::Control, measure::Tally, options::Options, random::Random,
+};
+
+pub(crate) trait Workload: Sized + Send + Sync + 'static {
     /// One call. Small: it is kept until its answer comes.
     type Call: Copy + Send + 'static;
     /// The workload's and its module's name.
@@ -11,6 +17,11 @@ pub(crate) trait Workload: Send + Sync + 'static {
     const PROCEDURES: &'static [&'static str];
     /// What their calls can come to, by name.
     const OUTCOMES: &'static [&'static str];
+
+    /// Refuses the options that it has no use for (`Options::check_sizes`).
+    fn new(options: &Options) -> Result<Self, BenchError>;
+    /// The module's procedures compiled into this program.
+    fn native() -> &'static NativeModule;
 
     /// Fills what the calls need. Not measured.
     fn prepare(
@@ -33,6 +44,11 @@ pub(crate) trait Workload: Send + Sync + 'static {
     fn outcome_json(call: &Self::Call, answer: &[u8]) -> usize;
     /// Position in `OUTCOMES` of an abort; None for a code that the workload does not expect.
     fn outcome_of_abort(code: &str) -> Option<usize>;
+
+    /// Figures of the workload's own, from what came back inside the window of `seconds`; they join the report.
+    fn figures(&self, _window: &Tally, _seconds: f64) -> BTreeMap<String, f64> {
+        BTreeMap::new()
+    }
 
     /// Checks what all calls left, the warm-up's too. Ok: what was checked, in words.
     fn check(

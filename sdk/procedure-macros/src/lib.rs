@@ -55,6 +55,13 @@ pub fn procedure_struct(item: TokenStream) -> TokenStream {
     finish(value::expand_struct(item.into()))
 }
 
+/// Makes a struct a result: an object in JSON. As `ProcedureStruct`, but its fields may be such that no argument can be, as
+/// `SmallText`.
+#[proc_macro_derive(ProcedureResult)]
+pub fn procedure_result(item: TokenStream) -> TokenStream {
+    finish(value::expand_result(item.into()))
+}
+
 /// Makes an enum without data an argument or a result: its variant in snake case in JSON.
 #[proc_macro_derive(ProcedureEnum)]
 pub fn procedure_enum(item: TokenStream) -> TokenStream {

@@ -350,6 +350,14 @@ pub fn primary_methods() -> TokenStream {
         pub fn exists(tx: &::reprise_procedure::txn::Txn<'_>, key: impl #key) -> bool {
             ::reprise_procedure::table::exists::<Self, 0>(tx, key)
         }
+        /// The row with this primary key without its values: for `add_…` and `delete`, which need none.
+        #[inline]
+        pub fn find(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            key: impl #key,
+        ) -> ::core::option::Option<::reprise_procedure::table::RowRef<Self>> {
+            ::reprise_procedure::table::find::<Self, 0>(tx, key)
+        }
         /// The rows with these primary keys, in their order, in one host call.
         pub fn multi_get<K: #key>(
             tx: &::reprise_procedure::txn::Txn<'_>,
@@ -410,6 +418,7 @@ fn add_trait(table: &TableItem) -> Result<TokenStream> {
     let (row, visibility) = (&table.item.ident, &table.item.vis);
     let name = format_ident!("{}Add", row);
     let (mut declared, mut defined) = (TokenStream::new(), TokenStream::new());
+    let mut defined_unread = TokenStream::new();
     for (position, column) in table.columns.iter().enumerate() {
         if !is_integer(&column.ty) || table.is_in_key(&column.ident) {
             continue;
@@ -417,7 +426,7 @@ fn add_trait(table: &TableItem) -> Result<TokenStream> {
         let (ident, ty, position) = (&column.ident, &column.ty, position as u16);
         let add = format_ident!("add_{}", names::text_of(ident));
         declared.extend(quote! {
-            /// Adds to the column in the table and in memory; returns the new value. Overflow ends the transaction.
+            /// Adds to the column in the table, and in memory where the row was read; returns the new value. Overflow ends the transaction.
             fn #add(&mut self, tx: &::reprise_procedure::txn::Txn<'_>, delta: i64) -> #ty;
         });
         defined.extend(quote! {
@@ -426,6 +435,12 @@ fn add_trait(table: &TableItem) -> Result<TokenStream> {
                 let value = self.add_to_column(tx, #position, delta) as #ty;
                 self.#ident = value;
                 value
+            }
+        });
+        defined_unread.extend(quote! {
+            #[inline]
+            fn #add(&mut self, tx: &::reprise_procedure::txn::Txn<'_>, delta: i64) -> #ty {
+                self.add_to_column(tx, #position, delta) as #ty
             }
         });
     }
@@ -438,6 +453,7 @@ fn add_trait(table: &TableItem) -> Result<TokenStream> {
         #[allow(dead_code)]
         #visibility trait #name { #declared }
         impl #name for ::reprise_procedure::table::Row<#row> { #defined }
+        impl #name for ::reprise_procedure::table::RowRef<#row> { #defined_unread }
     })
 }
 

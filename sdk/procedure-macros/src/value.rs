@@ -2,7 +2,7 @@
 
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{Data, DeriveInput, Error, Fields, Result, parse2};
+use syn::{Data, DeriveInput, Error, Fields, Ident, Result, Type, parse2};
 
 use crate::names;
 
@@ -16,30 +16,74 @@ fn no_generics(input: &DeriveInput) -> Result<()> {
     ))
 }
 
+/// A struct that is taken and returned.
 pub fn expand_struct(item: TokenStream) -> Result<TokenStream> {
+    let (input, fields) = fields_of(item)?;
+    let (encode, ident) = (encode_struct(&input, &fields), &input.ident);
+    let (idents, types) = (
+        fields.iter().map(|field| &field.0),
+        fields.iter().map(|field| &field.1),
+    );
+    Ok(quote! {
+        #encode
+        impl<'a> ::reprise_procedure::value::Decode<'a> for #ident {
+            #[inline]
+            fn decode(
+                reader: &mut ::reprise_procedure::abi::value::ValueReader<'a>,
+            ) -> ::core::result::Result<Self, ::reprise_procedure::abi::value::ValueError> {
+                ::core::result::Result::Ok(Self {
+                    #(#idents: <#types as ::reprise_procedure::value::Decode<'a>>::decode(reader)?,)*
+                })
+            }
+        }
+    })
+}
+
+/// A struct that is only returned: its fields need no way back.
+pub fn expand_result(item: TokenStream) -> Result<TokenStream> {
+    let (input, fields) = fields_of(item)?;
+    Ok(encode_struct(&input, &fields))
+}
+
+/// A field's name as written, its type, and its name in the description.
+type StructItem = (Ident, Type, String);
+
+fn fields_of(item: TokenStream) -> Result<(DeriveInput, Vec<StructItem>)> {
     let input: DeriveInput = parse2(item)?;
     no_generics(&input)?;
     let ident = &input.ident;
     let Data::Struct(data) = &input.data else {
-        return Err(Error::new(ident.span(), "ProcedureStruct is for structs"));
+        return Err(Error::new(
+            ident.span(),
+            "only a struct has fields; for enums there is ProcedureEnum",
+        ));
     };
     let Fields::Named(fields) = &data.fields else {
         return Err(Error::new(
             ident.span(),
-            "ProcedureStruct needs named fields",
+            "an argument or result struct needs named fields",
         ));
     };
-    let (mut idents, mut types, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-    for field in &fields.named {
+    let items = fields.named.iter().map(|field| {
         let name = field
             .ident
-            .as_ref()
+            .clone()
             .ok_or_else(|| Error::new(ident.span(), "a field has a name"))?;
-        idents.push(name);
-        types.push(&field.ty);
-        texts.push(names::name_of(name)?);
-    }
-    Ok(quote! {
+        let text = names::name_of(&name)?;
+        Ok((name, field.ty.clone(), text))
+    });
+    let items = items.collect::<Result<Vec<_>>>()?;
+    Ok((input, items))
+}
+
+fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
+    let ident = &input.ident;
+    let idents = fields.iter().map(|field| &field.0);
+    let (types, texts) = (
+        fields.iter().map(|field| &field.1),
+        fields.iter().map(|field| &field.2),
+    );
+    quote! {
         impl ::reprise_procedure::value::ValueType for #ident {
             fn value_type() -> ::reprise_procedure::abi::Type {
                 ::reprise_procedure::abi::Type::Struct(::std::vec![#(
@@ -56,17 +100,7 @@ pub fn expand_struct(item: TokenStream) -> Result<TokenStream> {
                 #(::reprise_procedure::value::Encode::encode(&self.#idents, out);)*
             }
         }
-        impl<'a> ::reprise_procedure::value::Decode<'a> for #ident {
-            #[inline]
-            fn decode(
-                reader: &mut ::reprise_procedure::abi::value::ValueReader<'a>,
-            ) -> ::core::result::Result<Self, ::reprise_procedure::abi::value::ValueError> {
-                ::core::result::Result::Ok(Self {
-                    #(#idents: <#types as ::reprise_procedure::value::Decode<'a>>::decode(reader)?,)*
-                })
-            }
-        }
-    })
+    }
 }
 
 pub fn expand_enum(item: TokenStream) -> Result<TokenStream> {

@@ -59,18 +59,18 @@ pub mod testkit;
 
 pub use reprise_abi as abi;
 pub use reprise_procedure_macros::{
-    ProcedureEnum, ProcedureStruct, columns, module, procedure, table,
+    ProcedureEnum, ProcedureResult, ProcedureStruct, columns, module, procedure, table,
 };
 
 /// What a procedure's source file imports.
 pub mod prelude {
     pub use crate::{
-        ProcedureEnum, ProcedureStruct, columns,
+        ProcedureEnum, ProcedureResult, ProcedureStruct, columns,
         module::Abort,
         procedure,
         scan::{Rows, Scan},
         table,
-        table::{DuplicateKey, Row, Table},
+        table::{DuplicateKey, Row, RowRef, Table},
         txn::Txn,
         types::{Bytes, Decimal, SmallText, Timestamp, Uuid},
     };

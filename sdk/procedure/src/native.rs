@@ -205,7 +205,9 @@ impl Ops<'_> {
     ) -> Result<usize, usize> {
         let mut needed = 0;
         let Some(keys) = Packed::to_end(keys) else {
-            fault(OpError::Guest("multi_get with a key that is cut off".into()));
+            fault(OpError::Guest(
+                "multi_get with a key that is cut off".into(),
+            ));
         };
         let visit = &mut |handle, row: &[u8]| {
             let left = out.get_mut(needed..).unwrap_or_default();
@@ -215,7 +217,8 @@ impl Ops<'_> {
             };
         };
         let mut host = self.host.borrow_mut();
-        host.multi_get(Target::unpack(target), keys, visit).or_fault();
+        host.multi_get(Target::unpack(target), keys, visit)
+            .or_fault();
         if needed <= out.len() {
             Ok(needed)
         } else {

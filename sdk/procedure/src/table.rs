@@ -1,6 +1,9 @@
 //! Rows and the operations on them. `#[table]` writes a thin method for each, so that a table reads as its own type.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+};
 
 use reprise_abi::{RowHandle, Target, calls::HANDLE_NONE};
 
@@ -170,6 +173,30 @@ fn duplicate<T: Table>(index: u16) -> DuplicateKey {
     }
 }
 
+/// A row that was found and not read: enough to add to its columns or to delete it.
+#[derive(Clone, Copy, Debug)]
+pub struct RowRef<T> {
+    handle: RowHandle,
+    table: PhantomData<fn() -> T>,
+}
+
+impl<T> RowRef<T> {
+    pub fn handle(&self) -> RowHandle {
+        self.handle
+    }
+
+    pub fn delete(self, tx: &Txn<'_>) {
+        tx.ops.delete(self.handle);
+    }
+
+    /// As `Row::add_to_column`.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn add_to_column(&self, tx: &Txn<'_>, column: u16, delta: i64) -> i64 {
+        tx.ops.add(self.handle, column, delta)
+    }
+}
+
 pub(crate) const fn target(table: u16, index: u16) -> u32 {
     Target { table, index }.pack()
 }
@@ -246,11 +273,22 @@ pub fn exists<T: InModule + IndexOf<I>, const I: u16>(
     tx: &Txn<'_>,
     key: impl WholeKey<<T as IndexOf<I>>::Columns>,
 ) -> bool {
+    find::<T, I>(tx, key).is_some()
+}
+
+/// The row with this key, without reading it.
+#[inline(always)]
+pub fn find<T: InModule + IndexOf<I>, const I: u16>(
+    tx: &Txn<'_>,
+    key: impl WholeKey<<T as IndexOf<I>>::Columns>,
+) -> Option<RowRef<T>> {
     let mut bytes = Scratch::new();
     key.push_whole(&mut bytes);
-    tx.ops
-        .get(target(T::TABLE, I), bytes.as_slice(), &mut [])
-        .is_some()
+    let found = tx.ops.get(target(T::TABLE, I), bytes.as_slice(), &mut [])?;
+    Some(RowRef {
+        handle: found.handle,
+        table: PhantomData,
+    })
 }
 
 /// Reads many rows in one host call, in the order of the keys.

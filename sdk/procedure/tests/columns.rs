@@ -125,7 +125,8 @@ fn filled(count: i32) -> TestDb {
 }
 
 fn item(db: &mut TestDb, id: i32) -> Option<Item> {
-    db.run(|tx| Ok(Item::get(tx, id).map(Row::into_inner))).unwrap()
+    db.run(|tx| Ok(Item::get(tx, id).map(Row::into_inner)))
+        .unwrap()
 }
 
 #[test]

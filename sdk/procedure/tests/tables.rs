@@ -341,7 +341,10 @@ fn many_rows_are_inserted_in_one_call_up_to_the_first_taken_key() {
         let rows: Vec<_> = (0..20).map(|id| sample(id, "many")).collect();
         Everything::insert_many(tx, &rows)?;
         Everything::insert_many(tx, &[])?;
-        assert_eq!(*Everything::get(tx, (7_i64, "many")).unwrap(), sample(7, "many"));
+        assert_eq!(
+            *Everything::get(tx, (7_i64, "many")).unwrap(),
+            sample(7, "many")
+        );
         let taken = [sample(20, "many"), sample(3, "many"), sample(21, "many")];
         let error = Everything::insert_many(tx, &taken).unwrap_err();
         assert_eq!(error.index_name(), "primary_key");
@@ -431,6 +434,10 @@ fn mistakes_are_faults_with_a_reason() {
                 value: i32::MAX,
             },
         )?;
+        assert!(Hashed::find(tx, 2).is_none());
+        let mut found = Hashed::find(tx, 1).unwrap();
+        assert_eq!(found.add_value(tx, -1), i32::MAX - 1);
+        assert_eq!(found.add_value(tx, 1), i32::MAX);
         Hashed::get(tx, 1).unwrap().add_value(tx, 1);
         Ok(())
     });

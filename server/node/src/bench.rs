@@ -36,6 +36,8 @@ pub fn run(args: &BenchArgs, output: Output) -> Outcome {
             .seed
             .unwrap_or_else(|| if args.url.is_some() { new_seed() } else { 1 }),
         remote_percent: args.remote,
+        scale: args.scale,
+        warehouses: args.warehouses,
         modules: args.modules.clone(),
         target: match &args.url {
             Some(url) => Target::Remote(remote_options(args, url)),
@@ -77,6 +79,7 @@ fn remote_options(args: &BenchArgs, url: &str) -> RemoteOptions {
         via,
         connections: args.connections.unwrap_or(connections),
         batch: args.batch.unwrap_or(HTTP_BATCH),
+        pipeline: args.pipeline.unwrap_or(1),
     }
 }
 
@@ -129,7 +132,8 @@ fn replay(args: &BenchArgs, output: Output) -> Outcome {
             "bench replay needs --data-dir DIR: the directory that a run left",
         ));
     };
-    if args.native || args.url.is_some() || args.rate.is_some() || args.remote.is_some() {
+    let sizes = args.remote.is_some() || args.scale.is_some() || args.warehouses.is_some();
+    if args.native || args.url.is_some() || args.rate.is_some() || sizes {
         return Err(usage("bench replay takes --data-dir and --sites alone"));
     }
     let report = run_replay(dir, args.sites)?;
@@ -207,11 +211,13 @@ fn print_report(report: &Report) -> std::io::Result<()> {
                 grouped(report.txn_per_s as u64)
             ),
         ),
+        ("steady", describe_steadiness(report)),
         ("aborted", grouped(report.aborted)),
-        ("refused", grouped(report.refused)),
+        ("refused", describe_refused(report)),
         ("latency us", describe_latency(report)),
         ("mix", describe_counts(&report.mix)),
         ("outcomes", describe_counts(&report.outcomes)),
+        ("figures", describe_figures(&report.figures)),
         ("log", describe_log(report)),
         ("checks", format!("passed: {}", report.checked.join("; "))),
     ])
@@ -225,7 +231,15 @@ fn describe_way(report: &Report) -> String {
     let (in_flight, batch) = (report.in_flight, report.batch);
     match report.via.as_str() {
         "process" => format!("in process, {in_flight} batches of {batch}; {offered}"),
-        via => format!("HTTP {via}, {in_flight} connections, {batch} calls a request; {offered}"),
+        via => {
+            let ahead = match report.pipeline {
+                1 => String::new(),
+                pipeline => format!(", {pipeline} requests at once"),
+            };
+            format!(
+                "HTTP {via}, {in_flight} connections, {batch} calls a request{ahead}; {offered}"
+            )
+        }
     }
 }
 
@@ -250,6 +264,42 @@ fn describe_counts(counts: &BTreeMap<String, u64>) -> String {
         .map(|(name, count)| format!("{name} {}", grouped(*count)))
         .collect();
     parts.join(", ")
+}
+
+fn describe_figures(figures: &BTreeMap<String, f64>) -> String {
+    let parts: Vec<_> = figures
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    parts.join(", ")
+}
+
+fn describe_refused(report: &Report) -> String {
+    match report.unsent {
+        0 => grouped(report.refused),
+        unsent => format!(
+            "{}, and {} due and never sent",
+            grouped(report.refused),
+            grouped(unsent)
+        ),
+    }
+}
+
+fn describe_steadiness(report: &Report) -> String {
+    let rates = &report.txn_per_s_by_part;
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    let verdict = match report.is_steady {
+        true => "yes",
+        false => "NO, the figures depend on the run's length",
+    };
+    format!(
+        "{verdict}: last third {:+.1} % against the first; {} to {} a second in {} parts",
+        report.drift_percent,
+        grouped(least as u64),
+        grouped(most as u64),
+        rates.len()
+    )
 }
 
 fn describe_log(report: &Report) -> String {

@@ -283,7 +283,7 @@ pub enum LogCommand {
 #[derive(Args)]
 pub struct BenchArgs {
     /// What to run; replay replays what an earlier run left in --data-dir
-    #[arg(value_parser = ["voter", "bank", "replay"])]
+    #[arg(value_parser = bench_workloads())]
     pub workload: String,
     /// Length of the measured window
     #[arg(long, value_name = "S", default_value_t = 10.0)]
@@ -297,9 +297,16 @@ pub struct BenchArgs {
     /// Engine threads [default: cores, at most one a partition]
     #[arg(long, value_name = "N", value_parser = sites, conflicts_with = "url")]
     pub sites: Option<u16>,
-    /// Percent of transactions that touch two partitions (bank) [default: as chance has it]
+    /// Percent of remote transactions (bank: transfers between partitions; tpcb: accounts of another branch)
+    /// [default: bank as chance has it, tpcb 15]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub remote: Option<u8>,
+    /// Size of the data: branches (tpcb), 100,000 subscribers each (tatp) [default: 10 and 1 a partition]
+    #[arg(long, value_name = "N")]
+    pub scale: Option<u32>,
+    /// Warehouses (tpcc) [default: one a partition]
+    #[arg(long, value_name = "N")]
+    pub warehouses: Option<u32>,
     /// What the log holds: command or none [default: command]
     #[arg(long, value_name = "KIND", value_parser = log_mode, conflicts_with = "url")]
     pub log: Option<LogMode>,
@@ -342,6 +349,15 @@ pub struct BenchArgs {
     /// Connections to the server [default: 64 single, 4 batch]
     #[arg(long, value_name = "N", requires = "url")]
     pub connections: Option<usize>,
+    /// Requests that a connection sends before it reads the first answer, with --via single [default: 1]
+    #[arg(long, value_name = "N", requires = "url")]
+    pub pipeline: Option<usize>,
+}
+
+fn bench_workloads() -> Vec<&'static str> {
+    let mut names = reprise_driver::WORKLOADS.to_vec();
+    names.push("replay");
+    names
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

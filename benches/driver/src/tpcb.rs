@@ -1,0 +1,371 @@
+//! The workload `tpcb`: tellers book amounts to accounts, of their own branch or of another.
+
+use std::collections::BTreeMap;
+
+use reprise_abi::Field;
+use reprise_procedure::native::NativeModule;
+use reprise_txn::partition_of_field;
+use tpcb::{ACCOUNTS_PER_BRANCH, BRANCHES_MAX, TELLERS_PER_BRANCH, first_account, first_teller};
+
+use crate::{
+    BenchError, OnProgress, Progress,
+    control::{Arg, Control, integer},
+    measure::Tally,
+    options::Options,
+    random::{Random, below},
+    workload::{Workload, push_i64},
+};
+
+pub(crate) const NAME: &str = "tpcb";
+
+/// Branches of a partition where `--scale` says nothing.
+const BRANCHES_PER_PARTITION: u32 = 10;
+/// Clause 5.3.5: the account is of another branch than the teller's.
+const REMOTE_PERCENT: u8 = 15;
+const DELTA_MAX: u32 = 999_999;
+const LOAD_ACCOUNTS: i32 = 2_000;
+/// More rows of history are not read over HTTP.
+const HISTORY_FAR_MAX: u64 = 1_000_000;
+
+const BOOKED: usize = 0;
+const BOOKED_APART: usize = 1;
+
+pub(crate) struct Tpcb {
+    scale: Option<u32>,
+    remote_percent: u8,
+    branches: Vec<Branch>,
+    history_before: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Branch {
+    id: i32,
+    partition: u16,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct BookCall {
+    branch: i32,
+    teller: i32,
+    account_branch: i32,
+    account: i32,
+    delta: i32,
+    /// The two branches lie on two partitions.
+    is_apart: bool,
+}
+
+/// What all branches hold.
+#[derive(Default)]
+struct Sums {
+    branches: i128,
+    accounts: i128,
+    by_branch: BTreeMap<i64, i128>,
+}
+
+impl Tpcb {
+    /// As many branches on each partition, with the lowest numbers that lie there.
+    fn place_branches(&mut self, partitions: u16) -> Result<(), BenchError> {
+        let partitions_count = partitions as u32;
+        let default = BRANCHES_PER_PARTITION * partitions_count;
+        let wanted = self.scale.unwrap_or(default);
+        let most = wanted.div_ceil(partitions_count);
+        let mut counts = vec![0; partitions as usize];
+        self.branches.clear();
+        for id in 1..=BRANCHES_MAX {
+            if self.branches.len() == wanted as usize {
+                break;
+            }
+            let partition = partition_of_field(&Field::Int(id as i64), partitions).0;
+            let count = &mut counts[partition as usize];
+            if *count < most {
+                *count += 1;
+                self.branches.push(Branch { id, partition });
+            }
+        }
+        match self.branches.len() == wanted as usize && wanted > 0 {
+            true => Ok(()),
+            false => Err(BenchError::Usage(format!(
+                "--scale is the number of branches, from 1 to {}",
+                BRANCHES_MAX as u32 / partitions_count / 2
+            ))),
+        }
+    }
+
+    /// Any branch but `home`, which is the `at`th.
+    fn other_branch(&self, at: usize, bits: u32) -> Branch {
+        let other = below(bits, self.branches.len() as u32 - 1) as usize;
+        self.branches[other + (other >= at) as usize]
+    }
+
+    fn sums(&self, control: &mut dyn Control) -> Result<Sums, BenchError> {
+        let mut sums = Sums::default();
+        for branch in &self.branches {
+            let held = control.call("check_branch", &[("branch_id", Arg::I32(branch.id))])?;
+            let value = |member| integer(&held, member);
+            let (balance, tellers) = (value("branch_balance")?, value("teller_sum")?);
+            if balance != tellers {
+                return Err(BenchError::Checks(format!(
+                    "branch {} holds {balance}, its tellers {tellers}",
+                    branch.id
+                )));
+            }
+            let counts = (value("tellers")?, value("accounts")?);
+            if counts != (TELLERS_PER_BRANCH as i64, ACCOUNTS_PER_BRANCH as i64) {
+                return Err(BenchError::Checks(format!(
+                    "branch {} has {counts:?} tellers and accounts",
+                    branch.id
+                )));
+            }
+            sums.branches += balance as i128;
+            sums.accounts += value("account_sum")? as i128;
+            sums.by_branch.insert(branch.id as i64, balance as i128);
+        }
+        if sums.branches != sums.accounts {
+            return Err(BenchError::Checks(format!(
+                "all branches hold {}, all accounts {}",
+                sums.branches, sums.accounts
+            )));
+        }
+        Ok(sums)
+    }
+
+    /// Adds the whole history up, by branch; None where it is too long to be read from here.
+    fn check_history(
+        control: &mut dyn Control,
+        sums: &Sums,
+        rows: u64,
+    ) -> Result<Option<u64>, BenchError> {
+        if rows > HISTORY_FAR_MAX && !control.is_near() {
+            return Ok(None);
+        }
+        let mut by_branch = BTreeMap::<i64, i128>::new();
+        let mut read = 0;
+        control.visit_integers("tpcb_history", &["branch_id", "delta"], &mut |row| {
+            *by_branch.entry(row[0]).or_default() += row[1] as i128;
+            read += 1;
+        })?;
+        for (branch, balance) in &sums.by_branch {
+            let booked = by_branch.remove(branch).unwrap_or(0);
+            if booked != *balance {
+                return Err(BenchError::Checks(format!(
+                    "branch {branch} holds {balance}, its history {booked}"
+                )));
+            }
+        }
+        if let Some(branch) = by_branch.keys().next() {
+            return Err(BenchError::Checks(format!(
+                "there is history of branch {branch}, which the run does not know: its --scale was smaller"
+            )));
+        }
+        Ok(Some(read))
+    }
+}
+
+impl Workload for Tpcb {
+    type Call = BookCall;
+    const NAME: &'static str = NAME;
+    const PROCEDURES: &'static [&'static str] = &["account_update"];
+    const OUTCOMES: &'static [&'static str] = &["booked", "booked_on_two_partitions"];
+
+    fn new(options: &Options) -> Result<Self, BenchError> {
+        options.check_sizes(&["--remote", "--scale"])?;
+        Ok(Self {
+            scale: options.scale,
+            remote_percent: options.remote_percent.unwrap_or(REMOTE_PERCENT),
+            branches: Vec::new(),
+            history_before: 0,
+        })
+    }
+
+    fn native() -> &'static NativeModule {
+        &tpcb::MODULE
+    }
+
+    fn prepare(
+        &mut self,
+        control: &mut dyn Control,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), BenchError> {
+        self.place_branches(control.partitions())?;
+        let count = self.branches.len() as u64;
+        let branch = |at: u64| ("branch_id", Arg::I32(self.branches[at as usize].id));
+        control.call_many("load_branch", count, &|at| vec![branch(at)], "", &|_| {})?;
+        let pieces = (ACCOUNTS_PER_BRANCH / LOAD_ACCOUNTS) as u64;
+        let piece = |at: u64| {
+            let from = (at % pieces) as i32 * LOAD_ACCOUNTS;
+            vec![
+                branch(at / pieces),
+                ("from", Arg::I32(from)),
+                ("count", Arg::I32(LOAD_ACCOUNTS)),
+            ]
+        };
+        let told = |done| {
+            on_progress(Progress::Loading {
+                done: done * LOAD_ACCOUNTS as u64,
+                total: count * ACCOUNTS_PER_BRANCH as u64,
+            })
+        };
+        told(0);
+        control.call_many("load_accounts", count * pieces, &piece, "", &told)?;
+        self.history_before = control.row_count("tpcb_history")?;
+        Ok(())
+    }
+
+    #[inline]
+    fn generate(&self, random: &mut Random) -> BookCall {
+        let (place, account, kind) = (random.next_u64(), random.next_u64(), random.next_u64());
+        let at = below(place as u32, self.branches.len() as u32) as usize;
+        let home = self.branches[at];
+        let is_remote = below(kind as u32, 100) < self.remote_percent as u32;
+        let of = match is_remote && self.branches.len() > 1 {
+            true => self.other_branch(at, (account >> 32) as u32),
+            false => home,
+        };
+        let teller = below((place >> 32) as u32, TELLERS_PER_BRANCH as u32) as i32;
+        let delta = below((kind >> 32) as u32, 2 * DELTA_MAX + 1) as i32;
+        BookCall {
+            branch: home.id,
+            teller: first_teller(home.id) + teller,
+            account_branch: of.id,
+            account: first_account(of.id)
+                + below(account as u32, ACCOUNTS_PER_BRANCH as u32) as i32,
+            delta: delta - DELTA_MAX as i32,
+            is_apart: of.partition != home.partition,
+        }
+    }
+
+    #[inline]
+    fn procedure(_: &BookCall) -> usize {
+        0
+    }
+
+    #[inline]
+    fn encode(call: &BookCall, out: &mut Vec<u8>) {
+        let mut args = [0; 24];
+        args[..4].copy_from_slice(&call.branch.to_le_bytes());
+        args[4..8].copy_from_slice(&call.teller.to_le_bytes());
+        args[8..12].copy_from_slice(&call.account_branch.to_le_bytes());
+        args[12..16].copy_from_slice(&call.account.to_le_bytes());
+        args[16..].copy_from_slice(&(call.delta as i64).to_le_bytes());
+        out.extend_from_slice(&args);
+    }
+
+    fn write_json(call: &BookCall, out: &mut Vec<u8>) {
+        let members = [
+            (&b"{\"branch_id\":"[..], call.branch),
+            (b",\"teller_id\":", call.teller),
+            (b",\"account_branch_id\":", call.account_branch),
+            (b",\"account_id\":", call.account),
+            (b",\"delta\":", call.delta),
+        ];
+        for (name, value) in members {
+            out.extend_from_slice(name);
+            push_i64(out, value as i64);
+        }
+        out.push(b'}');
+    }
+
+    #[inline]
+    fn outcome(call: &BookCall, _: &[u8]) -> usize {
+        if call.is_apart { BOOKED_APART } else { BOOKED }
+    }
+
+    fn outcome_json(call: &BookCall, _: &[u8]) -> usize {
+        Self::outcome(call, &[])
+    }
+
+    fn outcome_of_abort(_: &str) -> Option<usize> {
+        None
+    }
+
+    fn check(
+        &self,
+        control: &mut dyn Control,
+        _: u64,
+        whole: &Tally,
+    ) -> Result<Vec<String>, BenchError> {
+        let sums = self.sums(control)?;
+        let rows = control.row_count("tpcb_history")?;
+        if rows != self.history_before + whole.committed {
+            return Err(BenchError::Checks(format!(
+                "the history has {rows} rows, but there were {} and {} calls committed",
+                self.history_before, whole.committed
+            )));
+        }
+        let read = Self::check_history(control, &sums, rows)?;
+        if read.is_some_and(|read| read != rows) {
+            return Err(BenchError::Checks(format!(
+                "the history counts {rows} rows and shows {read:?}"
+            )));
+        }
+        Ok(vec![
+            format!(
+                "each of {} branches holds what its tellers hold; all branches = all accounts = {}",
+                self.branches.len(),
+                sums.branches
+            ),
+            match read {
+                Some(read) => {
+                    format!("each branch holds what its history adds up to, {read} rows in all")
+                }
+                None => format!(
+                    "the history has a row for each committed call, {rows}: too many to add up over HTTP"
+                ),
+            },
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(scale: Option<u32>, remote: Option<u8>, partitions: u16) -> Tpcb {
+        let options = Options {
+            scale,
+            remote_percent: remote,
+            ..Options::in_process(NAME)
+        };
+        let mut workload = Tpcb::new(&options).expect("its options");
+        workload.place_branches(partitions).expect("branches");
+        workload
+    }
+
+    #[test]
+    fn every_partition_has_as_many_branches() {
+        let workload = placed(None, None, 7);
+        let of = |partition| {
+            let there = workload.branches.iter();
+            there.filter(|branch| branch.partition == partition).count()
+        };
+        assert!((0..7).all(|partition| of(partition) == 10));
+        assert_eq!(placed(Some(3), None, 2).branches.len(), 3);
+        let mut none = placed(None, None, 1);
+        for scale in [0, u32::MAX] {
+            none.scale = Some(scale);
+            assert!(none.place_branches(4).is_err());
+        }
+    }
+
+    #[test]
+    fn accounts_of_other_branches_have_the_asked_share() {
+        for (remote, expected) in [(None, 15), (Some(0), 0), (Some(100), 100)] {
+            let workload = placed(Some(8), remote, 2);
+            let mut random = Random::new(5);
+            let (mut remote, mut apart) = (0, 0);
+            for _ in 0..20_000 {
+                let call = workload.generate(&mut random);
+                let teller = call.teller - first_teller(call.branch);
+                assert!((0..TELLERS_PER_BRANCH).contains(&teller));
+                let account = call.account - first_account(call.account_branch);
+                assert!((0..ACCOUNTS_PER_BRANCH).contains(&account));
+                assert!(call.delta.unsigned_abs() <= DELTA_MAX);
+                remote += (call.branch != call.account_branch) as u32;
+                apart += call.is_apart as u32;
+            }
+            let share = remote * 100 / 20_000;
+            assert!(share.abs_diff(expected) <= 1, "{share} of {expected}");
+            assert!((apart * 7).abs_diff(remote * 4) <= remote / 2, "{apart}");
+        }
+    }
+}

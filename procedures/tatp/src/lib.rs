@@ -1,0 +1,248 @@
+//! The sample module `tatp`: the home location register of the TATP benchmark, with its seven transactions.
+//! Owns: the tables `subscriber`, `access_info`, `special_facility`, `call_forwarding` and the procedures on them.
+//! Does not: know partitions; everything of a subscriber lies where the subscriber lies.
+//! Invariants: every row belongs to a subscriber; a forwarding belongs to a special facility; `sub_nbr` is `s_id` in 15 digits.
+//! Called by: users of the sample, the driver, benchmarks.
+//!
+//! Names, columns and distributions are those of the TATP benchmark description, version 1.0. A look-up that finds nothing
+//! and a key that is taken are answers, not aborts: the benchmark counts on both. Where the description finds the subscriber
+//! by `sub_nbr`, the caller gives `s_id` as well, which it needs to choose the partition: the row is found by it, and a
+//! `sub_nbr` that is not that subscriber's finds nothing.
+#![deny(unsafe_code)]
+
+mod load;
+mod tables;
+
+use reprise_procedure::prelude::*;
+
+pub use load::{load_subscriber, sub_nbr_of};
+use tables::SubscriberAdd;
+pub use tables::{AccessInfo, CallForwarding, SpecialFacility, Subscriber};
+
+/// Hours at which a forwarding can begin.
+pub const START_TIMES: [u8; 3] = [0, 8, 16];
+pub const SF_TYPES: core::ops::RangeInclusive<u8> = 1..=4;
+pub const AI_TYPES: core::ops::RangeInclusive<u8> = 1..=4;
+
+/// What `get_access_data` answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureResult)]
+pub struct AccessData {
+    pub data1: u8,
+    pub data2: u8,
+    pub data3: SmallText<3>,
+    pub data4: SmallText<5>,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureEnum)]
+pub enum Change {
+    Done,
+    /// The row that it needs is not there.
+    NotFound,
+    /// The row that it makes is there already.
+    Exists,
+}
+
+/// What `check` answers: rows, and rows that break a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ProcedureStruct)]
+pub struct SubscriberCheck {
+    pub subscribers: i64,
+    pub access_infos: i64,
+    pub special_facilities: i64,
+    pub call_forwardings: i64,
+    pub broken: i64,
+}
+
+/// The subscriber's row.
+#[procedure(partition_by(s_id), read_only)]
+pub fn get_subscriber_data(tx: &Txn, s_id: i32) -> Option<Subscriber> {
+    Subscriber::get(tx, s_id).map(Row::into_inner)
+}
+
+/// Where calls of the active facility go between `start_time` and `end_time`.
+#[procedure(partition_by(s_id), read_only)]
+pub fn get_new_destination(
+    tx: &Txn,
+    s_id: i32,
+    sf_type: u8,
+    start_time: u8,
+    end_time: u8,
+) -> Vec<SmallText<15>> {
+    let facility = SpecialFacility::get(tx, (s_id, sf_type));
+    if !facility.is_some_and(|facility| facility.is_active) {
+        return Vec::new();
+    }
+    let mut destinations = Vec::new();
+    for start in START_TIMES {
+        if start > start_time {
+            break;
+        }
+        if let Some(forwarding) = CallForwarding::get(tx, (s_id, sf_type, start))
+            && end_time < forwarding.end_time
+        {
+            destinations.push(forwarding.numberx);
+        }
+    }
+    destinations
+}
+
+/// The data of one access of a subscriber.
+#[procedure(partition_by(s_id), read_only)]
+pub fn get_access_data(tx: &Txn, s_id: i32, ai_type: u8) -> Option<AccessData> {
+    let info = AccessInfo::get(tx, (s_id, ai_type))?;
+    Some(AccessData {
+        data1: info.data1,
+        data2: info.data2,
+        data3: info.data3,
+        data4: info.data4,
+    })
+}
+
+/// Changes a bit of the subscriber and a byte of its facility: both, or nothing where there is no such facility.
+#[procedure(partition_by(s_id))]
+pub fn update_subscriber_data(
+    tx: &Txn,
+    s_id: i32,
+    bit_1: bool,
+    sf_type: u8,
+    data_a: u8,
+) -> Result<Change, Abort> {
+    let Some(mut subscriber) = Subscriber::get(tx, s_id) else {
+        return Ok(Change::NotFound);
+    };
+    let Some(mut facility) = SpecialFacility::get(tx, (s_id, sf_type)) else {
+        return Ok(Change::NotFound);
+    };
+    subscriber.bit_1 = bit_1;
+    subscriber.update(tx)?;
+    facility.data_a = data_a;
+    facility.update(tx)?;
+    Ok(Change::Done)
+}
+
+/// Notes where the subscriber is.
+#[procedure(partition_by(s_id))]
+pub fn update_location(tx: &Txn, s_id: i32, sub_nbr: &str, vlr_location: u32) -> Change {
+    let Some(mut subscriber) = subscriber(tx, s_id, sub_nbr) else {
+        return Change::NotFound;
+    };
+    let delta = i64::from(vlr_location) - i64::from(subscriber.vlr_location);
+    subscriber.add_vlr_location(tx, delta);
+    Change::Done
+}
+
+/// Forwards calls of a facility from `start_time` to `end_time`.
+#[procedure(partition_by(s_id))]
+pub fn insert_call_forwarding(
+    tx: &Txn,
+    s_id: i32,
+    sub_nbr: &str,
+    sf_type: u8,
+    start_time: u8,
+    end_time: u8,
+    numberx: &str,
+) -> Result<Change, Abort> {
+    let numberx = SmallText::new(numberx).ok_or_else(too_long)?;
+    if !START_TIMES.contains(&start_time) {
+        return Err(Abort::new(
+            "bad_start_time",
+            "a forwarding begins at 0, 8 or 16",
+        ));
+    }
+    if subscriber(tx, s_id, sub_nbr).is_none() {
+        return Ok(Change::NotFound);
+    }
+    // The description reads all facilities of the subscriber; the one that is wanted must be among them.
+    let has = |wanted| SpecialFacility::exists(tx, (s_id, wanted));
+    let found = SF_TYPES
+        .filter(|&wanted| has(wanted))
+        .fold(0_u8, |found, one| found | 1 << one);
+    if !SF_TYPES.contains(&sf_type) || found & 1 << sf_type == 0 {
+        return Ok(Change::NotFound);
+    }
+    let row = CallForwarding {
+        s_id,
+        sf_type,
+        start_time,
+        end_time,
+        numberx,
+    };
+    Ok(match CallForwarding::insert(tx, &row) {
+        Ok(_) => Change::Done,
+        Err(_) => Change::Exists,
+    })
+}
+
+/// Takes a forwarding away.
+#[procedure(partition_by(s_id))]
+pub fn delete_call_forwarding(
+    tx: &Txn,
+    s_id: i32,
+    sub_nbr: &str,
+    sf_type: u8,
+    start_time: u8,
+) -> Change {
+    if subscriber(tx, s_id, sub_nbr).is_none() {
+        return Change::NotFound;
+    }
+    match CallForwarding::find(tx, (s_id, sf_type, start_time)) {
+        None => Change::NotFound,
+        Some(forwarding) => {
+            forwarding.delete(tx);
+            Change::Done
+        }
+    }
+}
+
+/// Looks at all rows of one subscriber.
+#[procedure(partition_by(s_id), read_only)]
+pub fn check(tx: &Txn, s_id: i32) -> SubscriberCheck {
+    let mut found = SubscriberCheck::default();
+    let subscriber = Subscriber::get(tx, s_id);
+    let is_there = subscriber.is_some();
+    if let Some(subscriber) = subscriber {
+        found.subscribers = 1;
+        found.broken += i64::from(subscriber.sub_nbr != sub_nbr_of(s_id));
+    }
+    for ai_type in AI_TYPES {
+        if AccessInfo::exists(tx, (s_id, ai_type)) {
+            found.access_infos += 1;
+            found.broken += i64::from(!is_there);
+        }
+    }
+    for sf_type in SF_TYPES {
+        let has_facility = SpecialFacility::exists(tx, (s_id, sf_type));
+        found.special_facilities += i64::from(has_facility);
+        found.broken += i64::from(has_facility && !is_there);
+        for start_time in START_TIMES {
+            if let Some(row) = CallForwarding::get(tx, (s_id, sf_type, start_time)) {
+                found.call_forwardings += 1;
+                found.broken += i64::from(!has_facility || row.end_time <= start_time);
+            }
+        }
+    }
+    if is_there {
+        found.broken += i64::from(found.access_infos == 0 || found.special_facilities == 0);
+    }
+    found
+}
+
+/// The subscriber with both the id and the number.
+#[inline]
+fn subscriber(tx: &Txn, s_id: i32, sub_nbr: &str) -> Option<Row<Subscriber>> {
+    let subscriber = Subscriber::get(tx, s_id)?;
+    (subscriber.sub_nbr == sub_nbr).then_some(subscriber)
+}
+
+#[cold]
+fn too_long() -> Abort {
+    Abort::new("bad_number", "numberx has at most 15 characters")
+}
+
+reprise_procedure::module! {
+    tables: [Subscriber, AccessInfo, SpecialFacility, CallForwarding],
+    procedures: [
+        load_subscriber, get_subscriber_data, get_new_destination, get_access_data, update_subscriber_data,
+        update_location, insert_call_forwarding, delete_call_forwarding, check,
+    ],
+}
