@@ -40,6 +40,7 @@ fn push_table(out: &mut String, table: &TableSchema) {
         match table.primary_kind {
             IndexKind::Ordered => ",\"primary_kind\":\"ordered\"",
             IndexKind::Hash => ",\"primary_kind\":\"hash\"",
+            IndexKind::Dense => ",\"primary_kind\":\"dense\"",
         },
     );
     put(out, ",\"indexes\":");

@@ -49,6 +49,9 @@ pub enum IndexKind {
     Ordered,
     /// Hash table: point access only; a range scan of it is refused.
     Hash,
+    /// An array from key to row, for integer keys of at most 16 bytes whose last column counts up with few gaps; other
+    /// keys are served as by a hash. Point access only.
+    Dense,
 }
 
 /// On which partitions a table's rows lie.

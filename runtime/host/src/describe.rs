@@ -271,7 +271,8 @@ fn parse_primary_kind(object: &Object<'_>) -> Checked<IndexKind> {
     match text(&at, value)? {
         "ordered" => Ok(IndexKind::Ordered),
         "hash" => Ok(IndexKind::Hash),
-        other => at.fail(format!("{} is neither ordered nor hash", quoted(other))),
+        "dense" => Ok(IndexKind::Dense),
+        other => at.fail(format!("{} is none of ordered, hash, dense", quoted(other))),
     }
 }
 

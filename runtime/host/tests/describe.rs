@@ -121,7 +121,7 @@ fn forged_descriptions_are_refused_with_their_place() {
     check_refused(
         r#""hash""#,
         r#""heap""#,
-        "tables[0].primary_kind: \"heap\" is neither ordered nor hash",
+        "tables[0].primary_kind: \"heap\" is none of ordered, hash, dense",
     );
     check_refused(
         r#"["note","id"]"#,

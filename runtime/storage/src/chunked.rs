@@ -1,14 +1,19 @@
-//! A growing array in pieces: elements never move once the first piece is full, and no more than one piece is slack.
+//! A growing array in pieces of whole pages: elements never move, and no more than one piece is slack.
 
 use std::ops::{Index, IndexMut};
 
-/// `2^SHIFT` elements a piece. The first piece grows by doubling, so that a tiny table stays tiny.
-pub(crate) struct Chunked<T, const SHIFT: u32> {
-    chunks: Vec<Vec<T>>,
+use reprise_pages::{HUGE_BYTES, PAGE_BYTES, Pages, Zeroed};
+
+/// Pieces after which an array is no longer small: from then on it lies in huge pages, of which it fills most.
+pub(crate) const SMALL_CHUNKS_MAX: usize = 2;
+
+/// Pieces of one huge page, or of the next power of two of elements that fits into it.
+pub(crate) struct Chunked<T> {
+    chunks: Vec<Pages<T>>,
     len: usize,
 }
 
-impl<T, const SHIFT: u32> Default for Chunked<T, SHIFT> {
+impl<T> Default for Chunked<T> {
     fn default() -> Self {
         Self {
             chunks: Vec::new(),
@@ -17,45 +22,79 @@ impl<T, const SHIFT: u32> Default for Chunked<T, SHIFT> {
     }
 }
 
-impl<T, const SHIFT: u32> Chunked<T, SHIFT> {
-    const CHUNK: usize = 1 << SHIFT;
+/// Adds a piece; the first ones lie in ordinary pages, so that a tiny table stays tiny.
+pub(crate) fn add_chunk<T>(chunks: &mut Vec<Pages<T>>, chunk: Pages<T>) {
+    chunks.push(chunk);
+    match chunks.len() {
+        ..=SMALL_CHUNKS_MAX => {}
+        len if len == SMALL_CHUNKS_MAX + 1 => chunks.iter().for_each(Pages::advise_huge),
+        _ => chunks.last().into_iter().for_each(Pages::advise_huge),
+    }
+}
 
+/// Bytes of memory behind pieces of which the first `used` bytes were written.
+pub(crate) fn touched_bytes<T>(chunks: &[Pages<T>], used: usize) -> usize {
+    let list = std::mem::size_of_val(chunks);
+    if chunks.len() <= SMALL_CHUNKS_MAX {
+        return list + used.next_multiple_of(PAGE_BYTES);
+    }
+    list + chunks.iter().map(Pages::mapped_bytes).sum::<usize>()
+}
+
+impl<T> Chunked<T> {
+    const SHIFT: u32 = (HUGE_BYTES / size_of::<T>()).ilog2();
+    const CHUNK: usize = 1 << Self::SHIFT;
+
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Appends; the element's position is the length before.
+    #[inline]
     pub fn push(&mut self, value: T) {
-        if self.len.is_multiple_of(Self::CHUNK) {
-            self.chunks.push(if self.len == 0 {
-                Vec::new()
-            } else {
-                Vec::with_capacity(Self::CHUNK)
-            });
+        if self.len & (Self::CHUNK - 1) == 0 {
+            self.grow();
         }
-        self.chunks[self.len >> SHIFT].push(value);
+        self.chunks[self.len >> Self::SHIFT].push(value);
         self.len += 1;
     }
 
+    /// Appends an element of zero bits.
+    pub fn push_zeroed(&mut self)
+    where
+        T: Zeroed,
+    {
+        if self.len & (Self::CHUNK - 1) == 0 {
+            self.grow();
+        }
+        self.chunks[self.len >> Self::SHIFT].push_zeroed();
+        self.len += 1;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        add_chunk(&mut self.chunks, Pages::with_capacity(Self::CHUNK));
+    }
+
     pub fn memory_bytes(&self) -> usize {
-        let elements: usize = self.chunks.iter().map(Vec::capacity).sum();
-        elements * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
+        touched_bytes(&self.chunks, self.len * size_of::<T>())
     }
 }
 
-impl<T, const SHIFT: u32> Index<u32> for Chunked<T, SHIFT> {
+impl<T> Index<u32> for Chunked<T> {
     type Output = T;
     #[inline]
     fn index(&self, at: u32) -> &T {
         let at = at as usize;
-        &self.chunks[at >> SHIFT][at & (Self::CHUNK - 1)]
+        &self.chunks[at >> Self::SHIFT][at & (Self::CHUNK - 1)]
     }
 }
 
-impl<T, const SHIFT: u32> IndexMut<u32> for Chunked<T, SHIFT> {
+impl<T> IndexMut<u32> for Chunked<T> {
     #[inline]
     fn index_mut(&mut self, at: u32) -> &mut T {
         let at = at as usize;
-        &mut self.chunks[at >> SHIFT][at & (Self::CHUNK - 1)]
+        &mut self.chunks[at >> Self::SHIFT][at & (Self::CHUNK - 1)]
     }
 }

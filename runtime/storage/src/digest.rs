@@ -50,6 +50,12 @@ pub(crate) fn fold(state: u64, tag: u64, bytes: &[u8]) -> u64 {
     mix(low ^ K[3], high ^ state)
 }
 
+/// 32 bits for the hash index, of an integer key. Not frozen: nothing observable depends on it.
+#[inline]
+pub(crate) fn hash_words(high: u64, low: u64) -> u32 {
+    (mix(mix(high ^ K[0], low ^ K[1]), K[2]) >> 32) as u32
+}
+
 /// Four independent chains, so that long rows are not bound by the latency of the multiplication.
 fn fold_lanes(state: u64, mut rest: &[u8]) -> (u64, &[u8]) {
     let mut lanes = [state ^ K[1], state ^ K[2], state ^ K[3], state ^ K[4]];

@@ -1,14 +1,13 @@
-//! One index of a table: hash or tree, chosen once by declaration and key width.
+//! One index of a table: dense, hash or tree, chosen once by declaration and key width.
 
-use std::cell::RefCell;
-
-use hashbrown::HashTable;
 use reprise_abi::{IndexKind, RowLayout, ScanFlags};
 
 use crate::{
+    dense::{Dense, tag_of},
     digest::fold,
+    hash::HashIndex,
     indirection::Rid,
-    keyplan::{KeyPlan, Scratch},
+    keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
     tree::{Tree, edge},
     treekey::{Edge, TreeKey, Wide},
@@ -21,29 +20,35 @@ pub(crate) struct Index {
 }
 
 enum Body {
-    Hash(HashTable<u32>),
-    W8(Tree<u64, 64>),
-    W16(Tree<u128, 64>),
+    /// Integer keys of at most 16 bytes that have neighbours.
+    Dense(Dense),
+    /// Integer keys of at most 16 bytes.
+    HashInts(HashIndex),
+    HashBytes(HashIndex),
+    W8(Tree<u64, 40>),
+    W16(Tree<u128, 24>),
     W24(Tree<Wide<3>, 32>),
     W32(Tree<Wide<4>, 32>),
     Bytes(Tree<Box<[u8]>, 32>),
 }
 
-/// Nominal bytes of a hash entry: 4 and a control byte, at the mean fill of a table that doubles.
-const HASH_ENTRY_BYTES: usize = 8;
+/// Nominal bytes of a hash entry: 8, at the mean fill of segments that split when they are full.
+const HASH_ENTRY_BYTES: usize = 12;
+/// Nominal bytes of a dense entry: 4, at a page two thirds full.
+const DENSE_ENTRY_BYTES: usize = 6;
 /// Seeds the hash of keys. Fixed, so that runs are alike; nothing observable depends on it.
 const HASH_TAG: u64 = 0x6b65_7973;
 
-/// Runs the first expression with the tree, whatever its keys are, or the second with the hash table.
+/// Runs the expression with the tree, whatever its keys are, or the other one when there is none.
 macro_rules! dispatch {
-    ($body:expr, $tree:ident => $on_tree:expr, $hash:ident => $on_hash:expr) => {
+    ($body:expr, $tree:ident => $on_tree:expr, _ => $on_other:expr) => {
         match $body {
-            Body::Hash($hash) => $on_hash,
             Body::W8($tree) => $on_tree,
             Body::W16($tree) => $on_tree,
             Body::W24($tree) => $on_tree,
             Body::W32($tree) => $on_tree,
             Body::Bytes($tree) => $on_tree,
+            Body::Dense(_) | Body::HashInts(_) | Body::HashBytes(_) => $on_other,
         }
     };
 }
@@ -122,8 +127,13 @@ impl ScanPosition {
     }
 }
 
-/// A key that another row has: the change is refused.
-pub(crate) struct Taken;
+/// Why an index does not take a row.
+pub(crate) enum Refused {
+    /// Another row has the key.
+    Taken,
+    /// The key is too long.
+    TooLong,
+}
 
 /// The index is a hash table: it has no order to scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,19 +141,36 @@ pub(crate) struct Taken;
 pub struct NotOrdered;
 
 #[inline]
-fn hash_of(key: &[u8]) -> u64 {
-    fold(0, HASH_TAG, key)
+fn tag_of_bytes(key: &[u8]) -> u32 {
+    (fold(0, HASH_TAG, key) >> 32) as u32
+}
+
+/// A row's key in an index of integer keys.
+#[inline]
+fn int_key(plan: &KeyPlan, row: RowRef<'_>) -> u128 {
+    u128::from_ints(plan.ints().expect("the index is of integer keys"), row)
+}
+
+#[inline]
+fn touch(word: u32) {
+    std::hint::black_box(word);
 }
 
 impl Index {
     pub fn new(plan: KeyPlan, is_unique: bool, kind: IndexKind) -> Self {
-        let body = match (kind, plan.bytes_max()) {
-            (IndexKind::Hash, _) => Body::Hash(HashTable::new()),
-            (_, Some(..=8)) => Body::W8(Tree::new()),
-            (_, Some(9..=16)) => Body::W16(Tree::new()),
-            (_, Some(17..=24)) => Body::W24(Tree::new()),
-            (_, Some(25..=32)) => Body::W32(Tree::new()),
-            _ => Body::Bytes(Tree::new()),
+        let int_bytes = plan
+            .ints()
+            .and(plan.bytes_max())
+            .filter(|bytes| *bytes <= 16);
+        let body = match (kind, int_bytes, plan.bytes_max()) {
+            (IndexKind::Dense, Some(bytes), _) => Body::Dense(Dense::new(bytes)),
+            (IndexKind::Hash, Some(_), _) => Body::HashInts(HashIndex::new()),
+            (IndexKind::Hash | IndexKind::Dense, None, _) => Body::HashBytes(HashIndex::new()),
+            (IndexKind::Ordered, _, Some(..=8)) => Body::W8(Tree::new()),
+            (IndexKind::Ordered, _, Some(9..=16)) => Body::W16(Tree::new()),
+            (IndexKind::Ordered, _, Some(17..=24)) => Body::W24(Tree::new()),
+            (IndexKind::Ordered, _, Some(25..=32)) => Body::W32(Tree::new()),
+            (IndexKind::Ordered, ..) => Body::Bytes(Tree::new()),
         };
         Self {
             plan,
@@ -154,23 +181,77 @@ impl Index {
 
     /// The row under a whole key; of several the first.
     #[inline]
-    pub fn get(&self, rows: &Rows, key: &[u8]) -> Option<Rid> {
+    pub fn get<'r>(&self, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
         if !self.plan.is_whole(key) {
             return None;
         }
-        let rid = dispatch!(&self.body,
-            tree => if self.is_unique { get_unique(tree, key) } else { get_first(tree, key) },
-            hash => find_hash(hash, &self.plan, rows, key)
-        );
+        let found = |rid: u32| (Rid(rid), rows.at(Rid(rid)));
+        match &self.body {
+            Body::HashInts(hash) => find_int(hash, &self.plan, rows, u128::from_bytes(key)),
+            Body::Dense(dense) => {
+                let key = u128::from_bytes(key);
+                let in_array = dense.find_dense(key).map(found);
+                in_array.or_else(|| find_int(dense.thin()?, &self.plan, rows, key))
+            }
+            Body::HashBytes(hash) => hash.find(tag_of_bytes(key), |rid| {
+                let (rid, row) = found(rid);
+                self.plan.matches(row, key).then_some((rid, row))
+            }),
+            body => {
+                let rid = dispatch!(body,
+                    tree => if self.is_unique { get_unique(tree, key) } else { get_first(tree, key) },
+                    _ => None
+                );
+                rid.map(found)
+            }
+        }
+    }
+
+    /// Brings near what a `get` of the key looks at first.
+    #[inline]
+    pub fn touch(&self, key: &[u8]) {
+        if !self.plan.is_whole(key) {
+            return;
+        }
+        match &self.body {
+            Body::HashInts(hash) => touch(hash.touch(tag_of(u128::from_bytes(key)))),
+            Body::HashBytes(hash) => touch(hash.touch(tag_of_bytes(key))),
+            Body::Dense(dense) => touch(dense.find_dense(u128::from_bytes(key)).unwrap_or(0)),
+            body => {
+                dispatch!(body, tree => touch_tree(tree, key), _ => {})
+            }
+        }
+    }
+
+    /// The row that a `get` of the key will probably find: to have it brought near.
+    #[inline]
+    pub fn candidate(&self, key: &[u8]) -> Option<Rid> {
+        if !self.plan.is_whole(key) {
+            return None;
+        }
+        let rid = match &self.body {
+            Body::HashInts(hash) => hash.candidate(tag_of(u128::from_bytes(key))),
+            Body::HashBytes(hash) => hash.candidate(tag_of_bytes(key)),
+            Body::Dense(dense) => dense.find_dense(u128::from_bytes(key)),
+            body => dispatch!(body, tree => get_unique(tree, key), _ => None),
+        };
         rid.map(Rid)
     }
 
-    /// True when the entry key (as `KeyPlan::encode` makes it) is in the index.
-    pub fn has(&self, rows: &Rows, key: &[u8]) -> bool {
-        dispatch!(&self.body,
-            tree => get_unique(tree, key).is_some(),
-            hash => find_hash(hash, &self.plan, rows, key).is_some()
-        )
+    /// True when the row's entry key is in the index.
+    pub fn has(
+        &self,
+        rows: &Rows,
+        layout: &RowLayout,
+        row: RowRef<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<bool, Refused> {
+        let encoded = self.plan.encode(layout, row, scratch);
+        if encoded.is_too_long() {
+            return Err(Refused::TooLong);
+        }
+        // Asked of unique indexes alone, whose entries are whole keys.
+        Ok(self.get(rows, encoded.bytes).is_some())
     }
 
     #[inline]
@@ -178,32 +259,61 @@ impl Index {
         &mut self,
         rows: &Rows,
         layout: &RowLayout,
-        key: &[u8],
+        row: RowRef<'_>,
         rid: Rid,
-    ) -> Result<(), Taken> {
+        scratch: &mut Scratch,
+    ) -> Result<(), Refused> {
         let plan = &self.plan;
-        dispatch!(&mut self.body,
-            tree => insert_tree(tree, key, rid),
-            hash => insert_hash(hash, plan, rows, layout, key, rid)
-        )
+        let taken = match &mut self.body {
+            Body::HashInts(hash) => {
+                let key = int_key(plan, row);
+                let is_same = |other| int_key(plan, rows.at(Rid(other))) == key;
+                hash.insert(tag_of(key), rid.0, is_same)
+            }
+            Body::Dense(dense) => {
+                let key = int_key(plan, row);
+                let is_same = |other| int_key(plan, rows.at(Rid(other))) == key;
+                dense.insert(key, rid.0, is_same)
+            }
+            Body::HashBytes(hash) => {
+                let key = plan.encode(layout, row, scratch);
+                if key.is_too_long() {
+                    return Err(Refused::TooLong);
+                }
+                let is_same = |other| plan.matches(rows.at(Rid(other)), key.bytes);
+                hash.insert(tag_of_bytes(key.bytes), rid.0, is_same)
+            }
+            body => dispatch!(body,
+                tree => tree.insert(entry_key(plan, layout, row, scratch)?, rid.0),
+                _ => Ok(())
+            ),
+        };
+        taken.map_err(|_| Refused::Taken)
     }
 
-    /// Takes the entry away. Panics when it is not there: the index would no longer agree with the rows.
-    pub fn remove(&mut self, key: &[u8], rid: Rid) {
-        let found = dispatch!(&mut self.body,
-            tree => remove_tree(tree, key),
-            hash => hash.find_entry(hash_of(key), |r| *r == rid.0).ok().map(|entry| entry.remove().0)
-        );
-        assert!(
-            found == Some(rid.0),
-            "an index entry is missing or names another row"
-        );
+    /// Takes the row's entry away. Panics when it is not there: the index would no longer agree with the rows.
+    pub fn remove(&mut self, layout: &RowLayout, row: RowRef<'_>, rid: Rid, scratch: &mut Scratch) {
+        let plan = &self.plan;
+        let is_removed = match &mut self.body {
+            Body::HashInts(hash) => hash.remove(tag_of(int_key(plan, row)), rid.0),
+            Body::Dense(dense) => dense.remove(int_key(plan, row), rid.0),
+            Body::HashBytes(hash) => {
+                let key = plan.encode(layout, row, scratch);
+                hash.remove(tag_of_bytes(key.bytes), rid.0)
+            }
+            body => dispatch!(body,
+                tree => remove_tree(tree, plan, layout, row, scratch) == Some(rid.0),
+                _ => false
+            ),
+        };
+        assert!(is_removed, "an index entry is missing or names another row");
     }
 
     /// The first row of the range.
     #[inline]
     pub fn first(&self, range: &Range<'_>) -> Result<Option<Rid>, NotOrdered> {
-        let rid = dispatch!(&self.body, tree => first_in_tree(tree, range), _hash => return Err(NotOrdered));
+        let rid =
+            dispatch!(&self.body, tree => first_in_tree(tree, range), _ => return Err(NotOrdered));
         Ok(rid.map(Rid))
     }
 
@@ -214,56 +324,71 @@ impl Index {
         position: &mut ScanPosition,
         visit: impl FnMut(Rid) -> Visit,
     ) -> Result<(), NotOrdered> {
-        dispatch!(&self.body, tree => scan_tree(tree, range, position, visit), _hash => return Err(NotOrdered));
+        dispatch!(&self.body, tree => scan_tree(tree, range, position, visit), _ => return Err(NotOrdered));
         Ok(())
     }
 
     pub fn count(&self, range: &Range<'_>) -> Result<u64, NotOrdered> {
-        Ok(dispatch!(&self.body, tree => count_tree(tree, range), _hash => return Err(NotOrdered)))
+        Ok(dispatch!(&self.body, tree => count_tree(tree, range), _ => return Err(NotOrdered)))
     }
 
     pub fn is_ordered(&self) -> bool {
-        !matches!(self.body, Body::Hash(_))
+        dispatch!(&self.body, _tree => true, _ => false)
     }
 
     /// An estimate that depends on the entries alone, not on how they came to be there.
     pub fn nominal_bytes(&self) -> usize {
-        dispatch!(&self.body, tree => nominal_tree(tree), hash => hash.len() * HASH_ENTRY_BYTES)
+        match &self.body {
+            Body::HashInts(hash) | Body::HashBytes(hash) => hash.len() * HASH_ENTRY_BYTES,
+            Body::Dense(dense) => dense.len() * DENSE_ENTRY_BYTES,
+            body => dispatch!(body, tree => nominal_tree(tree), _ => 0),
+        }
     }
 
-    /// Bytes held from the allocator.
+    /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
-        dispatch!(&self.body, tree => tree.memory_bytes(), hash => hash.allocation_size())
+        match &self.body {
+            Body::HashInts(hash) | Body::HashBytes(hash) => hash.memory_bytes(),
+            Body::Dense(dense) => dense.memory_bytes(),
+            body => dispatch!(body, tree => tree.memory_bytes(), _ => 0),
+        }
     }
 }
 
 #[inline]
-fn find_hash(hash: &HashTable<u32>, plan: &KeyPlan, rows: &Rows, key: &[u8]) -> Option<u32> {
-    hash.find(hash_of(key), |rid| plan.matches(rows.at(Rid(*rid)), key))
-        .copied()
+fn find_int<'r>(
+    hash: &HashIndex,
+    plan: &KeyPlan,
+    rows: &'r Rows,
+    key: u128,
+) -> Option<(Rid, RowRef<'r>)> {
+    hash.find(tag_of(key), |rid| {
+        let row = rows.at(Rid(rid));
+        (int_key(plan, row) == key).then_some((Rid(rid), row))
+    })
 }
 
-fn insert_hash(
-    hash: &mut HashTable<u32>,
+/// A row's key in a tree, straight from its columns where they are integers.
+#[inline]
+fn entry_key<K: TreeKey>(
     plan: &KeyPlan,
-    rows: &Rows,
     layout: &RowLayout,
-    key: &[u8],
-    rid: Rid,
-) -> Result<(), Taken> {
-    let bits = hash_of(key);
-    if hash
-        .find(bits, |r| plan.matches(rows.at(Rid(*r)), key))
-        .is_some()
-    {
-        return Err(Taken);
+    row: RowRef<'_>,
+    scratch: &mut Scratch,
+) -> Result<K, Refused> {
+    if let Some(ints) = plan.ints() {
+        return Ok(K::from_ints(ints, row));
     }
-    let scratch = RefCell::new(Scratch::default());
-    hash.insert_unique(bits, rid.0, |r| {
-        let scratch = &mut *scratch.borrow_mut();
-        hash_of(plan.encode(layout, rows.at(Rid(*r)), scratch).bytes)
-    });
-    Ok(())
+    let key = plan.encode(layout, row, scratch);
+    if key.is_too_long() {
+        return Err(Refused::TooLong);
+    }
+    Ok(K::from_bytes(key.bytes))
+}
+
+#[inline]
+fn touch_tree<K: TreeKey, const CAP: usize>(tree: &Tree<K, CAP>, key: &[u8]) {
+    touch(tree.touch(&K::probe(edge(key, false))));
 }
 
 #[inline]
@@ -277,17 +402,15 @@ fn get_first<K: TreeKey, const CAP: usize>(tree: &Tree<K, CAP>, key: &[u8]) -> O
     found.is_before(&K::probe(edge(key, true))).then_some(rid)
 }
 
-#[inline]
-fn insert_tree<K: TreeKey, const CAP: usize>(
+fn remove_tree<K: TreeKey, const CAP: usize>(
     tree: &mut Tree<K, CAP>,
-    key: &[u8],
-    rid: Rid,
-) -> Result<(), Taken> {
-    tree.insert(K::from_bytes(key), rid.0).map_err(|_| Taken)
-}
-
-fn remove_tree<K: TreeKey, const CAP: usize>(tree: &mut Tree<K, CAP>, key: &[u8]) -> Option<u32> {
-    tree.remove(&K::probe(edge(key, false)))
+    plan: &KeyPlan,
+    layout: &RowLayout,
+    row: RowRef<'_>,
+    scratch: &mut Scratch,
+) -> Option<u32> {
+    let key: K = entry_key(plan, layout, row, scratch).ok()?;
+    tree.remove(&key.as_probe())
 }
 
 #[inline]

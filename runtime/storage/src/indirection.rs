@@ -1,7 +1,7 @@
 //! The indirection array: record id -> where the row lies. Indexes hold record ids, so that a row may move, and later
 //! live in the log (Query Fresh, section 4: the replay arrays), without a change to any index.
 
-use crate::{chunked::Chunked, slab::Location};
+use crate::{arena::Location, chunked::Chunked};
 
 /// A row's name inside its table on this machine. It is never logged, hashed or shown: replay may give another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,7 +15,7 @@ const RIDS_MAX: usize = NO_RID as usize;
 
 pub(crate) struct Indirection {
     /// A `Location`, or `NOT_LIVE | next free`.
-    places: Chunked<u64, 12>,
+    places: Chunked<u64>,
     free: u32,
 }
 

@@ -3,34 +3,39 @@
 //! Row bytes that a delete or a move leaves behind stay in their slots until the transaction ends, and so do record ids:
 //! a handle of the transaction never comes to name another row.
 
-use crate::{digest::fold, indirection::Rid, keyplan::Scratch, retained::Turn, slab::Location};
+use crate::{arena::Location, digest::fold, indirection::Rid, keyplan::Scratch, retained::Turn};
 
-/// How to take one change back. Patches keep their bytes at the end of `Journal::bytes`.
+/// What a change did to a row, and so how to take it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UndoKind {
+    Insert,
+    /// The bytes are still at `detail`, a place.
+    Delete,
+    /// The row went to another slot; the old bytes are still at `detail`, a place.
+    Move,
+    /// The row was overwritten where it lies, `detail` with the old length. The old bytes end `Journal::bytes`.
+    Patch,
+    /// The integer of `width` bytes at `detail` of the row was changed. What it was ends `Journal::bytes`, as a `u64`.
+    Add,
+}
+
+/// How to take one change back.
 #[derive(Clone, Copy)]
-pub(crate) enum Undo {
-    Insert {
-        rid: Rid,
-    },
-    Delete {
-        rid: Rid,
-        place: Location,
-    },
-    /// The row went to another slot; the old bytes are still at `place`.
-    Move {
-        rid: Rid,
-        place: Location,
-    },
-    /// The row was overwritten where it lies; `place` with the old length.
-    Patch {
-        rid: Rid,
-        place: Location,
-    },
-    /// The bytes of an integer column, whose width is in the upper byte of `offset`.
-    Add {
-        rid: Rid,
-        offset: u32,
-        before: u64,
-    },
+pub(crate) struct Undo {
+    pub rid: Rid,
+    pub table: u16,
+    pub kind: UndoKind,
+    pub width: u8,
+    pub detail: u64,
+}
+
+const _: () = assert!(size_of::<Undo>() == 16);
+
+impl Undo {
+    /// The place in `detail`, of a kind that has one.
+    pub fn place(&self) -> Location {
+        Location(self.detail)
+    }
 }
 
 /// What one transaction wrote.
@@ -77,7 +82,7 @@ pub(crate) enum Change {
 
 #[derive(Default)]
 pub(crate) struct Journal {
-    pub ops: Vec<(u16, Undo)>,
+    pub ops: Vec<Undo>,
     pub bytes: Vec<u8>,
     /// Ids of inserted rows that were taken back; free at the transaction's end.
     pub buried: Vec<(u16, Rid)>,
@@ -110,6 +115,37 @@ impl Journal {
         self.written.bytes_written = self.written.bytes_written.saturating_add(bytes);
     }
 
+    /// Notes a change at a place, or of a kind that needs none.
+    #[inline]
+    pub fn note(&mut self, table: u16, rid: Rid, kind: UndoKind, place: Location) {
+        self.ops.push(Undo {
+            rid,
+            table,
+            kind,
+            width: 0,
+            detail: place.0,
+        });
+    }
+
+    /// Notes that an integer at `offset` of a row was `before`.
+    #[inline]
+    pub fn note_add(&mut self, table: u16, rid: Rid, offset: u32, width: usize, before: u64) {
+        self.bytes.extend_from_slice(&before.to_le_bytes());
+        self.ops.push(Undo {
+            rid,
+            table,
+            kind: UndoKind::Add,
+            width: width as u8,
+            detail: offset as u64,
+        });
+    }
+
+    /// What the last noted addition that is not undone yet found.
+    pub fn take_before(&mut self) -> u64 {
+        let bytes = self.bytes.split_off(self.bytes.len() - 8);
+        u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
+    }
+
     #[inline]
     pub fn begin(&mut self) {
         assert!(!self.is_active, "one transaction at a time");
@@ -139,7 +175,7 @@ impl Journal {
         if self.bytes.capacity() > KEPT_BYTES {
             self.bytes = Vec::new();
         }
-        if self.ops.capacity() > KEPT_BYTES / size_of::<(u16, Undo)>() {
+        if self.ops.capacity() > KEPT_BYTES / size_of::<Undo>() {
             self.ops = Vec::new();
         }
     }
@@ -152,6 +188,6 @@ impl Journal {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ops.capacity() * size_of::<(u16, Undo)>()
+        self.bytes.capacity() + self.ops.capacity() * size_of::<Undo>()
     }
 }

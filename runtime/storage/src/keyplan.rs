@@ -2,6 +2,8 @@
 
 use reprise_abi::{RowLayout, ScalarType, key::KEY_BYTES_MAX, row::ColumnSlot};
 
+use crate::intkey::IntKey;
+
 /// `RowLayout`'s mark for the first variable column of a row.
 const NO_PREVIOUS: u32 = u32::MAX;
 /// Widest key that is encoded without a heap buffer, in bytes.
@@ -41,27 +43,10 @@ pub(crate) struct KeyPlan {
     /// The hidden row number ends the key.
     has_number: bool,
     slots: Vec<ColumnSlot>,
-    /// `slots` made ready for keys of fixed form.
-    parts: Vec<Part>,
+    /// For keys of integers, of fixed form.
+    ints: Option<IntKey>,
     data_offset: usize,
     form: Form,
-}
-
-/// One column of a key of fixed form: `width` bytes at `from` in the row go to `to` in the key, the most significant
-/// first, with the sign bit flipped.
-struct Part {
-    from: u32,
-    to: u8,
-    width: u8,
-    transform: Transform,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Transform {
-    /// xor with the mask: the sign bit, or nothing.
-    Flip(u64),
-    /// Anything rarer: as `encode_slot` does it.
-    Other(u16),
 }
 
 enum Form {
@@ -106,10 +91,9 @@ impl KeyPlan {
             own_count: own.len(),
             columns,
             has_number,
-            parts: if matches!(form, Form::Fixed { .. }) {
-                parts_of(&slots)
-            } else {
-                Vec::new()
+            ints: match form {
+                Form::Fixed { .. } => IntKey::new(layout, &slots, has_number),
+                Form::Bounded(_) | Form::Unbounded => None,
             },
             slots,
             data_offset: layout.fixed_bytes(),
@@ -159,25 +143,16 @@ impl KeyPlan {
 
     #[inline]
     fn encode_fixed(&self, row: RowRef<'_>, out: &mut [u8; FIXED_BYTES_MAX]) -> usize {
-        let mut end = 0;
-        for part in &self.parts {
-            let (from, to) = (part.from as usize, part.to as usize);
-            end = to + part.width as usize;
-            match (part.transform, part.width) {
-                (Transform::Flip(mask), 4) => {
-                    let value =
-                        u32::from_le_bytes(row.row[from..from + 4].try_into().expect("slot"));
-                    out[to..to + 4].copy_from_slice(&(value ^ mask as u32).to_be_bytes());
-                }
-                (Transform::Flip(mask), _) => {
-                    let value =
-                        u64::from_le_bytes(row.row[from..from + 8].try_into().expect("slot"));
-                    out[to..to + 8].copy_from_slice(&(value ^ mask).to_be_bytes());
-                }
-                (Transform::Other(slot), _) => {
-                    encode_slot(row.row, &self.slots[slot as usize], &mut out[to..]);
-                }
+        if let (Some(ints), Form::Fixed { bytes, .. }) = (&self.ints, &self.form) {
+            let words = ints.words::<{ FIXED_BYTES_MAX / 8 }>(row);
+            for (word, out) in words.iter().zip(out.as_chunks_mut::<8>().0) {
+                *out = word.to_be_bytes();
             }
+            return *bytes;
+        }
+        let mut end = 0;
+        for slot in &self.slots {
+            end += encode_slot(row.row, slot, &mut out[end..]);
         }
         if self.has_number {
             out[end..end + 8].copy_from_slice(&row.number.to_be_bytes());
@@ -186,9 +161,18 @@ impl KeyPlan {
         end
     }
 
+    /// How to build the whole entry key from a row, when it is made of integers alone.
+    #[inline]
+    pub fn ints(&self) -> Option<&IntKey> {
+        self.ints.as_ref()
+    }
+
     /// True when both rows have the same entry key, by their column bytes.
     #[inline]
     pub fn is_same(&self, a: &[u8], b: &[u8]) -> bool {
+        if let Some(ints) = &self.ints {
+            return ints.is_same(a, b);
+        }
         self.slots.iter().all(|slot| {
             if slot.ty.is_variable() {
                 return slot.is_null(a) == slot.is_null(b)
@@ -270,27 +254,6 @@ impl KeyPlan {
         };
         &row[self.data_offset + start..self.data_offset + read(slot.offset)]
     }
-}
-
-fn parts_of(slots: &[ColumnSlot]) -> Vec<Part> {
-    let mut to = 0;
-    let part = |(at, slot): (usize, &ColumnSlot)| {
-        let width = slot.ty.slot_bytes() as u8;
-        let transform = match slot.ty {
-            ScalarType::I32 => Transform::Flip(1 << 31),
-            ScalarType::I64 | ScalarType::Timestamp => Transform::Flip(1 << 63),
-            ScalarType::U32 | ScalarType::U64 => Transform::Flip(0),
-            _ => Transform::Other(at as u16),
-        };
-        to += width;
-        Part {
-            from: slot.offset,
-            to: to - width,
-            width,
-            transform,
-        }
-    };
-    slots.iter().enumerate().map(part).collect()
 }
 
 fn skip_column<'k>(slot: &ColumnSlot, key: &'k [u8]) -> Option<&'k [u8]> {
@@ -377,6 +340,33 @@ mod tests {
         }
         expected.push(0);
         assert!(!plan.matches(row, &expected) && !plan.is_whole(&expected));
+    }
+
+    #[test]
+    fn columns_may_cross_words_and_rows_may_be_tiny() {
+        check(&[(U8, false)], &[Field::Uint(200)]);
+        check(
+            &[(I16, false), (Bool, false)],
+            &[Field::Int(-2), Field::Bool(true)],
+        );
+        check(
+            &[(I64, false), (I32, false)],
+            &[Field::Int(-2), Field::Int(7)],
+        );
+        check(
+            &[
+                (U8, false),
+                (Decimal { scale: 0 }, false),
+                (I64, false),
+                (I16, false),
+            ],
+            &[
+                Field::Uint(9),
+                Field::Decimal(-(1 << 100) + 77),
+                Field::Int(i64::MIN),
+                Field::Int(-1),
+            ],
+        );
     }
 
     #[test]

@@ -6,10 +6,14 @@
 //! Called by: `txn`, `replay`, `checkpoint`.
 #![forbid(unsafe_code)]
 
+mod arena;
 mod chunked;
+mod dense;
 mod digest;
+mod hash;
 mod index;
 mod indirection;
+mod intkey;
 mod journal;
 mod keyplan;
 mod patch;
@@ -17,7 +21,7 @@ mod project;
 mod retained;
 mod rows;
 mod schema;
-mod slab;
+
 mod store;
 mod table;
 mod tree;

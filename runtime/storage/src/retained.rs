@@ -7,7 +7,7 @@ use crate::journal::{Journal, Undo};
 /// What one turn of the engine thread committed.
 #[derive(Default)]
 pub(crate) struct Turn {
-    pub ops: Vec<(u16, Undo)>,
+    pub ops: Vec<Undo>,
     pub bytes: Vec<u8>,
     pub has_garbage: bool,
     /// The log position from which on it is durable.
@@ -36,7 +36,10 @@ impl Retained {
         if journal.ops.is_empty() {
             return;
         }
-        assert!(self.turns.back().is_none_or(|last| last.end <= end), "turns are sealed in order");
+        assert!(
+            self.turns.back().is_none_or(|last| last.end <= end),
+            "turns are sealed in order"
+        );
         let mut turn = self.spare.pop().unwrap_or_default();
         std::mem::swap(&mut turn.ops, &mut journal.ops);
         std::mem::swap(&mut turn.bytes, &mut journal.bytes);
@@ -64,6 +67,8 @@ impl Retained {
 
     pub fn memory_bytes(&self) -> usize {
         let turns = self.turns.iter().chain(&self.spare);
-        turns.map(|turn| turn.bytes.capacity() + turn.ops.capacity() * size_of::<(u16, Undo)>()).sum()
+        turns
+            .map(|turn| turn.bytes.capacity() + turn.ops.capacity() * size_of::<Undo>())
+            .sum()
     }
 }

@@ -1,9 +1,9 @@
-//! The rows of one table: bytes in slabs behind the indirection array, and the hidden number of rows without a key.
+//! The rows of one table: bytes in an arena behind the indirection array, and the hidden number of rows without a key.
 
 use crate::{
+    arena::{Arena, Location, footprint_bytes},
     indirection::{Indirection, Rid},
     keyplan::RowRef,
-    slab::{Location, Slabs, footprint_bytes},
 };
 
 /// Bytes of the indirection array a row.
@@ -13,7 +13,7 @@ const NUMBER_BYTES: usize = 8;
 #[derive(Default)]
 pub(crate) struct Rows {
     places: Indirection,
-    slabs: Slabs,
+    arena: Arena,
     /// The table has no primary key: eight bytes behind each row are its number.
     has_number: bool,
     count: u64,
@@ -38,7 +38,7 @@ impl Rows {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.places.memory_bytes() + self.slabs.memory_bytes()
+        self.places.memory_bytes() + self.arena.memory_bytes()
     }
 
     pub fn is_full(&self) -> bool {
@@ -73,10 +73,17 @@ impl Rows {
         self.read(self.places.get(rid).expect("an index names live rows only"))
     }
 
+    /// Brings the row's first bytes near.
+    #[inline]
+    pub fn touch(&self, rid: Rid) {
+        let first = self.places.get(rid).map(|place| self.arena.get(place)[0]);
+        std::hint::black_box(first);
+    }
+
     /// The bytes at a place, whether or not a live row points there.
     #[inline]
     pub fn read(&self, place: Location) -> RowRef<'_> {
-        let stored = self.slabs.get(place);
+        let stored = self.arena.get(place);
         if self.has_number {
             return Self::split_number(stored);
         }
@@ -99,7 +106,7 @@ impl Rows {
     pub fn store(&mut self, row: RowRef<'_>) -> Location {
         let number = row.number.to_be_bytes();
         let trailer = if self.has_number { &number[..] } else { &[] };
-        self.slabs.insert(row.row, trailer)
+        self.arena.insert(row.row, trailer)
     }
 
     fn nominal(place: Location) -> u64 {
@@ -135,10 +142,11 @@ impl Rows {
     }
 
     pub fn free(&mut self, place: Location) {
-        self.slabs.free(place);
+        self.arena.free(place);
     }
 
     /// Points a live row to another place.
+    #[inline]
     pub fn redirect(&mut self, rid: Rid, to: Location) {
         let from = self.places.get(rid).expect("a live row is redirected");
         self.nominal_bytes = self.nominal_bytes - Self::nominal(from) + Self::nominal(to);
@@ -148,16 +156,16 @@ impl Rows {
     /// The place for `row_bytes` bytes in the slot that a row has already, when it fits.
     #[inline]
     pub fn resized(&self, place: Location, row_bytes: usize) -> Option<Location> {
-        Slabs::resized(place, row_bytes + NUMBER_BYTES * self.has_number as usize)
+        Arena::resized(place, row_bytes + NUMBER_BYTES * self.has_number as usize)
     }
 
     #[inline]
     pub fn bytes_mut(&mut self, place: Location) -> &mut [u8] {
-        self.slabs.get_mut(place)
+        self.arena.get_mut(place)
     }
 
     /// All the bytes at a place, the hidden number included.
     pub fn stored(&self, place: Location) -> &[u8] {
-        self.slabs.get(place)
+        self.arena.get(place)
     }
 }

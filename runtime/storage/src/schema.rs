@@ -12,11 +12,12 @@ use reprise_abi::{
 
 use crate::{
     digest::fold,
+    index::Refused,
     keyplan::{RowRef, Scratch},
     project::{RowProjection, check_default},
     rows::Rows,
     store::TableId,
-    table::{Table, WriteError, has_number, make_indexes},
+    table::{Table, has_number, make_indexes},
 };
 
 /// A point in which a declared table can't be reconciled with the stored one.
@@ -322,15 +323,8 @@ pub(crate) fn build_changed(stored: &Table, change: &TableChange) -> Result<Tabl
         }
         let rid = rows.next_rid();
         for (at, index) in indexes.iter_mut().enumerate() {
-            let key = index.plan.encode(&layout, row, &mut scratch);
-            let refused = if key.is_too_long() {
-                Some(WriteError::KeyTooLong { index: at as u16 })
-            } else {
-                let taken = index.insert(&rows, &layout, key.bytes, rid).is_err();
-                taken.then_some(WriteError::Duplicate { index: at as u16 })
-            };
-            if let Some(error) = refused {
-                return Err(vec![refuse_rows(&schema, at, error)]);
+            if let Err(refused) = index.insert(&rows, &layout, row, rid, &mut scratch) {
+                return Err(vec![refuse_rows(&schema, at, refused)]);
             }
         }
         rows.insert(row);
@@ -344,12 +338,12 @@ pub(crate) fn build_changed(stored: &Table, change: &TableChange) -> Result<Tabl
     ))
 }
 
-fn refuse_rows(schema: &TableSchema, index: usize, error: WriteError) -> Conflict {
+fn refuse_rows(schema: &TableSchema, index: usize, refused: Refused) -> Conflict {
     assert!(index > 0, "stored rows agree with the primary key");
     let index = &schema.indexes[index - 1];
-    let stored = match error {
-        WriteError::Duplicate { .. } => "rows with equal keys",
-        _ => "rows with keys that are too long",
+    let stored = match refused {
+        Refused::Taken => "rows with equal keys",
+        Refused::TooLong => "rows with keys that are too long",
     };
     Conflict::new(
         &schema.name,

@@ -8,7 +8,7 @@ use crate::{
     digest::fold,
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
-    journal::{Journal, Savepoint, Undo, WriteSummary},
+    journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
     retained::Retained,
     schema::{self, Conflict, TableChange},
     table::{Table, TableStats, WriteError},
@@ -88,8 +88,8 @@ impl Store {
 
     fn undo_to(&mut self, len: usize) {
         while self.journal.ops.len() > len {
-            let (table, undo) = self.journal.ops.pop().expect("longer than `len`");
-            self.tables[table as usize].undo(table, undo, &mut self.journal);
+            let undo = self.journal.ops.pop().expect("longer than `len`");
+            self.tables[undo.table as usize].undo(undo, &mut self.journal);
         }
     }
 
@@ -171,8 +171,45 @@ impl Store {
     /// The row under a whole key; of several (a non-unique index) the first in primary key order.
     #[inline]
     pub fn get(&self, table: TableId, index: u16, key: &[u8]) -> Option<Rid> {
+        Some(self.get_row(table, index, key)?.0)
+    }
+
+    /// As `get`, with the row's bytes.
+    #[inline]
+    pub fn get_row(&self, table: TableId, index: u16, key: &[u8]) -> Option<(Rid, &[u8])> {
         let table = self.table(table);
-        table.indexes[index as usize].get(&table.rows, key)
+        let (rid, row) = table.indexes[index as usize].get(&table.rows, key)?;
+        Some((rid, row.row))
+    }
+
+    /// Brings near what a `get` of the key will look at first, while other work goes on.
+    #[inline]
+    pub fn touch(&self, table: TableId, index: u16, key: &[u8]) {
+        self.table(table).indexes[index as usize].touch(key);
+    }
+
+    /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once.
+    pub fn multi_get<'k>(
+        &self,
+        table: TableId,
+        index: u16,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+        mut visit: impl FnMut(Option<(Rid, &[u8])>),
+    ) {
+        let table = self.table(table);
+        let index = &table.indexes[index as usize];
+        for key in keys.clone() {
+            index.touch(key);
+        }
+        for key in keys.clone() {
+            if let Some(rid) = index.candidate(key) {
+                table.rows.touch(rid);
+            }
+        }
+        for key in keys {
+            let found = index.get(&table.rows, key);
+            visit(found.map(|(rid, row)| (rid, row.row)));
+        }
     }
 
     /// A row's bytes; none when it is not live.
@@ -229,6 +266,20 @@ impl Store {
     pub fn insert(&mut self, table: TableId, row: &[u8]) -> Result<Rid, WriteError> {
         let (found, journal) = self.writable(table);
         found.insert(table.0, row, journal)
+    }
+
+    /// Inserts rows one behind the other, until one is refused: those before it stay. Their record ids go to `taken`.
+    pub fn multi_insert<'r>(
+        &mut self,
+        table: TableId,
+        rows: impl Iterator<Item = &'r [u8]>,
+        mut taken: impl FnMut(Rid),
+    ) -> Result<(), WriteError> {
+        let (found, journal) = self.writable(table);
+        for row in rows {
+            taken(found.insert(table.0, row, journal)?);
+        }
+        Ok(())
     }
 
     #[inline]
@@ -390,16 +441,16 @@ impl Store {
 }
 
 /// Frees what deletes and moves left behind.
-fn free_garbage(tables: &mut [Table], ops: &[(u16, Undo)]) {
-    for (table, undo) in ops {
-        let rows = &mut tables[*table as usize].rows;
-        match *undo {
-            Undo::Delete { rid, place } => {
-                rows.free(place);
-                rows.release(rid);
+fn free_garbage(tables: &mut [Table], ops: &[Undo]) {
+    for undo in ops {
+        let rows = &mut tables[undo.table as usize].rows;
+        match undo.kind {
+            UndoKind::Delete => {
+                rows.free(undo.place());
+                rows.release(undo.rid);
             }
-            Undo::Move { place, .. } => rows.free(place),
-            Undo::Insert { .. } | Undo::Patch { .. } | Undo::Add { .. } => {}
+            UndoKind::Move => rows.free(undo.place()),
+            UndoKind::Insert | UndoKind::Patch | UndoKind::Add => {}
         }
     }
 }

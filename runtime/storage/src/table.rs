@@ -3,17 +3,14 @@
 use reprise_abi::{IndexKind, RowError, RowLayout, ScalarType, TableSchema, row::ROW_BYTES_MAX};
 
 use crate::{
+    arena::Location,
     digest::fold,
-    index::Index,
+    index::{Index, Refused},
     indirection::Rid,
-    journal::{Change, Journal, Undo},
+    journal::{Change, Journal, Undo, UndoKind},
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
-    slab::Location,
 };
-
-/// `Undo::Add` keeps the column's width above its offset.
-const WIDTH_SHIFT: u32 = 24;
 
 /// Why a change was refused. The tables are as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -183,7 +180,7 @@ impl Table {
             journal.fold(id, Change::Number, 0, &row.number.to_le_bytes());
         }
         journal.count(row.row.len());
-        journal.ops.push((id, Undo::Insert { rid }));
+        journal.note(id, rid, UndoKind::Insert, Location(0));
         Ok(rid)
     }
 
@@ -192,26 +189,12 @@ impl Table {
     fn link(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
         for at in 0..self.indexes.len() {
             let index = &mut self.indexes[at];
-            let key = index.plan.encode(&self.layout, row, scratch);
-            let error = if key.is_too_long() {
-                WriteError::KeyTooLong { index: at as u16 }
-            } else if index
-                .insert(&self.rows, &self.layout, key.bytes, rid)
-                .is_err()
-            {
-                WriteError::Duplicate { index: at as u16 }
-            } else {
-                continue;
-            };
-            self.unlink(rid, row, at, scratch);
-            return Err(error);
+            if let Err(refused) = index.insert(&self.rows, &self.layout, row, rid, scratch) {
+                unlink(&mut self.indexes[..at], &self.layout, rid, row, scratch);
+                return Err(write_error(refused, at));
+            }
         }
         Ok(())
-    }
-
-    /// Takes the row out of the first `count` indexes.
-    fn unlink(&mut self, rid: Rid, row: RowRef<'_>, count: usize, scratch: &mut Scratch) {
-        unlink(&mut self.indexes[..count], &self.layout, rid, row, scratch);
     }
 
     pub fn delete(&mut self, id: u16, rid: Rid, journal: &mut Journal) -> Result<(), WriteError> {
@@ -228,7 +211,7 @@ impl Table {
         journal.count(0);
         self.rows.bury(rid);
         journal.has_garbage = true;
-        journal.ops.push((id, Undo::Delete { rid, place }));
+        journal.note(id, rid, UndoKind::Delete, place);
         Ok(())
     }
 
@@ -285,14 +268,14 @@ impl Table {
         match self.rows.resized(place, row.len()) {
             Some(to) => {
                 journal.bytes.extend_from_slice(self.rows.stored(place));
-                journal.ops.push((id, Undo::Patch { rid, place }));
-                self.overwrite(rid, to, new);
+                journal.note(id, rid, UndoKind::Patch, place);
+                self.overwrite(rid, place, to, new);
             }
             None => {
                 let to = self.rows.store(new);
                 self.rows.redirect(rid, to);
                 journal.has_garbage = true;
-                journal.ops.push((id, Undo::Move { rid, place }));
+                journal.note(id, rid, UndoKind::Move, place);
             }
         }
         Ok(())
@@ -311,12 +294,14 @@ impl Table {
                 continue;
             }
             is_changed = true;
-            let key = index.plan.encode(&self.layout, new, scratch);
-            if key.is_too_long() {
-                return Err(WriteError::KeyTooLong { index: at as u16 });
-            }
-            if index.is_unique && index.has(&self.rows, key.bytes) {
-                return Err(WriteError::Duplicate { index: at as u16 });
+            if index.is_unique {
+                match index.has(&self.rows, &self.layout, new, scratch) {
+                    Ok(false) => {}
+                    Ok(true) => return Err(write_error(Refused::Taken, at)),
+                    Err(refused) => return Err(write_error(refused, at)),
+                }
+            } else if index.plan.encode(&self.layout, new, scratch).is_too_long() {
+                return Err(write_error(Refused::TooLong, at));
             }
         }
         Ok(is_changed)
@@ -324,8 +309,10 @@ impl Table {
 
     /// Writes the row into the slot that it has, `to` being that slot with the new length.
     #[inline]
-    fn overwrite(&mut self, rid: Rid, to: Location, new: RowRef<'_>) {
-        self.rows.redirect(rid, to);
+    fn overwrite(&mut self, rid: Rid, from: Location, to: Location, new: RowRef<'_>) {
+        if from != to {
+            self.rows.redirect(rid, to);
+        }
         let numbered = self.has_number();
         let bytes = self.rows.bytes_mut(to);
         bytes[..new.row.len()].copy_from_slice(new.row);
@@ -365,22 +352,15 @@ impl Table {
         journal.fold(id, Change::Sum, column, &value.to_le_bytes());
         journal.count(ty.slot_bytes());
         write_integer(self.rows.bytes_mut(place), offset, ty.slot_bytes(), value);
-        let offset = offset | (ty.slot_bytes() as u32) << WIDTH_SHIFT;
-        journal.ops.push((
-            id,
-            Undo::Add {
-                rid,
-                offset,
-                before,
-            },
-        ));
+        journal.note_add(id, rid, offset, ty.slot_bytes(), before);
         Ok(value as i64)
     }
 
     /// Takes one change back. Changes come in the reverse of their order.
-    pub fn undo(&mut self, id: u16, undo: Undo, journal: &mut Journal) {
-        match undo {
-            Undo::Insert { rid } => {
+    pub fn undo(&mut self, undo: Undo, journal: &mut Journal) {
+        let rid = undo.rid;
+        match undo.kind {
+            UndoKind::Insert => {
                 let row = self.rows.at(rid);
                 unlink(
                     &mut self.indexes,
@@ -392,27 +372,19 @@ impl Table {
                 let place = self.rows.bury(rid);
                 self.rows.free(place);
                 self.next_number -= self.has_number() as u64;
-                journal.buried.push((id, rid));
+                journal.buried.push((undo.table, rid));
             }
-            Undo::Delete { rid, place } => {
-                self.rows.revive(rid, place);
-                self.relink_deleted(rid, place, &mut journal.scratch);
+            UndoKind::Delete => {
+                self.rows.revive(rid, undo.place());
+                self.relink_deleted(rid, undo.place(), &mut journal.scratch);
             }
-            Undo::Move { rid, place } => self.undo_move(rid, place, &mut journal.scratch),
-            Undo::Patch { rid, place } => self.undo_patch(rid, place, journal),
-            Undo::Add {
-                rid,
-                offset,
-                before,
-            } => {
+            UndoKind::Move => self.undo_move(rid, undo.place(), &mut journal.scratch),
+            UndoKind::Patch => self.undo_patch(rid, undo.place(), journal),
+            UndoKind::Add => {
                 let place = self.rows.place(rid).expect("an added-to row is live");
-                let width = (offset >> WIDTH_SHIFT) as usize;
-                write_integer(
-                    self.rows.bytes_mut(place),
-                    offset & ((1 << WIDTH_SHIFT) - 1),
-                    width,
-                    before,
-                );
+                let before = journal.take_before();
+                let row = self.rows.bytes_mut(place);
+                write_integer(row, undo.detail as u32, undo.width as usize, before);
             }
         }
     }
@@ -436,7 +408,8 @@ impl Table {
     fn undo_patch(&mut self, rid: Rid, place: Location, journal: &mut Journal) {
         let start = journal.bytes.len() - place.len();
         let number_bytes = 8 * self.has_number() as usize;
-        let from = self.rows.at(rid);
+        let now = self.rows.place(rid).expect("a patched row is live");
+        let from = self.rows.read(now);
         let to = RowRef {
             row: &journal.bytes[start..journal.bytes.len() - number_bytes],
             number: from.number,
@@ -450,15 +423,14 @@ impl Table {
             to,
             &mut journal.scratch,
         );
-        self.overwrite(rid, place, to);
+        self.overwrite(rid, now, place, to);
         journal.bytes.truncate(start);
     }
 
     fn relink_deleted(&mut self, rid: Rid, place: Location, scratch: &mut Scratch) {
         let row = self.rows.read(place);
         for index in &mut self.indexes {
-            let key = index.plan.encode(&self.layout, row, scratch);
-            let linked = index.insert(&self.rows, &self.layout, key.bytes, rid);
+            let linked = index.insert(&self.rows, &self.layout, row, rid, scratch);
             assert!(linked.is_ok(), "undo finds a key taken");
         }
     }
@@ -519,8 +491,15 @@ fn unlink(
     scratch: &mut Scratch,
 ) {
     for index in indexes {
-        let key = index.plan.encode(layout, row, scratch);
-        index.remove(key.bytes, rid);
+        index.remove(layout, row, rid, scratch);
+    }
+}
+
+fn write_error(refused: Refused, index: usize) -> WriteError {
+    let index = index as u16;
+    match refused {
+        Refused::Taken => WriteError::Duplicate { index },
+        Refused::TooLong => WriteError::KeyTooLong { index },
     }
 }
 
@@ -538,10 +517,8 @@ fn relink(
         .iter_mut()
         .filter(|index| !index.plan.is_same(from.row, to.row))
     {
-        let key = index.plan.encode(layout, from, scratch);
-        index.remove(key.bytes, rid);
-        let key = index.plan.encode(layout, to, scratch);
-        let linked = index.insert(rows, layout, key.bytes, rid);
+        index.remove(layout, from, rid, scratch);
+        let linked = index.insert(rows, layout, to, rid, scratch);
         assert!(linked.is_ok(), "a key that was free is taken");
     }
 }

@@ -4,6 +4,8 @@
 
 use std::hint::select_unpredictable;
 
+use crate::{intkey::IntKey, keyplan::RowRef};
+
 /// A place between keys. `after == false`: before the first key that is at least `bytes`. `after == true`: behind the
 /// last key that begins with `bytes` or is less. A key shorter than `bytes` compares as if zero bytes followed it.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,10 @@ pub(crate) trait TreeKey: Clone + Default + Ord {
     type Probe<'a>;
 
     fn from_bytes(bytes: &[u8]) -> Self;
+    /// The entry key of a row; for keys of integers that this type is wide enough for.
+    fn from_ints(ints: &IntKey, row: RowRef<'_>) -> Self;
+    /// The edge right before this key.
+    fn as_probe(&self) -> Self::Probe<'_>;
     fn probe(edge: Edge<'_>) -> Self::Probe<'_>;
     /// The key lies before the edge.
     fn is_before(&self, probe: &Self::Probe<'_>) -> bool;
@@ -60,6 +66,7 @@ trait Fixed: Copy + Ord {
     fn or(self, other: Self) -> Self;
     fn successor(self) -> Option<Self>;
     fn store(self, out: &mut Vec<u8>);
+    fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self;
 }
 
 fn load_padded<const WIDTH: usize>(bytes: &[u8]) -> [u8; WIDTH] {
@@ -98,6 +105,11 @@ impl Fixed for u64 {
     fn store(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_be_bytes());
     }
+    #[inline]
+    fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
+        let [word] = ints.words(row);
+        word
+    }
 }
 
 impl Fixed for u128 {
@@ -131,6 +143,11 @@ impl Fixed for u128 {
     }
     fn store(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_be_bytes());
+    }
+    #[inline]
+    fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
+        let [high, low] = ints.words(row);
+        (high as u128) << 64 | low as u128
     }
 }
 
@@ -186,6 +203,10 @@ impl<const N: usize> Fixed for Wide<N> {
     fn store(self, out: &mut Vec<u8>) {
         self.0.iter().for_each(|word| word.store(out));
     }
+    #[inline]
+    fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
+        Self(ints.words(row))
+    }
 }
 
 #[inline]
@@ -237,6 +258,14 @@ macro_rules! fixed_tree_key {
             #[inline]
             fn from_bytes(bytes: &[u8]) -> Self {
                 Self::load(bytes)
+            }
+            #[inline]
+            fn from_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
+                Self::of_ints(ints, row)
+            }
+            #[inline]
+            fn as_probe(&self) -> FixedProbe<Self> {
+                FixedProbe { key: *self, is_end: false }
             }
             #[inline]
             fn probe(edge: Edge<'_>) -> FixedProbe<Self> {
@@ -319,6 +348,15 @@ impl TreeKey for Box<[u8]> {
 
     fn from_bytes(bytes: &[u8]) -> Self {
         bytes.into()
+    }
+    fn from_ints(_: &IntKey, _: RowRef<'_>) -> Self {
+        unreachable!("keys of integers alone are of fixed width")
+    }
+    fn as_probe(&self) -> Edge<'_> {
+        Edge {
+            bytes: self,
+            after: false,
+        }
     }
     fn probe(edge: Edge<'_>) -> Edge<'_> {
         edge

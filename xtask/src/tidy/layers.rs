@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Crates of `runtime/` and `server/` from the bottom up. A crate depends on rows above its own in this table, or on
 /// crates named before it in its row.
 const LAYERS: &[&[&str]] = &[
-    &["base", "abi", "unify"],
+    &["base", "abi", "pages", "unify"],
     &["wire", "env", "observe", "host"],
     &["storage", "log", "net-tcp", "net-rdma"],
     &["txn", "checkpoint", "shipper"],

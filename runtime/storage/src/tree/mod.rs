@@ -20,8 +20,8 @@ const NONE: u32 = u32::MAX;
 const RUN_MIN: u16 = 4;
 
 pub(crate) struct Tree<K, const CAP: usize> {
-    leaves: Chunked<Leaf<K, CAP>, 6>,
-    inners: Chunked<Inner<K, CAP>, 4>,
+    leaves: Chunked<Leaf<K, CAP>>,
+    inners: Chunked<Inner<K, CAP>>,
     free_leaves: Vec<u32>,
     free_inners: Vec<u32>,
     root: u32,
@@ -187,6 +187,12 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         let node = &self.leaves[leaf];
         let at = K::rank_before(&node.keys, node.len(), probe);
         Place { leaf, at }
+    }
+
+    /// Some word of the leaf that a look-up of the key ends in: to have it brought near.
+    #[inline]
+    pub fn touch(&self, probe: &K::Probe<'_>) -> u32 {
+        self.leaves[self.leaf_of(probe)].len as u32
     }
 
     /// The record id under the whole key that `probe` was made from.

@@ -1,6 +1,13 @@
 //! Nanoseconds per storage operation, single thread: `cargo run --release -p reprise-storage --example ops [rows [part]]`.
 //!
 //! Each line is the best and the median of slices of about 2,000 operations, undo, digest and commit included.
+//!
+//! Instructions: `ops one OPERATION COUNT` runs one operation so often and nothing else after its set-up (without an
+//! operation, it names them). Under `valgrind --tool=callgrind`, the counts of two runs, subtracted and divided by the
+//! difference of their `COUNT`s, are the instructions of one.
+
+
+mod one;
 
 use std::{hint::black_box, time::Instant};
 
@@ -419,6 +426,11 @@ fn small_ops() {
 }
 
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("one") {
+        let mut args = std::env::args().skip(2);
+        let (name, count) = (args.next(), args.next());
+        return one::run(&name.unwrap_or_default(), count.and_then(|n| n.parse().ok()).unwrap_or(0));
+    }
     let rows = std::env::args()
         .nth(1)
         .and_then(|n| n.parse().ok())
@@ -437,5 +449,6 @@ fn main() {
     if wants("customer") {
         customers(rows.min(300_000), IndexKind::Ordered);
         customers(rows.min(300_000), IndexKind::Hash);
+        customers(rows.min(300_000), IndexKind::Dense);
     }
 }

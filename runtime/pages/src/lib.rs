@@ -1,0 +1,216 @@
+//! Arrays on memory that comes straight from the operating system, in huge pages when told so.
+//! Owns: the mapping under one array, from its making to its drop.
+//! Does not: grow, move or share an array; know what lies in it.
+//! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
+//! has no huge pages to give, everything works the same, only slower.
+//! Called by: `storage`, for rows and indexes.
+
+use std::{
+    alloc::{Layout, handle_alloc_error},
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+    ptr::{self, NonNull},
+};
+
+/// What a mapping's length and place are multiples of: a huge page of the processor, in bytes.
+pub const HUGE_BYTES: usize = 2 << 20;
+/// An ordinary page, in bytes.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A vector whose capacity is fixed when it is made. Its elements never move.
+pub struct Pages<T> {
+    base: NonNull<T>,
+    len: usize,
+    capacity: usize,
+    _owns: PhantomData<T>,
+}
+
+// SAFETY: the array owns its elements as a `Vec` does.
+unsafe impl<T: Send> Send for Pages<T> {}
+// SAFETY: as above; `&Pages` gives out `&[T]` and nothing else.
+unsafe impl<T: Sync> Sync for Pages<T> {}
+
+/// Types for which all bits zero is a value.
+///
+/// # Safety
+/// It must be one.
+pub unsafe trait Zeroed: Copy {}
+// SAFETY: an integer whose bits are all zero is 0.
+unsafe impl Zeroed for u8 {}
+// SAFETY: as above.
+unsafe impl Zeroed for u32 {}
+// SAFETY: as above.
+unsafe impl Zeroed for u64 {}
+// SAFETY: an array is its elements, without padding.
+unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
+
+impl<T> Pages<T> {
+    /// Room for `capacity` elements, at least one. Only address space: pages come when they are written.
+    pub fn with_capacity(capacity: usize) -> Self {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_BYTES) };
+        let layout =
+            Layout::array::<T>(capacity).expect("the array is smaller than the address space");
+        let bytes = layout.size().next_multiple_of(HUGE_BYTES).max(HUGE_BYTES);
+        let Some(base) = map(bytes) else {
+            handle_alloc_error(layout);
+        };
+        Self {
+            base: base.cast(),
+            len: 0,
+            capacity,
+            _owns: PhantomData,
+        }
+    }
+
+    /// `len` elements of zero bits, of which none costs memory before it is written.
+    pub fn zeroed(len: usize) -> Self
+    where
+        T: Zeroed,
+    {
+        let mut pages = Self::with_capacity(len);
+        // The kernel gives out anonymous memory cleared, and zero bits are a value of `T`.
+        pages.len = len;
+        pages
+    }
+
+    /// Bytes of address space.
+    pub fn mapped_bytes(&self) -> usize {
+        (self.capacity * size_of::<T>())
+            .next_multiple_of(HUGE_BYTES)
+            .max(HUGE_BYTES)
+    }
+
+    /// Appends. Panics when the capacity is used up.
+    #[inline]
+    pub fn push(&mut self, value: T) {
+        assert!(self.len < self.capacity, "the array is full");
+        // SAFETY: place `len` is below the capacity, hence inside the mapping, aligned, and holds no element yet.
+        unsafe { self.base.add(self.len).write(value) };
+        self.len += 1;
+    }
+
+    /// Appends an element of zero bits, without writing it. Panics when the capacity is used up.
+    pub fn push_zeroed(&mut self)
+    where
+        T: Zeroed,
+    {
+        assert!(self.len < self.capacity, "the array is full");
+        // Nothing is ever taken off, so the place is as the kernel gave it: cleared.
+        self.len += 1;
+    }
+
+    /// Asks for huge pages: fewer misses of the processor's address cache, but 2 MiB at the first touch of any part. A
+    /// system that refuses changes nothing else.
+    pub fn advise_huge(&self) {
+        // SAFETY: the range is the mapping made by `map`, and the advice changes no contents.
+        unsafe {
+            libc::madvise(
+                self.base.as_ptr().cast(),
+                self.mapped_bytes(),
+                libc::MADV_HUGEPAGE,
+            )
+        };
+    }
+}
+
+/// A fresh mapping of `bytes`, a multiple of `HUGE_BYTES`, at a multiple of it. None: the system has no memory left.
+fn map(bytes: usize) -> Option<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let reserved = bytes.checked_add(HUGE_BYTES)?;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no existing memory.
+    let start = unsafe { libc::mmap(ptr::null_mut(), reserved, access, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return None;
+    }
+    let start: *mut u8 = start.cast();
+    let before = start.align_offset(HUGE_BYTES);
+    let after = HUGE_BYTES - before;
+    // SAFETY: both ends lie in the mapping just made, outside of the `bytes` that are kept, and nothing points there.
+    unsafe {
+        let base = start.add(before);
+        if before > 0 {
+            libc::munmap(start.cast(), before);
+        }
+        if after > 0 {
+            libc::munmap(base.add(bytes).cast(), after);
+        }
+        NonNull::new(base)
+    }
+}
+
+impl<T> Deref for Pages<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the first `len` elements are initialised, aligned, and ours.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Pages<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Pages<T> {
+    fn drop(&mut self) {
+        let elements: *mut [T] = &mut **self;
+        // SAFETY: the elements are initialised and not used again; the mapping is ours alone and ends here.
+        unsafe {
+            ptr::drop_in_place(elements);
+            libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn elements_are_kept_and_dropped_once() {
+        let shared = Arc::new(());
+        let mut pages = Pages::with_capacity(3);
+        pages.push(shared.clone());
+        pages.push(shared.clone());
+        assert_eq!((pages.len(), Arc::strong_count(&shared)), (2, 3));
+        pages[0] = Arc::new(());
+        assert_eq!(Arc::strong_count(&shared), 2);
+        drop(pages);
+        assert_eq!(Arc::strong_count(&shared), 1);
+    }
+
+    #[test]
+    fn zeroed_memory_is_zero_aligned_and_writable_to_its_end() {
+        for count in [1, HUGE_BYTES / 8, HUGE_BYTES / 8 + 1] {
+            let mut pages = Pages::<u64>::zeroed(count);
+            pages.advise_huge();
+            assert_eq!(pages.as_ptr().align_offset(HUGE_BYTES), 0);
+            assert_eq!(
+                pages.mapped_bytes(),
+                (count * 8).next_multiple_of(HUGE_BYTES)
+            );
+            assert!(pages.iter().all(|word| *word == 0));
+            pages[count - 1] = 7;
+            assert_eq!(pages.last(), Some(&7));
+        }
+        let mut pages = Pages::<[u32; 4]>::with_capacity(2);
+        pages.push([7; 4]);
+        pages.push_zeroed();
+        assert_eq!(*pages, [[7; 4], [0; 4]]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the array is full")]
+    fn no_more_than_the_capacity() {
+        let mut pages = Pages::with_capacity(1);
+        pages.push(1);
+        pages.push(2);
+    }
+}

@@ -1,0 +1,252 @@
+//! Row bytes in one arena a table: granules of 8 bytes, without a header, the length being part of the location.
+//!
+//! Space is taken from the end; a freed slot waits in the list of its size class. Rows never cross a piece.
+
+use reprise_abi::row::ROW_BYTES_MAX;
+use reprise_pages::{HUGE_BYTES, Pages};
+
+use crate::chunked::{add_chunk, touched_bytes};
+
+/// Where a row's bytes lie: length in the upper bits, granule in the lower. The highest bit is never set here;
+/// `Indirection` keeps its own mark there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Location(pub u64);
+
+const GRANULE_BYTES: usize = 8;
+const LEN_SHIFT: u32 = 40;
+/// log2 of the granules in a piece, which is one huge page.
+const CHUNK_SHIFT: u32 = (HUGE_BYTES / GRANULE_BYTES).ilog2();
+const CHUNK_GRANULES: usize = 1 << CHUNK_SHIFT;
+/// Granules up to which each count is a class of its own. Above, an octave has `STEPS` classes.
+const EXACT_MAX: usize = 128;
+const STEPS: usize = 8;
+
+const _: () = assert!(ROW_BYTES_MAX + 8 < 1 << 22);
+const _: () = assert!(slot_of(ROW_BYTES_MAX + 8).1 <= CHUNK_GRANULES);
+
+impl Location {
+    fn new(len: usize, granule: u64) -> Self {
+        Self((len as u64) << LEN_SHIFT | granule)
+    }
+    #[inline]
+    pub fn len(self) -> usize {
+        (self.0 >> LEN_SHIFT) as usize
+    }
+    #[inline]
+    fn granule(self) -> usize {
+        (self.0 & ((1 << LEN_SHIFT) - 1)) as usize
+    }
+    /// The piece, and the byte in it.
+    #[inline]
+    fn place(self) -> (usize, usize) {
+        let granule = self.granule();
+        let inside = granule & (CHUNK_GRANULES - 1);
+        (granule >> CHUNK_SHIFT, inside * GRANULE_BYTES)
+    }
+}
+
+/// The size class of `len` bytes (at least one), and the granules of its slots.
+#[inline]
+const fn slot_of(len: usize) -> (usize, usize) {
+    let granules = len.div_ceil(GRANULE_BYTES);
+    if granules <= EXACT_MAX {
+        return (granules - 1, granules);
+    }
+    large_slot_of(granules)
+}
+
+const fn large_slot_of(granules: usize) -> (usize, usize) {
+    let octave = (granules - 1).ilog2() as usize;
+    let step_shift = octave - STEPS.ilog2() as usize;
+    let step = (granules - 1 - (1 << octave)) >> step_shift;
+    let class = EXACT_MAX + (octave - EXACT_MAX.ilog2() as usize) * STEPS + step;
+    (class, (1 << octave) + ((step + 1) << step_shift))
+}
+
+/// The greatest slot that fits into `granules` (at least one).
+fn slot_within(granules: usize) -> usize {
+    if granules <= EXACT_MAX {
+        return granules;
+    }
+    let octave = granules.ilog2() as usize;
+    let step_shift = octave - STEPS.ilog2() as usize;
+    granules >> step_shift << step_shift
+}
+
+/// What a row of `len` bytes costs here, indirection not counted.
+#[inline]
+pub(crate) fn footprint_bytes(len: usize) -> usize {
+    slot_of(len).1 * GRANULE_BYTES
+}
+
+/// All rows' bytes of one table.
+#[derive(Default)]
+pub(crate) struct Arena {
+    chunks: Vec<Pages<u8>>,
+    /// Granules from here on were never used.
+    used: usize,
+    /// By class: the last freed slot's granule + 1, or 0. A free slot holds the next one in its first eight bytes.
+    free: Vec<u64>,
+}
+
+impl Arena {
+    /// Stores `row` followed by `trailer`. Together they are not empty.
+    #[inline]
+    pub fn insert(&mut self, row: &[u8], trailer: &[u8]) -> Location {
+        let len = row.len() + trailer.len();
+        let (class, granules) = slot_of(len);
+        let location = Location::new(len, self.take(class, granules));
+        let bytes = self.get_mut(location);
+        bytes[..row.len()].copy_from_slice(row);
+        if !trailer.is_empty() {
+            bytes[row.len()..].copy_from_slice(trailer);
+        }
+        location
+    }
+
+    #[inline]
+    fn take(&mut self, class: usize, granules: usize) -> u64 {
+        if let Some(head) = self.free.get(class)
+            && *head != 0
+        {
+            return self.take_free(class);
+        }
+        let end = (self.used & (CHUNK_GRANULES - 1)) + granules;
+        if end > CHUNK_GRANULES || self.used >> CHUNK_SHIFT == self.chunks.len() {
+            self.grow();
+        }
+        let granule = self.used;
+        self.used += granules;
+        granule as u64
+    }
+
+    fn take_free(&mut self, class: usize) -> u64 {
+        let granule = self.free[class] - 1;
+        let link = self.get(Location::new(8, granule));
+        self.free[class] = u64::from_le_bytes(link.try_into().expect("8 bytes"));
+        granule
+    }
+
+    /// Begins a piece; what is left of the last one goes to the free lists.
+    #[cold]
+    fn grow(&mut self) {
+        let end = self.chunks.len() << CHUNK_SHIFT;
+        while self.used < end {
+            let granules = slot_within(end - self.used);
+            self.free(Location::new(granules * GRANULE_BYTES, self.used as u64));
+            self.used += granules;
+        }
+        add_chunk(&mut self.chunks, Pages::zeroed(HUGE_BYTES));
+    }
+
+    #[inline]
+    pub fn get(&self, location: Location) -> &[u8] {
+        let (chunk, at) = location.place();
+        &self.chunks[chunk][at..at + location.len()]
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, location: Location) -> &mut [u8] {
+        let (chunk, at) = location.place();
+        &mut self.chunks[chunk][at..at + location.len()]
+    }
+
+    /// The location of the same slot with another length, when the slot's size class takes it.
+    #[inline]
+    pub fn resized(location: Location, len: usize) -> Option<Location> {
+        let before = location.len();
+        let fits = before == len || slot_of(before).0 == slot_of(len).0;
+        fits.then(|| Location::new(len, location.granule() as u64))
+    }
+
+    pub fn free(&mut self, location: Location) {
+        let (class, _) = slot_of(location.len());
+        if class >= self.free.len() {
+            self.free.resize(class + 1, 0);
+        }
+        let granule = location.granule() as u64;
+        let next = std::mem::replace(&mut self.free[class], granule + 1);
+        let link = self.get_mut(Location::new(8, granule));
+        link.copy_from_slice(&next.to_le_bytes());
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        touched_bytes(&self.chunks, self.used * GRANULE_BYTES) + self.free.capacity() * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_grow_with_the_length_and_their_slots_fit() {
+        let mut before = (0, 1);
+        for len in 1..=ROW_BYTES_MAX + 8 {
+            let (class, granules) = slot_of(len);
+            assert!(
+                granules * GRANULE_BYTES >= len && granules * GRANULE_BYTES < len + len / 8 + 8
+            );
+            assert!(class == before.0 && granules == before.1 || class == before.0 + 1);
+            before = (class, granules);
+            if len.is_multiple_of(8) {
+                let within = slot_within(len / 8);
+                assert!(
+                    within <= len / 8 && slot_of(within * 8).1 == within,
+                    "{len}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn rows_keep_their_bytes_and_freed_slots_come_back_last_first() {
+        let mut arena = Arena::default();
+        let rows: Vec<Vec<u8>> = (1..6000usize)
+            .map(|n| vec![n as u8; n * n % 9000 + 1])
+            .collect();
+        let places: Vec<_> = rows.iter().map(|row| arena.insert(row, b"")).collect();
+        for size in [5, 900, 1400, ROW_BYTES_MAX] {
+            let (a, b) = (
+                arena.insert(&vec![1; size], b"x"),
+                arena.insert(&vec![2; size], b"x"),
+            );
+            arena.free(a);
+            arena.free(b);
+            assert_eq!(arena.insert(&vec![3; size], b"y"), b);
+            let same = arena.insert(&vec![4; size - 1], b"yz");
+            assert_eq!(same.granule(), a.granule());
+            assert_eq!(arena.get(b)[size], b'y');
+        }
+        for (row, place) in rows.iter().zip(&places) {
+            assert_eq!(arena.get(*place), row);
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_piece_is_used_for_smaller_rows() {
+        let mut arena = Arena::default();
+        for _ in 0..20 {
+            arena.insert(&vec![1; 800 << 10], b"");
+        }
+        let chunks = arena.chunks.len();
+        for _ in 0..40_000 {
+            arena.insert(&[2; 64], b"");
+        }
+        assert!(
+            arena.chunks.len() <= chunks + 2,
+            "{} pieces",
+            arena.chunks.len()
+        );
+    }
+
+    #[test]
+    fn a_slot_is_resized_only_within_its_class() {
+        let mut arena = Arena::default();
+        let place = arena.insert(&[0; 20], b"");
+        assert!(Arena::resized(place, 24).is_some());
+        assert!(Arena::resized(place, 17).is_some());
+        assert!(Arena::resized(place, 16).is_none());
+        assert!(Arena::resized(place, 25).is_none());
+    }
+}

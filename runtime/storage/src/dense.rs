@@ -1,0 +1,296 @@
+//! The dense index: for integer keys whose last column counts up, an array from key to record id.
+//!
+//! The array lies in pages of 1,024 neighbouring keys, found by what the keys have in common, so a key may begin with
+//! other columns (a warehouse, a district) and need not begin at zero. Keys with few neighbours would waste their pages:
+//! when too many pages are thin, further ones are not made, and such keys lie in a hash index beside.
+
+use hashbrown::HashTable;
+
+use crate::{chunked::Chunked, digest::hash_words, hash::HashIndex};
+
+const PAGE_KEYS: usize = 1024;
+const PAGE_SHIFT: u32 = PAGE_KEYS.ilog2();
+/// Pages that are made whatever they hold.
+const PAGES_MIN: usize = 16;
+/// Keys a page that all pages must hold on average for another one to be made.
+const PAGE_KEYS_MIN: usize = 128;
+
+pub(crate) struct Dense {
+    /// Record ids + 1; 0 where no key is.
+    pages: Chunked<[u32; PAGE_KEYS]>,
+    /// By page: what its keys are divided by `PAGE_KEYS`, and how many are there.
+    heads: Vec<Head>,
+    /// Page numbers by the hash of their common part.
+    directory: HashTable<u32>,
+    free: Vec<u32>,
+    /// Keys that have no page, and those that had none when they came.
+    thin: HashIndex,
+    len: usize,
+    /// Places the last byte of a key, which is padded on the right, at the right end.
+    shift: u32,
+}
+
+struct Head {
+    common: u128,
+    count: u32,
+}
+
+#[inline]
+fn hash_page(common: u128) -> u64 {
+    // The table takes its buckets from the low bits and its tags from the highest: give both.
+    let hash = hash_words((common >> 64) as u64, common as u64) as u64;
+    hash << 32 | hash
+}
+
+#[inline]
+pub(crate) fn tag_of(key: u128) -> u32 {
+    hash_words((key >> 64) as u64, key as u64)
+}
+
+impl Dense {
+    /// For keys of `bytes` bytes, at most 16.
+    pub fn new(bytes: usize) -> Self {
+        assert!((1..=16).contains(&bytes), "a dense key has 1 to 16 bytes");
+        Self {
+            pages: Chunked::default(),
+            heads: Vec::new(),
+            directory: HashTable::new(),
+            free: Vec::new(),
+            thin: HashIndex::new(),
+            len: 0,
+            shift: 128 - 8 * bytes as u32,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len + self.thin.len()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.pages.memory_bytes()
+            + self.heads.capacity() * size_of::<Head>()
+            + self.directory.allocation_size()
+            + self.free.capacity() * 4
+            + self.thin.memory_bytes()
+    }
+
+    /// The common part of the key's page, and the key's place in it.
+    #[inline]
+    fn split(&self, key: u128) -> (u128, usize) {
+        let number = key >> self.shift;
+        (number >> PAGE_SHIFT, number as usize & (PAGE_KEYS - 1))
+    }
+
+    #[inline]
+    fn page_of(&self, common: u128) -> Option<u32> {
+        let is_it = |page: &u32| self.heads[*page as usize].common == common;
+        self.directory.find(hash_page(common), is_it).copied()
+    }
+
+    /// The record id that the array has for the key.
+    #[inline]
+    pub fn find_dense(&self, key: u128) -> Option<u32> {
+        let (common, place) = self.split(key);
+        self.pages[self.page_of(common)?][place].checked_sub(1)
+    }
+
+    /// Keys that are not in the array are here, by `tag_of`. None when there are none.
+    #[inline]
+    pub fn thin(&self) -> Option<&HashIndex> {
+        (self.thin.len() > 0).then_some(&self.thin)
+    }
+
+    /// Adds an entry unless the key is there already; `is_same` says so of a record id that is not in the array.
+    pub fn insert(
+        &mut self,
+        key: u128,
+        rid: u32,
+        mut is_same: impl FnMut(u32) -> bool,
+    ) -> Result<(), u32> {
+        let (common, place) = self.split(key);
+        let page = self.page_of(common);
+        let Some(page) = page.or_else(|| self.may_add_page().then(|| self.add_page(common))) else {
+            return self.thin.insert(tag_of(key), rid, is_same);
+        };
+        if let Some(taken) = self.pages[page][place].checked_sub(1) {
+            return Err(taken);
+        }
+        if self.thin.len() > 0
+            && let Some(taken) = self.thin.find(tag_of(key), |r| is_same(r).then_some(r))
+        {
+            self.drop_if_empty(page);
+            return Err(taken);
+        }
+        self.pages[page][place] = rid + 1;
+        self.heads[page as usize].count += 1;
+        self.len += 1;
+        Ok(())
+    }
+
+    fn may_add_page(&self) -> bool {
+        let pages = self.heads.len() - self.free.len();
+        pages < PAGES_MIN + self.len / PAGE_KEYS_MIN
+    }
+
+    #[cold]
+    fn add_page(&mut self, common: u128) -> u32 {
+        let head = Head { common, count: 0 };
+        let page = match self.free.pop() {
+            Some(page) => {
+                self.heads[page as usize] = head;
+                page
+            }
+            None => {
+                self.pages.push_zeroed();
+                self.heads.push(head);
+                (self.heads.len() - 1) as u32
+            }
+        };
+        let heads = &self.heads;
+        let hash = |page: &u32| hash_page(heads[*page as usize].common);
+        self.directory.insert_unique(hash_page(common), page, hash);
+        page
+    }
+
+    /// Gives a page without keys back: all its places are 0.
+    fn drop_if_empty(&mut self, page: u32) {
+        if self.heads[page as usize].count > 0 {
+            return;
+        }
+        let common = self.heads[page as usize].common;
+        let found = self.directory.find_entry(hash_page(common), |p| *p == page);
+        found.expect("a page is in the directory").remove();
+        self.free.push(page);
+    }
+
+    /// Takes the entry away; false when it is not there.
+    pub fn remove(&mut self, key: u128, rid: u32) -> bool {
+        let (common, place) = self.split(key);
+        if let Some(page) = self.page_of(common)
+            && self.pages[page][place] == rid + 1
+        {
+            self.pages[page][place] = 0;
+            self.heads[page as usize].count -= 1;
+            self.len -= 1;
+            self.drop_if_empty(page);
+            return true;
+        }
+        self.thin.remove(tag_of(key), rid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct World {
+        dense: Dense,
+        /// Keys by record id, for those that the index asks about.
+        keys: Vec<u128>,
+        model: BTreeMap<u128, u32>,
+    }
+
+    impl World {
+        fn find(&self, key: u128) -> Option<u32> {
+            let in_thin = |thin: &HashIndex| {
+                thin.find(tag_of(key), |rid| {
+                    (self.keys[rid as usize] == key).then_some(rid)
+                })
+            };
+            self.dense
+                .find_dense(key)
+                .or_else(|| in_thin(self.dense.thin()?))
+        }
+
+        fn insert(&mut self, key: u128) {
+            let rid = self.keys.len() as u32;
+            self.keys.push(key);
+            let keys = &self.keys;
+            let found = self.dense.insert(key, rid, |r| keys[r as usize] == key);
+            assert_eq!(
+                found,
+                self.model.get(&key).map_or(Ok(()), |taken| Err(*taken))
+            );
+            self.model.entry(key).or_insert(rid);
+        }
+
+        fn remove(&mut self, key: u128) {
+            if let Some(rid) = self.model.remove(&key) {
+                assert!(self.dense.remove(key, rid) && !self.dense.remove(key, rid));
+            }
+            assert_eq!(self.find(key), None);
+        }
+
+        fn check(&self) {
+            assert_eq!(self.dense.len(), self.model.len());
+            for (key, rid) in &self.model {
+                assert_eq!(self.find(*key), Some(*rid));
+            }
+            assert_eq!(
+                self.dense.directory.len(),
+                self.dense.heads.len() - self.dense.free.len()
+            );
+        }
+    }
+
+    fn world() -> World {
+        World {
+            dense: Dense::new(12),
+            keys: Vec::new(),
+            model: BTreeMap::new(),
+        }
+    }
+
+    fn key(prefix: u32, number: u64) -> u128 {
+        (prefix as u128) << 96 | (number as u128) << 32
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+        #[test]
+        fn a_dense_index_is_a_map(ops in prop::collection::vec((any::<bool>(), 0..3u32, any::<u64>(), 0..400u64), 0..60)) {
+            let mut world = world();
+            for (is_insert, kind, start, count) in ops {
+                // Runs of neighbours, keys far apart, and keys that meet again.
+                let (step, start) = [(1, start % 4096), (1 << 40, start % 7), (1024, start % 50)][kind as usize];
+                for number in 0..count {
+                    let key = key(kind % 2, start.wrapping_add(number.wrapping_mul(step)));
+                    if is_insert { world.insert(key) } else { world.remove(key) }
+                }
+            }
+            world.check();
+        }
+    }
+
+    #[test]
+    fn neighbours_cost_little_and_strangers_do_not_cost_pages() {
+        let mut world = world();
+        for number in 0..100_000 {
+            world.insert(key(1, number));
+        }
+        assert!(world.dense.thin().is_none() && world.dense.heads.len() < 100);
+        for number in 0..100_000 {
+            world.insert(key(2, number << 20));
+        }
+        world.check();
+        assert!(
+            world.dense.heads.len() < 1000,
+            "{} pages",
+            world.dense.heads.len()
+        );
+        for number in 0..100_000 {
+            world.remove(key(1, number));
+            world.insert(key(3, number));
+        }
+        world.check();
+        assert!(
+            world.dense.heads.len() < 1200,
+            "{} pages",
+            world.dense.heads.len()
+        );
+    }
+}

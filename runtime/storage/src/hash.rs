@@ -1,0 +1,449 @@
+//! The hash index: extendible hashing (Fagin et al., 1979) over segments of one page each.
+//!
+//! Of a key's hash 32 bits are kept beside the record id: the low ones choose the segment, the high ones the line in it.
+//! So a full segment splits alone, without a look at any row, and there is no moment at which everything moves. A line is
+//! one cache line; a key that is absent costs one miss.
+
+use std::collections::BTreeSet;
+
+use crate::chunked::Chunked;
+
+const LINE_ENTRIES: usize = 8;
+const LINES: usize = 64;
+const LINE_BITS: u32 = LINES.ilog2();
+/// Bits of a tag that choose the segment, at most.
+const DEPTH_MAX: u32 = 32 - LINE_BITS;
+/// Lines beyond its own at which an entry rather splits the segment.
+const PROBE_MAX: usize = 5;
+
+/// Tags, then as many record ids + 1; 0 in a free place. Used places come first.
+type Line = [u32; 2 * LINE_ENTRIES];
+type Segment = [Line; LINES];
+
+const _: () = assert!(size_of::<Segment>() == reprise_pages::PAGE_BYTES);
+
+pub(crate) struct HashIndex {
+    segments: Chunked<Segment>,
+    /// By the low bits of a tag; as many as `mask` has.
+    directory: Vec<u32>,
+    mask: u32,
+    /// By segment: the low bits that all its tags have in common.
+    depths: Vec<u8>,
+    len: usize,
+    /// Entries (tag, record id + 1) whose segment is full and can't be split with profit: their tags are alike.
+    overflow: BTreeSet<(u32, u32)>,
+}
+
+/// Bit `i` set: place `i` has the tag.
+#[inline]
+fn places_of(line: &Line, tag: u32) -> u32 {
+    let mut places = 0;
+    for (at, other) in line[..LINE_ENTRIES].iter().enumerate() {
+        places |= ((*other == tag) as u32) << at;
+    }
+    places
+}
+
+#[inline]
+fn is_full(line: &Line) -> bool {
+    line[2 * LINE_ENTRIES - 1] != 0
+}
+
+#[inline]
+fn home_of(tag: u32) -> usize {
+    (tag >> (32 - LINE_BITS)) as usize
+}
+
+/// Lines from `from` to `to`, going up and around.
+fn distance(from: usize, to: usize) -> usize {
+    (to + LINES - from) % LINES
+}
+
+/// Puts the entry into the first free place of a line that has one.
+#[inline]
+fn put(line: &mut Line, tag: u32, stored: u32) {
+    let at = (0..LINE_ENTRIES).find(|at| line[LINE_ENTRIES + at] == 0);
+    let at = at.expect("the line has a free place");
+    line[at] = tag;
+    line[LINE_ENTRIES + at] = stored;
+}
+
+/// Takes an entry out; the last one of the line takes its place.
+fn take(line: &mut Line, at: usize) -> (u32, u32) {
+    let taken = (line[at], line[LINE_ENTRIES + at]);
+    let used = (0..LINE_ENTRIES).rfind(|at| line[LINE_ENTRIES + at] != 0);
+    let last = used.expect("the line has an entry");
+    line[at] = line[last];
+    line[LINE_ENTRIES + at] = line[LINE_ENTRIES + last];
+    line[last] = 0;
+    line[LINE_ENTRIES + last] = 0;
+    taken
+}
+
+/// Puts the entry into the first line with a free place from its own on; false when there is none.
+fn put_in_segment(segment: &mut Segment, tag: u32, stored: u32) -> bool {
+    for step in 0..LINES {
+        let line = &mut segment[(home_of(tag) + step) % LINES];
+        if !is_full(line) {
+            put(line, tag, stored);
+            return true;
+        }
+    }
+    false
+}
+
+impl HashIndex {
+    pub fn new() -> Self {
+        let mut segments = Chunked::default();
+        segments.push_zeroed();
+        Self {
+            segments,
+            directory: vec![0],
+            mask: 0,
+            depths: vec![0],
+            len: 0,
+            overflow: BTreeSet::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.segments.memory_bytes()
+            + self.directory.capacity() * 4
+            + self.depths.capacity()
+            + self.overflow.len() * 16
+    }
+
+    #[inline]
+    fn segment(&self, tag: u32) -> &Segment {
+        &self.segments[self.directory[(tag & self.mask) as usize]]
+    }
+
+    /// The first entry with the tag that `accept` makes something of.
+    #[inline]
+    pub fn find<R>(&self, tag: u32, mut accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
+        let segment = self.segment(tag);
+        let mut at = home_of(tag);
+        for _ in 0..LINES {
+            let line = &segment[at];
+            let mut places = places_of(line, tag);
+            while places != 0 {
+                let stored = line[LINE_ENTRIES + places.trailing_zeros() as usize % LINE_ENTRIES];
+                // A tag of 0 is also what free places hold.
+                if stored != 0
+                    && let Some(found) = accept(stored - 1)
+                {
+                    return Some(found);
+                }
+                places &= places - 1;
+            }
+            if !is_full(line) {
+                return None;
+            }
+            at = (at + 1) % LINES;
+        }
+        let alike = self.overflow.range((tag, 0)..=(tag, u32::MAX));
+        alike.map(|(_, stored)| stored - 1).find_map(accept)
+    }
+
+    /// Some word of the line in which the tag's entries begin: to have it brought near.
+    #[inline]
+    pub fn touch(&self, tag: u32) -> u32 {
+        self.segment(tag)[home_of(tag)][0]
+    }
+
+    /// A record id that has the tag, without a look at its row, in the tag's own line.
+    #[inline]
+    pub fn candidate(&self, tag: u32) -> Option<u32> {
+        let line = &self.segment(tag)[home_of(tag)];
+        let place = places_of(line, tag).trailing_zeros() as usize;
+        line.get(LINE_ENTRIES + place)?.checked_sub(1)
+    }
+
+    /// Adds an entry unless `is_same` says of one with the same tag that it has the key already.
+    #[inline]
+    pub fn insert(
+        &mut self,
+        tag: u32,
+        rid: u32,
+        mut is_same: impl FnMut(u32) -> bool,
+    ) -> Result<(), u32> {
+        let id = self.directory[(tag & self.mask) as usize];
+        let segment = &mut self.segments[id];
+        let mut at = home_of(tag);
+        for step in 0..LINES {
+            let line = &mut segment[at];
+            let mut places = places_of(line, tag);
+            while places != 0 {
+                let stored = line[LINE_ENTRIES + places.trailing_zeros() as usize % LINE_ENTRIES];
+                if stored != 0 && is_same(stored - 1) {
+                    return Err(stored - 1);
+                }
+                places &= places - 1;
+            }
+            if !is_full(line) {
+                if step > PROBE_MAX {
+                    break;
+                }
+                put(line, tag, rid + 1);
+                self.len += 1;
+                return Ok(());
+            }
+            at = (at + 1) % LINES;
+        }
+        self.insert_crowded(tag, rid, is_same)
+    }
+
+    /// As `insert`, when what lies in the tag's segment has been looked at and the segment is full, or nearly so.
+    #[cold]
+    fn insert_crowded(
+        &mut self,
+        tag: u32,
+        rid: u32,
+        mut is_same: impl FnMut(u32) -> bool,
+    ) -> Result<(), u32> {
+        let alike = self.overflow.range((tag, 0)..=(tag, u32::MAX));
+        if let Some((_, taken)) = alike.clone().find(|(_, stored)| is_same(stored - 1)) {
+            return Err(taken - 1);
+        }
+        self.len += 1;
+        self.place(tag, rid + 1);
+        Ok(())
+    }
+
+    /// Puts an entry where it belongs, splitting its segment as long as it is crowded and that helps.
+    fn place(&mut self, tag: u32, stored: u32) {
+        loop {
+            let id = self.directory[(tag & self.mask) as usize];
+            let home = home_of(tag);
+            let segment = &self.segments[id];
+            let is_crowded = (0..=PROBE_MAX).all(|step| is_full(&segment[(home + step) % LINES]));
+            if is_crowded && self.may_split(id) {
+                self.split(id, tag);
+                continue;
+            }
+            if !put_in_segment(&mut self.segments[id], tag, stored) {
+                self.overflow.insert((tag, stored));
+            }
+            return;
+        }
+    }
+
+    /// Bounds the directory by the entries: tags that are alike do not blow it up.
+    fn may_split(&self, id: u32) -> bool {
+        let depth = self.depths[id as usize] as u32;
+        let typical = (self.len / (LINES * LINE_ENTRIES / 4) + 1).ilog2();
+        depth < DEPTH_MAX.min(typical + 4)
+    }
+
+    /// Divides the segment of `tag` by the next bit of its tags.
+    fn split(&mut self, id: u32, tag: u32) {
+        let depth = self.depths[id as usize] as u32;
+        if self.mask.count_ones() == depth {
+            self.directory.extend_from_within(..);
+            self.mask = self.mask << 1 | 1;
+        }
+        let new = self.segments.len() as u32;
+        self.segments.push_zeroed();
+        self.depths[id as usize] += 1;
+        self.depths.push(depth as u8 + 1);
+        let common = tag & ((1 << depth) - 1);
+        let first = (common | 1 << depth) as usize;
+        for entry in (first..self.directory.len()).step_by(1 << (depth + 1)) {
+            self.directory[entry] = new;
+        }
+        let old = std::mem::replace(&mut self.segments[id], [[0; 2 * LINE_ENTRIES]; LINES]);
+        for line in &old {
+            for at in 0..LINE_ENTRIES {
+                let (tag, stored) = (line[at], line[LINE_ENTRIES + at]);
+                if stored != 0 {
+                    let to = if tag >> depth & 1 == 1 { new } else { id };
+                    let is_put = put_in_segment(&mut self.segments[to], tag, stored);
+                    assert!(is_put, "half a segment fits into a segment");
+                }
+            }
+        }
+        self.drain_overflow(common, depth);
+    }
+
+    /// Places anew what overflowed from tags that end in the `depth` bits of `common`.
+    fn drain_overflow(&mut self, common: u32, depth: u32) {
+        let mask = (1 << depth) - 1;
+        let ours = self
+            .overflow
+            .extract_if(.., |(tag, _)| tag & mask == common);
+        for (tag, stored) in ours.collect::<Vec<_>>() {
+            self.place(tag, stored);
+        }
+    }
+
+    /// Takes the entry away; false when it is not there.
+    pub fn remove(&mut self, tag: u32, rid: u32) -> bool {
+        let id = self.directory[(tag & self.mask) as usize];
+        let segment = &mut self.segments[id];
+        for step in 0..LINES {
+            let at = (home_of(tag) + step) % LINES;
+            let line = &mut segment[at];
+            let found =
+                (0..LINE_ENTRIES).find(|e| line[*e] == tag && line[LINE_ENTRIES + e] == rid + 1);
+            if let Some(entry) = found {
+                let was_full = is_full(line);
+                take(line, entry);
+                if was_full {
+                    close_hole(segment, at);
+                }
+                self.len -= 1;
+                if !self.overflow.is_empty() {
+                    let depth = self.depths[id as usize] as u32;
+                    self.drain_overflow(tag & ((1 << depth) - 1), depth);
+                }
+                return true;
+            }
+            if !is_full(line) {
+                return false;
+            }
+        }
+        let removed = self.overflow.remove(&(tag, rid + 1));
+        self.len -= removed as usize;
+        removed
+    }
+}
+
+/// Line `hole` was full and no longer is: brings entries back that had to go further because of it.
+fn close_hole(segment: &mut Segment, mut hole: usize) {
+    let mut at = hole;
+    for _ in 1..LINES {
+        at = (at + 1) % LINES;
+        let was_full = is_full(&segment[at]);
+        let passed_hole = |entry: &usize| {
+            let stored = segment[at][LINE_ENTRIES + entry];
+            stored != 0 && distance(home_of(segment[at][*entry]), at) >= distance(hole, at)
+        };
+        if let Some(entry) = (0..LINE_ENTRIES).find(passed_hole) {
+            let (tag, stored) = take(&mut segment[at], entry);
+            put(&mut segment[hole], tag, stored);
+            hole = at;
+        }
+        if !was_full {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Every entry is found, lies in the segment its tag names, and no line before it on its way has room.
+    fn check(index: &HashIndex, model: &BTreeMap<u32, u32>) {
+        assert_eq!(index.len(), model.len());
+        let mut seen = index.overflow.len();
+        for id in 0..index.segments.len() as u32 {
+            let segment = &index.segments[id];
+            for (at, line) in segment.iter().enumerate() {
+                let used = (0..LINE_ENTRIES)
+                    .take_while(|e| line[LINE_ENTRIES + e] != 0)
+                    .count();
+                assert!(
+                    line[LINE_ENTRIES + used..]
+                        .iter()
+                        .all(|stored| *stored == 0)
+                );
+                seen += used;
+                for tag in &line[..used] {
+                    assert_eq!(index.directory[(tag & index.mask) as usize], id);
+                    for step in 0..distance(home_of(*tag), at) {
+                        assert!(is_full(&segment[(home_of(*tag) + step) % LINES]));
+                    }
+                }
+            }
+        }
+        assert_eq!(seen, model.len());
+        for (rid, tag) in model {
+            assert_eq!(index.find(*tag, |r| (r == *rid).then_some(r)), Some(*rid));
+        }
+    }
+
+    fn spread(number: u32) -> u32 {
+        crate::digest::hash_words(number as u64, 0)
+    }
+
+    #[test]
+    fn a_large_index_has_short_ways_and_a_directory_to_match() {
+        let mut index = HashIndex::new();
+        let tags: BTreeMap<u32, u32> = (0..200_000).map(|rid| (rid, spread(rid * 7 + 1))).collect();
+        for (rid, tag) in &tags {
+            index
+                .insert(*tag, *rid, |_| false)
+                .expect("no key is compared");
+        }
+        check(&index, &tags);
+        let entries_each = tags.len() / index.segments.len();
+        assert!(entries_each > 230, "{entries_each} entries a segment");
+        assert!(index.directory.len() < 8192 && index.overflow.is_empty());
+        for rid in 0..200_000 {
+            assert!(index.remove(tags[&rid], rid) && !index.remove(tags[&rid], rid));
+        }
+        check(&index, &BTreeMap::new());
+    }
+
+    #[test]
+    fn tags_that_are_all_alike_overflow_and_come_back() {
+        let mut index = HashIndex::new();
+        let mut model = BTreeMap::new();
+        for rid in 0..3000 {
+            index.insert(0, rid, |_| false).expect("no key is compared");
+            model.insert(rid, 0);
+        }
+        assert!(index.overflow.len() > 2000 && index.directory.len() < 1024);
+        check(&index, &model);
+        assert_eq!(index.insert(0, 9, |rid| rid == 2999), Err(2999));
+        for rid in 0..3000 {
+            assert!(index.remove(0, rid));
+            model.remove(&rid);
+            if rid % 100 == 0 {
+                check(&index, &model);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+        /// Tags of few homes, so that lines fill and ways grow long.
+        #[test]
+        fn an_index_is_a_set(
+            ops in prop::collection::vec((any::<u32>(), 0..3u8), 0..3000),
+            mask in prop_oneof![Just(0xfc00_000f_u32), Just(0x0c00_00ff), Just(u32::MAX)],
+        ) {
+            let mut index = HashIndex::new();
+            let mut model: BTreeMap<u32, u32> = BTreeMap::new();
+            for (rid, (random, kind)) in ops.iter().enumerate() {
+                let victim = model.keys().nth(*random as usize % model.len().max(1)).copied();
+                match (kind, victim) {
+                    (0, Some(rid)) => {
+                        let tag = model.remove(&rid).expect("known");
+                        prop_assert!(index.remove(tag, rid));
+                        prop_assert!(!index.remove(tag, rid));
+                    }
+                    (1, Some(taken)) => {
+                        let found = index.insert(model[&taken], rid as u32, |r| r == taken);
+                        prop_assert_eq!(found, Err(taken));
+                    }
+                    _ => {
+                        let tag = spread(*random) & mask;
+                        prop_assert_eq!(index.insert(tag, rid as u32, |_| false), Ok(()));
+                        model.insert(rid as u32, tag);
+                    }
+                }
+            }
+            check(&index, &model);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Keys of integer columns, built from a row's bytes without passing through bytes of a key.
+
+use reprise_abi::{RowLayout, ScalarType, row::ColumnSlot};
+
+use crate::keyplan::RowRef;
+
+/// Bytes that one load takes; a row has at least as many.
+const LOAD_BYTES: u32 = 8;
+
+/// Where the columns of a key lie. The key's bytes are the words' bytes, the most significant first, padded with zeros.
+pub(crate) struct IntKey {
+    parts: Box<[Part]>,
+}
+
+/// A column, or what of it lies in one word: eight bytes loaded at `at`, shifted right, masked, flipped, shifted left.
+struct Part {
+    at: u32,
+    right: u8,
+    left: u8,
+    word: u8,
+    mask: u64,
+    flip: u64,
+}
+
+impl IntKey {
+    /// None when the key has other columns than integers, or when rows are shorter than one load.
+    pub fn new(layout: &RowLayout, slots: &[ColumnSlot], has_number: bool) -> Option<Self> {
+        if has_number && !slots.is_empty()
+            || (layout.fixed_bytes() as u32) < LOAD_BYTES && !has_number
+        {
+            return None;
+        }
+        let (mut parts, mut to) = (Vec::new(), 0);
+        for slot in slots {
+            push_parts(
+                slot,
+                to,
+                layout.fixed_bytes() as u32 - LOAD_BYTES,
+                &mut parts,
+            )?;
+            to += slot.ty.slot_bytes() as u32;
+        }
+        Some(Self {
+            parts: parts.into(),
+        })
+    }
+
+    /// The first `N` words of the row's key. It has no more bytes than these.
+    #[inline]
+    pub fn words<const N: usize>(&self, row: RowRef<'_>) -> [u64; N] {
+        let mut words = [0; N];
+        // A table with a hidden number has no other integer key, and one without has the number 0.
+        words[0] = row.number;
+        for part in &self.parts {
+            let value = part.load(row.row) ^ part.flip;
+            words[part.word as usize] |= value << part.left;
+        }
+        words
+    }
+
+    /// True when two rows of one number have the same key.
+    #[inline]
+    pub fn is_same(&self, a: &[u8], b: &[u8]) -> bool {
+        let differs = |part: &Part| part.load(a) ^ part.load(b);
+        self.parts.iter().fold(0, |bits, part| bits | differs(part)) == 0
+    }
+}
+
+impl Part {
+    #[inline]
+    fn load(&self, row: &[u8]) -> u64 {
+        let at = self.at as usize;
+        let loaded = u64::from_le_bytes(row[at..at + 8].try_into().expect("8 bytes"));
+        (loaded >> self.right) & self.mask
+    }
+}
+
+/// The parts of one column whose key bytes begin at `to`; loads begin at `at_max` or before.
+fn push_parts(slot: &ColumnSlot, to: u32, at_max: u32, parts: &mut Vec<Part>) -> Option<()> {
+    let is_signed = match slot.ty {
+        ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 => true,
+        ScalarType::Timestamp | ScalarType::Decimal { .. } => true,
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => false,
+        ScalarType::Bool => false,
+        ScalarType::F64 | ScalarType::Uuid | ScalarType::Text | ScalarType::Bytes => return None,
+    };
+    let width = slot.ty.slot_bytes() as u32;
+    let mut from = 0;
+    while from < width {
+        // Bytes `from..end` of the column, counted from its most significant one, lie in one word of the key.
+        let in_word = (to + from) % 8;
+        let end = width.min(from + 8 - in_word);
+        let bits = 8 * (end - from);
+        let lies = slot.offset + width - end;
+        let at = lies.min(at_max);
+        parts.push(Part {
+            at,
+            right: (8 * (lies - at)) as u8,
+            left: (64 - 8 * in_word - bits) as u8,
+            word: ((to + from) / 8) as u8,
+            mask: u64::MAX >> (64 - bits),
+            flip: if is_signed && from == 0 {
+                1 << (bits - 1)
+            } else {
+                0
+            },
+        });
+        from = end;
+    }
+    Some(())
+}
