@@ -1,9 +1,13 @@
-//! Arrays on memory that comes straight from the operating system, in huge pages when told so.
+//! Arrays on memory that comes straight from the operating system, in huge pages when told so; words compared side by side.
 //! Owns: the mapping under one array, from its making to its drop.
 //! Does not: grow, move or share an array; know what lies in it.
 //! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
 //! has no huge pages to give, everything works the same, only slower.
 //! Called by: `storage`, for rows and indexes.
+
+mod lanes;
+
+pub use lanes::equal;
 
 use std::{
     alloc::{Layout, handle_alloc_error},

@@ -139,7 +139,7 @@ impl Arena {
         add_chunk(&mut self.chunks, Pages::zeroed(HUGE_BYTES));
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, location: Location) -> &[u8] {
         let (chunk, at) = location.place();
         &self.chunks[chunk][at..at + location.len()]

@@ -84,7 +84,7 @@ impl<T> Chunked<T> {
 
 impl<T> Index<u32> for Chunked<T> {
     type Output = T;
-    #[inline]
+    #[inline(always)]
     fn index(&self, at: u32) -> &T {
         let at = at as usize;
         &self.chunks[at >> Self::SHIFT][at & (Self::CHUNK - 1)]
@@ -92,7 +92,7 @@ impl<T> Index<u32> for Chunked<T> {
 }
 
 impl<T> IndexMut<u32> for Chunked<T> {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, at: u32) -> &mut T {
         let at = at as usize;
         &mut self.chunks[at >> Self::SHIFT][at & (Self::CHUNK - 1)]

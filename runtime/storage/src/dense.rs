@@ -4,8 +4,6 @@
 //! other columns (a warehouse, a district) and need not begin at zero. Keys with few neighbours would waste their pages:
 //! when too many pages are thin, further ones are not made, and such keys lie in a hash index beside.
 
-use hashbrown::HashTable;
-
 use crate::{chunked::Chunked, digest::hash_words, hash::HashIndex};
 
 const PAGE_KEYS: usize = 1024;
@@ -20,8 +18,11 @@ pub(crate) struct Dense {
     pages: Chunked<[u32; PAGE_KEYS]>,
     /// By page: what its keys are divided by `PAGE_KEYS`, and how many are there.
     heads: Vec<Head>,
-    /// Page numbers by the hash of their common part.
-    directory: HashTable<u32>,
+    /// Page numbers + 1, each at the hash of its common part or behind it, going around; at most half of the places
+    /// are used.
+    directory: Vec<u32>,
+    /// 64 less the bits that choose a place in the directory.
+    directory_shift: u32,
     free: Vec<u32>,
     /// Keys that have no page, and those that had none when they came.
     thin: HashIndex,
@@ -31,16 +32,12 @@ pub(crate) struct Dense {
 }
 
 struct Head {
-    common: u128,
+    common: Common,
     count: u32,
 }
 
-#[inline]
-fn hash_page(common: u128) -> u64 {
-    // The table takes its buckets from the low bits and its tags from the highest: give both.
-    let hash = hash_words((common >> 64) as u64, common as u64) as u64;
-    hash << 32 | hash
-}
+/// What the keys of a page have in common: high and low word.
+type Common = (u64, u64);
 
 #[inline]
 pub(crate) fn tag_of(key: u128) -> u32 {
@@ -54,7 +51,8 @@ impl Dense {
         Self {
             pages: Chunked::default(),
             heads: Vec::new(),
-            directory: HashTable::new(),
+            directory: vec![0; 2],
+            directory_shift: 63,
             free: Vec::new(),
             thin: HashIndex::new(),
             len: 0,
@@ -69,26 +67,90 @@ impl Dense {
     pub fn memory_bytes(&self) -> usize {
         self.pages.memory_bytes()
             + self.heads.capacity() * size_of::<Head>()
-            + self.directory.allocation_size()
+            + self.directory.capacity() * 4
             + self.free.capacity() * 4
             + self.thin.memory_bytes()
     }
 
     /// The common part of the key's page, and the key's place in it.
-    #[inline]
-    fn split(&self, key: u128) -> (u128, usize) {
+    #[inline(always)]
+    fn split(&self, key: u128) -> (Common, usize) {
+        if self.shift >= 64 {
+            let number = (key >> 64) as u64 >> (self.shift - 64);
+            return ((0, number >> PAGE_SHIFT), number as usize % PAGE_KEYS);
+        }
         let number = key >> self.shift;
-        (number >> PAGE_SHIFT, number as usize & (PAGE_KEYS - 1))
+        let common = number >> PAGE_SHIFT;
+        (
+            ((common >> 64) as u64, common as u64),
+            number as usize % PAGE_KEYS,
+        )
     }
 
-    #[inline]
-    fn page_of(&self, common: u128) -> Option<u32> {
-        let is_it = |page: &u32| self.heads[*page as usize].common == common;
-        self.directory.find(hash_page(common), is_it).copied()
+    /// Where in the directory the page of `common` would best be.
+    #[inline(always)]
+    fn home_of(&self, (high, low): Common) -> usize {
+        let mixed = (low ^ high.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed ^ mixed << 32) >> self.directory_shift) as usize
+    }
+
+    #[inline(always)]
+    fn page_of(&self, common: Common) -> Option<u32> {
+        let mut at = self.home_of(common);
+        loop {
+            let page = self.directory[at].checked_sub(1)?;
+            if self.heads[page as usize].common == common {
+                return Some(page);
+            }
+            at = (at + 1) & (self.directory.len() - 1);
+        }
+    }
+
+    fn list_page(&mut self, page: u32) {
+        let mut at = self.home_of(self.heads[page as usize].common);
+        while self.directory[at] != 0 {
+            at = (at + 1) & (self.directory.len() - 1);
+        }
+        self.directory[at] = page + 1;
+    }
+
+    /// Makes room for another page.
+    fn grow_directory(&mut self) {
+        if 2 * (self.heads.len() + 1) <= self.directory.len() {
+            return;
+        }
+        let old = std::mem::take(&mut self.directory);
+        self.directory = vec![0; 2 * old.len()];
+        self.directory_shift -= 1;
+        for page in old.into_iter().filter_map(|page| page.checked_sub(1)) {
+            self.list_page(page);
+        }
+    }
+
+    /// Takes a page out of the directory; those that had to pass over it move up.
+    fn unlist_page(&mut self, page: u32) {
+        let mask = self.directory.len() - 1;
+        let mut hole = self.home_of(self.heads[page as usize].common);
+        while self.directory[hole] != page + 1 {
+            hole = (hole + 1) & mask;
+        }
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let Some(other) = self.directory[at].checked_sub(1) else {
+                break;
+            };
+            let home = self.home_of(self.heads[other as usize].common);
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.directory[hole] = other + 1;
+                hole = at;
+            }
+        }
+        self.directory[hole] = 0;
     }
 
     /// The record id that the array has for the key.
-    #[inline]
+    #[inline(always)]
     pub fn find_dense(&self, key: u128) -> Option<u32> {
         let (common, place) = self.split(key);
         self.pages[self.page_of(common)?][place].checked_sub(1)
@@ -133,7 +195,8 @@ impl Dense {
     }
 
     #[cold]
-    fn add_page(&mut self, common: u128) -> u32 {
+    fn add_page(&mut self, common: Common) -> u32 {
+        self.grow_directory();
         let head = Head { common, count: 0 };
         let page = match self.free.pop() {
             Some(page) => {
@@ -146,9 +209,7 @@ impl Dense {
                 (self.heads.len() - 1) as u32
             }
         };
-        let heads = &self.heads;
-        let hash = |page: &u32| hash_page(heads[*page as usize].common);
-        self.directory.insert_unique(hash_page(common), page, hash);
+        self.list_page(page);
         page
     }
 
@@ -157,9 +218,7 @@ impl Dense {
         if self.heads[page as usize].count > 0 {
             return;
         }
-        let common = self.heads[page as usize].common;
-        let found = self.directory.find_entry(hash_page(common), |p| *p == page);
-        found.expect("a page is in the directory").remove();
+        self.unlist_page(page);
         self.free.push(page);
     }
 
@@ -230,8 +289,9 @@ mod tests {
             for (key, rid) in &self.model {
                 assert_eq!(self.find(*key), Some(*rid));
             }
+            let listed = self.dense.directory.iter().filter(|page| **page != 0);
             assert_eq!(
-                self.dense.directory.len(),
+                listed.count(),
                 self.dense.heads.len() - self.dense.free.len()
             );
         }

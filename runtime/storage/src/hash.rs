@@ -6,9 +6,14 @@
 
 use std::collections::BTreeSet;
 
+use reprise_pages::equal;
+
 use crate::chunked::Chunked;
 
 const LINE_ENTRIES: usize = 8;
+/// The halves of a line.
+const TAGS: usize = 0;
+const RIDS: usize = 1;
 const LINES: usize = 64;
 const LINE_BITS: u32 = LINES.ilog2();
 /// Bits of a tag that choose the segment, at most.
@@ -16,8 +21,8 @@ const DEPTH_MAX: u32 = 32 - LINE_BITS;
 /// Lines beyond its own at which an entry rather splits the segment.
 const PROBE_MAX: usize = 5;
 
-/// Tags, then as many record ids + 1; 0 in a free place. Used places come first.
-type Line = [u32; 2 * LINE_ENTRIES];
+/// Tags, and as many record ids + 1; 0 in a free place. Used places come first.
+type Line = [[u32; LINE_ENTRIES]; 2];
 type Segment = [Line; LINES];
 
 const _: () = assert!(size_of::<Segment>() == reprise_pages::PAGE_BYTES);
@@ -34,22 +39,12 @@ pub(crate) struct HashIndex {
     overflow: BTreeSet<(u32, u32)>,
 }
 
-/// Bit `i` set: place `i` has the tag.
-#[inline]
-fn places_of(line: &Line, tag: u32) -> u32 {
-    let mut places = 0;
-    for (at, other) in line[..LINE_ENTRIES].iter().enumerate() {
-        places |= ((*other == tag) as u32) << at;
-    }
-    places
-}
-
-#[inline]
+#[inline(always)]
 fn is_full(line: &Line) -> bool {
-    line[2 * LINE_ENTRIES - 1] != 0
+    line[RIDS][LINE_ENTRIES - 1] != 0
 }
 
-#[inline]
+#[inline(always)]
 fn home_of(tag: u32) -> usize {
     (tag >> (32 - LINE_BITS)) as usize
 }
@@ -60,23 +55,22 @@ fn distance(from: usize, to: usize) -> usize {
 }
 
 /// Puts the entry into the first free place of a line that has one.
-#[inline]
+#[inline(always)]
 fn put(line: &mut Line, tag: u32, stored: u32) {
-    let at = (0..LINE_ENTRIES).find(|at| line[LINE_ENTRIES + at] == 0);
-    let at = at.expect("the line has a free place");
-    line[at] = tag;
-    line[LINE_ENTRIES + at] = stored;
+    let at = equal(&line[RIDS], 0).trailing_zeros() as usize;
+    line[TAGS][at] = tag;
+    line[RIDS][at] = stored;
 }
 
 /// Takes an entry out; the last one of the line takes its place.
 fn take(line: &mut Line, at: usize) -> (u32, u32) {
-    let taken = (line[at], line[LINE_ENTRIES + at]);
-    let used = (0..LINE_ENTRIES).rfind(|at| line[LINE_ENTRIES + at] != 0);
-    let last = used.expect("the line has an entry");
-    line[at] = line[last];
-    line[LINE_ENTRIES + at] = line[LINE_ENTRIES + last];
-    line[last] = 0;
-    line[LINE_ENTRIES + last] = 0;
+    let taken = (line[TAGS][at], line[RIDS][at]);
+    let used = equal(&line[RIDS], 0).trailing_zeros() as usize;
+    let last = used.min(LINE_ENTRIES) - 1;
+    for half in line {
+        half[at] = half[last];
+        half[last] = 0;
+    }
     taken
 }
 
@@ -117,21 +111,21 @@ impl HashIndex {
             + self.overflow.len() * 16
     }
 
-    #[inline]
+    #[inline(always)]
     fn segment(&self, tag: u32) -> &Segment {
         &self.segments[self.directory[(tag & self.mask) as usize]]
     }
 
     /// The first entry with the tag that `accept` makes something of.
-    #[inline]
+    #[inline(always)]
     pub fn find<R>(&self, tag: u32, mut accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
         let segment = self.segment(tag);
         let mut at = home_of(tag);
         for _ in 0..LINES {
-            let line = &segment[at];
-            let mut places = places_of(line, tag);
+            let [tags, rids] = &segment[at];
+            let mut places = equal(tags, tag);
             while places != 0 {
-                let stored = line[LINE_ENTRIES + places.trailing_zeros() as usize % LINE_ENTRIES];
+                let stored = rids[places.trailing_zeros() as usize % LINE_ENTRIES];
                 // A tag of 0 is also what free places hold.
                 if stored != 0
                     && let Some(found) = accept(stored - 1)
@@ -140,27 +134,33 @@ impl HashIndex {
                 }
                 places &= places - 1;
             }
-            if !is_full(line) {
+            if rids[LINE_ENTRIES - 1] == 0 {
                 return None;
             }
             at = (at + 1) % LINES;
         }
+        self.overflowed(tag).into_iter().find_map(accept)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn overflowed(&self, tag: u32) -> Vec<u32> {
         let alike = self.overflow.range((tag, 0)..=(tag, u32::MAX));
-        alike.map(|(_, stored)| stored - 1).find_map(accept)
+        alike.map(|(_, stored)| stored - 1).collect()
     }
 
     /// Some word of the line in which the tag's entries begin: to have it brought near.
     #[inline]
     pub fn touch(&self, tag: u32) -> u32 {
-        self.segment(tag)[home_of(tag)][0]
+        self.segment(tag)[home_of(tag)][TAGS][0]
     }
 
     /// A record id that has the tag, without a look at its row, in the tag's own line.
     #[inline]
     pub fn candidate(&self, tag: u32) -> Option<u32> {
-        let line = &self.segment(tag)[home_of(tag)];
-        let place = places_of(line, tag).trailing_zeros() as usize;
-        line.get(LINE_ENTRIES + place)?.checked_sub(1)
+        let [tags, rids] = &self.segment(tag)[home_of(tag)];
+        let place = equal(tags, tag).trailing_zeros() as usize;
+        rids.get(place)?.checked_sub(1)
     }
 
     /// Adds an entry unless `is_same` says of one with the same tag that it has the key already.
@@ -176,9 +176,9 @@ impl HashIndex {
         let mut at = home_of(tag);
         for step in 0..LINES {
             let line = &mut segment[at];
-            let mut places = places_of(line, tag);
+            let mut places = equal(&line[TAGS], tag);
             while places != 0 {
-                let stored = line[LINE_ENTRIES + places.trailing_zeros() as usize % LINE_ENTRIES];
+                let stored = line[RIDS][places.trailing_zeros() as usize % LINE_ENTRIES];
                 if stored != 0 && is_same(stored - 1) {
                     return Err(stored - 1);
                 }
@@ -205,9 +205,8 @@ impl HashIndex {
         rid: u32,
         mut is_same: impl FnMut(u32) -> bool,
     ) -> Result<(), u32> {
-        let alike = self.overflow.range((tag, 0)..=(tag, u32::MAX));
-        if let Some((_, taken)) = alike.clone().find(|(_, stored)| is_same(stored - 1)) {
-            return Err(taken - 1);
+        if let Some(taken) = self.overflowed(tag).into_iter().find(|rid| is_same(*rid)) {
+            return Err(taken);
         }
         self.len += 1;
         self.place(tag, rid + 1);
@@ -255,10 +254,9 @@ impl HashIndex {
         for entry in (first..self.directory.len()).step_by(1 << (depth + 1)) {
             self.directory[entry] = new;
         }
-        let old = std::mem::replace(&mut self.segments[id], [[0; 2 * LINE_ENTRIES]; LINES]);
-        for line in &old {
-            for at in 0..LINE_ENTRIES {
-                let (tag, stored) = (line[at], line[LINE_ENTRIES + at]);
+        let old = std::mem::replace(&mut self.segments[id], [[[0; LINE_ENTRIES]; 2]; LINES]);
+        for [tags, rids] in &old {
+            for (tag, stored) in tags.iter().copied().zip(*rids) {
                 if stored != 0 {
                     let to = if tag >> depth & 1 == 1 { new } else { id };
                     let is_put = put_in_segment(&mut self.segments[to], tag, stored);
@@ -287,9 +285,9 @@ impl HashIndex {
         for step in 0..LINES {
             let at = (home_of(tag) + step) % LINES;
             let line = &mut segment[at];
-            let found =
-                (0..LINE_ENTRIES).find(|e| line[*e] == tag && line[LINE_ENTRIES + e] == rid + 1);
-            if let Some(entry) = found {
+            let found = equal(&line[TAGS], tag) & equal(&line[RIDS], rid + 1);
+            if found != 0 {
+                let entry = found.trailing_zeros() as usize;
                 let was_full = is_full(line);
                 take(line, entry);
                 if was_full {
@@ -319,8 +317,8 @@ fn close_hole(segment: &mut Segment, mut hole: usize) {
         at = (at + 1) % LINES;
         let was_full = is_full(&segment[at]);
         let passed_hole = |entry: &usize| {
-            let stored = segment[at][LINE_ENTRIES + entry];
-            stored != 0 && distance(home_of(segment[at][*entry]), at) >= distance(hole, at)
+            let [tags, rids] = &segment[at];
+            rids[*entry] != 0 && distance(home_of(tags[*entry]), at) >= distance(hole, at)
         };
         if let Some(entry) = (0..LINE_ENTRIES).find(passed_hole) {
             let (tag, stored) = take(&mut segment[at], entry);
@@ -347,17 +345,11 @@ mod tests {
         let mut seen = index.overflow.len();
         for id in 0..index.segments.len() as u32 {
             let segment = &index.segments[id];
-            for (at, line) in segment.iter().enumerate() {
-                let used = (0..LINE_ENTRIES)
-                    .take_while(|e| line[LINE_ENTRIES + e] != 0)
-                    .count();
-                assert!(
-                    line[LINE_ENTRIES + used..]
-                        .iter()
-                        .all(|stored| *stored == 0)
-                );
+            for (at, [tags, rids]) in segment.iter().enumerate() {
+                let used = rids.iter().take_while(|stored| **stored != 0).count();
+                assert!(rids[used..].iter().all(|stored| *stored == 0));
                 seen += used;
-                for tag in &line[..used] {
+                for tag in &tags[..used] {
                     assert_eq!(index.directory[(tag & index.mask) as usize], id);
                     for step in 0..distance(home_of(*tag), at) {
                         assert!(is_full(&segment[(home_of(*tag) + step) % LINES]));

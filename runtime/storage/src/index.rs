@@ -16,6 +16,8 @@ use crate::{
 pub(crate) struct Index {
     pub plan: KeyPlan,
     pub is_unique: bool,
+    /// Length of every whole key; of an index whose keys differ in length, none has it.
+    key_bytes: usize,
     body: Body,
 }
 
@@ -26,7 +28,7 @@ enum Body {
     HashInts(HashIndex),
     HashBytes(HashIndex),
     W8(Tree<u64, 40>),
-    W16(Tree<u128, 24>),
+    W16(Tree<u128, 48>),
     W24(Tree<Wide<3>, 32>),
     W32(Tree<Wide<4>, 32>),
     Bytes(Tree<Box<[u8]>, 32>),
@@ -146,7 +148,7 @@ fn tag_of_bytes(key: &[u8]) -> u32 {
 }
 
 /// A row's key in an index of integer keys.
-#[inline]
+#[inline(always)]
 fn int_key(plan: &KeyPlan, row: RowRef<'_>) -> u128 {
     u128::from_ints(plan.ints().expect("the index is of integer keys"), row)
 }
@@ -173,24 +175,31 @@ impl Index {
             (IndexKind::Ordered, ..) => Body::Bytes(Tree::new()),
         };
         Self {
+            key_bytes: plan.own_bytes().unwrap_or(usize::MAX),
             plan,
             is_unique,
             body,
         }
     }
 
+    #[inline(always)]
+    fn is_whole(&self, key: &[u8]) -> bool {
+        key.len() == self.key_bytes || self.key_bytes == usize::MAX && self.plan.is_whole(key)
+    }
+
     /// The row under a whole key; of several the first.
     #[inline]
     pub fn get<'r>(&self, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
-        if !self.plan.is_whole(key) {
+        if !self.is_whole(key) {
             return None;
         }
         let found = |rid: u32| (Rid(rid), rows.at(Rid(rid)));
+        let keyed = |rid: u32| (Rid(rid), rows.keyed_at(Rid(rid)));
         match &self.body {
             Body::HashInts(hash) => find_int(hash, &self.plan, rows, u128::from_bytes(key)),
             Body::Dense(dense) => {
                 let key = u128::from_bytes(key);
-                let in_array = dense.find_dense(key).map(found);
+                let in_array = dense.find_dense(key).map(keyed);
                 in_array.or_else(|| find_int(dense.thin()?, &self.plan, rows, key))
             }
             Body::HashBytes(hash) => hash.find(tag_of_bytes(key), |rid| {
@@ -210,7 +219,7 @@ impl Index {
     /// Brings near what a `get` of the key looks at first.
     #[inline]
     pub fn touch(&self, key: &[u8]) {
-        if !self.plan.is_whole(key) {
+        if !self.is_whole(key) {
             return;
         }
         match &self.body {
@@ -226,7 +235,7 @@ impl Index {
     /// The row that a `get` of the key will probably find: to have it brought near.
     #[inline]
     pub fn candidate(&self, key: &[u8]) -> Option<Rid> {
-        if !self.plan.is_whole(key) {
+        if !self.is_whole(key) {
             return None;
         }
         let rid = match &self.body {
@@ -267,12 +276,12 @@ impl Index {
         let taken = match &mut self.body {
             Body::HashInts(hash) => {
                 let key = int_key(plan, row);
-                let is_same = |other| int_key(plan, rows.at(Rid(other))) == key;
+                let is_same = |other| int_key(plan, rows.keyed_at(Rid(other))) == key;
                 hash.insert(tag_of(key), rid.0, is_same)
             }
             Body::Dense(dense) => {
                 let key = int_key(plan, row);
-                let is_same = |other| int_key(plan, rows.at(Rid(other))) == key;
+                let is_same = |other| int_key(plan, rows.keyed_at(Rid(other))) == key;
                 dense.insert(key, rid.0, is_same)
             }
             Body::HashBytes(hash) => {
@@ -355,7 +364,7 @@ impl Index {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn find_int<'r>(
     hash: &HashIndex,
     plan: &KeyPlan,
@@ -363,7 +372,7 @@ fn find_int<'r>(
     key: u128,
 ) -> Option<(Rid, RowRef<'r>)> {
     hash.find(tag_of(key), |rid| {
-        let row = rows.at(Rid(rid));
+        let row = rows.keyed_at(Rid(rid));
         (int_key(plan, row) == key).then_some((Rid(rid), row))
     })
 }

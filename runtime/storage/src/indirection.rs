@@ -65,6 +65,14 @@ impl Indirection {
         (place & NOT_LIVE == 0).then_some(Location(place))
     }
 
+    /// Where a row lies that is known to be live.
+    #[inline(always)]
+    pub fn live(&self, rid: Rid) -> Location {
+        let place = self.places[rid.0];
+        assert!(place & NOT_LIVE == 0, "an index names live rows only");
+        Location(place)
+    }
+
     #[inline]
     pub fn set(&mut self, rid: Rid, place: Location) {
         self.places[rid.0] = place.0;

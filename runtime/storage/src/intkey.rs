@@ -46,7 +46,7 @@ impl IntKey {
     }
 
     /// The first `N` words of the row's key. It has no more bytes than these.
-    #[inline]
+    #[inline(always)]
     pub fn words<const N: usize>(&self, row: RowRef<'_>) -> [u64; N] {
         let mut words = [0; N];
         // A table with a hidden number has no other integer key, and one without has the number 0.
@@ -67,7 +67,7 @@ impl IntKey {
 }
 
 impl Part {
-    #[inline]
+    #[inline(always)]
     fn load(&self, row: &[u8]) -> u64 {
         let at = self.at as usize;
         let loaded = u64::from_le_bytes(row[at..at + 8].try_into().expect("8 bytes"));

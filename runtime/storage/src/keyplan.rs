@@ -109,6 +109,14 @@ impl KeyPlan {
         }
     }
 
+    /// Bytes of every whole key, where they are always as many.
+    pub fn own_bytes(&self) -> Option<usize> {
+        match self.form {
+            Form::Fixed { own_bytes, .. } => Some(own_bytes),
+            Form::Bounded(_) | Form::Unbounded => None,
+        }
+    }
+
     pub fn holds(&self, column: u16) -> bool {
         self.columns.contains(&column)
     }
@@ -144,6 +152,12 @@ impl KeyPlan {
     #[inline]
     fn encode_fixed(&self, row: RowRef<'_>, out: &mut [u8; FIXED_BYTES_MAX]) -> usize {
         if let (Some(ints), Form::Fixed { bytes, .. }) = (&self.ints, &self.form) {
+            if *bytes <= 16 {
+                let [high, low] = ints.words(row);
+                let key = (high as u128) << 64 | low as u128;
+                out[..16].copy_from_slice(&key.to_be_bytes());
+                return *bytes;
+            }
             let words = ints.words::<{ FIXED_BYTES_MAX / 8 }>(row);
             for (word, out) in words.iter().zip(out.as_chunks_mut::<8>().0) {
                 *out = word.to_be_bytes();

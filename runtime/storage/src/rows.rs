@@ -70,7 +70,17 @@ impl Rows {
     /// The row under an id that an index holds. Panics when it is not live: the index would be wrong.
     #[inline]
     pub fn at(&self, rid: Rid) -> RowRef<'_> {
-        self.read(self.places.get(rid).expect("an index names live rows only"))
+        self.read(self.places.live(rid))
+    }
+
+    /// As `at`, of a table whose rows have no hidden number.
+    #[inline(always)]
+    pub fn keyed_at(&self, rid: Rid) -> RowRef<'_> {
+        debug_assert!(!self.has_number);
+        RowRef {
+            row: self.arena.get(self.places.live(rid)),
+            number: 0,
+        }
     }
 
     /// Brings the row's first bytes near.

@@ -33,7 +33,7 @@ impl Store {
         Self::default()
     }
 
-    #[inline]
+    #[inline(always)]
     fn table(&self, id: TableId) -> &Table {
         &self.tables[id.0 as usize]
     }

@@ -59,7 +59,6 @@ fn a_vote_costs_at_most_eighty_bytes() {
         ("ordered, random", IndexKind::Ordered, true),
         ("ordered, growing", IndexKind::Ordered, false),
         ("hash, random", IndexKind::Hash, true),
-        ("dense, growing", IndexKind::Dense, false),
     ] {
         let (counted, estimate, held) =
             measure(kind, |vote| if is_random { random(vote) } else { vote });

@@ -24,7 +24,8 @@ fn finish(result: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
 /// Makes a struct a table.
 ///
 /// Options: `name = "text"` (else the struct's name in snake case), `primary_key(a, b)`, `hash` (a primary key found by
-/// hash: no ranges), `index(name, a, b)`, `unique(name, a, b)`, and where rows lie: `partition_by = column`,
+/// hash: no ranges) or `dense` (the same, found in an array: for integers of at most 16 bytes in all, of which the last
+/// one counts up with few gaps), `index(name, a, b)`, `unique(name, a, b)`, and where rows lie: `partition_by = column`,
 /// `replicated` or `local`. A column may carry `#[column(default = …)]`: the value of rows written before it existed.
 #[proc_macro_attribute]
 pub fn table(options: TokenStream, item: TokenStream) -> TokenStream {

@@ -8,7 +8,7 @@ use syn::{
 
 use crate::{
     names,
-    table_options::{IndexOption, PlacementOption, TableOptions},
+    table_options::{IndexOption, PlacementOption, PointKind, TableOptions},
 };
 
 struct ColumnItem {
@@ -189,10 +189,10 @@ fn table_info(table: &TableItem) -> Result<TokenStream> {
     let name = &table.name;
     let columns = table.columns.iter().map(column_info);
     let primary_key = table.positions(&table.options.primary_key)?;
-    let kind = if table.options.hash {
-        quote!(Hash)
-    } else {
-        quote!(Ordered)
+    let kind = match table.options.kind {
+        Some(PointKind::Hash) => quote!(Hash),
+        Some(PointKind::Dense) => quote!(Dense),
+        None => quote!(Ordered),
     };
     let indexes = table.options.indexes.iter().map(|index| {
         let name = names::name_of(&index.name)?;
@@ -309,7 +309,7 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
     if !table.options.primary_key.is_empty() {
         methods.extend(primary_methods());
     }
-    if !table.options.hash {
+    if table.options.kind.is_none() {
         methods.extend(scan_methods());
     }
     for (position, index) in table.options.indexes.iter().enumerate() {

@@ -18,6 +18,13 @@ pub enum PlacementOption {
     Local,
 }
 
+/// Kinds of a primary key that is found by its whole value alone.
+#[derive(Clone, Copy)]
+pub enum PointKind {
+    Hash,
+    Dense,
+}
+
 /// A secondary index.
 pub struct IndexOption {
     pub name: Ident,
@@ -29,7 +36,8 @@ pub struct IndexOption {
 pub struct TableOptions {
     pub name: Option<LitStr>,
     pub primary_key: Vec<Ident>,
-    pub hash: bool,
+    /// How the primary key is found, when not by order.
+    pub kind: Option<PointKind>,
     pub indexes: Vec<IndexOption>,
     pub placement: Option<PlacementOption>,
 }
@@ -67,7 +75,8 @@ impl TableOptions {
                 self.name = Some(input.parse()?);
             }
             "primary_key" => self.primary_key = parse_columns(input)?,
-            "hash" => self.hash = true,
+            "hash" => self.find_by(option.span(), PointKind::Hash)?,
+            "dense" => self.find_by(option.span(), PointKind::Dense)?,
             "index" | "unique" => {
                 let mut columns = parse_columns(input)?;
                 if columns.len() < 2 {
@@ -93,7 +102,7 @@ impl TableOptions {
             _ => {
                 return Err(Error::new(
                     option.span(),
-                    "unknown option; there are: name, primary_key, hash, index, unique, partition_by, replicated, local",
+                    "unknown option; there are: name, primary_key, hash, dense, index, unique, partition_by, replicated, local",
                 ));
             }
         }
@@ -110,6 +119,16 @@ impl TableOptions {
         Ok(())
     }
 
+    fn find_by(&mut self, span: Span, kind: PointKind) -> Result<()> {
+        if self.kind.replace(kind).is_some() {
+            return Err(Error::new(
+                span,
+                "a primary key is either `hash` or `dense`",
+            ));
+        }
+        Ok(())
+    }
+
     /// Checks what no single option shows.
     pub fn check(&self, item: Span) -> Result<()> {
         if self.placement.is_none() {
@@ -118,10 +137,10 @@ impl TableOptions {
                 "say where rows lie: `partition_by = column`, `replicated` (every row everywhere) or `local`",
             ));
         }
-        if self.hash && self.primary_key.is_empty() {
+        if self.kind.is_some() && self.primary_key.is_empty() {
             return Err(Error::new(
                 item,
-                "`hash` is the kind of a primary key, and this table has none",
+                "`hash` and `dense` are kinds of a primary key, and this table has none",
             ));
         }
         self.check_placement(item)?;

@@ -52,6 +52,14 @@ pub struct Hashed {
     pub value: i32,
 }
 
+#[table(name = "by_array", primary_key(group, id), dense, replicated)]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dense {
+    pub group: i16,
+    pub id: u32,
+    pub value: i32,
+}
+
 #[procedure(partition_by(id))]
 fn write_hashed(tx: &Txn, id: u32) -> Result<(), Abort> {
     Hashed::insert(tx, &Hashed { id, value: 0 })?;
@@ -114,7 +122,7 @@ pub struct Echo {
 }
 
 reprise_procedure::module! {
-    tables: [Everything, Line, Hashed],
+    tables: [Everything, Line, Hashed, Dense],
     procedures: [write_hashed, write_elsewhere, write_several, write_in_a_read, echo],
 }
 
@@ -219,6 +227,7 @@ fn the_description_has_what_was_declared() {
     );
     assert_eq!(schema.columns[14].default, Some(b"\x04none".to_vec()));
     assert_eq!(Hashed::INFO.schema().primary_kind, IndexKind::Hash);
+    assert_eq!(Dense::INFO.schema().primary_kind, IndexKind::Dense);
     let description = reprise_procedure::abi::describe::write_json(&MODULE.schema());
     assert!(
         description.contains(r#""returns":{"struct":[{"name":"text","type":"text"}"#),
@@ -407,6 +416,26 @@ fn every_item_of_a_list_parameter_names_a_partition() {
         db.call::<()>("write_several", (id, written, vec![2, 3]))
             .unwrap();
     }
+}
+
+#[test]
+fn a_dense_table_is_found_by_its_key() {
+    let mut db = TestDb::new(&MODULE);
+    db.run(|tx| {
+        for id in 0..3 {
+            let row = Dense {
+                group: -1,
+                id,
+                value: id as i32,
+            };
+            Dense::insert(tx, &row).unwrap();
+            assert!(Dense::insert(tx, &row).is_err());
+        }
+        assert_eq!(Dense::get(tx, (-1, 2)).unwrap().value, 2);
+        assert!(Dense::get(tx, (0, 2)).is_none());
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

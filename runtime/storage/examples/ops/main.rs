@@ -6,7 +6,6 @@
 //! operation, it names them). Under `valgrind --tool=callgrind`, the counts of two runs, subtracted and divided by the
 //! difference of their `COUNT`s, are the instructions of one.
 
-
 mod one;
 
 use std::{hint::black_box, time::Instant};
@@ -97,30 +96,20 @@ fn set_i32(row: &mut [u8], at: usize, value: i32) {
     row[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// The storage part of one vote: contestant, the phone's last vote, insert, area code, count.
-fn voter(rows: usize) {
-    let mut store = Store::new();
-    let mut create = |schema| store.create_table(schema).expect("table is valid");
-    let contestants = create(table(
-        "contestants",
-        &[I32, I64],
-        &[0],
-        IndexKind::Ordered,
-        &[],
-    ));
-    let areas = create(table("areas", &[I32, Text], &[0], IndexKind::Hash, &[]));
-    let votes = create(table(
-        "votes",
-        &[I64, I32, I32, Text],
-        &[0, 1],
-        IndexKind::Ordered,
-        &[],
-    ));
+/// Contestants, areas and votes, the first two with their rows.
+fn voter_tables(store: &mut Store) -> [TableId; 3] {
+    let mut create = |name, columns: &[ScalarType], key: &[u16], kind| {
+        store
+            .create_table(table(name, columns, key, kind, &[]))
+            .expect("table is valid")
+    };
+    let contestants = create("contestants", &[I32, I64], &[0], IndexKind::Ordered);
+    let areas = create("areas", &[I32, Text], &[0], IndexKind::Hash);
+    let votes = create("votes", &[I64, I32, I32, Text], &[0, 1], IndexKind::Ordered);
     store.begin();
     for contestant in 0..12 {
-        let row = store
-            .layout(contestants)
-            .build(&[Field::Int(contestant), Field::Int(0)]);
+        let fields = [Field::Int(contestant), Field::Int(0)];
+        let row = store.layout(contestants).build(&fields);
         store.insert(contestants, &row).expect("fresh key");
     }
     for area in 200..500 {
@@ -130,6 +119,13 @@ fn voter(rows: usize) {
         store.insert(areas, &row).expect("fresh key");
     }
     store.commit();
+    [contestants, areas, votes]
+}
+
+/// The storage part of one vote: contestant, the phone's last vote, insert, area code, count.
+fn voter(rows: usize) {
+    let mut store = Store::new();
+    let [contestants, areas, votes] = voter_tables(&mut store);
     let mut random = Random(1);
     let template = store.layout(votes).build(&[
         Field::Int(0),
@@ -429,7 +425,10 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("one") {
         let mut args = std::env::args().skip(2);
         let (name, count) = (args.next(), args.next());
-        return one::run(&name.unwrap_or_default(), count.and_then(|n| n.parse().ok()).unwrap_or(0));
+        return one::run(
+            &name.unwrap_or_default(),
+            count.and_then(|n| n.parse().ok()).unwrap_or(0),
+        );
     }
     let rows = std::env::args()
         .nth(1)

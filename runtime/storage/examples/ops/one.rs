@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use reprise_abi::{Field, IndexKind, ScanFlags, ScalarType, key::push_i32};
+use reprise_abi::{Field, IndexKind, ScalarType, ScanFlags, key::push_i32};
 use reprise_storage::{Range, Rid, Store, TableId};
 
 use crate::{Random, key, set_i32, table};
@@ -93,7 +93,9 @@ impl Stock {
 fn get(kind: IndexKind, count: usize) {
     let stock = Stock::new(kind, KEYS);
     for at in 0..count {
-        let found = stock.store.get_row(stock.table, 0, &Stock::key(at * 7919 % KEYS));
+        let found = stock
+            .store
+            .get_row(stock.table, 0, &Stock::key(at * 7919 % KEYS));
         black_box(found.expect("row exists").1[16]);
     }
 }
@@ -101,7 +103,10 @@ fn get(kind: IndexKind, count: usize) {
 fn get_absent(count: usize) {
     let stock = Stock::new(IndexKind::Hash, KEYS);
     for at in 0..count {
-        assert_eq!(stock.store.get(stock.table, 0, &Stock::key(KEYS + at)), None);
+        assert_eq!(
+            stock.store.get(stock.table, 0, &Stock::key(KEYS + at)),
+            None
+        );
     }
 }
 
@@ -111,7 +116,9 @@ fn multi_get(count: usize) {
         let keys: [_; 10] = std::array::from_fn(|i| Stock::key((at * 10 + i) * 7919 % KEYS));
         let mut sum = 0;
         let visit = |found: Option<(Rid, &[u8])>| sum += found.expect("row exists").1[16] as u32;
-        stock.store.multi_get(stock.table, 0, keys.iter().map(|key| &key[..]), visit);
+        stock
+            .store
+            .multi_get(stock.table, 0, keys.iter().map(|key| &key[..]), visit);
         black_box(sum);
     }
 }
@@ -132,7 +139,13 @@ fn insert_hash(count: usize) {
 
 fn insert_in_order(count: usize) {
     let mut store = Store::new();
-    let schema = table("t", &[I32, I32, I32, I64], &[0, 1, 2], IndexKind::Ordered, &[]);
+    let schema = table(
+        "t",
+        &[I32, I32, I32, I64],
+        &[0, 1, 2],
+        IndexKind::Ordered,
+        &[],
+    );
     let id = store.create_table(schema).expect("table is valid");
     let mut row = [0; 20];
     store.begin();
@@ -150,7 +163,10 @@ fn update(count: usize) {
     for at in 0..count {
         stock.store.begin();
         set_i32(&mut row, 16, at as i32);
-        stock.store.update(stock.table, rid, &row).expect("row fits");
+        stock
+            .store
+            .update(stock.table, rid, &row)
+            .expect("row fits");
         black_box(stock.store.commit());
     }
 }
@@ -170,9 +186,21 @@ fn add(count: usize) {
 fn vote(kind: IndexKind, count: usize) {
     let mut store = Store::new();
     let mut create = |schema| store.create_table(schema).expect("table is valid");
-    let contestants = create(table("contestants", &[I32, Text], &[0], IndexKind::Hash, &[]));
+    let contestants = create(table(
+        "contestants",
+        &[I32, Text],
+        &[0],
+        IndexKind::Hash,
+        &[],
+    ));
     let votes = create(table("votes", &[I64, I32, I32, Text], &[0, 1], kind, &[]));
-    let counts = create(table("counts", &[I32, I32, I64], &[0, 1], IndexKind::Ordered, &[]));
+    let counts = create(table(
+        "counts",
+        &[I32, I32, I64],
+        &[0, 1],
+        IndexKind::Ordered,
+        &[],
+    ));
     store.begin();
     for contestant in 0..6 {
         let fields = [Field::Int(contestant), Field::Text("name")];
@@ -185,7 +213,12 @@ fn vote(kind: IndexKind, count: usize) {
         }
     }
     store.commit();
-    let fields = [Field::Int(0), Field::Int(1), Field::Int(0), Field::Text("MA")];
+    let fields = [
+        Field::Int(0),
+        Field::Int(1),
+        Field::Int(0),
+        Field::Text("MA"),
+    ];
     let mut row = store.layout(votes).build(&fields);
     let mut random = Random(1);
     let ordered = |value: i64| (value as u32 ^ 1 << 31).to_be_bytes();
@@ -214,7 +247,13 @@ fn vote(kind: IndexKind, count: usize) {
 fn new_order(count: usize) {
     let mut stock = Stock::new(IndexKind::Dense, KEYS);
     let columns = [I32, I32, I32, I32, I32, I64];
-    let schema = table("order_line", &columns, &[0, 1, 2, 3], IndexKind::Ordered, &[]);
+    let schema = table(
+        "order_line",
+        &columns,
+        &[0, 1, 2, 3],
+        IndexKind::Ordered,
+        &[],
+    );
     let lines = stock.store.create_table(schema).expect("table is valid");
     let (mut line, mut random, mut orders) = ([0; 28], Random(1), [0; 10]);
     for _ in 0..count {
@@ -227,7 +266,10 @@ fn new_order(count: usize) {
             let (rid, row) = found.expect("row exists");
             let mut row: [u8; 300] = row.try_into().expect("300 bytes");
             set_i32(&mut row, 16, number);
-            stock.store.update(stock.table, rid, &row).expect("row fits");
+            stock
+                .store
+                .update(stock.table, rid, &row)
+                .expect("row fits");
             set_i32(&mut line, 4, district as i32);
             set_i32(&mut line, 8, orders[district]);
             set_i32(&mut line, 12, number);
@@ -235,6 +277,10 @@ fn new_order(count: usize) {
         }
         black_box(stock.store.commit());
     }
-    let last = key(|out| [0, 0, orders[0], 9].into_iter().for_each(|id| push_i32(out, id)));
+    let last = key(|out| {
+        [0, 0, orders[0], 9]
+            .into_iter()
+            .for_each(|id| push_i32(out, id))
+    });
     assert_eq!(stock.store.get(lines, 0, &last).is_some(), orders[0] > 0);
 }

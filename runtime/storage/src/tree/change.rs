@@ -9,7 +9,10 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     pub fn insert(&mut self, key: K, rid: u32) -> Result<(), u32> {
         let id = self.leaf_for(&key);
         let leaf = &mut self.leaves[id];
-        let at = K::rank_less(&leaf.keys, leaf.len(), &key);
+        let at = match leaf.keys().last() {
+            Some(last) if *last < key => leaf.len(),
+            _ => K::rank_less(&leaf.keys, leaf.len(), &key),
+        };
         if at < leaf.len() && leaf.keys[at] == key {
             return Err(leaf.rids[at]);
         }
@@ -95,14 +98,13 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     fn split_leaf(&mut self, id: u32, at: usize, key: K, rid: u32) {
         let path = self.record_path(|inner| K::rank_up_to(&inner.fences, inner.len(), &key));
         let right_id = self.new_leaf();
+        if at == CAP && self.leaves[id].next == NONE {
+            return self.append_leaf(id, right_id, path, key, rid);
+        }
         let mut right = std::mem::replace(&mut self.leaves[right_id], Leaf::new());
         let left = &mut self.leaves[id];
         let is_run = left.run + 1 >= RUN_MIN && at == left.last_put as usize + 1;
-        let cut = if is_run || at == CAP && left.next == NONE {
-            at
-        } else {
-            CAP / 2
-        };
+        let cut = if is_run { at } else { CAP / 2 };
         for (entry, from) in (cut..CAP).enumerate() {
             right.keys[entry] = std::mem::replace(&mut left.keys[from], K::vacant());
             right.rids[entry] = left.rids[from];
@@ -125,6 +127,18 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
         self.leaves[right_id] = right;
         self.add_child(path, fence, right_id);
+    }
+
+    /// Begins a leaf behind the last one, which is full.
+    fn append_leaf(&mut self, last: u32, new: u32, path: Vec<Step>, key: K, rid: u32) {
+        self.leaves[last].next = new;
+        let run = self.leaves[last].run;
+        let leaf = &mut self.leaves[new];
+        leaf.put(0, key.clone(), rid);
+        leaf.run = run;
+        leaf.previous = last;
+        self.rightmost = new;
+        self.add_child(path, key, new);
     }
 
     /// Puts a new child right of the one that the path leads through, splitting upwards.
