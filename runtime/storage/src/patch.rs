@@ -4,7 +4,7 @@ use reprise_abi::{ColumnSet, RowError, columns::copy_slot};
 
 use crate::{
     indirection::Rid,
-    journal::{Change, Journal, Undo},
+    journal::{Change, Journal, UndoKind},
     table::{Table, WriteError},
 };
 
@@ -39,7 +39,7 @@ impl Table {
         journal.fold(id, Change::Patch, 2, values);
         journal.count(values.len());
         journal.bytes.extend_from_slice(self.rows.stored(place));
-        journal.ops.push((id, Undo::Patch { rid, place }));
+        journal.note(id, rid, UndoKind::Patch, place);
         let row = self.rows.bytes_mut(place);
         let mut at = 0;
         for position in columns.positions() {
