@@ -23,10 +23,13 @@ use crate::{
 const HOT_PAGES_MAX: usize = 64;
 /// Up to this many hot pages stay in the first cache between two calls.
 const HOT_PAGES_NEAR: usize = 8;
-/// Above this many hot pages the set is thrown away from time to time, so that a page once touched is not paid for ever.
+/// Above this many hot pages the set is thrown away often. Each set is from time to time, so that a page once touched is not
+/// paid for ever.
 const HOT_PAGES_CHEAP: usize = 16;
 /// Calls after which a set that is not cheap is thrown away: 8 us per page spread over these is about 2 ns per page.
 const COOLING_CALLS: u32 = 4096;
+/// The same of a cheap set, which may hold pages that other procedures of the module once touched.
+const COOLING_CALLS_CHEAP: u32 = 32 << 10;
 /// Calls for which an opened memory stays open before pages are watched again.
 const OPEN_CALLS: u32 = 64;
 /// Start-up is watched in pieces of this size, for it touches many pages once.
@@ -215,8 +218,9 @@ impl HotSet {
                 false => self.rewrite(page::copy_changed, page::zero_changed),
             }
         }
-        if count > HOT_PAGES_CHEAP {
-            self.cool_if_due();
+        self.calls += 1;
+        if self.calls >= COOLING_CALLS && (count > HOT_PAGES_CHEAP || self.calls >= COOLING_CALLS_CHEAP) {
+            self.close_or_open();
         }
     }
 
@@ -244,13 +248,6 @@ impl HotSet {
             let source = self.image.page(slot.load(Relaxed));
             self.sources
                 .push(source.map_or(ptr::null(), <[u8]>::as_ptr));
-        }
-    }
-
-    fn cool_if_due(&mut self) {
-        self.calls += 1;
-        if self.calls >= COOLING_CALLS {
-            self.close_or_open();
         }
     }
 
@@ -292,6 +289,7 @@ impl HotSet {
         }
     }
 
+    #[cold]
     fn close_or_open(&mut self) {
         self.calls = 0;
         if self.close().is_err() {

@@ -41,9 +41,10 @@ fn main() {
             random ^= random >> 7;
             random ^= random << 17;
             let phone = 2_010_000_000 + (random % phones) as i64;
-            let mut bytes = phone.to_le_bytes().to_vec();
-            bytes.extend_from_slice(&(1 + (random >> 40) as i32 % 6).to_le_bytes());
-            bytes.extend_from_slice(&2_i64.to_le_bytes());
+            let mut bytes = [0; 20];
+            bytes[..8].copy_from_slice(&phone.to_le_bytes());
+            bytes[8..12].copy_from_slice(&(1 + (random >> 40) as i32 % 6).to_le_bytes());
+            bytes[12..].copy_from_slice(&2_i64.to_le_bytes());
             batch.push(ModuleId(0), vote, &bytes, None);
         }
         let begun = Instant::now();
