@@ -219,7 +219,9 @@ impl HotSet {
             }
         }
         self.calls += 1;
-        if self.calls >= COOLING_CALLS && (count > HOT_PAGES_CHEAP || self.calls >= COOLING_CALLS_CHEAP) {
+        if self.calls >= COOLING_CALLS
+            && (count > HOT_PAGES_CHEAP || self.calls >= COOLING_CALLS_CHEAP)
+        {
             self.close_or_open();
         }
     }

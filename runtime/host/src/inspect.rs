@@ -11,6 +11,7 @@ use wasmparser::{
 
 use crate::{
     calls::{find_import, imports},
+    effort::Effort,
     engine::Limits,
     module::InvalidModule,
 };
@@ -22,7 +23,7 @@ pub(crate) const WASM_PAGE_BYTES: u64 = 65_536;
 
 /// Bounds of a module beyond wasm's own, so that one upload can't hold the compiler or the address space for long.
 const FUNCTIONS_MAX: usize = 50_000;
-const FUNCTION_BYTES_MAX: usize = 1 << 20;
+const FUNCTION_BYTES_MAX: usize = 256 << 10;
 const MUTABLE_GLOBALS_MAX: usize = 1_000;
 const TABLE_ELEMENTS_MAX: u64 = 1 << 17;
 
@@ -81,6 +82,7 @@ pub(crate) struct Inspected<'a> {
     signatures: Vec<String>,
     global_values: Vec<Option<u32>>,
     table_elements: u64,
+    effort: Effort,
 }
 
 fn invalid(reason: impl Into<String>, offset: usize) -> InvalidModule {
@@ -441,20 +443,23 @@ impl<'a> Inspected<'a> {
                 range.start,
             ));
         }
-        if !self.needs_fresh_instance {
-            for operator in body.get_operators_reader()? {
-                self.needs_fresh_instance |= matches!(
-                    operator?,
-                    Operator::TableSet { .. }
-                        | Operator::TableGrow { .. }
-                        | Operator::TableFill { .. }
-                        | Operator::TableCopy { .. }
-                        | Operator::TableInit { .. }
-                        | Operator::ElemDrop { .. }
-                        | Operator::DataDrop { .. }
-                );
-            }
-        }
+        let function = self.imported_functions + self.bodies.len() as u32;
+        let signature = self.signature_of_function(function);
+        let params = signature.find('>').unwrap_or(0);
+        let mut changes_more = false;
+        self.effort.add(&body, params, |operator| {
+            changes_more |= matches!(
+                operator,
+                Operator::TableSet { .. }
+                    | Operator::TableGrow { .. }
+                    | Operator::TableFill { .. }
+                    | Operator::TableCopy { .. }
+                    | Operator::TableInit { .. }
+                    | Operator::ElemDrop { .. }
+                    | Operator::DataDrop { .. }
+            );
+        })?;
+        self.needs_fresh_instance |= changes_more;
         self.bodies.push(body);
         Ok(())
     }

@@ -8,6 +8,7 @@
 mod calls;
 mod columns;
 pub mod describe;
+mod effort;
 mod engine;
 mod hot;
 mod inspect;

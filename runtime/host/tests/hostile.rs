@@ -510,6 +510,64 @@ fn modules_are_refused_with_a_reason() {
 }
 
 #[test]
+fn functions_that_would_hold_the_compiler_are_refused_before_it_begins() {
+    let memory = r#"(memory (export "memory") 1)"#;
+    let function =
+        |locals: usize, inner: &str| format!("(func {} {inner})", "(local i32)".repeat(locals));
+    let jumps = |count: usize| "(br_if 0 (local.get 0))".repeat(count);
+    let jumpy = |locals, count| function(locals, &format!("(loop {})", jumps(count)));
+    let joins = "(if (local.get 0) (then (local.set 1 (local.get 2))))".repeat(6_500);
+    let cases = [
+        (
+            jumpy(100, 4_000),
+            "function of 4000 jumps and 100 locals would hold the compiler",
+        ),
+        (
+            function(1_000, &joins),
+            "function of 6500 jumps and 1000 locals would hold",
+        ),
+        (
+            function(1, &"(loop)".repeat(2_001)),
+            "function of 2001 loops has more than 2000",
+        ),
+        (
+            function(1, &"(nop)".repeat(300_000)),
+            "is longer than 262144",
+        ),
+        (
+            jumpy(100, 3_000).repeat(5),
+            "module's functions of many jumps and locals would hold",
+        ),
+    ];
+    for (functions, expected) in cases {
+        let text = reason(&format!("(module {memory} {P} {functions})"));
+        assert!(text.starts_with('@') && text.contains(expected), "{text}");
+    }
+    // Neither many functions nor one long one is refused for being so.
+    for functions in [
+        jumpy(20, 100).repeat(1_000),
+        function(5, &"(nop)".repeat(200_000)),
+    ] {
+        start(&format!("(module {memory} {P} {functions})"), &["p"]);
+    }
+}
+
+#[test]
+fn a_reason_is_one_line() {
+    let mut wasm = module(
+        &format!(r#"(module (memory (export "memory") 1) {P})"#),
+        &["p"],
+    );
+    for cut in 0..wasm.len() {
+        let refused = refusal(&wasm[..cut]);
+        assert!(!refused.to_string().contains('\n'), "{refused}");
+    }
+    wasm[..8].copy_from_slice(b"PK\x03\x04\0\0\0\0");
+    let text = refusal(&wasm).to_string();
+    assert!(!text.contains('\n') && text.contains("magic"), "{text}");
+}
+
+#[test]
 fn features_that_are_not_accepted_are_refused_by_validation() {
     let memory = r#"(memory (export "memory") 1)"#;
     for wat in [
