@@ -2,6 +2,7 @@
 
 use reprise_abi::{
     ColumnSet, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
+    calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, Visit};
@@ -151,7 +152,7 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
-        let Some(rid) = self.store.get(binding.table, index, key) else {
+        let Some((rid, row)) = self.store.get_row(binding.table, index, key) else {
             return Ok(None);
         };
         let handle = self.frame.push_handle(Handle {
@@ -159,7 +160,6 @@ impl HostOps for SingleTxn<'_> {
             store: 0,
             rid,
         })?;
-        let row = self.store.row(binding.table, rid).expect("an index names live rows");
         match &binding.projection {
             None => Ok(Some((handle, row))),
             Some(projection) => {
@@ -167,6 +167,41 @@ impl HostOps for SingleTxn<'_> {
                 Ok(Some((handle, &self.frame.row)))
             }
         }
+    }
+
+    fn multi_get(
+        &mut self,
+        target: Target,
+        keys: Packed<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]),
+    ) -> Result<(), OpError> {
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        let frame = &mut *self.frame;
+        let mut on_found = |found: Option<(Rid, &[u8])>| {
+            frame.count_op()?;
+            let Some((rid, row)) = found else {
+                visit(HANDLE_NONE, &[]);
+                return Ok(());
+            };
+            let handle = frame.push_handle(Handle {
+                table: target.table,
+                store: 0,
+                rid,
+            })?;
+            match &binding.projection {
+                None => visit(handle, row),
+                Some(projection) => visit(handle, &projection.narrow(row)),
+            }
+            Ok(())
+        };
+        let mut result = Ok(());
+        self.store.multi_get(binding.table, index, keys, |found| {
+            if result.is_ok() {
+                result = on_found(found);
+            }
+        });
+        result
     }
 
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {
