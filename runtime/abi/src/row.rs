@@ -167,9 +167,36 @@ impl RowLayout {
                 found: row.len(),
             });
         }
+        if self.nullable_count == 0 {
+            return self.validate_present(row);
+        }
         self.validate_bitmap(row)?;
         for column in &self.checked {
             self.validate_column(row, *column, &self.columns[*column as usize])?;
+        }
+        Ok(())
+    }
+
+    /// The columns of a row of the right length in which nothing is null.
+    fn validate_present(&self, row: &[u8]) -> Result<(), RowError> {
+        let (slots, data) = row.split_at(self.fixed_bytes());
+        let mut start = 0;
+        for &column in &self.checked {
+            let slot = &self.columns[column as usize];
+            if slot.ty == ScalarType::Bool {
+                if slots[slot.offset as usize] > 1 {
+                    return Err(RowError::Bool { column });
+                }
+                continue;
+            }
+            let end = read_u32(slots, slot.offset) as usize;
+            let Some(text) = data.get(start..end) else {
+                return Err(RowError::Offset { column });
+            };
+            if slot.ty == ScalarType::Text && !is_utf8(text) {
+                return Err(RowError::Utf8 { column });
+            }
+            start = end;
         }
         Ok(())
     }

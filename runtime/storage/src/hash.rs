@@ -86,6 +86,38 @@ fn put_in_segment(segment: &mut Segment, tag: u32, stored: u32) -> bool {
     false
 }
 
+/// A way through the lines in which a tag's entries may be. What overflowed is not on it.
+pub(crate) struct Walk<'a> {
+    segment: &'a Segment,
+    tag: u32,
+    at: usize,
+    /// Places of the line that have the tag and were not shown yet.
+    places: u32,
+}
+
+impl Walk<'_> {
+    #[inline(always)]
+    pub fn next(&mut self) -> Option<u32> {
+        loop {
+            let [_, rids] = &self.segment[self.at % LINES];
+            while self.places != 0 {
+                let stored = rids[self.places.trailing_zeros() as usize % LINE_ENTRIES];
+                self.places &= self.places - 1;
+                // A tag of 0 is also what free places hold.
+                if stored != 0 {
+                    return Some(stored - 1);
+                }
+            }
+            let next = (self.at + 1) % LINES;
+            if rids[LINE_ENTRIES - 1] == 0 || next == home_of(self.tag) {
+                return None;
+            }
+            self.at = next;
+            self.places = equal(&self.segment[next][TAGS], self.tag);
+        }
+    }
+}
+
 impl HashIndex {
     pub fn new() -> Self {
         let mut segments = Chunked::default();
@@ -116,30 +148,43 @@ impl HashIndex {
         &self.segments[self.directory[(tag & self.mask) as usize]]
     }
 
-    /// The first entry with the tag that `accept` makes something of.
+    /// The entries with the tag, one by one.
     #[inline(always)]
-    pub fn find<R>(&self, tag: u32, mut accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
+    pub fn walk(&self, tag: u32) -> Walk<'_> {
         let segment = self.segment(tag);
-        let mut at = home_of(tag);
-        for _ in 0..LINES {
-            let [tags, rids] = &segment[at];
-            let mut places = equal(tags, tag);
-            while places != 0 {
-                let stored = rids[places.trailing_zeros() as usize % LINE_ENTRIES];
-                // A tag of 0 is also what free places hold.
-                if stored != 0
-                    && let Some(found) = accept(stored - 1)
-                {
-                    return Some(found);
-                }
-                places &= places - 1;
-            }
-            if rids[LINE_ENTRIES - 1] == 0 {
-                return None;
-            }
-            at = (at + 1) % LINES;
+        let at = home_of(tag);
+        Walk {
+            segment,
+            tag,
+            at,
+            places: equal(&segment[at][TAGS], tag),
         }
-        self.overflowed(tag).into_iter().find_map(accept)
+    }
+
+    /// The first entry with the tag that `accept` makes something of.
+    #[inline]
+    pub fn find<R>(&self, tag: u32, mut accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
+        let mut walk = self.walk(tag);
+        while let Some(rid) = walk.next() {
+            let found = accept(rid);
+            if found.is_some() {
+                return found;
+            }
+        }
+        self.find_overflowed(&walk, accept)
+    }
+
+    /// As `find`, after a walk that is over.
+    #[inline(always)]
+    pub fn find_overflowed<R>(
+        &self,
+        walk: &Walk<'_>,
+        accept: impl FnMut(u32) -> Option<R>,
+    ) -> Option<R> {
+        if self.overflow.is_empty() {
+            return None;
+        }
+        self.overflowed(walk.tag).into_iter().find_map(accept)
     }
 
     #[cold]

@@ -193,27 +193,40 @@ impl Index {
         if !self.is_whole(key) {
             return None;
         }
-        let found = |rid: u32| (Rid(rid), rows.at(Rid(rid)));
-        let keyed = |rid: u32| (Rid(rid), rows.keyed_at(Rid(rid)));
         match &self.body {
             Body::HashInts(hash) => find_int(hash, &self.plan, rows, u128::from_bytes(key)),
             Body::Dense(dense) => {
                 let key = u128::from_bytes(key);
-                let in_array = dense.find_dense(key).map(keyed);
-                in_array.or_else(|| find_int(dense.thin()?, &self.plan, rows, key))
+                if let Some(rid) = dense.find_dense(key) {
+                    return Some((Rid(rid), rows.keyed_at(Rid(rid))));
+                }
+                self.get_thin(dense, rows, key)
             }
-            Body::HashBytes(hash) => hash.find(tag_of_bytes(key), |rid| {
-                let (rid, row) = found(rid);
-                self.plan.matches(row, key).then_some((rid, row))
-            }),
-            body => {
-                let rid = dispatch!(body,
-                    tree => if self.is_unique { get_unique(tree, key) } else { get_first(tree, key) },
-                    _ => None
-                );
-                rid.map(found)
-            }
+            _ => self.get_other(rows, key),
         }
+    }
+
+    /// Of a key that the array does not have. Out of line, as `get_other`: `get` keeps its values in registers.
+    #[inline(never)]
+    fn get_thin<'r>(&self, dense: &Dense, rows: &'r Rows, key: u128) -> Option<(Rid, RowRef<'r>)> {
+        find_int(dense.thin()?, &self.plan, rows, key)
+    }
+
+    #[inline(never)]
+    fn get_other<'r>(&self, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
+        let found = |rid: u32| (Rid(rid), rows.at(Rid(rid)));
+        let rid = match &self.body {
+            Body::W8(tree) if self.is_unique => tree.find(u64::from_bytes(key)),
+            Body::W16(tree) if self.is_unique => tree.find(u128::from_bytes(key)),
+            Body::HashBytes(hash) => hash.find(tag_of_bytes(key), |rid| {
+                self.plan.matches(found(rid).1, key).then_some(rid)
+            }),
+            body => dispatch!(body,
+                tree => if self.is_unique { get_unique(tree, key) } else { get_first(tree, key) },
+                _ => None
+            ),
+        };
+        rid.map(found)
     }
 
     /// Brings near what a `get` of the key looks at first.
@@ -371,7 +384,14 @@ fn find_int<'r>(
     rows: &'r Rows,
     key: u128,
 ) -> Option<(Rid, RowRef<'r>)> {
-    hash.find(tag_of(key), |rid| {
+    let mut walk = hash.walk(tag_of(key));
+    while let Some(rid) = walk.next() {
+        let row = rows.keyed_at(Rid(rid));
+        if int_key(plan, row) == key {
+            return Some((Rid(rid), row));
+        }
+    }
+    hash.find_overflowed(&walk, |rid| {
         let row = rows.keyed_at(Rid(rid));
         (int_key(plan, row) == key).then_some((Rid(rid), row))
     })

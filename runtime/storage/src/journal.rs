@@ -142,8 +142,9 @@ impl Journal {
 
     /// What the last noted addition that is not undone yet found.
     pub fn take_before(&mut self) -> u64 {
-        let bytes = self.bytes.split_off(self.bytes.len() - 8);
-        u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
+        let before = *self.bytes.last_chunk().expect("an addition noted 8 bytes");
+        self.bytes.truncate(self.bytes.len() - 8);
+        u64::from_le_bytes(before)
     }
 
     #[inline]

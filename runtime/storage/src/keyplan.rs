@@ -152,12 +152,6 @@ impl KeyPlan {
     #[inline]
     fn encode_fixed(&self, row: RowRef<'_>, out: &mut [u8; FIXED_BYTES_MAX]) -> usize {
         if let (Some(ints), Form::Fixed { bytes, .. }) = (&self.ints, &self.form) {
-            if *bytes <= 16 {
-                let [high, low] = ints.words(row);
-                let key = (high as u128) << 64 | low as u128;
-                out[..16].copy_from_slice(&key.to_be_bytes());
-                return *bytes;
-            }
             let words = ints.words::<{ FIXED_BYTES_MAX / 8 }>(row);
             for (word, out) in words.iter().zip(out.as_chunks_mut::<8>().0) {
                 *out = word.to_be_bytes();
@@ -173,6 +167,20 @@ impl KeyPlan {
             end += 8;
         }
         end
+    }
+
+    /// The entry key's bytes and how many they are, for integers of at most 16 bytes.
+    #[inline(always)]
+    pub fn int_bytes(&self, row: RowRef<'_>) -> Option<([u8; 16], usize)> {
+        let (ints, Form::Fixed { bytes, .. }) = (self.ints.as_ref()?, &self.form) else {
+            return None;
+        };
+        if *bytes > 16 {
+            return None;
+        }
+        let [high, low] = ints.words(row);
+        let key = (high as u128) << 64 | low as u128;
+        Some((key.to_be_bytes(), *bytes))
     }
 
     /// How to build the whole entry key from a row, when it is made of integers alone.

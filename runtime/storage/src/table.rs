@@ -225,9 +225,11 @@ impl Table {
         journal: &mut Journal,
     ) {
         let row = self.rows.read(place);
-        let key = self.indexes[0]
-            .plan
-            .encode(&self.layout, row, &mut journal.scratch);
+        let plan = &self.indexes[0].plan;
+        if let Some((key, len)) = plan.int_bytes(row) {
+            return journal.written.fold(id, change, detail, &key[..len]);
+        }
+        let key = plan.encode(&self.layout, row, &mut journal.scratch);
         journal.written.fold(id, change, detail, key.bytes);
     }
 

@@ -86,7 +86,12 @@ impl Fixed for u64 {
     fn load(bytes: &[u8]) -> Self {
         match bytes.len() {
             8 => u64::from_be_bytes(bytes.try_into().expect("8 bytes")),
-            4 => (u32::from_be_bytes(bytes.try_into().expect("4 bytes")) as u64) << 32,
+            4..8 => {
+                // Two loads that overlap: what both hold is the same bits.
+                let (first, last) = (&bytes[..4], &bytes[bytes.len() - 4..]);
+                let word = |half: &[u8]| u32::from_be_bytes(half.try_into().expect("4 bytes"));
+                (word(first) as u64) << 32 | (word(last) as u64) << (64 - 8 * bytes.len())
+            }
             _ => u64::from_be_bytes(load_padded(bytes)),
         }
     }
@@ -121,13 +126,12 @@ impl Fixed for u128 {
     }
     #[inline]
     fn load(bytes: &[u8]) -> Self {
-        let join = |high: &[u8], low: u64| (u64::load(high) as u128) << 64 | low as u128;
-        match bytes.len() {
-            8 => join(bytes, 0),
-            12 => join(&bytes[..8], u64::load(&bytes[8..12])),
-            16 => u128::from_be_bytes(bytes.try_into().expect("16 bytes")),
-            _ => u128::from_be_bytes(load_padded(bytes)),
+        if bytes.len() <= 8 {
+            return (u64::load(bytes) as u128) << 64;
         }
+        // Two loads that overlap: what both hold is the same bits.
+        let (first, last) = (&bytes[..8], &bytes[bytes.len() - 8..]);
+        (u64::load(first) as u128) << 64 | (u64::load(last) as u128) << (128 - 8 * bytes.len())
     }
     #[inline]
     fn tail_ones(from: usize) -> Self {

@@ -204,6 +204,20 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         is_here.then(|| leaf.rids[place.at])
     }
 
+    /// The record id under a key. As `get`, for keys that cost nothing to make.
+    #[inline]
+    pub fn find(&self, key: K) -> Option<u32> {
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = &self.inners[node];
+            node = inner.children[K::rank_up_to(&inner.fences, inner.len(), &key)];
+        }
+        self.finger.set(node);
+        let leaf = &self.leaves[node];
+        let at = K::rank_less(&leaf.keys, leaf.len(), &key);
+        (at < leaf.len() && leaf.keys[at] == key).then(|| leaf.rids[at])
+    }
+
     /// The entry behind the place.
     #[inline]
     pub fn next(&self, place: Place) -> Option<(&K, u32)> {
