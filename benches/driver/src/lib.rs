@@ -11,6 +11,7 @@ mod client;
 mod control;
 mod handover;
 mod http1;
+mod kernel;
 mod local;
 mod measure;
 mod native;
@@ -79,6 +80,31 @@ pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, Ben
             WORKLOADS.join(", ")
         ))),
     }
+}
+
+/// Calls a second of the workload's typed kernel (see `kernel`) with the seed, warm-up and seconds of `options`; None where
+/// it has none.
+pub fn run_kernel(options: &Options) -> Result<Option<f64>, BenchError> {
+    options.check()?;
+    match options.workload.as_str() {
+        voter::NAME => run_kernel_as::<voter::Voter>(options),
+        tpcb::NAME => run_kernel_as::<tpcb::Tpcb>(options),
+        _ => Ok(None),
+    }
+}
+
+fn run_kernel_as<W: workload::Workload>(options: &Options) -> Result<Option<f64>, BenchError> {
+    let partitions = match &options.target {
+        Target::Process(process) => process.partitions,
+        Target::Remote(_) => return Ok(None),
+    };
+    let mut workload = W::new(options)?;
+    let Some(mut kernel) = workload.kernel(partitions)? else {
+        return Ok(None);
+    };
+    let times = [options.warmup_s, options.seconds];
+    let rate = kernel::measure(&workload, kernel.as_mut(), options.seed, times);
+    Ok(Some(rate))
 }
 
 fn run_as<W: workload::Workload>(

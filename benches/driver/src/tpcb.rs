@@ -10,6 +10,7 @@ use tpcb::{ACCOUNTS_PER_BRANCH, BRANCHES_MAX, TELLERS_PER_BRANCH, first_account,
 use crate::{
     BenchError, OnProgress, Progress,
     control::{Arg, Control, integer},
+    kernel::Kernel,
     measure::Tally,
     options::Options,
     random::{Random, below},
@@ -278,6 +279,18 @@ impl Workload for Tpcb {
         None
     }
 
+    fn kernel(&mut self, partitions: u16) -> Result<Option<Box<dyn Kernel<BookCall>>>, BenchError> {
+        self.place_branches(partitions)?;
+        let last = self.branches.iter().map(|branch| branch.id).max();
+        let branches = last.unwrap_or(0) as usize + 1;
+        Ok(Some(Box::new(BookKernel {
+            branches: vec![Held::new(); branches],
+            tellers: vec![Held::new(); branches * TELLERS_PER_BRANCH as usize + 1],
+            accounts: vec![Held::new(); branches * ACCOUNTS_PER_BRANCH as usize + 1],
+            history: Vec::new(),
+        })))
+    }
+
     fn check(
         &self,
         control: &mut dyn Control,
@@ -316,6 +329,55 @@ impl Workload for Tpcb {
     }
 }
 
+/// A balance in a row of the specification's length.
+#[derive(Clone)]
+struct Held {
+    balance: i64,
+    _filler: [u8; 92],
+}
+
+impl Held {
+    fn new() -> Self {
+        Self {
+            balance: 0,
+            _filler: [b'-'; 92],
+        }
+    }
+}
+
+/// One booking, as long as the specification says.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "written as a database would; tests read it")
+)]
+struct Booked {
+    call: BookCall,
+    _filler: [u8; 26],
+}
+
+/// Arrays by number.
+struct BookKernel {
+    branches: Vec<Held>,
+    tellers: Vec<Held>,
+    accounts: Vec<Held>,
+    history: Vec<Booked>,
+}
+
+impl Kernel<BookCall> for BookKernel {
+    #[inline]
+    fn run(&mut self, call: &BookCall) -> usize {
+        let delta = call.delta as i64;
+        self.accounts[call.account as usize].balance += delta;
+        self.tellers[call.teller as usize].balance += delta;
+        self.branches[call.branch as usize].balance += delta;
+        self.history.push(Booked {
+            call: *call,
+            _filler: [b'-'; 26],
+        });
+        BOOKED
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,6 +407,30 @@ mod tests {
             none.scale = Some(scale);
             assert!(none.place_branches(4).is_err());
         }
+    }
+
+    #[test]
+    fn the_kernel_books_on_all_sides() {
+        let mut workload = placed(Some(3), None, 2);
+        let kernel = workload.kernel(2).expect("three branches");
+        let (mut kernel, mut random) = (kernel.expect("a kernel"), Random::new(8));
+        for _ in 0..100 {
+            let call = workload.generate(&mut random);
+            assert_eq!(kernel.run(&call), BOOKED);
+        }
+        let mut own = BookKernel {
+            branches: vec![Held::new(); 4],
+            tellers: vec![Held::new(); 31],
+            accounts: vec![Held::new(); 300_001],
+            history: Vec::new(),
+        };
+        let call = workload.generate(&mut random);
+        own.run(&call);
+        own.run(&call);
+        let sum = |held: &[Held]| held.iter().map(|held| held.balance).sum::<i64>();
+        let sums = [sum(&own.branches), sum(&own.tellers), sum(&own.accounts)];
+        assert_eq!(sums, [2 * call.delta as i64; 3]);
+        assert_eq!(own.history[1].call.account, call.account);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The workload `voter`: phone votes from random area codes, one in a hundred for nobody.
 
-use reprise_procedure::native::NativeModule;
+use reprise_procedure::{native::NativeModule, types::SmallText};
 
 use crate::{
     BenchError, OnProgress, Progress,
     control::{Arg, Control, integer},
+    kernel::{IntMap, Kernel},
     measure::Tally,
     options::Options,
     random::{Random, below},
@@ -154,6 +155,10 @@ impl Workload for Voter {
         None
     }
 
+    fn kernel(&mut self, _: u16) -> Result<Option<Box<dyn Kernel<VoteCall>>>, BenchError> {
+        Ok(Some(Box::new(VoteKernel::default())))
+    }
+
     fn check(
         &self,
         control: &mut dyn Control,
@@ -224,6 +229,52 @@ impl Voter {
     }
 }
 
+/// A vote as the kernel stores it.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "written as a database would; tests read it")
+)]
+struct StoredVote {
+    phone_number: i64,
+    contestant_number: i32,
+    vote_number: i32,
+    state: SmallText<2>,
+}
+
+/// Votes in an array, how many each phone has in a map, tallies by contestant and area code in an array.
+#[derive(Default)]
+struct VoteKernel {
+    votes: Vec<StoredVote>,
+    by_phone: IntMap<i64, i32>,
+    tallies: Vec<i64>,
+}
+
+impl Kernel<VoteCall> for VoteKernel {
+    #[inline]
+    fn run(&mut self, call: &VoteCall) -> usize {
+        const AREAS: usize = 1_000;
+        let contestant = call.contestant_number as usize;
+        if !(1..=CONTESTANTS.len()).contains(&contestant) {
+            return INVALID;
+        }
+        let votes = self.by_phone.entry(call.phone_number).or_default();
+        if *votes as i64 >= VOTES_PER_PHONE_MAX {
+            return OVER_LIMIT;
+        }
+        *votes += 1;
+        self.votes.push(StoredVote {
+            phone_number: call.phone_number,
+            contestant_number: call.contestant_number,
+            vote_number: *votes,
+            state: voter::state_of(call.phone_number),
+        });
+        let area = voter::area_code_of(call.phone_number) as usize % AREAS;
+        self.tallies.resize((CONTESTANTS.len() + 1) * AREAS, 0);
+        self.tallies[contestant * AREAS + area] += 1;
+        ACCEPTED
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,6 +291,28 @@ mod tests {
             invalid += (call.contestant_number == 999) as u32;
         }
         assert!((50..200).contains(&invalid), "{invalid}");
+    }
+
+    #[test]
+    fn the_kernel_counts_as_the_module_does() {
+        let workload = Voter::new(&Options::in_process(NAME)).expect("no sizes");
+        let (mut kernel, mut random) = (VoteKernel::default(), Random::new(4));
+        let first = workload.generate(&mut random);
+        let outcomes: Vec<_> = (0..3).map(|_| kernel.run(&first)).collect();
+        assert_eq!(outcomes, [ACCEPTED, ACCEPTED, OVER_LIMIT]);
+        let none = VoteCall {
+            contestant_number: 999,
+            ..first
+        };
+        assert_eq!(kernel.run(&none), INVALID);
+        assert_eq!(kernel.tallies.iter().sum::<i64>(), 2);
+        let last = &kernel.votes[1];
+        assert_eq!(
+            (last.vote_number, last.phone_number),
+            (2, first.phone_number)
+        );
+        assert_eq!(last.contestant_number, first.contestant_number);
+        assert_ne!(last.state.as_str(), "XX");
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use reprise_procedure::native::NativeModule;
 
 use crate::{
-    BenchError, OnProgress, control::Control, measure::Tally, options::Options, random::Random,
+    BenchError, OnProgress, control::Control, kernel::Kernel, measure::Tally, options::Options,
+    random::Random,
 };
 
 pub(crate) trait Workload: Sized + Send + Sync + 'static {
@@ -44,6 +45,15 @@ pub(crate) trait Workload: Sized + Send + Sync + 'static {
     fn outcome_json(call: &Self::Call, answer: &[u8]) -> usize;
     /// Position in `OUTCOMES` of an abort; None for a code that the workload does not expect.
     fn outcome_of_abort(code: &str) -> Option<usize>;
+
+    /// Its transactions in plain Rust over the same data, once `prepare` would have filled it on `partitions`; None: there
+    /// is no such kernel.
+    fn kernel(
+        &mut self,
+        _partitions: u16,
+    ) -> Result<Option<Box<dyn Kernel<Self::Call>>>, BenchError> {
+        Ok(None)
+    }
 
     /// Figures of the workload's own, from what came back inside the window of `seconds`; they join the report.
     fn figures(&self, _window: &Tally, _seconds: f64) -> BTreeMap<String, f64> {

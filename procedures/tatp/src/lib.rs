@@ -16,8 +16,8 @@ mod tables;
 use reprise_procedure::prelude::*;
 
 pub use load::{load_subscriber, sub_nbr_of};
-use tables::SubscriberAdd;
 pub use tables::{AccessInfo, CallForwarding, SpecialFacility, Subscriber};
+use tables::{Activity, Bit, DataA, Location, Number};
 
 /// Hours at which a forwarding can begin.
 pub const START_TIMES: [u8; 3] = [0, 8, 16];
@@ -68,7 +68,7 @@ pub fn get_new_destination(
     start_time: u8,
     end_time: u8,
 ) -> Vec<SmallText<15>> {
-    let facility = SpecialFacility::get(tx, (s_id, sf_type));
+    let facility = Activity::get(tx, (s_id, sf_type));
     if !facility.is_some_and(|facility| facility.is_active) {
         return Vec::new();
     }
@@ -107,28 +107,30 @@ pub fn update_subscriber_data(
     sf_type: u8,
     data_a: u8,
 ) -> Result<Change, Abort> {
-    let Some(mut subscriber) = Subscriber::get(tx, s_id) else {
+    let Some(subscriber) = Subscriber::find(tx, s_id) else {
         return Ok(Change::NotFound);
     };
-    let Some(mut facility) = SpecialFacility::get(tx, (s_id, sf_type)) else {
+    let Some(facility) = SpecialFacility::find(tx, (s_id, sf_type)) else {
         return Ok(Change::NotFound);
     };
-    subscriber.bit_1 = bit_1;
-    subscriber.update(tx)?;
-    facility.data_a = data_a;
-    facility.update(tx)?;
+    Bit { bit_1 }.write(tx, subscriber.handle())?;
+    DataA { data_a }.write(tx, facility.handle())?;
     Ok(Change::Done)
 }
 
 /// Notes where the subscriber is.
 #[procedure(partition_by(s_id))]
-pub fn update_location(tx: &Txn, s_id: i32, sub_nbr: &str, vlr_location: u32) -> Change {
-    let Some(mut subscriber) = subscriber(tx, s_id, sub_nbr) else {
-        return Change::NotFound;
+pub fn update_location(
+    tx: &Txn,
+    s_id: i32,
+    sub_nbr: &str,
+    vlr_location: u32,
+) -> Result<Change, Abort> {
+    let Some(subscriber) = subscriber(tx, s_id, sub_nbr) else {
+        return Ok(Change::NotFound);
     };
-    let delta = i64::from(vlr_location) - i64::from(subscriber.vlr_location);
-    subscriber.add_vlr_location(tx, delta);
-    Change::Done
+    Location { vlr_location }.write(tx, subscriber.handle())?;
+    Ok(Change::Done)
 }
 
 /// Forwards calls of a facility from `start_time` to `end_time`.
@@ -229,8 +231,8 @@ pub fn check(tx: &Txn, s_id: i32) -> SubscriberCheck {
 
 /// The subscriber with both the id and the number.
 #[inline]
-fn subscriber(tx: &Txn, s_id: i32, sub_nbr: &str) -> Option<Row<Subscriber>> {
-    let subscriber = Subscriber::get(tx, s_id)?;
+fn subscriber(tx: &Txn, s_id: i32, sub_nbr: &str) -> Option<Row<Number>> {
+    let subscriber = Number::get(tx, s_id)?;
     (subscriber.sub_nbr == sub_nbr).then_some(subscriber)
 }
 

@@ -76,3 +76,28 @@ pub struct CallForwarding {
     pub end_time: u8,
     pub numberx: SmallText<15>,
 }
+
+#[columns(Subscriber)]
+pub(crate) struct Number {
+    pub sub_nbr: SmallText<15>,
+}
+
+#[columns(Subscriber)]
+pub(crate) struct Location {
+    pub vlr_location: u32,
+}
+
+#[columns(Subscriber)]
+pub(crate) struct Bit {
+    pub bit_1: bool,
+}
+
+#[columns(SpecialFacility)]
+pub(crate) struct Activity {
+    pub is_active: bool,
+}
+
+#[columns(SpecialFacility)]
+pub(crate) struct DataA {
+    pub data_a: u8,
+}

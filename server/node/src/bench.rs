@@ -1,5 +1,7 @@
 //! `reprise bench`: flags to the driver, its report to the terminal.
 
+mod compare;
+
 use std::{
     collections::BTreeMap,
     path::Path,
@@ -44,15 +46,29 @@ pub fn run(args: &BenchArgs, output: Output) -> Outcome {
             None => Target::Process(process_options(args)?),
         },
     };
-    let line = ProgressLine::new();
-    let report = reprise_driver::run(&options, &|progress| line.show(describe_progress(progress)));
-    line.clear();
-    let report = report.map_err(failure)?;
+    if let Some(rounds) = args.compare {
+        return compare::run(&options, rounds, output);
+    }
+    let mut report = run_once(&options)?;
+    if let Some(factor) = args.overload {
+        let options = Options {
+            rate: Some(report.txn_per_s.max(1.0) * factor),
+            ..options
+        };
+        report = run_once(&options)?;
+    }
     match output {
         Output::Json => print_json(&report)?,
         Output::Text => print_report(&report)?,
     }
     Ok(())
+}
+
+fn run_once(options: &Options) -> Result<Report, Failure> {
+    let line = ProgressLine::new();
+    let report = reprise_driver::run(options, &|progress| line.show(describe_progress(progress)));
+    line.clear();
+    report.map_err(failure)
 }
 
 /// The report names it, so that the run can be made again.

@@ -349,9 +349,29 @@ pub struct BenchArgs {
     /// Connections to the server [default: 64 single, 4 batch]
     #[arg(long, value_name = "N", requires = "url")]
     pub connections: Option<usize>,
+    /// Run wasm, native procedures, wasm with the command log and the typed kernel in turn, N rounds; print the medians
+    #[arg(long, value_name = "N", value_parser = rounds, conflicts_with_all = ["url", "rate", "native", "log", "data_dir"])]
+    pub compare: Option<usize>,
+    /// Measure what the database can take, then offer so many times that (open loop)
+    #[arg(long, value_name = "FACTOR", value_parser = overload, conflicts_with_all = ["rate", "compare", "data_dir"])]
+    pub overload: Option<f64>,
     /// Requests that a connection sends before it reads the first answer, with --via single [default: 1]
     #[arg(long, value_name = "N", requires = "url")]
     pub pipeline: Option<usize>,
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(rounds @ 1..=1_000) => Ok(rounds),
+        _ => Err("the number of rounds is from 1 to 1000".into()),
+    }
+}
+
+fn overload(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (1.0..=100.0).contains(&factor) => Ok(factor),
+        _ => Err("the load is from 1 to 100 times what the database can take".into()),
+    }
 }
 
 fn bench_workloads() -> Vec<&'static str> {
