@@ -49,7 +49,7 @@ unsafe impl Zeroed for u64 {}
 unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 
 impl<T> Pages<T> {
-    /// Room for `capacity` elements, at least one. Only address space: pages come when they are written.
+    /// Room for `capacity` elements, at least one. Only address space: ordinary pages come when they are written.
     pub fn with_capacity(capacity: usize) -> Self {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_BYTES) };
         let layout =
@@ -58,12 +58,15 @@ impl<T> Pages<T> {
         let Some(base) = map(bytes) else {
             handle_alloc_error(layout);
         };
-        Self {
+        let pages = Self {
             base: base.cast(),
             len: 0,
             capacity,
             _owns: PhantomData,
-        }
+        };
+        // Where the system gives huge pages to all who do not ask, the first byte would cost 2 MiB.
+        pages.advise(libc::MADV_NOHUGEPAGE);
+        pages
     }
 
     /// `len` elements of zero bits, of which none costs memory before it is written.
@@ -106,14 +109,12 @@ impl<T> Pages<T> {
     /// Asks for huge pages: fewer misses of the processor's address cache, but 2 MiB at the first touch of any part. A
     /// system that refuses changes nothing else.
     pub fn advise_huge(&self) {
-        // SAFETY: the range is the mapping made by `map`, and the advice changes no contents.
-        unsafe {
-            libc::madvise(
-                self.base.as_ptr().cast(),
-                self.mapped_bytes(),
-                libc::MADV_HUGEPAGE,
-            )
-        };
+        self.advise(libc::MADV_HUGEPAGE);
+    }
+
+    fn advise(&self, advice: libc::c_int) {
+        // SAFETY: the range is the mapping made by `map`, and neither advice about page sizes changes its contents.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.mapped_bytes(), advice) };
     }
 }
 
@@ -208,6 +209,40 @@ mod tests {
         pages.push([7; 4]);
         pages.push_zeroed();
         assert_eq!(*pages, [[7; 4], [0; 4]]);
+    }
+
+    /// What the kernel says of the mapping at `base`.
+    fn flags_of<T>(pages: &Pages<T>) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("Linux has smaps");
+        let base = pages.base.as_ptr() as usize;
+        let mut is_ours = false;
+        for line in maps.lines() {
+            let range = line
+                .split(' ')
+                .next()
+                .and_then(|range| range.split_once('-'));
+            if let Some((low, high)) = range {
+                let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
+                is_ours = (number(low)..number(high)).contains(&base);
+            } else if is_ours && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return flags.to_owned();
+            }
+        }
+        panic!("the mapping is not there");
+    }
+
+    #[test]
+    fn pages_are_huge_only_when_asked_for() {
+        let pages = Pages::<u64>::zeroed(8);
+        let flags = flags_of(&pages);
+        // A kernel without huge pages knows neither flag.
+        if flags.contains(" nh") {
+            pages.advise_huge();
+            let flags = flags_of(&pages);
+            assert!(flags.contains(" hg") && !flags.contains(" nh"), "{flags}");
+        } else {
+            assert!(!flags.contains(" hg"), "{flags}");
+        }
     }
 
     #[test]
