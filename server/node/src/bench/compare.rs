@@ -9,6 +9,10 @@ use super::{failure, run_once};
 use crate::cli::Output;
 use crate::output::{Failure, Outcome, grouped, print_json, print_pairs, usage};
 
+/// Calls of a batch and batches on their way, where the flags say nothing.
+const BATCH: usize = 128;
+const IN_FLIGHT: usize = (reprise_base::limits::WAITING_TXNS_MAX - 1) / BATCH;
+
 #[derive(Clone, Copy, PartialEq)]
 enum Variant {
     Wasm,
@@ -36,6 +40,9 @@ impl Variant {
             return Err(usage("--compare runs in this process: leave --url out"));
         };
         process.native = self == Self::Native;
+        // The same for all: what waits for the device needs many on their way, and elsewhere they do no harm.
+        process.batch.get_or_insert(BATCH);
+        process.in_flight.get_or_insert(IN_FLIGHT);
         process.log = match self {
             Self::WasmLogged => LogMode::Command,
             _ => LogMode::None,
