@@ -10,6 +10,10 @@ pub(crate) type NamedArg = (&'static str, Arg);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Arg {
+    I8(i8),
+    /// An option that is there.
+    SomeI8(i8),
+    I16(i16),
     I32(i32),
     I64(i64),
     Texts(Vec<&'static str>),
@@ -53,6 +57,9 @@ pub(crate) trait Control {
 pub(crate) fn encode(args: &[NamedArg], out: &mut Vec<u8>) {
     for (_, arg) in args {
         match arg {
+            Arg::I8(value) => out.push(*value as u8),
+            Arg::SomeI8(value) => out.extend_from_slice(&[1, *value as u8]),
+            Arg::I16(value) => out.extend_from_slice(&value.to_le_bytes()),
             Arg::I32(value) => out.extend_from_slice(&value.to_le_bytes()),
             Arg::I64(value) => out.extend_from_slice(&value.to_le_bytes()),
             Arg::Texts(texts) => {
@@ -68,6 +75,8 @@ pub(crate) fn encode(args: &[NamedArg], out: &mut Vec<u8>) {
 pub(crate) fn to_json(args: &[NamedArg]) -> Value {
     let members = args.iter().map(|(name, arg)| {
         let value = match arg {
+            Arg::I8(value) | Arg::SomeI8(value) => Value::from(*value),
+            Arg::I16(value) => Value::from(*value),
             Arg::I32(value) => Value::from(*value),
             Arg::I64(value) => Value::from(*value),
             Arg::Texts(texts) => texts.iter().copied().collect(),

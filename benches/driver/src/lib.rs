@@ -23,17 +23,19 @@ mod replay;
 mod report;
 mod tatp;
 mod tpcb;
+pub mod tpcc;
 mod voter;
 mod workload;
 
 use std::time::Duration;
 
 pub use options::{Options, ProcessOptions, RemoteOptions, Target, Via};
+pub use random::Random;
 pub use replay::{ReplayOptions, ReplayReport, replay};
 pub use report::{LatencyUs, Report};
 
 /// The workloads, by name.
-pub const WORKLOADS: [&str; 4] = [voter::NAME, bank::NAME, tpcb::NAME, tatp::NAME];
+pub const WORKLOADS: [&str; 5] = [voter::NAME, bank::NAME, tpcc::NAME, tpcb::NAME, tatp::NAME];
 
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -73,6 +75,7 @@ pub fn run(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, Ben
     match options.workload.as_str() {
         voter::NAME => run_as::<voter::Voter>(options, on_progress),
         bank::NAME => run_as::<bank::Bank>(options, on_progress),
+        tpcc::NAME => run_as::<tpcc::Tpcc>(options, on_progress),
         tpcb::NAME => run_as::<tpcb::Tpcb>(options, on_progress),
         tatp::NAME => run_as::<tatp::Tatp>(options, on_progress),
         other => Err(BenchError::Usage(format!(

@@ -25,6 +25,7 @@ pub struct Scan<'t, 'h, T, const I: u16> {
     tx: &'t Txn<'h>,
     flags: u32,
     limit: u32,
+    batch_bytes: usize,
     lower: Scratch,
     upper: Scratch,
     table: PhantomData<fn() -> T>,
@@ -38,6 +39,7 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
             tx,
             flags: 0,
             limit: 0,
+            batch_bytes: FIRST_BATCH_BYTES,
             lower: Scratch::new(),
             upper: Scratch::new(),
             table: PhantomData,
@@ -86,6 +88,7 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
             tx: self.tx,
             flags: self.flags,
             limit: self.limit,
+            batch_bytes: self.batch_bytes,
             lower: self.lower,
             upper: self.upper,
             table: PhantomData,
@@ -96,6 +99,14 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     #[inline(always)]
     pub fn limit(mut self, rows: u32) -> Self {
         self.limit = rows;
+        self
+    }
+
+    /// Room for the rows of the first host call, in bytes, where what comes is known to be little or much. Each row takes
+    /// eight bytes more than its own.
+    #[inline(always)]
+    pub fn batch_bytes(mut self, bytes: usize) -> Self {
+        self.batch_bytes = bytes.clamp(64, BATCH_BYTES_MAX);
         self
     }
 
@@ -138,7 +149,7 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     /// Reads the range. Dropped half way, it keeps one of the transaction's few cursors busy until the call ends: `limit`
     /// a scan whose end is not wanted.
     pub fn iter(&self) -> Rows<'t, 'h, T> {
-        let mut buffer = vec![0; FIRST_BATCH_BYTES];
+        let mut buffer = vec![0; self.batch_bytes];
         let (cursor, filled) = read::<T>(self.tx, &self.request(), &mut buffer);
         Rows {
             tx: self.tx,
@@ -254,5 +265,21 @@ impl<T: Table> Iterator for Rows<'_, '_, T> {
         let row = read_next(&mut rest)?;
         self.read = self.filled - rest.len();
         Some(row)
+    }
+
+    /// Passes over `n` rows without decoding them.
+    fn nth(&mut self, n: usize) -> Option<Row<T>> {
+        for _ in 0..n {
+            if self.read == self.filled {
+                if self.cursor == 0 {
+                    return None;
+                }
+                self.refill();
+            }
+            let mut rest = self.buffer.get(self.read..self.filled)?;
+            take_row(&mut rest)?;
+            self.read = self.filled - rest.len();
+        }
+        self.next()
     }
 }

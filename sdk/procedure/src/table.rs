@@ -105,6 +105,11 @@ impl<T> Row<T> {
         Self { value, handle }
     }
 
+    /// Values for the row behind a handle, as `update_many` takes them: of columns other than those that were read.
+    pub fn at(handle: RowHandle, value: T) -> Self {
+        Self { value, handle }
+    }
+
     pub fn handle(&self) -> RowHandle {
         self.handle
     }

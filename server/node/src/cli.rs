@@ -92,6 +92,7 @@ const BENCH_EXAMPLE: &str = "Examples:
   reprise bench voter --seconds 10
   reprise bench bank --partitions 2 --remote 10 --data-dir ./run
   reprise bench voter --url http://127.0.0.1:8080 --via batch --connections 8
+  reprise bench tpcc --warehouses 4 --partitions 2
   reprise bench replay --data-dir ./run --sites 2";
 
 /// Which server to ask, and as whom.
@@ -297,8 +298,9 @@ pub struct BenchArgs {
     /// Engine threads [default: cores, at most one a partition]
     #[arg(long, value_name = "N", value_parser = sites, conflicts_with = "url")]
     pub sites: Option<u16>,
-    /// Percent of remote transactions (bank: transfers between partitions; tpcb: accounts of another branch)
-    /// [default: bank as chance has it, tpcb 15]
+    /// Percent of remote transactions (bank: transfers between partitions; tpcb: accounts of another branch;
+    /// tpcc: New-Orders and Payments between partitions) [default: bank as chance has it, tpcb 15, tpcc as the
+    /// specification has it: 1 of an order's lines, 15 of payments]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub remote: Option<u8>,
     /// Size of the data: branches (tpcb), 100,000 subscribers each (tatp) [default: 10 and 1 a partition]

@@ -1,0 +1,275 @@
+//! The workload `tpcc`: the full mix of TPC-C, without terminals' think times, over any number of warehouses.
+
+pub mod inputs;
+mod wire;
+
+use std::{cell::Cell, collections::BTreeMap, time::Instant};
+
+use reprise_procedure::native::NativeModule;
+use serde_json::Value;
+
+use self::inputs::{Input, Inputs};
+use crate::{
+    BenchError, OnProgress, Progress,
+    control::{Arg, Control, integer},
+    measure::Tally,
+    options::Options,
+    random::Random,
+    workload::Workload,
+};
+
+pub(crate) const NAME: &str = "tpcc";
+
+const PROCEDURES: [&str; 5] = [
+    "new_order",
+    "payment",
+    "order_status",
+    "delivery",
+    "stock_level",
+];
+/// An outcome is the procedure's own, or this one.
+const ROLLED_BACK: usize = 5;
+/// Items of one loading call.
+const ITEMS_PER_CALL: u64 = 10_000;
+/// What a call comes to that made a part of the load a second time: the data directory has it already.
+const ALREADY_THERE: &str = "duplicate_key";
+
+pub(crate) struct Tpcc {
+    asked_warehouses: Option<u32>,
+    remote_percent: Option<u8>,
+    seed: u64,
+    warehouses: u32,
+    inputs: Option<Inputs>,
+    loaded: Loaded,
+}
+
+/// What filling the tables came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Loaded {
+    rows: u64,
+    seconds: f64,
+}
+
+impl Tpcc {
+    fn load(
+        &self,
+        control: &mut dyn Control,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), BenchError> {
+        let items = tpcc::ITEMS as u64;
+        let parts = tpcc::DISTRICTS as u64;
+        // Rows of a part that are certain: stocks, customers, their payments, orders, those that wait, ten lines each.
+        let of_part = items / parts + 3 * 3_000 + 900 + 30_000;
+        let total = items + self.warehouses as u64 * parts * of_part;
+        let done = Cell::new(0);
+        let show = |more: u64| {
+            on_progress(Progress::Loading {
+                done: done.get() + more,
+                total,
+            })
+        };
+        show(0);
+        let range = |call: u64| {
+            let first = (call * ITEMS_PER_CALL) as i32;
+            vec![
+                ("first", Arg::I32(first + 1)),
+                ("last", Arg::I32(first + ITEMS_PER_CALL as i32)),
+            ]
+        };
+        let on_items = |calls: u64| show(calls * ITEMS_PER_CALL);
+        control.call_many(
+            "load_item_range",
+            items / ITEMS_PER_CALL,
+            &range,
+            ALREADY_THERE,
+            &on_items,
+        )?;
+        done.set(items);
+        for part in 1..=tpcc::DISTRICTS {
+            let of_warehouse =
+                |call: u64| vec![("w_id", Arg::I16(call as i16 + 1)), ("part", Arg::I8(part))];
+            let on_parts = |calls: u64| show(calls * of_part);
+            let count = self.warehouses as u64;
+            control.call_many(
+                "load_warehouse",
+                count,
+                &of_warehouse,
+                ALREADY_THERE,
+                &on_parts,
+            )?;
+            done.set(done.get() + count * of_part);
+        }
+        Ok(())
+    }
+
+    /// Every table has as many rows as the population has at least.
+    fn check_loaded(&self, control: &mut dyn Control) -> Result<u64, BenchError> {
+        let (warehouses, mut rows) = (self.warehouses as u64, 0);
+        for (table, each) in [
+            ("warehouse", 1),
+            ("district", 10),
+            ("customer", 30_000),
+            ("stock", 100_000),
+            ("orders", 30_000),
+        ] {
+            let (found, expected) = (control.row_count(table)?, each * warehouses);
+            rows += found;
+            if found < expected {
+                let text = format!("{table} has {found} rows after loading, not {expected}");
+                return Err(BenchError::Failed(text));
+            }
+        }
+        for table in ["item", "history", "new_order", "order_line"] {
+            rows += control.row_count(table)?;
+        }
+        Ok(rows)
+    }
+}
+
+impl Workload for Tpcc {
+    type Call = Input;
+    const NAME: &'static str = NAME;
+    const PROCEDURES: &'static [&'static str] = &PROCEDURES;
+    const OUTCOMES: &'static [&'static str] = &[
+        "ordered",
+        "paid",
+        "order_shown",
+        "delivered",
+        "stock_counted",
+        "item_not_found",
+    ];
+
+    fn new(options: &Options) -> Result<Self, BenchError> {
+        options.check_sizes(&["--warehouses", "--remote"])?;
+        if options
+            .warehouses
+            .is_some_and(|count| count == 0 || count > i16::MAX as u32)
+        {
+            return Err(BenchError::Usage(
+                "--warehouses takes a number from 1 to 32767".into(),
+            ));
+        }
+        Ok(Self {
+            asked_warehouses: options.warehouses,
+            remote_percent: options.remote_percent,
+            seed: options.seed,
+            warehouses: 1,
+            inputs: None,
+            loaded: Loaded::default(),
+        })
+    }
+
+    fn native() -> &'static NativeModule {
+        &tpcc::MODULE
+    }
+
+    fn prepare(
+        &mut self,
+        control: &mut dyn Control,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), BenchError> {
+        let partitions = control.partitions();
+        self.warehouses = self.asked_warehouses.unwrap_or(partitions as u32);
+        let inputs = Inputs::new(self.warehouses, partitions, self.remote_percent, self.seed)?;
+        self.inputs = Some(inputs);
+        let begun = Instant::now();
+        self.load(control, on_progress)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let rows = self.check_loaded(control)?;
+        self.loaded = Loaded { rows, seconds };
+        Ok(())
+    }
+
+    #[inline]
+    fn generate(&self, random: &mut Random) -> Input {
+        self.inputs.as_ref().expect("prepared").next(random)
+    }
+
+    #[inline]
+    fn procedure(call: &Input) -> usize {
+        call.kind() as usize
+    }
+
+    fn encode(call: &Input, out: &mut Vec<u8>) {
+        wire::encode(call, out);
+    }
+
+    fn write_json(call: &Input, out: &mut Vec<u8>) {
+        wire::write_json(call, out);
+    }
+
+    #[inline]
+    fn outcome(call: &Input, _: &[u8]) -> usize {
+        call.kind() as usize
+    }
+
+    #[inline]
+    fn outcome_json(call: &Input, _: &[u8]) -> usize {
+        call.kind() as usize
+    }
+
+    fn outcome_of_abort(code: &str) -> Option<usize> {
+        (code == "item_not_found").then_some(ROLLED_BACK)
+    }
+
+    fn figures(&self, window: &Tally, seconds: f64) -> BTreeMap<String, f64> {
+        let new_orders = window.procedures[0];
+        let rolled_back = window.outcomes[ROLLED_BACK] as f64 * 100.0 / new_orders.max(1) as f64;
+        let round = |value: f64, parts: f64| (value * parts).round() / parts;
+        BTreeMap::from([
+            (
+                "tpm_c".to_owned(),
+                round(new_orders as f64 * 60.0 / seconds, 1.0),
+            ),
+            ("rolled_back_percent".to_owned(), round(rolled_back, 100.0)),
+            ("warehouses".to_owned(), self.warehouses as f64),
+            ("loaded_rows".to_owned(), self.loaded.rows as f64),
+            ("load_s".to_owned(), round(self.loaded.seconds, 1_000.0)),
+        ])
+    }
+
+    fn check(
+        &self,
+        control: &mut dyn Control,
+        _: u64,
+        whole: &Tally,
+    ) -> Result<Vec<String>, BenchError> {
+        for w_id in 1..=self.warehouses as i16 {
+            for d_id in 1..=tpcc::DISTRICTS {
+                check_district(control, w_id, d_id)?;
+            }
+        }
+        Ok(vec![
+            format!("conditions 1 to 12 hold in {} warehouses", self.warehouses),
+            format!(
+                "{} orders were rolled back for an item that there is not",
+                whole.outcomes[ROLLED_BACK]
+            ),
+        ])
+    }
+}
+
+fn check_district(control: &mut dyn Control, w_id: i16, d_id: i8) -> Result<(), BenchError> {
+    let verdicts = control.call(
+        "check",
+        &[("w_id", Arg::I16(w_id)), ("d_id", Arg::SomeI8(d_id))],
+    )?;
+    let list = verdicts.as_array().map_or(&[][..], Vec::as_slice);
+    if list.len() != 12 {
+        return Err(BenchError::Failed(format!(
+            "check answered {} conditions, not 12",
+            list.len()
+        )));
+    }
+    match list
+        .iter()
+        .find(|verdict| verdict["passed"] != Value::Bool(true))
+    {
+        None => Ok(()),
+        Some(failed) => Err(BenchError::Checks(format!(
+            "condition {} does not hold in district {d_id} of warehouse {w_id}: {}",
+            integer(failed, "condition")?,
+            failed["detail"].as_str().unwrap_or_default()
+        ))),
+    }
+}

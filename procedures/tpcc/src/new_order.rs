@@ -1,0 +1,196 @@
+//! New-Order (clause 2.4): an order of 5 to 15 lines, each from the stock of a warehouse.
+
+use reprise_procedure::prelude::*;
+
+use crate::{
+    LINES_MAX, RATE_ONE,
+    columns::{
+        CustomerCredit, DistrictNext, DistrictTax, ItemSold, StockTaken, WarehouseTax, stocks_of,
+    },
+    missing,
+    tables::{NewOrder, Order, OrderLine},
+    text::is_original,
+};
+
+/// What the terminal shows of an order beside its inputs (clause 2.4.3.3).
+#[derive(Clone, Debug, ProcedureResult)]
+pub struct Ordered {
+    pub o_id: i32,
+    pub o_entry_d: Timestamp,
+    pub c_last: SmallText<16>,
+    pub c_credit: SmallText<2>,
+    pub c_discount: i16,
+    pub w_tax: i16,
+    pub d_tax: i16,
+    /// Cents.
+    pub total_amount: i64,
+    pub lines: Vec<OrderedLine>,
+}
+
+/// One line of it.
+#[derive(Clone, Debug, ProcedureResult)]
+pub struct OrderedLine {
+    pub i_name: SmallText<24>,
+    pub s_quantity: i16,
+    /// `B` where item and stock are of the brand, else `G`.
+    pub brand_generic: SmallText<1>,
+    pub i_price: i64,
+    pub ol_amount: i64,
+}
+
+struct Line {
+    i_id: i32,
+    supply_w_id: i16,
+    quantity: i8,
+}
+
+/// Orders items for a customer. An item that there is not rolls all back with the code `item_not_found`, after every other
+/// line was worked on (clause 2.4.2.3).
+#[procedure(partition_by(w_id, supply_w_ids))]
+pub fn new_order(
+    tx: &Txn,
+    w_id: i16,
+    d_id: i8,
+    c_id: i32,
+    i_ids: Vec<i32>,
+    supply_w_ids: Vec<i16>,
+    quantities: Vec<i8>,
+) -> Result<Ordered, Abort> {
+    let lines = lines_of(&i_ids, &supply_w_ids, &quantities)?;
+    let warehouse =
+        WarehouseTax::get(tx, w_id).ok_or_else(|| missing("there is no such warehouse"))?;
+    let district = DistrictTax::get(tx, (w_id, d_id));
+    let district = district.ok_or_else(|| missing("there is no such district"))?;
+    let customer = CustomerCredit::get(tx, (w_id, d_id, c_id));
+    let customer = customer.ok_or_else(|| missing("there is no such customer"))?;
+    let o_id = district.d_next_o_id;
+    let next = DistrictNext {
+        d_next_o_id: o_id + 1,
+    };
+    next.write(tx, district.handle())?;
+
+    let o_entry_d = tx.now();
+    let order = Order {
+        o_w_id: w_id,
+        o_d_id: d_id,
+        o_id,
+        o_c_id: c_id,
+        o_entry_d,
+        o_carrier_id: None,
+        o_ol_cnt: lines.len() as i8,
+        o_all_local: lines.iter().all(|line| line.supply_w_id == w_id),
+    };
+    Order::insert(tx, &order)?;
+    NewOrder::insert(
+        tx,
+        &NewOrder {
+            no_w_id: w_id,
+            no_d_id: d_id,
+            no_o_id: o_id,
+        },
+    )?;
+    let (shown, sum) = order_lines(tx, &order, &lines)?;
+    let taxes = warehouse.w_tax as i64 + district.d_tax as i64;
+    let factors = (RATE_ONE - customer.c_discount as i64) * (RATE_ONE + taxes);
+    Ok(Ordered {
+        o_id,
+        o_entry_d,
+        c_last: customer.c_last,
+        c_credit: customer.c_credit,
+        c_discount: customer.c_discount,
+        w_tax: warehouse.w_tax,
+        d_tax: district.d_tax,
+        total_amount: (sum * factors + RATE_ONE * RATE_ONE / 2) / (RATE_ONE * RATE_ONE),
+        lines: shown,
+    })
+}
+
+fn lines_of(i_ids: &[i32], supply_w_ids: &[i16], quantities: &[i8]) -> Result<Vec<Line>, Abort> {
+    let count = i_ids.len();
+    let fits = (1..=LINES_MAX as usize).contains(&count)
+        && supply_w_ids.len() == count
+        && quantities.len() == count
+        && quantities.iter().all(|quantity| *quantity > 0);
+    if !fits {
+        return Err(Abort::new(
+            "invalid_order",
+            "an order has 1 to 15 lines, each with an item, a supplying warehouse and a quantity of 1 to 127",
+        ));
+    }
+    let lines = i_ids.iter().zip(supply_w_ids).zip(quantities);
+    let line = |((i_id, supply_w_id), quantity): ((&i32, &i16), &i8)| Line {
+        i_id: *i_id,
+        supply_w_id: *supply_w_id,
+        quantity: *quantity,
+    };
+    Ok(lines.map(line).collect())
+}
+
+/// Takes every line from stock; what is shown of them and the sum of their amounts.
+fn order_lines(tx: &Txn, order: &Order, lines: &[Line]) -> Result<(Vec<OrderedLine>, i64), Abort> {
+    let items = ItemSold::multi_get(tx, lines.iter().map(|line| line.i_id));
+    let keys = lines.iter().map(|line| (line.supply_w_id, line.i_id));
+    let stocks = stocks_of(tx, order.o_d_id, keys);
+    let mut rows = Vec::<OrderLine>::with_capacity(lines.len());
+    let mut shown = Vec::<OrderedLine>::with_capacity(lines.len());
+    let mut taken = Vec::<Row<StockTaken>>::with_capacity(lines.len());
+    let (mut sum, mut is_complete) = (0, true);
+    for (((line, item), stock), number) in lines.iter().zip(items).zip(stocks).zip(1..) {
+        let Some(item) = item else {
+            is_complete = false;
+            continue;
+        };
+        let mut stock = stock.ok_or_else(|| missing("there is no such stock"))?;
+        // An item that the order has twice was changed since it was read.
+        let is_same = |(row, _): &(&OrderLine, &Row<StockTaken>)| {
+            (row.ol_i_id, row.ol_supply_w_id) == (line.i_id, line.supply_w_id)
+        };
+        if let Some((_, before)) = rows.iter().zip(&taken).rev().find(is_same) {
+            *stock.taken = **before;
+        }
+        take_from(&mut stock.taken, line, order.o_w_id);
+        let ol_amount = line.quantity as i64 * item.i_price;
+        sum += ol_amount;
+        rows.push(OrderLine {
+            ol_w_id: order.o_w_id,
+            ol_d_id: order.o_d_id,
+            ol_o_id: order.o_id,
+            ol_number: number,
+            ol_i_id: line.i_id,
+            ol_supply_w_id: line.supply_w_id,
+            ol_delivery_d: None,
+            ol_quantity: line.quantity,
+            ol_amount,
+            ol_dist_info: stock.s_dist,
+        });
+        let is_brand = is_original(item.i_data.as_bytes()) && is_original(stock.s_data.as_bytes());
+        shown.push(OrderedLine {
+            i_name: item.i_name,
+            s_quantity: stock.taken.s_quantity,
+            brand_generic: SmallText::new(if is_brand { "B" } else { "G" }).unwrap_or_default(),
+            i_price: item.i_price,
+            ol_amount,
+        });
+        taken.push(stock.taken);
+    }
+    StockTaken::update_many(tx, &taken)?;
+    OrderLine::insert_many(tx, &rows)?;
+    match is_complete {
+        true => Ok((shown, sum)),
+        false => Err(Abort::new("item_not_found", "Item number is not valid")),
+    }
+}
+
+/// Stock that would fall below 10 is filled up by 91 (clause 2.4.2.2).
+fn take_from(stock: &mut StockTaken, line: &Line, w_id: i16) {
+    let quantity = line.quantity as i16;
+    let filled = if stock.s_quantity >= quantity + 10 {
+        0
+    } else {
+        91
+    };
+    stock.s_quantity += filled - quantity;
+    stock.s_ytd += quantity as i64;
+    stock.s_order_cnt += 1;
+    stock.s_remote_cnt += (line.supply_w_id != w_id) as i32;
+}

@@ -1,0 +1,297 @@
+//! Payment (clause 2.5): an amount from a customer to a warehouse and its district.
+
+use reprise_procedure::{
+    prelude::*,
+    table::{ColumnsOf, InModule, IndexOf},
+};
+
+use crate::{
+    columns::{
+        CustomerAccount, CustomerData, CustomerPaid, DistrictAddress, DistrictYtd,
+        WarehouseAddress, WarehouseYtd,
+    },
+    missing,
+    tables::{Customer, History},
+};
+
+/// Longest `C_DATA`, in bytes, and how much of it is shown.
+const DATA_BYTES_MAX: usize = 500;
+const DATA_BYTES_SHOWN: usize = 200;
+
+/// What the terminal shows of a payment beside its inputs (clause 2.5.3.4).
+#[derive(Clone, Debug, ProcedureResult)]
+pub struct Paid {
+    pub h_date: Timestamp,
+    pub w_street_1: SmallText<20>,
+    pub w_street_2: SmallText<20>,
+    pub w_city: SmallText<20>,
+    pub w_state: SmallText<2>,
+    pub w_zip: SmallText<9>,
+    pub d_street_1: SmallText<20>,
+    pub d_street_2: SmallText<20>,
+    pub d_city: SmallText<20>,
+    pub d_state: SmallText<2>,
+    pub d_zip: SmallText<9>,
+    pub c_id: i32,
+    pub c_first: SmallText<16>,
+    pub c_middle: SmallText<2>,
+    pub c_last: SmallText<16>,
+    pub c_street_1: SmallText<20>,
+    pub c_street_2: SmallText<20>,
+    pub c_city: SmallText<20>,
+    pub c_state: SmallText<2>,
+    pub c_zip: SmallText<9>,
+    pub c_phone: SmallText<16>,
+    pub c_since: Timestamp,
+    pub c_credit: SmallText<2>,
+    pub c_credit_lim: i64,
+    pub c_discount: i16,
+    pub c_balance: i64,
+    /// The first 200 characters, of a customer with bad credit.
+    pub c_data: Option<String>,
+}
+
+/// Pays `h_amount` cents. The customer is named by number, or by last name (of several the one in the middle).
+#[allow(clippy::too_many_arguments)] // they are the specification's
+#[procedure(partition_by(w_id, c_w_id))]
+pub fn payment(
+    tx: &Txn,
+    w_id: i16,
+    d_id: i8,
+    c_w_id: i16,
+    c_d_id: i8,
+    c_id: Option<i32>,
+    c_last: Option<&str>,
+    h_amount: i64,
+) -> Result<Paid, Abort> {
+    if h_amount <= 0 {
+        return Err(Abort::new(
+            "invalid_amount",
+            "a payment is of at least one cent",
+        ));
+    }
+    let warehouse = WarehouseAddress::get(tx, w_id);
+    let mut warehouse = warehouse.ok_or_else(|| missing("there is no such warehouse"))?;
+    let district = DistrictAddress::get(tx, (w_id, d_id));
+    let mut district = district.ok_or_else(|| missing("there is no such district"))?;
+    let mut customer = match (c_id, c_last) {
+        (Some(c_id), None) => CustomerAccount::get(tx, (c_w_id, c_d_id, c_id)),
+        name => middle_of::<CustomerAccount>(tx, c_w_id, c_d_id, name)?,
+    }
+    .ok_or_else(no_customer)?;
+    warehouse.w_ytd += h_amount;
+    WarehouseYtd {
+        w_ytd: warehouse.w_ytd,
+    }
+    .write(tx, warehouse.handle())?;
+    district.d_ytd += h_amount;
+    DistrictYtd {
+        d_ytd: district.d_ytd,
+    }
+    .write(tx, district.handle())?;
+    customer.c_balance -= h_amount;
+    customer.c_ytd_payment += h_amount;
+    customer.c_payment_cnt += 1;
+    let mut c_data = None;
+    if customer.c_credit == "BC" {
+        let place = [c_d_id as i64, c_w_id as i64, d_id as i64, w_id as i64];
+        c_data = Some(note_payment(
+            tx,
+            &customer,
+            (c_w_id, c_d_id),
+            place,
+            h_amount,
+        )?);
+    } else {
+        let paid = CustomerPaid {
+            c_payment_cnt: customer.c_payment_cnt,
+            c_balance: customer.c_balance,
+            c_ytd_payment: customer.c_ytd_payment,
+        };
+        paid.write(tx, customer.handle())?;
+    }
+    let h_date = tx.now();
+    History::insert(
+        tx,
+        &History {
+            h_c_id: customer.c_id,
+            h_c_d_id: c_d_id,
+            h_c_w_id: c_w_id,
+            h_d_id: d_id,
+            h_w_id: w_id,
+            h_date,
+            h_amount,
+            h_data: history_data(warehouse.w_name.as_bytes(), district.d_name.as_bytes()),
+        },
+    )?;
+    Ok(shown(h_date, &warehouse, &district, &customer, c_data))
+}
+
+/// Writes an account with bad credit, and this payment into its data; what is shown of that.
+fn note_payment(
+    tx: &Txn,
+    customer: &Row<CustomerAccount>,
+    (c_w_id, c_d_id): (i16, i8),
+    place: [i64; 4],
+    h_amount: i64,
+) -> Result<String, Abort> {
+    let data = CustomerData::get(tx, (c_w_id, c_d_id, customer.c_id));
+    let mut data = data.ok_or_else(no_customer)?;
+    data.c_payment_cnt = customer.c_payment_cnt;
+    data.c_balance = customer.c_balance;
+    data.c_ytd_payment = customer.c_ytd_payment;
+    data.c_data = noted(customer.c_id, &data.c_data, place, h_amount);
+    data.update(tx)?;
+    Ok(cut(&data.c_data, DATA_BYTES_SHOWN).to_owned())
+}
+
+fn shown(
+    h_date: Timestamp,
+    warehouse: &WarehouseAddress,
+    district: &DistrictAddress,
+    customer: &CustomerAccount,
+    c_data: Option<String>,
+) -> Paid {
+    Paid {
+        h_date,
+        w_street_1: warehouse.w_street_1,
+        w_street_2: warehouse.w_street_2,
+        w_city: warehouse.w_city,
+        w_state: warehouse.w_state,
+        w_zip: warehouse.w_zip,
+        d_street_1: district.d_street_1,
+        d_street_2: district.d_street_2,
+        d_city: district.d_city,
+        d_state: district.d_state,
+        d_zip: district.d_zip,
+        c_id: customer.c_id,
+        c_first: customer.c_first,
+        c_middle: customer.c_middle,
+        c_last: customer.c_last,
+        c_street_1: customer.c_street_1,
+        c_street_2: customer.c_street_2,
+        c_city: customer.c_city,
+        c_state: customer.c_state,
+        c_zip: customer.c_zip,
+        c_phone: customer.c_phone,
+        c_since: customer.c_since,
+        c_credit: customer.c_credit,
+        c_credit_lim: customer.c_credit_lim,
+        c_discount: customer.c_discount,
+        c_balance: customer.c_balance,
+        c_data,
+    }
+}
+
+/// Of the customers with a last name, in order of their first names, the one at place n/2 rounded up (clause 2.5.2.2).
+/// An error where the caller named a customer in no way, or in two.
+pub fn middle_of<V: ColumnsOf<Customer> + InModule + IndexOf<1>>(
+    tx: &Txn,
+    w_id: i16,
+    d_id: i8,
+    name: (Option<i32>, Option<&str>),
+) -> Result<Option<Row<V>>, Abort> {
+    let (None, Some(c_last)) = name else {
+        return Err(Abort::new(
+            "invalid_customer",
+            "name the customer either by c_id or by c_last",
+        ));
+    };
+    let of_name = || Customer::scan_by_name(tx).prefix((w_id, d_id, c_last));
+    let middle = of_name().count().div_ceil(2) as u32;
+    let Some(before) = middle.checked_sub(1) else {
+        return Ok(None);
+    };
+    let rows = of_name().limit(middle).columns::<V>();
+    Ok(rows.iter().nth(before as usize))
+}
+
+#[cold]
+pub fn no_customer() -> Abort {
+    missing("there is no such customer")
+}
+
+/// `C_DATA` with this payment noted before what it held.
+fn noted(c_id: i32, c_data: &str, place: [i64; 4], h_amount: i64) -> String {
+    let mut data = String::with_capacity(DATA_BYTES_MAX + 64);
+    push_number(&mut data, c_id as i64);
+    for number in place.into_iter().chain([h_amount]) {
+        data.push(' ');
+        push_number(&mut data, number);
+    }
+    data.push('|');
+    data.push_str(c_data);
+    let length = cut(&data, DATA_BYTES_MAX).len();
+    data.truncate(length);
+    data
+}
+
+/// In decimal; `format!` would cost the guest several kilobytes.
+fn push_number(out: &mut String, number: i64) {
+    if number < 0 {
+        out.push('-');
+    }
+    let number = number.unsigned_abs();
+    let mut divisor = 1;
+    while number / divisor >= 10 {
+        divisor *= 10;
+    }
+    while divisor > 0 {
+        out.push((b'0' + (number / divisor % 10) as u8) as char);
+        divisor /= 10;
+    }
+}
+
+/// At most so many bytes, whole characters.
+fn cut(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or("")
+}
+
+/// `W_NAME`, four spaces, `D_NAME`.
+fn history_data(w_name: &[u8], d_name: &[u8]) -> SmallText<24> {
+    let mut bytes = [b' '; 24];
+    let start = w_name.len() + 4;
+    let end = start + d_name.len();
+    if let Some(room) = bytes.get_mut(..w_name.len()) {
+        room.copy_from_slice(w_name);
+    }
+    if let Some(room) = bytes.get_mut(start..end) {
+        room.copy_from_slice(d_name);
+    }
+    let text = bytes
+        .get(..end)
+        .and_then(|text| std::str::from_utf8(text).ok());
+    text.and_then(SmallText::new).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(value: i64) -> String {
+        let mut text = String::new();
+        push_number(&mut text, value);
+        text
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        for value in [0, 7, 10, 109, -5, i64::MAX, i64::MIN] {
+            assert_eq!(number(value), value.to_string());
+        }
+    }
+
+    #[test]
+    fn names_are_joined_and_cuts_keep_characters() {
+        assert_eq!(
+            history_data(b"abcdef", b"ghijklmnop").as_str(),
+            "abcdef    ghijklmnop"
+        );
+        assert_eq!(cut("aé", 2), "a");
+        assert_eq!(cut("abc", 5), "abc");
+    }
+}
