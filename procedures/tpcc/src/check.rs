@@ -232,13 +232,13 @@ impl Sums {
                 [at, count, order.o_ol_cnt as i64],
             );
         }
+        let stray = waiting.next().is_some();
         let at = self.d_id as i64;
-        let lines_found = OrderLine::scan(tx).prefix(key).count() as i64;
         verdicts.hold(
-            4,
-            lines_found == lines_expected,
-            "order lines of district",
-            [at, lines_found, lines_expected],
+            5,
+            !stray,
+            "new orders without order of district",
+            [at, stray as i64, 0],
         );
         verdicts.hold(
             2,
@@ -246,14 +246,14 @@ impl Sums {
             "the greatest o_id of district",
             [at, greatest, last],
         );
-        let stray = waiting.next().is_some();
-        verdicts.hold(
-            5,
-            !stray,
-            "new orders without order of district",
-            [at, stray as i64, 0],
-        );
+        self.check_line_count(tx, verdicts, lines_expected);
         orders
+    }
+
+    fn check_line_count(&self, tx: &Txn, verdicts: &mut Verdicts, expected: i64) {
+        let found = OrderLine::scan(tx).prefix((self.w_id, self.d_id)).count() as i64;
+        let numbers = [self.d_id as i64, found, expected];
+        verdicts.hold(4, found == expected, "order lines of district", numbers);
     }
 
     /// Compares each customer's account; the number of their deliveries.

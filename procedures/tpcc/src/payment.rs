@@ -110,21 +110,18 @@ pub fn payment(
         };
         paid.write(tx, customer.handle())?;
     }
-    let h_date = tx.now();
-    History::insert(
-        tx,
-        &History {
-            h_c_id: customer.c_id,
-            h_c_d_id: c_d_id,
-            h_c_w_id: c_w_id,
-            h_d_id: d_id,
-            h_w_id: w_id,
-            h_date,
-            h_amount,
-            h_data: history_data(warehouse.w_name.as_bytes(), district.d_name.as_bytes()),
-        },
-    )?;
-    Ok(shown(h_date, &warehouse, &district, &customer, c_data))
+    let row = History {
+        h_c_id: customer.c_id,
+        h_c_d_id: c_d_id,
+        h_c_w_id: c_w_id,
+        h_d_id: d_id,
+        h_w_id: w_id,
+        h_date: tx.now(),
+        h_amount,
+        h_data: history_data(warehouse.w_name.as_bytes(), district.d_name.as_bytes()),
+    };
+    History::insert(tx, &row)?;
+    Ok(shown(row.h_date, &warehouse, &district, &customer, c_data))
 }
 
 /// Writes an account with bad credit, and this payment into its data; what is shown of that.
