@@ -6,15 +6,17 @@
 
 mod host;
 mod measure;
+mod tpcc;
 
 use anyhow::bail;
 
-const USAGE: &str = "usage: reprise-bench-engine host";
+const USAGE: &str = "usage: reprise-bench-engine host | tpcc-kernel";
 
 fn main() -> anyhow::Result<()> {
     let name = std::env::args().nth(1).unwrap_or_default();
     match name.as_str() {
         "host" => host::run(),
+        "tpcc-kernel" => tpcc::run(),
         "--help" | "-h" => {
             println!("{USAGE}");
             Ok(())

@@ -10,8 +10,10 @@
 //! Columns are no wider than their range needs, so that the keys of orders, order lines, new orders and customers are at most
 //! eight bytes, which an index holds in place: `w_id` up to 32,767 warehouses, `d_id` and `ol_number` one byte each.
 //!
-//! Item lies on every partition; everything else by its warehouse. History lies with the customer's warehouse's partner in
-//! the payment: the one that was paid (`h_w_id`).
+//! Item lies on every partition, everything else with its warehouse; a history row with the one that was paid (`h_w_id`).
+//!
+//! `check` reads all payments and one district's orders in one transaction, so the limits of one (`reprise-base`) bound
+//! what it can look at: about four million rows.
 #![deny(unsafe_code)]
 
 pub mod check;

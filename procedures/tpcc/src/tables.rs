@@ -35,7 +35,7 @@ pub struct District {
 }
 
 #[table(
-    name = "customer", primary_key(c_w_id, c_d_id, c_id), hash, partition_by = c_w_id,
+    name = "customer", primary_key(c_w_id, c_d_id, c_id), dense, partition_by = c_w_id,
     index(name, c_w_id, c_d_id, c_last, c_first)
 )]
 #[derive(Clone, Debug, PartialEq)]
@@ -119,7 +119,7 @@ pub struct OrderLine {
     pub ol_dist_info: SmallText<24>,
 }
 
-#[table(name = "item", primary_key(i_id), hash, replicated)]
+#[table(name = "item", primary_key(i_id), dense, replicated)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
     pub i_id: i32,
@@ -129,7 +129,7 @@ pub struct Item {
     pub i_data: SmallText<50>,
 }
 
-#[table(name = "stock", primary_key(s_w_id, s_i_id), hash, partition_by = s_w_id)]
+#[table(name = "stock", primary_key(s_w_id, s_i_id), dense, partition_by = s_w_id)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stock {
     pub s_w_id: i16,
