@@ -14,9 +14,13 @@ const CUSTOMERS: usize = tpcc::CUSTOMERS as usize;
 const ITEMS: usize = tpcc::ITEMS as usize;
 const LAST_NAMES: usize = 1_000;
 const DATA_BYTES: usize = 500;
-/// Inputs drawn ahead of each stretch that is timed.
-const STRETCH: usize = 20_000;
-const MIX_STRETCHES: usize = 50;
+/// Inputs drawn ahead of each stretch that is timed: short, so that other work of the machine meets few of them.
+const STRETCH: usize = 2_000;
+const MIX_STRETCHES: usize = 300;
+const STRETCHES: usize = 100;
+/// Rows of one district that all stretches together stay below. Their memory is touched before, once.
+const LINES_MAX: usize = 700_000;
+const ORDERS_MAX: usize = 70_000;
 const SEED: u64 = 1;
 
 struct Warehouse {
@@ -51,6 +55,7 @@ struct Customer {
     data: [u8; DATA_BYTES],
 }
 
+#[derive(Clone, Copy, Default)]
 struct Order {
     customer: u16,
     entered: u64,
@@ -59,6 +64,7 @@ struct Order {
     line_count: u8,
 }
 
+#[derive(Clone, Copy, Default)]
 struct Line {
     item: u32,
     supply: u16,
@@ -68,6 +74,7 @@ struct Line {
     dist: [u8; 24],
 }
 
+#[derive(Clone, Copy, Default)]
 struct History {
     customer: (u16, u8, u16),
     amount: i64,
@@ -107,6 +114,14 @@ fn number(random: &mut Random, below: usize) -> usize {
     (random.next_u64() >> 33) as usize % below
 }
 
+/// An empty array whose memory is there already.
+fn touched<T: Copy + Default>(capacity: usize) -> Vec<T> {
+    let mut rows = vec![T::default(); capacity];
+    black_box(rows.as_mut_slice()).fill(T::default());
+    rows.clear();
+    rows
+}
+
 impl Kernel {
     fn new(warehouses: usize, random: &mut Random) -> Self {
         let mut kernel = Self {
@@ -135,16 +150,20 @@ impl Kernel {
             tax: number(random, 2_001) as i64,
             ytd: 3_000_000,
             name: text(random),
-            orders: Vec::new(),
-            lines: Vec::new(),
-            waiting: VecDeque::new(),
-            history: Vec::new(),
+            orders: touched(ORDERS_MAX),
+            lines: touched(LINES_MAX),
+            waiting: VecDeque::with_capacity(ORDERS_MAX),
+            history: touched(ORDERS_MAX),
             named: vec![Vec::new(); LAST_NAMES],
         };
         let first_customer = self.customers.len();
         for c in 0..CUSTOMERS {
             self.customers.push(customer(random));
-            let name = if c < LAST_NAMES { c } else { number(random, LAST_NAMES) };
+            let name = if c < LAST_NAMES {
+                c
+            } else {
+                number(random, LAST_NAMES)
+            };
             district.named[name].push(c as u16);
         }
         let customers = &mut self.customers[first_customer..];
@@ -152,7 +171,10 @@ impl Kernel {
             named.sort_by_key(|c| customers[*c as usize].first);
         }
         for o in 0..tpcc::ORDERS as usize {
-            let (is_waiting, count) = (o + 1 >= tpcc::FIRST_NEW_ORDER as usize, 5 + number(random, 11));
+            let (is_waiting, count) = (
+                o + 1 >= tpcc::FIRST_NEW_ORDER as usize,
+                5 + number(random, 11),
+            );
             // Any order of customers will do: 1,009 and 3,000 have no common factor.
             let customer = o * 1_009 % CUSTOMERS;
             customers[customer].last_order = o as u32 + 1;
@@ -168,7 +190,11 @@ impl Kernel {
                     item: number(random, ITEMS) as u32,
                     supply: 0,
                     quantity: 5,
-                    amount: if is_waiting { number(random, 999_999) as i64 } else { 0 },
+                    amount: if is_waiting {
+                        number(random, 999_999) as i64
+                    } else {
+                        0
+                    },
                     delivered: !is_waiting as u64,
                     dist: text(random),
                 });
@@ -192,9 +218,17 @@ impl Kernel {
                 customer,
                 h_amount,
             } => self.payment((*w_id, *d_id), (*c_w_id, *c_d_id), *customer, *h_amount),
-            Input::OrderStatus { w_id, d_id, customer } => self.order_status(*w_id, *d_id, *customer),
+            Input::OrderStatus {
+                w_id,
+                d_id,
+                customer,
+            } => self.order_status(*w_id, *d_id, *customer),
             Input::Delivery { w_id, o_carrier_id } => self.delivery(*w_id, *o_carrier_id),
-            Input::StockLevel { w_id, d_id, threshold } => self.stock_level(*w_id, *d_id, *threshold),
+            Input::StockLevel {
+                w_id,
+                d_id,
+                threshold,
+            } => self.stock_level(*w_id, *d_id, *threshold),
         }
     }
 
@@ -211,10 +245,17 @@ impl Kernel {
         let first_line = district.lines.len() as u32;
         let mut sum = 0;
         for line in 0..count {
-            let (i, supply) = (input.i_ids[line] as usize - 1, input.supply_w_ids[line] as usize - 1);
+            let (i, supply) = (
+                input.i_ids[line] as usize - 1,
+                input.supply_w_ids[line] as usize - 1,
+            );
             let (item, stock) = (&self.items[i], &mut self.stocks[supply * ITEMS + i]);
             let quantity = input.quantities[line] as i32;
-            stock.quantity += if stock.quantity >= quantity + 10 { -quantity } else { 91 - quantity };
+            stock.quantity += if stock.quantity >= quantity + 10 {
+                -quantity
+            } else {
+                91 - quantity
+            };
             stock.ytd += quantity as i64;
             stock.orders += 1;
             stock.remote += (supply != w) as u32;
@@ -239,7 +280,8 @@ impl Kernel {
             line_count: count as u8,
         });
         customer.last_order = district.orders.len() as u32;
-        sum * (10_000 - customer.discount) * (10_000 + self.warehouses[w].tax + district.tax) / 100_000_000
+        sum * (10_000 - customer.discount) * (10_000 + self.warehouses[w].tax + district.tax)
+            / 100_000_000
     }
 
     /// The customer's position in `customers`.
@@ -267,7 +309,14 @@ impl Kernel {
         customer.ytd_payment += amount;
         customer.payments += 1;
         if customer.is_bad {
-            let numbers = [c as i64, home.0 as i64, home.1 as i64, place.0 as i64, place.1 as i64, amount];
+            let numbers = [
+                c as i64,
+                home.0 as i64,
+                home.1 as i64,
+                place.0 as i64,
+                place.1 as i64,
+                amount,
+            ];
             customer.data.copy_within(..DATA_BYTES - 48, 48);
             for (room, number) in customer.data.chunks_exact_mut(8).zip(numbers) {
                 room.copy_from_slice(&number.to_le_bytes());
@@ -291,7 +340,10 @@ impl Kernel {
             return 0;
         };
         let (district, customer) = (&self.districts[at], &self.customers[c]);
-        let Some(order) = (customer.last_order as usize).checked_sub(1).map(|o| &district.orders[o]) else {
+        let Some(order) = (customer.last_order as usize)
+            .checked_sub(1)
+            .map(|o| &district.orders[o])
+        else {
             return 0;
         };
         let lines = lines_of(order).map(|line| {
@@ -330,11 +382,16 @@ impl Kernel {
         let district = &self.districts[district_at(w_id, d_id)];
         let orders = &district.orders[district.orders.len() - 20..];
         let first = orders[0].first_line as usize;
-        let mut items: Vec<u32> = district.lines[first..].iter().map(|line| line.item).collect();
+        let mut items: Vec<u32> = district.lines[first..]
+            .iter()
+            .map(|line| line.item)
+            .collect();
         items.sort_unstable();
         items.dedup();
         let stocks = &self.stocks[(w_id as usize - 1) * ITEMS..];
-        let low = items.iter().filter(|item| stocks[**item as usize].quantity < threshold as i32);
+        let low = items
+            .iter()
+            .filter(|item| stocks[**item as usize].quantity < threshold as i32);
         low.count() as i64
     }
 
@@ -346,13 +403,30 @@ impl Kernel {
             ensure!(ytd == warehouse.ytd, "w_ytd is not the sum of d_ytd");
             for district in districts {
                 let paid: i64 = district.history.iter().map(|payment| payment.amount).sum();
-                ensure!(district.ytd == 3_000_000 + paid, "d_ytd is not what was paid");
-                let lines: usize = district.orders.iter().map(|order| order.line_count as usize).sum();
+                ensure!(
+                    district.ytd == 3_000_000 + paid,
+                    "d_ytd is not what was paid"
+                );
+                let lines: usize = district
+                    .orders
+                    .iter()
+                    .map(|order| order.line_count as usize)
+                    .sum();
                 ensure!(lines == district.lines.len(), "lines are missing");
-                black_box(district.history.last().map(|payment| (payment.customer, payment.at, payment.data)));
+                black_box(
+                    district
+                        .history
+                        .last()
+                        .map(|payment| (payment.customer, payment.at, payment.data)),
+                );
+                black_box(district.lines.last().map(|line| line.dist));
             }
         }
-        let done: u64 = self.customers.iter().map(|c| (c.payments + c.deliveries) as u64 + (c.ytd_payment > 0) as u64).sum();
+        let done: u64 = self
+            .customers
+            .iter()
+            .map(|c| (c.payments + c.deliveries) as u64 + (c.ytd_payment > 0) as u64)
+            .sum();
         black_box(done);
         Ok(())
     }
@@ -425,11 +499,19 @@ pub fn run() -> Result<()> {
     let mut random = Random::new(SEED);
     let mut kernel = Kernel::new(1, &mut random);
     let inputs = Inputs::new(1, 1, None, SEED)?;
-    println!("{:<24} {:>10} {:>10} {:>14}", "TPC-C, typed arrays", "least ns", "median ns", "median txn/s");
+    println!(
+        "{:<24} {:>10} {:>10} {:>14}",
+        "TPC-C, typed arrays", "least ns", "median ns", "median txn/s"
+    );
     let line = |name: &str, (least, median): (f64, f64)| {
-        println!("{name:<24} {least:>10.0} {median:>10.0} {:>14.0}", 1e9 / median);
+        println!(
+            "{name:<24} {least:>10.0} {median:>10.0} {:>14.0}",
+            1e9 / median
+        );
     };
-    let mix = measure(&mut kernel, MIX_STRETCHES, STRETCH, || inputs.next(&mut random));
+    let mix = measure(&mut kernel, MIX_STRETCHES, STRETCH, || {
+        inputs.next(&mut random)
+    });
     line("full mix", mix);
     let kinds = [
         ("new_order", Kind::NewOrder, STRETCH),
@@ -440,7 +522,9 @@ pub fn run() -> Result<()> {
         ("stock_level", Kind::StockLevel, STRETCH),
     ];
     for (name, kind, count) in kinds {
-        let times = measure(&mut kernel, 20, count, || inputs.of_kind(kind, &mut random));
+        let times = measure(&mut kernel, STRETCHES, count, || {
+            inputs.of_kind(kind, &mut random)
+        });
         line(name, times);
     }
     kernel.check()

@@ -10,6 +10,8 @@ use crate::{
 
 /// Customers of a district that have the last names 0 to 999, one each; the others draw theirs.
 const NAMED_IN_ORDER: i32 = 1_000;
+/// Rows of one host call.
+const ROWS_AT_ONCE: usize = 100;
 const WAREHOUSE_YTD: i64 = 30_000_000;
 const DISTRICT_YTD: i64 = 3_000_000;
 const CREDIT_LIMIT: i64 = 5_000_000;
@@ -102,31 +104,39 @@ impl Loader<'_, '_> {
     fn stocks(&mut self, w_id: i16, part: i8) -> Result<(), Abort> {
         let count = ITEMS / DISTRICTS as i32;
         let first = (part as i32 - 1) * count + 1;
+        let mut rows = Vec::with_capacity(ROWS_AT_ONCE);
         for s_i_id in first..first + count {
-            let draw = &mut self.draw;
-            let row = Stock {
-                s_w_id: w_id,
-                s_i_id,
-                s_quantity: draw.number(10, 100) as i16,
-                s_order_cnt: 0,
-                s_remote_cnt: 0,
-                s_ytd: 0,
-                s_dist_01: draw.text(24, 24),
-                s_dist_02: draw.text(24, 24),
-                s_dist_03: draw.text(24, 24),
-                s_dist_04: draw.text(24, 24),
-                s_dist_05: draw.text(24, 24),
-                s_dist_06: draw.text(24, 24),
-                s_dist_07: draw.text(24, 24),
-                s_dist_08: draw.text(24, 24),
-                s_dist_09: draw.text(24, 24),
-                s_dist_10: draw.text(24, 24),
-                s_data: draw.data(),
-            };
-            Stock::insert(self.tx, &row)?;
+            rows.push(self.stock(w_id, s_i_id));
+            if rows.len() == ROWS_AT_ONCE || s_i_id == first + count - 1 {
+                Stock::insert_many(self.tx, &rows)?;
+                rows.clear();
+            }
         }
         self.rows += count as i64;
         Ok(())
+    }
+
+    fn stock(&mut self, w_id: i16, s_i_id: i32) -> Stock {
+        let draw = &mut self.draw;
+        Stock {
+            s_w_id: w_id,
+            s_i_id,
+            s_quantity: draw.number(10, 100) as i16,
+            s_order_cnt: 0,
+            s_remote_cnt: 0,
+            s_ytd: 0,
+            s_dist_01: draw.text(24, 24),
+            s_dist_02: draw.text(24, 24),
+            s_dist_03: draw.text(24, 24),
+            s_dist_04: draw.text(24, 24),
+            s_dist_05: draw.text(24, 24),
+            s_dist_06: draw.text(24, 24),
+            s_dist_07: draw.text(24, 24),
+            s_dist_08: draw.text(24, 24),
+            s_dist_09: draw.text(24, 24),
+            s_dist_10: draw.text(24, 24),
+            s_data: draw.data(),
+        }
     }
 
     fn district(&mut self, w_id: i16, d_id: i8) -> Result<(), Abort> {
@@ -203,6 +213,7 @@ impl Loader<'_, '_> {
 
     fn orders(&mut self, w_id: i16, d_id: i8) -> Result<(), Abort> {
         let customers = self.draw.permutation(CUSTOMERS);
+        let mut lines = Vec::with_capacity(LINES_MAX as usize);
         for (o_id, o_c_id) in (1..=ORDERS).zip(customers) {
             let is_delivered = o_id < FIRST_NEW_ORDER;
             let carrier = self.draw.number(1, 10) as i8;
@@ -217,10 +228,11 @@ impl Loader<'_, '_> {
                 o_all_local: true,
             };
             Order::insert(self.tx, &order)?;
+            lines.clear();
             for number in 1..=order.o_ol_cnt {
-                let line = self.line(&order, number, is_delivered);
-                OrderLine::insert(self.tx, &line)?;
+                lines.push(self.line(&order, number, is_delivered));
             }
+            OrderLine::insert_many(self.tx, &lines)?;
             if !is_delivered {
                 let waiting = NewOrder {
                     no_w_id: w_id,

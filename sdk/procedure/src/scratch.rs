@@ -1,6 +1,7 @@
 //! A growing run of bytes whose first part lies on the stack: keys and results rarely need the heap.
 
 const INLINE_BYTES: usize = 64;
+const FIRST_HEAP_BYTES: usize = 512;
 
 /// Bytes being put together: up to 64 in place, more on the heap.
 #[derive(Clone)]
@@ -47,7 +48,9 @@ impl Scratch {
     fn spill(&mut self, bytes: &[u8]) {
         if self.heap.is_empty() {
             let inline = self.inline.get(..self.length).unwrap_or(&[]);
-            self.heap.reserve(inline.len() + bytes.len());
+            // What outgrows the stack mostly goes on growing.
+            self.heap
+                .reserve(FIRST_HEAP_BYTES.max(inline.len() + bytes.len()));
             self.heap.extend_from_slice(inline);
         }
         self.heap.extend_from_slice(bytes);
