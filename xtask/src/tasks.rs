@@ -56,7 +56,13 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>) -> Result<()> {
         crate::wasm::build(root, &all)?;
     }
     let mut command = cargo(root);
-    command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);
+    command.args([
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "reprise-test-crash",
+    ]);
     command.args(["--bin", "crash", "--", "--cycles", &cycles.to_string()]);
     if let Some(seed) = seed {
         command.args(["--seed", &seed.to_string()]);

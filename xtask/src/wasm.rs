@@ -16,7 +16,12 @@ use crate::tasks::run;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The guest's shadow stack. Small, so that an instance is few pages; at the bottom of memory, so that overflow traps.
-const STACK_BYTES: u32 = 128 << 10;
+const STACK_BYTES: u32 = DATA_START - BUFFER_BYTES;
+/// Where the guest's data begins.
+const DATA_START: u32 = 128 << 10;
+/// Left between stack and data for arguments and results. On one page with the first 3 KiB of the stack, so that small calls
+/// dirty that page alone.
+const BUFFER_BYTES: u32 = 1 << 10;
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_CARGO: &str = "/usr/bin/cargo";
 
@@ -309,7 +314,10 @@ fn profile(plan: &Plan) -> Vec<String> {
 }
 
 fn flags(root: &Path, plan: &Plan) -> Result<Vec<String>> {
-    let mut flags = vec!["-Clink-arg=-zstack-size=".to_owned() + &STACK_BYTES.to_string()];
+    let mut flags = vec![
+        format!("-Clink-arg=-zstack-size={STACK_BYTES}"),
+        format!("-Clink-arg=--global-base={DATA_START}"),
+    ];
     // Panic messages carry paths: the same bytes should come out of every checkout.
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));

@@ -38,12 +38,23 @@
 //! The scan request in guest memory is 32 bytes of little-endian `u32`: target, flags, limit (0 = none), lower pointer,
 //! lower length, upper pointer, upper length, 0.
 //!
+//! An entry returns 0 (done) or 1 (after `abort`). Two optional exports, called once when an instance starts, save host
+//! calls; each returns the slice of a buffer of at most [`BUFFER_BYTES_MAX`] bytes, of 0 bytes for none:
+//!
+//! * `reprise_args_buffer`: arguments that fit lie at its start when the entry is called. `args_read` works as ever.
+//! * `reprise_result_buffer`: an entry that returns `2 + n` is done, and its first `n` bytes are the result.
+//!
 //! A mistake of the guest (forged handle, malformed row, write in a read-only procedure, write to a replicated table
 //! from one partition, a limit) is not a return code: the host ends the transaction with a fault.
 
 use alloc::{format, string::String};
 
 use crate::columns::ColumnSet;
+
+/// Longest buffer that a guest may offer for its arguments or its result.
+pub const BUFFER_BYTES_MAX: usize = 4096;
+/// What an entry returns for a result of no bytes in its buffer; more for each byte.
+pub const RETURNED_IN_BUFFER: i32 = 2;
 
 /// A row as a transaction knows it: its position in the transaction's own list of rows seen, from 0.
 /// Never a storage address: replay must hand out the same numbers.

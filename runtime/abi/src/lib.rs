@@ -37,3 +37,6 @@ pub const DESCRIBE_SECTION: &str = "reprise.describe";
 pub const DESCRIBE_EXPORT: &str = "reprise_describe";
 /// A procedure NAME is exported as `reprise_call_NAME: (args_bytes: i32) -> i32`.
 pub const CALL_EXPORT_PREFIX: &str = "reprise_call_";
+/// Exports `() -> i64`, both optional, which return `pointer | length << 32` of a buffer (`calls`).
+pub const ARGS_BUFFER_EXPORT: &str = "reprise_args_buffer";
+pub const RESULT_BUFFER_EXPORT: &str = "reprise_result_buffer";

@@ -143,6 +143,10 @@ pub(crate) struct HotSet {
     /// Where each hot page is rewritten from; null for a page of zeros. Parallel to `watch.hot_pages`, may lag behind.
     sources: Vec<*const u8>,
     calls: u32,
+    /// Where the host writes before a call: its pages are always hot. Offset and bytes.
+    kept: (usize, usize),
+    /// Its pages are writable.
+    kept_open: bool,
 }
 
 impl HotSet {
@@ -175,11 +179,17 @@ impl HotSet {
             image: Image::default(),
             sources: Vec::with_capacity(HOT_PAGES_MAX),
             calls: 0,
+            kept: (0, 0),
+            kept_open: false,
         })
     }
 
     /// Takes the copy to which every later call returns, and protects the memory.
-    pub fn take_image(&mut self) -> Result<(), std::io::Error> {
+    ///
+    /// The host may write to the `kept` bytes (offset and length), which lie in the memory, with `write_kept`.
+    pub fn take_image(&mut self, kept: (usize, usize)) -> Result<(), std::io::Error> {
+        assert!(kept.1 <= self.bytes && kept.0 <= self.bytes - kept.1);
+        self.kept = kept;
         for (chunk, flag) in self.watch.chunks.iter().enumerate() {
             if flag.load(Relaxed) == 0 {
                 continue;
@@ -198,6 +208,28 @@ impl HotSet {
         self.image.pages.shrink_to_fit();
         self.image.data.shrink_to_fit();
         self.close()
+    }
+
+    /// Writes to the start of the kept bytes, between two calls: the signal handler is not asked then.
+    #[inline]
+    pub fn write_kept(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.kept.1);
+        if !self.kept_open {
+            self.open_all();
+        }
+        // SAFETY: the kept bytes lie in the memory (`take_image`) and are writable; `bytes` is not the guest's.
+        unsafe {
+            let target = self.base.add(self.kept.0);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
+    }
+
+    #[cold]
+    fn open_all(&mut self) {
+        self.watch.mode.store(MODE_OPEN, Relaxed);
+        // Without the machine's memory the outcome of a call would hang on this machine: the node stops.
+        protect(self.base, self.bytes, Protection::ReadWrite).expect("open a guest's memory");
+        self.kept_open = true;
     }
 
     /// Makes the memory equal to the image again. Call it after every call into the guest, however that ended.
@@ -298,18 +330,23 @@ impl HotSet {
             // Without protection nothing is watched, so everything must be taken for written. Where not even this is
             // granted, `on_fault` asks again.
             self.watch.mode.store(MODE_OPEN, Relaxed);
-            let _ = protect(self.base, self.bytes, Protection::ReadWrite);
+            let opened = protect(self.base, self.bytes, Protection::ReadWrite);
+            self.kept_open = opened.is_ok();
         }
     }
 
     /// Protects the whole memory, which must equal the image, and forgets the hot pages.
     fn close(&mut self) -> Result<(), std::io::Error> {
+        self.kept_open = false;
         if self.bytes > 0 {
             protect(self.base, self.bytes, Protection::Read)?;
         }
         self.sources.clear();
         self.watch.hot_count.store(0, Relaxed);
         self.watch.mode.store(MODE_WATCHED, Relaxed);
+        let (start, bytes) = self.kept;
+        let pages = start / PAGE_BYTES..(start + bytes).div_ceil(PAGE_BYTES);
+        self.kept_open = bytes > 0 && pages.into_iter().all(|page| self.watch.heat(page));
         Ok(())
     }
 }

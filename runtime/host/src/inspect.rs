@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION};
+use reprise_abi::{
+    ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, RESULT_BUFFER_EXPORT,
+};
 use wasmparser::{
     BinaryReaderError, ConstExpr, DataKind, Export, ExternalKind, FromReader, FunctionBody, Import,
     Imports, Operator, Parser, Payload, SectionLimited, TypeRef, ValType, Validator, WasmFeatures,
@@ -69,6 +71,8 @@ pub(crate) struct Inspected<'a> {
     pub start: Option<u32>,
     pub initialize: Option<u32>,
     pub describe: Option<u32>,
+    pub args_buffer: Option<u32>,
+    pub result_buffer: Option<u32>,
     /// Name and function of each export `reprise_call_NAME`.
     pub procedures: Vec<(&'a str, u32)>,
     /// Names of exported functions, for backtraces of modules without a name section.
@@ -348,6 +352,8 @@ impl<'a> Inspected<'a> {
         let (slot, expected) = match name {
             INITIALIZE_EXPORT => (Some(&mut self.initialize), ">"),
             DESCRIBE_EXPORT => (Some(&mut self.describe), ">I"),
+            ARGS_BUFFER_EXPORT => (Some(&mut self.args_buffer), ">I"),
+            RESULT_BUFFER_EXPORT => (Some(&mut self.result_buffer), ">I"),
             _ if name.starts_with(CALL_EXPORT_PREFIX) => (None, "i>i"),
             _ => return Ok(()),
         };

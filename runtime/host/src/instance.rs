@@ -2,17 +2,22 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use reprise_abi::{DESCRIBE_EXPORT, HostOps, value::ARGS_BYTES_MAX};
+use reprise_abi::{
+    ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, HostOps, RESULT_BUFFER_EXPORT,
+    calls::{BUFFER_BYTES_MAX, RETURNED_IN_BUFFER},
+    value::ARGS_BYTES_MAX,
+};
 use wasmtime::{Extern, ModuleExport, Store, Trap, TypedFunc, WasmBacktrace, unix::StoreExt};
 
 use crate::{
+    calls::stop,
     describe::DESCRIPTION_BYTES_MAX,
     hot::{HotSet, Watch},
     inspect::MEMORY_EXPORT,
     module::{Code, CompiledModule},
     outcome::{CallEnd, CallOutcome, Fault},
     rewrite::START_EXPORT,
-    state::{GuestMemory, HostState, unpack},
+    state::{GuestMemory, HostState, Refusal, unpack},
 };
 
 /// Why a module could not be started.
@@ -77,13 +82,17 @@ impl Instance {
         };
         let fuel_max = code.engine.limits().fuel_max;
         live.store.set_fuel(fuel_max).expect("fuel is switched on");
+        live.offer_args(ops.args());
         // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
         unsafe { live.store.data_mut().begin_call(ops) };
         let result = {
             // A fresh instance knows but the one entry that it was made for.
             let entry = &live.entries[if code.fresh { 0 } else { procedure_index }];
             let store = &mut live.store;
-            catch_unwind(AssertUnwindSafe(|| entry.call(store, args_bytes as i32)))
+            catch_unwind(AssertUnwindSafe(|| {
+                let returned = entry.call(&mut *store, args_bytes as i32)?;
+                take_result(store.data_mut(), returned)
+            }))
         };
         live.store.data_mut().end_call();
         let result = match result {
@@ -124,6 +133,18 @@ fn restart(module: &CompiledModule, procedure_index: usize) -> Live {
     started.unwrap_or_else(|error| panic!("restart of a module that had started: {error}"))
 }
 
+/// Takes the result that lies in the guest's buffer; what the entry returned otherwise.
+#[inline]
+fn take_result(state: &mut HostState, returned: i32) -> wasmtime::Result<i32> {
+    if returned < RETURNED_IN_BUFFER || state.aborted || unpack(state.result_buffer).1 == 0 {
+        return Ok(returned);
+    }
+    match state.result_from_buffer((returned - RETURNED_IN_BUFFER) as u32) {
+        Ok(()) => Ok(0),
+        Err(refusal) => Err(stop(state, "result buffer", refusal)),
+    }
+}
+
 fn call_end(returned: i32, aborted: bool) -> Result<CallEnd, Box<Fault>> {
     match (returned, aborted) {
         (0, false) => Ok(CallEnd::Returned),
@@ -144,6 +165,8 @@ pub(crate) struct Live {
     entries: Vec<TypedFunc<i32, i32>>,
     /// None for a module whose instances are not used twice.
     hot: Option<HotSet>,
+    /// Where arguments are put before a call; a slice of no bytes for nowhere.
+    args_buffer: u64,
 }
 
 impl Live {
@@ -176,15 +199,36 @@ impl Live {
         start
             .call(&mut store, ())
             .map_err(|error| HostError::Start(fault(code, store.data_mut(), &error)))?;
+        let args_buffer = ask_buffer(code, &mut store, &instance, ARGS_BUFFER_EXPORT)?;
+        store.data_mut().result_buffer =
+            ask_buffer(code, &mut store, &instance, RESULT_BUFFER_EXPORT)?;
         if let Some(hot) = &mut hot {
-            hot.take_image()?;
+            let (pointer, length) = unpack(args_buffer);
+            hot.take_image((pointer as usize, length as usize))?;
         }
         Ok(Self {
             store,
             instance,
             entries: Vec::new(),
             hot,
+            args_buffer,
         })
+    }
+
+    /// Puts arguments where the guest looks for them, if they fit there.
+    #[inline]
+    fn offer_args(&mut self, args: &[u8]) {
+        let (pointer, room) = unpack(self.args_buffer);
+        if room == 0 || args.len() > room as usize {
+            return;
+        }
+        match &mut self.hot {
+            Some(hot) => hot.write_kept(args),
+            None => {
+                let written = self.store.data().memory.write_at(pointer, args);
+                written.expect("the buffer was checked at the start");
+            }
+        }
     }
 
     fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
@@ -231,6 +275,32 @@ impl Live {
             bytes.map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
         Ok(bytes.to_vec())
     }
+}
+
+/// The buffer that a module offers under this export: a slice in its memory, of no bytes where it offers none.
+fn ask_buffer(
+    code: &Code,
+    store: &mut Store<HostState>,
+    instance: &wasmtime::Instance,
+    export: &str,
+) -> Result<u64, HostError> {
+    let Ok(ask) = instance.get_typed_func::<(), u64>(&mut *store, export) else {
+        return Ok(0);
+    };
+    let asked = ask.call(&mut *store, ()).and_then(|packed| {
+        let (pointer, length) = unpack(packed);
+        let state = store.data_mut();
+        let refusal = match state.memory.read(packed) {
+            Ok(_) if length as usize <= BUFFER_BYTES_MAX => return Ok(packed),
+            Ok(_) => Refusal::Limit {
+                limit: "buffer_bytes",
+                max: BUFFER_BYTES_MAX as u64,
+            },
+            Err(_) => Refusal::Range { pointer, length },
+        };
+        Err(stop(state, export, refusal))
+    });
+    asked.map_err(|error| HostError::Start(fault(code, store.data_mut(), &error)))
 }
 
 /// Puts the memory of a new instance under watch.

@@ -7,7 +7,7 @@
 //! * A `nop`, which costs fuel, is put into long runs of instructions that cost none.
 //! * All other exports and custom sections but the names go.
 
-use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT};
+use reprise_abi::{ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, RESULT_BUFFER_EXPORT};
 use wasm_encoder::{
     CodeSection, ConstExpr, CustomSection, DataCountSection, Encode, ExportKind, ExportSection,
     Function, GlobalType, HeapType, Instruction, MemorySection, MemoryType, Module, RawSection,
@@ -172,8 +172,14 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
     let mut exports = ExportSection::new();
     exports.export(MEMORY_EXPORT, ExportKind::Memory, 0);
     exports.export(START_EXPORT, ExportKind::Func, added.start);
-    if let Some(describe) = found.describe {
-        exports.export(DESCRIBE_EXPORT, ExportKind::Func, describe);
+    for (name, function) in [
+        (DESCRIBE_EXPORT, found.describe),
+        (ARGS_BUFFER_EXPORT, found.args_buffer),
+        (RESULT_BUFFER_EXPORT, found.result_buffer),
+    ] {
+        if let Some(function) = function {
+            exports.export(name, ExportKind::Func, function);
+        }
     }
     for (position, (name, _)) in found.procedures.iter().enumerate() {
         let name = format!("{CALL_EXPORT_PREFIX}{name}");

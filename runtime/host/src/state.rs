@@ -192,6 +192,8 @@ pub(crate) struct HostState {
     start_random: TxnRandom,
     /// Of the module's tables.
     pub layouts: Arc<[RowLayout]>,
+    /// Where an entry may leave its result; a slice of no bytes for nowhere.
+    pub result_buffer: u64,
     /// Bounds of a running scan: its visitor writes to guest memory, so they can't be borrowed from there.
     lower: Vec<u8>,
     upper: Vec<u8>,
@@ -212,6 +214,7 @@ impl HostState {
             bytes_left: HOST_CALL_BYTES_MAX,
             start_random: TxnRandom::new(START_SEED, 0),
             layouts: Arc::default(),
+            result_buffer: 0,
             lower: Vec::new(),
             upper: Vec::new(),
             keys: Vec::new(),
@@ -312,6 +315,16 @@ impl HostState {
         }
         self.charge(bytes.len())?;
         Ok(self.ops()?.set_result(bytes)?)
+    }
+
+    /// Takes the result of an entry that left `length` bytes of it in its buffer.
+    #[inline]
+    pub fn result_from_buffer(&mut self, length: u32) -> Answer<()> {
+        let (pointer, room) = unpack(self.result_buffer);
+        if length > room {
+            return Err(Refusal::Range { pointer, length });
+        }
+        self.result_write(u64::from(pointer) | u64::from(length) << 32)
     }
 
     #[inline]

@@ -95,6 +95,14 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
                     &[#(<#procedures as ::reprise_procedure::module::Procedure>::INFO),*],
                 )
             }
+            #[unsafe(no_mangle)]
+            extern "C" fn reprise_args_buffer() -> u64 {
+                ::reprise_procedure::ops::args_buffer_slice()
+            }
+            #[unsafe(no_mangle)]
+            extern "C" fn reprise_result_buffer() -> u64 {
+                ::reprise_procedure::ops::result_buffer_slice()
+            }
             #(#[unsafe(no_mangle)]
             extern "C" fn #exports(args_bytes: u32) -> i32 {
                 ::reprise_procedure::ops::enter(args_bytes, <#procedures as ::reprise_procedure::module::Procedure>::run)

@@ -3,13 +3,12 @@
 use std::{
     alloc::{GlobalAlloc, Layout},
     arch::wasm32::{memory_grow, memory_size},
-    cell::UnsafeCell,
+    cell::{Cell, UnsafeCell},
     marker::PhantomData,
-    mem::MaybeUninit,
     panic::PanicHookInfo,
 };
 
-use reprise_abi::{LogLevel, RowHandle, ScanRequest, describe};
+use reprise_abi::{LogLevel, RowHandle, ScanRequest, calls::RETURNED_IN_BUFFER, describe};
 
 use crate::{
     column::Columns,
@@ -71,6 +70,8 @@ pub struct Found {
 /// The host's calls.
 pub struct Ops<'h> {
     call: PhantomData<&'h ()>,
+    /// What the entry returns: 0, or that the result lies in its buffer.
+    returned: Cell<i32>,
 }
 
 // SAFETY of every call below: the host reads only `slice`s and writes only `out`s, within the lengths given, during the
@@ -78,8 +79,19 @@ pub struct Ops<'h> {
 impl Ops<'_> {
     #[inline(always)]
     pub fn set_result(&self, bytes: &[u8]) {
-        // SAFETY: as above.
-        unsafe { import::result_write(slice(bytes)) }
+        let buffer = result_buffer();
+        if bytes.len() <= buffer.length {
+            // SAFETY: the buffer lies between stack and data (`buffers`): nobody else's, and no reference to it exists.
+            unsafe {
+                let target = buffer.start as *mut u8;
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+            }
+            self.returned.set(RETURNED_IN_BUFFER + bytes.len() as i32);
+        } else {
+            self.returned.set(0);
+            // SAFETY: as above.
+            unsafe { import::result_write(slice(bytes)) }
+        }
     }
 
     #[inline(always)]
@@ -309,8 +321,69 @@ fn request_words(request: &ScanRequest<'_>) -> [u32; 8] {
 const PAGE_BYTES: usize = 65_536;
 
 unsafe extern "C" {
+    /// Its address is where the stack begins, which grows downwards from there.
+    static __stack_high: u8;
+    /// Its address is where the linker's own data begins.
+    static __global_base: u8;
     /// Its address is where the linker's own data ends.
     static __heap_base: u8;
+}
+
+/// Bytes that nobody but host and entry use.
+#[derive(Clone, Copy)]
+struct Buffer {
+    start: usize,
+    length: usize,
+}
+
+const ARGS_BUFFER_BYTES: usize = 512;
+const RESULT_BUFFER_BYTES: usize = 512;
+
+/// The room that the linker was told to leave between the stack and the data, on the page that the stack dirties anyway: a
+/// call then costs no page more. Without such room there are no buffers. All of this is known to the linker, so the
+/// compiler of the host makes constants of it.
+#[inline(always)]
+fn buffers() -> (Buffer, Buffer) {
+    let start = &raw const __stack_high as usize;
+    let room = (&raw const __global_base as usize).saturating_sub(start);
+    let fits = room >= ARGS_BUFFER_BYTES + RESULT_BUFFER_BYTES;
+    let buffer = |start, length| Buffer {
+        start,
+        length: if fits { length } else { 0 },
+    };
+    (
+        buffer(start, ARGS_BUFFER_BYTES),
+        buffer(start.wrapping_add(ARGS_BUFFER_BYTES), RESULT_BUFFER_BYTES),
+    )
+}
+
+#[inline(always)]
+fn args_buffer() -> Buffer {
+    buffers().0
+}
+
+#[inline(always)]
+fn result_buffer() -> Buffer {
+    buffers().1
+}
+
+/// What `reprise_args_buffer` answers.
+pub fn args_buffer_slice() -> u64 {
+    args_buffer().packed()
+}
+
+/// What `reprise_result_buffer` answers.
+pub fn result_buffer_slice() -> u64 {
+    result_buffer().packed()
+}
+
+impl Buffer {
+    fn packed(self) -> u64 {
+        match self.length {
+            0 => 0,
+            length => self.start as u64 | (length as u64) << 32,
+        }
+    }
 }
 
 /// The memory of this instance from the linker's data upwards. Nobody else grows it.
@@ -379,34 +452,43 @@ unsafe impl GlobalAlloc for Allocator {
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator(UnsafeCell::new(Heap::new(LinearMemory)));
 
-/// Arguments up to this many bytes are read to the stack.
-const ARGS_STACK_BYTES: usize = 256;
-
-/// Runs one procedure: what every `reprise_call_NAME` export does. 0 = done, 1 = aborted.
+/// Runs one procedure: what every `reprise_call_NAME` export does. 0 = done, 1 = aborted, more = done with a result in its
+/// buffer.
 #[inline(always)]
 pub fn enter(args_bytes: u32, run: impl FnOnce(&Txn<'_>, &[u8]) -> Result<(), Abort>) -> i32 {
     let length = args_bytes as usize;
-    let mut stack = MaybeUninit::<[u8; ARGS_STACK_BYTES]>::uninit();
-    let mut heap = Vec::<u8>::new();
-    let pointer = if length <= ARGS_STACK_BYTES {
-        stack.as_mut_ptr().cast::<u8>()
+    let buffer = args_buffer();
+    let heap;
+    let pointer = if length <= buffer.length {
+        buffer.start as *const u8
     } else {
-        heap.reserve_exact(length);
-        heap.as_mut_ptr()
+        heap = read_args(length);
+        heap.as_ptr()
     };
-    // SAFETY: `pointer` has room for `length` bytes, the host fills exactly so many, and both buffers outlive `args`.
-    let args = unsafe {
-        import::args_read(pointer);
-        std::slice::from_raw_parts(pointer, length)
-    };
-    let tx = Txn::new(Ops { call: PhantomData });
+    // SAFETY: the host put the arguments into the buffer if they fit; else they lie in `heap`. Nobody writes to either.
+    let args = unsafe { std::slice::from_raw_parts(pointer, length) };
+    let tx = Txn::new(Ops {
+        call: PhantomData,
+        returned: Cell::new(0),
+    });
     match run(&tx, args) {
-        Ok(()) => 0,
+        Ok(()) => tx.ops.returned.get(),
         Err(abort) => {
             tx.ops.abort(&abort.code, &abort.message);
             1
         }
     }
+}
+
+#[inline(never)]
+fn read_args(length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length);
+    // SAFETY: there is room for `length` bytes, and the host fills exactly so many.
+    unsafe {
+        import::args_read(bytes.as_mut_ptr());
+        bytes.set_len(length);
+    }
+    bytes
 }
 
 /// The module's description for `reprise_describe`: `length << 32 | pointer`.

@@ -1,7 +1,7 @@
 //! What the host's tests share: modules from text, and a transaction that is a map.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::{cell::Cell, collections::BTreeMap};
 
 use reprise_abi::{
     ColumnSet, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target,
@@ -13,6 +13,8 @@ use reprise_host::{CallEnd, CallOutcome, CompiledModule, Engine, Fault, Instance
 #[derive(Default)]
 pub struct MapOps {
     pub args: Vec<u8>,
+    /// How often they were asked for.
+    pub args_asked: Cell<usize>,
     pub result: Vec<u8>,
     pub rows: BTreeMap<Vec<u8>, Vec<u8>>,
     pub handles: Vec<Vec<u8>>,
@@ -47,6 +49,7 @@ impl MapOps {
 
 impl HostOps for MapOps {
     fn args(&self) -> &[u8] {
+        self.args_asked.set(self.args_asked.get() + 1);
         &self.args
     }
     fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
