@@ -68,6 +68,148 @@ impl Shape {
     }
 }
 
+/// One column of fixed width on its way from a row to a run of chosen columns.
+#[derive(Clone, Copy)]
+struct Move {
+    /// Byte in the row, and in the run.
+    from: u32,
+    to: u32,
+    width: u8,
+    /// Bits in the null bitmaps of both; none for a column that is never null.
+    nulls: Option<(u16, u16)>,
+}
+
+/// Columns that a plan moves one by one; a set of more is worked out anew for each row.
+const MOVES_MAX: usize = 20;
+
+/// How some columns of fixed width are moved, worked out once for many rows.
+pub struct ColumnPlan {
+    set: ColumnSet,
+    moves: [Move; MOVES_MAX],
+    count: usize,
+    bitmap_bytes: usize,
+    fixed_bytes: usize,
+    /// All columns are of fixed width, and few enough.
+    is_simple: bool,
+}
+
+impl ColumnPlan {
+    /// The set fits the layout.
+    #[inline]
+    pub fn new(layout: &RowLayout, set: ColumnSet) -> Self {
+        const NONE: Move = Move {
+            from: 0,
+            to: 0,
+            width: 0,
+            nulls: None,
+        };
+        let shape = Shape::new(layout, set);
+        let mut plan = Self {
+            set,
+            moves: [NONE; MOVES_MAX],
+            count: 0,
+            bitmap_bytes: shape.bitmap_bytes,
+            fixed_bytes: shape.fixed_bytes,
+            is_simple: shape.last_variable.is_none() && set.0.count_ones() as usize <= MOVES_MAX,
+        };
+        if plan.is_simple {
+            plan.fill(layout);
+        }
+        plan
+    }
+
+    #[inline]
+    fn fill(&mut self, layout: &RowLayout) {
+        let (mut to, mut nullable) = (self.bitmap_bytes as u32, 0);
+        for (entry, position) in self.moves.iter_mut().zip(self.set.positions()) {
+            let slot = &layout.columns[position];
+            let width = slot.ty.slot_bytes();
+            *entry = Move {
+                from: slot.offset,
+                to,
+                width: width as u8,
+                nulls: slot.is_nullable().then_some((slot.null_bit, nullable)),
+            };
+            nullable += slot.is_nullable() as u16;
+            to += width as u32;
+            self.count += 1;
+        }
+    }
+
+    /// Bytes of the columns of a valid row.
+    #[inline]
+    pub fn bytes(&self, layout: &RowLayout, row: &[u8]) -> usize {
+        match self.is_simple {
+            true => self.fixed_bytes,
+            false => layout.columns_bytes(self.set, row),
+        }
+    }
+
+    /// Copies the columns of a valid row to `out`, which is `bytes` long.
+    #[inline]
+    pub fn read(&self, layout: &RowLayout, row: &[u8], out: &mut [u8]) {
+        if !self.is_simple {
+            return layout.read_columns(self.set, row, out);
+        }
+        out[..self.bitmap_bytes].fill(0);
+        for step in &self.moves[..self.count] {
+            if let Some((from, to)) = step.nulls {
+                out[to as usize / 8] |= bit(row, from) << (to % 8);
+            }
+            copy_slot(
+                &row[step.from as usize..],
+                &mut out[step.to as usize..],
+                step.width as usize,
+            );
+        }
+    }
+
+    /// Whether `write` takes the set: columns of fixed width, and not too many.
+    #[inline]
+    pub fn is_simple(&self) -> bool {
+        self.is_simple
+    }
+
+    /// Checks values for `write`: their length, and that a null's slot is zero. For a simple plan.
+    #[inline]
+    pub fn check(&self, values: &[u8]) -> Result<(), ColumnsMalformed> {
+        if !self.is_simple || values.len() != self.fixed_bytes {
+            return Err(ColumnsMalformed);
+        }
+        for step in &self.moves[..self.count] {
+            let Some((_, at)) = step.nulls else {
+                continue;
+            };
+            let slot = &values[step.to as usize..][..step.width as usize];
+            if bit(values, at) == 1 && slot.iter().any(|byte| *byte != 0) {
+                return Err(ColumnsMalformed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes checked values into a valid row, whose length stays.
+    #[inline]
+    pub fn write(&self, row: &mut [u8], values: &[u8]) {
+        for step in &self.moves[..self.count] {
+            if let Some((to, from)) = step.nulls {
+                let byte = &mut row[to as usize / 8];
+                *byte = *byte & !(1 << (to % 8)) | bit(values, from) << (to % 8);
+            }
+            copy_slot(
+                &values[step.to as usize..],
+                &mut row[step.from as usize..],
+                step.width as usize,
+            );
+        }
+    }
+}
+
+#[inline]
+fn bit(bitmap: &[u8], at: u16) -> u8 {
+    bitmap[at as usize / 8] >> (at % 8) & 1
+}
+
 impl RowLayout {
     /// Bytes of these columns of a valid row. The set fits the layout.
     #[inline]
@@ -277,6 +419,7 @@ mod tests {
                 layout.read_columns(set, &row, &mut out);
                 assert_eq!(out, own.build(&chosen), "{bits:b}");
                 assert_eq!(layout.columns_len(set, &out), Ok(out.len()));
+                check_plan(&layout, set, &row, &other, &out);
 
                 let mut expected = rows[to];
                 set.positions().for_each(|at| expected[at] = rows[from][at]);
@@ -285,6 +428,52 @@ mod tests {
                 assert_eq!(patched, layout.build(&expected), "{bits:b}");
             }
         }
+    }
+
+    /// A plan reads the same and writes the same, where it writes.
+    fn check_plan(layout: &RowLayout, set: ColumnSet, row: &[u8], other: &[u8], values: &[u8]) {
+        let plan = ColumnPlan::new(layout, set);
+        let mut read = alloc::vec![7; plan.bytes(layout, row)];
+        plan.read(layout, row, &mut read);
+        assert_eq!(read, values);
+        let mut written = Vec::from(other);
+        if plan.is_simple() {
+            assert_eq!(plan.check(values), Ok(()));
+            plan.write(&mut written, values);
+            let mut expected = Vec::new();
+            assert_eq!(layout.patch_row(set, other, values, &mut expected), Ok(()));
+            assert_eq!(written, expected);
+        } else {
+            assert!(
+                set.0 & 0b10010 != 0,
+                "only columns of text need more: {set:?}"
+            );
+            assert_eq!(plan.check(values), Err(ColumnsMalformed));
+        }
+    }
+
+    #[test]
+    fn a_null_that_is_not_zero_is_not_written() {
+        let layout = layout();
+        let row = layout.build(&[
+            Field::Int(1),
+            Field::Null,
+            Field::Int(3),
+            Field::Bool(true),
+            Field::Text("abc"),
+            Field::Int(4),
+        ]);
+        let plan = ColumnPlan::new(&layout, ColumnSet(0b100100));
+        let mut written = row.clone();
+        let null_with_value = [&[0b10][..], &5_i32.to_le_bytes(), &9_i64.to_le_bytes()].concat();
+        assert_eq!(plan.check(&null_with_value), Err(ColumnsMalformed));
+        let null = [&[0b10][..], &5_i32.to_le_bytes(), &[0; 8]].concat();
+        assert_eq!(plan.check(&null), Ok(()));
+        assert_eq!(plan.check(&null[1..]), Err(ColumnsMalformed));
+        plan.write(&mut written, &null);
+        assert_eq!(layout.field(&written, 5), Field::Null);
+        assert_eq!(layout.field(&written, 2), Field::Int(5));
+        assert_eq!(layout.validate(&written), Ok(()));
     }
 
     #[test]

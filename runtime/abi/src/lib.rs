@@ -19,7 +19,7 @@ pub mod types;
 pub mod value;
 
 pub use calls::{HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
-pub use columns::{ColumnSet, ColumnsMalformed};
+pub use columns::{ColumnPlan, ColumnSet, ColumnsMalformed};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
     ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,

@@ -1,7 +1,7 @@
 //! Host calls that move some columns of a row.
 
 use reprise_abi::{
-    ColumnSet, RowLayout, Target,
+    ColumnPlan, ColumnSet, RowLayout, Target,
     calls::{HANDLE_NONE, Packed},
 };
 
@@ -11,11 +11,11 @@ use crate::state::{
 };
 
 /// Some columns of one of the module's tables.
-#[derive(Clone, Copy)]
 struct Chosen<'a> {
     layout: &'a RowLayout,
     table: u16,
     set: ColumnSet,
+    plan: ColumnPlan,
 }
 
 impl<'a> Chosen<'a> {
@@ -23,11 +23,26 @@ impl<'a> Chosen<'a> {
     fn new(layouts: &'a [RowLayout], table: u32, columns: u64) -> Answer<Self> {
         let (table, set) = (narrow(table, "table")?, ColumnSet(columns));
         match layouts.get(table as usize) {
-            Some(layout) if set.fits(layout) => Ok(Self { layout, table, set }),
+            Some(layout) if set.fits(layout) => Ok(Self {
+                layout,
+                table,
+                set,
+                plan: ColumnPlan::new(layout, set),
+            }),
             _ => Err(Refusal::Guest(format!(
                 "table {table} has no columns {columns:#x}"
             ))),
         }
+    }
+
+    #[inline]
+    fn bytes(&self, row: &[u8]) -> usize {
+        self.plan.bytes(self.layout, row)
+    }
+
+    #[inline]
+    fn read(&self, row: &[u8], out: &mut [u8]) {
+        self.plan.read(self.layout, row, out);
     }
 
     /// The table that the guest named is the one that the host gave out the handle or the cursor for.
@@ -46,22 +61,22 @@ impl<'a> Chosen<'a> {
 impl Output {
     /// Appends the columns of a row when they fit; their bytes either way.
     #[inline]
-    fn push_columns(&mut self, chosen: Chosen<'_>, row: &[u8]) -> usize {
-        let bytes = chosen.layout.columns_bytes(chosen.set, row);
+    fn push_columns(&mut self, chosen: &Chosen<'_>, row: &[u8]) -> usize {
+        let bytes = chosen.bytes(row);
         if let Some(room) = self.room(bytes) {
-            chosen.layout.read_columns(chosen.set, row, room);
+            chosen.read(row, room);
         }
         bytes
     }
 
-    fn try_push_columns(&mut self, handle: u32, chosen: Chosen<'_>, row: &[u8]) -> bool {
-        let bytes = chosen.layout.columns_bytes(chosen.set, row);
+    fn try_push_columns(&mut self, handle: u32, chosen: &Chosen<'_>, row: &[u8]) -> bool {
+        let bytes = chosen.bytes(row);
         let Some(room) = self.room(ROW_HEADER_BYTES + bytes) else {
             return false;
         };
         let (header, values) = room.split_at_mut(ROW_HEADER_BYTES);
         header.copy_from_slice(&(u64::from(handle) | (bytes as u64) << 32).to_le_bytes());
-        chosen.layout.read_columns(chosen.set, row, values);
+        chosen.read(row, values);
         true
     }
 }
@@ -76,7 +91,7 @@ impl HostState {
         let Some((handle, row)) = ops.get(target, key)? else {
             return Ok(-1);
         };
-        let bytes = out.push_columns(chosen, row);
+        let bytes = out.push_columns(&chosen, row);
         self.charge(bytes)?;
         Ok((u64::from(handle) << 32 | bytes as u64) as i64)
     }
@@ -101,13 +116,13 @@ impl HostState {
         let visit = &mut |handle: u32, row: &[u8]| {
             let bytes = match handle {
                 HANDLE_NONE => 0,
-                _ => chosen.layout.columns_bytes(chosen.set, row),
+                _ => chosen.bytes(row),
             };
             needed += ROW_HEADER_BYTES + bytes;
             fits = fits
                 && match handle {
                     HANDLE_NONE => out.try_push_row(handle, &[]),
-                    _ => out.try_push_columns(handle, chosen, row),
+                    _ => out.try_push_columns(handle, &chosen, row),
                 };
         };
         transaction_of(&mut self.ops)?.multi_get(target, items, visit)?;
@@ -131,7 +146,7 @@ impl HostState {
         let ops = transaction_of(&mut self.ops)?;
         chosen.check_table(ops.table_of_handle(handle), "the row")?;
         let row = ops.row(handle)?;
-        let bytes = out.push_columns(chosen, row);
+        let bytes = out.push_columns(&chosen, row);
         self.charge(bytes)?;
         Ok(bytes as i32)
     }
@@ -142,7 +157,7 @@ impl HostState {
         let layouts = self.layouts.clone();
         let chosen = Chosen::new(&layouts, table as u32, columns)?;
         self.with_request(request, |ops, request| {
-            let visit = &mut |handle, row: &[u8]| out.try_push_columns(handle, chosen, row);
+            let visit = &mut |handle, row: &[u8]| out.try_push_columns(handle, &chosen, row);
             let batch = ops.scan(request, visit)?;
             Ok((batch.cursor, out.filled()))
         })
@@ -160,7 +175,7 @@ impl HostState {
         let chosen = Chosen::new(&self.layouts, table, columns)?;
         let ops = transaction_of(&mut self.ops)?;
         chosen.check_table(ops.table_of_cursor(cursor), "the cursor")?;
-        let visit = &mut |handle, row: &[u8]| out.try_push_columns(handle, chosen, row);
+        let visit = &mut |handle, row: &[u8]| out.try_push_columns(handle, &chosen, row);
         let batch = ops.scan_next(cursor, visit)?;
         self.scanned(batch.cursor, out.filled())
     }

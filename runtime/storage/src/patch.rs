@@ -1,6 +1,6 @@
-//! Writing some columns of a row: in place where no index, no null and no length is touched.
+//! Writing some columns of a row: in place where no index and no length is touched.
 
-use reprise_abi::{ColumnSet, RowError, columns::copy_slot};
+use reprise_abi::{ColumnPlan, ColumnSet, RowError};
 
 use crate::{
     indirection::Rid,
@@ -23,7 +23,8 @@ impl Table {
             expected: 0,
             found: values.len(),
         });
-        if columns.0 & !self.plain_columns() != 0 {
+        let plan = ColumnPlan::new(&self.layout, columns);
+        if columns.0 & !self.plain_columns() != 0 || !plan.is_simple() {
             let mut row = Vec::new();
             let patched =
                 self.layout
@@ -31,23 +32,14 @@ impl Table {
             patched.map_err(|_| malformed)?;
             return self.update(id, rid, &row, journal);
         }
-        if self.layout.columns_len(columns, values) != Ok(values.len()) {
-            return Err(malformed);
-        }
+        plan.check(values).map_err(|_| malformed)?;
         self.fold_key(id, place, Change::Patch, 0, journal);
         journal.fold(id, Change::Patch, 1, &columns.0.to_le_bytes());
         journal.fold(id, Change::Patch, 2, values);
         journal.count(values.len());
         journal.bytes.extend_from_slice(self.rows.stored(place));
         journal.note(id, rid, UndoKind::Patch, place);
-        let row = self.rows.bytes_mut(place);
-        let mut at = 0;
-        for position in columns.positions() {
-            let slot = &self.layout.columns[position];
-            let width = slot.ty.slot_bytes();
-            copy_slot(&values[at..], &mut row[slot.offset as usize..], width);
-            at += width;
-        }
+        plan.write(self.rows.bytes_mut(place), values);
         Ok(())
     }
 }
@@ -79,6 +71,7 @@ mod tests {
                 column("b", ScalarType::I16, false),
                 column("text", ScalarType::Text, true),
                 column("flag", ScalarType::Bool, false),
+                column("c", ScalarType::I32, true),
             ],
             primary_key: vec![0],
             primary_kind: IndexKind::Ordered,
@@ -93,13 +86,14 @@ mod tests {
             Field::Int(20),
             Field::Text("old"),
             Field::Bool(false),
+            Field::Null,
         ]);
         let rid = store.insert(table, &row).expect("inserted");
         store.commit();
         (store, table, rid)
     }
 
-    fn values(store: &Store, table: crate::TableId, set: u64, fields: [Field<'_>; 5]) -> Vec<u8> {
+    fn values(store: &Store, table: crate::TableId, set: u64, fields: [Field<'_>; 6]) -> Vec<u8> {
         let (layout, set) = (store.layout(table), ColumnSet(set));
         let row = layout.build(&fields);
         let mut out = vec![0; layout.columns_bytes(set, &row)];
@@ -117,8 +111,9 @@ mod tests {
             Field::Int(-2),
             Field::Text("longer than before"),
             Field::Bool(true),
+            Field::Int(5),
         ];
-        for set in 1..32_u64 {
+        for set in 1..64_u64 {
             let patch = values(&store, table, set, fields);
             store.begin();
             store
@@ -154,6 +149,7 @@ mod tests {
             (0b10, &[0; 9]),
             (0b10000, &[2]),
             (0b1000, &[0, 9, 0, 0, 0]),
+            (0b100000, &[1, 9, 0, 0, 0]),
         ] {
             assert!(
                 store.patch(table, rid, ColumnSet(set), bytes).is_err(),

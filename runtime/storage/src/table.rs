@@ -62,7 +62,7 @@ pub(crate) struct Table {
     pub indexes: Vec<Index>,
     /// Per column: in a key or an index.
     indexed: Vec<bool>,
-    /// Columns that `patch` writes in place: no index, null, length or check to heed. As a `ColumnSet`.
+    /// Columns that `patch` writes in place: no index, length or check to heed but that of nulls. As a `ColumnSet`.
     plain_columns: u64,
     /// The number of the next row, in a table without a primary key.
     next_number: u64,
@@ -115,7 +115,7 @@ impl Table {
         let is_plain = |at: usize| {
             let slot = &layout.columns[at];
             let is_checked = slot.ty.is_variable() || slot.ty == ScalarType::Bool;
-            !indexed[at] && !slot.is_nullable() && !is_checked
+            !indexed[at] && !is_checked
         };
         let first = 0..indexed.len().min(64);
         let plain_columns = first

@@ -9,8 +9,8 @@ use std::{
 };
 
 use reprise_abi::{
-    ColumnSet, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, RowLayout, ScanBatch,
-    ScanRequest, Target,
+    ColumnPlan, ColumnSet, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, RowLayout,
+    ScanBatch, ScanRequest, Target,
     calls::{HANDLE_NONE, Packed},
 };
 
@@ -191,7 +191,7 @@ impl Ops<'_> {
         let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
         Some(Found {
             handle,
-            bytes: read_if_fits(row, columns, out),
+            bytes: Chosen::new(columns).read_if_fits(row, out),
         })
     }
 
@@ -209,11 +209,12 @@ impl Ops<'_> {
                 "multi_get with a key that is cut off".into(),
             ));
         };
+        let chosen = Chosen::new(columns);
         let visit = &mut |handle, row: &[u8]| {
             let left = out.get_mut(needed..).unwrap_or_default();
             needed += match handle {
                 HANDLE_NONE => push_empty(left),
-                _ => push_columns(left, handle, row, columns).1,
+                _ => chosen.push(left, handle, row).1,
             };
         };
         let mut host = self.host.borrow_mut();
@@ -227,7 +228,8 @@ impl Ops<'_> {
     }
 
     pub fn row_read_columns(&self, handle: RowHandle, columns: Columns, out: &mut [u8]) -> usize {
-        read_if_fits(self.host.borrow_mut().row(handle).or_fault(), columns, out)
+        let chosen = Chosen::new(columns);
+        chosen.read_if_fits(self.host.borrow_mut().row(handle).or_fault(), out)
     }
 
     pub fn scan_columns(
@@ -378,31 +380,41 @@ fn fill(out: &mut [u8], run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError
     (batch.or_fault().cursor, filled)
 }
 
-fn chosen(columns: Columns) -> (&'static RowLayout, ColumnSet) {
-    ((columns.layout)(), ColumnSet(columns.set))
+/// Chosen columns, worked out once a call.
+struct Chosen {
+    layout: &'static RowLayout,
+    plan: ColumnPlan,
 }
 
-#[inline]
-fn read_if_fits(row: &[u8], columns: Columns, out: &mut [u8]) -> usize {
-    let (layout, set) = chosen(columns);
-    let bytes = layout.columns_bytes(set, row);
-    if let Some(room) = out.get_mut(..bytes) {
-        layout.read_columns(set, row, room);
+impl Chosen {
+    fn new(columns: Columns) -> Self {
+        let layout = (columns.layout)();
+        Self {
+            layout,
+            plan: ColumnPlan::new(layout, ColumnSet(columns.set)),
+        }
     }
-    bytes
-}
 
-/// Writes `[handle u32][len u32][values]` where it fits; whether it did, and its bytes either way.
-fn push_columns(out: &mut [u8], handle: RowHandle, row: &[u8], columns: Columns) -> (bool, usize) {
-    let (layout, set) = chosen(columns);
-    let bytes = layout.columns_bytes(set, row);
-    let Some(room) = out.get_mut(..8 + bytes) else {
-        return (false, 8 + bytes);
-    };
-    room[..4].copy_from_slice(&handle.to_le_bytes());
-    room[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
-    layout.read_columns(set, row, &mut room[8..]);
-    (true, 8 + bytes)
+    #[inline]
+    fn read_if_fits(&self, row: &[u8], out: &mut [u8]) -> usize {
+        let bytes = self.plan.bytes(self.layout, row);
+        if let Some(room) = out.get_mut(..bytes) {
+            self.plan.read(self.layout, row, room);
+        }
+        bytes
+    }
+
+    /// Writes `[handle u32][len u32][values]` where it fits; whether it did, and its bytes either way.
+    fn push(&self, out: &mut [u8], handle: RowHandle, row: &[u8]) -> (bool, usize) {
+        let bytes = self.plan.bytes(self.layout, row);
+        let Some(room) = out.get_mut(..8 + bytes) else {
+            return (false, 8 + bytes);
+        };
+        room[..4].copy_from_slice(&handle.to_le_bytes());
+        room[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
+        self.plan.read(self.layout, row, &mut room[8..]);
+        (true, 8 + bytes)
+    }
 }
 
 fn push_empty(out: &mut [u8]) -> usize {
@@ -419,10 +431,10 @@ fn fill_columns(
     columns: Columns,
     run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError>,
 ) -> (u32, usize) {
-    let mut filled = 0;
+    let (mut filled, chosen) = (0, Chosen::new(columns));
     let batch = run(&mut |handle, row| {
         let left = out.get_mut(filled..).unwrap_or_default();
-        let (is_pushed, bytes) = push_columns(left, handle, row, columns);
+        let (is_pushed, bytes) = chosen.push(left, handle, row);
         filled += if is_pushed { bytes } else { 0 };
         is_pushed
     });

@@ -158,7 +158,9 @@ pub fn update_many<T: Table>(tx: &Txn<'_>, rows: &[Row<T>]) -> Result<(), Duplic
     let Some(columns) = T::COLUMNS else {
         return rows.iter().try_for_each(|row| row.update(tx));
     };
-    let (mut handles, mut values) = (Vec::with_capacity(rows.len()), Vec::new());
+    let mut handles = Vec::with_capacity(rows.len());
+    let first = rows.first().map_or(0, |row| row.value.row_bytes());
+    let mut values = Vec::with_capacity(rows.len() * first);
     for row in rows {
         handles.push(row.handle);
         let start = values.len();
@@ -296,6 +298,9 @@ pub fn find<T: InModule + IndexOf<I>, const I: u16>(
     })
 }
 
+/// A usual key with its length before it, in bytes.
+const KEY_BYTES: usize = 20;
+
 /// Reads many rows in one host call, in the order of the keys.
 pub fn multi_get<
     T: InModule + IndexOf<I>,
@@ -305,7 +310,8 @@ pub fn multi_get<
     tx: &Txn<'_>,
     keys: impl IntoIterator<Item = K>,
 ) -> Vec<Option<Row<T>>> {
-    let (mut bytes, mut count) = (Vec::new(), 0_u32);
+    let keys = keys.into_iter();
+    let (mut bytes, mut count) = (Vec::with_capacity(KEY_BYTES * keys.size_hint().0), 0_u32);
     for key in keys {
         let mut one = Scratch::new();
         key.push_whole(&mut one);
