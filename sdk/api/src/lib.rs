@@ -35,6 +35,10 @@ pub const PROBLEM_MEDIA_TYPE: &str = "application/problem+json";
 /// Media type of a batch, both ways.
 pub const NDJSON_MEDIA_TYPE: &str = "application/x-ndjson";
 
+/// Media types of calls and answers in CBOR, one and many.
+pub const CBOR_MEDIA_TYPE: &str = "application/cbor";
+pub const CBOR_SEQUENCE_MEDIA_TYPE: &str = "application/cbor-seq";
+
 /// Names of the headers that are the API's own.
 pub mod headers {
     pub const TXN_ID: &str = "reprise-txn-id";

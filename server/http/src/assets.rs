@@ -77,7 +77,7 @@ fn find(path: &str) -> Option<EmbeddedFile> {
 fn send(path: &str, file: EmbeddedFile, headers: &HeaderMap) -> Response {
     let etag = format!(
         "\"{}\"",
-        crate::json::hex(&file.metadata.sha256_hash()[..16])
+        crate::codec::hex(&file.metadata.sha256_hash()[..16])
     );
     let is_known = headers
         .get(header::IF_NONE_MATCH)

@@ -1,6 +1,9 @@
 //! Bodies, read within their limits.
 
-use std::{pin::pin, time::Duration};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::Body,
@@ -12,7 +15,7 @@ use http_body_util::BodyExt;
 use reprise_api::Problem;
 
 use crate::{
-    limits::{BODY_WAIT_MAX, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX},
+    limits::{BODY_BYTES_PER_S_MIN, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX},
     refusal::Refusal,
 };
 
@@ -43,20 +46,28 @@ pub async fn next_data(body: &mut Body, wait_max: Duration) -> Result<Option<Byt
     }
 }
 
-fn timed_out(wait_max: Duration) -> Refusal {
+pub fn timed_out(wait_max: Duration) -> Refusal {
     let detail = format!(
-        "nothing of the body came for {} s; send it faster",
-        wait_max.as_secs()
+        "the body came too slowly (its next piece was waited for {:.1} s); send it faster",
+        wait_max.as_secs_f64()
     );
     Problem::of_status(408, "Request Timeout", detail).into()
 }
 
-/// The whole body. `what` names it in the refusal of one with more than `bytes_max`.
+/// How long the next piece of a body may take, after `received` bytes since `begun`.
+fn wait_for_next(wait_max: Duration, begun: Instant, received: u64) -> Duration {
+    let earned = wait_max + Duration::from_millis(received * 1000 / BODY_BYTES_PER_S_MIN);
+    wait_max.min(earned.saturating_sub(begun.elapsed()))
+}
+
+/// The whole body. `what` names it in the refusal of one with more than `bytes_max`; no piece may take longer than
+/// `wait_max`, nor all of them much longer than their bytes are worth.
 pub async fn read_all(
     headers: &HeaderMap,
     body: Body,
     what: &str,
     bytes_max: usize,
+    wait_max: Duration,
 ) -> Result<Bytes, Refusal> {
     let announced = headers
         .get(header::CONTENT_LENGTH)
@@ -69,7 +80,7 @@ pub async fn read_all(
         return Err(Refusal::too_large(what, bytes_max));
     }
     let mut body = body;
-    let Some(first) = next_data(&mut body, BODY_WAIT_MAX).await? else {
+    let Some(first) = next_data(&mut body, wait_max).await? else {
         return Ok(Bytes::new());
     };
     if announced == Some(first.len() as u64) {
@@ -77,7 +88,12 @@ pub async fn read_all(
     }
     let mut all = BytesMut::with_capacity(announced.map_or(first.len(), |length| length as usize));
     all.extend_from_slice(&first);
-    while let Some(data) = next_data(&mut body, BODY_WAIT_MAX).await? {
+    let begun = Instant::now();
+    loop {
+        let wait = wait_for_next(wait_max, begun, all.len() as u64);
+        let Some(data) = next_data(&mut body, wait).await? else {
+            break;
+        };
         if all.len() + data.len() > bytes_max {
             discard(body).await;
             return Err(Refusal::too_large(what, bytes_max));

@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use reprise_api::{CallAnswer, Problem, ProblemKind, headers};
+use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
 use reprise_base::limits::IDEMPOTENCY_KEY_BYTES_MAX;
 use reprise_router::{BatchBuilder, CallReply, Deployed, ReplyOutcome};
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::{
     auth::Role,
     body,
-    json::{ArgsError, Scratch, encode_args},
+    codec::{ArgsError, Format, Packer, Scratch, encode_document},
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX, SUPERSEDED_RETRIES_MAX},
     refusal::{Refusal, problem_of_outcome},
     state::AppState,
@@ -34,8 +34,10 @@ thread_local! {
 
 /// Calls a procedure
 ///
-/// Runs one transaction. The body is an object of named arguments; an empty body stands for `{}`. Once the answer is 200
-/// the transaction is durable by the configured level. Any other answer left no trace in the tables.
+/// Runs one transaction. The body is an object of named arguments, as JSON or, by `Content-Type`, CBOR; an empty body
+/// stands for `{}`. The answer has the format that `Accept` names, else the body's; in CBOR, 64-bit integers are integers
+/// and bytes are byte strings. Once the answer is 200 the transaction is durable by the configured level. Any other answer
+/// left no trace in the tables.
 #[utoipa::path(
     post,
     path = "/v1/call/{module}/{procedure}",
@@ -48,9 +50,9 @@ thread_local! {
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
     ),
-    request_body(content = Object, description = "Arguments by name"),
+    request_body(content((Object = "application/json"), (Object = "application/cbor")), description = "Arguments by name"),
     responses(
-        (status = 200, description = "Committed", body = CallAnswer, headers(
+        (status = 200, description = "Committed", content((CallAnswer = "application/json"), (CallAnswer = "application/cbor")), headers(
             ("Reprise-Txn-Id" = String), ("Reprise-Lsn" = String),
             ("Idempotent-Replayed" = String, description = "`true` when the key was used before"),
         )),
@@ -88,16 +90,19 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
         state.auth.require(&head.headers, Role::Write)?;
     }
     let key = idempotency_key(&head.headers)?;
+    let format = Format::of_body(&head.headers);
+    let answer = Format::of_answer(&head.headers, format);
     wait_for_min_lsn(state, &head.headers).await?;
-    let args = body::read_all(&head.headers, body, "a call's body", CALL_BODY_BYTES_MAX).await?;
+    let (what, wait_max) = ("a call's body", state.limits.body_wait);
+    let args = body::read_all(&head.headers, body, what, CALL_BODY_BYTES_MAX, wait_max).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
-        let batch = encode(state, deployed, &target, key, &args)?;
+        let batch = encode(state, deployed, &target, key, format, &args)?;
         let reply = submit(&state.router, batch, None)
             .await
             .map_err(|_| engine_gone())?;
         let reply = reply.get(0);
         if *reply.outcome != ReplyOutcome::Superseded {
-            return respond(&target, &reply);
+            return respond(&target, &reply, answer);
         }
         deployed = state.router.deployed();
         target = Target::find(&deployed, module, procedure)?;
@@ -123,12 +128,13 @@ fn encode(
     deployed: Arc<Deployed>,
     target: &Target,
     key: Option<&str>,
+    format: Format,
     args: &Bytes,
 ) -> Result<BatchBuilder, Refusal> {
     let params = &target.schema().params;
     let mut batch = BatchBuilder::new(deployed, &state.router);
     SCRATCH.with_borrow_mut(|scratch| {
-        let encode = |out: &mut Vec<u8>| encode_args(params, args, out, scratch);
+        let encode = |out: &mut Vec<u8>| encode_document(format, params, args, out, scratch);
         batch.push(&target.module, target.procedure, key, encode)
     })?;
     Ok(batch)
@@ -137,9 +143,9 @@ fn encode(
 impl From<ArgsError> for Refusal {
     fn from(error: ArgsError) -> Self {
         match error {
-            ArgsError::Syntax(error) => {
-                Self::malformed(format!("the arguments are not JSON in UTF-8: {error}"))
-            }
+            ArgsError::Syntax(error) => Self::malformed(format!(
+                "the arguments are not JSON in UTF-8, or not CBOR: {error}"
+            )),
             ArgsError::TooLarge => {
                 Self::too_large("encoded arguments", reprise_abi::value::ARGS_BYTES_MAX)
             }
@@ -153,23 +159,36 @@ impl From<ArgsError> for Refusal {
     }
 }
 
-fn respond(target: &Target, reply: &CallReply<'_>) -> Result<Response, Refusal> {
+fn respond(target: &Target, reply: &CallReply<'_>, format: Format) -> Result<Response, Refusal> {
     let txn = (reply.txn_id.0 != 0).then_some((reply.txn_id, reply.lsn));
     if let Some(problem) = problem_of_outcome(reply.outcome) {
         let problem = Box::new(problem);
         return Err(Refusal { problem, txn });
     }
     let mut out = Vec::with_capacity(reply.result.len() * 2 + 128);
-    out.push(b'{');
-    if !target.write_answer(reply, &mut out) {
+    let is_written = match format {
+        Format::Json => {
+            out.push(b'{');
+            let is_written = target.write_answer(reply, &mut out);
+            out.push(b'}');
+            is_written
+        }
+        Format::Cbor => {
+            Packer::new(&mut out).map(4);
+            target.pack_answer(reply, &mut out)
+        }
+    };
+    if !is_written {
         let problem = Refusal::internal("the stored result is not of the procedure's type").problem;
         return Err(Refusal { problem, txn });
     }
-    out.push(b'}');
     let mut response = Response::new(Body::from(out));
-    let json = HeaderValue::from_static("application/json");
+    let media_type = HeaderValue::from_static(match format {
+        Format::Json => "application/json",
+        Format::Cbor => CBOR_MEDIA_TYPE,
+    });
     let own = response.headers_mut();
-    own.insert(header::CONTENT_TYPE, json);
+    own.insert(header::CONTENT_TYPE, media_type);
     own.insert(
         HeaderName::from_static(headers::TXN_ID),
         reply.txn_id.0.into(),

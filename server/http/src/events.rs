@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    json::rfc3339,
+    codec::rfc3339,
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
     state::AppState,

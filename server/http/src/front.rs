@@ -13,7 +13,12 @@ use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 use tracing::Instrument;
 
-use crate::{calls, refusal::Refusal, state::AppState, trace::TraceContext};
+use crate::{
+    batch, calls,
+    refusal::Refusal,
+    state::AppState,
+    trace::{RequestSpan, TraceContext},
+};
 
 /// Answers one request.
 pub async fn answer(
@@ -25,6 +30,9 @@ pub async fn answer(
         .headers()
         .get(headers::TRACEPARENT)
         .and_then(TraceContext::continue_from);
+    if let Some(span) = RequestSpan::start(state.tracer.as_ref(), &request, context.as_ref()) {
+        return Ok(traced(state, router, request, span).await);
+    }
     let response = match context {
         None => route(state, router, request).await,
         Some(context) => {
@@ -47,6 +55,27 @@ pub async fn answer(
     Ok(response)
 }
 
+/// The way of a call whose span somebody collects. A batch keeps its span until its last answer.
+async fn traced(
+    state: &AppState,
+    router: &Router,
+    mut request: Request,
+    mut span: RequestSpan,
+) -> Response {
+    let header = span.header();
+    let mut response = if request.uri().path() == batch::PATH {
+        request.extensions_mut().insert(span);
+        route(state, router, request).await
+    } else {
+        let response = route(state, router, request).await;
+        span.answered(&response);
+        response
+    };
+    response.headers_mut().insert(headers::TRACEPARENT, header);
+    state.counts.answered(response.status().as_u16());
+    response
+}
+
 async fn route(state: &AppState, router: &Router, request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
     if let Err(refusal) = state.auth.check(method, path, request.headers()) {
@@ -54,6 +83,9 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     }
     if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
         return calls::answer(state, request).await;
+    }
+    if *method == Method::POST && path == batch::PATH {
+        return batch::answer(state, request);
     }
     let response = match router.clone().oneshot(request).await {
         Ok(response) => response,

@@ -3,10 +3,32 @@
 use std::time::Duration;
 
 use reprise_abi::value::ARGS_BYTES_MAX;
-use reprise_base::limits::{BATCH_CALLS_MAX, WAITING_TXNS_MAX};
+use reprise_base::limits::WAITING_TXNS_MAX;
+
+/// What one client may take of connections and time. The constants below are what is right unless configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    pub connections_max: u32,
+    pub header_wait: Duration,
+    pub body_wait: Duration,
+    pub batch_idle: Duration,
+    pub write_wait: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: CONNECTIONS_MAX,
+            header_wait: HEADER_WAIT_MAX,
+            body_wait: BODY_WAIT_MAX,
+            batch_idle: BATCH_IDLE_MAX,
+            write_wait: WRITE_WAIT_MAX,
+        }
+    }
+}
 
 /// Connections at most; further ones wait in the listener's queue.
-pub const CONNECTIONS_MAX: usize = 4096;
+pub const CONNECTIONS_MAX: u32 = 4096;
 /// Read buffer of one connection.
 pub const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The request line and all headers.
@@ -16,6 +38,9 @@ pub const HEADERS_MAX: usize = 64;
 pub const HEADER_WAIT_MAX: Duration = Duration::from_secs(75);
 /// Longest wait for the next piece of a body.
 pub const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// A body that comes slower than this, measured from its beginning, is not waited for: a byte now and then would hold its
+/// place for days.
+pub const BODY_BYTES_PER_S_MIN: u64 = 1024;
 /// Longest wait for the next call of a batch.
 pub const BATCH_IDLE_MAX: Duration = Duration::from_secs(300);
 /// A client that takes nothing of its answer for so long is cut off.
@@ -34,6 +59,12 @@ pub const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
 pub const BATCH_CALLS_IN_FLIGHT_MAX: usize = 4_000;
 /// Chunks of one batch on their way, and the bytes of their lines.
 pub const BATCH_CHUNKS_IN_FLIGHT_MAX: usize = 16;
+/// Calls of one chunk.
+pub const BATCH_CHUNK_CALLS_MAX: usize = 512;
+/// Longest encoded result that counts as small: a whole chunk of them needs no care.
+pub const SMALL_RESULT_BYTES_MAX: usize = 512;
+/// Answers of a batch that are gathered before they are written.
+pub const BATCH_ANSWER_BYTES: usize = 64 << 10;
 pub const BATCH_BYTES_IN_FLIGHT_MAX: usize = 4 << 20;
 /// Times that a call is encoded again because its module was replaced meanwhile.
 pub const SUPERSEDED_RETRIES_MAX: usize = 8;
@@ -54,4 +85,4 @@ const _: () = assert!(HEADER_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX > ARGS_BYTES_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);
 const _: () = assert!(BATCH_CALLS_IN_FLIGHT_MAX < WAITING_TXNS_MAX);
-const _: () = assert!(BATCH_CALLS_MAX <= BATCH_CALLS_IN_FLIGHT_MAX);
+const _: () = assert!(BATCH_CHUNK_CALLS_MAX <= BATCH_CALLS_IN_FLIGHT_MAX);

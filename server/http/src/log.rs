@@ -15,8 +15,8 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
+    codec::{hex, rfc3339, write_arguments, write_value},
     front::{Name, Params},
-    json::{hex, rfc3339, write_arguments, write_value},
     limits::{LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX},
     refusal::Refusal,
     schema::{raw_json, row_json},

@@ -18,8 +18,8 @@ use reprise_router::{Deployed, Deployment, Module};
 
 use crate::{
     body,
+    codec::{hex, rfc3339},
     front::Name,
-    json::{hex, rfc3339},
     refusal::Refusal,
     schema::procedure_info,
     state::{AppState, Parts},
@@ -53,7 +53,14 @@ pub async fn put_module(
     request: Request,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
-    let wasm = body::read_all(&head.headers, body, "a module", MODULE_BYTES_MAX).await?;
+    let wasm = body::read_all(
+        &head.headers,
+        body,
+        "a module",
+        MODULE_BYTES_MAX,
+        state.limits.body_wait,
+    )
+    .await?;
     let deployment = state
         .blocking(move |parts| deploy(parts, &name, &wasm))
         .await??;

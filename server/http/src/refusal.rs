@@ -79,11 +79,17 @@ impl Refusal {
     }
 }
 
+/// Which problem an answer tells, for the span of its call.
+#[derive(Clone)]
+pub struct ProblemSlug(pub String);
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let problem = &*self.problem;
         let body = serde_json::to_vec(problem).expect("a problem serializes");
         let mut response = Response::new(Body::from(body));
+        let slug = problem.type_uri.trim_start_matches("/problems/").to_owned();
+        response.extensions_mut().insert(ProblemSlug(slug));
         *response.status_mut() =
             StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let out = response.headers_mut();

@@ -11,7 +11,7 @@ use reprise_api::{
 use reprise_router::{Deployed, TableStats};
 use serde_json::value::RawValue;
 
-use crate::json;
+use crate::codec;
 
 /// Name of the index 0, the primary key.
 pub const PRIMARY: &str = "primary";
@@ -170,7 +170,7 @@ fn column_infos(table: &TableSchema) -> Vec<ColumnInfo> {
 
 fn default_json(ty: ScalarType, encoded: &[u8]) -> Option<Json> {
     let mut out = Vec::new();
-    json::write_value(&Type::Scalar(ty), &mut ValueReader::new(encoded), &mut out).ok()?;
+    codec::write_value(&Type::Scalar(ty), &mut ValueReader::new(encoded), &mut out).ok()?;
     raw_json(out)
 }
 
@@ -183,6 +183,6 @@ pub fn raw_json(bytes: Vec<u8>) -> Option<Json> {
 pub fn row_json(table: &TableSchema, layout: &RowLayout, row: &[u8]) -> Option<Json> {
     layout.validate(row).ok()?;
     let mut out = Vec::with_capacity(row.len() * 2);
-    json::write_row(&table.columns, layout, row, &mut out);
+    codec::write_row(&table.columns, layout, row, &mut out);
     raw_json(out)
 }

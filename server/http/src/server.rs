@@ -19,10 +19,7 @@ use tokio::{
 
 use crate::{
     docs, front,
-    limits::{
-        CONNECTIONS_MAX, DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADER_WAIT_MAX, HEADERS_MAX,
-        READ_BUFFER_BYTES_MAX,
-    },
+    limits::{DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, READ_BUFFER_BYTES_MAX},
     stall::StallGuard,
     state::AppState,
 };
@@ -43,7 +40,8 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let router = docs::routes(state.clone());
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connections_max = state.limits.connections_max;
+    let places = Arc::new(Semaphore::new(connections_max as usize));
     let mut shutdown = pin!(shutdown);
     loop {
         let place = places.clone().acquire_owned();
@@ -75,11 +73,11 @@ pub async fn serve(
     drop(listener);
     state.draining.send_replace(true);
     // Every place free again: every connection has ended.
-    if timeout(DRAIN_WAIT_MAX, places.acquire_many(CONNECTIONS_MAX as u32))
+    if timeout(DRAIN_WAIT_MAX, places.acquire_many(connections_max))
         .await
         .is_err()
     {
-        let open = CONNECTIONS_MAX - places.available_permits();
+        let open = connections_max as usize - places.available_permits();
         tracing::warn!(
             open,
             "connections still open at the end of the drain are cut off"
@@ -121,6 +119,7 @@ async fn serve_connection(
         .counts
         .connections_open
         .fetch_add(1, Ordering::Relaxed);
+    let limits = state.limits;
     let mut draining = state.draining.subscribe();
     let service = {
         let state = state.clone();
@@ -131,13 +130,16 @@ async fn serve_connection(
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_WAIT_MAX)
+        .header_read_timeout(limits.header_wait)
         .max_buf_size(READ_BUFFER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .max_header_size(HEADER_BYTES_MAX)
         // Not `pipeline_flush`: while unread input is buffered it writes nothing, so an answer before the end of a body
         // would be lost when the connection closes, and a batch's answers would pile up without bound.
-        .serve_connection(TokioIo::new(StallGuard::new(stream)), service);
+        .serve_connection(
+            TokioIo::new(StallGuard::new(stream, limits.write_wait)),
+            service,
+        );
     let mut connection = pin!(connection);
     let drain = async {
         let _ = draining.wait_for(|draining| *draining).await; // the sender lives as long as the state

@@ -4,6 +4,7 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
@@ -12,19 +13,19 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::limits::WRITE_WAIT_MAX;
-
-/// A stream whose writes fail once none of them got on for `WRITE_WAIT_MAX`.
+/// A stream whose writes fail once none of them got on for `wait_max`.
 pub struct StallGuard {
     stream: TcpStream,
+    wait_max: Duration,
     /// Set while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl StallGuard {
-    pub fn new(stream: TcpStream) -> Self {
+    pub fn new(stream: TcpStream, wait_max: Duration) -> Self {
         Self {
             stream,
+            wait_max,
             stalled: None,
         }
     }
@@ -38,9 +39,10 @@ impl StallGuard {
             self.stalled = None;
             return progress;
         }
+        let wait_max = self.wait_max;
         let stalled = self
             .stalled
-            .get_or_insert_with(|| Box::pin(sleep(WRITE_WAIT_MAX)));
+            .get_or_insert_with(|| Box::pin(sleep(wait_max)));
         match stalled.as_mut().poll(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),

@@ -5,13 +5,14 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use opentelemetry_sdk::trace::SdkTracer;
 use reprise_catalog::Catalog;
 use reprise_router::Router;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
     auth::Auth,
-    limits::{BATCH_CALLS_IN_FLIGHT_MAX, CONTROL_OPS_MAX, EVENT_STREAMS_MAX},
+    limits::{BATCH_CALLS_IN_FLIGHT_MAX, CONTROL_OPS_MAX, ConnectionLimits, EVENT_STREAMS_MAX},
     metrics::Metrics,
     refusal::Refusal,
 };
@@ -20,10 +21,20 @@ use crate::{
 #[derive(Clone)]
 pub struct AppState(Arc<Parts>);
 
+/// What may be left as it is.
+#[derive(Default)]
+pub struct HttpOptions {
+    pub limits: ConnectionLimits,
+    pub tracer: Option<SdkTracer>,
+}
+
 pub struct Parts {
     pub router: Router,
     pub catalog: Catalog,
     pub auth: Auth,
+    pub limits: ConnectionLimits,
+    /// Takes the spans of calls; None where nobody collects them.
+    pub tracer: Option<SdkTracer>,
     pub metrics: Metrics,
     pub counts: Counts,
     /// Calls of batches that may yet be given to the engine.
@@ -52,11 +63,13 @@ impl Counts {
 }
 
 impl AppState {
-    pub fn new(router: Router, catalog: Catalog, auth: Auth) -> Self {
+    pub fn new(router: Router, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
         Self(Arc::new(Parts {
             router,
             catalog,
             auth,
+            limits: options.limits,
+            tracer: options.tracer,
             metrics: Metrics::new(),
             counts: Counts::default(),
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),

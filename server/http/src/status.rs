@@ -12,7 +12,7 @@ use reprise_api::{Health, Phase, Readiness, Status, U64};
 use reprise_router::Phase as RouterPhase;
 
 use crate::{
-    json::{hex, rfc3339},
+    codec::{hex, rfc3339},
     state::{AppState, Parts},
 };
 

@@ -2,16 +2,22 @@
 
 use std::sync::Arc;
 
-use reprise_abi::value::ValueReader;
+use reprise_abi::{ScalarType, Type, value::ValueReader};
 use reprise_router::{BatchBuilder, BatchReply, CallReply, Deployed, Module, Router};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::{json, refusal::Refusal};
+use crate::{
+    codec::{self, Packer},
+    limits::SMALL_RESULT_BYTES_MAX,
+    refusal::Refusal,
+};
 
 /// A procedure of a module in service.
 pub struct Target {
     pub module: Arc<Module>,
     pub procedure: usize,
+    /// True where the result's type bounds it to some hundred bytes.
+    pub has_small_result: bool,
 }
 
 impl Target {
@@ -20,7 +26,7 @@ impl Target {
             .current
             .get(module)
             .ok_or_else(|| no_module(deployed, module))?;
-        let (position, _) = module.procedure(procedure).ok_or_else(|| {
+        let (position, procedure) = module.procedure(procedure).ok_or_else(|| {
             let names: Vec<_> = module
                 .schema
                 .procedures
@@ -36,6 +42,8 @@ impl Target {
         Ok(Self {
             module: module.clone(),
             procedure: position,
+            has_small_result: bytes_max(&procedure.returns)
+                .is_some_and(|bytes| bytes <= SMALL_RESULT_BYTES_MAX),
         })
     }
 
@@ -43,18 +51,42 @@ impl Target {
         &self.module.schema.procedures[self.procedure]
     }
 
-    /// Writes the members `result`, `txn_id`, `lsn` and `partition` of a committed call, without the braces. False: the
-    /// result's bytes are not of the procedure's type, and what was written is to be thrown away.
-    pub fn write_answer(&self, reply: &CallReply<'_>, out: &mut Vec<u8>) -> bool {
+    /// A repeat of an idempotency key returns what an earlier version may have encoded.
+    fn returns<'r>(&'r self, reply: &CallReply<'r>) -> &'r Type {
         let name = &self.schema().name;
-        // A repeat of an idempotency key returns what an earlier version may have encoded.
         let recorded = reply
             .recorded_by
             .and_then(|module| Some(module.procedure(name)?.1));
-        let returns = &recorded.unwrap_or(self.schema()).returns;
+        &recorded.unwrap_or(self.schema()).returns
+    }
+
+    /// As `write_answer`, the four members in CBOR.
+    pub fn pack_answer(&self, reply: &CallReply<'_>, out: &mut Vec<u8>) -> bool {
+        let mut reader = ValueReader::new(reply.result);
+        let mut packer = Packer::new(out);
+        packer.text("result");
+        if packer.value(self.returns(reply), &mut reader).is_err() || reader.finish().is_err() {
+            return false;
+        }
+        packer.text("txn_id");
+        packer.unsigned(reply.txn_id.0);
+        packer.text("lsn");
+        packer.unsigned(reply.lsn.0);
+        packer.text("partition");
+        match reply.partition {
+            Some(partition) => packer.unsigned(partition.0.into()),
+            None => packer.null(),
+        }
+        true
+    }
+
+    /// Writes the members `result`, `txn_id`, `lsn` and `partition` of a committed call, without the braces. False: the
+    /// result's bytes are not of the procedure's type, and what was written is to be thrown away.
+    pub fn write_answer(&self, reply: &CallReply<'_>, out: &mut Vec<u8>) -> bool {
+        let returns = self.returns(reply);
         let mut reader = ValueReader::new(reply.result);
         out.extend_from_slice(b"\"result\":");
-        if json::write_value(returns, &mut reader, out).is_err() || reader.finish().is_err() {
+        if codec::write_value(returns, &mut reader, out).is_err() || reader.finish().is_err() {
             return false;
         }
         let mut digits = itoa::Buffer::new();
@@ -68,6 +100,18 @@ impl Target {
             None => out.extend_from_slice(b"null"),
         }
         true
+    }
+}
+
+/// The longest encoding of a value; None where its type knows none.
+fn bytes_max(ty: &Type) -> Option<usize> {
+    match ty {
+        Type::Unit => Some(0),
+        Type::Scalar(ScalarType::Text | ScalarType::Bytes) | Type::List(_) => None,
+        Type::Scalar(scalar) => Some(scalar.slot_bytes()),
+        Type::Option(inner) => Some(1 + bytes_max(inner)?),
+        Type::Struct(fields) => fields.iter().map(|field| bytes_max(&field.ty)).sum(),
+        Type::Enum(_) => Some(5),
     }
 }
 

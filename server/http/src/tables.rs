@@ -10,8 +10,8 @@ use utoipa::IntoParams;
 
 use crate::{
     calls::wait_for_min_lsn,
+    codec::encode_prefix,
     front::{Name, Params},
-    json::encode_prefix,
     limits::ROWS_LIMIT_MAX,
     refusal::Refusal,
     schema::{PRIMARY, row_json, table_info},

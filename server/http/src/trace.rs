@@ -4,12 +4,127 @@ use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher,
     sync::{
-        LazyLock,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use axum::http::HeaderValue;
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{HeaderValue, Method, header},
+    response::Response,
+};
+use opentelemetry::{
+    Context, KeyValue,
+    trace::{
+        Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags,
+        TraceId, TraceState, Tracer,
+    },
+};
+use opentelemetry_sdk::trace::{SdkTracer, Span};
+use reprise_api::{PROBLEM_MEDIA_TYPE, headers};
+
+use crate::{batch, calls, refusal::ProblemSlug};
+
+/// The span of one call or batch, for whoever collects spans. It ends when it is dropped.
+#[derive(Clone)]
+pub struct RequestSpan(Arc<Mutex<Span>>);
+
+impl RequestSpan {
+    /// None where nobody collects, or the request is no call.
+    pub fn start(
+        tracer: Option<&SdkTracer>,
+        request: &Request<Body>,
+        context: Option<&TraceContext>,
+    ) -> Option<Self> {
+        let tracer = tracer?;
+        let path = request.uri().path();
+        if *request.method() != Method::POST {
+            return None;
+        }
+        let (name, attributes) = if path == batch::PATH {
+            ("batch", Vec::new())
+        } else {
+            let (module, procedure) = path.strip_prefix(calls::PATH_PREFIX)?.split_once('/')?;
+            let attributes = vec![
+                KeyValue::new("reprise.module", module.to_owned()),
+                KeyValue::new("reprise.procedure", procedure.to_owned()),
+            ];
+            ("call", attributes)
+        };
+        let builder = SpanBuilder::from_name(name)
+            .with_kind(SpanKind::Server)
+            .with_attributes(attributes);
+        let parent = match context.and_then(TraceContext::remote) {
+            Some(remote) => Context::new().with_remote_span_context(remote),
+            None => Context::new(),
+        };
+        let span = tracer.build_with_context(builder, &parent);
+        Some(Self(Arc::new(Mutex::new(span))))
+    }
+
+    fn with(&self, act: impl FnOnce(&mut Span)) {
+        act(&mut self.0.lock().expect("held for a few attributes alone"));
+    }
+
+    /// What the answer's `traceparent` says.
+    pub fn header(&self) -> HeaderValue {
+        let mut text = String::new();
+        self.with(|span| {
+            let context = span.span_context();
+            let sampled = context.trace_flags().to_u8() & 1;
+            text = format!(
+                "00-{}-{}-{sampled:02x}",
+                context.trace_id(),
+                context.span_id()
+            );
+        });
+        HeaderValue::try_from(text).expect("hexadecimal digits and hyphens")
+    }
+
+    /// What became of a call.
+    pub fn answered(&mut self, response: &Response) {
+        let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
+        let status = response.status().as_u16();
+        let is_problem =
+            header(header::CONTENT_TYPE.as_str()).as_deref() == Some(PROBLEM_MEDIA_TYPE);
+        let outcome = match response.extensions().get::<ProblemSlug>() {
+            Some(slug) => slug.0.clone(),
+            None if is_problem => format!("status {status}"),
+            None => "committed".to_owned(),
+        };
+        self.with(|span| {
+            span.set_attribute(KeyValue::new("http.response.status_code", status as i64));
+            for (name, of) in [
+                ("reprise.txn_id", headers::TXN_ID),
+                ("reprise.lsn", headers::LSN),
+            ] {
+                if let Some(value) = header(of) {
+                    span.set_attribute(KeyValue::new(name, value));
+                }
+            }
+            if is_problem && status >= 500 {
+                span.set_status(Status::error(outcome.clone()));
+            }
+            span.set_attribute(KeyValue::new("reprise.outcome", outcome));
+        });
+    }
+
+    /// What became of a batch.
+    pub fn batch_ended(&mut self, calls: usize, failed: usize) {
+        self.with(|span| {
+            span.set_attribute(KeyValue::new("reprise.calls", calls as i64));
+            span.set_attribute(KeyValue::new("reprise.calls_failed", failed as i64));
+            let outcome = if failed == 0 {
+                "committed"
+            } else {
+                "some failed"
+            };
+            span.set_attribute(KeyValue::new("reprise.outcome", outcome));
+        });
+    }
+}
 
 /// A request's place in a trace that began elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +153,14 @@ impl TraceContext {
             span_id: next_span_id(),
             flags,
         })
+    }
+
+    fn remote(&self) -> Option<SpanContext> {
+        let trace_id = TraceId::from_hex(&self.trace_id).ok()?;
+        let parent_id = SpanId::from_hex(&self.parent_id).ok()?;
+        let flags = TraceFlags::new(self.flags & 1);
+        let state = TraceState::default();
+        Some(SpanContext::new(trace_id, parent_id, flags, true, state))
     }
 
     pub fn header(&self) -> HeaderValue {

@@ -81,6 +81,13 @@ Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from re
   role = \"admin\"        # admin, write or read
   sha256 = \"…\"          # printf %s \"$TOKEN\" | sha256sum
 
+  [http]                 # what one client may take; these are the defaults
+  connections_max = 4096
+  header_wait_s = 75
+  body_wait_s = 30
+  batch_idle_s = 300
+  write_wait_s = 60
+
 A flag goes over the environment, the environment over the file.";
 
 const CALL_EXAMPLE: &str = "Examples:
@@ -129,9 +136,16 @@ pub struct ServeArgs {
     /// Microseconds to wait for more commits before a write to the log [default: 0]
     #[arg(long, env = "REPRISE_GROUP_COMMIT_US", value_name = "N", value_parser = group_commit_us)]
     pub group_commit_us: Option<u64>,
+    /// OpenTelemetry collector that takes a span of every call, http://HOST:4318 [default: none]
+    #[arg(long, env = "REPRISE_OTLP_ENDPOINT", value_name = "URL", value_parser = otlp_endpoint)]
+    pub otlp_endpoint: Option<String>,
     /// Configuration file [default: ./reprise.toml, if there is one]
     #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+pub fn otlp_endpoint(text: &str) -> Result<String, String> {
+    crate::spans::endpoint(text).map_err(|error| error.to_string())
 }
 
 #[derive(Args)]

@@ -5,11 +5,12 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     thread,
+    time::Duration,
 };
 
 use clap::{ArgMatches, parser::ValueSource};
 use reprise_database::{CommitMode, LogMode};
-use reprise_http::{Auth, Token};
+use reprise_http::{Auth, ConnectionLimits, Token};
 use serde::Deserialize;
 
 use crate::{
@@ -61,6 +62,8 @@ pub struct ServeConfig {
     pub log: Setting<LogMode>,
     pub commit: Setting<CommitMode>,
     pub group_commit_us: Setting<u64>,
+    pub otlp_endpoint: Option<Setting<String>>,
+    pub http: ConnectionLimits,
     pub auth: Auth,
     /// Names and roles, for the start's report.
     tokens: Vec<String>,
@@ -78,8 +81,47 @@ struct ConfigFile {
     log: Option<String>,
     commit: Option<String>,
     group_commit_us: Option<u64>,
+    otlp_endpoint: Option<String>,
+    #[serde(default)]
+    http: HttpEntry,
     #[serde(default)]
     tokens: Vec<TokenEntry>,
+}
+
+/// What is left out stays as it is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HttpEntry {
+    connections_max: Option<u32>,
+    header_wait_s: Option<u32>,
+    body_wait_s: Option<u32>,
+    batch_idle_s: Option<u32>,
+    write_wait_s: Option<u32>,
+}
+
+/// Beyond any number of file descriptors.
+const CONNECTIONS_MAX: u32 = 1 << 20;
+
+impl HttpEntry {
+    fn limits(&self) -> Result<ConnectionLimits, String> {
+        let default = ConnectionLimits::default();
+        let connections_max = self.connections_max.unwrap_or(default.connections_max);
+        if !(1..=CONNECTIONS_MAX).contains(&connections_max) {
+            return Err(format!("connections_max is from 1 to {CONNECTIONS_MAX}"));
+        }
+        let wait = |name: &str, seconds: Option<u32>, default: Duration| match seconds {
+            None => Ok(default),
+            Some(0) => Err(format!("{name} is at least 1")),
+            Some(seconds) => Ok(Duration::from_secs(seconds.into())),
+        };
+        Ok(ConnectionLimits {
+            connections_max,
+            header_wait: wait("header_wait_s", self.header_wait_s, default.header_wait)?,
+            body_wait: wait("body_wait_s", self.body_wait_s, default.body_wait)?,
+            batch_idle: wait("batch_idle_s", self.batch_idle_s, default.batch_idle)?,
+            write_wait: wait("write_wait_s", self.write_wait_s, default.write_wait)?,
+        })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -131,6 +173,11 @@ impl ServeConfig {
         check_number(file.sites, cli::sites).map_err(|e| in_file("sites", e))?;
         check_number(file.group_commit_us, cli::group_commit_us)
             .map_err(|e| in_file("group_commit_us", e))?;
+        let otlp_endpoint = file
+            .otlp_endpoint
+            .map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)))
+            .transpose()?;
+        let http = file.http.limits().map_err(|e| in_file("http", e))?;
         let (auth, tokens) = read_tokens(&file.tokens).map_err(|e| in_file("tokens", e))?;
 
         let listen = pick(args.listen, source_of("listen"), file.listen)
@@ -155,6 +202,12 @@ impl ServeConfig {
                 file.group_commit_us,
             )
             .unwrap_or_else(|| by_default(0)),
+            otlp_endpoint: pick(
+                args.otlp_endpoint,
+                source_of("otlp_endpoint"),
+                otlp_endpoint,
+            ),
+            http,
             auth,
             tokens,
             file: file_path,
@@ -207,6 +260,12 @@ impl ServeConfig {
             self.group_commit_us.value.to_string(),
             self.group_commit_us.source,
         );
+        if let Some(endpoint) = &self.otlp_endpoint {
+            push("otlp-endpoint", endpoint.value.clone(), endpoint.source);
+        }
+        if self.http != ConnectionLimits::default() {
+            push("http", format!("{:?}", self.http), Source::File);
+        }
         let (tokens, source) = match self.tokens.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
             false => (self.tokens.join(", "), Source::File),
@@ -321,6 +380,7 @@ mod tests {
             log: None,
             commit: None,
             group_commit_us: None,
+            otlp_endpoint: None,
             config: None,
         }
     }
@@ -362,6 +422,11 @@ mod tests {
             (
                 "[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"",
                 "token a",
+            ),
+            ("[http]\nbody_wait_s = 0", "http: body_wait_s is at least 1"),
+            (
+                "otlp_endpoint = \"x\"",
+                "otlp_endpoint: \"x\" is no collector",
             ),
             ("listen = \"nowhere\"", "no address to listen on"),
         ] {

@@ -15,6 +15,7 @@ mod output;
 mod records;
 mod remote;
 mod serve;
+mod spans;
 
 use std::process::ExitCode;
 

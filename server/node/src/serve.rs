@@ -17,7 +17,7 @@ use anyhow::Context;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
 use reprise_database::{Database, DatabaseConfig, LogMode, RecoveryReport};
-use reprise_http::AppState;
+use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, Router};
 use tokio::{
     net::TcpListener,
@@ -30,6 +30,7 @@ use crate::{
     config::{ServeConfig, Setting, Source, by_default, cores},
     logfile,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
+    spans::Spans,
 };
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -78,9 +79,22 @@ pub fn run(config: ServeConfig) -> Outcome {
     })?;
     let database = Arc::new(database);
     let catalog = open_catalog(&files.catalog_dir)?;
-    let state = AppState::new(database.router().clone(), catalog.clone(), config.auth);
+    let spans = config
+        .otlp_endpoint
+        .as_ref()
+        .map(|endpoint| Spans::start(&endpoint.value))
+        .transpose()?;
+    let options = HttpOptions {
+        limits: config.http,
+        tracer: spans.as_ref().map(Spans::tracer),
+    };
+    let router = database.router().clone();
+    let state = AppState::new(router, catalog.clone(), config.auth, options);
     let (recovery, recovering) = recover(database.clone(), catalog)?;
     let outcome = runtime.block_on(serve(listener, state, recovery));
+    if let Some(spans) = &spans {
+        spans.stop();
+    }
     let is_replaying = matches!(database.router().phase(), Phase::Recovering { .. });
     if outcome.is_ok() && !is_replaying {
         // It may still be at the catalog, which would be left half made.

@@ -24,6 +24,8 @@ pub struct Options {
     /// Configures the tokens `secret-read`, `secret-write` and `secret-admin`.
     pub tokens: bool,
     pub partitions: Option<u16>,
+    /// Further lines of the configuration file, before its tables.
+    pub settings: &'static str,
     /// Lets `Server::refuse_writes` work.
     pub survives_file_limit: bool,
 }
@@ -147,6 +149,17 @@ impl Server {
         );
     }
 
+    /// Memory of the server that is resident.
+    pub fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/statm", self.child.id());
+        let text = std::fs::read_to_string(path).expect("read the server's memory");
+        let pages = text
+            .split(' ')
+            .nth(1)
+            .and_then(|field| field.parse::<u64>().ok());
+        pages.expect("a number of pages") * 4096
+    }
+
     pub fn get(&self, path: &str) -> Answer {
         self.send(Method::GET, path, &[], Vec::new())
     }
@@ -250,7 +263,7 @@ fn launch(dir: &Path, options: Options) -> anyhow::Result<(Child, String)> {
 }
 
 fn configuration(options: Options) -> String {
-    let mut text = String::new();
+    let mut text = format!("{}\n", options.settings);
     if options.tokens {
         for (role, digest) in TOKENS {
             text.push_str(&format!(

@@ -1,21 +1,24 @@
-//! Replies -> lines.
+//! Replies -> lines, or items.
+
+use std::borrow::Cow;
 
 use reprise_api::{Problem, U64};
-use reprise_router::{BatchBuilder, ReplyOutcome};
+use reprise_router::{BatchBuilder, CallReply, ReplyOutcome};
 use serde::Serialize;
 
 use super::line::{Chunk, LineParser, Slot, SlotState};
 use crate::{
     calls::superseded_too_often,
+    codec::{Cbor, Format, Packer},
     limits::SUPERSEDED_RETRIES_MAX,
     refusal::{Refusal, problem_of_outcome},
     state::AppState,
-    submit::{engine_gone, submit},
+    submit::{Target, engine_gone, submit},
 };
 
 /// What a line says of a call that did not commit, beside its id.
 #[derive(Serialize)]
-struct Failed<'a> {
+struct Shown<'a> {
     problem: &'a Problem,
     #[serde(skip_serializing_if = "Option::is_none")]
     txn_id: Option<U64>,
@@ -73,24 +76,114 @@ impl Chunk {
         }
     }
 
-    pub fn write_answers(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.slots.len() * 128);
-        for slot in &self.slots {
-            out.push(b'{');
-            if !slot.id.is_empty() {
-                out.extend_from_slice(b"\"id\":");
-                out.extend_from_slice(&self.text[slot.id.start as usize..slot.id.end as usize]);
-                out.push(b',');
-            }
-            self.write_outcome(slot, &mut out);
-            out.extend_from_slice(b"}\n");
-        }
-        out
+    pub fn has_superseded(&self) -> bool {
+        self.slots.iter().any(|slot| self.is_superseded(slot))
     }
 
-    fn write_outcome(&self, slot: &Slot, out: &mut Vec<u8>) {
+    /// How many of the calls did not commit.
+    pub fn write_answers(&self, format: Format, out: &mut Vec<u8>) -> usize {
+        out.reserve(self.slots.len() * 128);
+        let mut committed = 0;
+        for slot in &self.slots {
+            let is_committed = match format {
+                Format::Json => self.write_json(slot, out),
+                Format::Cbor => self.write_cbor(slot, out),
+            };
+            committed += is_committed as usize;
+        }
+        self.slots.len() - committed
+    }
+
+    /// True for a committed call.
+    fn write_json(&self, slot: &Slot, out: &mut Vec<u8>) -> bool {
+        out.push(b'{');
+        if !slot.id.is_empty() {
+            let id = &self.text[slot.id.start as usize..slot.id.end as usize];
+            out.extend_from_slice(b"\"id\":");
+            match self.format {
+                Format::Json => out.extend_from_slice(id),
+                Format::Cbor => Cbor::new(id).write_json(out),
+            }
+            out.push(b',');
+        }
+        let before = out.len();
+        let failure = match self.outcome(slot) {
+            Ok((target, reply)) => {
+                if target.write_answer(&reply, out) {
+                    let end: &[u8] = match reply.replayed {
+                        true => b",\"replayed\":true}\n",
+                        false => b"}\n",
+                    };
+                    out.extend_from_slice(end);
+                    return true;
+                }
+                not_of_its_type(&reply)
+            }
+            Err(failure) => failure,
+        };
+        out.truncate(before);
+        let text = serde_json::to_vec(&failure.shown()).expect("a problem serializes");
+        out.extend_from_slice(&text[1..]);
+        out.push(b'\n');
+        false
+    }
+
+    fn write_cbor(&self, slot: &Slot, out: &mut Vec<u8>) -> bool {
+        let before = out.len();
+        let has_id = !slot.id.is_empty();
+        let failure = match self.outcome(slot) {
+            Ok((target, reply)) => {
+                let members = 4 + has_id as u64 + reply.replayed as u64;
+                self.begin_cbor(slot, members, out);
+                if target.pack_answer(&reply, out) {
+                    if reply.replayed {
+                        let mut packer = Packer::new(out);
+                        packer.text("replayed");
+                        packer.bool(true);
+                    }
+                    return true;
+                }
+                not_of_its_type(&reply)
+            }
+            Err(failure) => failure,
+        };
+        out.truncate(before);
+        let members = 1 + has_id as u64 + 2 * failure.ids.is_some() as u64;
+        self.begin_cbor(slot, members, out);
+        let mut packer = Packer::new(out);
+        let problem = serde_json::to_value(&failure.problem).expect("a problem serializes");
+        packer.text("problem");
+        packer.json(&problem);
+        if let Some((txn_id, lsn)) = failure.ids {
+            packer.text("txn_id");
+            packer.unsigned(txn_id);
+            packer.text("lsn");
+            packer.unsigned(lsn);
+        }
+        false
+    }
+
+    fn begin_cbor(&self, slot: &Slot, members: u64, out: &mut Vec<u8>) {
+        let mut packer = Packer::new(out);
+        packer.map(members);
+        if slot.id.is_empty() {
+            return;
+        }
+        let id = &self.text[slot.id.start as usize..slot.id.end as usize];
+        packer.text("id");
+        match self.format {
+            Format::Cbor => packer.item(id),
+            // What our reader takes and serde_json does not is a number beyond a float's range.
+            Format::Json => packer.json(&serde_json::from_slice(id).unwrap_or_default()),
+        }
+    }
+
+    /// What a slot's answer tells: a committed call, or why there is none.
+    fn outcome<'c>(&'c self, slot: &'c Slot) -> Result<(&'c Target, CallReply<'c>), Failure<'c>> {
         let (target, round, index) = match &slot.state {
-            SlotState::Refused(problem) => return write_problem(problem, None, out),
+            SlotState::Refused(problem) => {
+                return Err(Failure::without_txn(Cow::Borrowed(problem)));
+            }
             SlotState::Called {
                 target,
                 round,
@@ -98,33 +191,48 @@ impl Chunk {
             } => (*target, *round, *index),
         };
         let reply = self.replies[round as usize].get(index as usize);
-        let ids = (reply.txn_id.0 != 0).then_some((U64(reply.txn_id.0), U64(reply.lsn.0)));
         if *reply.outcome == ReplyOutcome::Superseded {
-            return write_problem(&superseded_too_often().problem, None, out);
+            let problem = *superseded_too_often().problem;
+            return Err(Failure::without_txn(Cow::Owned(problem)));
         }
-        if let Some(problem) = problem_of_outcome(reply.outcome) {
-            return write_problem(&problem, ids, out);
-        }
-        let before = out.len();
-        if !self.targets[target as usize].write_answer(&reply, out) {
-            out.truncate(before);
-            let refusal = Refusal::internal("the stored result is not of the procedure's type");
-            return write_problem(&refusal.problem, ids, out);
-        }
-        if reply.replayed {
-            out.extend_from_slice(b",\"replayed\":true");
+        match problem_of_outcome(reply.outcome) {
+            Some(problem) => Err(Failure {
+                problem: Cow::Owned(problem),
+                ids: ids_of(&reply),
+            }),
+            None => Ok((&self.targets[target as usize], reply)),
         }
     }
 }
 
-/// Writes members without the braces around them.
-fn write_problem(problem: &Problem, ids: Option<(U64, U64)>, out: &mut Vec<u8>) {
-    let (txn_id, lsn) = (ids.map(|ids| ids.0), ids.map(|ids| ids.1));
-    let failed = Failed {
-        problem,
-        txn_id,
-        lsn,
-    };
-    let text = serde_json::to_vec(&failed).expect("a problem serializes");
-    out.extend_from_slice(&text[1..text.len() - 1]);
+fn ids_of(reply: &CallReply<'_>) -> Option<(u64, u64)> {
+    (reply.txn_id.0 != 0).then_some((reply.txn_id.0, reply.lsn.0))
+}
+
+fn not_of_its_type(reply: &CallReply<'_>) -> Failure<'static> {
+    let refusal = Refusal::internal("the stored result is not of the procedure's type");
+    Failure {
+        problem: Cow::Owned(*refusal.problem),
+        ids: ids_of(reply),
+    }
+}
+
+/// Why a call did not commit, and under which ids.
+struct Failure<'c> {
+    problem: Cow<'c, Problem>,
+    ids: Option<(u64, u64)>,
+}
+
+impl<'c> Failure<'c> {
+    fn without_txn(problem: Cow<'c, Problem>) -> Self {
+        Self { problem, ids: None }
+    }
+
+    fn shown(&self) -> Shown<'_> {
+        Shown {
+            problem: &self.problem,
+            txn_id: self.ids.map(|ids| U64(ids.0)),
+            lsn: self.ids.map(|ids| U64(ids.1)),
+        }
+    }
 }

@@ -1,93 +1,113 @@
-//! `POST /v1/batch`: calls, one a line, answered line by line in their order.
+//! `POST /v1/batch`: calls, one a line (JSON) or one an item (CBOR), answered in their order.
 //!
-//! One task reads and submits, the response's stream waits and writes; between them lies a bounded queue of chunks. A
-//! chunk is what one piece of the body held, so no call waits for the next one to arrive.
+//! The response's stream does everything: it reads the body, hands chunks of calls to the engine, and gives out answers.
+//! So one batch lives in one task, the connection's, and a client that takes no answers sends no calls either: what is not
+//! polled for its answers does not read. A chunk holds what has arrived, so no call waits for the next one.
 
 mod answer;
+mod input;
 mod line;
-mod read;
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    future::Future,
+    pin::Pin,
+    sync::atomic::Ordering,
+    task::{Context, Poll, ready},
 };
 
 use axum::{
-    body::Body,
+    body::{Body, HttpBody},
     extract::{Request, State},
     http::{HeaderValue, header},
     response::Response,
 };
 use bytes::Bytes;
-use reprise_api::{BatchAnswer, BatchCall, NDJSON_MEDIA_TYPE, Problem};
-use reprise_base::limits::BATCH_CALLS_MAX;
-use reprise_router::BatchReply;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem};
+use reprise_router::{BatchBuilder, BatchReply};
+use tokio::{
+    sync::{AcquireError, OwnedSemaphorePermit, TryAcquireError, oneshot},
+    time::{Sleep, sleep},
+};
 
 use crate::{
     auth::Role,
-    limits::{BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
+    body::timed_out,
+    codec::Format,
+    limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     refusal::Refusal,
     state::AppState,
+    submit::submit,
+    trace::RequestSpan,
 };
-use line::Chunk;
+use input::{Input, Piece};
+use line::{Chunk, SlotState};
+
+pub const PATH: &str = "/v1/batch";
 
 /// Runs many calls
 ///
-/// The body is newline-delimited JSON, one call a line. Each call is a transaction of its own; the answer has a line for
-/// each, in the order of the calls: the members of a single call's answer, or `problem`. Answers are sent while calls are
-/// still read, so a client with more than some thousand calls must read while it writes.
+/// The body is newline-delimited JSON, one call a line, or a CBOR sequence, one call an item. Each call is a transaction
+/// of its own; the answer has a line (or an item) for each, in the order of the calls: the members of a single call's
+/// answer, or `problem`. Answers are sent while calls are still read, so a client with more than some thousand calls must
+/// read while it writes.
 #[utoipa::path(
     post,
     path = "/v1/batch",
     tag = "Calls",
-    request_body(content = BatchCall, content_type = "application/x-ndjson", description = "A call a line"),
+    request_body(content(
+        (BatchCall = "application/x-ndjson"),
+        (BatchCall = "application/cbor-seq"),
+    ), description = "A call a line, or an item"),
     responses(
-        (status = 200, description = "An answer a line", body = BatchAnswer, content_type = "application/x-ndjson"),
+        (status = 200, description = "An answer a line, or an item", content(
+            (BatchAnswer = "application/x-ndjson"),
+            (BatchAnswer = "application/cbor-seq"),
+        )),
         (status = 401, description = "unauthorized", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Response, Refusal> {
-    let (head, body) = request.into_parts();
+    Ok(answer(&state, request))
+}
+
+/// As `batch`, without the way through axum's tables.
+pub fn answer(state: &AppState, request: Request) -> Response {
+    let (mut head, body) = request.into_parts();
+    let format = Format::of_body(&head.headers);
+    let answers = Format::of_answer(&head.headers, format);
+    let span = head.extensions.remove::<RequestSpan>();
     let may_write = state.auth.require(&head.headers, Role::Write).is_ok();
-    let (sender, receiver) = mpsc::channel(BATCH_CHUNKS_IN_FLIGHT_MAX);
-    let pace = Arc::new(Pace::default());
-    let reader = read::Reader::new(state.clone(), may_write, sender, pace.clone());
-    // Should the client go, the queue closes and the reader ends; what it submitted is answered all the same.
-    tokio::spawn(reader.run(body));
-    let writer = Writer {
-        state,
+    let conversation = Conversation {
+        state: state.clone(),
         may_write,
-        receiver,
-        pace,
+        answers,
+        body: Some(body),
+        idle: None,
+        input: Input::new(format),
+        calls_max: FIRST_CALLS,
+        cut: None,
+        permit: None,
+        pending: VecDeque::new(),
+        pending_bytes: 0,
+        span,
+        answered: 0,
+        failed: 0,
     };
-    let stream = futures_util::stream::unfold(writer, async |mut writer| {
-        let answers = writer.next().await?;
-        Some((Ok::<_, Infallible>(answers), writer))
+    let stream = futures_util::stream::unfold(conversation, async |mut conversation| {
+        let answers = std::future::poll_fn(|cx| conversation.poll_answers(cx)).await?;
+        Some((Ok::<_, Infallible>(answers), conversation))
     });
     let mut response = Response::new(Body::from_stream(stream));
-    let media_type = HeaderValue::from_static(NDJSON_MEDIA_TYPE);
+    let media_type = HeaderValue::from_static(match answers {
+        Format::Json => NDJSON_MEDIA_TYPE,
+        Format::Cbor => CBOR_SEQUENCE_MEDIA_TYPE,
+    });
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, media_type);
-    Ok(response)
-}
-
-/// A chunk on its way through the engine.
-struct Pending {
-    chunk: Chunk,
-    /// None when no line of the chunk is a call.
-    reply: Option<oneshot::Receiver<BatchReply>>,
-    _bytes: OwnedSemaphorePermit,
-}
-
-/// How much one batch has on its way: few calls at first, and few where the results are large.
-struct Pace {
-    calls_max: AtomicUsize,
-    bytes: Arc<Semaphore>,
+    response
 }
 
 /// Calls of a batch's first chunks, before the size of its results is known.
@@ -95,50 +115,231 @@ const FIRST_CALLS: usize = 16;
 /// Result bytes that one chunk may be expected to bring.
 const CHUNK_RESULT_BYTES: usize = 256 << 10;
 
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            calls_max: AtomicUsize::new(FIRST_CALLS),
-            bytes: Arc::new(Semaphore::new(BATCH_BYTES_IN_FLIGHT_MAX)),
-        }
-    }
-}
-
-impl Pace {
-    fn calls_max(&self) -> usize {
-        self.calls_max.load(Ordering::Relaxed)
-    }
-
-    fn learn(&self, calls: usize, answer_bytes: usize) {
-        let bytes_per_call = answer_bytes / calls.max(1) + 1;
-        let calls_max = (CHUNK_RESULT_BYTES / bytes_per_call).clamp(1, BATCH_CALLS_MAX);
-        self.calls_max.store(calls_max, Ordering::Relaxed);
-    }
-}
-
-struct Writer {
+/// One request, from its first line to its last answer.
+struct Conversation {
     state: AppState,
     may_write: bool,
-    receiver: mpsc::Receiver<Pending>,
-    pace: Arc<Pace>,
+    answers: Format,
+    /// None once nothing more is to be read.
+    body: Option<Body>,
+    /// Runs while the client is silent.
+    idle: Option<Pin<Box<Sleep>>>,
+    input: Input,
+    /// Calls of one chunk where the results may be large.
+    calls_max: usize,
+    /// A chunk that waits for its place.
+    cut: Option<Cut>,
+    permit: Option<WaitForPermit>,
+    /// In the order of their calls.
+    pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    span: Option<RequestSpan>,
+    answered: usize,
+    failed: usize,
 }
 
-impl Writer {
-    async fn next(&mut self) -> Option<Bytes> {
-        let Pending {
-            mut chunk,
-            reply,
-            _bytes,
-        } = self.receiver.recv().await?;
-        if let Some(reply) = reply {
-            match reply.await {
-                Ok(reply) => chunk.replies.push(reply),
-                Err(_) => chunk.engine_gone(),
-            }
-            chunk.repeat_superseded(&self.state, self.may_write).await;
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if let Some(span) = &mut self.span {
+            span.batch_ended(self.answered, self.failed);
         }
-        let answers = chunk.write_answers();
-        self.pace.learn(chunk.slots.len(), answers.len());
-        Some(answers.into())
+    }
+}
+
+type WaitForPermit =
+    Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
+
+/// A chunk and its calls, ready to be submitted.
+struct Cut {
+    chunk: Chunk,
+    batch: BatchBuilder,
+    calls: u32,
+}
+
+/// A chunk on its way through the engine.
+struct Pending {
+    stage: Stage,
+    bytes: usize,
+}
+
+enum Stage {
+    Submitted(Chunk, oneshot::Receiver<BatchReply>),
+    /// Calls whose module was replaced run again.
+    Repeating(Pin<Box<dyn Future<Output = Chunk> + Send>>),
+    Answered(Chunk),
+}
+
+impl Conversation {
+    /// The next answers; None after the last.
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            let blocked = self.poll_submit(cx);
+            let answers = self.take_answers(cx);
+            if !answers.is_empty() {
+                return Poll::Ready(Some(answers));
+            }
+            if blocked {
+                // Woken by the permit or by the first pending answer.
+                return Poll::Pending;
+            }
+            if self.body.is_none() && self.pending.is_empty() {
+                return Poll::Ready(None);
+            }
+            ready!(self.poll_body(cx));
+        }
+    }
+
+    /// Submits what was read. True: a chunk is left that has no place yet.
+    fn poll_submit(&mut self, cx: &mut Context<'_>) -> bool {
+        loop {
+            if self.cut.is_none() {
+                self.cut = self.input.cut(&self.state, self.may_write, self.calls_max);
+            }
+            let Some(cut) = &self.cut else {
+                return false;
+            };
+            let bytes = cut.chunk.line_bytes();
+            let is_full = self.pending.len() >= BATCH_CHUNKS_IN_FLIGHT_MAX
+                || self.pending_bytes + bytes > BATCH_BYTES_IN_FLIGHT_MAX;
+            if is_full && !self.pending.is_empty() {
+                return true;
+            }
+            let permit = match cut.calls {
+                0 => None,
+                calls => match self.poll_permit(cx, calls) {
+                    Poll::Ready(permit) => Some(permit),
+                    Poll::Pending => return true,
+                },
+            };
+            let Cut {
+                chunk,
+                batch,
+                calls,
+            } = self.cut.take().expect("looked at above");
+            let stage = match permit {
+                None => Stage::Answered(chunk),
+                Some(permit) => {
+                    let counter = &self.state.counts.batch_calls;
+                    counter.fetch_add(calls as u64, Ordering::Relaxed);
+                    Stage::Submitted(chunk, submit(&self.state.router, batch, Some(permit)))
+                }
+            };
+            self.pending_bytes += bytes;
+            self.pending.push_back(Pending { stage, bytes });
+        }
+    }
+
+    /// Leave to give `calls` calls to the engine. Who has to wait keeps its turn.
+    fn poll_permit(&mut self, cx: &mut Context<'_>, calls: u32) -> Poll<OwnedSemaphorePermit> {
+        let wait = match &mut self.permit {
+            Some(wait) => wait,
+            None => match self.state.batch_calls.clone().try_acquire_many_owned(calls) {
+                Ok(permit) => return Poll::Ready(permit),
+                Err(TryAcquireError::Closed) => unreachable!("never closed"),
+                Err(TryAcquireError::NoPermits) => {
+                    let permits = self.state.batch_calls.clone();
+                    self.permit
+                        .insert(Box::pin(permits.acquire_many_owned(calls)))
+                }
+            },
+        };
+        let permit = ready!(wait.as_mut().poll(cx)).expect("never closed");
+        self.permit = None;
+        Poll::Ready(permit)
+    }
+
+    /// Answers to the first chunks, as many as are there.
+    fn take_answers(&mut self, cx: &mut Context<'_>) -> Bytes {
+        let mut out = Vec::new();
+        while out.len() < BATCH_ANSWER_BYTES
+            && let Some(first) = self.pending.front_mut()
+        {
+            let Poll::Ready(chunk) = first.poll(cx, &self.state, self.may_write) else {
+                break;
+            };
+            let bytes = first.bytes;
+            self.pending.pop_front();
+            self.pending_bytes -= bytes;
+            let before = out.len();
+            let failed = chunk.write_answers(self.answers, &mut out);
+            self.failed += failed;
+            self.answered += chunk.slots.len();
+            let bytes_per_call = (out.len() - before) / chunk.slots.len().max(1) + 1;
+            self.calls_max = (CHUNK_RESULT_BYTES / bytes_per_call).max(1);
+        }
+        out.into()
+    }
+
+    /// Reads on. Ready: there is something new to cut, or the end was reached.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(body) = &mut self.body else {
+            return Poll::Pending; // woken by the first pending answer
+        };
+        let piece = match Pin::new(body).poll_frame(cx) {
+            Poll::Ready(None) => Piece::End,
+            Poll::Ready(Some(Ok(frame))) => Piece::Data(frame.into_data().unwrap_or_default()),
+            Poll::Ready(Some(Err(error))) => {
+                Piece::Broken(Refusal::malformed(format!("the body broke off: {error}")))
+            }
+            Poll::Pending => {
+                let idle_max = self.state.limits.batch_idle;
+                let idle = self.idle.get_or_insert_with(|| Box::pin(sleep(idle_max)));
+                ready!(idle.as_mut().poll(cx));
+                Piece::Broken(timed_out(idle_max))
+            }
+        };
+        self.idle = None;
+        if self.input.take(piece) {
+            self.body = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Pending {
+    /// The chunk, once every call of it has its answer.
+    fn poll(&mut self, cx: &mut Context<'_>, state: &AppState, may_write: bool) -> Poll<Chunk> {
+        loop {
+            match &mut self.stage {
+                Stage::Submitted(chunk, reply) => {
+                    let reply = ready!(Pin::new(reply).poll(cx));
+                    let mut chunk = chunk.take();
+                    match reply {
+                        Ok(reply) => chunk.replies.push(reply),
+                        Err(_) => chunk.engine_gone(),
+                    }
+                    if !chunk.has_superseded() {
+                        return Poll::Ready(chunk);
+                    }
+                    let state = state.clone();
+                    self.stage = Stage::Repeating(Box::pin(async move {
+                        chunk.repeat_superseded(&state, may_write).await;
+                        chunk
+                    }));
+                }
+                Stage::Repeating(repeating) => return repeating.as_mut().poll(cx),
+                Stage::Answered(chunk) => return Poll::Ready(chunk.take()),
+            }
+        }
+    }
+}
+
+impl Chunk {
+    /// Leaves an empty chunk.
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::new(Bytes::new(), self.format))
+    }
+
+    fn line_bytes(&self) -> usize {
+        let lines = self
+            .slots
+            .iter()
+            .map(|slot| slot.line.end - slot.line.start);
+        lines.sum::<u32>() as usize
+    }
+
+    fn calls(&self) -> u32 {
+        let is_called = |slot: &&line::Slot| matches!(slot.state, SlotState::Called { .. });
+        self.slots.iter().filter(is_called).count() as u32
     }
 }

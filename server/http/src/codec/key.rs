@@ -3,7 +3,7 @@
 use reprise_abi::{ColumnSchema, Field, ScalarType, Type, key, value::ValueReader};
 use serde_json::value::RawValue;
 
-use super::{decode::encode_value, encode::read_scalar};
+use super::{decode::encode_value, encode::read_scalar, source::Source, text::Json};
 
 /// Why a prefix could not be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,8 +54,9 @@ fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(),
         ty = Type::Option(Box::new(ty));
     }
     let mut encoded = Vec::new();
-    let mut deserializer = serde_json::Deserializer::from_str(json);
-    let errors = encode_value(&ty, &mut deserializer, &mut encoded)
+    let mut source = Json::new(json.as_bytes());
+    let errors = encode_value(&ty, &mut source, &mut encoded)
+        .and_then(|errors| source.end().map(|()| errors))
         .map_err(|error| PrefixError(format!("column {}: {error}", column.name)))?;
     if let Some(error) = errors.first() {
         return Err(PrefixError(format!(

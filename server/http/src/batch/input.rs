@@ -1,0 +1,205 @@
+//! Body -> chunks of calls.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use reprise_router::BatchBuilder;
+
+use super::{
+    Cut,
+    line::{Chunk, LineParser},
+};
+use crate::{
+    codec::{Format, ItemScanner},
+    limits::{BATCH_CHUNK_CALLS_MAX, CALL_BODY_BYTES_MAX},
+    refusal::Refusal,
+    state::AppState,
+};
+
+/// What came of the body.
+pub enum Piece {
+    Data(Bytes),
+    End,
+    /// Nothing more will come.
+    Broken(Refusal),
+}
+
+/// A batch's calls, on their way from the body to the engine.
+pub struct Input {
+    format: Format,
+    parser: LineParser,
+    /// The beginning of a call whose end has not come yet.
+    rest: BytesMut,
+    /// True while the rest of a line that is too long passes by.
+    skipping: bool,
+    scanner: ItemScanner,
+    /// Whole calls, and where the next one begins.
+    text: Bytes,
+    at: usize,
+    /// Ends of the items in `text`; lines find their own.
+    ends: VecDeque<usize>,
+    /// Stands after all of `text`.
+    refusal: Option<Refusal>,
+}
+
+impl Input {
+    pub fn new(format: Format) -> Self {
+        Self {
+            format,
+            parser: LineParser::default(),
+            rest: BytesMut::new(),
+            skipping: false,
+            scanner: ItemScanner::default(),
+            text: Bytes::new(),
+            at: 0,
+            ends: VecDeque::new(),
+            refusal: None,
+        }
+    }
+
+    /// Takes a piece, once everything before it is cut. True: it was the last.
+    pub fn take(&mut self, piece: Piece) -> bool {
+        debug_assert!(self.at >= self.text.len() && self.refusal.is_none());
+        match (piece, self.format) {
+            (Piece::Data(data), Format::Json) => self.take_lines(data),
+            (Piece::Data(data), Format::Cbor) => return self.take_items(&data),
+            (Piece::Broken(refusal), _) => {
+                self.refusal = Some(refusal);
+                return true;
+            }
+            (Piece::End, Format::Json) => {
+                let last = self.rest.split().freeze();
+                self.set_text(last);
+                return true;
+            }
+            (Piece::End, Format::Cbor) => {
+                if !self.rest.is_empty() {
+                    let detail = "the sequence ends inside an item";
+                    self.refusal = Some(Refusal::malformed(detail));
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    fn set_text(&mut self, text: Bytes) {
+        self.text = text;
+        self.at = 0;
+    }
+
+    fn take_lines(&mut self, mut data: Bytes) {
+        if self.skipping {
+            match memchr::memchr(b'\n', &data) {
+                None => return,
+                Some(end) => data = data.slice(end + 1..),
+            }
+            self.skipping = false;
+        }
+        match memchr::memrchr(b'\n', &data) {
+            None => self.rest.extend_from_slice(&data),
+            Some(end) if self.rest.is_empty() => {
+                self.rest.extend_from_slice(&data[end + 1..]);
+                self.set_text(data.slice(..end));
+            }
+            Some(end) => {
+                self.rest.extend_from_slice(&data[..end]);
+                let lines = self.rest.split().freeze();
+                self.rest.extend_from_slice(&data[end + 1..]);
+                self.set_text(lines);
+            }
+        }
+        if self.rest.len() > CALL_BODY_BYTES_MAX {
+            self.rest.clear();
+            self.skipping = true;
+            self.refusal = Some(too_large(self.format));
+        }
+    }
+
+    /// True: where the next item begins can't be known any more.
+    fn take_items(&mut self, data: &Bytes) -> bool {
+        self.rest.extend_from_slice(data);
+        let mut whole = 0;
+        let lost = loop {
+            match self.scanner.advance(&self.rest) {
+                Ok(Some(end)) => {
+                    self.ends.push_back(end);
+                    whole = end;
+                }
+                Ok(None) if self.rest.len() - whole <= CALL_BODY_BYTES_MAX => break None,
+                Ok(None) => break Some(too_large(self.format)),
+                Err(error) => {
+                    let detail = format!("the sequence is not CBOR: {error}");
+                    break Some(Refusal::malformed(detail));
+                }
+            }
+        };
+        self.scanner.forget(whole);
+        let text = self.rest.split_to(whole).freeze();
+        self.set_text(text);
+        self.refusal = lost;
+        self.refusal.is_some()
+    }
+
+    /// The next chunk of what was taken; None where all of it is cut.
+    pub fn cut(&mut self, state: &AppState, may_write: bool, calls_max: usize) -> Option<Cut> {
+        if self.at >= self.text.len() && self.refusal.is_none() {
+            return None;
+        }
+        let mut chunk = Chunk::new(self.text.clone(), self.format);
+        let mut batch = BatchBuilder::new(state.router.deployed(), &state.router);
+        self.parser.begin_chunk();
+        while self.at < self.text.len() && has_place(&chunk, calls_max) {
+            let (end, after) = self.next_end();
+            if end - self.at > CALL_BODY_BYTES_MAX {
+                chunk.refuse(too_large(self.format).problem);
+            } else if self.format == Format::Cbor || !is_blank(&self.text[self.at..end]) {
+                let line = self.at as u32..end as u32;
+                chunk.add(line, &mut batch, &mut self.parser, may_write);
+            }
+            self.at = after;
+        }
+        if self.at >= self.text.len()
+            && let Some(refusal) = self.refusal.take()
+        {
+            chunk.refuse(refusal.problem);
+        }
+        let calls = chunk.calls();
+        let is_empty = chunk.slots.is_empty();
+        (!is_empty).then_some(Cut {
+            chunk,
+            batch,
+            calls,
+        })
+    }
+
+    /// The end of the call that begins at `at`, and the beginning of the next one.
+    fn next_end(&mut self) -> (usize, usize) {
+        if self.format == Format::Cbor {
+            let end = self.ends.pop_front().unwrap_or(self.text.len());
+            return (end, end);
+        }
+        let rest = &self.text[self.at..];
+        let end = memchr::memchr(b'\n', rest).map_or(self.text.len(), |length| self.at + length);
+        (end, end + 1)
+    }
+}
+
+/// Many calls go together where their results are sure to be small.
+fn has_place(chunk: &Chunk, calls_max: usize) -> bool {
+    let calls = chunk.slots.len();
+    calls < calls_max.min(BATCH_CHUNK_CALLS_MAX)
+        || calls < BATCH_CHUNK_CALLS_MAX && chunk.has_small_results()
+}
+
+fn is_blank(line: &[u8]) -> bool {
+    !matches!(line.first(), Some(b'{')) && line.trim_ascii().is_empty()
+}
+
+fn too_large(format: Format) -> Refusal {
+    let what = match format {
+        Format::Json => "a line of a batch",
+        Format::Cbor => "an item of a batch",
+    };
+    Refusal::too_large(what, CALL_BODY_BYTES_MAX)
+}

@@ -1,0 +1,138 @@
+//! Bytes -> CBOR. 64-bit integers are integers, bytes are byte strings; the rest is as in JSON.
+
+use std::convert::Infallible;
+
+use minicbor::{Encoder, encode};
+use reprise_abi::{
+    Field, ScalarType, Type,
+    value::{ValueError, ValueReader},
+};
+
+use super::{encode::read_scalar, scalar};
+
+/// Writes CBOR to memory, which takes everything.
+pub struct Packer<'o>(Encoder<&'o mut Vec<u8>>);
+
+fn sure<T>(outcome: Result<T, encode::Error<Infallible>>) {
+    assert!(outcome.is_ok(), "memory takes every item");
+}
+
+impl<'o> Packer<'o> {
+    pub fn new(out: &'o mut Vec<u8>) -> Self {
+        Self(Encoder::new(out))
+    }
+
+    pub fn map(&mut self, members: u64) {
+        sure(self.0.map(members));
+    }
+
+    pub fn text(&mut self, text: &str) {
+        sure(self.0.str(text));
+    }
+
+    pub fn unsigned(&mut self, value: u64) {
+        sure(self.0.u64(value));
+    }
+
+    pub fn bool(&mut self, value: bool) {
+        sure(self.0.bool(value));
+    }
+
+    pub fn null(&mut self) {
+        sure(self.0.null());
+    }
+
+    /// An item that is CBOR already.
+    pub fn item(&mut self, bytes: &[u8]) {
+        self.0.writer_mut().extend_from_slice(bytes);
+    }
+
+    /// What JSON can say.
+    pub fn json(&mut self, value: &serde_json::Value) {
+        use serde_json::Value;
+        match value {
+            Value::Null => self.null(),
+            Value::Bool(value) => self.bool(*value),
+            Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+                (Some(value), _) => self.unsigned(value),
+                (None, Some(value)) => sure(self.0.i64(value)),
+                (None, None) => sure(self.0.f64(number.as_f64().unwrap_or(f64::NAN))),
+            },
+            Value::String(text) => self.text(text),
+            Value::Array(items) => {
+                sure(self.0.array(items.len() as u64));
+                items.iter().for_each(|item| self.json(item));
+            }
+            Value::Object(members) => {
+                self.map(members.len() as u64);
+                for (name, value) in members {
+                    self.text(name);
+                    self.json(value);
+                }
+            }
+        }
+    }
+
+    /// One value of type `ty`. Err: the bytes are no such value; what was written until then is to be thrown away.
+    pub fn value(&mut self, ty: &Type, reader: &mut ValueReader<'_>) -> Result<(), ValueError> {
+        match ty {
+            Type::Unit => self.null(),
+            Type::Scalar(scalar) => self.field(*scalar, &read_scalar(*scalar, reader)?),
+            Type::Option(inner) => {
+                if reader.flag()? {
+                    return self.value(inner, reader);
+                }
+                self.null();
+            }
+            Type::List(item) => {
+                let count = reader.list_len()?;
+                sure(self.0.array(count as u64));
+                for _ in 0..count {
+                    self.value(item, reader)?;
+                }
+            }
+            Type::Struct(fields) => {
+                self.map(fields.len() as u64);
+                for field in fields {
+                    self.text(&field.name);
+                    self.value(&field.ty, reader)?;
+                }
+            }
+            Type::Enum(variants) => {
+                let offset = reader.offset();
+                let variant = reader.varint()? as usize;
+                self.text(variants.get(variant).ok_or(ValueError { offset })?);
+            }
+        }
+        Ok(())
+    }
+
+    fn field(&mut self, ty: ScalarType, field: &Field<'_>) {
+        match *field {
+            Field::Null => self.null(),
+            Field::Bool(value) => self.bool(value),
+            Field::Int(value) if ty == ScalarType::Timestamp => {
+                self.written(|out| scalar::push_timestamp(out, value));
+            }
+            Field::Int(value) => sure(self.0.i64(value)),
+            Field::Uint(value) => self.unsigned(value),
+            Field::F64(value) => sure(self.0.f64(value)),
+            Field::Decimal(value) => {
+                let ScalarType::Decimal { scale } = ty else {
+                    unreachable!("only a decimal column has decimal fields");
+                };
+                self.written(|out| scalar::push_decimal(out, value, scale));
+            }
+            Field::Text(text) => self.text(text),
+            Field::Bytes(bytes) => sure(self.0.bytes(bytes)),
+            Field::Uuid(uuid) => self.written(|out| scalar::push_uuid(out, &uuid)),
+        }
+    }
+
+    /// A text that is written in ASCII.
+    fn written(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut text = Vec::with_capacity(48);
+        write(&mut text);
+        self.text(std::str::from_utf8(&text).expect("ASCII"));
+    }
+}

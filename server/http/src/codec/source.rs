@@ -1,0 +1,99 @@
+//! A document in one of the two formats, as the schema-driven reader sees it: token by token, nothing built.
+
+use std::{borrow::Cow, fmt};
+
+/// Values inside values that are skipped at most; what is read is as deep as its schema.
+pub const DEPTH_MAX: usize = 128;
+
+/// Text that is no document of its format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {at}")]
+pub struct SyntaxError {
+    pub what: &'static str,
+    pub at: usize,
+}
+
+/// Bytes that are known to be UTF-8. They borrow from the document unless it has them in pieces or with escapes.
+#[derive(Clone, Debug)]
+pub struct Text<'t>(pub(super) Cow<'t, [u8]>);
+
+impl Text<'_> {
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("checked when it was read")
+    }
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A whole scalar, or the beginning of a list or a map.
+pub enum Token<'t> {
+    Null,
+    Bool(bool),
+    Integer(i128),
+    /// A JSON number that is no short integer: what may lose digits is read from its text.
+    Number(&'t str),
+    Float(f64),
+    Text(Text<'t>),
+    Bytes(Cow<'t, [u8]>),
+    List(Items),
+    Map(Items),
+    /// What no schema asks for.
+    Other(&'static str),
+}
+
+/// How far a list or a map is read.
+pub struct Items {
+    /// None where only its end tells.
+    pub(super) left: Option<u64>,
+    pub(super) is_first: bool,
+}
+
+/// A document that is read once, from its beginning.
+pub trait Source<'t> {
+    fn token(&mut self) -> Result<Token<'t>, SyntaxError>;
+
+    /// False at the list's end; otherwise its next item is to be read.
+    fn next_item(&mut self, items: &mut Items) -> Result<bool, SyntaxError>;
+
+    /// The next member's name; None at the map's end. Then its value is to be read.
+    fn next_name(&mut self, items: &mut Items) -> Result<Option<Text<'t>>, SyntaxError>;
+
+    /// True: the next member has this name, and its value is to be read. False says nothing, and nothing was read.
+    fn next_name_is(&mut self, items: &mut Items, name: &str) -> bool;
+
+    /// Moves past one value, checking its form.
+    fn skip(&mut self) -> Result<(), SyntaxError>;
+
+    /// Moves past one value; where it lies.
+    fn raw(&mut self) -> Result<std::ops::Range<usize>, SyntaxError>;
+
+    /// Nothing more may follow.
+    fn end(&mut self) -> Result<(), SyntaxError>;
+
+    fn position(&self) -> usize;
+
+    /// Everything read so far.
+    fn copy_read(&self, out: &mut Vec<u8>);
+
+    fn skip_items(&mut self, mut items: Items) -> Result<(), SyntaxError> {
+        while self.next_item(&mut items)? {
+            self.skip()?;
+        }
+        Ok(())
+    }
+
+    fn skip_members(&mut self, mut items: Items) -> Result<(), SyntaxError> {
+        while self.next_name(&mut items)?.is_some() {
+            self.skip()?;
+        }
+        Ok(())
+    }
+}

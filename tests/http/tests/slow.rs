@@ -1,0 +1,287 @@
+//! Clients that dribble, stall, stop reading, hang up in the middle or come in hordes: each is answered or cut off within
+//! its time, the server's memory stays where it was, and others are served meanwhile.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use reprise_test_http::{Options, Server, probe};
+use serde_json::json;
+
+const SETTINGS: &str = "[http]\nconnections_max = 40\nheader_wait_s = 1\nbody_wait_s = 1\nbatch_idle_s = 2\nwrite_wait_s = 2";
+/// A wait that ends only by a mistake.
+const LONG: Duration = Duration::from_secs(30);
+
+fn server() -> Server {
+    let server = Server::start_with(Options {
+        settings: SETTINGS,
+        partitions: Some(1),
+        ..Options::default()
+    });
+    server.put_module("probe", probe()).ok(201);
+    server
+}
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(&server.address).expect("connect");
+    stream.set_read_timeout(Some(LONG)).expect("set timeout");
+    stream
+}
+
+/// Everything until the server closes.
+fn rest(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer); // a reset is an end too
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Writes a byte every 50 ms until the server has had enough; how long it bore that.
+fn dribble(stream: &mut TcpStream, bytes: &[u8]) -> Duration {
+    let begun = Instant::now();
+    stream.set_nodelay(true).expect("set nodelay");
+    stream
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .expect("set timeout");
+    for byte in bytes.iter().cycle() {
+        assert!(
+            begun.elapsed() < LONG,
+            "the server bears a dribble for ever"
+        );
+        if stream.write_all(&[*byte]).is_err() {
+            break;
+        }
+        // Readable: an answer, or the end.
+        match stream.peek(&mut [0]) {
+            Ok(_) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    stream.set_read_timeout(Some(LONG)).expect("set timeout");
+    begun.elapsed()
+}
+
+/// Others are served: a call comes back at once.
+#[track_caller]
+fn check_served(server: &Server, id: i64) {
+    let begun = Instant::now();
+    server.call("echo", json!({"id": id})).ok(200);
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[test]
+fn dribbled_heads_and_bodies_are_given_up() {
+    let server = server();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = connect(&server);
+            stream
+                .write_all(b"GET /v1/status HTTP/1.1\r\nhost: localhost\r\nx-a: ")
+                .expect("send");
+            let borne = dribble(&mut stream, b"a");
+            assert!(borne < Duration::from_secs(15), "{borne:?}");
+            let answer = rest(&mut stream);
+            assert!(
+                answer.is_empty() || answer.starts_with("HTTP/1.1 408"),
+                "{answer}"
+            );
+        });
+        scope.spawn(|| {
+            let mut stream = connect(&server);
+            let head =
+                b"POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n";
+            stream.write_all(head).expect("send");
+            let borne = dribble(&mut stream, b" ");
+            assert!(borne < Duration::from_secs(15), "{borne:?}");
+            let answer = rest(&mut stream);
+            assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        });
+        scope.spawn(|| {
+            let mut stream = connect(&server);
+            let head =
+                b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"module";
+            stream.write_all(head).expect("send");
+            let begun = Instant::now();
+            let answer = rest(&mut stream);
+            assert!(
+                begun.elapsed() < Duration::from_secs(15),
+                "a silent batch is given up"
+            );
+            assert!(answer.contains("408"), "{answer}");
+        });
+        for id in 0..40 {
+            check_served(&server, id);
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+}
+
+#[test]
+fn a_client_that_takes_no_answers_is_cut_off_in_bounded_memory() {
+    let server = server();
+    check_served(&server, 1);
+    let before = server.resident_bytes();
+    let lines = "{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{\"id\":7}}\n".repeat(1000);
+    let begun = Instant::now();
+    let mut streams: Vec<_> = (0..4).map(|_| connect(&server)).collect();
+    thread::scope(|scope| {
+        for stream in &mut streams {
+            scope.spawn(|| {
+                let head =
+                    b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
+                stream.write_all(head).expect("send");
+                stream.set_write_timeout(Some(LONG)).expect("set timeout");
+                let chunk = format!("{:x}\r\n{lines}\r\n", lines.len());
+                // 200 MB a client, were all of it taken.
+                for _ in 0..3_000 {
+                    if stream.write_all(chunk.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+                panic!("the server took everything from a client that takes no answers");
+            });
+        }
+        for id in 0..20 {
+            check_served(&server, id);
+            thread::sleep(Duration::from_millis(50));
+        }
+    });
+    assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < 100 << 20, "grown by {} MiB", grown >> 20);
+}
+
+#[test]
+fn half_closed_connections_get_their_answers() {
+    let server = server();
+    let mut stream = connect(&server);
+    let body = r#"{"id":5}"#;
+    let request = format!(
+        "POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("send");
+    stream.shutdown(Shutdown::Write).expect("half close");
+    let answer = rest(&mut stream);
+    // The answer may also be dropped by a server that takes the end for a hang-up; it must not hang or harm others.
+    assert!(
+        answer.is_empty() || answer.starts_with("HTTP/1.1 200"),
+        "{answer}"
+    );
+    let mut stream = connect(&server);
+    stream
+        .write_all(
+            b"POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{\"id\"",
+        )
+        .expect("send");
+    stream.shutdown(Shutdown::Write).expect("half close");
+    let answer = rest(&mut stream);
+    assert!(
+        answer.is_empty() || answer.starts_with("HTTP/1.1 400"),
+        "{answer}"
+    );
+    let mut stream = connect(&server);
+    let line = r#"{"module":"probe","procedure":"echo","args":{"id":9}}"#;
+    let head = "POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
+    let sent = format!("{head}{:x}\r\n{line}\n\r\n", line.len() + 1);
+    stream.write_all(sent.as_bytes()).expect("send");
+    stream.shutdown(Shutdown::Write).expect("half close");
+    let answer = rest(&mut stream);
+    assert!(
+        answer.is_empty() || answer.contains("\"result\":\"9\""),
+        "{answer}"
+    );
+    check_served(&server, 1);
+}
+
+#[test]
+fn header_floods_are_refused() {
+    let server = server();
+    let many = "x-a: b\r\n".repeat(1000);
+    let long = format!("x-a: {}\r\n", "b".repeat(100_000));
+    let path = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "p".repeat(100_000));
+    for request in [
+        format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
+        format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{long}\r\n"),
+        path,
+    ] {
+        let mut stream = connect(&server);
+        let _ = stream.write_all(request.as_bytes()); // it may be cut off while it writes
+        let answer = rest(&mut stream);
+        let is_refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
+        assert!(is_refused, "{}", &answer[..answer.len().min(200)]);
+        check_served(&server, 1);
+    }
+    // A header without end: the connection does not live on it.
+    let mut stream = connect(&server);
+    let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\n");
+    let begun = Instant::now();
+    while stream.write_all(&[b'a'; 4096]).is_ok() {
+        assert!(
+            begun.elapsed() < LONG,
+            "a header without end is borne for ever"
+        );
+    }
+    check_served(&server, 2);
+}
+
+#[test]
+fn connections_beyond_the_limit_wait_for_a_place() {
+    let server = server();
+    // Silent connections fill every place; the header wait frees them again.
+    let idle: Vec<_> = (0..60).map(|_| connect(&server)).collect();
+    let begun = Instant::now();
+    let mut late = connect(&server);
+    late.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .expect("send");
+    let answer = rest(&mut late);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+    drop(idle);
+    check_served(&server, 1);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    const REQUESTS: usize = 500;
+    let server = server();
+    let mut stream = connect(&server);
+    let mut sent = String::new();
+    for id in 0..REQUESTS {
+        let body = format!("{{\"id\":{id}}}");
+        let close = if id + 1 == REQUESTS {
+            "connection: close\r\n"
+        } else {
+            ""
+        };
+        sent += &format!(
+            "POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\n{close}content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+    }
+    let mut writer = stream.try_clone().expect("clone");
+    let sender = thread::spawn(move || writer.write_all(sent.as_bytes()));
+    let answer = rest(&mut stream);
+    sender.join().expect("no panic").expect("send");
+    let results: Vec<usize> = answer
+        .split("{\"result\":\"")
+        .skip(1)
+        .map(|part| {
+            part[..part.find('"').expect("a string")]
+                .parse()
+                .expect("a number")
+        })
+        .collect();
+    assert_eq!(results, (0..REQUESTS).collect::<Vec<_>>());
+}
