@@ -206,7 +206,10 @@ fn header_floods_are_refused() {
     let server = server();
     let many = "x-a: b\r\n".repeat(1000);
     let long = format!("x-a: {}\r\n", "b".repeat(100_000));
-    let path = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "p".repeat(100_000));
+    let path = format!(
+        "GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "p".repeat(100_000)
+    );
     for request in [
         format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
         format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{long}\r\n"),

@@ -125,7 +125,8 @@ impl Dice {
                 }
             }
             Type::List(item) => {
-                let count = if self.below(20) == 0 {
+                // Lists in lists would else grow beyond what arguments may have.
+                let count = if self.below(20) == 0 && out.len() < 4096 {
                     200
                 } else {
                     self.below(4)
@@ -235,7 +236,7 @@ proptest! {
         encode_document(Format::Cbor, &params, &cbor, &mut back, &mut scratch).expect("as in JSON");
         prop_assert_eq!(&args, &back);
         // No prefix is whole, and the scanner finds the end wherever the bytes were cut.
-        for cut in 0..cbor.len() {
+        for cut in (0..cbor.len()).step_by(1 + cbor.len() / 64) {
             let mut scanner = ItemScanner::default();
             prop_assert_eq!(scanner.advance(&cbor[..cut]), Ok(None));
             prop_assert_eq!(scanner.advance(&cbor), Ok(Some(cbor.len())));
