@@ -79,15 +79,7 @@ pub fn run(config: ServeConfig) -> Outcome {
     })?;
     let database = Arc::new(database);
     let catalog = open_catalog(&files.catalog_dir)?;
-    let spans = config
-        .otlp_endpoint
-        .as_ref()
-        .map(|endpoint| Spans::start(&endpoint.value))
-        .transpose()?;
-    let options = HttpOptions {
-        limits: config.http,
-        tracer: spans.as_ref().map(Spans::tracer),
-    };
+    let (options, spans) = http_options(&config)?;
     let router = database.router().clone();
     let state = AppState::new(router, catalog.clone(), config.auth, options);
     let (recovery, recovering) = recover(database.clone(), catalog)?;
@@ -115,6 +107,19 @@ fn start_tracing() {
         .with_env_filter(filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")))
         .with_writer(std::io::stderr)
         .init();
+}
+
+/// How HTTP is served, and where its spans go.
+fn http_options(config: &ServeConfig) -> Result<(HttpOptions, Option<Spans>), Failure> {
+    let endpoint = config.otlp_endpoint.as_ref();
+    let spans = endpoint
+        .map(|endpoint| Spans::start(&endpoint.value))
+        .transpose()?;
+    let options = HttpOptions {
+        limits: config.http,
+        tracer: spans.as_ref().map(Spans::tracer),
+    };
+    Ok((options, spans))
 }
 
 /// Where this run's files lie.
