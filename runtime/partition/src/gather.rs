@@ -3,10 +3,12 @@
 
 use std::sync::Mutex;
 
-use crossbeam_channel::Sender;
 use reprise_base::PartitionId;
 
-use crate::site::{Held, Partition};
+use crate::{
+    home::{Luggage, Traveller},
+    site::{Held, Partition},
+};
 
 /// What runs once every touched partition is held.
 pub type Job = Box<dyn FnOnce(&mut Held<'_>) + Send>;
@@ -55,23 +57,17 @@ pub struct Gathering {
 }
 
 struct State {
-    brought: Vec<Brought>,
+    brought: Vec<Traveller>,
     job: Option<Job>,
 }
 
-/// A partition, and the way home: its own site's.
-pub(crate) struct Brought {
-    pub partition: Box<Partition>,
-    pub home: Sender<Box<Partition>>,
-}
-
-/// Every partition is here. Whoever gets this runs the job and sends the partitions home.
+/// Every partition is here. Whoever gets this runs the job and sends the partitions on.
 pub(crate) struct Lead {
     pub job: Job,
     /// Ascending.
     pub partitions: Vec<Box<Partition>>,
-    /// Ways home, in the same order.
-    pub homes: Vec<Sender<Box<Partition>>>,
+    /// Theirs, in the same order.
+    pub luggage: Vec<Luggage>,
 }
 
 impl Gathering {
@@ -89,21 +85,22 @@ impl Gathering {
     }
 
     /// Brings a partition. Who brings the last one leads; nobody waits here.
-    pub(crate) fn bring(&self, brought: Brought) -> Option<Lead> {
+    pub(crate) fn bring(&self, traveller: Traveller) -> Option<Lead> {
         let mut state = self.state.lock().expect("held for a push");
-        state.brought.push(brought);
+        state.brought.push(traveller);
         if state.brought.len() < self.touched.len(self.partitions_count) {
             return None;
         }
         let mut all = std::mem::take(&mut state.brought);
         let job = state.job.take().expect("a job runs once");
         drop(state);
-        all.sort_unstable_by_key(|brought| brought.partition.id);
-        let (partitions, homes) = all.into_iter().map(|one| (one.partition, one.home)).unzip();
+        all.sort_unstable_by_key(|traveller| traveller.partition.id);
+        let split = |traveller: Traveller| (traveller.partition, traveller.luggage);
+        let (partitions, luggage) = all.into_iter().map(split).unzip();
         Some(Lead {
             job,
             partitions,
-            homes,
+            luggage,
         })
     }
 }

@@ -6,11 +6,7 @@ use std::{collections::VecDeque, sync::Arc};
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{PartitionId, SiteId};
 
-use crate::{
-    batch::CallBatch,
-    gather::{Brought, Gathering},
-    site::Partition,
-};
+use crate::{batch::CallBatch, gather::Gathering, site::Partition};
 
 pub(crate) struct Home {
     sites_count: u16,
@@ -18,8 +14,8 @@ pub(crate) struct Home {
     places: Vec<Place>,
     away_count: usize,
     /// What other sites send back.
-    pub returns: Receiver<Box<Partition>>,
-    way_back: Sender<Box<Partition>>,
+    pub returns: Receiver<Traveller>,
+    way_back: Sender<Traveller>,
     /// Places whose partition came home to parked messages.
     due: VecDeque<usize>,
 }
@@ -32,9 +28,27 @@ struct Place {
     parked: VecDeque<Parked>,
 }
 
+/// A partition away from home. What was parked for it when it left travels along, so that one gathering can follow another
+/// without a detour over its site.
+pub(crate) struct Traveller {
+    pub partition: Box<Partition>,
+    pub luggage: Luggage,
+}
+
+pub(crate) struct Luggage {
+    pub parked: VecDeque<Parked>,
+    pub home: Sender<Traveller>,
+}
+
 pub(crate) enum Parked {
     Batch(Box<CallBatch>),
     Gather(Arc<Gathering>),
+}
+
+impl Parked {
+    pub fn is_gather(&mut self) -> bool {
+        matches!(self, Self::Gather(_))
+    }
 }
 
 impl Home {
@@ -93,7 +107,7 @@ impl Home {
     }
 
     /// Takes this site's touched partitions out to be brought; for those away, the gathering waits its turn.
-    pub fn take_touched(&mut self, gathering: &Arc<Gathering>) -> Vec<Brought> {
+    pub fn take_touched(&mut self, gathering: &Arc<Gathering>) -> Vec<Traveller> {
         let mut taken = Vec::new();
         for place in self
             .places
@@ -101,36 +115,38 @@ impl Home {
             .filter(|place| gathering.touched.contains(place.id))
         {
             match place.partition.take() {
-                Some(partition) => taken.push(partition),
+                Some(partition) => taken.push(Traveller {
+                    partition,
+                    luggage: Luggage {
+                        parked: std::mem::take(&mut place.parked),
+                        home: self.way_back.clone(),
+                    },
+                }),
                 None => place.parked.push_back(Parked::Gather(gathering.clone())),
             }
         }
         self.away_count += taken.len();
-        let brought = taken.into_iter().map(|partition| self.brought(partition));
-        brought.collect()
+        taken
     }
 
-    fn brought(&self, partition: Box<Partition>) -> Brought {
-        Brought {
-            partition,
-            home: self.way_back.clone(),
+    /// Takes a partition back, if it is one of this site's.
+    pub fn put(&mut self, traveller: Traveller) -> Result<(), Traveller> {
+        if !traveller.luggage.home.same_channel(&self.way_back) {
+            return Err(traveller);
         }
-    }
-
-    pub fn owns(&self, way: &Sender<Box<Partition>>) -> bool {
-        way.same_channel(&self.way_back)
-    }
-
-    /// Takes a partition back.
-    pub fn put(&mut self, partition: Box<Partition>) {
-        let index = self.index(partition.id);
+        let index = self.index(traveller.partition.id);
         let place = &mut self.places[index];
         assert!(place.partition.is_none(), "a partition is in one place");
-        place.partition = Some(partition);
+        place.partition = Some(traveller.partition);
+        // What it left with came before what was parked since.
+        let mut parked = traveller.luggage.parked;
+        parked.append(&mut place.parked);
+        place.parked = parked;
         self.away_count -= 1;
         if !place.parked.is_empty() {
             self.due.push_back(index);
         }
+        Ok(())
     }
 
     /// The next parked message whose partition is at home.
@@ -145,9 +161,15 @@ impl Home {
                 None => drop(self.due.pop_front()),
                 Some(Parked::Batch(batch)) => return Some(Due::Batch(batch)),
                 Some(Parked::Gather(gathering)) => {
-                    let partition = place.partition.take().expect("looked at above");
                     self.away_count += 1;
-                    return Some(Due::Bring(gathering, self.brought(partition)));
+                    let traveller = Traveller {
+                        partition: place.partition.take().expect("looked at above"),
+                        luggage: Luggage {
+                            parked: std::mem::take(&mut place.parked),
+                            home: self.way_back.clone(),
+                        },
+                    };
+                    return Some(Due::Bring(gathering, traveller));
                 }
             }
         }
@@ -158,5 +180,5 @@ impl Home {
 /// Parked work whose time has come.
 pub(crate) enum Due {
     Batch(Box<CallBatch>),
-    Bring(Arc<Gathering>, Brought),
+    Bring(Arc<Gathering>, Traveller),
 }

@@ -1,6 +1,7 @@
 //! The engine thread's loop and everything it needs to run one call.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -22,7 +23,7 @@ use reprise_wire::{CommandRef, PartitionList, PartitionSet};
 use crate::{
     batch::{CallBatch, CallSlot, SlotOutcome},
     gather::{Gathering, Lead},
-    home::{Due, Home},
+    home::{Due, Home, Parked, Traveller},
     sink::Sink,
 };
 
@@ -74,6 +75,9 @@ pub struct Tools {
     /// The versions in service, by `ModuleId`.
     in_service: Vec<Option<Arc<Module>>>,
 }
+
+/// Jobs over several partitions that a site runs before it looks after its own partitions again.
+const JOBS_IN_A_ROW_MAX: usize = 64;
 
 /// An engine thread's own state.
 pub struct Site {
@@ -284,8 +288,9 @@ impl Site {
     }
 
     /// Takes a partition back and does what was parked for it.
-    fn welcome(&mut self, partition: Box<Partition>) {
-        self.home.put(partition);
+    fn welcome(&mut self, traveller: Traveller) {
+        let put = self.home.put(traveller);
+        assert!(put.is_ok(), "a partition is sent to its own site");
         self.run_due();
     }
 
@@ -293,11 +298,7 @@ impl Site {
         while let Some(due) = self.home.take_due() {
             match due {
                 Due::Batch(batch) => self.run_batch(batch),
-                Due::Bring(gathering, brought) => {
-                    if let Some(lead) = gathering.bring(brought) {
-                        self.lead(lead);
-                    }
-                }
+                Due::Bring(gathering, traveller) => self.bring(&gathering, traveller),
             }
         }
     }
@@ -357,36 +358,53 @@ impl Site {
 
     /// Brings what a gathering touches. Its other partitions go on; the site that brings the last one runs the job.
     fn join(&mut self, gathering: &Arc<Gathering>) {
-        for brought in self.home.take_touched(gathering) {
-            if let Some(lead) = gathering.bring(brought) {
-                self.lead(lead);
-            }
+        for traveller in self.home.take_touched(gathering) {
+            self.bring(gathering, traveller);
         }
         self.run_due();
     }
 
-    fn lead(&mut self, lead: Lead) {
+    /// Brings a partition; if it was the last one, runs the job and sends the partitions on. One whose next message is
+    /// another gathering goes straight there, so that jobs in a row change threads once and not each time.
+    fn bring(&mut self, gathering: &Gathering, traveller: Traveller) {
+        let mut leads: VecDeque<Lead> = gathering.bring(traveller).into_iter().collect();
+        let mut jobs = 0;
+        while let Some(lead) = leads.pop_front() {
+            jobs += 1;
+            for mut traveller in self.lead(lead) {
+                let parked = &mut traveller.luggage.parked;
+                if jobs < JOBS_IN_A_ROW_MAX
+                    && let Some(Parked::Gather(next)) = parked.pop_front_if(Parked::is_gather)
+                {
+                    leads.extend(next.bring(traveller));
+                } else if let Err(traveller) = self.home.put(traveller) {
+                    let home = traveller.luggage.home.clone();
+                    let sent = home.send(traveller);
+                    sent.expect("a site waits for its partitions before it ends");
+                }
+            }
+        }
+    }
+
+    fn lead(&mut self, lead: Lead) -> Vec<Traveller> {
         let Lead {
             job,
             mut partitions,
-            homes,
+            luggage,
         } = lead;
         self.tools.refresh_if_due();
+        let sink = &*self.tools.sink;
         partitions
             .iter_mut()
-            .for_each(|partition| partition.settle(&*self.tools.sink));
+            .for_each(|partition| partition.settle(sink));
         job(&mut Held {
             partitions: &mut partitions,
             tools: &mut self.tools,
         });
-        for (partition, home) in partitions.into_iter().zip(homes) {
-            match self.home.owns(&home) {
-                true => self.home.put(partition),
-                false => home
-                    .send(partition)
-                    .expect("a site waits for its partitions before it ends"),
-            }
-        }
+        let travellers = partitions.into_iter().zip(luggage);
+        travellers
+            .map(|(partition, luggage)| Traveller { partition, luggage })
+            .collect()
     }
 }
 
