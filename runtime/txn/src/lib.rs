@@ -8,6 +8,7 @@
 
 mod frame;
 mod install;
+mod keyplace;
 mod module;
 mod multi;
 mod ops;

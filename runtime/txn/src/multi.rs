@@ -1,7 +1,10 @@
 //! A transaction over several partitions, all held by one thread.
 //!
-//! Rows placed by a column lie on the partition that its hash names; a replicated table is written on all and read from
-//! the first; of a partition-local table reads see all rows, and inserts go to the first touched partition.
+//! Rows placed by a column lie on the partition that its value names, and a read whose keys hold that value looks there
+//! alone; a replicated table is written on all and read from the first; of a partition-local table reads see all rows, and
+//! inserts go to the first touched partition.
+
+use std::ops::Range;
 
 use reprise_abi::{
     ColumnSet, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
@@ -11,11 +14,12 @@ use reprise_storage::{Rid, ScanPosition, Store, TableId};
 
 use crate::{
     frame::{Frame, Handle},
+    keyplace::partition_between,
     module::TableBinding,
     ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
-    scan::{Cursor, Merge, OwnedRange, range_of},
+    scan::{Cursor, Merge, OwnedRange, range_of, run_on_one},
 };
 
 pub(crate) struct MultiTxn<'a, 's> {
@@ -40,12 +44,32 @@ impl<'a, 's> MultiTxn<'a, 's> {
         }
     }
 
-    /// How many of the held stores a read of this table looks at: of a replicated one the first knows all.
-    fn readable(&self, binding: &TableBinding) -> usize {
-        match binding.placement {
-            Placement::Replicated => 1,
-            Placement::By(_) | Placement::Local => self.stores.len(),
+    /// The held stores that a read between two keys of a stored index looks at: of a replicated table the first knows all,
+    /// and where the keys hold the partition column, one store knows all.
+    fn readable(&self, binding: &TableBinding, index: u16, keys: (&[u8], &[u8])) -> Range<usize> {
+        let all = 0..self.stores.len();
+        let column = match binding.placement {
+            Placement::Replicated => return 0..1,
+            Placement::Local => return all,
+            Placement::By(column) => column,
+        };
+        let schema = self.stores[0].1.schema(binding.table);
+        let partitions_count = self.input.partitions_count;
+        let Some(home) = partition_between(schema, index, column, keys, partitions_count) else {
+            return all;
+        };
+        match self.held(home) {
+            Some(at) => at..at + 1,
+            None => 0..0,
         }
+    }
+
+    /// Where a partition lies among those held.
+    fn held(&self, partition: PartitionId) -> Option<usize> {
+        if self.stores.len() == self.input.partitions_count as usize {
+            return Some(partition.index());
+        }
+        self.stores.binary_search_by_key(&partition, |(id, _)| *id).ok()
     }
 
     fn writable(&self, table: u16) -> Result<&'a TableBinding, OpError> {
@@ -82,8 +106,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
         let layout = self.stores[0].1.layout(binding.table);
         layout.validate(row).map_err(|error| guest(error.to_string()))?;
         let home = partition_of_field(&layout.field(row, column), self.input.partitions_count);
-        let held = self.stores.iter().position(|(id, _)| *id == home);
-        held.ok_or_else(|| {
+        self.held(home).ok_or_else(|| {
             guest(format!("the row belongs to partition {home}, which the call does not touch"))
         })
     }
@@ -135,18 +158,24 @@ impl<'a, 's> MultiTxn<'a, 's> {
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
         let binding = binding(self.input, cursor.table)?;
+        let first = cursor.first_store as usize;
+        if cursor.positions.len() == 1 {
+            let store = &*self.stores[first].1;
+            return run_on_one(store, binding, self.frame, cursor, visit);
+        }
         let positions = std::mem::take(&mut cursor.positions);
-        let scanned = positions.len();
+        let scanned = first..first + positions.len();
         let mut merge = {
-            let stores: Vec<&Store> = self.stores[..scanned].iter().map(|(_, s)| &**s).collect();
+            let stores = shared(&self.stores[scanned.clone()]);
             let range = cursor.request.range();
             Merge::new(&stores, cursor.stored, cursor.index, range, positions)?
         };
         let mut rows = 0;
         while cursor.left != Some(0) {
-            let Some((store, rid)) = merge.peek() else {
+            let Some((at, rid)) = merge.peek() else {
                 return Ok(ScanBatch { cursor: 0, rows });
             };
+            let store = first + at;
             self.frame.count_op()?;
             let handle = self.frame.push_handle(Handle {
                 table: cursor.table,
@@ -155,7 +184,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
             })?;
             if !visit(handle, self.seen_row(binding, store, rid)?) {
                 self.frame.handles.pop();
-                cursor.positions = merge.into_positions();
+                cursor.positions = merge.into_positions(&shared(&self.stores[scanned]))?;
                 let cursor = self.frame.push_cursor(cursor)?;
                 return Ok(ScanBatch { cursor, rows });
             }
@@ -163,10 +192,14 @@ impl<'a, 's> MultiTxn<'a, 's> {
             if let Some(left) = &mut cursor.left {
                 *left -= 1;
             }
-            merge.advance(store, self.stores[store].1)?;
+            merge.advance(at, self.stores[store].1)?;
         }
         Ok(ScanBatch { cursor: 0, rows })
     }
+}
+
+fn shared<'b>(stores: &'b [(PartitionId, &mut Store)]) -> Vec<&'b Store> {
+    stores.iter().map(|(_, store)| &**store).collect()
 }
 
 impl HostOps for MultiTxn<'_, '_> {
@@ -182,11 +215,9 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
-        let readable = self.readable(binding);
-        let found = self.stores[..readable]
-            .iter()
-            .enumerate()
-            .find_map(|(at, (_, store))| Some((at, store.get(binding.table, index, key)?)));
+        let mut readable = self.readable(binding, index, (key, key));
+        let found = readable
+            .find_map(|at| Some((at, self.stores[at].1.get(binding.table, index, key)?)));
         let Some((store, rid)) = found else {
             return Ok(None);
         };
@@ -309,13 +340,19 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
+        let index = index_of(binding, request.target.index)?;
+        let readable = self.readable(binding, index, (request.lower, request.upper));
+        if readable.is_empty() {
+            return Ok(ScanBatch { cursor: 0, rows: 0 });
+        }
         let cursor = Cursor {
             table: request.target.table,
             stored: binding.table,
-            index: index_of(binding, request.target.index)?,
+            index,
             request: OwnedRange::new(request),
             left: (request.limit > 0).then_some(request.limit),
-            positions: vec![ScanPosition::default(); self.readable(binding)],
+            first_store: readable.start as u16,
+            positions: vec![ScanPosition::default(); readable.len()],
         };
         self.run_cursor(cursor, visit)
     }
@@ -336,7 +373,8 @@ impl HostOps for MultiTxn<'_, '_> {
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
         let mut count = 0;
-        for (_, store) in &self.stores[..self.readable(binding)] {
+        let readable = self.readable(binding, index, (request.lower, request.upper));
+        for (_, store) in &self.stores[readable] {
             let found = store.count(binding.table, index, &range);
             count += found.map_err(|error| guest(error.to_string()))?;
         }

@@ -1,7 +1,13 @@
 //! Open scans: what a cursor remembers, and the merge of one range over several stores.
 
-use reprise_abi::{OpError, RowLayout, ScanRequest};
+use reprise_abi::{OpError, RowHandle, RowLayout, ScanBatch, ScanRequest};
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
+
+use crate::{
+    frame::{Frame, Handle},
+    module::TableBinding,
+    ops::guest,
+};
 
 /// A scan that may go on.
 pub(crate) struct Cursor {
@@ -12,7 +18,8 @@ pub(crate) struct Cursor {
     pub request: OwnedRange,
     /// Rows that may still be visited; None without limit.
     pub left: Option<u32>,
-    /// One a store that is scanned.
+    /// The held stores that are scanned: this one and the next ones, as many as there are positions.
+    pub first_store: u16,
     pub positions: Vec<ScanPosition>,
 }
 
@@ -45,7 +52,83 @@ pub(crate) fn range_of<'a>(request: &ScanRequest<'a>) -> Result<Range<'a>, OpErr
     Ok(Range::new(request.lower, request.upper, request.flags))
 }
 
-/// Walks one range over several stores in index order; rows with equal keys come in the order of the stores.
+/// Goes on with a scan of one store.
+#[inline]
+pub(crate) fn run_on_one(
+    store: &Store,
+    binding: &TableBinding,
+    frame: &mut Frame,
+    mut cursor: Cursor,
+    visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+) -> Result<ScanBatch, OpError> {
+    let (mut rows, mut failure) = (0, None);
+    let mut position = std::mem::take(&mut cursor.positions[0]);
+    let (left, table, at) = (&mut cursor.left, cursor.table, cursor.first_store);
+    let on_row = |rid: Rid, row: &[u8]| {
+        if *left == Some(0) {
+            return Visit::Again;
+        }
+        let handle = Handle {
+            table,
+            store: at,
+            rid,
+        };
+        match show(frame, binding, handle, row, visit) {
+            Ok(true) => {
+                rows += 1;
+                if let Some(left) = left {
+                    *left -= 1;
+                }
+                Visit::Next
+            }
+            Ok(false) => Visit::Again,
+            Err(error) => {
+                failure = Some(error);
+                Visit::Again
+            }
+        }
+    };
+    let range = cursor.request.range();
+    store
+        .scan(cursor.stored, cursor.index, &range, &mut position, on_row)
+        .map_err(|error| guest(error.to_string()))?;
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    let is_end = position.is_end() || cursor.left == Some(0);
+    cursor.positions[0] = position;
+    let cursor = match is_end {
+        true => 0,
+        false => frame.push_cursor(cursor)?,
+    };
+    Ok(ScanBatch { cursor, rows })
+}
+
+/// Shows a row to the visitor as the module knows it. False: the visitor did not take it.
+pub(crate) fn show(
+    frame: &mut Frame,
+    binding: &TableBinding,
+    handle: Handle,
+    row: &[u8],
+    visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+) -> Result<bool, OpError> {
+    frame.count_op()?;
+    let handle = frame.push_handle(handle)?;
+    let taken = match &binding.projection {
+        None => visit(handle, row),
+        Some(projection) => visit(handle, &projection.narrow(row)),
+    };
+    if !taken {
+        frame.handles.pop();
+    }
+    Ok(taken)
+}
+
+/// Rows that a merge reads of a store at once, at most.
+const PAGE_ROWS_MAX: usize = 64;
+
+/// Walks one range over several stores in index order; rows with equal keys come in the order of the stores. The stores
+/// must not change while it lives.
 pub struct Merge<'a> {
     table: TableId,
     index: u16,
@@ -57,15 +140,34 @@ pub struct Merge<'a> {
     heads: Vec<Head>,
 }
 
-/// The next row of one store.
+/// The next rows of one store.
 #[derive(Default)]
 struct Head {
-    /// Behind the row in `next`.
-    position: ScanPosition,
-    /// Before it: where to go on when it is not taken.
+    /// Before the first row of the page: where to go on when none is taken.
     before: ScanPosition,
-    key: Vec<u8>,
-    next: Option<Rid>,
+    /// Behind the last one.
+    position: ScanPosition,
+    /// Each row, and where its key ends in `keys`.
+    rows: Vec<(Rid, usize)>,
+    keys: Vec<u8>,
+    /// Rows of the page that were taken.
+    taken: usize,
+}
+
+impl Head {
+    fn next(&self) -> Option<Rid> {
+        Some(self.rows.get(self.taken)?.0)
+    }
+
+    fn key(&self) -> &[u8] {
+        let end_of = |row: usize| self.rows[row].1;
+        let start = self.taken.checked_sub(1).map_or(0, end_of);
+        &self.keys[start..end_of(self.taken)]
+    }
+}
+
+fn scan_error(error: reprise_storage::NotOrdered) -> OpError {
+    guest(error.to_string())
 }
 
 impl<'a> Merge<'a> {
@@ -98,58 +200,83 @@ impl<'a> Merge<'a> {
                 position,
                 ..Head::default()
             });
-            merge.refill(merge.heads.len() - 1, store)?;
+            merge.refill(merge.heads.len() - 1, store, 1)?;
         }
         Ok(merge)
     }
 
-    fn refill(&mut self, at: usize, store: &Store) -> Result<(), OpError> {
+    fn refill(&mut self, at: usize, store: &Store, rows_max: usize) -> Result<(), OpError> {
         let head = &mut self.heads[at];
         head.before.clone_from(&head.position);
-        head.next = None;
-        head.key.clear();
+        head.rows.clear();
+        head.keys.clear();
+        head.taken = 0;
         let (layout, columns) = (&self.layout, &self.columns);
-        let (key, next) = (&mut head.key, &mut head.next);
+        let (keys, rows) = (&mut head.keys, &mut head.rows);
+        let on_row = |rid, row: &[u8]| {
+            layout.push_key(row, columns, keys);
+            rows.push((rid, keys.len()));
+            match rows.len() < rows_max {
+                true => Visit::Next,
+                false => Visit::Stop,
+            }
+        };
         store
-            .scan(self.table, self.index, &self.range, &mut head.position, |rid, row| {
-                layout.push_key(row, columns, key);
-                *next = Some(rid);
-                Visit::Stop
-            })
-            .map_err(|error| OpError::Guest(error.to_string()))
+            .scan(self.table, self.index, &self.range, &mut head.position, on_row)
+            .map_err(scan_error)
     }
 
     /// The store and row that come next.
     pub fn peek(&self) -> Option<(usize, Rid)> {
-        let mut best: Option<(usize, &Head)> = None;
+        let mut best: Option<(usize, Rid, &[u8])> = None;
         for (at, head) in self.heads.iter().enumerate() {
-            if head.next.is_none() {
+            let Some(rid) = head.next() else {
                 continue;
-            }
+            };
+            let key = head.key();
             let is_better = match best {
                 None => true,
-                Some((_, other)) if self.is_reverse => head.key > other.key,
-                Some((_, other)) => head.key < other.key,
+                Some((_, _, other)) if self.is_reverse => key > other,
+                Some((_, _, other)) => key < other,
             };
             if is_better {
-                best = Some((at, head));
+                best = Some((at, rid, key));
             }
         }
-        best.and_then(|(at, head)| Some((at, head.next?)))
+        best.map(|(at, rid, _)| (at, rid))
     }
 
-    /// Key bytes of the row that comes next.
+    /// Key bytes of the next row of store `at`, which has one.
     pub fn key(&self, at: usize) -> &[u8] {
-        &self.heads[at].key
+        self.heads[at].key()
     }
 
-    /// Passes over the next row of store `at`.
+    /// Passes over the next row of store `at`. Pages double: a look at the first rows costs no more than these.
     pub fn advance(&mut self, at: usize, store: &Store) -> Result<(), OpError> {
-        self.refill(at, store)
+        let head = &mut self.heads[at];
+        head.taken += 1;
+        let page = head.rows.len();
+        if head.taken < page {
+            return Ok(());
+        }
+        self.refill(at, store, (2 * page).min(PAGE_ROWS_MAX))
     }
 
     /// Where each store goes on, its next row not having been taken.
-    pub fn into_positions(self) -> Vec<ScanPosition> {
-        self.heads.into_iter().map(|head| head.before).collect()
+    pub fn into_positions(self, stores: &[&Store]) -> Result<Vec<ScanPosition>, OpError> {
+        let (table, index, range) = (self.table, self.index, self.range);
+        let position_of = |(head, store): (Head, &&Store)| {
+            let (mut position, mut left) = (head.before, head.taken);
+            if left > 0 {
+                let on_row = |_, _: &[u8]| {
+                    left -= 1;
+                    if left > 0 { Visit::Next } else { Visit::Stop }
+                };
+                let passed = store.scan(table, index, &range, &mut position, on_row);
+                passed.map_err(scan_error)?;
+            }
+            Ok(position)
+        };
+        self.heads.into_iter().zip(stores).map(position_of).collect()
     }
 }

@@ -5,7 +5,7 @@ use reprise_abi::{
     calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::PartitionId;
-use reprise_storage::{Rid, ScanPosition, Store, Visit};
+use reprise_storage::{Rid, ScanPosition, Store};
 
 use crate::{
     frame::{Frame, Handle},
@@ -13,7 +13,7 @@ use crate::{
     ops::{binding, guest, index_of, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
-    scan::{Cursor, OwnedRange, range_of},
+    scan::{Cursor, OwnedRange, range_of, run_on_one, show},
 };
 
 pub(crate) struct SingleTxn<'a> {
@@ -76,67 +76,12 @@ impl<'a> SingleTxn<'a> {
 
     fn run_cursor(
         &mut self,
-        mut cursor: Cursor,
+        cursor: Cursor,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
         let binding = binding(self.input, cursor.table)?;
-        let (mut rows, mut failure) = (0, None);
-        let mut position = std::mem::take(&mut cursor.positions[0]);
-        let (frame, left, table) = (&mut *self.frame, &mut cursor.left, cursor.table);
-        let on_row = |rid: Rid, row: &[u8]| {
-            if *left == Some(0) {
-                return Visit::Again;
-            }
-            match show(frame, binding, Handle { table, store: 0, rid }, row, visit) {
-                Ok(true) => {
-                    rows += 1;
-                    if let Some(left) = left {
-                        *left -= 1;
-                    }
-                    Visit::Next
-                }
-                Ok(false) => Visit::Again,
-                Err(error) => {
-                    failure = Some(error);
-                    Visit::Again
-                }
-            }
-        };
-        let range = cursor.request.range();
-        self.store
-            .scan(cursor.stored, cursor.index, &range, &mut position, on_row)
-            .map_err(|error| guest(error.to_string()))?;
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        let is_end = position.is_end() || cursor.left == Some(0);
-        cursor.positions[0] = position;
-        let cursor = match is_end {
-            true => 0,
-            false => self.frame.push_cursor(cursor)?,
-        };
-        Ok(ScanBatch { cursor, rows })
+        run_on_one(self.store, binding, self.frame, cursor, visit)
     }
-}
-
-/// Shows a row to the visitor as the module knows it. False: the visitor did not take it.
-fn show(
-    frame: &mut Frame,
-    binding: &TableBinding,
-    handle: Handle,
-    row: &[u8],
-    visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-) -> Result<bool, OpError> {
-    frame.count_op()?;
-    let handle = frame.push_handle(handle)?;
-    let taken = match &binding.projection {
-        None => visit(handle, row),
-        Some(projection) => visit(handle, &projection.narrow(row)),
-    };
-    if !taken {
-        frame.handles.pop();
-    }
-    Ok(taken)
 }
 
 impl HostOps for SingleTxn<'_> {
@@ -332,6 +277,7 @@ impl HostOps for SingleTxn<'_> {
                 index,
                 request: OwnedRange::new(request),
                 left: (request.limit > 0).then_some(request.limit),
+                first_store: 0,
                 positions: vec![ScanPosition::default()],
             },
             visit,

@@ -1,0 +1,189 @@
+//! On which partition the rows of a key lie, where the key holds the partition column.
+
+use std::borrow::Cow;
+
+use reprise_abi::{Field, ScalarType, TableSchema};
+use reprise_base::PartitionId;
+
+use crate::route::partition_of_field;
+
+/// The partition of all rows whose keys in stored index `index` lie between these bounds. None where the bounds don't say:
+/// their common columns don't reach the partition column `by`, or they are no keys.
+pub(crate) fn partition_between(
+    schema: &TableSchema,
+    index: u16,
+    by: u16,
+    (lower, upper): (&[u8], &[u8]),
+    partitions_count: u16,
+) -> Option<PartitionId> {
+    let columns = match index {
+        0 => &schema.primary_key,
+        secondary => &schema.indexes.get(secondary as usize - 1)?.columns,
+    };
+    let place = columns.iter().position(|column| *column == by)?;
+    let mut start = 0;
+    for column in &columns[..place] {
+        start += encoded_bytes(schema, *column, lower.get(start..)?)?;
+    }
+    let encoded = lower.get(start..)?;
+    let bytes = encoded_bytes(schema, by, encoded)?;
+    let end = start + bytes;
+    if upper.get(..end)? != &lower[..end] {
+        return None;
+    }
+    partition_of_encoded(schema, by, &encoded[..bytes], partitions_count)
+}
+
+/// Length of a column's value at the start of `key`, its null mark included.
+fn encoded_bytes(schema: &TableSchema, column: u16, key: &[u8]) -> Option<usize> {
+    let column = schema.columns.get(column as usize)?;
+    let mark = column.nullable as usize;
+    if mark == 1 && *key.first()? == 0 {
+        return Some(1);
+    }
+    let value = key.get(mark..)?;
+    let bytes = match column.ty {
+        ScalarType::Text | ScalarType::Bytes => {
+            let mut at = 0;
+            loop {
+                match (value.get(at)?, value.get(at + 1)) {
+                    (0, next) if *next? == 0 => break at + 2,
+                    (0, _) => at += 2,
+                    _ => at += 1,
+                }
+            }
+        }
+        fixed => fixed.slot_bytes(),
+    };
+    (value.len() >= bytes).then_some(mark + bytes)
+}
+
+fn partition_of_encoded(
+    schema: &TableSchema,
+    column: u16,
+    encoded: &[u8],
+    partitions_count: u16,
+) -> Option<PartitionId> {
+    let column = &schema.columns[column as usize];
+    if column.nullable && encoded[0] == 0 {
+        return Some(partition_of_field(&Field::Null, partitions_count));
+    }
+    let encoded = &encoded[column.nullable as usize..];
+    let unsigned = encoded
+        .iter()
+        .take(16)
+        .fold(0, |value: u128, byte| value << 8 | *byte as u128);
+    // A signed integer is kept with its sign bit flipped: moved up by half of its range.
+    let signed = || unsigned.wrapping_sub(1 << (8 * encoded.len() - 1)) as i128;
+    let text;
+    let field = match column.ty {
+        ScalarType::Bool => Field::Bool(unsigned != 0),
+        ScalarType::I8
+        | ScalarType::I16
+        | ScalarType::I32
+        | ScalarType::I64
+        | ScalarType::Timestamp => Field::Int(signed() as i64),
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => {
+            Field::Uint(unsigned as u64)
+        }
+        ScalarType::F64 => {
+            let ordered = unsigned as u64;
+            let is_negative = ordered >> 63 == 0;
+            Field::F64(f64::from_bits(if is_negative { !ordered } else { ordered ^ 1 << 63 }))
+        }
+        ScalarType::Decimal { .. } => Field::Decimal(signed()),
+        ScalarType::Uuid => Field::Uuid(encoded.try_into().ok()?),
+        ScalarType::Text | ScalarType::Bytes => {
+            text = unescaped(encoded.strip_suffix(&[0, 0])?);
+            Field::Bytes(&text)
+        }
+    };
+    Some(partition_of_field(&field, partitions_count))
+}
+
+/// Text without the marks behind its zeros.
+fn unescaped(encoded: &[u8]) -> Cow<'_, [u8]> {
+    if !encoded.contains(&0) {
+        return Cow::Borrowed(encoded);
+    }
+    let mut text = Vec::with_capacity(encoded.len());
+    let mut bytes = encoded.iter();
+    while let Some(byte) = bytes.next() {
+        text.push(*byte);
+        if *byte == 0 {
+            bytes.next();
+        }
+    }
+    Cow::Owned(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reprise_abi::{ColumnSchema, IndexKind, Placement, RowLayout};
+
+    fn schema(types: &[(ScalarType, bool)], key: &[u16]) -> TableSchema {
+        let columns = types.iter().enumerate().map(|(at, (ty, nullable))| ColumnSchema {
+            name: format!("c{at}"),
+            ty: *ty,
+            nullable: *nullable,
+            default: None,
+        });
+        TableSchema {
+            name: "t".into(),
+            columns: columns.collect(),
+            primary_key: key.to_vec(),
+            primary_kind: IndexKind::Ordered,
+            indexes: Vec::new(),
+            placement: Placement::By(key[key.len() - 1]),
+        }
+    }
+
+    /// A key's partition is that of the row it is made of, whatever type the partition column has and what lies before it.
+    #[test]
+    fn a_key_names_the_partition_of_its_row() {
+        use ScalarType::*;
+        let values: [(ScalarType, Field<'_>); 19] = [
+            (Bool, Field::Bool(true)),
+            (I8, Field::Int(-3)),
+            (I16, Field::Int(300)),
+            (I32, Field::Int(-70_000)),
+            (I64, Field::Int(i64::MIN)),
+            (I64, Field::Int(5)),
+            (Timestamp, Field::Int(1 << 50)),
+            (U8, Field::Uint(200)),
+            (U16, Field::Uint(65_535)),
+            (U32, Field::Uint(u32::MAX as u64)),
+            (U64, Field::Uint(u64::MAX)),
+            (F64, Field::F64(-0.5)),
+            (F64, Field::F64(7.25)),
+            (Decimal { scale: 2 }, Field::Decimal(-12_345)),
+            (Decimal { scale: 0 }, Field::Decimal(i128::MAX)),
+            (Text, Field::Text("a\0b")),
+            (Text, Field::Text("")),
+            (Bytes, Field::Bytes(b"\0\0\xff")),
+            (Uuid, Field::Uuid([7; 16])),
+        ];
+        for (ty, field) in values {
+            let before = [(Text, false), (I32, true), (I32, true), (ty, false), (I32, false)];
+            let schema = schema(&before, &[0, 1, 2, 3, 4]);
+            let layout = RowLayout::of_table(&schema);
+            let fields = [Field::Text("x\0y"), Field::Null, Field::Int(9), field, Field::Int(1)];
+            let row = layout.build(&fields);
+            let (mut key, mut prefix) = (Vec::new(), Vec::new());
+            layout.push_key(&row, &[0, 1, 2, 3, 4], &mut key);
+            layout.push_key(&row, &[0, 1, 2, 3], &mut prefix);
+            let expected = Some(partition_of_field(&layout.field(&row, 3), 997));
+            let of = |lower: &[u8], upper: &[u8]| partition_between(&schema, 0, 3, (lower, upper), 997);
+            assert_eq!(of(&key, &key), expected, "{ty:?}");
+            assert_eq!(of(&prefix, &key), expected, "{ty:?}");
+            for end in 0..prefix.len() {
+                assert_eq!(of(&prefix[..end], &key), None, "{ty:?} cut at {end}");
+                assert_eq!(of(&key, &prefix[..end]), None, "{ty:?} cut at {end}");
+            }
+            let mut other = prefix.clone();
+            *other.last_mut().expect("not empty") ^= 1;
+            assert_eq!(of(&prefix, &other), None, "{ty:?}");
+        }
+    }
+}
