@@ -1,0 +1,128 @@
+//! Clients of a database in this process, and what all clients have in common.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+};
+
+use reprise_base::TxnId;
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_router::{BatchBuilder, Failure, ReplyOutcome, Router};
+
+use crate::{
+    Done,
+    op::{Op, Ret},
+};
+
+/// Who makes calls and waits for them.
+pub trait Client {
+    /// Runs these calls, sent together; what each answered.
+    fn call(&mut self, ops: &[Op]) -> Vec<(Ret, TxnId)>;
+}
+
+/// A client in this process.
+pub struct Local(pub Router);
+
+impl Client for Local {
+    fn call(&mut self, ops: &[Op]) -> Vec<(Ret, TxnId)> {
+        let deployed = self.0.deployed();
+        let module = &deployed.current["registers"];
+        let mut batch = BatchBuilder::new(deployed.clone(), &self.0);
+        for op in ops {
+            let (number, _) = module
+                .procedure(op.procedure())
+                .expect("one of the module's");
+            let encode = |out: &mut Vec<u8>| {
+                op.encode(out);
+                Ok::<(), ()>(())
+            };
+            batch.push(module, number, None, encode).expect("encoded");
+        }
+        let (sender, receiver) = mpsc::channel();
+        let done = Box::new(move |reply| sender.send(reply).expect("received below"));
+        self.0.submit(batch, done);
+        let reply = receiver.recv().expect("every call is answered");
+        let answer = |at: usize| {
+            let call = reply.get(at);
+            let ret = match call.outcome {
+                ReplyOutcome::Committed => ops[at].decode(call.result).expect("its result"),
+                ReplyOutcome::Failed(Failure::Aborted { .. }) => Ret::Aborted,
+                other => panic!("{:?} ended with {other:?}", ops[at]),
+            };
+            (ret, call.txn_id)
+        };
+        (0..reply.len()).map(answer).collect()
+    }
+}
+
+/// Lets every client make its calls, `together` at most in one go; what they saw.
+pub fn history_of<C: Client + Send>(clients: Vec<(C, Vec<Op>)>, together: usize) -> Vec<Done> {
+    let events = AtomicU64::new(0);
+    let run = |number: usize, mut client: C, ops: Vec<Op>| {
+        let mut seen = Vec::new();
+        for (turn, ops) in ops.chunks(together).enumerate() {
+            // Shorter ones, too.
+            for ops in ops.chunks(1 + (turn + number) % together) {
+                let invoked = events.fetch_add(1, Ordering::SeqCst);
+                let answers = client.call(ops);
+                let returned = events.fetch_add(1, Ordering::SeqCst);
+                seen.extend(ops.iter().zip(answers).map(|(op, (ret, txn_id))| Done {
+                    client: number,
+                    op: op.clone(),
+                    ret,
+                    txn_id,
+                    invoked,
+                    returned,
+                }));
+            }
+        }
+        seen
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = clients
+            .into_iter()
+            .enumerate()
+            .map(|(number, (client, ops))| scope.spawn(move || run(number, client, ops)))
+            .collect();
+        let seen = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("no client panics"));
+        seen.collect()
+    })
+}
+
+/// A database over `dir`, or without a log; ready.
+pub fn open(dir: Option<&Path>, partitions: u16, sites: u16) -> Database {
+    let database = Database::open(DatabaseConfig {
+        dir: dir.map(PathBuf::from),
+        partitions,
+        sites,
+        log: dir.map_or(LogMode::None, |_| LogMode::Command),
+        commit: CommitMode::Sync,
+        group_commit_us: 0,
+        segment_bytes: 1 << 20,
+    })
+    .expect("open");
+    database.recover().expect("recover");
+    database
+}
+
+pub fn registers_wasm() -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = root.join("target/procedures/registers.wasm");
+    std::fs::read(&path).unwrap_or_else(|error| {
+        panic!(
+            "read {}: {error}; `cargo xtask wasm` builds it",
+            path.display()
+        )
+    })
+}
+
+pub fn deploy(database: &Database) {
+    let deployed = database.router().deploy("registers", &registers_wasm());
+    deployed.expect("deploy");
+}

@@ -1,0 +1,240 @@
+//! Histories replayed in the order of transaction ids, which is the order of the log, against a map.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use reprise_base::{Lsn, TxnId};
+use reprise_database::Database;
+use reprise_router::{BatchBuilder, LogBody, LogEntry, LogQuery, ReplyOutcome};
+use reprise_test_history::{Client, Done, Local, Mix, Model, Op, Ret, deploy, history_of, open};
+
+const REGISTERS: u64 = 200;
+
+fn clients(database: &Database, seed: u64, calls: usize, several: u64) -> Vec<(Local, Vec<Op>)> {
+    let client = |number| {
+        // Few registers are fought for, many are there to be scanned.
+        let registers = if number % 2 == 0 { 12 } else { REGISTERS };
+        let ops = Mix::new(seed, number, registers, several).take(calls);
+        (Local(database.router().clone()), ops.collect())
+    };
+    (0..6).map(client).collect()
+}
+
+fn all_of(database: &Database) -> Model {
+    let answer = Local(database.router().clone())
+        .call(&[Op::All])
+        .remove(0)
+        .0;
+    let Ret::Rows(rows) = answer else {
+        unreachable!("`all` answers with rows");
+    };
+    assert!(
+        rows.is_sorted_by(|a, b| a.0 < b.0),
+        "a scan of all partitions is in order"
+    );
+    Model(rows.into_iter().collect())
+}
+
+/// Runs what committed one by one in the order of ids: each call must have seen what it sees then.
+fn check_ids(history: &[Done], reproduce: &str) -> Model {
+    let mut serial: Vec<&Done> = history
+        .iter()
+        .filter(|done| done.ret != Ret::Aborted)
+        .collect();
+    serial.sort_unstable_by_key(|done| done.txn_id);
+    let mut model = Model::default();
+    for done in serial {
+        assert_eq!(model.apply(&done.op), done.ret, "{reproduce}: {done:?}");
+    }
+    model
+}
+
+fn log_of(database: &Database) -> Vec<LogEntry> {
+    let (mut entries, mut from) = (Vec::new(), Some(Lsn(0)));
+    while from.is_some() {
+        let query = LogQuery {
+            from,
+            newest: false,
+            limit: 500,
+            partition: None,
+            kind: Some("command".into()),
+        };
+        let page = database
+            .router()
+            .log_records(query)
+            .expect("a readable log");
+        entries.extend(page.records);
+        from = page.next;
+    }
+    entries
+}
+
+/// The log holds each committed write once, in an order in which every write answers what it answered.
+fn check_log(database: &Database, history: &[Done], reproduce: &str) {
+    let is_write = |done: &&Done| matches!(done.op, Op::Write { .. } | Op::Rotate(_));
+    let committed = history.iter().filter(|done| done.ret != Ret::Aborted);
+    let writes: BTreeMap<TxnId, &Done> = committed
+        .filter(is_write)
+        .map(|done| (done.txn_id, done))
+        .collect();
+    let (mut model, mut logged) = (Model::default(), BTreeSet::new());
+    let mut newest: BTreeMap<u16, TxnId> = BTreeMap::new();
+    for entry in log_of(database) {
+        let LogBody::Command {
+            txn_id,
+            partitions,
+            args,
+            ..
+        } = entry.body
+        else {
+            continue;
+        };
+        let done = writes[&txn_id];
+        let mut encoded = Vec::new();
+        done.op.encode(&mut encoded);
+        assert_eq!(encoded, args, "{reproduce}: {done:?}");
+        assert_eq!(
+            model.apply(&done.op),
+            done.ret,
+            "{reproduce}: {done:?} in the log's order"
+        );
+        assert!(
+            logged.insert(txn_id),
+            "{reproduce}: {txn_id} is logged twice"
+        );
+        for partition in partitions {
+            let before = newest.insert(partition, txn_id);
+            assert!(
+                before < Some(txn_id),
+                "{reproduce}: ids of partition {partition} go back"
+            );
+        }
+    }
+    assert_eq!(
+        logged.len(),
+        writes.len(),
+        "{reproduce}: a committed write is not logged"
+    );
+}
+
+#[test]
+fn a_random_mix_is_serial_in_the_order_of_ids_and_of_the_log_and_replays_on_any_number_of_sites() {
+    for (seed, partitions, sites, several) in [(1, 6, 3, 50), (2, 5, 2, 10)] {
+        let reproduce = format!("seed {seed}");
+        let dir = tempfile::tempdir().expect("a directory");
+        let database = open(Some(dir.path()), partitions, sites);
+        deploy(&database);
+        let history = history_of(clients(&database, seed, 700, several), 6);
+        let model = check_ids(&history, &reproduce);
+        assert_eq!(all_of(&database), model, "{reproduce}");
+        check_log(&database, &history, &reproduce);
+        assert_eq!(database.router().status().waiting, 0);
+        let digest = database.router().digest().expect("ready");
+        database.close().expect("close");
+        for sites in [1, 2, 3] {
+            let database = open(Some(dir.path()), partitions, sites);
+            assert_eq!(
+                database.router().digest().expect("ready"),
+                digest,
+                "{reproduce}, {sites}"
+            );
+            assert_eq!(all_of(&database), model, "{reproduce}, {sites} sites");
+            database.close().expect("close");
+        }
+    }
+}
+
+/// Half of the calls touch several partitions; the other half, each of one partition, must get through.
+#[test]
+fn a_storm_of_multi_partition_calls_starves_no_one() {
+    let database = open(None, 4, 2);
+    deploy(&database);
+    let storm = (0..6).map(|number| {
+        let mut mix = Mix::new(9, number, 64, if number < 3 { 100 } else { 0 });
+        mix.all_permille = 0;
+        (Timed::new(&database), mix.take(4_000).collect())
+    });
+    let slowest = std::sync::Arc::new(std::sync::Mutex::new(Duration::ZERO));
+    let clients: Vec<_> = storm
+        .map(|(mut client, ops): (Timed, Vec<Op>)| {
+            client.slowest = slowest.clone();
+            (client, ops)
+        })
+        .collect();
+    let history = history_of(clients, 8);
+    assert_eq!(history.len(), 6 * 4_000);
+    check_ids(&history, "seed 9");
+    assert_eq!(database.router().status().waiting, 0);
+    println!(
+        "slowest batch in the storm: {:?}",
+        slowest.lock().expect("no client panics")
+    );
+}
+
+struct Timed {
+    local: Local,
+    slowest: std::sync::Arc<std::sync::Mutex<Duration>>,
+}
+
+impl Timed {
+    fn new(database: &Database) -> Self {
+        Self {
+            local: Local(database.router().clone()),
+            slowest: Default::default(),
+        }
+    }
+}
+
+impl Client for Timed {
+    fn call(&mut self, ops: &[Op]) -> Vec<(Ret, TxnId)> {
+        let begun = Instant::now();
+        let answers = self.local.call(ops);
+        let mut slowest = self.slowest.lock().expect("no client panics");
+        *slowest = begun.elapsed().max(*slowest);
+        answers
+    }
+}
+
+/// More calls than may wait, of one and of two partitions, while the partitions are busy: each is answered, either with what
+/// it did or with a refusal, and afterwards nothing counts as waiting.
+#[test]
+fn overload_is_refused_and_nothing_is_left_waiting() {
+    let database = open(None, 4, 2);
+    deploy(&database);
+    let router = database.router();
+    let deployed = router.deployed();
+    let module = &deployed.current["registers"];
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let submit = |op: &Op| {
+        let mut batch = BatchBuilder::new(deployed.clone(), router);
+        let (number, _) = module
+            .procedure(op.procedure())
+            .expect("one of the module's");
+        let encode = |out: &mut Vec<u8>| {
+            op.encode(out);
+            Ok::<(), ()>(())
+        };
+        batch.push(module, number, None, encode).expect("encoded");
+        let sender = sender.clone();
+        let done = move |reply: reprise_router::BatchReply| {
+            let _ = sender.send(reply.get(0).outcome.clone()); // the test may have failed already
+        };
+        router.submit(batch, Box::new(done));
+    };
+    let long: Vec<i64> = (0..100_000).map(|at| at % 2).collect();
+    (0..20).for_each(|_| submit(&Op::Read(long.clone())));
+    let flood: Vec<Op> = Mix::new(3, 0, 4, 30).take(40_000).collect();
+    let mut most = 0;
+    for op in &flood {
+        submit(op);
+        most = most.max(router.status().waiting);
+    }
+    let answers = (0..flood.len() + 20).map(|_| receiver.recv().expect("every call is answered"));
+    let refused = answers.filter(|outcome| matches!(outcome, ReplyOutcome::Overloaded { .. }));
+    assert!(refused.count() > 0, "{most} waited at most");
+    assert!(most <= 4 * 5_000, "{most} waited");
+    assert_eq!(router.status().waiting, 0);
+    all_of(&database);
+}
