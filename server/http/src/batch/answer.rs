@@ -179,7 +179,10 @@ impl Chunk {
     }
 
     /// What a slot's answer tells: a committed call, or why there is none.
-    fn outcome<'c>(&'c self, slot: &'c Slot) -> Result<(&'c Target, CallReply<'c>), Failure<'c>> {
+    fn outcome<'c>(
+        &'c self,
+        slot: &'c Slot,
+    ) -> Result<(&'c Target, CallReply<'c>), Box<Failure<'c>>> {
         let (target, round, index) = match &slot.state {
             SlotState::Refused(problem) => {
                 return Err(Failure::without_txn(Cow::Borrowed(problem)));
@@ -196,10 +199,10 @@ impl Chunk {
             return Err(Failure::without_txn(Cow::Owned(problem)));
         }
         match problem_of_outcome(reply.outcome) {
-            Some(problem) => Err(Failure {
+            Some(problem) => Err(Box::new(Failure {
                 problem: Cow::Owned(problem),
                 ids: ids_of(&reply),
-            }),
+            })),
             None => Ok((&self.targets[target as usize], reply)),
         }
     }
@@ -209,12 +212,12 @@ fn ids_of(reply: &CallReply<'_>) -> Option<(u64, u64)> {
     (reply.txn_id.0 != 0).then_some((reply.txn_id.0, reply.lsn.0))
 }
 
-fn not_of_its_type(reply: &CallReply<'_>) -> Failure<'static> {
+fn not_of_its_type(reply: &CallReply<'_>) -> Box<Failure<'static>> {
     let refusal = Refusal::internal("the stored result is not of the procedure's type");
-    Failure {
+    Box::new(Failure {
         problem: Cow::Owned(*refusal.problem),
         ids: ids_of(reply),
-    }
+    })
 }
 
 /// Why a call did not commit, and under which ids.
@@ -224,8 +227,8 @@ struct Failure<'c> {
 }
 
 impl<'c> Failure<'c> {
-    fn without_txn(problem: Cow<'c, Problem>) -> Self {
-        Self { problem, ids: None }
+    fn without_txn(problem: Cow<'c, Problem>) -> Box<Self> {
+        Box::new(Self { problem, ids: None })
     }
 
     fn shown(&self) -> Shown<'_> {

@@ -73,11 +73,11 @@ impl<'t> Cbor<'t> {
 impl Cbor<'_> {
     /// Writes the item as JSON, as well as JSON can say it: what it has no word for becomes null.
     pub fn write_json(&mut self, out: &mut Vec<u8>) {
-        let value = self.to_json(0).unwrap_or(serde_json::Value::Null);
+        let value = self.read_tree(0).unwrap_or(serde_json::Value::Null);
         serde_json::to_writer(out, &value).expect("memory takes every value");
     }
 
-    fn to_json(&mut self, depth: usize) -> Result<serde_json::Value, SyntaxError> {
+    fn read_tree(&mut self, depth: usize) -> Result<serde_json::Value, SyntaxError> {
         use serde_json::Value;
         if depth > DEPTH_MAX {
             return self.error("items inside items, deeper than any schema");
@@ -94,14 +94,14 @@ impl Cbor<'_> {
             Token::List(mut items) => {
                 let mut list = Vec::new();
                 while self.next_item(&mut items)? {
-                    list.push(self.to_json(depth + 1)?);
+                    list.push(self.read_tree(depth + 1)?);
                 }
                 Value::Array(list)
             }
             Token::Map(mut items) => {
                 let mut map = serde_json::Map::new();
                 while let Some(name) = self.next_name(&mut items)? {
-                    map.insert(name.as_str().to_owned(), self.to_json(depth + 1)?);
+                    map.insert(name.as_str().to_owned(), self.read_tree(depth + 1)?);
                 }
                 Value::Object(map)
             }
