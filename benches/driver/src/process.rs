@@ -112,6 +112,7 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, Benc
         commit: process.commit,
         group_commit_us: process.group_commit_us,
         segment_bytes: SEGMENT_BYTES,
+        checkpoints: reprise_database::CheckpointConfig::BY_HAND,
     };
     let database = Database::open(config).map_err(|error| failed("open the database", error))?;
     database

@@ -41,6 +41,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: SEGMENT_BYTES,
+        checkpoints: reprise_database::CheckpointConfig::BY_HAND,
     };
     let database = Database::open(config).map_err(|error| failed("open the database", error))?;
     let begun = Instant::now();
@@ -48,14 +49,15 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         .recover()
         .map_err(|error| failed("replay the log", error))?;
     let seconds = begun.elapsed().as_secs_f64();
+    let loaded_s = recovered.checkpoint.map_or(0.0, |loaded| loaded.seconds);
     let digest = database
         .router()
         .digest()
         .map_err(|error| failed("digest the tables", error))?;
     let report = ReplayReport {
         replayed: recovered.commands,
-        txn_per_s: (recovered.commands as f64 / seconds).round(),
-        checkpoint_load_s: None,
+        txn_per_s: (recovered.commands as f64 / (seconds - loaded_s)).round(),
+        checkpoint_load_s: recovered.checkpoint.map(|loaded| loaded.seconds),
         digest: format!("{digest:016x}"),
         seconds: (seconds * 1e4).round() / 1e4,
         partitions: options.partitions,

@@ -5,6 +5,9 @@
 //! Called by: the binary, the benchmarks' driver.
 #![forbid(unsafe_code)]
 
+mod checkpoint;
+mod recover;
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
@@ -13,7 +16,7 @@ use std::{
         atomic::{AtomicU64, AtomicUsize},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -22,6 +25,7 @@ use reprise_base::{
     Lsn, SiteId,
     limits::{PARTITIONS_MAX, SITES_MAX},
 };
+use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{Clock, Disk, DiskError, RealClock, RealDisk, entropy};
 use reprise_host::{Engine, Limits};
 use reprise_log::{Log, LogConfig, LogError, OpenReport};
@@ -29,11 +33,15 @@ use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
     AsyncSink, CallBatch, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Tools, complete,
 };
-use reprise_recovery::{Recovery, RecoveryError};
+use reprise_recovery::RecoveryError;
 use reprise_replay::Replayed;
-use reprise_router::{Fingerprint, Phase, Remembered, Router, RouterConfig};
+use reprise_router::{
+    CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig,
+};
 use reprise_txn::ModuleId;
 use reprise_wire::{Genesis, RecordRef};
+
+use crate::checkpoint::Checkpointer;
 
 /// What is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +74,27 @@ pub struct DatabaseConfig {
     /// Time for which a group of commits may grow before it is written.
     pub group_commit_us: u64,
     pub segment_bytes: u64,
+    pub checkpoints: CheckpointConfig,
+}
+
+/// When checkpoints are taken, and how many are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointConfig {
+    /// Zero: not by time.
+    pub every: Duration,
+    /// Taken when the log has grown by so many bytes since the last; 0: not by length.
+    pub log_bytes: u64,
+    /// The newest so many are kept, with the log from the oldest of them on.
+    pub keep: usize,
+}
+
+impl CheckpointConfig {
+    /// Only when asked for.
+    pub const BY_HAND: Self = Self {
+        every: Duration::ZERO,
+        log_bytes: 0,
+        keep: 2,
+    };
 }
 
 /// Why a database could not be opened.
@@ -83,6 +112,13 @@ pub enum OpenError {
     Partitions { stored: u16, asked: u16 },
     #[error("the log begins at LSN {lsn} with a record of kind {kind}, not with its genesis")]
     NoGenesis { lsn: Lsn, kind: &'static str },
+    #[error(
+        "the log begins at LSN {start}, and no checkpoint from there on can be loaded ({}). Nothing was changed. Restore the \
+         folder from a copy", if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") }
+    )]
+    NoCheckpoint { start: Lsn, reasons: Vec<String> },
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     #[error("start an engine thread: {0}")]
     Thread(std::io::Error),
     #[error("read the system's source of randomness: {0}")]
@@ -95,15 +131,31 @@ pub struct RecoveryReport {
     /// Transactions replayed.
     pub commands: u64,
     pub seconds: f64,
+    /// Of the log that was replayed.
     pub log_bytes: u64,
+    /// The checkpoint that was loaded, and how long that took.
+    pub checkpoint: Option<LoadedCheckpoint>,
+    /// Newer checkpoints that could not be used, and why.
+    pub passed_over: Vec<String>,
     /// Remains of a write that a crash cut off, which were cut away; nothing of them had been acknowledged.
     pub torn_bytes: u64,
     /// Idempotency keys found.
     pub keys: usize,
     /// Settings hash of the log's newest part where it is not this program's: outcomes were compared all the same.
     pub other_settings_hash: Option<u64>,
-    /// Where each module version's bytes lie in the log.
-    pub modules: Vec<(ModuleId, Lsn)>,
+    /// Of all modules.
+    pub module_versions: usize,
+}
+
+/// A checkpoint that recovery began with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadedCheckpoint {
+    pub lsn: Lsn,
+    pub rows: u64,
+    /// Of rows, before compression.
+    pub row_bytes: u64,
+    pub file_bytes: u64,
+    pub seconds: f64,
 }
 
 /// See the crate's header.
@@ -114,6 +166,9 @@ pub struct Database {
     engine: Engine,
     log: Option<Arc<Log<Box<CallBatch>>>>,
     opened: Option<OpenReport>,
+    /// None without a log.
+    checkpointer: Option<Arc<Checkpointer>>,
+    files: Option<Checkpoints>,
     sites: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -131,9 +186,12 @@ impl Database {
             LogMode::None => None,
             LogMode::Command => Some(open_log(&config, &clock, engine.settings_hash())?),
         };
-        let (genesis, log, report) = match opened {
-            Some((genesis, log, report)) => (genesis, Some(log), Some(report)),
-            None => (new_genesis(&config, &clock)?, None, None),
+        let (genesis, log, report, files) = match opened {
+            Some(opened) => {
+                let OpenedLog { genesis, log, report, files } = opened;
+                (genesis, Some(log), Some(report), Some(files))
+            }
+            None => (new_genesis(&config, &clock)?, None, None, None),
         };
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
@@ -142,12 +200,14 @@ impl Database {
         let shared = Arc::new(Shared {
             deployed: ArcSwap::default(),
             generation: AtomicU64::new(0),
-            clock,
+            clock: clock.clone(),
             secret: genesis.secret,
             partitions_count: config.partitions,
             sites_count: config.sites,
             waiting: (0..config.partitions).map(|_| AtomicUsize::new(0)).collect(),
             multi_tick: AtomicU64::new(0),
+            copying: AtomicUsize::new(0),
+            binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
         });
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
@@ -164,6 +224,15 @@ impl Database {
             database_id: genesis.database_id,
             settings_hash: engine.settings_hash(),
         });
+        let settings_hash = engine.settings_hash();
+        let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
+            let (router, config) = (router.clone(), config.checkpoints);
+            Checkpointer::new(router, log, files, clock, genesis, settings_hash, config)
+        });
+        if let Some(checkpointer) = &checkpointer {
+            let service: Arc<dyn CheckpointService> = checkpointer.clone();
+            router.set_checkpoints(Arc::downgrade(&service));
+        }
         Ok(Self {
             router,
             shared,
@@ -171,6 +240,8 @@ impl Database {
             engine,
             log,
             opened: report,
+            checkpointer,
+            files,
             sites: Mutex::new(sites),
         })
     }
@@ -188,6 +259,9 @@ impl Database {
                     inbox.send(begin).map_err(|_| RecoveryError::Stopped)?;
                 }
                 self.router.set_phase(Phase::Ready);
+                if let Some(checkpointer) = &self.checkpointer {
+                    checkpointer.start_schedule();
+                }
                 Ok(report)
             }
             Err(error) => {
@@ -197,42 +271,6 @@ impl Database {
                 Err(error)
             }
         }
-    }
-
-    fn replay(&self) -> Result<RecoveryReport, OpenError> {
-        let begun = Instant::now();
-        let mut report = RecoveryReport::default();
-        let (Some(log), Some(opened)) = (&self.log, &self.opened) else {
-            return Ok(report);
-        };
-        let (start, end) = (log.start(), log.durable());
-        report.log_bytes = end.0 - start.0;
-        report.torn_bytes = opened.found.torn.as_ref().map_or(0, |torn| torn.bytes);
-        report.other_settings_hash = opened.other_settings_hash;
-        let mut recovery =
-            Recovery::new(self.shared.clone(), self.inboxes.clone(), self.engine.clone());
-        let mut reader = log.reader(start)?;
-        let mut fed = 0u64;
-        while let Some(record) = reader.next_record()? {
-            if let RecordRef::Deploy(deploy) = &record.record {
-                report.modules.push((ModuleId(deploy.module_id), record.lsn));
-            }
-            recovery.feed(record.lsn, record.end(), record.record)?;
-            fed += 1;
-            if fed.is_multiple_of(4096) {
-                self.router.set_phase(Phase::Recovering {
-                    replayed: recovery.replayed(),
-                    bytes_done: record.end().0 - start.0,
-                    bytes_total: report.log_bytes,
-                });
-            }
-        }
-        let recovered = recovery.finish()?;
-        report.commands = recovered.commands;
-        report.keys = recovered.remembered.len();
-        self.restore_keys(recovered.remembered);
-        report.seconds = begun.elapsed().as_secs_f64();
-        Ok(report)
     }
 
     /// Remembers the outcomes of calls with idempotency keys, the oldest first.
@@ -261,16 +299,10 @@ impl Database {
         }
     }
 
-    /// The bytes of a module version, by the position of its record.
-    pub fn module_bytes(&self, lsn: Lsn) -> Result<Option<Vec<u8>>, LogError> {
-        let Some(log) = &self.log else {
-            return Ok(None);
-        };
-        let record = log.record(lsn)?;
-        Ok(record.and_then(|record| match record.record() {
-            RecordRef::Deploy(deploy) => Some(deploy.wasm.to_vec()),
-            _ => None,
-        }))
+    /// The bytes of a module version.
+    pub fn module_bytes(&self, id: ModuleId) -> Option<Arc<[u8]>> {
+        let binaries = self.shared.binaries.lock().expect("held for a look");
+        binaries.get(id.0 as usize).cloned()
     }
 
     /// Lets the engine threads finish what they were given, writes it out and seals the log.
@@ -279,6 +311,9 @@ impl Database {
         let sites = std::mem::take(&mut *self.sites.lock().expect("held to take"));
         for site in sites {
             let _ = site.join(); // a site that panics ends the process before this
+        }
+        if let Some(checkpointer) = &self.checkpointer {
+            checkpointer.stop();
         }
         match &self.log {
             Some(log) => log.close(),
@@ -311,20 +346,29 @@ fn check(config: &DatabaseConfig) -> Result<(), OpenError> {
     Ok(())
 }
 
-type OpenedLog = (Genesis, Arc<Log<Box<CallBatch>>>, OpenReport);
+struct OpenedLog {
+    genesis: Genesis,
+    log: Arc<Log<Box<CallBatch>>>,
+    report: OpenReport,
+    files: Checkpoints,
+}
 
 fn open_log(
     config: &DatabaseConfig,
     clock: &Arc<dyn Clock>,
     settings_hash: u64,
 ) -> Result<OpenedLog, OpenError> {
-    let dir = config.dir.as_ref().expect("checked").join("log");
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::create(dir)?);
+    let dir = config.dir.as_ref().expect("checked");
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::create(dir.join("log"))?);
+    let files = Checkpoints::new(Arc::new(RealDisk::create(dir.join("checkpoints"))?));
+    let known = newest_readable(&files)?;
     let genesis = new_genesis(config, clock)?;
     let log_config = LogConfig {
         segment_bytes: config.segment_bytes,
         group_commit_delay: Duration::from_micros(config.group_commit_us),
         settings_hash,
+        // Beside checkpoints an empty log would begin at a position that they have passed.
+        expected_database_id: known.as_ref().map(|known| known.database_id),
         ..LogConfig::new(genesis.database_id)
     };
     let on_durable = Box::new(|outcome: Result<Lsn, &LogError>, batch: Box<CallBatch>| {
@@ -332,21 +376,13 @@ fn open_log(
     });
     let (log, report) = Log::open(disk, clock.clone(), log_config, on_durable)?;
     let log = Arc::new(log);
-    let genesis = match log.reader(log.start())?.next_record()? {
-        Some(first) => match first.record {
-            RecordRef::Genesis(stored) => stored,
-            other => {
-                return Err(OpenError::NoGenesis {
-                    lsn: first.lsn,
-                    kind: other.kind().name(),
-                });
-            }
-        },
-        // A new log, or one whose maker crashed before its first record was durable.
-        None => write_genesis(&log, Genesis {
-            database_id: log.database_id(),
-            ..genesis
-        })?,
+    let genesis = match (log.start(), known) {
+        (Lsn(0), _) => first_record(&log, genesis)?,
+        (_, Some(known)) => known,
+        (start, None) => {
+            let reasons = reasons_against(&files)?;
+            return Err(OpenError::NoCheckpoint { start, reasons });
+        }
     };
     if genesis.partitions != config.partitions {
         return Err(OpenError::Partitions {
@@ -354,7 +390,43 @@ fn open_log(
             asked: config.partitions,
         });
     }
-    Ok((genesis, log, report))
+    files.clean()?;
+    Ok(OpenedLog {
+        genesis,
+        log,
+        report,
+        files,
+    })
+}
+
+/// What the newest checkpoint whose descriptions can be read says of the database.
+fn newest_readable(files: &Checkpoints) -> Result<Option<Genesis>, OpenError> {
+    let stored = files.list()?;
+    let mut readable = stored.iter().rev().filter_map(|lsn| files.open(*lsn).ok());
+    Ok(readable.next().map(|reader| reader.database().genesis))
+}
+
+fn reasons_against(files: &Checkpoints) -> Result<Vec<String>, OpenError> {
+    let stored = files.list()?;
+    let errors = stored.iter().filter_map(|lsn| files.open(*lsn).err());
+    Ok(errors.map(|error| error.to_string()).collect())
+}
+
+fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, OpenError> {
+    match log.reader(log.start())?.next_record()? {
+        Some(first) => match first.record {
+            RecordRef::Genesis(stored) => Ok(stored),
+            other => Err(OpenError::NoGenesis {
+                lsn: first.lsn,
+                kind: other.kind().name(),
+            }),
+        },
+        // A new log, or one whose maker crashed before its first record was durable.
+        None => write_genesis(log, Genesis {
+            database_id: log.database_id(),
+            ..genesis
+        }),
+    }
 }
 
 fn new_genesis(config: &DatabaseConfig, clock: &Arc<dyn Clock>) -> Result<Genesis, OpenError> {

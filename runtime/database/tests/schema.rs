@@ -59,6 +59,7 @@ fn open(dir: &Path) -> Database {
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,
+        checkpoints: reprise_database::CheckpointConfig::BY_HAND,
     })
     .expect("open");
     database.recover().expect("recover");

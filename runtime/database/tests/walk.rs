@@ -27,6 +27,7 @@ fn open(dir: &Path, partitions: u16, sites: u16) -> (Database, RecoveryReport) {
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,
+        checkpoints: reprise_database::CheckpointConfig::BY_HAND,
     })
     .expect("open");
     let report = database.recover().expect("recover");
@@ -194,6 +195,7 @@ fn another_number_of_partitions_is_refused() {
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,
+        checkpoints: reprise_database::CheckpointConfig::BY_HAND,
     });
     let message = refused.err().expect("refused").to_string();
     assert!(message.contains("made with 2 partitions"), "{message}");

@@ -8,12 +8,14 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod copy;
 mod gather;
 mod home;
 mod sink;
 mod site;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};
+pub use copy::Copied;
 pub use gather::{Gathering, Job, Touched};
 pub use sink::{AsyncSink, NoLog, Sink, SyncSink, complete};
 pub use site::{Held, Partition, Shared, Site, SiteMessage, Tools};

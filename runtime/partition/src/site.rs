@@ -3,10 +3,10 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
@@ -22,10 +22,14 @@ use reprise_wire::{CommandRef, PartitionList, PartitionSet};
 
 use crate::{
     batch::{CallBatch, CallSlot, SlotOutcome},
+    copy::{Copying, Slice},
     gather::{Gathering, Lead},
     home::{Due, Home, Parked, Traveller},
     sink::Sink,
 };
+
+/// How soon an idle site looks whether the writer of a checkpoint takes more.
+const COPY_LOOK: Duration = Duration::from_millis(1);
 
 /// What arrives in a site's inbox, in the order in which it is done.
 pub enum SiteMessage {
@@ -44,6 +48,7 @@ pub struct Partition {
     pub clock: TxnClock,
     /// Where the last record of this partition ends in the log.
     pub last_end: Lsn,
+    pub(crate) copying: Option<Copying>,
 }
 
 /// What all sites of a node share.
@@ -60,6 +65,10 @@ pub struct Shared {
     pub waiting: Vec<AtomicUsize>,
     /// The last tick that a multi-partition transaction took.
     pub multi_tick: AtomicU64,
+    /// Partitions whose tables are being copied.
+    pub copying: AtomicUsize,
+    /// The bytes of every module version, by `ModuleId`: a checkpoint carries them.
+    pub binaries: Mutex<Vec<Arc<[u8]>>>,
     pub lines: Arc<RecentLines>,
 }
 
@@ -94,6 +103,13 @@ pub struct Held<'a> {
     pub tools: &'a mut Tools,
 }
 
+impl Shared {
+    /// The bytes of the module version that was installed last.
+    pub fn note_binary(&self, wasm: Arc<[u8]>) {
+        self.binaries.lock().expect("held for a push").push(wasm);
+    }
+}
+
 impl Partition {
     pub fn new(id: PartitionId) -> Self {
         Self {
@@ -101,6 +117,7 @@ impl Partition {
             store: Store::new(),
             clock: TxnClock::default(),
             last_end: Lsn(0),
+            copying: None,
         }
     }
 }
@@ -115,6 +132,8 @@ impl Partition {
         if sink.is_stopped() && self.last_end > durable {
             self.store.unwind();
             self.last_end = durable;
+            // What was copied may hold what was just taken back; its checkpoint waits for the log in vain.
+            self.store.end_snapshot();
         }
     }
 }
@@ -244,6 +263,7 @@ impl Site {
     /// Runs until `Stop`, or until every sender is gone.
     pub fn run(mut self) {
         while let Some(message) = self.next_message() {
+            self.copy_slices(false);
             match message {
                 SiteMessage::Batch(batch) => self.take_batch(batch),
                 SiteMessage::Gather(gathering) => self.join(&gathering),
@@ -275,7 +295,32 @@ impl Site {
                 recv(self.inbox) -> message => return message.ok(),
             }
         }
+        while self.tools.shared.copying.load(Ordering::Relaxed) > 0 {
+            if let Ok(message) = self.inbox.try_recv() {
+                return Some(message);
+            }
+            // Nothing to copy here, or the writer is behind: look again soon.
+            if self.copy_slices(true) != Slice::Copied
+                && let Ok(message) = self.inbox.recv_timeout(COPY_LOOK)
+            {
+                return Some(message);
+            }
+        }
         self.inbox.recv().ok()
+    }
+
+    /// Copies a slice of each partition that is being copied. `Copied` where one can go on at once.
+    fn copy_slices(&mut self, is_idle: bool) -> Slice {
+        let shared = &self.tools.shared;
+        if shared.copying.load(Ordering::Relaxed) == 0 {
+            return Slice::Over;
+        }
+        let slices = self.home.iter_mut().map(|partition| partition.copy_slice(shared, is_idle));
+        slices.fold(Slice::Over, |all, one| match (all, one) {
+            (Slice::Copied, _) | (_, Slice::Copied) => Slice::Copied,
+            (Slice::Later, _) | (_, Slice::Later) => Slice::Later,
+            _ => Slice::Over,
+        })
     }
 
     /// Waits until every partition is home and nothing is parked. It ends: gatherings are in one order in all inboxes, so

@@ -37,6 +37,8 @@ impl Sites {
             sites_count,
             waiting: (0..4).map(|_| AtomicUsize::new(0)).collect(),
             multi_tick: AtomicU64::new(0),
+            copying: AtomicUsize::new(0),
+            binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());

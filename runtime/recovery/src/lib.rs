@@ -6,6 +6,8 @@
 //! Called by: the binary, before the router takes calls.
 #![forbid(unsafe_code)]
 
+mod load;
+
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,12 +15,15 @@ use std::sync::{
 
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_checkpoint::CheckpointError;
 use reprise_host::{CompiledModule, Engine};
 use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched};
 use reprise_replay::{Command, Divergence, Replayed, replay_multi, replay_single};
 use reprise_storage::Store;
 use reprise_txn::{Candidate, WasmCode, apply, plan, remove};
 use reprise_wire::{CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef};
+
+pub use load::LoadedKey;
 
 /// Commands that travel to a site together.
 const JOB_COMMANDS: usize = 256;
@@ -46,6 +51,8 @@ pub enum RecoveryError {
     },
     #[error("the record at LSN {lsn} is of kind {kind}, which this program can't replay")]
     Kind { lsn: Lsn, kind: &'static str },
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     #[error("the engine has stopped")]
     Stopped,
 }
@@ -240,6 +247,7 @@ impl Recovery {
             code: Arc::new(WasmCode(compiled)),
         };
         let txn_id = record.txn_id;
+        let wasm: Arc<[u8]> = record.wasm.into();
         let outcome = self.outcome.clone();
         self.gather(
             Touched::All,
@@ -247,8 +255,9 @@ impl Recovery {
                 if outcome.has_failed() {
                     return;
                 }
-                if let Err(reason) = install(held, candidate, txn_id, end) {
-                    outcome.fail(RecoveryError::Module { lsn, name, reason });
+                match install(held, candidate, txn_id, end) {
+                    Ok(()) => held.tools.shared.note_binary(wasm),
+                    Err(reason) => outcome.fail(RecoveryError::Module { lsn, name, reason }),
                 }
             }),
         )

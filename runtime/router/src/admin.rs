@@ -123,7 +123,7 @@ impl From<Unavailable> for DeployError {
     }
 }
 
-fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &[u8]) -> Result<Lsn, DeployError> {
+fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Lsn, DeployError> {
     let deployed = held.tools.deployed().clone();
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let plan = plan(&deployed, &candidate, &stores)
@@ -153,6 +153,7 @@ fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &[u8]) -> Result<Lsn
         .collect();
     let next = apply(&deployed, candidate, plan, txn_id, &mut stores);
     held.tools.install(next);
+    held.tools.shared.note_binary(wasm.clone());
     Ok(lsn)
 }
 

@@ -24,6 +24,14 @@ impl Fingerprint {
         }
         Self(hash.digest128())
     }
+
+    pub fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    pub fn to_bits(self) -> u128 {
+        self.0
+    }
 }
 
 /// A committed outcome, kept for repeats.
@@ -35,6 +43,13 @@ pub struct Remembered {
     pub txn_id: TxnId,
     pub lsn: Lsn,
     pub partition: Option<PartitionId>,
+}
+
+/// A key with its outcome, for a checkpoint.
+pub struct Exported {
+    pub key: Box<str>,
+    pub fingerprint: Fingerprint,
+    pub outcome: Remembered,
 }
 
 /// What the first call of a key came to, told to those who repeated it meanwhile.
@@ -72,6 +87,8 @@ struct State {
     entries: BTreeMap<Box<str>, Entry>,
     /// Committed keys, oldest first.
     order: VecDeque<Box<str>>,
+    /// Keys that fell off its front: positions in the order go on growing.
+    forgotten: u64,
 }
 
 impl Idempotency {
@@ -145,6 +162,27 @@ impl Idempotency {
         self.lock().keep(key.into(), fingerprint, outcome);
     }
 
+    /// Committed keys from position `from` of their order on, at most `limit` of them looked at, and the position after.
+    pub fn export(&self, from: u64, limit: usize) -> (Vec<Exported>, u64) {
+        let state = self.lock();
+        let first = from.max(state.forgotten);
+        let keys = state.order.iter().skip((first - state.forgotten) as usize);
+        let taken: Vec<&Box<str>> = keys.take(limit).collect();
+        let end = first + taken.len() as u64;
+        let done = taken.into_iter().filter_map(|key| match state.entries.get(key)? {
+            Entry::Done {
+                fingerprint,
+                outcome,
+            } => Some(Exported {
+                key: key.clone(),
+                fingerprint: *fingerprint,
+                outcome: outcome.clone(),
+            }),
+            Entry::Running { .. } => None,
+        });
+        (done.collect(), end)
+    }
+
     pub fn len(&self) -> usize {
         self.lock().order.len()
     }
@@ -160,10 +198,13 @@ impl State {
             fingerprint,
             outcome,
         };
-        self.entries.insert(key.clone(), done);
+        if let Some(Entry::Done { .. }) = self.entries.insert(key.clone(), done) {
+            return; // it has its place in the order
+        }
         self.order.push_back(key);
         while self.order.len() > IDEMPOTENCY_KEYS_MAX {
             if let Some(oldest) = self.order.pop_front() {
+                self.forgotten += 1;
                 self.entries.remove(&oldest);
             }
         }

@@ -7,6 +7,7 @@
 
 mod admin;
 mod builder;
+mod checkpoint;
 mod idempotency;
 mod logs;
 mod query;
@@ -14,7 +15,11 @@ mod router;
 
 pub use admin::{DeployError, Deployment};
 pub use builder::{BatchBuilder, BatchReply, CallReply, ReplyOutcome};
-pub use idempotency::{Fingerprint, Idempotency, Remembered};
+pub use checkpoint::{
+    CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,
+    TakeError,
+};
+pub use idempotency::{Exported, Fingerprint, Idempotency, Remembered};
 pub use logs::{
     ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogPage, LogQuery, LogReadError, decode_entry,
 };

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, RwLock,
+        Arc, Mutex, OnceLock, RwLock, Weak,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -19,6 +19,7 @@ use reprise_partition::{
 use reprise_txn::{Bound, Deployed};
 
 use crate::{
+    checkpoint::CheckpointService,
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
     idempotency::{Idempotency, Remembered},
 };
@@ -70,6 +71,10 @@ pub struct Status {
     pub sites: u16,
     pub committed_lsn: Lsn,
     pub durable_lsn: Lsn,
+    /// Of the newest checkpoint.
+    pub checkpointed_lsn: Option<Lsn>,
+    /// How long a restart would take now.
+    pub restart_seconds: Option<f64>,
     pub started_unix_us: i64,
     pub phase: Phase,
     pub log_error: Option<Arc<str>>,
@@ -95,6 +100,7 @@ pub(crate) struct Inner {
     /// Held for a whole deployment or removal.
     pub deploying: Mutex<()>,
     idempotency: Idempotency,
+    pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
     started_unix_us: i64,
     epoch: AtomicU32,
 }
@@ -113,6 +119,7 @@ impl Router {
             order: Mutex::new(()),
             deploying: Mutex::new(()),
             idempotency: Idempotency::default(),
+            checkpoints: OnceLock::new(),
             started_unix_us,
             epoch: AtomicU32::new(1),
         }))
@@ -142,6 +149,8 @@ impl Router {
         let config = &self.0.config;
         let log = config.log.as_deref();
         let waiting = config.shared.waiting.iter();
+        let checkpoints = self.0.checkpoints.get().and_then(Weak::upgrade);
+        let checkpoints = checkpoints.as_deref();
         Status {
             role: "primary",
             epoch: self.0.epoch.load(Ordering::Relaxed),
@@ -152,6 +161,8 @@ impl Router {
             sites: config.shared.sites_count,
             committed_lsn: log.map_or(Lsn(0), Log::filled),
             durable_lsn: log.map_or(Lsn(0), Log::durable),
+            checkpointed_lsn: checkpoints.and_then(|service| service.newest()),
+            restart_seconds: checkpoints.and_then(|service| service.restart_seconds()),
             started_unix_us: self.0.started_unix_us,
             phase: self.phase(),
             log_error: log.and_then(Log::refusal),

@@ -93,6 +93,11 @@ impl Indirection {
         self.free = rid.0;
     }
 
+    /// Behind the greatest id given out so far.
+    pub fn end(&self) -> u32 {
+        self.places.len() as u32
+    }
+
     /// Live rows from `first` on, in the order of their ids.
     pub fn rids_from(&self, first: Rid) -> impl Iterator<Item = Rid> + '_ {
         (first.0..self.places.len() as u32)

@@ -21,6 +21,7 @@ mod project;
 mod retained;
 mod rows;
 mod schema;
+mod snapshot;
 
 mod store;
 mod table;
@@ -32,6 +33,7 @@ pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};
 pub use project::{DefaultError, RowProjection};
 pub use schema::{Conflict, TableChange};
+pub use snapshot::{SnapshotPage, SnapshotTable};
 pub use store::{Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
 

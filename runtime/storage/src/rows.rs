@@ -49,6 +49,11 @@ impl Rows {
         self.places.next()
     }
 
+    /// Behind the greatest record id given out so far.
+    pub fn rids_end(&self) -> u32 {
+        self.places.end()
+    }
+
     pub fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
         self.places.rids_from(Rid(0))
     }

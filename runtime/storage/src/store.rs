@@ -11,6 +11,7 @@ use crate::{
     journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
     retained::Retained,
     schema::{self, Conflict, TableChange},
+    snapshot::Snapshot,
     table::{Table, TableStats, WriteError},
 };
 
@@ -22,10 +23,11 @@ pub struct TableId(pub u16);
 /// them from the store and check what a guest names first.
 #[derive(Default)]
 pub struct Store {
-    tables: Vec<Table>,
+    pub(crate) tables: Vec<Table>,
     by_name: BTreeMap<String, TableId>,
-    journal: Journal,
+    pub(crate) journal: Journal,
     retained: Retained,
+    pub(crate) snapshot: Option<Box<Snapshot>>,
 }
 
 impl Store {
@@ -42,6 +44,22 @@ impl Store {
     fn writable(&mut self, id: TableId) -> (&mut Table, &mut Journal) {
         assert!(self.journal.is_active, "writes need a transaction");
         (&mut self.tables[id.0 as usize], &mut self.journal)
+    }
+
+    /// A snapshot that is being copied keeps the row as it is.
+    #[inline]
+    fn keep_before(&mut self, id: TableId, rid: Rid) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.before_change(id, rid, &self.tables[id.0 as usize].rows, false);
+        }
+    }
+
+    /// A snapshot that is being copied passes over the row, which is new.
+    #[inline]
+    fn pass_over(&mut self, id: TableId, rid: Rid) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.before_change(id, rid, &self.tables[id.0 as usize].rows, true);
+        }
     }
 
     // Transactions.
@@ -265,7 +283,9 @@ impl Store {
     #[inline]
     pub fn insert(&mut self, table: TableId, row: &[u8]) -> Result<Rid, WriteError> {
         let (found, journal) = self.writable(table);
-        found.insert(table.0, row, journal)
+        let rid = found.insert(table.0, row, journal)?;
+        self.pass_over(table, rid);
+        Ok(rid)
     }
 
     /// Inserts rows one behind the other, until one is refused: those before it stay. Their record ids go to `taken`.
@@ -275,21 +295,22 @@ impl Store {
         rows: impl Iterator<Item = &'r [u8]>,
         mut taken: impl FnMut(Rid),
     ) -> Result<(), WriteError> {
-        let (found, journal) = self.writable(table);
         for row in rows {
-            taken(found.insert(table.0, row, journal)?);
+            taken(self.insert(table, row)?);
         }
         Ok(())
     }
 
     #[inline]
     pub fn update(&mut self, table: TableId, rid: Rid, row: &[u8]) -> Result<(), WriteError> {
+        self.keep_before(table, rid);
         let (found, journal) = self.writable(table);
         found.update(table.0, rid, row, journal)
     }
 
     #[inline]
     pub fn delete(&mut self, table: TableId, rid: Rid) -> Result<(), WriteError> {
+        self.keep_before(table, rid);
         let (found, journal) = self.writable(table);
         found.delete(table.0, rid, journal)
     }
@@ -303,6 +324,7 @@ impl Store {
         column: u16,
         delta: i64,
     ) -> Result<i64, WriteError> {
+        self.keep_before(table, rid);
         let (found, journal) = self.writable(table);
         found.add(table.0, rid, column, delta, journal)
     }
@@ -316,6 +338,7 @@ impl Store {
         columns: ColumnSet,
         values: &[u8],
     ) -> Result<(), WriteError> {
+        self.keep_before(table, rid);
         let (found, journal) = self.writable(table);
         found.patch(table.0, rid, columns, values, journal)
     }
@@ -434,6 +457,7 @@ impl Store {
         );
         if !change.is_noop() {
             let changed = schema::build_changed(self.table(change.table), change)?;
+            self.finish_snapshot_of(change.table);
             self.tables[change.table.0 as usize] = changed;
         }
         Ok(())

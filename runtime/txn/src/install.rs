@@ -169,6 +169,65 @@ pub fn apply(
     next
 }
 
+/// A module version as a checkpoint knows it.
+pub struct Restored {
+    pub name: String,
+    pub version: u32,
+    pub hash: [u8; 32],
+    pub wasm_bytes: u64,
+    pub installed_by: TxnId,
+    pub in_service: bool,
+    pub schema: ModuleSchema,
+    pub code: Arc<dyn Code>,
+}
+
+/// The deployment of a checkpoint: stored tables by `TableId`, module versions by `ModuleId`. Err: they do not fit together.
+pub fn restore(
+    generation: u64,
+    tables: Vec<TableSchema>,
+    modules: Vec<Restored>,
+) -> Result<Deployed, String> {
+    let mut next = Deployed {
+        generation,
+        tables: tables.into_iter().map(Arc::new).collect(),
+        ..Deployed::default()
+    };
+    for (number, found) in modules.into_iter().enumerate() {
+        let unfit = found.schema.tables.iter().find(|table| !is_bindable(table, &next));
+        if let Some(table) = unfit {
+            let (module, table) = (&found.name, &table.name);
+            return Err(format!("module {module} does not fit the stored table {table}"));
+        }
+        let module = Arc::new(Module {
+            id: ModuleId(number as u32),
+            tables: bind_all(&found.schema, &next),
+            name: found.name,
+            version: found.version,
+            hash: found.hash,
+            wasm_bytes: found.wasm_bytes,
+            installed_by: found.installed_by,
+            schema: found.schema,
+            code: found.code,
+        });
+        if found.in_service {
+            next.current.insert(module.name.clone(), module.clone());
+        }
+        next.versions.push(module);
+    }
+    Ok(next)
+}
+
+/// What `bind` takes for granted.
+fn is_bindable(declared: &TableSchema, deployed: &Deployed) -> bool {
+    let Some((_, stored)) = deployed.table(&declared.name) else {
+        return false;
+    };
+    let has_index = |name: &str| stored.indexes.iter().any(|index| index.name == name);
+    declared.columns.len() <= stored.columns.len()
+        && declared.indexes.iter().all(|index| has_index(&index.name))
+        && RowProjection::new(&stored.columns, declared.columns.len()).is_ok()
+}
+
 /// Takes a module out of service; its versions stay known. None where no such module is in service.
 pub fn remove(deployed: &Deployed, name: &str) -> Option<Deployed> {
     let mut next = deployed.clone();

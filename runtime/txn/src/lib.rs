@@ -18,7 +18,7 @@ mod scan;
 mod single;
 mod wasm;
 
-pub use install::{Candidate, Plan, apply, plan, remove};
+pub use install::{Candidate, Plan, Restored, apply, plan, remove, restore};
 pub use frame::{Frame, LogLine};
 pub use module::{
     BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,

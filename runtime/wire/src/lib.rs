@@ -8,12 +8,19 @@
 mod block;
 mod body;
 mod changes;
+mod checkpoint;
 mod partitions;
 mod record;
 mod segment;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, block_bytes, seal_block};
 pub use changes::{Change, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
+pub use checkpoint::{
+    CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX,
+    CHECKPOINT_TRAILER_BYTES, CheckpointBlock, CheckpointBlockKind, CheckpointDatabase,
+    CheckpointEntry, CheckpointHeader, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef,
+    CheckpointPartition, CheckpointRows, CheckpointTrailer, push_checkpoint_row,
+};
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
     CheckpointMark, CommandRef, DeployRef, Genesis, RECORD_KINDS, RecordKind, RecordRef, Records,

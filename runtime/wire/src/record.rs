@@ -122,7 +122,7 @@ pub(crate) const FLAGS_KNOWN: u8 = PARTITIONS_MASK | HAS_KEY;
 /// Length, kind, flags, transaction id, digest, module and procedure.
 const PLAIN_HEAD_BYTES_MAX: usize = 5 + 1 + 1 + 8 + 8 + 5 + 3;
 
-const GENESIS_BODY_BYTES: usize = 16 + 16 + 2 + 8;
+pub(crate) const GENESIS_BODY_BYTES: usize = 16 + 16 + 2 + 8;
 
 pub(crate) const fn varint_bytes(value: u32) -> usize {
     // 7 bits each; `| 1` because zero takes a byte, too.
@@ -153,7 +153,15 @@ pub(crate) fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
     out.push(kind as u8);
 }
 
-fn push_name(out: &mut Vec<u8>, name: &str) {
+pub(crate) fn push_genesis(out: &mut Vec<u8>, genesis: &Genesis) {
+    out.extend_from_slice(&genesis.database_id);
+    out.extend_from_slice(&genesis.secret[0].to_le_bytes());
+    out.extend_from_slice(&genesis.secret[1].to_le_bytes());
+    out.extend_from_slice(&genesis.partitions.to_le_bytes());
+    out.extend_from_slice(&genesis.created_us.to_le_bytes());
+}
+
+pub(crate) fn push_name(out: &mut Vec<u8>, name: &str) {
     assert!(name.len() <= NAME_BYTES_MAX, "name of {} bytes", name.len());
     out.push(name.len() as u8);
     out.extend_from_slice(name.as_bytes());
@@ -290,11 +298,7 @@ impl<'a> RecordRef<'a> {
             }
             Self::Genesis(genesis) => {
                 begin(out, RecordKind::Genesis, GENESIS_BODY_BYTES);
-                out.extend_from_slice(&genesis.database_id);
-                out.extend_from_slice(&genesis.secret[0].to_le_bytes());
-                out.extend_from_slice(&genesis.secret[1].to_le_bytes());
-                out.extend_from_slice(&genesis.partitions.to_le_bytes());
-                out.extend_from_slice(&genesis.created_us.to_le_bytes());
+                push_genesis(out, genesis);
             }
             Self::Deploy(deploy) => {
                 let numbers = varint_bytes(deploy.module_id) + varint_bytes(deploy.version);
@@ -381,7 +385,7 @@ fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
     Ok(record)
 }
 
-fn decode_genesis(body: &mut BodyReader<'_>) -> Result<Genesis, WireError> {
+pub(crate) fn decode_genesis(body: &mut BodyReader<'_>) -> Result<Genesis, WireError> {
     let genesis = Genesis {
         database_id: body.array()?,
         secret: [body.u64()?, body.u64()?],

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod checkpoints;
 mod log;
 mod modules;
 mod numbers;
@@ -16,6 +17,7 @@ mod tables;
 mod types;
 
 pub use calls::{BatchAnswer, BatchCall, CallAnswer};
+pub use checkpoints::{Checkpoint, CheckpointList, CheckpointState};
 pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RowChange};
 pub use modules::{
     ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, ParameterInfo,

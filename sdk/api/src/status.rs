@@ -24,6 +24,10 @@ pub struct Status {
     pub committed_lsn: U64,
     /// Everything below is safe on the device.
     pub durable_lsn: U64,
+    /// Of the newest checkpoint: a restart replays the log from here on. Null without any.
+    pub checkpointed_lsn: Option<U64>,
+    /// Seconds that a restart would take now, by the measured speeds of loading and replay; null without a log.
+    pub restart_seconds: Option<f64>,
     /// Why the log can't be written; null while it can.
     pub log_error: Option<String>,
     /// When the server started (RFC 3339).

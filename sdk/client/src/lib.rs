@@ -11,7 +11,7 @@ use std::{
 };
 
 use reprise_api::{
-    BatchAnswer, BatchCall, CallAnswer, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
+    BatchAnswer, BatchCall, CallAnswer, Checkpoint, CheckpointList, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
     ModuleList, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, Status,
     TableInfo, TableList, U64, headers,
 };
@@ -243,6 +243,20 @@ impl Client {
 
     pub fn status(&self) -> Result<Status, ClientError> {
         self.get(&["v1", "status"])
+    }
+
+    /// Begins a checkpoint, or finds the one under way.
+    pub fn take_checkpoint(&self) -> Result<Checkpoint, ClientError> {
+        self.json(self.http.post(self.at(&["v1", "checkpoints"])))
+    }
+
+    /// A checkpoint, or its progress.
+    pub fn checkpoint(&self, id: &str) -> Result<Checkpoint, ClientError> {
+        self.get(&["v1", "checkpoints", id])
+    }
+
+    pub fn checkpoints(&self) -> Result<CheckpointList, ClientError> {
+        self.get(&["v1", "checkpoints"])
     }
 
     /// Whether calls are taken; also answers with the progress while they are not.

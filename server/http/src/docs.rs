@@ -15,7 +15,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    assets, batch, calls, events, front, log, metrics, modules, state::AppState, status, tables,
+    assets, batch, calls, checkpoints, events, front, log, metrics, modules, state::AppState, status, tables,
 };
 
 #[derive(OpenApi)]
@@ -72,6 +72,11 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(log::list_log))
         .routes(routes!(log::show_record))
         .routes(routes!(log::procedure_log))
+        .routes(routes!(
+            checkpoints::list_checkpoints,
+            checkpoints::take_checkpoint
+        ))
+        .routes(routes!(checkpoints::show_checkpoint))
         .routes(routes!(status::status))
         .routes(routes!(events::events))
         .routes(routes!(status::healthz))
@@ -135,7 +140,7 @@ mod tests {
         assert!(
             !paths
                 .iter()
-                .any(|path| path.contains("checkpoints") || path.contains("replication"))
+                .any(|path| path.contains("replication"))
         );
         let text = openapi.to_json().expect("serializes");
         assert!(text.contains("\"openapi\":\"3.1"));

@@ -10,6 +10,7 @@ mod auth;
 mod batch;
 mod body;
 mod calls;
+mod checkpoints;
 mod codec;
 mod docs;
 mod events;

@@ -40,6 +40,8 @@ pub fn status_of(parts: &Parts) -> Status {
         sites: status.sites,
         committed_lsn: U64(status.committed_lsn.0),
         durable_lsn: U64(status.durable_lsn.0),
+        checkpointed_lsn: status.checkpointed_lsn.map(|lsn| U64(lsn.0)),
+        restart_seconds: status.restart_seconds,
         log_error: status.log_error.map(|error| error.to_string()),
         started_at: rfc3339(status.started_unix_us),
         uptime_s: ((now_us() - status.started_unix_us).max(0) / 1_000_000) as u64,

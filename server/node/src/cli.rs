@@ -61,6 +61,12 @@ pub enum Command {
         after_help = "Example:\n  reprise log tail --limit 5\n  reprise log verify ./reprise-data"
     )]
     Log(LogCommand),
+    /// Take and list checkpoints
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise checkpoint take\n  reprise checkpoint list"
+    )]
+    Checkpoint(CheckpointCommand),
     /// What the server says of itself
     #[command(after_help = "Example:\n  reprise status --output json")]
     Status(ServerArgs),
@@ -139,6 +145,15 @@ pub struct ServeArgs {
     /// OpenTelemetry collector that takes a span of every call, http://HOST:4318 [default: none]
     #[arg(long, env = "REPRISE_OTLP_ENDPOINT", value_name = "URL", value_parser = otlp_endpoint)]
     pub otlp_endpoint: Option<String>,
+    /// Seconds from one checkpoint to the next, where the log has grown; 0: only when asked for [default: 180]
+    #[arg(long, env = "REPRISE_CHECKPOINT_EVERY", value_name = "SECONDS", value_parser = checkpoint_every)]
+    pub checkpoint_every: Option<u64>,
+    /// MiB of log after which a checkpoint is taken whatever the time; 0: only by time [default: 1024]
+    #[arg(long, env = "REPRISE_CHECKPOINT_LOG_MIB", value_name = "MIB", value_parser = checkpoint_log_mib)]
+    pub checkpoint_log_mib: Option<u64>,
+    /// Checkpoints kept, with the log from the oldest of them on [default: 2]
+    #[arg(long, env = "REPRISE_CHECKPOINTS_KEPT", value_name = "N", value_parser = checkpoints_kept)]
+    pub checkpoints_kept: Option<u64>,
     /// Configuration file [default: ./reprise.toml, if there is one]
     #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -262,7 +277,7 @@ pub enum LogCommand {
         /// Only records that touch this partition
         #[arg(long)]
         partition: Option<u16>,
-        /// Only records of this kind: genesis, deploy, remove, command
+        /// Only records of this kind: genesis, deploy, remove, command, changes, checkpoint
         #[arg(long)]
         kind: Option<String>,
         #[command(flatten)]
@@ -292,6 +307,25 @@ pub enum LogCommand {
         /// Records at most
         #[arg(long)]
         limit: Option<u64>,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CheckpointCommand {
+    /// Take a checkpoint and wait until it is published
+    #[command(after_help = "Example:\n  reprise checkpoint take --output json")]
+    Take {
+        /// Return once it has begun
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// The checkpoints, newest first
+    #[command(after_help = "Example:\n  reprise checkpoint list")]
+    List {
+        #[command(flatten)]
+        server: ServerArgs,
     },
 }
 
@@ -446,6 +480,25 @@ pub fn group_commit_us(text: &str) -> Result<u64, String> {
             "the wait is from 0 to {GROUP_COMMIT_US_MAX} microseconds"
         )),
     }
+}
+
+fn bounded(text: &str, what: &str, min: u64, max: u64) -> Result<u64, String> {
+    match text.parse() {
+        Ok(number) if (min..=max).contains(&number) => Ok(number),
+        _ => Err(format!("{what} is from {min} to {max}")),
+    }
+}
+
+pub fn checkpoint_every(text: &str) -> Result<u64, String> {
+    bounded(text, "the time between checkpoints", 0, 365 * 24 * 3600)
+}
+
+pub fn checkpoint_log_mib(text: &str) -> Result<u64, String> {
+    bounded(text, "the log between checkpoints", 0, 1 << 30)
+}
+
+pub fn checkpoints_kept(text: &str) -> Result<u64, String> {
+    bounded(text, "the number of checkpoints kept", 1, 1000)
 }
 
 #[cfg(test)]

@@ -64,6 +64,11 @@ pub struct ServeConfig {
     pub group_commit_us: Setting<u64>,
     pub otlp_endpoint: Option<Setting<String>>,
     pub http: ConnectionLimits,
+    /// Seconds; 0: not by time.
+    pub checkpoint_every: Setting<u64>,
+    /// MiB of log; 0: not by length.
+    pub checkpoint_log_mib: Setting<u64>,
+    pub checkpoints_kept: Setting<u64>,
     pub auth: Auth,
     /// Names and roles, for the start's report.
     tokens: Vec<String>,
@@ -84,6 +89,9 @@ struct ConfigFile {
     otlp_endpoint: Option<String>,
     #[serde(default)]
     http: HttpEntry,
+    checkpoint_every: Option<u64>,
+    checkpoint_log_mib: Option<u64>,
+    checkpoints_kept: Option<u64>,
     #[serde(default)]
     tokens: Vec<TokenEntry>,
 }
@@ -161,6 +169,8 @@ impl ServeConfig {
             let path = file_path.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
             usage(format!("{}: {name}: {error}", path.display()))
         };
+        let checkpoints = CheckpointSettings::pick(&args, &file, source_of)
+            .map_err(|(name, e)| in_file(name, e))?;
         let log = file
             .log
             .map(|text| cli::log_mode(&text).map_err(|e| in_file("log", e)))
@@ -208,6 +218,9 @@ impl ServeConfig {
                 otlp_endpoint,
             ),
             http,
+            checkpoint_every: checkpoints.every,
+            checkpoint_log_mib: checkpoints.log_mib,
+            checkpoints_kept: checkpoints.kept,
             auth,
             tokens,
             file: file_path,
@@ -235,7 +248,7 @@ impl ServeConfig {
             None => "configuration".to_owned(),
         }];
         let mut push = |name: &str, value: String, source: Source| {
-            lines.push(format!("  {name:<16} {value}  ({source})"));
+            lines.push(format!("  {name:<18} {value}  ({source})"));
         };
         push(
             "data-dir",
@@ -266,12 +279,68 @@ impl ServeConfig {
         if self.http != ConnectionLimits::default() {
             push("http", format!("{:?}", self.http), Source::File);
         }
+        for (name, setting) in [
+            ("checkpoint-every", &self.checkpoint_every),
+            ("checkpoint-log-mib", &self.checkpoint_log_mib),
+            ("checkpoints-kept", &self.checkpoints_kept),
+        ] {
+            push(name, setting.value.to_string(), setting.source);
+        }
         let (tokens, source) = match self.tokens.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
             false => (self.tokens.join(", "), Source::File),
         };
         push("tokens", tokens, source);
         lines.join("\n")
+    }
+}
+
+/// As in the paper's evaluation (A, section V).
+const CHECKPOINT_EVERY_DEFAULT: u64 = 180;
+const CHECKPOINT_LOG_MIB_DEFAULT: u64 = 1024;
+const CHECKPOINTS_KEPT_DEFAULT: u64 = 2;
+
+struct CheckpointSettings {
+    every: Setting<u64>,
+    log_mib: Setting<u64>,
+    kept: Setting<u64>,
+}
+
+impl CheckpointSettings {
+    fn pick(
+        args: &ServeArgs,
+        file: &ConfigFile,
+        source_of: &dyn Fn(&str) -> Source,
+    ) -> Result<Self, (&'static str, String)> {
+        type Rule = fn(&str) -> Result<u64, String>;
+        let one = |name, given: Option<u64>, in_file: Option<u64>, rule: Rule, default| {
+            check_number(in_file, rule).map_err(|error| (name, error))?;
+            let picked = pick(given, source_of(name), in_file);
+            Ok(picked.unwrap_or_else(|| by_default(default)))
+        };
+        Ok(Self {
+            every: one(
+                "checkpoint_every",
+                args.checkpoint_every,
+                file.checkpoint_every,
+                cli::checkpoint_every,
+                CHECKPOINT_EVERY_DEFAULT,
+            )?,
+            log_mib: one(
+                "checkpoint_log_mib",
+                args.checkpoint_log_mib,
+                file.checkpoint_log_mib,
+                cli::checkpoint_log_mib,
+                CHECKPOINT_LOG_MIB_DEFAULT,
+            )?,
+            kept: one(
+                "checkpoints_kept",
+                args.checkpoints_kept,
+                file.checkpoints_kept,
+                cli::checkpoints_kept,
+                CHECKPOINTS_KEPT_DEFAULT,
+            )?,
+        })
     }
 }
 
@@ -381,6 +450,9 @@ mod tests {
             commit: None,
             group_commit_us: None,
             otlp_endpoint: None,
+            checkpoint_every: None,
+            checkpoint_log_mib: None,
+            checkpoints_kept: None,
             config: None,
         }
     }

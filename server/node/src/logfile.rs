@@ -8,14 +8,15 @@ use std::{
 use anyhow::Context;
 use reprise_abi::ModuleSchema;
 use reprise_base::Lsn;
+use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, RealDisk};
-use reprise_host::{CompiledModule, Engine, Limits};
+use reprise_host::{CompiledModule, Engine, Limits, describe};
 use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
 use reprise_router::{Deployed, ModuleId, decode_entry};
 use reprise_txn::{Code, Executor, Module};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockKind, DeployRef, RecordRef, Records, SEGMENT_HEADER_BYTES,
+    BLOCK_HEADER_BYTES, BlockKind, DeployRef, Genesis, RecordRef, Records, SEGMENT_HEADER_BYTES,
 };
 use serde::Serialize;
 
@@ -82,8 +83,23 @@ pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, Failure> {
         .unwrap_or_default();
     match Records::new(payload).next() {
         Some(Ok((_, RecordRef::Genesis(genesis), _))) => Ok(Some(genesis.partitions)),
-        _ => Ok(None),
+        // The log's beginning was released: the checkpoints know.
+        _ => Ok(checkpoint_genesis(dir).map(|genesis| genesis.partitions)),
     }
+}
+
+/// The folder of checkpoints of a data directory, if there is one.
+pub fn checkpoints(dir: &Path) -> Option<Checkpoints> {
+    let disk = RealDisk::open(dir.join("checkpoints")).ok()?;
+    Some(Checkpoints::new(Arc::new(disk)))
+}
+
+/// What the newest readable checkpoint says of the database.
+fn checkpoint_genesis(dir: &Path) -> Option<Genesis> {
+    let files = checkpoints(dir)?;
+    let stored = files.list().ok()?;
+    let mut readable = stored.iter().rev().filter_map(|lsn| files.open(*lsn).ok());
+    readable.next().map(|reader| reader.database().genesis)
 }
 
 #[derive(Serialize)]
@@ -100,6 +116,24 @@ struct Verified {
     /// Bytes that a crash cut off; an opening removes them.
     torn_bytes: u64,
     damage: Option<Damaged>,
+    /// Oldest first.
+    checkpoints: Vec<VerifiedCheckpoint>,
+    /// What the next opening would do.
+    opening: String,
+}
+
+#[derive(Serialize)]
+struct VerifiedCheckpoint {
+    file: String,
+    lsn: u64,
+    rows: u64,
+    row_bytes: u64,
+    file_bytes: u64,
+    tables: usize,
+    modules: usize,
+    idempotency_keys: u64,
+    /// Null where every block is whole.
+    error: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -111,9 +145,13 @@ struct Damaged {
 }
 
 impl Verified {
-    fn of(report: &VerifyReport) -> Self {
+    fn of(report: &VerifyReport, checkpoints: Vec<VerifiedCheckpoint>) -> Self {
+        let opening = opening(report, &checkpoints);
+        let checkpoints_are_whole = checkpoints.iter().all(|found| found.error.is_none());
         Self {
-            whole: report.damage.is_none(),
+            checkpoints,
+            opening,
+            whole: report.damage.is_none() && checkpoints_are_whole,
             database_id: report.database_id.map(|id| records::hex(&id)),
             start: report.start.0,
             end: report.end.0,
@@ -135,7 +173,8 @@ impl Verified {
 pub fn verify(dir: &Path, output: Output) -> Outcome {
     let disk = open(dir)?;
     let report = verify_log(&*disk).context("verify the log")?;
-    let verified = Verified::of(&report);
+    let checkpoints = verify_checkpoints(dir).context("verify the checkpoints")?;
+    let verified = Verified::of(&report, checkpoints);
     match output {
         Output::Json => print_json(&verified)?,
         Output::Text => print_verified(&verified, &report)?,
@@ -168,7 +207,74 @@ fn print_verified(verified: &Verified, report: &VerifyReport) -> std::io::Result
         ("blocks", grouped(verified.blocks)),
         ("records", grouped(verified.records)),
         ("ending", ending),
-    ])
+    ])?;
+    for found in &verified.checkpoints {
+        let verdict = match &found.error {
+            Some(error) => error.clone(),
+            None => format!(
+                "whole: {} rows of {} tables, {} in {}, {} modules, {} keys",
+                grouped(found.rows),
+                found.tables,
+                bytes(found.row_bytes),
+                bytes(found.file_bytes),
+                found.modules,
+                grouped(found.idempotency_keys)
+            ),
+        };
+        print_pairs(&[("checkpoint", format!("{}, {verdict}", found.lsn))])?;
+    }
+    print_pairs(&[("opening", verified.opening.clone())])
+}
+
+fn verify_checkpoints(dir: &Path) -> Result<Vec<VerifiedCheckpoint>, CheckpointError> {
+    let Some(files) = checkpoints(dir) else {
+        return Ok(Vec::new());
+    };
+    let stored = files.list()?.into_iter();
+    let found = stored.map(|lsn| {
+        let mut verified = VerifiedCheckpoint {
+            file: checkpoint_name(lsn),
+            lsn: lsn.0,
+            rows: 0,
+            row_bytes: 0,
+            file_bytes: files.bytes(lsn).unwrap_or_default(),
+            tables: 0,
+            modules: 0,
+            idempotency_keys: 0,
+            error: None,
+        };
+        let looked_at = files.open(lsn).and_then(|reader| {
+            let size = reader.size();
+            (verified.rows, verified.row_bytes) = (size.rows, size.row_bytes);
+            verified.tables = reader.tables().len();
+            verified.modules = reader.modules().len();
+            verified.idempotency_keys = reader.database().keys;
+            reader.verify()
+        });
+        verified.error = looked_at.err().map(|error| error.to_string());
+        verified
+    });
+    Ok(found.collect())
+}
+
+/// What a server would do with these files.
+fn opening(report: &VerifyReport, checkpoints: &[VerifiedCheckpoint]) -> String {
+    if report.damage.is_some() {
+        return "would be refused: the log is damaged".into();
+    }
+    let (start, end) = (report.start.0, report.end.0);
+    let usable = |found: &&VerifiedCheckpoint| {
+        found.error.is_none() && (start..=end).contains(&found.lsn)
+    };
+    match checkpoints.iter().rev().find(usable) {
+        Some(found) => format!(
+            "would load checkpoint {} and replay {} of log",
+            found.lsn,
+            bytes(end - found.lsn)
+        ),
+        None if start == 0 => format!("would replay {} of log", bytes(end)),
+        None => "would be refused: the log's beginning is gone, and no checkpoint is whole".into(),
+    }
 }
 
 /// What a module of a log is known by here: its description. It is never run.
@@ -192,8 +298,10 @@ impl Modules {
             return;
         };
         if deploy.module_id as usize != self.deployed.versions.len() {
-            return; // the log begins later than the first deployment: numbers would not fit
+            return; // known from a checkpoint, or the log begins later than the first deployment
         }
+        let schema = self.describe(deploy);
+        self.note_tables(&schema);
         let module = Arc::new(Module {
             id: ModuleId(deploy.module_id),
             name: deploy.name.to_owned(),
@@ -201,11 +309,49 @@ impl Modules {
             hash: deploy.hash,
             wasm_bytes: deploy.wasm.len() as u64,
             installed_by: deploy.txn_id,
-            schema: self.describe(deploy),
+            schema,
             tables: Vec::new(),
             code: Arc::new(DescriptionOnly),
         });
         self.deployed.versions.push(module);
+    }
+
+    /// Tables get their numbers in the order in which modules declare them.
+    fn note_tables(&mut self, schema: &ModuleSchema) {
+        for table in &schema.tables {
+            match self.deployed.tables.iter().position(|known| known.name == table.name) {
+                None => self.deployed.tables.push(Arc::new(table.clone())),
+                Some(at) if self.deployed.tables[at].columns.len() < table.columns.len() => {
+                    self.deployed.tables[at] = Arc::new(table.clone());
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// What a checkpoint knows, for a log whose beginning was released.
+    fn take_up(&mut self, reader: &CheckpointReader) {
+        for version in reader.modules() {
+            let module = version.get();
+            let schema = describe::from_json(module.description).unwrap_or_default();
+            let found = Arc::new(Module {
+                id: ModuleId(module.module_id),
+                name: module.name.to_owned(),
+                version: module.version,
+                hash: module.hash,
+                wasm_bytes: module.wasm.len() as u64,
+                installed_by: module.installed_by,
+                schema,
+                tables: Vec::new(),
+                code: Arc::new(DescriptionOnly),
+            });
+            self.deployed.versions.push(found);
+        }
+        for json in reader.tables() {
+            let described = describe::from_json(json).unwrap_or_default();
+            let tables = described.tables.into_iter().map(Arc::new);
+            self.deployed.tables.extend(tables);
+        }
     }
 
     /// Empty for wasm that this version can't read: its commands are then shown by number.
@@ -224,6 +370,9 @@ pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -
         engine: Engine::new(Limits::default()),
         deployed: Deployed::default(),
     };
+    if let Some(reader) = first_checkpoint(dir, report.start) {
+        modules.take_up(&reader);
+    }
     let (mut shown, limit) = (0, limit.unwrap_or(u64::MAX));
     while shown < limit {
         let Some(record) = reader.next_record().context("read the log")? else {
@@ -240,6 +389,13 @@ pub fn dump(dir: &Path, from: Option<u64>, limit: Option<u64>, output: Output) -
         Some(damage) if shown < limit => Err(Failure::Other(anyhow::anyhow!("{damage}"))),
         _ => Ok(()),
     }
+}
+
+/// The oldest readable checkpoint of a log whose beginning was released.
+fn first_checkpoint(dir: &Path, start: Lsn) -> Option<CheckpointReader> {
+    let files = checkpoints(dir).filter(|_| start > Lsn(0))?;
+    let stored = files.list().ok()?;
+    stored.iter().find_map(|lsn| files.open(*lsn).ok())
 }
 
 fn print_record(

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod checkpoint;
 mod cli;
 mod config;
 mod logfile;
@@ -50,6 +51,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Module(command) => remote::module(&command, output),
         Command::Call(args) => remote::call(&args, output),
         Command::Table(command) => remote::tables(&command, output),
+        Command::Checkpoint(command) => checkpoint::run(&command, output),
         Command::Log(command) => remote::log(&command, output),
         Command::Status(server) => remote::status(&server, output),
         Command::Bench(args) => bench::run(&args, output),

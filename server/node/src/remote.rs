@@ -27,11 +27,11 @@ use crate::{
 const FILE_BATCH: usize = 1_000;
 const PAGE_ROWS: u64 = 1_000;
 
-fn connect(server: &ServerArgs) -> Result<Client, Failure> {
+pub fn connect(server: &ServerArgs) -> Result<Client, Failure> {
     Client::new(&server.url, server.token.as_deref()).map_err(failure)
 }
 
-fn failure(error: ClientError) -> Failure {
+pub fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Problem(problem) => Failure::Problem(problem),
         other => Failure::Other(other.into()),
@@ -575,9 +575,17 @@ fn print_status(status: &Status) -> io::Result<()> {
         (
             "LSN",
             format!(
-                "committed {}, durable {}",
-                status.committed_lsn, status.durable_lsn
+                "committed {}, durable {}, checkpointed {}",
+                status.committed_lsn,
+                status.durable_lsn,
+                status.checkpointed_lsn.map_or("-".into(), |lsn| lsn.to_string())
             ),
+        ),
+        (
+            "restart",
+            status
+                .restart_seconds
+                .map_or("-".into(), |seconds| format!("would take about {seconds:.1} s")),
         ),
         (
             "engine",

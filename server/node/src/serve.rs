@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{Database, DatabaseConfig, LogMode, RecoveryReport};
+use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogMode, RecoveryReport};
 use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, Router};
 use tokio::{
@@ -70,6 +70,11 @@ pub fn run(config: ServeConfig) -> Outcome {
         commit: config.commit.value,
         group_commit_us: config.group_commit_us.value,
         segment_bytes: SEGMENT_BYTES,
+        checkpoints: CheckpointConfig {
+            every: Duration::from_secs(config.checkpoint_every.value),
+            log_bytes: config.checkpoint_log_mib.value << 20,
+            keep: config.checkpoints_kept.value as usize,
+        },
     })
     .with_context(|| {
         format!(
@@ -221,7 +226,7 @@ fn replay(database: &Database, catalog: &Catalog) -> anyhow::Result<()> {
     })
     .context("recover the database")?;
     tell_recovery(&report);
-    settle_catalog(database, catalog, &report)
+    settle_catalog(database, catalog, report.module_versions)
 }
 
 fn show_progress(router: &Router, is_over: &AtomicBool) {
@@ -258,6 +263,18 @@ fn tell_recovery(report: &RecoveryReport) {
             "the log was written under other settings ({other:016x}); every outcome was compared, and is the same"
         );
     }
+    for reason in &report.passed_over {
+        eprintln!("a checkpoint was passed over: {reason}");
+    }
+    if let Some(loaded) = &report.checkpoint {
+        eprintln!(
+            "checkpoint {} loaded: {} rows, {} in {:.3} s",
+            loaded.lsn,
+            grouped(loaded.rows),
+            bytes(loaded.row_bytes),
+            loaded.seconds
+        );
+    }
     eprintln!(
         "ready: {} transactions replayed from {} of log in {:.3} s",
         grouped(report.commands),
@@ -270,7 +287,7 @@ fn tell_recovery(report: &RecoveryReport) {
 fn settle_catalog(
     database: &Database,
     catalog: &Catalog,
-    report: &RecoveryReport,
+    recovered: usize,
 ) -> anyhow::Result<()> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(20);
@@ -292,7 +309,25 @@ fn settle_catalog(
         if differences.is_empty() {
             return Ok(());
         }
-        if deployed.versions.len() > report.modules.len() {
+        let mut modules = Vec::new();
+        for module in &deployed.versions {
+            let Some(wasm) = database.module_bytes(module.id) else {
+                break; // a deployment of now, on its way
+            };
+            modules.push(CatalogModule {
+                module_id: module.id.0,
+                name: module.name.clone(),
+                version: module.version,
+                hash: module.hash,
+                txn_id: module.installed_by,
+                wasm: wasm.to_vec(),
+            });
+        }
+        if modules.len() < deployed.versions.len() {
+            thread::sleep(PAUSE);
+            continue;
+        }
+        if deployed.versions.len() > recovered {
             thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
             continue;
         }
@@ -300,24 +335,6 @@ fn settle_catalog(
             "the catalog is made again from the log: {}",
             differences.join("; ")
         );
-        let mut modules = Vec::new();
-        for (module, (id, lsn)) in deployed.versions.iter().zip(&report.modules) {
-            assert_eq!(
-                module.id, *id,
-                "versions are numbered in the order of the log"
-            );
-            let wasm = database
-                .module_bytes(*lsn)
-                .context("read a module from the log")?;
-            modules.push(CatalogModule {
-                module_id: id.0,
-                name: module.name.clone(),
-                version: module.version,
-                hash: module.hash,
-                txn_id: module.installed_by,
-                wasm: wasm.with_context(|| format!("no module lies at LSN {lsn}"))?,
-            });
-        }
         catalog
             .rebuild(modules, &in_service)
             .context("make the catalog again")?;

@@ -1,0 +1,362 @@
+//! Reads one checkpoint. A reader is shared by threads: each reads the blocks of its own partitions.
+
+use std::sync::Arc;
+
+use reprise_base::{Lsn, PartitionId};
+use reprise_env::{Disk, DiskFile};
+use reprise_wire::{
+    CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX,
+    CHECKPOINT_TRAILER_BYTES, CheckpointBlock, CheckpointBlockKind, CheckpointDatabase,
+    CheckpointEntry, CheckpointHeader, CheckpointModuleRef, CheckpointPartition, CheckpointTrailer,
+    WireError,
+};
+use zstd::bulk::Decompressor;
+
+use crate::{CheckpointSize, checkpoint_name, error::CheckpointError};
+
+/// A module version as a checkpoint holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleVersion {
+    raw: Vec<u8>,
+}
+
+impl ModuleVersion {
+    pub fn get(&self) -> CheckpointModuleRef<'_> {
+        CheckpointModuleRef::decode(&self.raw).expect("decoded when it was read")
+    }
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct CheckpointReader {
+    name: String,
+    file: Opaque,
+    header: CheckpointHeader,
+    trailer: CheckpointTrailer,
+    entries: Vec<CheckpointEntry>,
+    database: CheckpointDatabase,
+    modules: Vec<ModuleVersion>,
+    /// JSON, by table number.
+    tables: Vec<Vec<u8>>,
+    /// By partition number.
+    partitions: Vec<CheckpointPartition>,
+}
+
+struct Opaque(Arc<dyn DiskFile>);
+
+impl std::fmt::Debug for Opaque {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("file")
+    }
+}
+
+impl CheckpointReader {
+    pub(crate) fn open(disk: &dyn Disk, lsn: Lsn) -> Result<Self, CheckpointError> {
+        let name = checkpoint_name(lsn);
+        let file = disk.open_read(&name)?;
+        let header = read_header(&*file, &name, lsn)?;
+        let trailer = read_trailer(&*file, &name, lsn)?;
+        let mut reader = Self {
+            file: Opaque(file),
+            header,
+            trailer,
+            entries: Vec::new(),
+            database: CheckpointDatabase {
+                genesis: reprise_wire::Genesis {
+                    database_id: header.database_id,
+                    secret: [0; 2],
+                    partitions: 1,
+                    created_us: 0,
+                },
+                multi_tick: 0,
+                modules: 0,
+                tables: 0,
+                keys: 0,
+            },
+            modules: Vec::new(),
+            tables: Vec::new(),
+            partitions: Vec::new(),
+            name,
+        };
+        reader.read_index()?;
+        reader.read_descriptions()?;
+        reader.check_whole()?;
+        Ok(reader)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn header(&self) -> &CheckpointHeader {
+        &self.header
+    }
+
+    pub fn lsn(&self) -> Lsn {
+        self.header.lsn
+    }
+
+    pub fn size(&self) -> CheckpointSize {
+        CheckpointSize {
+            file_bytes: self.trailer.file_bytes,
+            rows: self.trailer.rows,
+            row_bytes: self.trailer.row_bytes,
+        }
+    }
+
+    pub fn database(&self) -> &CheckpointDatabase {
+        &self.database
+    }
+
+    pub fn modules(&self) -> &[ModuleVersion] {
+        &self.modules
+    }
+
+    pub fn tables(&self) -> &[Vec<u8>] {
+        &self.tables
+    }
+
+    pub fn partition(&self, id: PartitionId) -> &CheckpointPartition {
+        &self.partitions[id.index()]
+    }
+
+    pub fn entries(&self) -> &[CheckpointEntry] {
+        &self.entries
+    }
+
+    /// An error about the contents of a block.
+    pub fn corrupt(&self, entry: &CheckpointEntry, error: WireError) -> CheckpointError {
+        CheckpointError::at(&self.name, entry.offset)(error)
+    }
+
+    /// Reads blocks one after the other, checked and decompressed.
+    pub fn blocks(&self) -> Result<Blocks<'_>, CheckpointError> {
+        let decompressor = Decompressor::new();
+        Ok(Blocks {
+            reader: self,
+            decompressor: decompressor
+                .map_err(|error| CheckpointError::Compress(error.to_string()))?,
+            stored: Vec::new(),
+            raw: Vec::new(),
+        })
+    }
+
+    /// Reads and checks every block.
+    pub fn verify(&self) -> Result<(), CheckpointError> {
+        let mut blocks = self.blocks()?;
+        for number in 0..self.entries.len() {
+            blocks.read(number)?;
+        }
+        Ok(())
+    }
+
+    fn read_index(&mut self) -> Result<(), CheckpointError> {
+        let mut blocks = self.blocks()?;
+        let at = self.trailer.index_offset;
+        let block = blocks.read_at(at, None)?;
+        let raw = std::mem::take(&mut blocks.raw);
+        let wrong = CheckpointError::at(&self.name, at);
+        let judge = || {
+            wire_check("kind of the last block", "index", block.kind.name())?;
+            let entries = CheckpointEntry::decode_all(&raw)?;
+            wire_check("blocks in the index", block.items_count, entries.len() as u32)?;
+            wire_check("number of the last block", block.number, entries.len() as u32)?;
+            Ok(entries)
+        };
+        self.entries = judge().map_err(wrong)?;
+        Ok(())
+    }
+
+    fn read_descriptions(&mut self) -> Result<(), CheckpointError> {
+        use CheckpointBlockKind as Kind;
+        let (mut modules, mut tables, mut partitions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut database = None;
+        let mut blocks = self.blocks()?;
+        for (number, entry) in self.entries.iter().enumerate() {
+            if matches!(entry.kind, Kind::Rows | Kind::Keys | Kind::Index) {
+                continue;
+            }
+            let raw = blocks.read(number)?;
+            let judged = match entry.kind {
+                Kind::Database => CheckpointDatabase::decode(raw).map(|found| database = Some(found)),
+                Kind::Module => CheckpointModuleRef::decode(raw).and_then(|module| {
+                    wire_check("module number", modules.len() as u32, module.module_id)?;
+                    modules.push(ModuleVersion { raw: raw.to_vec() });
+                    Ok(())
+                }),
+                Kind::Table => {
+                    let known = tables.len();
+                    tables.push(raw.to_vec());
+                    wire_check("table number", known, entry.table as usize)
+                }
+                _ => CheckpointPartition::decode(raw).and_then(|state| {
+                    wire_check("partition", partitions.len(), entry.partition.index())?;
+                    partitions.push(state);
+                    Ok(())
+                }),
+            };
+            judged.map_err(|error| self.corrupt(entry, error))?;
+        }
+        let missing = || wire_error("block of the database", "one", "none");
+        let database = database.ok_or_else(missing);
+        self.database = database.map_err(CheckpointError::at(&self.name, 0))?;
+        (self.modules, self.tables, self.partitions) = (modules, tables, partitions);
+        Ok(())
+    }
+
+    /// The parts fit together, and none is missing.
+    fn check_whole(&self) -> Result<(), CheckpointError> {
+        use CheckpointBlockKind as Kind;
+        let judge = || {
+            let (database, tables) = (&self.database, self.tables.len());
+            let id = self.header.database_id;
+            wire_check("database id", hex(&id), hex(&database.genesis.database_id))?;
+            wire_check("modules", database.modules as usize, self.modules.len())?;
+            wire_check("tables", database.tables as usize, tables)?;
+            let partitions = database.genesis.partitions as usize;
+            wire_check("partitions", partitions, self.partitions.len())?;
+            let mut rows = vec![0u64; partitions * tables];
+            let mut keys = 0u64;
+            for entry in &self.entries {
+                match entry.kind {
+                    Kind::Rows => {
+                        let (partition, table) = (entry.partition.index(), entry.table as usize);
+                        if partition >= partitions || table >= tables {
+                            return Err(wire_error("rows of", "a known table", "an unknown one"));
+                        }
+                        rows[partition * tables + table] += entry.items_count as u64;
+                    }
+                    Kind::Keys => keys += entry.items_count as u64,
+                    _ => {}
+                }
+            }
+            wire_check("idempotency keys", database.keys, keys)?;
+            for (at, state) in self.partitions.iter().enumerate() {
+                wire_check("tables of a partition", tables, state.tables.len())?;
+                let expected = state.tables.iter().map(|(count, _)| *count);
+                for (expected, found) in expected.zip(&rows[at * tables..]) {
+                    wire_check("rows of a table", expected, *found)?;
+                }
+            }
+            wire_check("rows", self.trailer.rows, rows.iter().sum::<u64>())
+        };
+        judge().map_err(CheckpointError::at(&self.name, self.trailer.index_offset))
+    }
+}
+
+/// Reads blocks into buffers of its own.
+pub struct Blocks<'r> {
+    reader: &'r CheckpointReader,
+    decompressor: Decompressor<'static>,
+    stored: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+impl Blocks<'_> {
+    /// The contents of block `number`.
+    pub fn read(&mut self, number: usize) -> Result<&[u8], CheckpointError> {
+        let entry = self.reader.entries[number];
+        let block = self.read_at(entry.offset, Some(number as u32))?;
+        let judge = || {
+            wire_check("kind of the block", entry.kind.name(), block.kind.name())?;
+            wire_check("partition of the block", entry.partition.0, block.partition.0)?;
+            wire_check("table of the block", entry.table, block.table)?;
+            wire_check("items of the block", entry.items_count, block.items_count)?;
+            wire_check("bytes of the block", entry.raw_bytes, block.raw_bytes)
+        };
+        judge().map_err(CheckpointError::at(&self.reader.name, entry.offset))?;
+        Ok(&self.raw)
+    }
+
+    /// Reads the block at an offset into `self.raw`.
+    fn read_at(
+        &mut self,
+        offset: u64,
+        number: Option<u32>,
+    ) -> Result<CheckpointBlock, CheckpointError> {
+        let (name, file) = (&self.reader.name, &*self.reader.file.0);
+        let mut head = [0; CHECKPOINT_BLOCK_HEADER_BYTES];
+        let read = file.read_at(offset, &mut head)?;
+        let block = CheckpointBlock::decode(&head[..read])
+            .and_then(|block| {
+                wire_check("checkpoint of the block", self.reader.header.lsn.0, block.lsn.0)?;
+                wire_check("number of the block", number.unwrap_or(block.number), block.number)?;
+                Ok(block)
+            })
+            .map_err(CheckpointError::at(name, offset))?;
+        self.stored.resize(block.stored_bytes as usize, 0);
+        let at = offset + CHECKPOINT_BLOCK_HEADER_BYTES as u64;
+        let read = file.read_at(at, &mut self.stored)?;
+        let checked = block.check_stored(&self.stored[..read]);
+        checked.map_err(CheckpointError::at(name, offset))?;
+        if !block.compressed {
+            std::mem::swap(&mut self.stored, &mut self.raw);
+            return Ok(block);
+        }
+        self.raw.clear();
+        self.raw.reserve((block.raw_bytes as usize).min(CHECKPOINT_RAW_BYTES_MAX));
+        let done = self.decompressor.decompress_to_buffer(&self.stored, &mut self.raw);
+        let judged = match done {
+            Ok(bytes) => wire_check("decompressed bytes", block.raw_bytes as usize, bytes),
+            Err(error) => Err(wire_error("compressed block", "a zstd frame", &error.to_string())),
+        };
+        judged.map_err(CheckpointError::at(name, offset))?;
+        Ok(block)
+    }
+}
+
+fn read_header(
+    file: &dyn DiskFile,
+    name: &str,
+    lsn: Lsn,
+) -> Result<CheckpointHeader, CheckpointError> {
+    let mut bytes = [0; CHECKPOINT_HEADER_BYTES];
+    let read = file.read_at(0, &mut bytes)?;
+    let judge = || {
+        let header = CheckpointHeader::decode(&bytes[..read])?;
+        wire_check("position in the header", lsn.0, header.lsn.0)?;
+        Ok(header)
+    };
+    judge().map_err(CheckpointError::at(name, 0))
+}
+
+fn read_trailer(
+    file: &dyn DiskFile,
+    name: &str,
+    lsn: Lsn,
+) -> Result<CheckpointTrailer, CheckpointError> {
+    let file_bytes = file.len()?;
+    let at = file_bytes.saturating_sub(CHECKPOINT_TRAILER_BYTES as u64);
+    let mut bytes = [0; CHECKPOINT_TRAILER_BYTES];
+    let read = file.read_at(at, &mut bytes)?;
+    let judge = || {
+        let trailer = CheckpointTrailer::decode(&bytes[..read])?;
+        wire_check("bytes of the file", trailer.file_bytes, file_bytes)?;
+        wire_check("position in the trailer", lsn.0, trailer.lsn.0)?;
+        Ok(trailer)
+    };
+    judge().map_err(CheckpointError::at(name, at))
+}
+
+fn wire_error(what: &'static str, expected: &str, found: &str) -> WireError {
+    WireError {
+        what,
+        expected: expected.to_owned(),
+        found: found.to_owned(),
+    }
+}
+
+fn wire_check<T: PartialEq + std::fmt::Display>(
+    what: &'static str,
+    expected: T,
+    found: T,
+) -> Result<(), WireError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(wire_error(what, &expected.to_string(), &found.to_string()))
+}
+
+fn hex(id: &[u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,189 @@
+//! Writes one checkpoint: blocks in any order, then the index, the trailer, and the name.
+
+use std::sync::Arc;
+
+use reprise_base::PartitionId;
+use reprise_env::{Disk, DiskFile};
+use reprise_wire::{
+    CHECKPOINT_BLOCK_HEADER_BYTES, CheckpointBlock, CheckpointBlockKind, CheckpointEntry,
+    CheckpointHeader, CheckpointTrailer,
+};
+use zstd::bulk::Compressor;
+
+use crate::{TEMPORARY_NAME, checkpoint_name, error::CheckpointError};
+
+/// Fast: the writer has to keep up with the engine threads' copying on one core.
+const COMPRESSION_LEVEL: i32 = 1;
+/// Bytes gathered for one write.
+const WRITE_BYTES: usize = 1 << 20;
+/// Bytes after which the file is synced: one sync of everything at the end would hold the device up for the log.
+const SYNC_EVERY_BYTES: u64 = 16 << 20;
+
+/// What a checkpoint takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointSize {
+    pub file_bytes: u64,
+    pub rows: u64,
+    /// Of rows, before compression.
+    pub row_bytes: u64,
+}
+
+/// A checkpoint on its way; dropped unpublished, nothing of it stays.
+pub struct CheckpointWriter {
+    disk: Arc<dyn Disk>,
+    file: Arc<dyn DiskFile>,
+    header: CheckpointHeader,
+    compressor: Compressor<'static>,
+    compressed: Vec<u8>,
+    /// Bytes not written yet.
+    buffer: Vec<u8>,
+    written: u64,
+    synced: u64,
+    entries: Vec<CheckpointEntry>,
+    size: CheckpointSize,
+    is_published: bool,
+}
+
+impl CheckpointWriter {
+    pub(crate) fn create(
+        disk: Arc<dyn Disk>,
+        header: CheckpointHeader,
+    ) -> Result<Self, CheckpointError> {
+        let compressor = Compressor::new(COMPRESSION_LEVEL);
+        let compressor = compressor.map_err(|error| CheckpointError::Compress(error.to_string()))?;
+        Ok(Self {
+            file: disk.create(TEMPORARY_NAME)?,
+            disk,
+            compressor,
+            compressed: Vec::new(),
+            buffer: header.encode().to_vec(),
+            header,
+            written: 0,
+            synced: 0,
+            entries: Vec::new(),
+            size: CheckpointSize::default(),
+            is_published: false,
+        })
+    }
+
+    /// What was written so far.
+    pub fn size(&self) -> CheckpointSize {
+        CheckpointSize {
+            file_bytes: self.written + self.buffer.len() as u64,
+            ..self.size
+        }
+    }
+
+    /// Adds a block. `items` counts what `raw` holds; at least one.
+    pub fn block(
+        &mut self,
+        kind: CheckpointBlockKind,
+        partition: PartitionId,
+        table: u16,
+        items: u32,
+        raw: &[u8],
+    ) -> Result<(), CheckpointError> {
+        let offset = self.size().file_bytes;
+        let compressed = self.compress(raw)?;
+        let mut block = CheckpointBlock {
+            kind,
+            compressed,
+            partition,
+            table,
+            lsn: self.header.lsn,
+            number: self.entries.len() as u32,
+            items_count: items,
+            raw_bytes: raw.len() as u32,
+            stored_bytes: 0,
+            stored_crc: 0,
+        };
+        let stored = if compressed { &self.compressed[..] } else { raw };
+        let head = block.seal(stored);
+        self.buffer.extend_from_slice(&head);
+        self.buffer.extend_from_slice(stored);
+        self.entries.push(CheckpointEntry {
+            offset,
+            stored_bytes: block.stored_bytes,
+            raw_bytes: block.raw_bytes,
+            items_count: items,
+            kind,
+            partition,
+            table,
+        });
+        if kind == CheckpointBlockKind::Rows {
+            self.size.rows += items as u64;
+            self.size.row_bytes += raw.len() as u64;
+        }
+        if self.buffer.len() >= WRITE_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Fills `self.compressed`; false where that would not be shorter.
+    fn compress(&mut self, raw: &[u8]) -> Result<bool, CheckpointError> {
+        self.compressed.clear();
+        self.compressed.reserve(zstd::zstd_safe::compress_bound(raw.len()));
+        let done = self.compressor.compress_to_buffer(raw, &mut self.compressed);
+        let bytes = done.map_err(|error| CheckpointError::Compress(error.to_string()))?;
+        Ok(bytes < raw.len())
+    }
+
+    fn flush(&mut self) -> Result<(), CheckpointError> {
+        self.file.write_at(self.written, &self.buffer)?;
+        self.written += self.buffer.len() as u64;
+        self.buffer.clear();
+        if self.written - self.synced >= SYNC_EVERY_BYTES {
+            self.file.sync()?;
+            self.synced = self.written;
+        }
+        Ok(())
+    }
+
+    /// Ends the file, makes it durable, and gives it its name. The caller has made sure that the log is durable up to the
+    /// checkpoint's position.
+    pub fn publish(mut self) -> Result<CheckpointSize, CheckpointError> {
+        let mut index = Vec::with_capacity(self.entries.len() * 28);
+        self.entries.iter().for_each(|entry| entry.encode(&mut index));
+        let count = self.entries.len() as u32;
+        let index_offset = self.size().file_bytes;
+        self.index(count, index, index_offset)?;
+        let mut size = self.size();
+        size.file_bytes += reprise_wire::CHECKPOINT_TRAILER_BYTES as u64;
+        let trailer = CheckpointTrailer {
+            lsn: self.header.lsn,
+            index_offset,
+            file_bytes: size.file_bytes,
+            rows: size.rows,
+            row_bytes: size.row_bytes,
+        };
+        self.buffer.extend_from_slice(&trailer.encode());
+        self.flush()?;
+        self.file.sync()?;
+        self.disk.rename(TEMPORARY_NAME, &checkpoint_name(self.header.lsn))?;
+        self.is_published = true;
+        self.disk.sync_dir()?;
+        Ok(size)
+    }
+
+    /// The index is one block, however long: it is not bound by the length of other blocks.
+    fn index(&mut self, count: u32, raw: Vec<u8>, offset: u64) -> Result<(), CheckpointError> {
+        let max = reprise_wire::CHECKPOINT_RAW_BYTES_MAX;
+        if raw.len() > max {
+            let reason = format!("it has {count} blocks, more than an index of {max} bytes names");
+            return Err(CheckpointError::GivenUp(reason));
+        }
+        self.block(CheckpointBlockKind::Index, PartitionId(0), 0, count, &raw)?;
+        debug_assert!(self.size().file_bytes >= offset + CHECKPOINT_BLOCK_HEADER_BYTES as u64);
+        Ok(())
+    }
+}
+
+impl Drop for CheckpointWriter {
+    fn drop(&mut self) {
+        if !self.is_published {
+            // A file that stays is removed at the next opening or checkpoint.
+            let _ = self.disk.remove(TEMPORARY_NAME);
+        }
+    }
+}

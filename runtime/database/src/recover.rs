@@ -1,0 +1,190 @@
+//! Recovery: the newest checkpoint that can be loaded, then the log behind it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use reprise_base::Lsn;
+use reprise_checkpoint::{CheckpointReader, checkpoint_name};
+use reprise_recovery::{LoadedKey, Recovery, RecoveryError};
+use reprise_router::{CheckpointInfo, CheckpointState, Fingerprint, Phase, Remembered};
+use reprise_txn::ModuleId;
+
+use crate::{Database, LoadedCheckpoint, OpenError, RecoveryReport, checkpoint::Speeds};
+
+/// Bytes from which on a measured speed is believed.
+const MEASURED_BYTES_MIN: u64 = 4 << 20;
+const PROGRESS_EVERY: Duration = Duration::from_millis(20);
+
+impl Database {
+    pub(crate) fn replay(&self) -> Result<RecoveryReport, OpenError> {
+        let begun = Instant::now();
+        let mut report = RecoveryReport::default();
+        let (Some(log), Some(opened)) = (&self.log, &self.opened) else {
+            return Ok(report);
+        };
+        report.torn_bytes = opened.found.torn.as_ref().map_or(0, |torn| torn.bytes);
+        report.other_settings_hash = opened.other_settings_hash;
+        let start = self.load_newest(&mut report)?;
+        let end = log.durable();
+        report.log_bytes = end.0 - start.0;
+        let replay_begun = Instant::now();
+        let mut recovery = self.recovery();
+        let mut reader = log.reader(start)?;
+        let mut fed = 0u64;
+        while let Some(record) = reader.next_record()? {
+            recovery.feed(record.lsn, record.end(), record.record)?;
+            fed += 1;
+            if fed.is_multiple_of(4096) {
+                self.router.set_phase(Phase::Recovering {
+                    replayed: recovery.replayed(),
+                    bytes_done: record.end().0 - start.0,
+                    bytes_total: report.log_bytes,
+                });
+            }
+        }
+        let recovered = recovery.finish()?;
+        report.commands = recovered.commands;
+        self.restore_keys(recovered.remembered);
+        report.keys = self.router.idempotency().len();
+        report.module_versions = self.shared.deployed.load().versions.len();
+        self.note_speeds(&report, replay_begun.elapsed().as_secs_f64());
+        report.seconds = begun.elapsed().as_secs_f64();
+        Ok(report)
+    }
+
+    fn recovery(&self) -> Recovery {
+        Recovery::new(self.shared.clone(), self.inboxes.clone(), self.engine.clone())
+    }
+
+    fn note_speeds(&self, report: &RecoveryReport, replay_seconds: f64) {
+        let Some(checkpointer) = &self.checkpointer else {
+            return;
+        };
+        let mut speeds: Speeds = *checkpointer.speeds.lock().expect("held for a look");
+        if report.log_bytes >= MEASURED_BYTES_MIN {
+            speeds.replay = report.log_bytes as f64 / replay_seconds.max(1e-3);
+        }
+        if let Some(loaded) = report.checkpoint.filter(|c| c.row_bytes >= MEASURED_BYTES_MIN) {
+            speeds.load = loaded.row_bytes as f64 / loaded.seconds.max(1e-3);
+        }
+        *checkpointer.speeds.lock().expect("held for a store") = speeds;
+    }
+
+    /// Loads the newest checkpoint that can be; where the log goes on behind it. Without any the log goes on at its beginning.
+    fn load_newest(&self, report: &mut RecoveryReport) -> Result<Lsn, OpenError> {
+        let (Some(log), Some(files)) = (&self.log, &self.files) else {
+            return Ok(Lsn(0));
+        };
+        let (start, end) = (log.start(), log.durable());
+        let mut loaded = None;
+        for lsn in files.list()?.into_iter().rev() {
+            let name = checkpoint_name(lsn);
+            if lsn < start || lsn > end {
+                let reason = format!("{name} has no place in the log, which holds LSN {start} to {end}");
+                report.passed_over.push(reason);
+                continue;
+            }
+            let reader = match files.open(lsn) {
+                Ok(reader) => Arc::new(reader),
+                Err(error) => {
+                    report.passed_over.push(error.to_string());
+                    continue;
+                }
+            };
+            self.note_found(&reader);
+            if loaded.is_none() {
+                match self.load(&reader) {
+                    Ok(found) => loaded = Some(found),
+                    Err(RecoveryError::Checkpoint(error)) => {
+                        report.passed_over.push(error.to_string());
+                        self.recovery().reset()?;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        report.checkpoint = loaded;
+        match (loaded, start) {
+            (Some(loaded), _) => Ok(loaded.lsn),
+            (None, Lsn(0)) => Ok(start),
+            (None, start) => Err(OpenError::NoCheckpoint {
+                start,
+                reasons: report.passed_over.clone(),
+            }),
+        }
+    }
+
+    fn load(&self, reader: &Arc<CheckpointReader>) -> Result<LoadedCheckpoint, RecoveryError> {
+        let begun = Instant::now();
+        let (bytes, is_over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
+        let size = reader.size();
+        let keys = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    self.router.set_phase(Phase::Recovering {
+                        replayed: 0,
+                        bytes_done: bytes.load(Ordering::Relaxed),
+                        bytes_total: size.row_bytes,
+                    });
+                    thread::park_timeout(PROGRESS_EVERY);
+                }
+            });
+            let keys = self.recovery().load(reader, &bytes);
+            is_over.store(true, Ordering::Release);
+            keys
+        })?;
+        keys.into_iter().for_each(|key| self.restore_loaded(key));
+        Ok(LoadedCheckpoint {
+            lsn: reader.lsn(),
+            rows: size.rows,
+            row_bytes: size.row_bytes,
+            file_bytes: size.file_bytes,
+            seconds: begun.elapsed().as_secs_f64(),
+        })
+    }
+
+    fn note_found(&self, reader: &CheckpointReader) {
+        let Some(checkpointer) = &self.checkpointer else {
+            return;
+        };
+        let size = reader.size();
+        checkpointer.note(CheckpointInfo {
+            lsn: reader.lsn(),
+            state: CheckpointState::Published,
+            began_unix_us: reader.header().txn_id.time_us(),
+            seconds: None,
+            rows: size.rows,
+            rows_total: size.rows,
+            row_bytes: size.row_bytes,
+            file_bytes: size.file_bytes,
+            file: reader.name().to_owned(),
+            error: None,
+        });
+    }
+
+    fn restore_loaded(&self, key: LoadedKey) {
+        let Ok(text) = std::str::from_utf8(&key.key) else {
+            return; // no client could send it again: keys come in as text
+        };
+        let deployed = self.router.deployed();
+        let Some(module) = deployed.module(ModuleId(key.module_id)) else {
+            return; // the loader refuses such a key
+        };
+        let outcome = Remembered {
+            module: module.clone(),
+            procedure: key.procedure as usize,
+            result: key.result.into(),
+            txn_id: key.txn_id,
+            lsn: key.lsn,
+            partition: key.partition,
+        };
+        let fingerprint = Fingerprint::from_bits(key.fingerprint);
+        self.router.idempotency().restore(text, fingerprint, outcome);
+    }
+}

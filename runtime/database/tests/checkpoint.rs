@@ -1,0 +1,280 @@
+//! Checkpoints in one process: taken under load, loaded again, damaged, and the log released behind them.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use reprise_database::{
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, OpenError, RecoveryReport,
+};
+use reprise_router::{BatchBuilder, BatchReply, CheckpointInfo, CheckpointState, ReplyOutcome};
+
+fn wasm(name: &str) -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = root.join("target/procedures").join(name).with_extension("wasm");
+    std::fs::read(&path).unwrap_or_else(|error| {
+        panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display())
+    })
+}
+
+fn config(dir: &Path, sites: u16) -> DatabaseConfig {
+    DatabaseConfig {
+        dir: Some(PathBuf::from(dir)),
+        partitions: 4,
+        sites,
+        log: LogMode::Command,
+        commit: CommitMode::Sync,
+        group_commit_us: 0,
+        segment_bytes: 64 << 10,
+        checkpoints: CheckpointConfig::BY_HAND,
+    }
+}
+
+fn open(dir: &Path, sites: u16) -> (Database, RecoveryReport) {
+    let database = Database::open(config(dir, sites)).expect("open");
+    let report = database.recover().expect("recover");
+    (database, report)
+}
+
+fn submit(database: &Database, calls: &[(&str, Option<&str>, Vec<u8>)]) -> BatchReply {
+    let router = database.router();
+    let deployed = router.deployed();
+    let mut batch = BatchBuilder::new(deployed.clone(), router);
+    for (procedure, key, args) in calls {
+        let module: &Arc<_> = &deployed.current["bank"];
+        let (number, _) = module.procedure(procedure).expect("a procedure");
+        let encode = |out: &mut Vec<u8>| {
+            out.extend_from_slice(args);
+            Ok::<(), ()>(())
+        };
+        batch.push(module, number, *key, encode).expect("encoded");
+    }
+    let (sender, receiver) = mpsc::channel();
+    let done = Box::new(move |reply| sender.send(reply).expect("the test waits"));
+    router.submit(batch, done);
+    receiver.recv().expect("a reply")
+}
+
+fn i64s(values: &[i64]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn fill(database: &Database, from: i64, count: i64) {
+    let calls: Vec<_> = (from..from + count)
+        .map(|account| ("open", None, i64s(&[account, 100])))
+        .collect();
+    let reply = submit(database, &calls);
+    for index in 0..reply.len() {
+        assert_eq!(*reply.get(index).outcome, ReplyOutcome::Committed);
+    }
+}
+
+fn transfer(database: &Database, round: i64) {
+    let calls: Vec<_> = (0..20)
+        .map(|i| {
+            let from = (round * 7 + i) % 200;
+            ("transfer", None, i64s(&[from, (from * 3 + 1) % 200, 2]))
+        })
+        .collect();
+    submit(database, &calls);
+}
+
+fn take(database: &Database) -> CheckpointInfo {
+    let begun = database.router().take_checkpoint().expect("begun");
+    loop {
+        let all = database.router().checkpoints();
+        let found = all.into_iter().find(|info| info.lsn == begun.lsn).expect("listed");
+        if found.state != CheckpointState::Running {
+            assert_eq!(found.error, None);
+            assert_eq!(found.state, CheckpointState::Published);
+            return found;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn files(dir: &Path, folder: &str) -> Vec<PathBuf> {
+    let listed = std::fs::read_dir(dir.join(folder)).expect("a folder");
+    let mut paths: Vec<_> = listed.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 0;
+            while !is_over.load(Ordering::Acquire) {
+                transfer(&database, round);
+                round += 1;
+            }
+        });
+        for batch in 1..4 {
+            thread::sleep(Duration::from_millis(50));
+            fill(&database, batch * 1000, 100);
+            let taken = take(&database);
+            assert!(taken.rows >= 100 * batch as u64 + 200 && taken.file_bytes > 0);
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    // Two are kept, and the log from the older of them on.
+    let kept = database.router().checkpoints();
+    assert_eq!(kept.len(), 2);
+    assert_eq!(database.router().status().checkpointed_lsn, Some(kept[0].lsn));
+    let digest = database.router().digest().expect("ready");
+    database.close().expect("close");
+    drop(database);
+    let first = files(dir.path(), "log")[0].file_name().expect("a name").to_owned();
+    assert_ne!(first.to_str(), Some("log-0000000000000000.seg"), "the log's beginning was released");
+    for sites in [1, 3] {
+        let (database, report) = open(dir.path(), sites);
+        let loaded = report.checkpoint.expect("loaded");
+        assert_eq!((loaded.lsn, report.passed_over.len()), (kept[0].lsn, 0));
+        assert_eq!(database.router().digest().expect("ready"), digest, "{sites} sites");
+        database.close().expect("close");
+    }
+    // It goes on behind a checkpoint as behind a log.
+    let (database, _) = open(dir.path(), 2);
+    transfer(&database, 3);
+    fill(&database, 9000, 10);
+    let digest = database.router().digest().expect("ready");
+    database.close().expect("close");
+    drop(database);
+    let (database, report) = open(dir.path(), 2);
+    assert!(report.commands >= 10);
+    assert_eq!(database.router().digest().expect("ready"), digest);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_and_said_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    let older = take(&database);
+    transfer(&database, 1);
+    let newer = take(&database);
+    transfer(&database, 2);
+    let digest = database.router().digest().expect("ready");
+    database.close().expect("close");
+    drop(database);
+    let damage = |info: &CheckpointInfo, at: usize| {
+        let path = dir.path().join("checkpoints").join(&info.file);
+        let mut bytes = std::fs::read(&path).expect("a checkpoint");
+        let at = at % bytes.len();
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).expect("written");
+    };
+    let whole = std::fs::read(dir.path().join("checkpoints").join(&newer.file)).expect("whole");
+    // Header, descriptions, rows, index, trailer: wherever it is hit, the one before it is taken.
+    for at in [20, 600, whole.len() / 2, whole.len() - 100, whole.len() - 10] {
+        damage(&newer, at);
+        let (database, report) = open(dir.path(), 2);
+        let loaded = report.checkpoint.expect("the older one");
+        assert_eq!(loaded.lsn, older.lsn, "byte {at}");
+        assert!(report.passed_over[0].contains(&newer.file), "{:?}", report.passed_over);
+        assert_eq!(database.router().digest().expect("ready"), digest);
+        database.close().expect("close");
+        drop(database);
+        std::fs::write(dir.path().join("checkpoints").join(&newer.file), &whole).expect("whole again");
+    }
+    damage(&newer, 700);
+    damage(&older, 700);
+    match Database::open(config(dir.path(), 2)).and_then(|database| database.recover().map(drop)) {
+        Err(OpenError::NoCheckpoint { reasons, .. }) => assert_eq!(reasons.len(), 2),
+        Ok(()) => {} // the log was still whole from its beginning
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn keys_modules_and_versions_come_with_a_checkpoint() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    database.router().deploy("voter", &wasm("voter")).expect("deploy");
+    database.router().remove("voter").expect("removed");
+    fill(&database, 0, 200);
+    let pay = ("transfer", Some("pay-1"), i64s(&[1, 2, 30]));
+    let reply = submit(&database, &[pay.clone()]);
+    let first = (reply.get(0).txn_id, reply.get(0).lsn, reply.get(0).result.to_vec());
+    for round in 0..3 {
+        transfer(&database, round);
+        fill(&database, 1000 + round * 300, 300);
+        take(&database);
+    }
+    let deployed = database.router().deployed();
+    database.close().expect("close");
+    drop(database);
+    let (database, report) = open(dir.path(), 1);
+    assert_eq!((report.keys, report.commands), (1, 0));
+    let found = database.router().deployed();
+    let names = |of: &reprise_router::Deployed| -> Vec<_> {
+        let versions = of.versions.iter();
+        versions.map(|m| (m.name.clone(), m.version, m.hash, m.schema.clone())).collect()
+    };
+    assert_eq!(names(&found), names(&deployed));
+    assert_eq!(found.tables, deployed.tables);
+    assert!(!found.current.contains_key("voter") && found.current.contains_key("bank"));
+    let bytes = database.module_bytes(found.versions[1].id).expect("the bytes");
+    assert_eq!(&*bytes, &wasm("voter")[..]);
+    let reply = submit(&database, &[pay, ("transfer", Some("pay-1"), i64s(&[1, 2, 31]))]);
+    let again = reply.get(0);
+    assert!(again.replayed);
+    assert_eq!((again.txn_id, again.lsn, again.result.to_vec()), first);
+    assert_eq!(*reply.get(1).outcome, ReplyOutcome::IdempotencyConflict);
+    database.router().deploy("voter", &wasm("voter")).expect("again");
+}
+
+#[test]
+fn a_lost_log_beside_checkpoints_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 1);
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    take(&database);
+    database.close().expect("close");
+    drop(database);
+    std::fs::remove_dir_all(dir.path().join("log")).expect("removed");
+    let refused = Database::open(config(dir.path(), 1)).err().expect("refused").to_string();
+    assert!(refused.contains("an empty directory"), "{refused}");
+}
+
+#[test]
+fn the_schedule_takes_them_by_time_and_by_length() {
+    for (every, log_bytes) in [(Duration::from_millis(100), 0), (Duration::ZERO, 20_000)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut config = config(dir.path(), 2);
+        config.checkpoints = CheckpointConfig {
+            every,
+            log_bytes,
+            keep: 1,
+        };
+        let database = Database::open(config).expect("open");
+        database.recover().expect("recover");
+        database.router().deploy("bank", &wasm("bank")).expect("deploy");
+        fill(&database, 0, 200);
+        for round in 0..1000 {
+            transfer(&database, round);
+            thread::sleep(Duration::from_millis(5));
+            if database.router().status().checkpointed_lsn.is_some() {
+                break;
+            }
+        }
+        let taken = database.router().checkpoints();
+        assert!(taken.iter().any(|info| info.state == CheckpointState::Published), "{taken:?}");
+        assert!(database.router().status().restart_seconds.is_some());
+    }
+}

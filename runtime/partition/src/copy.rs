@@ -1,0 +1,112 @@
+//! A partition's tables on their way to a checkpoint: copied by the engine thread in small slices, between its turns.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Sender, TrySendError};
+use reprise_base::PartitionId;
+use reprise_storage::{SnapshotPage, SnapshotTable};
+
+use crate::site::{Partition, Shared};
+
+/// Bytes of rows that one slice copies: tens of microseconds.
+const SLICE_BYTES: usize = 64 << 10;
+/// While calls wait, at most this part of the thread's time goes into copying.
+const BUSY_SHARE: u32 = 12;
+
+/// What an engine thread sends to the writer of a checkpoint.
+#[derive(Debug)]
+pub enum Copied {
+    Page(PartitionId, SnapshotPage),
+    /// All rows of the partition were sent.
+    Done(PartitionId),
+}
+
+/// The copying of one partition.
+pub(crate) struct Copying {
+    to: Sender<Copied>,
+    /// Copied, and not yet taken by the writer.
+    waiting: VecDeque<Copied>,
+    began: Instant,
+    spent: Duration,
+    is_copied: bool,
+}
+
+/// What came of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slice {
+    /// There is more.
+    Copied,
+    /// Nothing can be done now: the writer has as many pages as it takes, or calls go first.
+    Later,
+    /// Nothing is left, or nobody takes it any more.
+    Over,
+}
+
+impl Partition {
+    /// Begins to copy the tables as they are now. The caller holds the partition between two transactions.
+    pub fn begin_copy(&mut self, shared: &Shared, to: Sender<Copied>) -> Vec<SnapshotTable> {
+        assert!(self.copying.is_none(), "one copy at a time");
+        self.copying = Some(Copying {
+            to,
+            waiting: VecDeque::new(),
+            began: Instant::now(),
+            spent: Duration::ZERO,
+            is_copied: false,
+        });
+        shared.copying.fetch_add(1, Ordering::Relaxed);
+        self.store.begin_snapshot()
+    }
+
+    pub fn is_copying(&self) -> bool {
+        self.copying.is_some()
+    }
+
+    /// Copies a slice, if one is under way.
+    pub(crate) fn copy_slice(&mut self, shared: &Shared, is_idle: bool) -> Slice {
+        let Some(copying) = &mut self.copying else {
+            return Slice::Over;
+        };
+        if !is_idle && copying.spent * BUSY_SHARE > copying.began.elapsed() {
+            return Slice::Later;
+        }
+        let begun = Instant::now();
+        if copying.waiting.is_empty() && !copying.is_copied {
+            copying.is_copied = self.store.copy_snapshot(SLICE_BYTES);
+            let pages = self.store.take_snapshot_pages().into_iter();
+            copying.waiting.extend(pages.map(|page| Copied::Page(self.id, page)));
+            if copying.is_copied {
+                copying.waiting.push_back(Copied::Done(self.id));
+            }
+        }
+        let slice = copying.send();
+        copying.spent += begun.elapsed();
+        if slice == Slice::Over {
+            self.copying = None;
+            self.store.end_snapshot();
+            shared.copying.fetch_sub(1, Ordering::Relaxed);
+        }
+        slice
+    }
+}
+
+impl Copying {
+    fn send(&mut self) -> Slice {
+        while let Some(copied) = self.waiting.pop_front() {
+            let is_last = matches!(copied, Copied::Done(_));
+            match self.to.try_send(copied) {
+                Ok(()) if is_last => return Slice::Over,
+                Ok(()) => {}
+                Err(TrySendError::Full(copied)) => {
+                    self.waiting.push_front(copied);
+                    return Slice::Later;
+                }
+                Err(TrySendError::Disconnected(_)) => return Slice::Over,
+            }
+        }
+        Slice::Copied
+    }
+}

@@ -1,0 +1,292 @@
+//! From a checkpoint to partitions: descriptions at once on all, then each site the rows of its own, indexes built on the way.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use reprise_abi::TableSchema;
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_checkpoint::{CheckpointError, CheckpointReader};
+use reprise_host::{CompiledModule, describe};
+use reprise_partition::{Held, Partition, SiteMessage, Touched};
+use reprise_storage::{Store, TableId};
+use reprise_txn::{Code, Executor, Restored, WasmCode, restore};
+use reprise_wire::{
+    CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, CheckpointRows,
+    WireError,
+};
+
+use crate::{JOBS_IN_FLIGHT_MAX, Outcome, Recovery, RecoveryError};
+
+/// The outcome under an idempotency key, out of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedKey {
+    pub key: Box<[u8]>,
+    pub fingerprint: u128,
+    pub module_id: u32,
+    pub procedure: u16,
+    pub txn_id: TxnId,
+    pub lsn: Lsn,
+    pub partition: Option<PartitionId>,
+    pub result: Vec<u8>,
+}
+
+impl LoadedKey {
+    fn of(found: &CheckpointKeyRef<'_>) -> Self {
+        Self {
+            key: found.key.into(),
+            fingerprint: found.fingerprint,
+            module_id: found.module_id,
+            procedure: found.procedure,
+            txn_id: found.txn_id,
+            lsn: found.lsn,
+            partition: found.partition,
+            result: found.result.to_vec(),
+        }
+    }
+}
+
+/// Stands for the code of a version that is out of service: no record behind the checkpoint names it.
+struct Retired;
+
+impl Code for Retired {
+    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+        Err("this version was out of service when the checkpoint was taken".into())
+    }
+}
+
+impl Recovery {
+    /// Makes every partition what it was at the checkpoint; what they held before is gone. Bytes of rows that are loaded are
+    /// counted in `loaded` on the way. Err: nothing that was loaded may be used.
+    pub fn load(
+        &mut self,
+        reader: &Arc<CheckpointReader>,
+        loaded: &Arc<AtomicU64>,
+    ) -> Result<Vec<LoadedKey>, RecoveryError> {
+        let found = reader.database().genesis.partitions;
+        if found != self.shared.partitions_count {
+            let asked = self.shared.partitions_count;
+            return Err(broken(reader, "partitions", &asked.to_string(), &found.to_string()).into());
+        }
+        self.describe(reader)?;
+        for site in 0..self.inboxes.len() {
+            self.take_token()?;
+            let (outcome, token) = (self.outcome.clone(), self.tokens.0.clone());
+            let (reader, loaded) = (reader.clone(), loaded.clone());
+            let count = self.shared.partitions_count;
+            let step = self.shared.sites_count as usize;
+            let job = SiteMessage::Job(Box::new(move |held| {
+                for id in (site as u16..count).step_by(step).map(PartitionId) {
+                    if let Err(error) = load_partition(held.partition(id), &reader, &loaded, &outcome) {
+                        outcome.fail(error.into());
+                    }
+                }
+                let _ = token.send(()); // recovery may have ended with an error
+            }));
+            self.inboxes[site]
+                .send(job)
+                .map_err(|_| RecoveryError::Stopped)?;
+        }
+        let keys = read_keys(reader)?;
+        self.drain()?;
+        match self.outcome.has_failed() {
+            true => Err(self.take_error()),
+            false => Ok(keys),
+        }
+    }
+
+    /// Empties every partition, after a load that failed.
+    pub fn reset(&mut self) -> Result<(), RecoveryError> {
+        self.gather(
+            Touched::All,
+            Box::new(|held| {
+                for partition in held.partitions.iter_mut() {
+                    partition.store = Store::new();
+                }
+                let generation = held.tools.deployed().generation + 1;
+                let empty = restore(generation, Vec::new(), Vec::new());
+                held.tools.install(empty.expect("nothing fits together"));
+                let mut binaries = held.tools.shared.binaries.lock().expect("held to clear");
+                binaries.clear();
+            }),
+        )?;
+        self.drain()
+    }
+
+    /// Waits until the sites have done all that was sent.
+    fn drain(&self) -> Result<(), RecoveryError> {
+        for _ in 0..JOBS_IN_FLIGHT_MAX {
+            self.take_token()?;
+        }
+        for _ in 0..JOBS_IN_FLIGHT_MAX {
+            self.tokens.0.send(()).map_err(|_| RecoveryError::Stopped)?;
+        }
+        Ok(())
+    }
+
+    /// Tables and modules, on all partitions at once.
+    fn describe(&mut self, reader: &Arc<CheckpointReader>) -> Result<(), RecoveryError> {
+        let tables = reader.tables().iter();
+        let tables: Result<Vec<_>, _> = tables.map(|json| table_of(reader, json)).collect();
+        let tables = tables?;
+        let modules = reader.modules().iter();
+        let modules: Result<Vec<_>, _> =
+            modules.map(|module| self.module_of(reader, &module.get())).collect();
+        let modules = modules?;
+        let (reader, outcome) = (reader.clone(), self.outcome.clone());
+        self.gather(
+            Touched::All,
+            Box::new(move |held| {
+                if let Err(reason) = install(held, &reader, tables, modules) {
+                    outcome.fail(broken(&reader, "tables and modules", "that fit", &reason).into());
+                }
+            }),
+        )
+    }
+
+    fn module_of(
+        &self,
+        reader: &CheckpointReader,
+        module: &CheckpointModuleRef<'_>,
+    ) -> Result<Restored, RecoveryError> {
+        let what = |reason: String| broken(reader, "module", module.name, &reason);
+        let (schema, code): (_, Arc<dyn Code>) = if module.in_service {
+            let compiled = CompiledModule::compile(&self.engine, module.wasm);
+            let compiled = compiled.map_err(|error| what(error.to_string()))?;
+            if compiled.hash() != module.hash {
+                return Err(what("bytes of another hash".into()).into());
+            }
+            (compiled.schema().clone(), Arc::new(WasmCode(compiled)))
+        } else {
+            let schema = describe::from_json(module.description);
+            let schema = schema.map_err(|error| what(error.to_string()))?;
+            (schema, Arc::new(Retired))
+        };
+        Ok(Restored {
+            name: module.name.to_owned(),
+            version: module.version,
+            hash: module.hash,
+            wasm_bytes: module.wasm.len() as u64,
+            installed_by: module.installed_by,
+            in_service: module.in_service,
+            schema,
+            code,
+        })
+    }
+}
+
+fn broken(reader: &CheckpointReader, what: &str, expected: &str, found: &str) -> CheckpointError {
+    CheckpointError::Corrupt {
+        file: reader.name().to_owned(),
+        offset: 0,
+        what: what.to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_owned(),
+    }
+}
+
+fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSchema, CheckpointError> {
+    let unfit = |found: &str| broken(reader, "description of a table", "one table", found);
+    let mut schema = describe::from_json(json).map_err(|error| unfit(&error.to_string()))?;
+    match (schema.tables.pop(), schema.tables.is_empty()) {
+        (Some(table), true) => Ok(table),
+        _ => Err(unfit("none or several")),
+    }
+}
+
+fn install(
+    held: &mut Held<'_>,
+    reader: &CheckpointReader,
+    tables: Vec<TableSchema>,
+    modules: Vec<Restored>,
+) -> Result<(), String> {
+    for partition in held.partitions.iter_mut() {
+        partition.store = Store::new();
+        for table in &tables {
+            let created = partition.store.create_table(table.clone());
+            created.map_err(|conflicts| {
+                let texts: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+                texts.join("; ")
+            })?;
+        }
+        let state = reader.partition(partition.id);
+        partition.clock.advance_past(state.last_tick);
+        partition.last_end = state.last_end;
+    }
+    let generation = held.tools.deployed().generation + 1;
+    held.tools.install(restore(generation, tables, modules)?);
+    let shared = &held.tools.shared;
+    let tick = reader.database().multi_tick;
+    shared.multi_tick.fetch_max(tick, Ordering::AcqRel);
+    let binaries = reader.modules().iter().map(|module| module.get().wasm.into());
+    *shared.binaries.lock().expect("held for a store") = binaries.collect();
+    Ok(())
+}
+
+fn load_partition(
+    partition: &mut Partition,
+    reader: &CheckpointReader,
+    loaded: &AtomicU64,
+    outcome: &Outcome,
+) -> Result<(), CheckpointError> {
+    let mut blocks = reader.blocks()?;
+    for (number, entry) in reader.entries().iter().enumerate() {
+        if entry.kind != CheckpointBlockKind::Rows || entry.partition != partition.id {
+            continue;
+        }
+        if outcome.has_failed() {
+            return Ok(());
+        }
+        let table = TableId(entry.table);
+        let has_number = partition.store.schema(table).primary_key.is_empty();
+        let mut rows = 0;
+        for row in CheckpointRows::new(blocks.read(number)?, has_number) {
+            let (row, number) = row.map_err(|error| reader.corrupt(entry, error))?;
+            let taken = partition.store.load_row(table, row, number);
+            taken.map_err(|error| {
+                reader.corrupt(entry, error_of("row", "one that fits its table", &error.to_string()))
+            })?;
+            rows += 1;
+        }
+        if rows != entry.items_count {
+            let (expected, found) = (entry.items_count.to_string(), rows.to_string());
+            return Err(reader.corrupt(entry, error_of("rows of the block", &expected, &found)));
+        }
+        loaded.fetch_add(entry.raw_bytes as u64, Ordering::Relaxed);
+    }
+    for (at, (_, next_number)) in reader.partition(partition.id).tables.iter().enumerate() {
+        if !partition.store.set_next_number(TableId(at as u16), *next_number) {
+            return Err(broken(reader, "number of the next row", "a free one", "one that is taken"));
+        }
+    }
+    Ok(())
+}
+
+fn error_of(what: &'static str, expected: &str, found: &str) -> WireError {
+    WireError {
+        what,
+        expected: expected.to_owned(),
+        found: found.to_owned(),
+    }
+}
+
+fn read_keys(reader: &CheckpointReader) -> Result<Vec<LoadedKey>, CheckpointError> {
+    let mut keys = Vec::new();
+    let mut blocks = reader.blocks()?;
+    for (number, entry) in reader.entries().iter().enumerate() {
+        if entry.kind != CheckpointBlockKind::Keys {
+            continue;
+        }
+        for found in CheckpointKeys::new(blocks.read(number)?) {
+            let found = found.map_err(|error| reader.corrupt(entry, error))?;
+            let module = reader.modules().get(found.module_id as usize);
+            if module.is_none() {
+                let error = error_of("module of a key", "a known one", "an unknown one");
+                return Err(reader.corrupt(entry, error));
+            }
+            keys.push(LoadedKey::of(&found));
+        }
+    }
+    Ok(keys)
+}

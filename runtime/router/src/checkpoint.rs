@@ -1,0 +1,174 @@
+//! The engine's side of a checkpoint: the moment that is copied, and who is asked for one.
+
+use std::sync::{Arc, Weak};
+
+use crossbeam_channel::Sender;
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_partition::{CallBatch, Copied, Held, Partition};
+use reprise_storage::SnapshotTable;
+use reprise_txn::Deployed;
+use reprise_wire::{CheckpointMark, RecordRef};
+
+use crate::router::{Router, Unavailable};
+
+/// The moment that a checkpoint holds: one point in the order of all partitions.
+pub struct CopyStart {
+    /// Everything before it is in the checkpoint, nothing from it on.
+    pub lsn: Lsn,
+    pub txn_id: TxnId,
+    pub deployed: Arc<Deployed>,
+    /// By `ModuleId`.
+    pub binaries: Vec<Arc<[u8]>>,
+    pub multi_tick: u64,
+    /// Ascending, all of them.
+    pub partitions: Vec<PartitionStart>,
+}
+
+/// One partition at that moment.
+pub struct PartitionStart {
+    pub id: PartitionId,
+    pub last_tick: u64,
+    pub last_end: Lsn,
+    /// By `TableId`.
+    pub tables: Vec<SnapshotTable>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    #[error("the engine still copies for the checkpoint before")]
+    Busy,
+    #[error("the log can't be written: {0}")]
+    LogUnavailable(Arc<str>),
+    #[error("{0}")]
+    Unavailable(Arc<str>),
+}
+
+impl From<Unavailable> for CopyError {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Unavailable(unavailable.0)
+    }
+}
+
+impl Router {
+    /// Marks a moment in the log and on all partitions; the engine threads then send what the tables held, while they go on.
+    /// `told` runs once every earlier call has been answered, or never will be.
+    pub fn begin_copy(
+        &self,
+        to: Sender<Copied>,
+        told: Box<dyn FnOnce() + Send>,
+    ) -> Result<CopyStart, CopyError> {
+        self.run_on_all(move |held| begin_copy(held, &to, told))?
+    }
+}
+
+fn begin_copy(
+    held: &mut Held<'_>,
+    to: &Sender<Copied>,
+    told: Box<dyn FnOnce() + Send>,
+) -> Result<CopyStart, CopyError> {
+    if held.partitions.iter().any(|partition| partition.is_copying()) {
+        return Err(CopyError::Busy);
+    }
+    if let Some(reason) = held.tools.sink.refusal() {
+        return Err(CopyError::LogUnavailable(reason));
+    }
+    let txn_id = held.tools.next_multi_id(held.partitions);
+    let mut record = Vec::new();
+    RecordRef::Checkpoint(CheckpointMark { txn_id }).encode(&mut record);
+    let mut waiting = Box::new(CallBatch::new(None));
+    waiting.done = Some(Box::new(move |_| told()));
+    let mut partitions: Vec<&mut Partition> =
+        held.partitions.iter_mut().map(|part| &mut **part).collect();
+    let published = held.tools.sink.publish(&record, &mut partitions, waiting);
+    published.map_err(|(reason, _)| CopyError::LogUnavailable(reason))?;
+    let shared = held.tools.shared.clone();
+    let partitions: Vec<_> = partitions
+        .into_iter()
+        .map(|partition| PartitionStart {
+            id: partition.id,
+            last_tick: partition.clock.last_tick(),
+            last_end: partition.last_end,
+            tables: partition.begin_copy(&shared, to.clone()),
+        })
+        .collect();
+    let binaries = shared.binaries.lock().expect("held for a look").clone();
+    Ok(CopyStart {
+        // The mark is the last record of every partition.
+        lsn: partitions[0].last_end,
+        txn_id,
+        deployed: held.tools.deployed().clone(),
+        binaries,
+        multi_tick: txn_id.tick(),
+        partitions,
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointState {
+    /// Rows are copied and written.
+    Running,
+    /// Durable, and used by the next start.
+    Published,
+    /// Nothing of it was kept.
+    Failed,
+}
+
+/// A checkpoint, or one on its way.
+#[derive(Clone, Debug)]
+pub struct CheckpointInfo {
+    /// It holds what the log holds before this position; its id.
+    pub lsn: Lsn,
+    pub state: CheckpointState,
+    pub began_unix_us: i64,
+    /// From its beginning until it was published or given up, or until now. None for one of an earlier run.
+    pub seconds: Option<f64>,
+    /// Written so far.
+    pub rows: u64,
+    pub rows_total: u64,
+    /// Of rows, before compression.
+    pub row_bytes: u64,
+    pub file_bytes: u64,
+    pub file: String,
+    /// Why it failed, or why it can't be read.
+    pub error: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    #[error("this node keeps no log, and so no checkpoints")]
+    NoLog,
+    #[error(transparent)]
+    Begin(#[from] CopyError),
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Whoever takes checkpoints.
+pub trait CheckpointService: Send + Sync {
+    /// Begins a checkpoint and returns at once; where one is under way, that one.
+    fn take(&self) -> Result<CheckpointInfo, TakeError>;
+    /// The newest first: the one under way, those published, then those that failed in this run.
+    fn list(&self) -> Vec<CheckpointInfo>;
+    /// Position of the newest published one.
+    fn newest(&self) -> Option<Lsn>;
+    /// Seconds that a restart would take now, by the measured speeds of loading and replay.
+    fn restart_seconds(&self) -> Option<f64>;
+}
+
+impl Router {
+    /// Wires the service that takes checkpoints. Once. It lives with the database.
+    pub fn set_checkpoints(&self, service: Weak<dyn CheckpointService>) {
+        let is_first = self.0.checkpoints.set(service).is_ok();
+        assert!(is_first, "one service takes checkpoints");
+    }
+
+    pub fn take_checkpoint(&self) -> Result<CheckpointInfo, TakeError> {
+        let service = self.0.checkpoints.get().and_then(Weak::upgrade);
+        service.ok_or(TakeError::NoLog)?.take()
+    }
+
+    pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        let service = self.0.checkpoints.get().and_then(Weak::upgrade);
+        service.map_or_else(Vec::new, |service| service.list())
+    }
+}

@@ -1,0 +1,204 @@
+//! A copy of all tables as they were at one moment, made while transactions go on (paper A, section II-C: asynchronous,
+//! copy on write): rows are copied a slice at a time, and one that is about to change is copied first.
+
+use reprise_wire::push_checkpoint_row;
+
+use crate::{
+    indirection::Rid,
+    rows::Rows,
+    store::{Store, TableId},
+    table::{Table, has_number},
+};
+
+/// Bytes of rows after which a page is handed out.
+const PAGE_BYTES: usize = 256 << 10;
+/// Record ids looked at in one slice, so that a table of deleted rows does not make a slice long.
+const SLICE_RIDS_MAX: u32 = 8_192;
+
+/// Copied rows of one table, in no order that means anything: as in a checkpoint's block of rows.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct SnapshotPage {
+    pub table: u16,
+    pub rows: u32,
+    pub bytes: Vec<u8>,
+}
+
+/// A table at the moment of the snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotTable {
+    pub rows: u64,
+    /// The number that the next row would have got, in a table without a primary key.
+    pub next_number: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Snapshot {
+    tables: Vec<TableCopy>,
+    ready: Vec<SnapshotPage>,
+}
+
+#[derive(Default)]
+struct TableCopy {
+    has_number: bool,
+    /// Record ids from here on were given out later.
+    limit: u32,
+    /// Record ids before it are done.
+    cursor: u32,
+    /// Bits of record ids that are done although the cursor has not passed them.
+    done: Vec<u64>,
+    page: SnapshotPage,
+}
+
+impl TableCopy {
+    fn is_done(&self, rid: u32) -> bool {
+        self.done[rid as usize / 64] & 1 << (rid % 64) != 0
+    }
+
+    fn push(&mut self, rows: &Rows, rid: Rid, ready: &mut Vec<SnapshotPage>) {
+        let row = rows.at(rid);
+        let number = self.has_number.then_some(row.number);
+        let added = row.row.len() + 16;
+        if self.page.bytes.is_empty() {
+            self.page.bytes.reserve(PAGE_BYTES.max(added));
+        }
+        push_checkpoint_row(&mut self.page.bytes, row.row, number);
+        self.page.rows += 1;
+        if self.page.bytes.len() + added > PAGE_BYTES {
+            self.hand_out(ready);
+        }
+    }
+
+    fn hand_out(&mut self, ready: &mut Vec<SnapshotPage>) {
+        if self.page.rows > 0 {
+            let table = self.page.table;
+            let next = SnapshotPage {
+                table,
+                ..SnapshotPage::default()
+            };
+            ready.push(std::mem::replace(&mut self.page, next));
+        }
+    }
+
+    /// Copies rows from the cursor on until so many bytes are copied. True when none is left.
+    fn copy(&mut self, rows: &Rows, bytes: &mut usize, ready: &mut Vec<SnapshotPage>) -> bool {
+        let mut looked_at = 0;
+        while self.cursor < self.limit {
+            if *bytes == 0 || looked_at >= SLICE_RIDS_MAX {
+                return false;
+            }
+            let rid = self.cursor;
+            self.cursor += 1;
+            looked_at += 1;
+            if !self.is_done(rid) && rows.place(Rid(rid)).is_some() {
+                *bytes = bytes.saturating_sub(rows.at(Rid(rid)).row.len() + 16);
+                self.push(rows, Rid(rid), ready);
+            }
+        }
+        self.hand_out(ready);
+        self.done = Vec::new();
+        true
+    }
+}
+
+impl Snapshot {
+    /// The row is about to change, or its id has just been given out: what it was at the moment is copied now.
+    #[cold]
+    pub fn before_change(&mut self, table: TableId, rid: Rid, rows: &Rows, is_new: bool) {
+        let Some(copy) = self.tables.get_mut(table.0 as usize) else {
+            return; // a table of later
+        };
+        if rid.0 < copy.cursor || rid.0 >= copy.limit || copy.is_done(rid.0) {
+            return;
+        }
+        if !is_new && rows.place(rid).is_some() {
+            copy.push(rows, rid, &mut self.ready);
+        }
+        copy.done[rid.0 as usize / 64] |= 1 << (rid.0 % 64);
+    }
+}
+
+impl Store {
+    /// Takes this moment, between two transactions, as the one that is copied. One snapshot at a time.
+    pub fn begin_snapshot(&mut self) -> Vec<SnapshotTable> {
+        assert!(!self.in_txn(), "a snapshot is taken between transactions");
+        let mut snapshot = Snapshot::default();
+        for (number, table) in self.tables.iter().enumerate() {
+            let limit = table.rows.rids_end();
+            snapshot.tables.push(TableCopy {
+                has_number: has_number(&table.schema),
+                limit,
+                cursor: 0,
+                done: vec![0; (limit as usize).div_ceil(64)],
+                page: SnapshotPage {
+                    table: number as u16,
+                    ..SnapshotPage::default()
+                },
+            });
+        }
+        assert!(self.snapshot.is_none(), "one snapshot at a time");
+        self.snapshot = Some(Box::new(snapshot));
+        let tables = self.tables.iter().map(|table| SnapshotTable {
+            rows: table.rows.count(),
+            next_number: table.next_number(),
+        });
+        tables.collect()
+    }
+
+    /// Copies about so many bytes of rows more. True when all are copied. Between transactions.
+    pub fn copy_snapshot(&mut self, mut bytes: usize) -> bool {
+        assert!(!self.in_txn(), "rows are copied between transactions");
+        let Some(snapshot) = &mut self.snapshot else {
+            return true;
+        };
+        let Snapshot { tables, ready } = &mut **snapshot;
+        for (copy, table) in tables.iter_mut().zip(&self.tables) {
+            if !copy.copy(&table.rows, &mut bytes, ready) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes the pages that are full, or the last of their tables.
+    pub fn take_snapshot_pages(&mut self) -> Vec<SnapshotPage> {
+        let snapshot = self.snapshot.as_mut();
+        snapshot.map_or_else(Vec::new, |snapshot| std::mem::take(&mut snapshot.ready))
+    }
+
+    /// Ends the snapshot, whether or not it was copied.
+    pub fn end_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// All rows of a table that is about to be rebuilt are copied at once: their ids will name others.
+    pub(crate) fn finish_snapshot_of(&mut self, id: TableId) {
+        let Some(snapshot) = &mut self.snapshot else {
+            return;
+        };
+        let Snapshot { tables, ready } = &mut **snapshot;
+        if let Some(copy) = tables.get_mut(id.0 as usize) {
+            let rows = &self.tables[id.0 as usize].rows;
+            let mut all = usize::MAX;
+            while !copy.copy(rows, &mut all, ready) {}
+        }
+    }
+
+    /// Puts a row back that a snapshot copied, outside of any transaction. Refused are rows that the table could not hold.
+    pub fn load_row(
+        &mut self,
+        table: TableId,
+        row: &[u8],
+        number: u64,
+    ) -> Result<(), crate::WriteError> {
+        let Self {
+            tables, journal, ..
+        } = self;
+        tables[table.0 as usize].load(row, number, &mut journal.scratch)
+    }
+
+    /// The number that the next row gets, in a table without a primary key. False where a row has it, or a later one.
+    pub fn set_next_number(&mut self, table: TableId, number: u64) -> bool {
+        let table: &mut Table = &mut self.tables[table.0 as usize];
+        table.raise_next_number(number)
+    }
+}

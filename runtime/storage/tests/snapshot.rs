@@ -1,0 +1,142 @@
+//! A snapshot holds the tables as they were when it began, whatever is written while it is copied; loaded, it is them.
+
+mod common;
+
+use common::table;
+use proptest::prelude::*;
+use reprise_abi::{Field, IndexKind, ScalarType};
+use reprise_storage::{SnapshotPage, Store, TableId};
+use reprise_wire::CheckpointRows;
+
+const KEYED: TableId = TableId(0);
+const NUMBERED: TableId = TableId(1);
+const HASHED: TableId = TableId(2);
+
+fn empty() -> Store {
+    let columns = [
+        ("id", ScalarType::I64, false),
+        ("sum", ScalarType::I64, false),
+        ("text", ScalarType::Text, true),
+    ];
+    let mut store = Store::new();
+    let by_text: &[u16] = &[2];
+    let mut hashed = table("hashed", &columns, &[0], &[]);
+    hashed.primary_kind = IndexKind::Hash;
+    for schema in [
+        table("keyed", &columns, &[0], &[("by_text", by_text, false)]),
+        table("numbered", &columns, &[], &[]),
+        hashed,
+    ] {
+        store.create_table(schema).expect("a table");
+    }
+    store
+}
+
+/// One transaction: table, what, key, text length.
+type Step = (u8, u8, i64, usize);
+
+fn apply(store: &mut Store, (at, what, id, length): Step) {
+    let table = [KEYED, NUMBERED, HASHED][at as usize % 3];
+    let text = "x".repeat(length);
+    let row = store.layout(table).build(&[
+        Field::Int(id),
+        Field::Int(length as i64),
+        Field::Text(&text),
+    ]);
+    store.begin();
+    let rids = store.sorted_rids(table);
+    let chosen = rids.get(id as usize % rids.len().max(1)).copied();
+    match (what % 6, chosen) {
+        (0, Some(rid)) => store.delete(table, rid).expect("live"),
+        (1, Some(rid)) => {
+            let _ = store.add(table, rid, 1, id);
+        }
+        (2, Some(rid)) => {
+            let _ = store.update(table, rid, &row);
+        }
+        (3, Some(rid)) => {
+            store.delete(table, rid).expect("live");
+            let _ = store.insert(table, &row);
+        }
+        _ => {
+            let _ = store.insert(table, &row);
+        }
+    }
+    match what % 7 {
+        6 => store.rollback(),
+        _ => {
+            store.commit();
+        }
+    }
+}
+
+fn load(pages: &[SnapshotPage], next_numbers: &[u64]) -> Store {
+    let mut store = empty();
+    for page in pages {
+        let table = TableId(page.table);
+        let mut rows = 0;
+        for row in CheckpointRows::new(&page.bytes, table == NUMBERED) {
+            let (row, number) = row.expect("own bytes");
+            store.load_row(table, row, number).expect("a row of the table");
+            rows += 1;
+        }
+        assert_eq!(rows, page.rows);
+    }
+    for (at, number) in next_numbers.iter().enumerate() {
+        assert!(store.set_next_number(TableId(at as u16), *number));
+    }
+    store
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    (any::<u8>(), any::<u8>(), 0i64..60, 0usize..90)
+}
+
+proptest! {
+    #[test]
+    fn a_snapshot_is_the_moment_at_which_it_began(
+        before in proptest::collection::vec(step(), 0..120),
+        during in proptest::collection::vec((step(), 0usize..400), 0..120),
+    ) {
+        let mut store = empty();
+        before.iter().for_each(|step| apply(&mut store, *step));
+        let digest = store.digest();
+        let tables = store.begin_snapshot();
+        let mut pages = Vec::new();
+        for (step, bytes) in during {
+            apply(&mut store, step);
+            store.copy_snapshot(bytes);
+            pages.extend(store.take_snapshot_pages());
+        }
+        while !store.copy_snapshot(100) {}
+        pages.extend(store.take_snapshot_pages());
+        store.end_snapshot();
+        let rows: u64 = pages.iter().map(|page| page.rows as u64).sum();
+        prop_assert_eq!(rows, tables.iter().map(|table| table.rows).sum::<u64>());
+        let next: Vec<_> = tables.iter().map(|table| table.next_number).collect();
+        prop_assert_eq!(load(&pages, &next).digest(), digest);
+    }
+}
+
+#[test]
+fn a_schema_change_does_not_tear_a_snapshot() {
+    let mut store = empty();
+    (0..500).for_each(|id| apply(&mut store, (0, 5, id, 40)));
+    let digest = store.digest();
+    let tables = store.begin_snapshot();
+    store.copy_snapshot(3000);
+    let mut changed = store.schema(KEYED).clone();
+    changed.columns.push(reprise_abi::ColumnSchema {
+        name: "more".into(),
+        ty: ScalarType::I64,
+        nullable: true,
+        default: None,
+    });
+    let change = store.check_change(KEYED, &changed).expect("fits");
+    store.apply_change(&change).expect("fits");
+    apply(&mut store, (1, 5, 3, 3));
+    while !store.copy_snapshot(1000) {}
+    let pages = store.take_snapshot_pages();
+    let next: Vec<_> = tables.iter().map(|table| table.next_number).collect();
+    assert_eq!(load(&pages, &next).digest(), digest);
+}

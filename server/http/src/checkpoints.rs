@@ -1,0 +1,113 @@
+//! `/v1/checkpoints`: the tables as of one moment, on disk, so that a restart need not replay the whole log.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use reprise_api::{Checkpoint, CheckpointList, CheckpointState, Problem, ProblemKind, U64};
+use reprise_router::{
+    CheckpointInfo, CheckpointState as RouterState, CopyError, TakeError,
+};
+
+use crate::{front::Name, codec::rfc3339, refusal::Refusal, state::AppState};
+
+/// Takes a checkpoint
+///
+/// Begins it and returns at once; its id leads to the progress. Where one is under way, that one is meant. Transactions go
+/// on; the log behind the oldest kept checkpoint is released.
+#[utoipa::path(
+    post,
+    path = "/v1/checkpoints",
+    tag = "Log",
+    responses(
+        (status = 202, description = "It has begun", body = Checkpoint,
+         headers(("Location" = String, description = "Where its progress is"))),
+        (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "log-unavailable", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn take_checkpoint(State(state): State<AppState>) -> Result<Response, Refusal> {
+    let begun = state.blocking(|parts| parts.router.take_checkpoint()).await?;
+    let checkpoint = answer(begun?);
+    let location = format!("/v1/checkpoints/{}", checkpoint.id);
+    let mut response = (StatusCode::ACCEPTED, Json(checkpoint)).into_response();
+    if let Ok(location) = HeaderValue::try_from(location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// Lists checkpoints
+#[utoipa::path(
+    get,
+    path = "/v1/checkpoints",
+    tag = "Log",
+    responses((status = 200, description = "The newest first", body = CheckpointList))
+)]
+pub async fn list_checkpoints(State(state): State<AppState>) -> Json<CheckpointList> {
+    Json(CheckpointList {
+        checkpoints: state.router.checkpoints().into_iter().map(answer).collect(),
+        restart_seconds: state.router.status().restart_seconds,
+    })
+}
+
+/// Shows a checkpoint, or its progress
+#[utoipa::path(
+    get,
+    path = "/v1/checkpoints/{id}",
+    tag = "Log",
+    params(("id" = String, Path, description = "As it was given when it began")),
+    responses(
+        (status = 200, description = "The checkpoint", body = Checkpoint),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn show_checkpoint(
+    State(state): State<AppState>,
+    Name(id): Name,
+) -> Result<Json<Checkpoint>, Refusal> {
+    let all = state.router.checkpoints().into_iter();
+    let found = all.map(answer).find(|checkpoint| checkpoint.id == id);
+    found.map(Json).ok_or_else(|| {
+        Refusal::not_found(format!(
+            "no checkpoint has the id {id}; GET /v1/checkpoints lists them"
+        ))
+    })
+}
+
+fn answer(info: CheckpointInfo) -> Checkpoint {
+    Checkpoint {
+        id: info.lsn.to_string(),
+        lsn: U64(info.lsn.0),
+        state: match info.state {
+            RouterState::Running => CheckpointState::Running,
+            RouterState::Published => CheckpointState::Published,
+            RouterState::Failed => CheckpointState::Failed,
+        },
+        began_at: rfc3339(info.began_unix_us),
+        seconds: info.seconds,
+        rows: info.rows,
+        rows_total: info.rows_total,
+        row_bytes: info.row_bytes,
+        file_bytes: info.file_bytes,
+        file: info.file,
+        error: info.error,
+    }
+}
+
+impl From<TakeError> for Refusal {
+    fn from(error: TakeError) -> Self {
+        match error {
+            TakeError::NoLog => Self::not_found(error.to_string()),
+            TakeError::Begin(CopyError::LogUnavailable(reason)) => {
+                Self::new(ProblemKind::LogUnavailable, reason.to_string())
+            }
+            TakeError::Begin(CopyError::Busy) | TakeError::Failed(_) => {
+                Self::unavailable(&error.to_string())
+            }
+            TakeError::Begin(CopyError::Unavailable(reason)) => Self::unavailable(&reason),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `reprise checkpoint`: take one, list them.
+
+use std::{thread, time::Duration};
+
+use reprise_api::{Checkpoint, CheckpointState};
+
+use crate::{
+    cli::{CheckpointCommand, Output},
+    output::{
+        Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_table, print_text, table,
+    },
+    remote::{connect, failure},
+};
+
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub fn run(command: &CheckpointCommand, output: Output) -> Outcome {
+    match command {
+        CheckpointCommand::Take { no_wait, server } => {
+            let client = connect(server)?;
+            let mut taken = client.take_checkpoint().map_err(failure)?;
+            let progress = ProgressLine::new();
+            while !no_wait && taken.state == CheckpointState::Running {
+                progress.show(format!(
+                    "checkpoint: {} of {} rows, {}",
+                    grouped(taken.rows),
+                    grouped(taken.rows_total),
+                    bytes(taken.file_bytes)
+                ));
+                thread::sleep(LOOK_EVERY);
+                taken = client.checkpoint(&taken.id).map_err(failure)?;
+            }
+            progress.clear();
+            tell(&taken, output)
+        }
+        CheckpointCommand::List { server } => {
+            let list = connect(server)?.checkpoints().map_err(failure)?;
+            if output == Output::Json {
+                return Ok(print_json(&list)?);
+            }
+            let mut table = table(&["lsn", "began", "state", "rows", "size", "seconds"]);
+            for checkpoint in list.checkpoints {
+                table.add_row([
+                    checkpoint.id,
+                    checkpoint.began_at,
+                    match checkpoint.error {
+                        Some(error) => format!("{}: {error}", state_name(checkpoint.state)),
+                        None => state_name(checkpoint.state).to_owned(),
+                    },
+                    grouped(checkpoint.rows),
+                    bytes(checkpoint.file_bytes),
+                    checkpoint.seconds.map_or("-".into(), |seconds| format!("{seconds:.3}")),
+                ]);
+            }
+            print_table(&table)?;
+            if let Some(seconds) = list.restart_seconds {
+                print_text(&format!("a restart would take about {seconds:.1} s"))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn state_name(state: CheckpointState) -> &'static str {
+    match state {
+        CheckpointState::Running => "running",
+        CheckpointState::Published => "published",
+        CheckpointState::Failed => "failed",
+    }
+}
+
+fn tell(taken: &Checkpoint, output: Output) -> Outcome {
+    match output {
+        Output::Json => print_json(taken)?,
+        Output::Text => {
+            let what = match (&taken.error, taken.state) {
+                (Some(error), _) => format!("{}: {error}", state_name(taken.state)),
+                (None, state) => state_name(state).to_owned(),
+            };
+            print_text(&format!(
+                "checkpoint {} {what}: {} rows, {} of them, {} on disk, {:.3} s",
+                taken.id,
+                grouped(taken.rows),
+                bytes(taken.row_bytes),
+                bytes(taken.file_bytes),
+                taken.seconds.unwrap_or_default()
+            ))?;
+        }
+    }
+    match taken.state {
+        CheckpointState::Failed => Err(Failure::No),
+        CheckpointState::Running | CheckpointState::Published => Ok(()),
+    }
+}
