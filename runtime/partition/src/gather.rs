@@ -64,7 +64,8 @@ struct State {
 /// Every partition is here. Whoever gets this runs the job and sends the partitions on.
 pub(crate) struct Lead {
     pub job: Job,
-    /// Ascending.
+    /// Ascending. Boxed, for they change hands more often than they are looked into.
+    #[allow(clippy::vec_box)]
     pub partitions: Vec<Box<Partition>>,
     /// Theirs, in the same order.
     pub luggage: Vec<Luggage>,
