@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize},
     },
     time::Instant,
@@ -96,8 +96,8 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         sites_count: 1,
         waiting: vec![AtomicUsize::new(usize::MAX / 2)],
         multi_tick: AtomicU64::new(0),
-            copying: AtomicUsize::new(0),
-            binaries: Mutex::default(),
+        copying: AtomicUsize::new(0),
+        binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
     });
     let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());

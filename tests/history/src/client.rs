@@ -9,7 +9,7 @@ use std::{
 };
 
 use reprise_base::TxnId;
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode};
 use reprise_router::{BatchBuilder, Failure, ReplyOutcome, Router};
 
 use crate::{
@@ -105,6 +105,7 @@ pub fn open(dir: Option<&Path>, partitions: u16, sites: u16) -> Database {
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,
+        checkpoints: CheckpointConfig::BY_HAND,
     })
     .expect("open");
     database.recover().expect("recover");
