@@ -177,7 +177,8 @@ fn what_is_not_there() {
         "/v1/none",
         "/nix",
         "/v1/tables/items/rows?index=none",
-        "/v1/checkpoints",
+        "/v1/checkpoints/none",
+        "/v1/checkpoints/77",
         "/v1/replication",
         "/console/none.js",
     ] {
