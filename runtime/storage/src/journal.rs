@@ -32,6 +32,16 @@ pub(crate) struct Undo {
 const _: () = assert!(size_of::<Undo>() == 16);
 
 impl Undo {
+    /// Bytes of `Journal::bytes` that belong to this entry; the next entry's follow.
+    #[inline]
+    pub fn kept_bytes(&self) -> usize {
+        match self.kind {
+            UndoKind::Insert | UndoKind::Delete | UndoKind::Move => 0,
+            UndoKind::Patch => self.place().len(),
+            UndoKind::Add => 8,
+        }
+    }
+
     /// The place in `detail`, of a kind that has one.
     pub fn place(&self) -> Location {
         Location(self.detail)
@@ -93,8 +103,9 @@ pub(crate) struct Journal {
     pub is_active: bool,
     /// Commits keep their undo here until the turn is sealed.
     pub retains: bool,
-    /// Where the running transaction's undo begins in `ops`.
+    /// Where the running transaction's undo begins in `ops`, and in `bytes`.
     pub txn_start: usize,
+    pub txn_bytes_start: usize,
     /// Counts transactions, so that a savepoint of another one is noticed.
     pub txn: u64,
 }
@@ -152,6 +163,7 @@ impl Journal {
         assert!(!self.is_active, "one transaction at a time");
         self.is_active = true;
         self.txn_start = self.ops.len();
+        self.txn_bytes_start = self.bytes.len();
         self.txn += 1;
         self.written = WriteSummary::default();
     }

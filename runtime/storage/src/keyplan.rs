@@ -5,7 +5,7 @@ use reprise_abi::{RowLayout, ScalarType, key::KEY_BYTES_MAX, row::ColumnSlot};
 use crate::intkey::IntKey;
 
 /// `RowLayout`'s mark for the first variable column of a row.
-const NO_PREVIOUS: u32 = u32::MAX;
+pub(crate) const NO_PREVIOUS: u32 = u32::MAX;
 /// Widest key that is encoded without a heap buffer, in bytes.
 pub(crate) const FIXED_BYTES_MAX: usize = 32;
 

@@ -6,6 +6,7 @@
 //! Called by: `txn`, `replay`, `checkpoint`.
 #![forbid(unsafe_code)]
 
+mod apply;
 mod arena;
 mod chunked;
 mod dense;
@@ -22,12 +23,13 @@ mod retained;
 mod rows;
 mod schema;
 mod snapshot;
-
 mod store;
 mod table;
 mod tree;
 mod treekey;
+mod writeset;
 
+pub use apply::ApplyError;
 pub use index::{NotOrdered, Range, ScanPosition, Visit};
 pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};
@@ -36,6 +38,7 @@ pub use schema::{Conflict, TableChange};
 pub use snapshot::{SnapshotPage, SnapshotTable};
 pub use store::{Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
+pub use writeset::AfterImage;
 
 const _: fn() = || {
     fn is_send<T: Send>() {}

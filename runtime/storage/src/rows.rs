@@ -72,6 +72,12 @@ impl Rows {
         Some(self.read(self.places.get(rid)?).row)
     }
 
+    /// As `get`, with the hidden number.
+    #[inline]
+    pub fn live(&self, rid: Rid) -> Option<RowRef<'_>> {
+        Some(self.read(self.places.get(rid)?))
+    }
+
     /// The row under an id that an index holds. Panics when it is not live: the index would be wrong.
     #[inline]
     pub fn at(&self, rid: Rid) -> RowRef<'_> {
@@ -99,6 +105,12 @@ impl Rows {
     #[inline]
     pub fn read(&self, place: Location) -> RowRef<'_> {
         let stored = self.arena.get(place);
+        self.split(stored)
+    }
+
+    /// Stored bytes, told apart.
+    #[inline]
+    pub fn split<'a>(&self, stored: &'a [u8]) -> RowRef<'a> {
         if self.has_number {
             return Self::split_number(stored);
         }

@@ -13,6 +13,7 @@ use crate::{
     schema::{self, Conflict, TableChange},
     snapshot::Snapshot,
     table::{Table, TableStats, WriteError},
+    writeset::WriteSet,
 };
 
 /// A table's position in the store, in the order of creation.
@@ -26,7 +27,8 @@ pub struct Store {
     pub(crate) tables: Vec<Table>,
     by_name: BTreeMap<String, TableId>,
     pub(crate) journal: Journal,
-    retained: Retained,
+    pub(crate) retained: Retained,
+    pub(crate) write_set: WriteSet,
     pub(crate) snapshot: Option<Box<Snapshot>>,
 }
 
@@ -48,7 +50,7 @@ impl Store {
 
     /// A snapshot that is being copied keeps the row as it is.
     #[inline]
-    fn keep_before(&mut self, id: TableId, rid: Rid) {
+    pub(crate) fn keep_before(&mut self, id: TableId, rid: Rid) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.before_change(id, rid, &self.tables[id.0 as usize].rows, false);
         }
@@ -56,7 +58,7 @@ impl Store {
 
     /// A snapshot that is being copied passes over the row, which is new.
     #[inline]
-    fn pass_over(&mut self, id: TableId, rid: Rid) {
+    pub(crate) fn pass_over(&mut self, id: TableId, rid: Rid) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.before_change(id, rid, &self.tables[id.0 as usize].rows, true);
         }

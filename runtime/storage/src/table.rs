@@ -136,7 +136,7 @@ impl Table {
         self.next_number
     }
 
-    fn has_number(&self) -> bool {
+    pub fn has_number(&self) -> bool {
         has_number(&self.schema)
     }
 
@@ -145,7 +145,7 @@ impl Table {
     }
 
     #[inline]
-    fn validate(&self, row: &[u8]) -> Result<(), WriteError> {
+    pub fn validate(&self, row: &[u8]) -> Result<(), WriteError> {
         if row.len() > ROW_BYTES_MAX {
             return Err(WriteError::Malformed(RowError::Length {
                 expected: ROW_BYTES_MAX,
@@ -308,7 +308,7 @@ impl Table {
     }
 
     /// True when an index must follow the change; an error when one can't.
-    fn check_relink(
+    pub fn check_relink(
         &self,
         old: RowRef<'_>,
         new: RowRef<'_>,
@@ -335,7 +335,7 @@ impl Table {
 
     /// Writes the row into the slot that it has, `to` being that slot with the new length.
     #[inline]
-    fn overwrite(&mut self, rid: Rid, from: Location, to: Location, new: RowRef<'_>) {
+    pub fn overwrite(&mut self, rid: Rid, from: Location, to: Location, new: RowRef<'_>) {
         if from != to {
             self.rows.redirect(rid, to);
         }
@@ -509,7 +509,7 @@ impl Table {
     }
 }
 
-fn unlink(
+pub(crate) fn unlink(
     indexes: &mut [Index],
     layout: &RowLayout,
     rid: Rid,
@@ -530,7 +530,7 @@ fn write_error(refused: Refused, index: usize) -> WriteError {
 }
 
 /// Moves the row's entries in those indexes whose key differs. The new keys are known to be free.
-fn relink(
+pub(crate) fn relink(
     indexes: &mut [Index],
     layout: &RowLayout,
     rows: &Rows,

@@ -1,0 +1,416 @@
+//! Changes of the log, applied: the redo of a physiological record. No undo is kept and no procedure runs.
+//!
+//! Changes come in the order of first touch, each with the row's last state. Where two rows swap unique values, no such order
+//! works one by one: then the rows that are left are all taken out first, and put in again as they shall be.
+
+use reprise_abi::RowLayout;
+use reprise_wire::{Change, Changes, PatchColumns, RowName, WireError};
+
+use crate::{
+    indirection::Rid,
+    keyplan::{RowRef, Scratch},
+    store::{Store, TableId},
+    table::{Table, WriteError, relink, unlink},
+    writeset::column_value,
+};
+
+/// Why changes do not fit the tables. Some of them may have been applied: the store is of no use then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    #[error("a changed row is of table number {table}, and there are {count} tables")]
+    Table { table: u16, count: usize },
+    #[error("the changed row with {name} is not in table {table}")]
+    Missing { table: String, name: String },
+    #[error("a changed row of table {table} has {name}, as tables of another kind do")]
+    Name { table: String, name: String },
+    #[error(
+        "column {column} of table {table} can't take the {found} bytes that a change holds for it"
+    )]
+    Column {
+        table: String,
+        column: u16,
+        found: usize,
+    },
+    #[error("a changed row does not fit table {table}: {error}")]
+    Row { table: String, error: WriteError },
+    #[error(transparent)]
+    Malformed(#[from] WireError),
+}
+
+/// A row that is taken out and put in again.
+struct Again {
+    table: u16,
+    /// None: it is inserted only.
+    rid: Option<Rid>,
+    /// What it shall be; none: deleted.
+    row: Option<Vec<u8>>,
+    number: u64,
+}
+
+impl Store {
+    /// Applies one partition's changes of a record (`Changes`). Between transactions, and not where undo is retained.
+    pub fn apply(&mut self, changes: &[u8]) -> Result<(), ApplyError> {
+        self.assert_no_undo();
+        let mut walk = Changes::new(changes);
+        loop {
+            let before = walk.clone();
+            let Some(change) = walk.next() else {
+                return Ok(());
+            };
+            match self.apply_one(&change?) {
+                Ok(()) => {}
+                Err(ApplyError::Row {
+                    error: WriteError::Duplicate { .. },
+                    ..
+                }) => return self.apply_at_once(before),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Brings near what `apply` of these changes will look at first: indexes, and rows once the indexes are near.
+    pub fn touch_changes(&self, changes: &[u8], rows: bool) {
+        for change in Changes::new(changes) {
+            let Ok(
+                Change::Replace { table, name, .. }
+                | Change::Patch { table, name, .. }
+                | Change::Delete { table, name },
+            ) = change
+            else {
+                continue;
+            };
+            let (RowName::Key(key), Some(table)) = (name, self.tables.get(table as usize)) else {
+                continue;
+            };
+            let index = &table.indexes[0];
+            match rows {
+                false => index.touch(key),
+                true => {
+                    if let Some(rid) = index.candidate(key) {
+                        table.rows.touch(rid);
+                    }
+                }
+            }
+        }
+    }
+
+    fn assert_no_undo(&self) {
+        assert!(
+            !self.journal.is_active && self.journal.ops.is_empty() && self.retained.is_empty(),
+            "changes are applied where nothing can be taken back"
+        );
+    }
+
+    fn apply_one(&mut self, change: &Change<'_>) -> Result<(), ApplyError> {
+        let id = TableId(change.table());
+        let count = self.tables.len();
+        let Some(table) = self.tables.get_mut(id.0 as usize) else {
+            return Err(ApplyError::Table { table: id.0, count });
+        };
+        let scratch = &mut self.journal.scratch;
+        let rid = match change {
+            Change::Insert { number, row, .. } => {
+                let number = table.number_of(*number)?;
+                let put = table.put_new(row, number, scratch);
+                let rid = put.map_err(|error| table.unfit(error))?;
+                self.pass_over(id, rid);
+                return Ok(());
+            }
+            Change::Delete { name, .. } => match table.find(*name)? {
+                Some(rid) => rid,
+                None => return table.pass_number(*name),
+            },
+            Change::Replace { name, .. } | Change::Patch { name, .. } => {
+                table.find(*name)?.ok_or_else(|| table.missing(*name))?
+            }
+        };
+        self.keep_before(id, rid);
+        let table = &mut self.tables[id.0 as usize];
+        let scratch = &mut self.journal.scratch;
+        match change {
+            Change::Insert { .. } => {}
+            Change::Delete { .. } => table.take_out(rid, scratch),
+            Change::Replace { row, .. } => {
+                let put = table.put(rid, row, scratch);
+                put.map_err(|error| table.unfit(error))?;
+            }
+            Change::Patch { columns, .. } => table.put_columns(rid, *columns, scratch)?,
+        }
+        Ok(())
+    }
+
+    /// Applies what is left with all its rows out of the indexes first.
+    fn apply_at_once(&mut self, changes: Changes<'_>) -> Result<(), ApplyError> {
+        let mut again = Vec::new();
+        for change in changes {
+            again.push(self.last_state(&change?)?);
+        }
+        for entry in &again {
+            let Some(rid) = entry.rid else { continue };
+            self.keep_before(TableId(entry.table), rid);
+            let table = &mut self.tables[entry.table as usize];
+            table.take_out(rid, &mut self.journal.scratch);
+        }
+        for entry in &again {
+            let Some(row) = &entry.row else { continue };
+            let table = &mut self.tables[entry.table as usize];
+            let put = table.put_new(row, entry.number, &mut self.journal.scratch);
+            let rid = put.map_err(|error| table.unfit(error))?;
+            self.pass_over(TableId(entry.table), rid);
+        }
+        Ok(())
+    }
+
+    fn last_state(&mut self, change: &Change<'_>) -> Result<Again, ApplyError> {
+        let (number, count) = (change.table(), self.tables.len());
+        let Some(table) = self.tables.get_mut(number as usize) else {
+            let table = number;
+            return Err(ApplyError::Table { table, count });
+        };
+        let again = |rid, row, row_number| Again {
+            table: number,
+            rid,
+            row,
+            number: row_number,
+        };
+        let name = match change {
+            Change::Insert { number, row, .. } => {
+                return Ok(again(None, Some(row.to_vec()), table.number_of(*number)?));
+            }
+            Change::Replace { name, .. }
+            | Change::Patch { name, .. }
+            | Change::Delete { name, .. } => *name,
+        };
+        let Some(rid) = table.find(name)? else {
+            if matches!(change, Change::Delete { .. }) {
+                table.pass_number(name)?;
+                return Ok(again(None, None, 0));
+            }
+            return Err(table.missing(name));
+        };
+        let old = table.rows.at(rid);
+        let row = match change {
+            Change::Replace { row, .. } => Some(row.to_vec()),
+            Change::Patch { columns, .. } => Some(table.patched(old.row, *columns)?),
+            Change::Insert { .. } | Change::Delete { .. } => None,
+        };
+        Ok(again(Some(rid), row, old.number))
+    }
+}
+
+impl Table {
+    fn missing(&self, name: RowName<'_>) -> ApplyError {
+        ApplyError::Missing {
+            table: self.schema.name.clone(),
+            name: text_of(name),
+        }
+    }
+
+    fn unfit(&self, error: WriteError) -> ApplyError {
+        ApplyError::Row {
+            table: self.schema.name.clone(),
+            error,
+        }
+    }
+
+    /// The row of that name, if it is there.
+    #[inline]
+    fn find(&self, name: RowName<'_>) -> Result<Option<Rid>, ApplyError> {
+        let rid = match (name, self.has_number()) {
+            (RowName::Key(key), false) => self.indexes[0].get(&self.rows, key),
+            (RowName::Number(number), true) => {
+                self.indexes[0].get(&self.rows, &number.to_be_bytes())
+            }
+            _ => {
+                return Err(ApplyError::Name {
+                    table: self.schema.name.clone(),
+                    name: text_of(name),
+                });
+            }
+        };
+        Ok(rid.map(|(rid, _)| rid))
+    }
+
+    /// The hidden number of a row to insert; 0 in a table with a primary key.
+    #[inline]
+    fn number_of(&self, number: Option<u64>) -> Result<u64, ApplyError> {
+        if number.is_some() == self.has_number() {
+            return Ok(number.unwrap_or(0));
+        }
+        Err(ApplyError::Name {
+            table: self.schema.name.clone(),
+            name: number.map_or("no number".into(), |number| {
+                text_of(RowName::Number(number))
+            }),
+        })
+    }
+
+    /// A row that came and went within its transaction left a number that no other row gets.
+    fn pass_number(&mut self, name: RowName<'_>) -> Result<(), ApplyError> {
+        let next = self.next_number();
+        match name {
+            RowName::Number(number) if number >= next && number < u64::MAX => {
+                self.raise_next_number(number + 1);
+                Ok(())
+            }
+            _ => Err(self.missing(name)),
+        }
+    }
+
+    #[inline]
+    fn put_new(
+        &mut self,
+        row: &[u8],
+        number: u64,
+        scratch: &mut Scratch,
+    ) -> Result<Rid, WriteError> {
+        let rid = self.rows.next_rid();
+        self.load(row, number, scratch)?;
+        Ok(rid)
+    }
+
+    fn take_out(&mut self, rid: Rid, scratch: &mut Scratch) {
+        let row = self.rows.at(rid);
+        unlink(&mut self.indexes, &self.layout, rid, row, scratch);
+        let place = self.rows.bury(rid);
+        self.rows.free(place);
+        self.rows.release(rid);
+    }
+
+    /// Makes `row` of a live row.
+    fn put(&mut self, rid: Rid, row: &[u8], scratch: &mut Scratch) -> Result<(), WriteError> {
+        self.validate(row)?;
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        let old = self.rows.read(place);
+        let new = RowRef {
+            row,
+            number: old.number,
+        };
+        if self.check_relink(old, new, scratch)? {
+            relink(
+                &mut self.indexes,
+                &self.layout,
+                &self.rows,
+                rid,
+                old,
+                new,
+                scratch,
+            );
+        }
+        match self.rows.resized(place, row.len()) {
+            Some(to) => self.overwrite(rid, place, to, new),
+            None => {
+                let to = self.rows.store(new);
+                self.rows.redirect(rid, to);
+                self.rows.free(place);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn put_columns(
+        &mut self,
+        rid: Rid,
+        columns: PatchColumns<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), ApplyError> {
+        if self.put_plain(rid, columns) {
+            return Ok(());
+        }
+        let row = self.patched(self.rows.at(rid).row, columns)?;
+        self.put(rid, &row, scratch)
+            .map_err(|error| self.unfit(error))
+    }
+
+    /// Writes columns where they lie. False where some can't be written so; those before it are written then, as they will be
+    /// again with the whole row.
+    #[inline]
+    fn put_plain(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
+        let plain = self.plain_columns();
+        let Some(place) = self.rows.place(rid) else {
+            return false;
+        };
+        let row = self.rows.bytes_mut(place);
+        for (column, value) in columns.iter() {
+            let (Some(value), true) = (value, column < 64 && plain >> (column & 63) & 1 == 1)
+            else {
+                return false;
+            };
+            let slot = &self.layout.columns[column as usize];
+            let at = slot.offset as usize;
+            if slot.is_nullable() || value.len() != slot.ty.slot_bytes() {
+                return false;
+            }
+            row[at..at + value.len()].copy_from_slice(value);
+        }
+        true
+    }
+
+    /// The row with these columns in place of its own.
+    fn patched(&self, old: &[u8], columns: PatchColumns<'_>) -> Result<Vec<u8>, ApplyError> {
+        let unfit = |column: u16, value: Option<&[u8]>| ApplyError::Column {
+            table: self.schema.name.clone(),
+            column,
+            found: value.map_or(0, <[u8]>::len),
+        };
+        let mut patch = columns.iter().peekable();
+        let mut row = old[..self.layout.fixed_bytes()].to_vec();
+        for (at, slot) in self.layout.columns.iter().enumerate() {
+            let patched = patch.next_if(|(column, _)| *column as usize == at);
+            let value = match patched {
+                Some((_, value)) => value,
+                None => column_value(&self.layout, old, slot),
+            };
+            let fits = match value {
+                None => slot.is_nullable(),
+                Some(value) => slot.ty.is_variable() || value.len() == slot.ty.slot_bytes(),
+            };
+            if !fits {
+                return Err(unfit(at as u16, value));
+            }
+            put_value(&self.layout, &mut row, at, value);
+        }
+        match patch.next() {
+            Some((column, value)) => Err(unfit(column, value)),
+            None => Ok(row),
+        }
+    }
+}
+
+/// Puts the value of the next column into a row that is being built: its slot, its null bit, its data at the end.
+fn put_value(layout: &RowLayout, row: &mut Vec<u8>, column: usize, value: Option<&[u8]>) {
+    let slot = &layout.columns[column];
+    if slot.is_nullable() {
+        let bit = 1 << (slot.null_bit % 8);
+        let byte = &mut row[slot.null_bit as usize / 8];
+        *byte = if value.is_none() {
+            *byte | bit
+        } else {
+            *byte & !bit
+        };
+    }
+    let at = slot.offset as usize;
+    if slot.ty.is_variable() {
+        row.extend_from_slice(value.unwrap_or_default());
+        let end = (row.len() - layout.fixed_bytes()) as u32;
+        row[at..at + 4].copy_from_slice(&end.to_le_bytes());
+        return;
+    }
+    let slot = &mut row[at..at + slot.ty.slot_bytes()];
+    match value {
+        Some(value) => slot.copy_from_slice(value),
+        None => slot.fill(0),
+    }
+}
+
+/// A row's name for people.
+pub(crate) fn text_of(name: RowName<'_>) -> String {
+    match name {
+        RowName::Number(number) => format!("number {number}"),
+        RowName::Key(key) => {
+            let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("key {hex}")
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Write sets of random transactions, applied to a second store: both must be the same after each, whatever the kind of table,
+//! with savepoints, and where rows swap unique values inside a transaction.
+
+mod common;
+
+use common::table;
+use proptest::prelude::*;
+use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
+use reprise_storage::{AfterImage, ApplyError, Range, Rid, ScanPosition, Store, TableId, Visit};
+use reprise_wire::{Change, Changes};
+
+use ScalarType::*;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % below
+    }
+}
+
+fn schemas() -> Vec<TableSchema> {
+    let mut hashed = table(
+        "hashed",
+        &[
+            ("name", Text, false),
+            ("rank", I16, true),
+            ("total", I64, false),
+            ("pad", Bytes, true),
+        ],
+        &[0],
+        &[("by_rank", &[1], false), ("by_total", &[2], true)],
+    );
+    hashed.primary_kind = IndexKind::Hash;
+    let mut dense = table(
+        "dense",
+        &[
+            ("a", I8, false),
+            ("b", I16, false),
+            ("text", Text, true),
+            ("sum", I64, false),
+            ("flag", Bool, false),
+        ],
+        &[0, 1],
+        &[("by_text", &[2], false)],
+    );
+    dense.primary_kind = IndexKind::Dense;
+    let names: Vec<String> = (0..70).map(|at| format!("c{at}")).collect();
+    let many: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), I16, false))
+        .collect();
+    vec![
+        table(
+            "plain",
+            &[
+                ("id", I32, false),
+                ("total", I8, false),
+                ("name", Text, true),
+                ("tag", U8, false),
+                ("sum", I64, true),
+            ],
+            &[0],
+            &[("by_name", &[2], false), ("by_tag", &[3], true)],
+        ),
+        table(
+            "keyless",
+            &[
+                ("kind", U8, false),
+                ("data", Bytes, false),
+                ("n", U64, false),
+            ],
+            &[],
+            &[("by_kind", &[0], false), ("by_data", &[1], true)],
+        ),
+        hashed,
+        dense,
+        table(
+            "wide",
+            &[
+                ("a", I64, false),
+                ("e", Uuid, false),
+                ("d", Decimal { scale: 2 }, true),
+                ("f", F64, true),
+            ],
+            &[0, 1],
+            &[],
+        ),
+        table("many", &many, &[0], &[]),
+    ]
+}
+
+fn field(random: &mut Random, ty: ScalarType, nullable: bool) -> Field<'static> {
+    if nullable && random.next(4) == 0 {
+        return Field::Null;
+    }
+    let small = random.next(6);
+    match ty {
+        Bool => Field::Bool(small & 1 == 1),
+        I8 | I16 | I32 | I64 | Timestamp => Field::Int(small as i64 - 2),
+        U8 | U16 | U32 | U64 => Field::Uint(small),
+        F64 => Field::F64(small as f64 / 2.0),
+        Decimal { .. } => Field::Decimal(small as i128 - 3),
+        Text => Field::Text(
+            [
+                "",
+                "a",
+                "b\0",
+                "ab",
+                "\u{e4}",
+                "a text that is longer than slots are",
+            ][small as usize],
+        ),
+        Bytes => Field::Bytes(&b"\0\x01 bytes of which some are taken"[..small as usize * 5]),
+        Uuid => Field::Uuid([small as u8 & 1; 16]),
+    }
+}
+
+fn fields(random: &mut Random, schema: &TableSchema) -> Vec<Field<'static>> {
+    let columns = schema.columns.iter();
+    columns
+        .map(|column| field(random, column.ty, column.nullable))
+        .collect()
+}
+
+fn any_row(random: &mut Random, store: &Store, table: TableId) -> Option<Rid> {
+    let rids: Vec<_> = store.rids_from(table, Rid(0)).collect();
+    (!rids.is_empty()).then(|| rids[random.next(rids.len() as u64) as usize])
+}
+
+/// One random change; refused ones leave nothing.
+fn change(random: &mut Random, store: &mut Store) {
+    let table = TableId(random.next(store.table_count() as u64) as u16);
+    let schema = store.schema(table).clone();
+    let row = store.layout(table).build(&fields(random, &schema));
+    let Some(rid) = any_row(random, store, table).filter(|_| random.next(3) > 0) else {
+        let _ = store.insert(table, &row);
+        return;
+    };
+    match random.next(5) {
+        0 => _ = store.delete(table, rid),
+        1 => _ = store.update(table, rid, &row),
+        2 => {
+            let column = random.next(schema.columns.len() as u64) as u16;
+            _ = store.add(table, rid, column, random.next(7) as i64 - 3);
+        }
+        3 => {
+            // The same row again, or one that differs in a column.
+            let layout = store.layout(table);
+            let old = store.row(table, rid).expect("live").to_vec();
+            let columns = 0..schema.columns.len() as u16;
+            let mut fields: Vec<_> = columns.map(|c| layout.field(&old, c)).collect();
+            let at = random.next(fields.len() as u64) as usize;
+            fields[at] = field(random, schema.columns[at].ty, schema.columns[at].nullable);
+            let row = layout.build(&fields);
+            _ = store.update(table, rid, &row);
+        }
+        _ => {
+            let used = schema.columns.len().min(64) as u64;
+            let set = ColumnSet((1 << random.next(used)) | (1 << random.next(used)));
+            let layout = store.layout(table);
+            let mut values = vec![0; layout.columns_bytes(set, &row)];
+            layout.read_columns(set, &row, &mut values);
+            _ = store.patch(table, rid, set, &values);
+        }
+    }
+}
+
+fn transaction(random: &mut Random, store: &mut Store, images: AfterImage) -> Vec<u8> {
+    store.begin();
+    let length = [1, 4, 12, 60][random.next(4) as usize];
+    let mut savepoint = store.savepoint();
+    for _ in 0..length {
+        match random.next(12) {
+            0 => savepoint = store.savepoint(),
+            1 => {
+                store.rollback_to(savepoint);
+            }
+            _ => change(random, store),
+        }
+    }
+    let mut changes = Vec::new();
+    let rows = store.write_set(images, &mut changes);
+    let walked = Changes::new(&changes).map(|change| change.expect("well-formed"));
+    assert_eq!(walked.count(), rows as usize);
+    if random.next(5) == 0 {
+        store.rollback();
+        return Vec::new();
+    }
+    store.commit();
+    changes
+}
+
+/// Rows by every index, in its order where it has one.
+fn by_indexes(store: &Store) -> Vec<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    for table in store.table_ids() {
+        for index in 0..store.index_count(table) as u16 {
+            let mut rows = Vec::new();
+            let visit = |_, row: &[u8]| {
+                rows.push(row.to_vec());
+                Visit::Next
+            };
+            let mut position = ScanPosition::default();
+            if store
+                .scan(table, index, &Range::default(), &mut position, visit)
+                .is_err()
+            {
+                for rid in store.sorted_rids(table) {
+                    let row = store.row(table, rid).expect("live");
+                    let mut key = Vec::new();
+                    let columns = &store.schema(table).primary_key;
+                    store.layout(table).push_key(row, columns, &mut key);
+                    assert_eq!(store.get(table, 0, &key), Some(rid));
+                    rows.push(row.to_vec());
+                }
+            }
+            all.push(rows);
+        }
+    }
+    all
+}
+
+fn store_of(schemas: Vec<TableSchema>) -> Store {
+    let mut store = Store::new();
+    for schema in schemas {
+        store.create_table(schema).expect("a table");
+    }
+    store
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn applied_write_sets_make_the_same_store(seed: u64, retains: bool) {
+        let mut random = Random(seed);
+        let (mut ran, mut redone) = (store_of(schemas()), store_of(schemas()));
+        if retains {
+            ran.retain_undo();
+        }
+        for turn in 0..20 {
+            let images = [AfterImage::Changed, AfterImage::Whole][random.next(2) as usize];
+            let changes = transaction(&mut random, &mut ran, images);
+            redone.touch_changes(&changes, false);
+            redone.touch_changes(&changes, true);
+            redone.apply(&changes).expect("the store was the same before");
+            prop_assert_eq!(ran.digest(), redone.digest(), "turn {}", turn);
+            if retains && turn % 3 == 2 {
+                ran.seal(turn);
+                ran.settle(turn);
+            }
+        }
+        prop_assert_eq!(by_indexes(&ran), by_indexes(&redone));
+    }
+
+    #[test]
+    fn changes_of_another_store_are_refused_or_taken_without_a_panic(seed: u64, flips in prop::collection::vec((0usize..400, any::<u8>()), 0..4)) {
+        let mut random = Random(seed);
+        let (mut ran, mut other) = (store_of(schemas()), store_of(schemas()));
+        for _ in 0..6 {
+            let mut changes = transaction(&mut random, &mut ran, AfterImage::Changed);
+            for (at, value) in &flips {
+                if let Some(byte) = changes.get_mut(*at) {
+                    *byte = *value;
+                }
+            }
+            let _ = transaction(&mut random, &mut other, AfterImage::Whole);
+            let _ = other.apply(&changes);
+            by_indexes(&other);
+        }
+    }
+}
+
+fn two_rows() -> (Store, Rid, Rid) {
+    let schema = table(
+        "t",
+        &[
+            ("id", I32, false),
+            ("place", I32, false),
+            ("note", Text, false),
+        ],
+        &[0],
+        &[("by_place", &[1], true)],
+    );
+    let mut store = store_of(vec![schema]);
+    store.begin();
+    let [one, two] = [1, 2].map(|id| {
+        let row =
+            store
+                .layout(TableId(0))
+                .build(&[Field::Int(id), Field::Int(10 * id), Field::Text("")]);
+        store.insert(TableId(0), &row).expect("new")
+    });
+    store.commit();
+    (store, one, two)
+}
+
+fn set(store: &mut Store, rid: Rid, id: i64, place: i64) {
+    let row = store
+        .layout(TableId(0))
+        .build(&[Field::Int(id), Field::Int(place), Field::Text("")]);
+    store.update(TableId(0), rid, &row).expect("free");
+}
+
+#[test]
+fn rows_swap_unique_values_and_keys() {
+    for images in [AfterImage::Changed, AfterImage::Whole] {
+        let (mut ran, one, two) = two_rows();
+        let (mut redone, ..) = two_rows();
+        ran.begin();
+        set(&mut ran, one, 1, 99);
+        set(&mut ran, two, 2, 10);
+        set(&mut ran, one, 1, 20);
+        // And their keys.
+        set(&mut ran, one, 77, 20);
+        set(&mut ran, two, 1, 10);
+        set(&mut ran, one, 2, 20);
+        let mut changes = Vec::new();
+        assert_eq!(ran.write_set(images, &mut changes), 2);
+        ran.commit();
+        redone.apply(&changes).expect("fits");
+        assert_eq!(ran.digest(), redone.digest());
+        assert_eq!(by_indexes(&ran), by_indexes(&redone));
+    }
+}
+
+#[test]
+fn an_update_names_what_changed_and_a_row_that_came_and_went_leaves_nothing() {
+    let (mut store, one, _) = two_rows();
+    let row = |store: &Store, fields: &[Field<'_>]| store.layout(TableId(0)).build(fields);
+    store.begin();
+    let passing = row(
+        &store,
+        &[Field::Int(5), Field::Int(50), Field::Text("gone")],
+    );
+    let rid = store.insert(TableId(0), &passing).expect("new");
+    store.delete(TableId(0), rid).expect("live");
+    let text = row(
+        &store,
+        &[
+            Field::Int(1),
+            Field::Int(10),
+            Field::Text("a note of some length"),
+        ],
+    );
+    store.update(TableId(0), one, &text).expect("live");
+    let mut changes = Vec::new();
+    assert_eq!(store.write_set(AfterImage::Changed, &mut changes), 1);
+    let found: Vec<_> = Changes::new(&changes)
+        .map(|change| change.expect("whole"))
+        .collect();
+    let [
+        Change::Patch {
+            table: 0, columns, ..
+        },
+    ] = found[..]
+    else {
+        panic!("{found:?}");
+    };
+    let columns: Vec<_> = columns.iter().collect();
+    assert_eq!(columns, [(2, Some(&b"a note of some length"[..]))]);
+    // Taken back: nothing is left of it, and nothing is written.
+    set(&mut store, one, 1, 10);
+    let mut changes = Vec::new();
+    assert_eq!(store.write_set(AfterImage::Changed, &mut changes), 0);
+    store.rollback();
+}
+
+#[test]
+fn changes_that_do_not_fit_are_named() {
+    let (mut store, ..) = two_rows();
+    let (mut other, one, _) = two_rows();
+    other.begin();
+    other.delete(TableId(0), one).expect("live");
+    let mut changes = Vec::new();
+    other.write_set(AfterImage::Changed, &mut changes);
+    other.commit();
+    store.apply(&changes).expect("fits");
+    let again = store.apply(&changes);
+    let error = again.expect_err("the row is gone").to_string();
+    assert_eq!(error, "the changed row with key 80000001 is not in table t");
+    let mut nowhere = Store::new();
+    let refused = nowhere.apply(&changes);
+    assert_eq!(refused, Err(ApplyError::Table { table: 0, count: 0 }));
+}
