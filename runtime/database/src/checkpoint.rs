@@ -6,45 +6,30 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
-use reprise_abi::{ModuleSchema, TableSchema, describe::write_json};
-use reprise_base::{Lsn, PartitionId};
-use reprise_checkpoint::{
-    CheckpointError, CheckpointSize, CheckpointWriter, Checkpoints, checkpoint_name,
-};
-use reprise_env::Clock;
+use crossbeam_channel::bounded;
+use reprise_base::Lsn;
+use reprise_checkpoint::{CheckpointError, CheckpointSize, Checkpoints, checkpoint_name};
+use reprise_env::{MakeWork, Started, Step, Work};
 use reprise_log::Log;
-use reprise_partition::{CallBatch, Copied};
+use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    CheckpointInfo, CheckpointService, CheckpointState, CopyStart, Exported, Router, TakeError,
+    CheckpointInfo, CheckpointService, CheckpointState, Router, TakeError,
 };
-use reprise_wire::{
-    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader,
-    CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, Genesis,
-};
+use reprise_wire::Genesis;
 
-use crate::CheckpointConfig;
+use crate::{CheckpointConfig, writing::Writing};
 
 /// Pages of rows on their way from the engine threads to the writer: bounds memory while the disk is slow.
 const PAGES_IN_FLIGHT_MAX: usize = 64;
-/// How often a writer that waits looks whether the node stops.
-const LOOK: Duration = Duration::from_millis(50);
 /// How often the schedule is looked at.
 const SCHEDULE_LOOK: Duration = Duration::from_millis(200);
 /// Log that has grown by less is no reason for another checkpoint.
 const GROWN_BYTES_MIN: u64 = 4096;
-/// Keys copied under one hold of their lock.
-const KEYS_AT_ONCE: usize = 1_000;
-/// Bytes of keys after which a block is written.
-const KEYS_BLOCK_BYTES: usize = 256 << 10;
 /// Failures remembered.
 const FAILURES_MAX: usize = 8;
-
-const _: () = assert!(KEYS_BLOCK_BYTES + (5 << 20) < CHECKPOINT_RAW_BYTES_MAX);
 
 /// Speeds of the last opening, in bytes a second; those of before any was measured are modest.
 #[derive(Clone, Copy, Debug)]
@@ -63,18 +48,18 @@ impl Default for Speeds {
 }
 
 pub(crate) struct Checkpointer {
-    router: Router,
-    log: Arc<Log<Box<CallBatch>>>,
-    files: Checkpoints,
-    clock: Arc<dyn Clock>,
-    genesis: Genesis,
-    settings_hash: u64,
+    pub router: Router,
+    pub log: Arc<Log<Box<CallBatch>>>,
+    pub files: Checkpoints,
+    shared: Arc<Shared>,
+    pub genesis: Genesis,
+    pub settings_hash: u64,
     config: CheckpointConfig,
     pub speeds: Mutex<Speeds>,
     state: Mutex<State>,
     is_stopping: AtomicBool,
     stop: Condvar,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<Box<dyn Started>>>,
     this: Weak<Self>,
 }
 
@@ -91,7 +76,7 @@ impl Checkpointer {
         router: Router,
         log: Arc<Log<Box<CallBatch>>>,
         files: Checkpoints,
-        clock: Arc<dyn Clock>,
+        shared: Arc<Shared>,
         genesis: Genesis,
         settings_hash: u64,
         config: CheckpointConfig,
@@ -100,7 +85,7 @@ impl Checkpointer {
             router,
             log,
             files,
-            clock,
+            shared,
             genesis,
             settings_hash,
             config,
@@ -128,23 +113,27 @@ impl Checkpointer {
             return;
         }
         if let Some(this) = self.this.upgrade() {
-            self.spawn("checkpoint-schedule", move || this.run_schedule());
+            self.start("checkpoint-schedule", Box::new(move || Box::new(Schedule(this))));
         }
     }
 
-    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> bool {
-        let spawned = thread::Builder::new().name(name.to_owned()).spawn(run);
+    fn start(&self, name: &str, make: MakeWork) -> bool {
+        let started = self.shared.threads.start(name, make);
         let mut threads = self.threads.lock().expect("held for a push");
-        threads.retain(|thread| !thread.is_finished());
-        spawned.map(|thread| threads.push(thread)).is_ok()
+        threads.retain(|thread| !thread.is_over());
+        started.map(|thread| threads.push(thread)).is_ok()
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
     }
 
     fn run_schedule(&self) {
         let mut last = Instant::now();
-        while !self.is_stopping.load(Ordering::Acquire) {
+        while !self.is_stopping() {
             let state = self.lock();
             drop(self.stop.wait_timeout(state, SCHEDULE_LOOK));
-            if self.is_stopping.load(Ordering::Acquire) {
+            if self.is_stopping() {
                 return;
             }
             let behind = self.newest().unwrap_or(self.log.start());
@@ -166,14 +155,12 @@ impl Checkpointer {
         self.stop.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock().expect("held to take"));
         for thread in threads {
-            let _ = thread.join(); // what it did is in the list
+            thread.join(); // what it did is in the list
         }
     }
 
-    /// Writes the checkpoint that has begun. On a thread of its own.
-    fn run(&self, start: CopyStart, pages: Receiver<Copied>, told: Receiver<()>) {
-        let lsn = start.lsn;
-        let written = self.write(&start, pages, &told);
+    /// Notes how the writing of a checkpoint ended; behind a published one, lets go of what it replaces.
+    pub fn note_end(&self, lsn: Lsn, written: Result<CheckpointSize, CheckpointError>) {
         let retired = match &written {
             Ok(_) => self.retire(lsn),
             Err(_) => Ok(()),
@@ -201,111 +188,11 @@ impl Checkpointer {
         }
     }
 
-    fn write(
-        &self,
-        start: &CopyStart,
-        pages: Receiver<Copied>,
-        told: &Receiver<()>,
-    ) -> Result<CheckpointSize, CheckpointError> {
-        let mut writer = self.files.begin(CheckpointHeader {
-            database_id: self.genesis.database_id,
-            lsn: start.lsn,
-            settings_hash: self.settings_hash,
-            txn_id: start.txn_id,
-        })?;
-        write_descriptions(&mut writer, start)?;
-        self.write_rows(&mut writer, start, &pages)?;
-        drop(pages);
-        // Not before: what it holds could yet be taken back.
-        self.wait_until(|| told.recv_timeout(LOOK).is_ok(), "earlier calls are answered")?;
-        let durable = || self.log.wait_durable(start.lsn, LOOK);
-        self.wait_until(durable, "the log is durable up to it")?;
-        let keys = self.write_keys(&mut writer, start.lsn)?;
-        write_database(&mut writer, start, &self.genesis, keys)?;
-        writer.publish()
-    }
-
-    fn wait_until(&self, mut is_so: impl FnMut() -> bool, what: &str) -> Result<(), CheckpointError> {
-        while !is_so() {
-            let stopped = match self.is_stopping.load(Ordering::Acquire) {
-                true => Some("the node stops".into()),
-                false if self.log.appender().is_stopped() => self.log.refusal(),
-                false => None,
-            };
-            if let Some(reason) = stopped {
-                let reason = format!("{reason}, before {what}");
-                return Err(CheckpointError::GivenUp(reason));
-            }
-        }
-        Ok(())
-    }
-
-    fn write_rows(
-        &self,
-        writer: &mut CheckpointWriter,
-        start: &CopyStart,
-        pages: &Receiver<Copied>,
-    ) -> Result<(), CheckpointError> {
-        let given_up = |reason: &str| Err(CheckpointError::GivenUp(reason.to_owned()));
-        let mut left = start.partitions.len();
-        while left > 0 {
-            if self.is_stopping.load(Ordering::Acquire) {
-                return given_up("the node stops");
-            }
-            match pages.recv_timeout(LOOK) {
-                Ok(Copied::Done(_)) => left -= 1,
-                Ok(Copied::Page(partition, page)) => {
-                    let kind = CheckpointBlockKind::Rows;
-                    writer.block(kind, partition, page.table, page.rows, &page.bytes)?;
-                    self.note_progress(writer.size());
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return given_up("the engine has stopped"),
-            }
-        }
-        let tables = start.partitions.iter().flat_map(|partition| &partition.tables);
-        let expected: u64 = tables.map(|table| table.rows).sum();
-        let found = writer.size().rows;
-        if found != expected {
-            return given_up(&format!("{found} rows were copied of {expected}"));
-        }
-        Ok(())
-    }
-
-    fn note_progress(&self, size: CheckpointSize) {
+    pub fn note_progress(&self, size: CheckpointSize) {
         if let Some(info) = &mut self.lock().running {
             (info.rows, info.row_bytes) = (size.rows, size.row_bytes);
             info.file_bytes = size.file_bytes;
         }
-    }
-
-    fn write_keys(&self, writer: &mut CheckpointWriter, lsn: Lsn) -> Result<u64, CheckpointError> {
-        let (mut from, mut total) = (0, 0u64);
-        let (mut raw, mut count) = (Vec::new(), 0u32);
-        let kind = CheckpointBlockKind::Keys;
-        loop {
-            let (keys, next) = self.router.idempotency().export(from, KEYS_AT_ONCE);
-            let is_end = next == from || next.saturating_sub(from) < KEYS_AT_ONCE as u64;
-            from = next;
-            // Later ones come with the log.
-            for key in keys.iter().filter(|key| key.outcome.lsn < lsn) {
-                push_key(key, &mut raw);
-                count += 1;
-                if raw.len() >= KEYS_BLOCK_BYTES {
-                    writer.block(kind, PartitionId(0), 0, count, &raw)?;
-                    total += count as u64;
-                    count = 0;
-                    raw.clear();
-                }
-            }
-            if is_end {
-                break;
-            }
-        }
-        if count > 0 {
-            writer.block(kind, PartitionId(0), 0, count, &raw)?;
-        }
-        Ok(total + count as u64)
     }
 
     /// Removes checkpoints beyond those kept, then the log that only they needed: in this order a crash between the two
@@ -389,7 +276,7 @@ impl Checkpointer {
         let info = CheckpointInfo {
             lsn: start.lsn,
             state: CheckpointState::Running,
-            began_unix_us: self.clock.now_us(),
+            began_unix_us: self.shared.clock.now_us(),
             seconds: Some(0.0),
             rows: 0,
             rows_total: tables.map(|table| table.rows).sum(),
@@ -401,7 +288,8 @@ impl Checkpointer {
         self.lock().running = Some(info.clone());
         let this = self.this.upgrade();
         let this = this.ok_or_else(|| TakeError::Failed("the node stops".into()))?;
-        match self.spawn("checkpoint", move || this.run(start, pages, told)) {
+        let make = Box::new(move || Writing::make(this, start, pages, told));
+        match self.start("checkpoint", make) {
             true => Ok(info),
             false => {
                 self.lock().running = None;
@@ -411,82 +299,16 @@ impl Checkpointer {
     }
 }
 
-fn write_descriptions(
-    writer: &mut CheckpointWriter,
-    start: &CopyStart,
-) -> Result<(), CheckpointError> {
-    use CheckpointBlockKind::{Module, Partition, Table};
-    let mut raw = Vec::new();
-    for (module, wasm) in start.deployed.versions.iter().zip(&start.binaries) {
-        raw.clear();
-        CheckpointModuleRef {
-            module_id: module.id.0,
-            version: module.version,
-            name: &module.name,
-            in_service: start.deployed.is_current(module.id),
-            installed_by: module.installed_by,
-            hash: module.hash,
-            description: write_json(&module.schema).as_bytes(),
-            wasm,
-        }
-        .encode(&mut raw);
-        writer.block(Module, PartitionId(0), 0, 1, &raw)?;
-    }
-    for (number, table) in start.deployed.tables.iter().enumerate() {
-        let json = table_json(table);
-        writer.block(Table, PartitionId(0), number as u16, 1, json.as_bytes())?;
-    }
-    for partition in &start.partitions {
-        raw.clear();
-        let tables = partition.tables.iter();
-        CheckpointPartition {
-            last_tick: partition.last_tick,
-            last_end: partition.last_end,
-            tables: tables.map(|table| (table.rows, table.next_number)).collect(),
-        }
-        .encode(&mut raw);
-        writer.block(Partition, partition.id, 0, 1, &raw)?;
-    }
-    Ok(())
-}
+/// Takes checkpoints when they are due.
+struct Schedule(Arc<Checkpointer>);
 
-/// A stored table in the words of a module that has it alone.
-fn table_json(table: &TableSchema) -> String {
-    write_json(&ModuleSchema {
-        abi: reprise_abi::ABI_VERSION,
-        tables: vec![table.clone()],
-        procedures: Vec::new(),
-    })
-}
-
-fn write_database(
-    writer: &mut CheckpointWriter,
-    start: &CopyStart,
-    genesis: &Genesis,
-    keys: u64,
-) -> Result<(), CheckpointError> {
-    let mut raw = Vec::new();
-    CheckpointDatabase {
-        genesis: *genesis,
-        multi_tick: start.multi_tick,
-        modules: start.deployed.versions.len() as u32,
-        tables: start.deployed.tables.len() as u16,
-        keys,
+impl Work for Schedule {
+    fn run(self: Box<Self>) {
+        self.0.run_schedule();
     }
-    .encode(&mut raw);
-    writer.block(CheckpointBlockKind::Database, PartitionId(0), 0, 1, &raw)
-}
 
-fn push_key(key: &Exported, raw: &mut Vec<u8>) {
-    CheckpointKeyRef {
-        key: key.key.as_bytes(),
-        fingerprint: key.fingerprint.to_bits(),
-        module_id: key.outcome.module.id.0,
-        procedure: key.outcome.procedure as u16,
-        txn_id: key.outcome.txn_id,
-        lsn: key.outcome.lsn,
-        partition: key.outcome.partition,
-        result: &key.outcome.result,
+    /// Where everything is stepped, whoever steps says when checkpoints are taken.
+    fn step(&mut self) -> Step {
+        Step::Over
     }
-    .encode(raw);
 }

@@ -7,15 +7,15 @@
 
 mod checkpoint;
 mod recover;
+mod surroundings;
+mod writing;
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -26,22 +26,23 @@ use reprise_base::{
     limits::{PARTITIONS_MAX, SITES_MAX},
 };
 use reprise_checkpoint::{CheckpointError, Checkpoints};
-use reprise_env::{Clock, Disk, DiskError, RealClock, RealDisk, entropy};
-use reprise_host::{Engine, Limits};
+use reprise_env::{DiskError, Started};
 use reprise_log::{Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Tools, complete,
+    AsyncSink, CallBatch, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, complete,
 };
 use reprise_recovery::RecoveryError;
 use reprise_replay::Replayed;
 use reprise_router::{
     CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig,
 };
-use reprise_txn::ModuleId;
+use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{Genesis, RecordRef};
 
-use crate::checkpoint::Checkpointer;
+use crate::{checkpoint::Checkpointer, surroundings::SiteWork};
+
+pub use surroundings::{Folders, Surroundings};
 
 /// What is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,13 +164,13 @@ pub struct Database {
     router: Router,
     shared: Arc<Shared>,
     inboxes: Vec<Sender<SiteMessage>>,
-    engine: Engine,
+    compiler: Arc<dyn Compiler>,
     log: Option<Arc<Log<Box<CallBatch>>>>,
     opened: Option<OpenReport>,
     /// None without a log.
     checkpointer: Option<Arc<Checkpointer>>,
     files: Option<Checkpoints>,
-    sites: Mutex<Vec<JoinHandle<()>>>,
+    sites: Mutex<Vec<Box<dyn Started>>>,
 }
 
 /// Longest wait for the first record of a new log.
@@ -179,20 +180,28 @@ impl Database {
     /// Opens the directory's log (a new one begins with its genesis) and starts the engine threads. No call is taken
     /// before `recover`.
     pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
+        if config.log == LogMode::Command && config.dir.is_none() {
+            return Err(OpenError::Config("a log needs a data directory".into()));
+        }
+        let surroundings = Surroundings::real(&config)?;
+        Self::open_in(config, surroundings)
+    }
+
+    /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
+    pub fn open_in(config: DatabaseConfig, around: Surroundings) -> Result<Self, OpenError> {
         check(&config)?;
-        let clock: Arc<dyn Clock> = Arc::new(RealClock::new());
-        let engine = Engine::new(Limits::default());
         let opened = match config.log {
             LogMode::None => None,
-            LogMode::Command => Some(open_log(&config, &clock, engine.settings_hash())?),
+            LogMode::Command => Some(open_log(&config, &around)?),
         };
         let (genesis, log, report, files) = match opened {
             Some(opened) => {
                 let OpenedLog { genesis, log, report, files } = opened;
                 (genesis, Some(log), Some(report), Some(files))
             }
-            None => (new_genesis(&config, &clock)?, None, None, None),
+            None => (new_genesis(&config, &around)?, None, None, None),
         };
+        let settings_hash = around.compiler.settings_hash();
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
             registry.attach_flush(log.stats());
@@ -200,7 +209,8 @@ impl Database {
         let shared = Arc::new(Shared {
             deployed: ArcSwap::default(),
             generation: AtomicU64::new(0),
-            clock: clock.clone(),
+            clock: around.clock.clone(),
+            threads: around.threads.clone(),
             secret: genesis.secret,
             partitions_count: config.partitions,
             sites_count: config.sites,
@@ -215,19 +225,19 @@ impl Database {
             shared: shared.clone(),
             inboxes: inboxes.clone(),
             log: log.clone(),
-            engine: engine.clone(),
+            compiler: around.compiler.clone(),
             registry,
             commit: match config.commit {
                 CommitMode::Sync => "sync",
                 CommitMode::Async => "async",
             },
             database_id: genesis.database_id,
-            settings_hash: engine.settings_hash(),
+            settings_hash,
         });
-        let settings_hash = engine.settings_hash();
         let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
             let (router, config) = (router.clone(), config.checkpoints);
-            Checkpointer::new(router, log, files, clock, genesis, settings_hash, config)
+            let shared = shared.clone();
+            Checkpointer::new(router, log, files, shared, genesis, settings_hash, config)
         });
         if let Some(checkpointer) = &checkpointer {
             let service: Arc<dyn CheckpointService> = checkpointer.clone();
@@ -237,7 +247,7 @@ impl Database {
             router,
             shared,
             inboxes,
-            engine,
+            compiler: around.compiler,
             log,
             opened: report,
             checkpointer,
@@ -310,7 +320,7 @@ impl Database {
         self.router.stop();
         let sites = std::mem::take(&mut *self.sites.lock().expect("held to take"));
         for site in sites {
-            let _ = site.join(); // a site that panics ends the process before this
+            site.join(); // a site that panics ends the process before this
         }
         if let Some(checkpointer) = &self.checkpointer {
             checkpointer.stop();
@@ -340,9 +350,6 @@ fn check(config: &DatabaseConfig) -> Result<(), OpenError> {
             config.partitions
         ));
     }
-    if config.log == LogMode::Command && config.dir.is_none() {
-        return refuse("a log needs a data directory".into());
-    }
     Ok(())
 }
 
@@ -353,20 +360,16 @@ struct OpenedLog {
     files: Checkpoints,
 }
 
-fn open_log(
-    config: &DatabaseConfig,
-    clock: &Arc<dyn Clock>,
-    settings_hash: u64,
-) -> Result<OpenedLog, OpenError> {
-    let dir = config.dir.as_ref().expect("checked");
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::create(dir.join("log"))?);
-    let files = Checkpoints::new(Arc::new(RealDisk::create(dir.join("checkpoints"))?));
+fn open_log(config: &DatabaseConfig, around: &Surroundings) -> Result<OpenedLog, OpenError> {
+    let folders = around.folders.as_ref();
+    let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
+    let files = Checkpoints::new(folders.checkpoints.clone());
     let known = newest_readable(&files)?;
-    let genesis = new_genesis(config, clock)?;
+    let genesis = new_genesis(config, around)?;
     let log_config = LogConfig {
         segment_bytes: config.segment_bytes,
         group_commit_delay: Duration::from_micros(config.group_commit_us),
-        settings_hash,
+        settings_hash: around.compiler.settings_hash(),
         // Beside checkpoints an empty log would begin at a position that they have passed.
         expected_database_id: known.as_ref().map(|known| known.database_id),
         ..LogConfig::new(genesis.database_id)
@@ -374,7 +377,9 @@ fn open_log(
     let on_durable = Box::new(|outcome: Result<Lsn, &LogError>, batch: Box<CallBatch>| {
         complete(outcome.map_err(|error| error.to_string().into()), batch);
     });
-    let (log, report) = Log::open(disk, clock.clone(), log_config, on_durable)?;
+    let (disk, clock) = (folders.log.clone(), around.clock.clone());
+    let (log, report) =
+        Log::open_on(disk, clock, around.threads.clone(), log_config, on_durable)?;
     let log = Arc::new(log);
     let genesis = match (log.start(), known) {
         (Lsn(0), _) => first_record(&log, genesis)?,
@@ -429,15 +434,15 @@ fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, 
     }
 }
 
-fn new_genesis(config: &DatabaseConfig, clock: &Arc<dyn Clock>) -> Result<Genesis, OpenError> {
-    let id: [u8; 16] = entropy().map_err(OpenError::Entropy)?;
-    let secret: [u8; 16] = entropy().map_err(OpenError::Entropy)?;
+fn new_genesis(config: &DatabaseConfig, around: &Surroundings) -> Result<Genesis, OpenError> {
+    let id = (around.entropy)().map_err(OpenError::Entropy)?;
+    let secret = (around.entropy)().map_err(OpenError::Entropy)?;
     let (low, high) = secret.split_at(8);
     Ok(Genesis {
         database_id: id,
         secret: [low, high].map(|half| u64::from_le_bytes(half.try_into().expect("8 bytes"))),
         partitions: config.partitions,
-        created_us: clock.now_us(),
+        created_us: around.clock.now_us(),
     })
 }
 
@@ -453,14 +458,14 @@ fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis,
     Err(OpenError::Config(format!("the log can't be written: {reason}")))
 }
 
-type Started = (Vec<Sender<SiteMessage>>, Vec<JoinHandle<()>>);
+type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn Started>>);
 
 fn start_sites(
     config: &DatabaseConfig,
     shared: &Arc<Shared>,
     registry: &Registry,
     log: Option<&Log<Box<CallBatch>>>,
-) -> Result<Started, OpenError> {
+) -> Result<Sites, OpenError> {
     let mut inboxes = Vec::new();
     let mut threads = Vec::new();
     for id in 0..config.sites {
@@ -472,17 +477,9 @@ fn start_sites(
             (Some(log), CommitMode::Async) => Box::new(AsyncSink(log.appender())),
         };
         let (shared, recorder) = (shared.clone(), registry.recorder());
-        let run = move || {
-            let serve = || {
-                let tools = Tools::new(shared, sink, recorder);
-                Site::new(SiteId(id), tools, inbox).run();
-            };
-            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-                // A broken invariant: not one more byte is acknowledged. The panic's message is out already.
-                std::process::abort();
-            }
-        };
-        let thread = std::thread::Builder::new().name(format!("site-{id}")).spawn(run);
+        let around_threads = shared.threads.clone();
+        let make = SiteWork::make(SiteId(id), shared, sink, recorder, inbox);
+        let thread = around_threads.start(&format!("site-{id}"), make);
         inboxes.push(sender);
         threads.push(thread.map_err(OpenError::Thread)?);
     }

@@ -59,7 +59,7 @@ impl Database {
     }
 
     fn recovery(&self) -> Recovery {
-        Recovery::new(self.shared.clone(), self.inboxes.clone(), self.engine.clone())
+        Recovery::new(self.shared.clone(), self.inboxes.clone(), self.compiler.clone())
     }
 
     fn note_speeds(&self, report: &RecoveryReport, replay_seconds: f64) {
@@ -125,7 +125,9 @@ impl Database {
         let (bytes, is_over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
         let size = reader.size();
         let keys = thread::scope(|scope| {
-            scope.spawn(|| {
+            // Where one thread does everything, nobody could look meanwhile.
+            let shown = (!self.shared.threads.is_stepped()).then_some(());
+            shown.map(|()| scope.spawn(|| {
                 while !is_over.load(Ordering::Acquire) {
                     self.router.set_phase(Phase::Recovering {
                         replayed: 0,
@@ -134,7 +136,7 @@ impl Database {
                     });
                     thread::park_timeout(PROGRESS_EVERY);
                 }
-            });
+            }));
             let keys = self.recovery().load(reader, &bytes);
             is_over.store(true, Ordering::Release);
             keys

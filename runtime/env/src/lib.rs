@@ -1,6 +1,6 @@
-//! The effects that code below the router may have: time and files.
-//! Owns: the traits `Clock` and `Disk`, the real ones, and simulated ones with faults (`sim`).
-//! Does not: know what is stored, retry anything, start a thread.
+//! The effects that code below the router may have: time, files and threads.
+//! Owns: the traits `Clock`, `Disk` and `Threads`, the real ones, and simulated ones with faults (`sim`, `stepper`).
+//! Does not: know what is stored or done, retry anything.
 //! Invariants: no unsafe code; a write that was reported durable is in every crash image of `SimDisk`.
 //! Called by: `log`, `recovery`, `partition`, `node`, and their tests.
 #![forbid(unsafe_code)]
@@ -11,6 +11,8 @@ mod disk;
 mod entropy;
 mod real;
 pub mod sim;
+pub mod stepper;
+mod threads;
 
 pub use aligned::{AlignedBuf, DIRECT_ALIGN_BYTES};
 pub use clock::{Clock, RealClock};
@@ -18,3 +20,5 @@ pub use disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 pub use entropy::entropy;
 pub use real::RealDisk;
 pub use sim::{SimClock, SimDisk};
+pub use stepper::Stepper;
+pub use threads::{MakeWork, RealThreads, Started, Step, Threads, Work};

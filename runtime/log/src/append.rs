@@ -90,16 +90,15 @@ impl<P: Send + 'static> Appender<P> {
         loop {
             shared.work.notify_one();
             shared.prepare.notify_one();
-            let waited = shared.space.wait_timeout(state, wait_max);
-            let timeout;
-            (state, timeout) = waited.expect("the log's state is whole");
+            let is_over;
+            (state, is_over) = shared.wait_for_space(state, wait_max);
             match state.admit(bytes) {
                 Admission::Now => return (state, Ok(())),
                 Admission::Refuse(error) => return (state, Err(error)),
                 Admission::Wait => {}
             }
             let waited_ns = shared.clock.monotonic_ns() - began_ns;
-            if timeout.timed_out() || waited_ns as u128 > wait_max.as_nanos() {
+            if is_over || waited_ns as u128 > wait_max.as_nanos() {
                 let reason = format!("the disk took nothing for {wait_max:?}");
                 return (
                     state,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard, atomic::Ordering};
 
 use reprise_base::Lsn;
-use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile};
+use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile, Step, Work};
 use reprise_wire::{BlockHeader, BlockKind, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block};
 
 use crate::{
@@ -22,6 +22,15 @@ pub(crate) struct Flusher<P> {
     pub next: Continuity,
     /// Whoever is told after the next write; kept for its allocation.
     pub told: Vec<(u64, P)>,
+    /// Since when there was nothing to write; only where the flusher is stepped.
+    pub idle_since_ns: Option<u64>,
+}
+
+/// What the flusher does next.
+enum Next {
+    Write(BlockKind),
+    Wait,
+    Over,
 }
 
 /// Stops the log when its thread dies.
@@ -37,40 +46,87 @@ impl<P> Drop for StopOnPanic<P> {
     }
 }
 
-impl<P: Send + 'static> Flusher<P> {
-    pub fn run(mut self) {
+impl<P: Send + 'static> Work for Flusher<P> {
+    fn run(mut self: Box<Self>) {
         let _guard = StopOnPanic(Arc::clone(&self.shared));
         while let Some(block) = self.next_block() {
-            if let Err(error) = self.write(block) {
-                let reason = format!("{error}; it is not tried again, restart the node");
-                self.shared
-                    .stop(LogError::unavailable(UnavailableKind::Failed, reason));
+            if !self.write_or_stop(block) {
                 return;
             }
         }
+    }
+
+    /// The group that is written is what came in since the step before.
+    fn step(&mut self) -> Step {
+        let shared = Arc::clone(&self.shared);
+        let state = shared.lock();
+        let now_ns = shared.clock.monotonic_ns();
+        let quiet_ns = now_ns - *self.idle_since_ns.get_or_insert(now_ns);
+        let quiet_max = shared.config.seal_after;
+        let is_quiet = !quiet_max.is_zero() && quiet_ns as u128 >= quiet_max.as_nanos();
+        match self.next(&state, is_quiet) {
+            Next::Wait => Step::Idle,
+            Next::Over => Step::Over,
+            Next::Write(kind) => {
+                self.idle_since_ns = None;
+                let block = self.take(state, kind);
+                match self.write_or_stop(block) {
+                    true => Step::Done,
+                    false => Step::Over,
+                }
+            }
+        }
+    }
+}
+
+impl<P: Send + 'static> Flusher<P> {
+    /// False: the log has stopped, and everybody was told.
+    fn write_or_stop(&mut self, block: Block) -> bool {
+        let Err(error) = self.write(block) else {
+            return true;
+        };
+        let reason = format!("{error}; it is not tried again, restart the node");
+        self.shared
+            .stop(LogError::unavailable(UnavailableKind::Failed, reason));
+        false
     }
 
     /// Waits for the next block to write; none when the log is stopped or closed.
     fn next_block(&self) -> Option<Block> {
         let shared = &*self.shared;
         let mut state = shared.lock();
+        let mut is_quiet = false;
         loop {
-            if state.stopped.is_some() {
-                return None;
+            match self.next(&state, is_quiet) {
+                Next::Over => return None,
+                Next::Wait => (state, is_quiet) = self.sleep(state),
+                Next::Write(BlockKind::Data) => {
+                    state = self.gather(state);
+                    return Some(self.take(state, BlockKind::Data));
+                }
+                Next::Write(kind) => return Some(self.take(state, kind)),
             }
-            if state.fill_records > 0 {
-                state = self.gather(state);
-                return Some(self.take(state, BlockKind::Data));
-            }
-            if state.is_closing {
-                let closes = state.last_kind != BlockKind::Close && state.can_seal();
-                return closes.then(|| self.take(state, BlockKind::Close));
-            }
-            let is_seal_due;
-            (state, is_seal_due) = self.sleep(state);
-            if is_seal_due {
-                return Some(self.take(state, BlockKind::Seal));
-            }
+        }
+    }
+
+    /// What there is to do. `is_quiet` when nothing came in for so long that a seal is due behind records.
+    fn next(&self, state: &State<P>, is_quiet: bool) -> Next {
+        if state.stopped.is_some() {
+            return Next::Over;
+        }
+        if state.fill_records > 0 {
+            return Next::Write(BlockKind::Data);
+        }
+        if state.is_closing {
+            let closes = state.last_kind != BlockKind::Close && state.can_seal();
+            return match closes {
+                true => Next::Write(BlockKind::Close),
+                false => Next::Over,
+            };
+        }
+        match is_quiet && state.last_kind == BlockKind::Data && state.can_seal() {
+            true => Next::Write(BlockKind::Seal),
+            false => Next::Wait,
         }
     }
 

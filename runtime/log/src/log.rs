@@ -2,12 +2,13 @@
 
 use std::{
     sync::{Arc, Mutex},
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
 use reprise_base::{Lsn, limits::SEGMENT_BYTES};
-use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock};
+use reprise_env::{
+    Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads,
+};
 use reprise_observe::FlushStats;
 use reprise_wire::{BlockKind, SEGMENT_HEADER_BYTES, SegmentHeader};
 
@@ -19,7 +20,7 @@ use crate::{
     index::{RECYCLE_NAME, SPARE_NAME, segment_name},
     prepare::Preparer,
     scan::{Scan, VerifyReport, scan},
-    state::{Shared, State},
+    state::{Around, Shared, State},
 };
 
 /// Size of a new database's first segment; each further one is twice as large, up to the configured size.
@@ -89,7 +90,7 @@ pub struct Positions {
 /// The node's log: one for all engine threads.
 pub struct Log<P: Send + 'static> {
     pub(crate) shared: Arc<Shared<P>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<Box<dyn Started>>>,
     /// Given back at `close`.
     lock: Mutex<Option<DiskLock>>,
 }
@@ -100,6 +101,17 @@ impl<P: Send + 'static> Log<P> {
     pub fn open(
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
+        config: LogConfig,
+        complete: Complete<P>,
+    ) -> Result<(Self, OpenReport), LogError> {
+        Self::open_on(disk, clock, Arc::new(RealThreads), config, complete)
+    }
+
+    /// As `open`, with other threads than the system's.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        threads: Arc<dyn Threads>,
         config: LogConfig,
         complete: Complete<P>,
     ) -> Result<(Self, OpenReport), LogError> {
@@ -123,7 +135,12 @@ impl<P: Send + 'static> Log<P> {
             true => Opened::create(&*disk, scanned, &config)?,
             false => Opened::resume(&*disk, scanned, &config)?,
         };
-        opened.start(disk, clock, config, complete, lock)
+        let around = Around {
+            disk,
+            clock,
+            threads,
+        };
+        opened.start(around, config, complete, lock)
     }
 
     pub fn appender(&self) -> Appender<P> {
@@ -207,11 +224,9 @@ impl<P: Send + 'static> Log<P> {
         self.shared.wake_all();
         let threads = std::mem::take(&mut *self.threads.lock().expect("nothing panics in here"));
         for thread in threads {
-            // The last owner may let go on the flusher thread itself, inside `complete`.
-            if thread.thread().id() != thread::current().id() {
-                // A panic in there has stopped the log; that is the error below.
-                let _ = thread.join();
-            }
+            // The last owner may let go on the flusher thread itself, inside `complete`. A panic in there has stopped the
+            // log; that is the error below.
+            thread.join();
         }
         *self.lock.lock().expect("nothing panics in here") = None;
         match &self.shared.lock().stopped {
@@ -223,7 +238,7 @@ impl<P: Send + 'static> Log<P> {
 
 impl<P: Send + 'static> Drop for Log<P> {
     fn drop(&mut self) {
-        if !thread::panicking() {
+        if !std::thread::panicking() {
             // Whoever wants to know calls `close`.
             let _ = self.close();
         }
@@ -330,8 +345,7 @@ impl Opened {
 
     fn start<P: Send + 'static>(
         self,
-        disk: Arc<dyn Disk>,
-        clock: Arc<dyn Clock>,
+        around: Around,
         config: LogConfig,
         complete: Complete<P>,
         lock: DiskLock,
@@ -344,8 +358,7 @@ impl Opened {
         let shared = Arc::new(Shared::new(
             state,
             self.scan.index,
-            disk,
-            clock,
+            around,
             config,
             self.report.database_id,
             complete,
@@ -357,23 +370,23 @@ impl Opened {
             database_tag: self.scan.database_tag,
             next: self.scan.next,
             told: Vec::new(),
+            idle_since_ns: None,
         };
-        let preparer = Preparer(Arc::clone(&shared));
+        let preparer = Preparer::new(Arc::clone(&shared));
         let log = Log {
             shared,
             threads: Mutex::default(),
             lock: Mutex::new(Some(lock)),
         };
-        log.spawn("log-flusher", move || flusher.run())?;
-        log.spawn("log-preparer", move || preparer.run())?;
+        log.start_thread("log-flusher", Box::new(move || Box::new(flusher)))?;
+        log.start_thread("log-preparer", Box::new(move || Box::new(preparer)))?;
         Ok((log, self.report))
     }
 }
 
 impl<P: Send + 'static> Log<P> {
-    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), LogError> {
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
-        let thread = thread.map_err(|error| {
+    fn start_thread(&self, name: &str, make: MakeWork) -> Result<(), LogError> {
+        let thread = self.shared.threads.start(name, make).map_err(|error| {
             let reason = format!("start thread {name}: {error}");
             LogError::unavailable(UnavailableKind::Failed, reason)
         })?;

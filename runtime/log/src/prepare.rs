@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile};
+use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile, Step, Work};
 use reprise_wire::SEGMENT_HEADER_BYTES;
 
 use crate::{
@@ -16,55 +16,106 @@ use crate::{
 /// After a failure, time until the next try.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-pub(crate) struct Preparer<P>(pub Arc<Shared<P>>);
+pub(crate) struct Preparer<P> {
+    shared: Arc<Shared<P>>,
+    /// When it failed last; only where the preparer is stepped.
+    failed_at_ns: u64,
+}
 
-impl<P: Send + 'static> Preparer<P> {
-    pub fn run(self) {
+/// What the preparer does next.
+enum Next {
+    /// The room wanted, and a spare that is too small for it and that no block counts on.
+    Prepare(u64, Option<Spare>),
+    Wait,
+    Over,
+}
+
+impl<P: Send + 'static> Work for Preparer<P> {
+    fn run(self: Box<Self>) {
         while let Some((room, smaller)) = self.next_request() {
             let prepared = self.prepare(room, smaller);
-            let mut state = self.0.lock();
-            match prepared {
-                Ok(spare) => {
-                    if spare.room >= state.spare_wanted {
-                        state.spare_wanted = 0;
-                    }
-                    state.spare = Some(spare);
-                    state.is_spare_named = true;
-                    state.spare_error = None;
-                    self.0.clear_refusal(&state);
-                }
-                Err(error) => {
-                    state.is_spare_named = false;
-                    state.spare_error = Some(error);
-                }
-            }
-            drop(state);
-            self.0.space.notify_all();
+            self.publish(prepared);
         }
     }
 
-    /// Waits for a request: the room wanted, and a spare that is too small for it and that no block counts on. None when
-    /// the log ends.
+    fn step(&mut self) -> Step {
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.lock();
+        let now_ns = shared.clock.monotonic_ns();
+        let waited_ns = now_ns.saturating_sub(self.failed_at_ns);
+        let has_waited = state.spare_error.is_none() || waited_ns as u128 >= RETRY_AFTER.as_nanos();
+        match next(&mut state, has_waited) {
+            Next::Wait => Step::Idle,
+            Next::Over => Step::Over,
+            Next::Prepare(room, smaller) => {
+                drop(state);
+                self.failed_at_ns = now_ns;
+                let prepared = self.prepare(room, smaller);
+                self.publish(prepared);
+                Step::Done
+            }
+        }
+    }
+}
+
+fn next<P>(state: &mut State<P>, has_waited: bool) -> Next {
+    if state.is_closing || state.stopped.is_some() {
+        return Next::Over;
+    }
+    // A block that begins the old spare has to rename it first.
+    let is_name_free = state.spare.is_some() == state.is_spare_named;
+    let is_free = is_name_free && state.spare_is_free();
+    match state.spare_wanted > 0 && has_waited && is_free {
+        true => Next::Prepare(state.spare_wanted, state.spare.take()),
+        false => Next::Wait,
+    }
+}
+
+impl<P: Send + 'static> Preparer<P> {
+    pub fn new(shared: Arc<Shared<P>>) -> Self {
+        Self {
+            shared,
+            failed_at_ns: 0,
+        }
+    }
+
+    fn publish(&self, prepared: Result<Spare, DiskError>) {
+        let mut state = self.shared.lock();
+        match prepared {
+            Ok(spare) => {
+                if spare.room >= state.spare_wanted {
+                    state.spare_wanted = 0;
+                }
+                state.spare = Some(spare);
+                state.is_spare_named = true;
+                state.spare_error = None;
+                self.shared.clear_refusal(&state);
+            }
+            Err(error) => {
+                state.is_spare_named = false;
+                state.spare_error = Some(error);
+            }
+        }
+        drop(state);
+        self.shared.space.notify_all();
+    }
+
+    /// Waits for a request; none when the log ends.
     fn next_request(&self) -> Option<(u64, Option<Spare>)> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         let mut state = shared.lock();
         let mut has_waited = state.spare_error.is_none();
         loop {
-            if state.is_closing || state.stopped.is_some() {
-                return None;
+            match next(&mut state, has_waited) {
+                Next::Prepare(room, smaller) => return Some((room, smaller)),
+                Next::Over => return None,
+                Next::Wait => (state, has_waited) = wait(shared, state, has_waited),
             }
-            // A block that begins the old spare has to rename it first.
-            let is_name_free = state.spare.is_some() == state.is_spare_named;
-            let is_free = is_name_free && state.spare_is_free();
-            if state.spare_wanted > 0 && has_waited && is_free {
-                return Some((state.spare_wanted, state.spare.take()));
-            }
-            (state, has_waited) = wait(shared, state, has_waited);
         }
     }
 
     fn prepare(&self, room: u64, smaller: Option<Spare>) -> Result<Spare, DiskError> {
-        let disk = &*self.0.disk;
+        let disk = &*self.shared.disk;
         let file = match smaller {
             Some(spare) => spare.file,
             None => open_spare(disk)?,

@@ -12,7 +12,7 @@ use reprise_base::{
     Lsn, Watermark,
     limits::{BLOCK_BYTES_MAX, LOG_BUFFER_BYTES},
 };
-use reprise_env::{AlignedBuf, Clock, Disk, DiskError, DiskErrorKind, DiskFile};
+use reprise_env::{AlignedBuf, Clock, Disk, DiskError, DiskErrorKind, DiskFile, Threads};
 use reprise_observe::FlushStats;
 use reprise_wire::{BLOCK_HEADER_BYTES, BlockKind, block_bytes};
 
@@ -100,10 +100,18 @@ pub(crate) struct Shared<P> {
     pub index: Arc<LogIndex>,
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Clock>,
+    pub threads: Arc<dyn Threads>,
     pub config: LogConfig,
     pub database_id: [u8; 16],
     pub stats: Arc<FlushStats>,
     pub complete: Complete<P>,
+}
+
+/// What the log works with.
+pub(crate) struct Around {
+    pub disk: Arc<dyn Disk>,
+    pub clock: Arc<dyn Clock>,
+    pub threads: Arc<dyn Threads>,
 }
 
 /// Whether an append fits now.
@@ -284,12 +292,16 @@ impl<P> Shared<P> {
     pub fn new(
         state: State<P>,
         index: LogIndex,
-        disk: Arc<dyn Disk>,
-        clock: Arc<dyn Clock>,
+        around: Around,
         config: LogConfig,
         database_id: [u8; 16],
         complete: Complete<P>,
     ) -> Self {
+        let Around {
+            disk,
+            clock,
+            threads,
+        } = around;
         Self {
             durable: Arc::new(Watermark::new(state.fill_start)),
             state: Mutex::new(state),
@@ -301,6 +313,7 @@ impl<P> Shared<P> {
             index: Arc::new(index),
             disk,
             clock,
+            threads,
             config,
             database_id,
             stats: Arc::new(FlushStats::default()),
@@ -324,6 +337,9 @@ impl<P> Shared<P> {
         if self.durable.get() >= end.0 {
             return true;
         }
+        if self.threads.is_stepped() {
+            return self.step_until_durable(end, timeout);
+        }
         let mut state = self.lock();
         state.durable_waiters += 1;
         let waits = |state: &mut State<P>| self.durable.get() < end.0 && state.stopped.is_none();
@@ -331,6 +347,34 @@ impl<P> Shared<P> {
         state = waited.expect("the log's state is whole").0;
         state.durable_waiters -= 1;
         self.durable.get() >= end.0
+    }
+
+    fn step_until_durable(&self, end: Lsn, timeout: Duration) -> bool {
+        let began_ns = self.clock.monotonic_ns();
+        while self.durable.get() < end.0 && self.lock().stopped.is_none() {
+            let waited_ns = self.clock.monotonic_ns() - began_ns;
+            if waited_ns as u128 >= timeout.as_nanos() {
+                break;
+            }
+            self.threads.help();
+        }
+        self.durable.get() >= end.0
+    }
+
+    /// Waits until there may be room for an append; true when the time is over first.
+    pub fn wait_for_space<'a>(
+        &'a self,
+        state: MutexGuard<'a, State<P>>,
+        wait_max: Duration,
+    ) -> (MutexGuard<'a, State<P>>, bool) {
+        if self.threads.is_stepped() {
+            drop(state);
+            self.threads.help();
+            return (self.lock(), false);
+        }
+        let waited = self.space.wait_timeout(state, wait_max);
+        let (state, timeout) = waited.expect("the log's state is whole");
+        (state, timeout.timed_out())
     }
 
     /// Ends writing for good and tells everybody who waits. The first reason stays.

@@ -14,7 +14,7 @@ use std::{
 use arc_swap::ArcSwap;
 use reprise_abi::value::push_varint;
 use reprise_base::{PartitionId, SiteId, TxnId};
-use reprise_env::RealClock;
+use reprise_env::{RealClock, RealThreads};
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{CallBatch, NoLog, Shared, Site, SlotOutcome, Tools};
@@ -91,6 +91,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         deployed: ArcSwap::default(),
         generation: AtomicU64::new(0),
         clock: Arc::new(RealClock::new()),
+        threads: Arc::new(RealThreads),
         secret: [1, 2],
         partitions_count: 1,
         sites_count: 1,

@@ -1,10 +1,6 @@
 //! A partition's tables on their way to a checkpoint: copied by the engine thread in small slices, between its turns.
 
-use std::{
-    collections::VecDeque,
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use crossbeam_channel::{Sender, TrySendError};
 use reprise_base::PartitionId;
@@ -15,7 +11,7 @@ use crate::site::{Partition, Shared};
 /// Bytes of rows that one slice copies: tens of microseconds.
 const SLICE_BYTES: usize = 64 << 10;
 /// While calls wait, at most this part of the thread's time goes into copying.
-const BUSY_SHARE: u32 = 12;
+const BUSY_SHARE: u64 = 12;
 
 /// What an engine thread sends to the writer of a checkpoint.
 #[derive(Debug)]
@@ -30,8 +26,8 @@ pub(crate) struct Copying {
     to: Sender<Copied>,
     /// Copied, and not yet taken by the writer.
     waiting: VecDeque<Copied>,
-    began: Instant,
-    spent: Duration,
+    began_ns: u64,
+    spent_ns: u64,
     is_copied: bool,
 }
 
@@ -53,8 +49,8 @@ impl Partition {
         self.copying = Some(Copying {
             to,
             waiting: VecDeque::new(),
-            began: Instant::now(),
-            spent: Duration::ZERO,
+            began_ns: shared.clock.monotonic_ns(),
+            spent_ns: 0,
             is_copied: false,
         });
         shared.copying.fetch_add(1, Ordering::Relaxed);
@@ -70,10 +66,10 @@ impl Partition {
         let Some(copying) = &mut self.copying else {
             return Slice::Over;
         };
-        if !is_idle && copying.spent * BUSY_SHARE > copying.began.elapsed() {
+        let begun_ns = shared.clock.monotonic_ns();
+        if !is_idle && copying.spent_ns * BUSY_SHARE > begun_ns - copying.began_ns {
             return Slice::Later;
         }
-        let begun = Instant::now();
         if copying.waiting.is_empty() && !copying.is_copied {
             copying.is_copied = self.store.copy_snapshot(SLICE_BYTES);
             let pages = self.store.take_snapshot_pages().into_iter();
@@ -83,7 +79,7 @@ impl Partition {
             }
         }
         let slice = copying.send();
-        copying.spent += begun.elapsed();
+        copying.spent_ns += shared.clock.monotonic_ns() - begun_ns;
         if slice == Slice::Over {
             self.copying = None;
             self.store.end_snapshot();

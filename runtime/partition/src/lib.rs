@@ -13,9 +13,11 @@ mod gather;
 mod home;
 mod sink;
 mod site;
+mod wait;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};
 pub use copy::Copied;
 pub use gather::{Gathering, Job, Touched};
 pub use sink::{AsyncSink, NoLog, Sink, SyncSink, complete};
 pub use site::{Held, Partition, Shared, Site, SiteMessage, Tools};
+pub use wait::receive;

@@ -12,7 +12,7 @@ use std::{
 use arc_swap::ArcSwap;
 use crossbeam_channel::Receiver;
 use reprise_base::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
-use reprise_env::Clock;
+use reprise_env::{Clock, Step, Threads};
 use reprise_observe::{RecentLines, Recorder};
 use reprise_storage::Store;
 use reprise_txn::{
@@ -41,6 +41,13 @@ pub enum SiteMessage {
     Stop,
 }
 
+impl SiteMessage {
+    /// True for what waits until every partition of the site is home.
+    fn needs_all(&self) -> bool {
+        matches!(self, Self::Job(_) | Self::Stop)
+    }
+}
+
 /// One partition: its tables and its place in the order.
 pub struct Partition {
     pub id: PartitionId,
@@ -57,6 +64,7 @@ pub struct Shared {
     /// `Deployed::generation`, readable without touching the swap.
     pub generation: AtomicU64,
     pub clock: Arc<dyn Clock>,
+    pub threads: Arc<dyn Threads>,
     /// Key of the transactions' random streams.
     pub secret: [u64; 2],
     pub partitions_count: u16,
@@ -94,6 +102,8 @@ pub struct Site {
     home: Home,
     pub tools: Tools,
     inbox: Receiver<SiteMessage>,
+    /// Taken from the inbox, and to be done once every partition is home. Only where the site is stepped.
+    held_back: Option<SiteMessage>,
 }
 
 /// What a multi-partition job works on.
@@ -257,6 +267,7 @@ impl Site {
             home: Home::new(id, count, sites),
             tools,
             inbox,
+            held_back: None,
         }
     }
 
@@ -264,18 +275,55 @@ impl Site {
     pub fn run(mut self) {
         while let Some(message) = self.next_message() {
             self.copy_slices(false);
-            match message {
-                SiteMessage::Batch(batch) => self.take_batch(batch),
-                SiteMessage::Gather(gathering) => self.join(&gathering),
-                SiteMessage::Job(job) => {
-                    self.wait_for_all();
-                    self.tools.refresh_if_due();
-                    job(&mut self);
-                }
-                SiteMessage::Stop => break,
+            if message.needs_all() {
+                self.wait_for_all();
+            }
+            if !self.handle(message) {
+                break;
             }
         }
         self.wait_for_all();
+    }
+
+    /// As `run`, one message or less. For a site without a thread of its own.
+    pub fn step(&mut self) -> Step {
+        if let Ok(partition) = self.home.returns.try_recv() {
+            self.welcome(partition);
+            return Step::Done;
+        }
+        let next = match self.held_back.take() {
+            Some(message) => Some(message),
+            None => self.inbox.try_recv().ok(),
+        };
+        let Some(message) = next else {
+            return match self.copy_slices(true) {
+                Slice::Copied => Step::Done,
+                _ => Step::Idle,
+            };
+        };
+        if message.needs_all() && !self.home.is_complete() {
+            self.held_back = Some(message);
+            return Step::Idle;
+        }
+        self.copy_slices(false);
+        match self.handle(message) {
+            true => Step::Done,
+            false => Step::Over,
+        }
+    }
+
+    /// Does what a message asks for; false when it ends the site.
+    fn handle(&mut self, message: SiteMessage) -> bool {
+        match message {
+            SiteMessage::Batch(batch) => self.take_batch(batch),
+            SiteMessage::Gather(gathering) => self.join(&gathering),
+            SiteMessage::Job(job) => {
+                self.tools.refresh_if_due();
+                job(self);
+            }
+            SiteMessage::Stop => return false,
+        }
+        true
     }
 
     /// The next message; meanwhile partitions come home, and what was parked for them runs.

@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_base::{PartitionId, SiteId};
-use reprise_env::RealClock;
+use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
     CallBatch, Gathering, Held, NoLog, Shared, Site, SiteMessage, Tools, Touched,
@@ -32,6 +32,7 @@ impl Sites {
             deployed: Default::default(),
             generation: AtomicU64::new(0),
             clock: Arc::new(RealClock::new()),
+            threads: Arc::new(RealThreads),
             secret: [1, 2],
             partitions_count: 4,
             sites_count,

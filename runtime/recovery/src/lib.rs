@@ -16,11 +16,10 @@ use std::sync::{
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::CheckpointError;
-use reprise_host::{CompiledModule, Engine};
-use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched};
+use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched, receive};
 use reprise_replay::{Command, Divergence, Replayed, replay_multi, replay_single};
 use reprise_storage::Store;
-use reprise_txn::{Candidate, WasmCode, apply, plan, remove};
+use reprise_txn::{Candidate, Compiler, apply, plan, remove};
 use reprise_wire::{CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef};
 
 pub use load::LoadedKey;
@@ -70,7 +69,7 @@ pub struct Recovered {
 pub struct Recovery {
     shared: Arc<Shared>,
     inboxes: Vec<Sender<SiteMessage>>,
-    engine: Engine,
+    compiler: Arc<dyn Compiler>,
     /// Commands gathered for a site, in order, not sent yet.
     pending: Vec<Vec<(PartitionId, Command)>>,
     outcome: Arc<Outcome>,
@@ -121,7 +120,11 @@ impl Outcome {
 }
 
 impl Recovery {
-    pub fn new(shared: Arc<Shared>, inboxes: Vec<Sender<SiteMessage>>, engine: Engine) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        inboxes: Vec<Sender<SiteMessage>>,
+        compiler: Arc<dyn Compiler>,
+    ) -> Self {
         let tokens = crossbeam_channel::bounded(JOBS_IN_FLIGHT_MAX);
         for _ in 0..JOBS_IN_FLIGHT_MAX {
             tokens.0.send(()).expect("the channel has room for all");
@@ -130,7 +133,7 @@ impl Recovery {
             pending: inboxes.iter().map(|_| Vec::new()).collect(),
             shared,
             inboxes,
-            engine,
+            compiler,
             outcome: Arc::default(),
             tokens,
             commands: 0,
@@ -234,18 +237,13 @@ impl Recovery {
             name: name.clone(),
             reason,
         };
-        let compiled = CompiledModule::compile(&self.engine, record.wasm)
+        let candidate = self
+            .compiler
+            .compile(&name, record.wasm)
             .map_err(|error| failure(error.to_string()))?;
-        if compiled.hash() != record.hash {
+        if candidate.hash != record.hash {
             return Err(failure("its bytes do not have the logged hash".into()));
         }
-        let candidate = Candidate {
-            name: name.clone(),
-            hash: record.hash,
-            wasm_bytes: record.wasm.len() as u64,
-            schema: compiled.schema().clone(),
-            code: Arc::new(WasmCode(compiled)),
-        };
         let txn_id = record.txn_id;
         let wasm: Arc<[u8]> = record.wasm.into();
         let outcome = self.outcome.clone();
@@ -349,7 +347,7 @@ impl Recovery {
     }
 
     fn take_token(&self) -> Result<(), RecoveryError> {
-        self.tokens.1.recv().map_err(|_| RecoveryError::Stopped)
+        receive(&*self.shared.threads, &self.tokens.1).map_err(|_| RecoveryError::Stopped)
     }
 }
 

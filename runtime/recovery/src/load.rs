@@ -8,10 +8,10 @@ use std::sync::{
 use reprise_abi::TableSchema;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
-use reprise_host::{CompiledModule, describe};
+use reprise_host::describe;
 use reprise_partition::{Held, Partition, SiteMessage, Touched};
 use reprise_storage::{Store, TableId};
-use reprise_txn::{Code, Executor, Restored, WasmCode, restore};
+use reprise_txn::{Code, Executor, Restored, restore};
 use reprise_wire::{
     CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, CheckpointRows,
     WireError,
@@ -152,12 +152,12 @@ impl Recovery {
     ) -> Result<Restored, RecoveryError> {
         let what = |reason: String| broken(reader, "module", module.name, &reason);
         let (schema, code): (_, Arc<dyn Code>) = if module.in_service {
-            let compiled = CompiledModule::compile(&self.engine, module.wasm);
+            let compiled = self.compiler.compile(module.name, module.wasm);
             let compiled = compiled.map_err(|error| what(error.to_string()))?;
-            if compiled.hash() != module.hash {
+            if compiled.hash != module.hash {
                 return Err(what("bytes of another hash".into()).into());
             }
-            (compiled.schema().clone(), Arc::new(WasmCode(compiled)))
+            (compiled.schema, compiled.code)
         } else {
             let schema = describe::from_json(module.description);
             let schema = schema.map_err(|error| what(error.to_string()))?;

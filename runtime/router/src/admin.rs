@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use reprise_abi::schema::is_valid_name;
 use reprise_base::{Lsn, limits::MODULE_BYTES_MAX};
-use reprise_host::CompiledModule;
 use reprise_partition::{Held, Partition};
 use reprise_storage::{Conflict, Store};
-use reprise_txn::{Candidate, Module, WasmCode, apply, plan, remove};
+use reprise_txn::{Candidate, Module, apply, plan, remove};
 use reprise_wire::{DeployRef, RecordRef, RemoveRef};
 
 use crate::router::{Router, Unavailable};
@@ -52,19 +51,12 @@ impl Router {
                 max: MODULE_BYTES_MAX,
             });
         }
-        let compiled = CompiledModule::compile(&self.0.config.engine, wasm).map_err(|error| {
+        let candidate = self.0.config.compiler.compile(name, wasm).map_err(|error| {
             DeployError::Invalid {
                 reason: error.reason,
                 offset: error.offset,
             }
         })?;
-        let candidate = Candidate {
-            name: name.to_owned(),
-            hash: compiled.hash(),
-            wasm_bytes: wasm.len() as u64,
-            schema: compiled.schema().clone(),
-            code: Arc::new(WasmCode(compiled)),
-        };
         self.deploy_candidate(candidate, wasm)
     }
 

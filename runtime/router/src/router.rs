@@ -10,13 +10,12 @@ use std::{
 
 use crossbeam_channel::Sender;
 use reprise_base::{Lsn, PartitionId, limits::WAITING_TXNS_MAX};
-use reprise_host::Engine;
 use reprise_log::Log;
 use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Touched,
+    CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Touched, receive,
 };
-use reprise_txn::{Bound, Deployed};
+use reprise_txn::{Bound, Compiler, Deployed};
 
 use crate::{
     checkpoint::CheckpointService,
@@ -52,7 +51,7 @@ pub struct RouterConfig {
     pub inboxes: Vec<Sender<SiteMessage>>,
     /// None without a log.
     pub log: Option<Arc<Log<Box<CallBatch>>>>,
-    pub engine: Engine,
+    pub compiler: Arc<dyn Compiler>,
     pub registry: Arc<Registry>,
     pub commit: &'static str,
     pub database_id: [u8; 16],
@@ -285,8 +284,7 @@ impl Router {
             let _ = sender.send(job(held)); // the caller may have gone; the job is done all the same
         });
         self.gather(Touched::All, job);
-        receiver
-            .recv()
+        receive(&*self.0.config.shared.threads, &receiver)
             .map_err(|_| Unavailable("the engine has stopped".into()))
     }
 

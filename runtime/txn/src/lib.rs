@@ -24,6 +24,6 @@ pub use module::{
     BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,
 };
 pub use route::{Bound, RouteError, partition_of_field};
-pub use wasm::WasmCode;
+pub use wasm::{Compiler, WasmCode};
 pub use scan::Merge;
 pub use run::{Commit, Executors, Failure, Outcome, TxnInput, run_multi, run_single};

@@ -1,0 +1,88 @@
+//! What a database is put into: its clock, folders and threads, and who makes code of modules.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use crossbeam_channel::Receiver;
+use reprise_base::SiteId;
+use reprise_env::{
+    Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy,
+};
+use reprise_host::{Engine, Limits};
+use reprise_observe::Recorder;
+use reprise_partition::{Shared, Sink, Site, SiteMessage, Tools};
+use reprise_txn::Compiler;
+
+use crate::{DatabaseConfig, LogMode, OpenError};
+
+/// Where a database keeps its files.
+pub struct Folders {
+    pub log: Arc<dyn Disk>,
+    pub checkpoints: Arc<dyn Disk>,
+}
+
+/// See the module's header.
+pub struct Surroundings {
+    pub clock: Arc<dyn Clock>,
+    pub threads: Arc<dyn Threads>,
+    /// None without a log.
+    pub folders: Option<Folders>,
+    pub compiler: Arc<dyn Compiler>,
+    /// For the identity and the secret of a new database.
+    pub entropy: Box<dyn Fn() -> std::io::Result<[u8; 16]>>,
+}
+
+impl Surroundings {
+    /// The system's, and wasm.
+    pub fn real(config: &DatabaseConfig) -> Result<Self, OpenError> {
+        let folders = match (&config.dir, config.log) {
+            (Some(dir), log) if log != LogMode::None => Some(Folders {
+                log: Arc::new(RealDisk::create(dir.join("log"))?),
+                checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
+            }),
+            _ => None,
+        };
+        Ok(Self {
+            clock: Arc::new(RealClock::new()),
+            threads: Arc::new(RealThreads),
+            folders,
+            compiler: Arc::new(Engine::new(Limits::default())),
+            entropy: Box::new(entropy),
+        })
+    }
+}
+
+/// An engine thread's work.
+pub(crate) struct SiteWork(Site);
+
+impl SiteWork {
+    /// A site is made on its own thread: code that was instantiated stays there.
+    pub fn make(
+        id: SiteId,
+        shared: Arc<Shared>,
+        sink: Box<dyn Sink>,
+        recorder: Recorder,
+        inbox: Receiver<SiteMessage>,
+    ) -> MakeWork {
+        Box::new(move || {
+            let tools = Tools::new(shared, sink, recorder);
+            Box::new(Self(Site::new(id, tools, inbox)))
+        })
+    }
+}
+
+impl Work for SiteWork {
+    fn run(self: Box<Self>) {
+        let serve = AssertUnwindSafe(|| self.0.run());
+        if catch_unwind(serve).is_err() {
+            // A broken invariant: not one more byte is acknowledged. The panic's message is out already.
+            std::process::abort();
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        self.0.step()
+    }
+}

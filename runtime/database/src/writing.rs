@@ -1,0 +1,315 @@
+//! One checkpoint on its way to the disk: a piece at a time, each when what it needs is there.
+
+use std::{sync::Arc, time::Duration};
+
+use crossbeam_channel::{Receiver, Select, TryRecvError};
+use reprise_abi::{ModuleSchema, TableSchema, describe::write_json};
+use reprise_base::{Lsn, PartitionId};
+use reprise_checkpoint::{CheckpointError, CheckpointSize, CheckpointWriter};
+use reprise_env::{Step, Work};
+use reprise_partition::Copied;
+use reprise_router::{CopyStart, Exported};
+use reprise_wire::{
+    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader,
+    CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, Genesis,
+};
+
+use crate::checkpoint::Checkpointer;
+
+/// How often a writer that waits looks whether the node stops.
+const LOOK: Duration = Duration::from_millis(50);
+/// Keys copied under one hold of their lock.
+const KEYS_AT_ONCE: usize = 1_000;
+/// Bytes of keys after which a block is written.
+const KEYS_BLOCK_BYTES: usize = 256 << 10;
+
+const _: () = assert!(KEYS_BLOCK_BYTES + (5 << 20) < CHECKPOINT_RAW_BYTES_MAX);
+
+/// The writing of one checkpoint. On a thread of its own.
+pub(crate) struct Writing {
+    service: Arc<Checkpointer>,
+    start: CopyStart,
+    /// Gone once all rows are here, or never will be.
+    pages: Option<Receiver<Copied>>,
+    told: Receiver<()>,
+    writer: Option<CheckpointWriter>,
+    /// Partitions whose rows are not all here.
+    left: usize,
+    stage: Stage,
+}
+
+/// What a checkpoint needs next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Descriptions,
+    Rows,
+    /// Earlier calls answered. Not before: what it holds could yet be taken back.
+    Told,
+    /// The log durable up to it.
+    Durable,
+    /// Keys, the index, the name.
+    End,
+}
+
+impl Writing {
+    pub fn make(
+        service: Arc<Checkpointer>,
+        start: CopyStart,
+        pages: Receiver<Copied>,
+        told: Receiver<()>,
+    ) -> Box<dyn Work> {
+        Box::new(Self {
+            left: start.partitions.len(),
+            service,
+            start,
+            pages: Some(pages),
+            told,
+            writer: None,
+            stage: Stage::Descriptions,
+        })
+    }
+
+    /// Does what can be done now; what the checkpoint takes, once it is published.
+    fn advance(&mut self) -> Result<(Step, Option<CheckpointSize>), CheckpointError> {
+        let step = match self.stage {
+            Stage::Descriptions => self.begin()?,
+            Stage::Rows => self.take_rows()?,
+            Stage::Told => self.go_on_if(self.told.try_recv().is_ok(), Stage::Durable)?,
+            Stage::Durable => {
+                let is_durable = self.service.log.durable() >= self.start.lsn;
+                self.go_on_if(is_durable, Stage::End)?
+            }
+            Stage::End => return Ok((Step::Over, Some(self.publish()?))),
+        };
+        Ok((step, None))
+    }
+
+    fn writer(&mut self) -> &mut CheckpointWriter {
+        self.writer.as_mut().expect("made by the first stage, taken by the last")
+    }
+
+    fn begin(&mut self) -> Result<Step, CheckpointError> {
+        let mut writer = self.service.files.begin(CheckpointHeader {
+            database_id: self.service.genesis.database_id,
+            lsn: self.start.lsn,
+            settings_hash: self.service.settings_hash,
+            txn_id: self.start.txn_id,
+        })?;
+        write_descriptions(&mut writer, &self.start)?;
+        self.writer = Some(writer);
+        self.stage = Stage::Rows;
+        Ok(Step::Done)
+    }
+
+    fn take_rows(&mut self) -> Result<Step, CheckpointError> {
+        let given_up = |reason: &str| Err(CheckpointError::GivenUp(reason.to_owned()));
+        if self.service.is_stopping() {
+            return given_up("the node stops");
+        }
+        let pages = self.pages.as_ref().expect("taken until the last page");
+        match pages.try_recv() {
+            Ok(Copied::Done(_)) => self.left -= 1,
+            Ok(Copied::Page(partition, page)) => {
+                let kind = CheckpointBlockKind::Rows;
+                let writer = self.writer();
+                writer.block(kind, partition, page.table, page.rows, &page.bytes)?;
+                let size = writer.size();
+                self.service.note_progress(size);
+            }
+            Err(TryRecvError::Empty) => return Ok(Step::Idle),
+            Err(TryRecvError::Disconnected) => return given_up("the engine has stopped"),
+        }
+        if self.left > 0 {
+            return Ok(Step::Done);
+        }
+        self.pages = None;
+        let tables = self.start.partitions.iter().flat_map(|partition| &partition.tables);
+        let expected: u64 = tables.map(|table| table.rows).sum();
+        let found = self.writer().size().rows;
+        if found != expected {
+            return given_up(&format!("{found} rows were copied of {expected}"));
+        }
+        self.stage = Stage::Told;
+        Ok(Step::Done)
+    }
+
+    fn go_on_if(&mut self, is_so: bool, next: Stage) -> Result<Step, CheckpointError> {
+        if is_so {
+            self.stage = next;
+            return Ok(Step::Done);
+        }
+        let stopped = match self.service.is_stopping() {
+            true => Some("the node stops".into()),
+            false if self.service.log.appender().is_stopped() => self.service.log.refusal(),
+            false => None,
+        };
+        let Some(reason) = stopped else {
+            return Ok(Step::Idle);
+        };
+        let what = match self.stage {
+            Stage::Told => "earlier calls are answered",
+            _ => "the log is durable up to it",
+        };
+        Err(CheckpointError::GivenUp(format!("{reason}, before {what}")))
+    }
+
+    fn publish(&mut self) -> Result<CheckpointSize, CheckpointError> {
+        let mut writer = self.writer.take().expect("made by the first stage");
+        let keys = self.write_keys(&mut writer)?;
+        write_database(&mut writer, &self.start, &self.service.genesis, keys)?;
+        writer.publish()
+    }
+
+    /// Sleeps until there may be something to do, for a look's time at most.
+    fn wait(&self) {
+        let mut select = Select::new();
+        match (self.stage, &self.pages) {
+            (Stage::Rows, Some(pages)) => {
+                select.recv(pages);
+            }
+            (Stage::Durable, _) => {
+                self.service.log.wait_durable(self.start.lsn, LOOK);
+                return;
+            }
+            _ => {
+                select.recv(&self.told);
+            }
+        }
+        let _ = select.ready_timeout(LOOK); // whether it is ready is seen by the next step
+    }
+
+    fn write_keys(&self, writer: &mut CheckpointWriter) -> Result<u64, CheckpointError> {
+        let lsn: Lsn = self.start.lsn;
+        let (mut from, mut total) = (0, 0u64);
+        let (mut raw, mut count) = (Vec::new(), 0u32);
+        let kind = CheckpointBlockKind::Keys;
+        loop {
+            let (keys, next) = self.service.router.idempotency().export(from, KEYS_AT_ONCE);
+            let is_end = next == from || next.saturating_sub(from) < KEYS_AT_ONCE as u64;
+            from = next;
+            // Later ones come with the log.
+            for key in keys.iter().filter(|key| key.outcome.lsn < lsn) {
+                push_key(key, &mut raw);
+                count += 1;
+                if raw.len() >= KEYS_BLOCK_BYTES {
+                    writer.block(kind, PartitionId(0), 0, count, &raw)?;
+                    total += count as u64;
+                    count = 0;
+                    raw.clear();
+                }
+            }
+            if is_end {
+                break;
+            }
+        }
+        if count > 0 {
+            writer.block(kind, PartitionId(0), 0, count, &raw)?;
+        }
+        Ok(total + count as u64)
+    }
+}
+
+impl Work for Writing {
+    fn run(mut self: Box<Self>) {
+        loop {
+            match self.step() {
+                Step::Done => {}
+                Step::Idle => self.wait(),
+                Step::Over => return,
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let ended = match self.advance() {
+            Ok((step, None)) => return step,
+            Ok((_, Some(size))) => Ok(size),
+            Err(error) => Err(error),
+        };
+        // Nobody copies for it any longer, and nothing of a failed one stays.
+        self.pages = None;
+        self.writer = None;
+        self.service.note_end(self.start.lsn, ended);
+        Step::Over
+    }
+}
+
+fn write_descriptions(
+    writer: &mut CheckpointWriter,
+    start: &CopyStart,
+) -> Result<(), CheckpointError> {
+    use CheckpointBlockKind::{Module, Partition, Table};
+    let mut raw = Vec::new();
+    for (module, wasm) in start.deployed.versions.iter().zip(&start.binaries) {
+        raw.clear();
+        CheckpointModuleRef {
+            module_id: module.id.0,
+            version: module.version,
+            name: &module.name,
+            in_service: start.deployed.is_current(module.id),
+            installed_by: module.installed_by,
+            hash: module.hash,
+            description: write_json(&module.schema).as_bytes(),
+            wasm,
+        }
+        .encode(&mut raw);
+        writer.block(Module, PartitionId(0), 0, 1, &raw)?;
+    }
+    for (number, table) in start.deployed.tables.iter().enumerate() {
+        let json = table_json(table);
+        writer.block(Table, PartitionId(0), number as u16, 1, json.as_bytes())?;
+    }
+    for partition in &start.partitions {
+        raw.clear();
+        let tables = partition.tables.iter();
+        CheckpointPartition {
+            last_tick: partition.last_tick,
+            last_end: partition.last_end,
+            tables: tables.map(|table| (table.rows, table.next_number)).collect(),
+        }
+        .encode(&mut raw);
+        writer.block(Partition, partition.id, 0, 1, &raw)?;
+    }
+    Ok(())
+}
+
+/// A stored table in the words of a module that has it alone.
+fn table_json(table: &TableSchema) -> String {
+    write_json(&ModuleSchema {
+        abi: reprise_abi::ABI_VERSION,
+        tables: vec![table.clone()],
+        procedures: Vec::new(),
+    })
+}
+
+fn write_database(
+    writer: &mut CheckpointWriter,
+    start: &CopyStart,
+    genesis: &Genesis,
+    keys: u64,
+) -> Result<(), CheckpointError> {
+    let mut raw = Vec::new();
+    CheckpointDatabase {
+        genesis: *genesis,
+        multi_tick: start.multi_tick,
+        modules: start.deployed.versions.len() as u32,
+        tables: start.deployed.tables.len() as u16,
+        keys,
+    }
+    .encode(&mut raw);
+    writer.block(CheckpointBlockKind::Database, PartitionId(0), 0, 1, &raw)
+}
+
+fn push_key(key: &Exported, raw: &mut Vec<u8>) {
+    CheckpointKeyRef {
+        key: key.key.as_bytes(),
+        fingerprint: key.fingerprint.to_bits(),
+        module_id: key.outcome.module.id.0,
+        procedure: key.outcome.procedure as u16,
+        txn_id: key.outcome.txn_id,
+        lsn: key.outcome.lsn,
+        partition: key.outcome.partition,
+        result: &key.outcome.result,
+    }
+    .encode(raw);
+}
