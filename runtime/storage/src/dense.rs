@@ -4,6 +4,8 @@
 //! other columns (a warehouse, a district) and need not begin at zero. Keys with few neighbours would waste their pages:
 //! when too many pages are thin, further ones are not made, and such keys lie in a hash index beside.
 
+mod build;
+
 use crate::{chunked::Chunked, digest::hash_words, hash::HashIndex};
 
 const PAGE_KEYS: usize = 1024;

@@ -4,6 +4,8 @@
 //! So a full segment splits alone, without a look at any row, and there is no moment at which everything moves. A line is
 //! one cache line; a key that is absent costs one miss.
 
+mod build;
+
 use std::collections::BTreeSet;
 
 use reprise_pages::equal;

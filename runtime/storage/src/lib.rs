@@ -8,6 +8,7 @@
 
 mod apply;
 mod arena;
+mod bulk;
 mod chunked;
 mod dense;
 mod digest;
@@ -30,6 +31,7 @@ mod treekey;
 mod writeset;
 
 pub use apply::ApplyError;
+pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use index::{NotOrdered, Range, ScanPosition, Visit};
 pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};

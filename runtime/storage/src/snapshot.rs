@@ -7,7 +7,7 @@ use crate::{
     indirection::Rid,
     rows::Rows,
     store::{Store, TableId},
-    table::{Table, has_number},
+    table::has_number,
 };
 
 /// Bytes of rows after which a page is handed out.
@@ -181,24 +181,5 @@ impl Store {
             let mut all = usize::MAX;
             while !copy.copy(rows, &mut all, ready) {}
         }
-    }
-
-    /// Puts a row back that a snapshot copied, outside of any transaction. Refused are rows that the table could not hold.
-    pub fn load_row(
-        &mut self,
-        table: TableId,
-        row: &[u8],
-        number: u64,
-    ) -> Result<(), crate::WriteError> {
-        let Self {
-            tables, journal, ..
-        } = self;
-        tables[table.0 as usize].load(row, number, &mut journal.scratch)
-    }
-
-    /// The number that the next row gets, in a table without a primary key. False where a row has it, or a later one.
-    pub fn set_next_number(&mut self, table: TableId, number: u64) -> bool {
-        let table: &mut Table = &mut self.tables[table.0 as usize];
-        table.raise_next_number(number)
     }
 }

@@ -21,6 +21,8 @@ pub(crate) trait TreeKey: Clone + Default + Ord {
     fn from_bytes(bytes: &[u8]) -> Self;
     /// The entry key of a row; for keys of integers that this type is wide enough for.
     fn from_ints(ints: &IntKey, row: RowRef<'_>) -> Self;
+    /// The key whose bytes are those of the words, the most significant first; for keys of fixed width.
+    fn from_words(words: &[u64]) -> Self;
     /// The edge right before this key.
     fn as_probe(&self) -> Self::Probe<'_>;
     fn probe(edge: Edge<'_>) -> Self::Probe<'_>;
@@ -67,6 +69,7 @@ trait Fixed: Copy + Ord {
     fn successor(self) -> Option<Self>;
     fn store(self, out: &mut Vec<u8>);
     fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self;
+    fn of_words(words: &[u64]) -> Self;
 }
 
 fn load_padded<const WIDTH: usize>(bytes: &[u8]) -> [u8; WIDTH] {
@@ -115,6 +118,10 @@ impl Fixed for u64 {
         let [word] = ints.words(row);
         word
     }
+    #[inline]
+    fn of_words(words: &[u64]) -> Self {
+        words[0]
+    }
 }
 
 impl Fixed for u128 {
@@ -152,6 +159,10 @@ impl Fixed for u128 {
     fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
         let [high, low] = ints.words(row);
         (high as u128) << 64 | low as u128
+    }
+    #[inline]
+    fn of_words(words: &[u64]) -> Self {
+        (words[0] as u128) << 64 | words[1] as u128
     }
 }
 
@@ -211,6 +222,10 @@ impl<const N: usize> Fixed for Wide<N> {
     fn of_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
         Self(ints.words(row))
     }
+    #[inline]
+    fn of_words(words: &[u64]) -> Self {
+        Self(std::array::from_fn(|at| words[at]))
+    }
 }
 
 #[inline]
@@ -266,6 +281,10 @@ macro_rules! fixed_tree_key {
             #[inline]
             fn from_ints(ints: &IntKey, row: RowRef<'_>) -> Self {
                 Self::of_ints(ints, row)
+            }
+            #[inline]
+            fn from_words(words: &[u64]) -> Self {
+                Self::of_words(words)
             }
             #[inline]
             fn as_probe(&self) -> FixedProbe<Self> {
@@ -355,6 +374,9 @@ impl TreeKey for Box<[u8]> {
     }
     fn from_ints(_: &IntKey, _: RowRef<'_>) -> Self {
         unreachable!("keys of integers alone are of fixed width")
+    }
+    fn from_words(_: &[u64]) -> Self {
+        unreachable!("keys of this type are of any width")
     }
     fn as_probe(&self) -> Edge<'_> {
         Edge {

@@ -6,7 +6,6 @@ use common::table;
 use proptest::prelude::*;
 use reprise_abi::{Field, IndexKind, ScalarType};
 use reprise_storage::{SnapshotPage, Store, TableId};
-use reprise_wire::CheckpointRows;
 
 const KEYED: TableId = TableId(0);
 const NUMBERED: TableId = TableId(1);
@@ -72,18 +71,13 @@ fn apply(store: &mut Store, (at, what, id, length): Step) {
 
 fn load(pages: &[SnapshotPage], next_numbers: &[u64]) -> Store {
     let mut store = empty();
-    for page in pages {
-        let table = TableId(page.table);
-        let mut rows = 0;
-        for row in CheckpointRows::new(&page.bytes, table == NUMBERED) {
-            let (row, number) = row.expect("own bytes");
-            store.load_row(table, row, number).expect("a row of the table");
-            rows += 1;
+    for mut load in store.loads() {
+        let table = load.id();
+        for page in pages.iter().filter(|page| page.table == table.0) {
+            assert_eq!(load.rows(&page.bytes).expect("own bytes"), page.rows);
         }
-        assert_eq!(rows, page.rows);
-    }
-    for (at, number) in next_numbers.iter().enumerate() {
-        assert!(store.set_next_number(TableId(at as u16), *number));
+        let indexes = load.finish(next_numbers[table.0 as usize]).expect("a free number");
+        indexes.into_iter().for_each(|index| index.build().expect("keys that were there"));
     }
     store
 }

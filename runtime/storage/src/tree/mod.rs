@@ -4,9 +4,12 @@
 //! leaves behind: a leaf that is filled in order is split where the run stands, not in the middle. Leaves merge only when
 //! both are sparse, and may be empty where no sibling could take them.
 
+mod build;
 mod change;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use build::SameKey;
 
 use std::cell::Cell;
 

@@ -1,0 +1,112 @@
+//! Tables filled from a checkpoint: rows a block at a time, then each index at once from all of them.
+
+pub(crate) mod radix;
+
+use reprise_abi::RowLayout;
+use reprise_wire::{CheckpointRows, WireError};
+
+use crate::{
+    index::Index,
+    keyplan::RowRef,
+    rows::Rows,
+    store::{Store, TableId},
+    table::{Table, WriteError, has_number, write_error},
+};
+
+/// Why the rows of a block can't be the table's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    #[error("{0}")]
+    Block(WireError),
+    #[error("{0}")]
+    Row(WriteError),
+}
+
+/// An empty table that is being filled. Its indexes are empty until they are built: before that it must not be used.
+pub struct TableLoad<'s> {
+    id: TableId,
+    table: &'s mut Table,
+    /// Behind the greatest number seen, in a table without a primary key.
+    numbers_end: u64,
+}
+
+/// An index that is still to be built. Those of one table are built beside each other.
+pub struct IndexLoad<'s> {
+    index: &'s mut Index,
+    /// Its place in the table.
+    number: u16,
+    rows: &'s Rows,
+    layout: &'s RowLayout,
+}
+
+impl Store {
+    /// All tables, to be filled beside each other. Panics when one has rows.
+    pub fn loads(&mut self) -> Vec<TableLoad<'_>> {
+        assert!(!self.in_txn(), "tables are filled between transactions");
+        let tables = self.tables.iter_mut().enumerate();
+        let loads = tables.map(|(number, table)| {
+            assert!(table.rows.rids_end() == 0, "a table is filled once, when it is new");
+            TableLoad {
+                id: TableId(number as u16),
+                table,
+                numbers_end: 0,
+            }
+        });
+        loads.collect()
+    }
+}
+
+impl<'s> TableLoad<'s> {
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// Takes the rows of a checkpoint's block in; how many they are. Each is checked against the table's layout.
+    pub fn rows(&mut self, raw: &[u8]) -> Result<u32, LoadError> {
+        let numbered = has_number(&self.table.schema);
+        let Table { rows, layout, .. } = &mut *self.table;
+        let mut count = 0;
+        for row in CheckpointRows::new(raw, numbered) {
+            let (row, number) = row.map_err(LoadError::Block)?;
+            let valid = layout.validate(row);
+            valid.map_err(|error| LoadError::Row(WriteError::Malformed(error)))?;
+            if rows.is_full() {
+                return Err(LoadError::Row(WriteError::Full));
+            }
+            self.numbers_end = self.numbers_end.max(number.saturating_add(numbered as u64));
+            rows.insert(RowRef { row, number });
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Ends the rows: `next_number` is what the next one gets, in a table without a primary key. None where a row has that
+    /// number or a later one. What is left are the indexes.
+    pub fn finish(self, next_number: u64) -> Option<Vec<IndexLoad<'s>>> {
+        if next_number < self.numbers_end || !self.table.raise_next_number(next_number) {
+            return None;
+        }
+        let Table { rows, layout, indexes, .. } = self.table;
+        let (rows, layout) = (&*rows, &*layout);
+        let loads = indexes.iter_mut().enumerate().map(|(number, index)| IndexLoad {
+            index,
+            number: number as u16,
+            rows,
+            layout,
+        });
+        Some(loads.collect())
+    }
+}
+
+impl IndexLoad<'_> {
+    /// Entries that it will have.
+    pub fn entries(&self) -> u64 {
+        self.rows.count()
+    }
+
+    /// Builds it. Refused are rows that the index could not hold together.
+    pub fn build(self) -> Result<(), WriteError> {
+        let built = self.index.fill(self.rows, self.layout);
+        built.map_err(|refused| write_error(refused, self.number as usize))
+    }
+}

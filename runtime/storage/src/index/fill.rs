@@ -1,0 +1,154 @@
+//! An index of all rows of a table at once, instead of row by row.
+
+use reprise_abi::RowLayout;
+use reprise_pages::Pages;
+
+use super::{Body, Index, Refused, int_key, tag_of_bytes};
+use crate::{
+    bulk::radix::{Entries, sort},
+    dense::{Dense, tag_of},
+    hash::HashIndex,
+    indirection::Rid,
+    keyplan::{KeyPlan, RowRef, Scratch},
+    rows::Rows,
+    tree::{SameKey, Tree},
+    treekey::TreeKey,
+};
+
+impl Index {
+    /// Makes the index that rows need whose record ids are 0 to their number; what it held is gone.
+    pub fn fill(&mut self, rows: &Rows, layout: &RowLayout) -> Result<(), Refused> {
+        let source = Source {
+            plan: &self.plan,
+            rows,
+            layout,
+        };
+        match &mut self.body {
+            Body::HashInts(hash) => *hash = source.hash_of_ints()?,
+            Body::HashBytes(hash) => *hash = source.hash_of_bytes()?,
+            Body::Dense(dense) => source.fill_dense(dense)?,
+            Body::W8(tree) => *tree = source.tree::<_, _, 2>()?,
+            Body::W16(tree) => *tree = source.tree::<_, _, 3>()?,
+            Body::W24(tree) => *tree = source.tree::<_, _, 4>()?,
+            Body::W32(tree) => *tree = source.tree::<_, _, 5>()?,
+            Body::Bytes(tree) => *tree = source.tree_of_bytes()?,
+        }
+        Ok(())
+    }
+}
+
+/// Where keys come from.
+struct Source<'a> {
+    plan: &'a KeyPlan,
+    rows: &'a Rows,
+    layout: &'a RowLayout,
+}
+
+impl<'a> Source<'a> {
+    fn count(&self) -> usize {
+        self.rows.rids_end() as usize
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u32, RowRef<'a>)> + use<'a> {
+        let rows = self.rows;
+        (0..rows.rids_end()).map(|rid| (rid, rows.at(Rid(rid))))
+    }
+
+    fn hash_of_ints(&self) -> Result<HashIndex, Refused> {
+        let mut tags = room(self.count());
+        self.all().for_each(|(_, row)| tags.push(tag_of(int_key(self.plan, row))));
+        let key = |rid| int_key(self.plan, self.rows.keyed_at(Rid(rid)));
+        HashIndex::of_tags(&tags, |a, b| key(a) == key(b)).map_err(|_| Refused::Taken)
+    }
+
+    fn hash_of_bytes(&self) -> Result<HashIndex, Refused> {
+        let (mut tags, mut scratch) = (room(self.count()), Scratch::default());
+        for (_, row) in self.all() {
+            let key = self.plan.encode(self.layout, row, &mut scratch);
+            if key.is_too_long() {
+                return Err(Refused::TooLong);
+            }
+            tags.push(tag_of_bytes(key.bytes));
+        }
+        let is_same = |a, b| {
+            let key = self.plan.encode(self.layout, self.rows.at(Rid(a)), &mut scratch);
+            self.plan.matches(self.rows.at(Rid(b)), key.bytes)
+        };
+        HashIndex::of_tags(&tags, is_same).map_err(|_| Refused::Taken)
+    }
+
+    /// Keys as words, and record ids.
+    fn entries<const W: usize>(&self) -> Result<Entries<W>, Refused> {
+        let mut entries = room(self.count());
+        if let Some(ints) = self.plan.ints() {
+            for (rid, row) in self.all() {
+                let mut entry: [u64; W] = ints.words(row);
+                entry[W - 1] = rid as u64;
+                entries.push(entry);
+            }
+            return Ok(entries);
+        }
+        let mut scratch = Scratch::default();
+        for (rid, row) in self.all() {
+            let key = self.plan.encode(self.layout, row, &mut scratch);
+            if key.is_too_long() {
+                return Err(Refused::TooLong);
+            }
+            let mut entry = [0; W];
+            for (word, bytes) in entry.iter_mut().zip(key.bytes.chunks(8)) {
+                let mut padded = [0; 8];
+                padded[..bytes.len()].copy_from_slice(bytes);
+                *word = u64::from_be_bytes(padded);
+            }
+            entry[W - 1] = rid as u64;
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    fn fill_dense(&self, dense: &mut Dense) -> Result<(), Refused> {
+        let (entries, _) = sort(self.entries::<3>()?);
+        dense.fill_sorted(&entries).map_err(|_| Refused::Taken)
+    }
+
+    fn tree<K: TreeKey, const CAP: usize, const W: usize>(&self) -> Result<Tree<K, CAP>, Refused> {
+        let (entries, was_sorted) = sort(self.entries::<W>()?);
+        let keyed = entries.iter().map(|entry| (K::from_words(&entry[..W - 1]), entry[W - 1] as u32));
+        tree_of(keyed, was_sorted)
+    }
+
+    fn tree_of_bytes<K: TreeKey, const CAP: usize>(&self) -> Result<Tree<K, CAP>, Refused> {
+        let mut scratch = Scratch::default();
+        let mut entries = Vec::with_capacity(self.count());
+        for (rid, row) in self.all() {
+            let key = self.plan.encode(self.layout, row, &mut scratch);
+            if key.is_too_long() {
+                return Err(Refused::TooLong);
+            }
+            entries.push((K::from_bytes(key.bytes), rid));
+        }
+        let was_sorted = entries.is_sorted();
+        if !was_sorted {
+            entries.sort_unstable();
+        }
+        tree_of(entries.into_iter(), was_sorted)
+    }
+}
+
+fn tree_of<K: TreeKey, const CAP: usize>(
+    entries: impl Iterator<Item = (K, u32)>,
+    was_sorted: bool,
+) -> Result<Tree<K, CAP>, Refused> {
+    let leaf_entries = match was_sorted {
+        true => Tree::<K, CAP>::TIGHT,
+        false => Tree::<K, CAP>::LOOSE,
+    };
+    Tree::from_sorted(entries, leaf_entries).map_err(|SameKey| Refused::Taken)
+}
+
+/// Room for so many, in huge pages: it is written once from end to end.
+fn room<T>(count: usize) -> Pages<T> {
+    let pages = Pages::with_capacity(count.max(1));
+    pages.advise_huge();
+    pages
+}
