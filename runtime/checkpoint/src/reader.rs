@@ -268,6 +268,18 @@ impl Blocks<'_> {
         Ok(&self.raw)
     }
 
+    /// Moves the contents of the block that was read last out.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.raw)
+    }
+
+    /// A buffer to read into, if there is none.
+    pub fn give(&mut self, buffer: Vec<u8>) {
+        if buffer.capacity() > self.raw.capacity() {
+            self.raw = buffer;
+        }
+    }
+
     /// Reads the block at an offset into `self.raw`.
     fn read_at(
         &mut self,

@@ -6,6 +6,7 @@
 //! Called by: the binary, before the router takes calls.
 #![forbid(unsafe_code)]
 
+mod fill;
 mod load;
 
 use std::sync::{

@@ -1,4 +1,4 @@
-//! From a checkpoint to partitions: descriptions at once on all, then each site the rows of its own, indexes built on the way.
+//! From a checkpoint to partitions: descriptions on all of them, then rows and indexes (`fill`), and what was remembered.
 
 use std::sync::{
     Arc,
@@ -9,15 +9,14 @@ use reprise_abi::TableSchema;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::describe;
-use reprise_partition::{Held, Partition, SiteMessage, Touched};
-use reprise_storage::{Store, TableId};
+use reprise_partition::{Held, Touched};
+use reprise_storage::Store;
 use reprise_txn::{Code, Executor, Restored, restore};
 use reprise_wire::{
-    CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, CheckpointRows,
-    WireError,
+    CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError,
 };
 
-use crate::{JOBS_IN_FLIGHT_MAX, Outcome, Recovery, RecoveryError};
+use crate::{JOBS_IN_FLIGHT_MAX, Recovery, RecoveryError, fill::fill};
 
 /// The outcome under an idempotency key, out of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,24 +69,16 @@ impl Recovery {
             return Err(broken(reader, "partitions", &asked.to_string(), &found.to_string()).into());
         }
         self.describe(reader)?;
-        for site in 0..self.inboxes.len() {
-            self.take_token()?;
-            let (outcome, token) = (self.outcome.clone(), self.tokens.0.clone());
-            let (reader, loaded) = (reader.clone(), loaded.clone());
-            let count = self.shared.partitions_count;
-            let step = self.shared.sites_count as usize;
-            let job = SiteMessage::Job(Box::new(move |held| {
-                for id in (site as u16..count).step_by(step).map(PartitionId) {
-                    if let Err(error) = load_partition(held.partition(id), &reader, &loaded, &outcome) {
-                        outcome.fail(error.into());
-                    }
+        let (from, bytes, outcome) = (reader.clone(), loaded.clone(), self.outcome.clone());
+        self.gather(
+            Touched::All,
+            Box::new(move |held| {
+                // What could not be described can't be filled.
+                if !outcome.has_failed() {
+                    fill(held.partitions, &from, &bytes, &outcome);
                 }
-                let _ = token.send(()); // recovery may have ended with an error
-            }));
-            self.inboxes[site]
-                .send(job)
-                .map_err(|_| RecoveryError::Stopped)?;
-        }
+            }),
+        )?;
         let keys = read_keys(reader)?;
         self.drain()?;
         match self.outcome.has_failed() {
@@ -176,7 +167,7 @@ impl Recovery {
     }
 }
 
-fn broken(reader: &CheckpointReader, what: &str, expected: &str, found: &str) -> CheckpointError {
+pub(crate) fn broken(reader: &CheckpointReader, what: &str, expected: &str, found: &str) -> CheckpointError {
     CheckpointError::Corrupt {
         file: reader.name().to_owned(),
         offset: 0,
@@ -224,46 +215,7 @@ fn install(
     Ok(())
 }
 
-fn load_partition(
-    partition: &mut Partition,
-    reader: &CheckpointReader,
-    loaded: &AtomicU64,
-    outcome: &Outcome,
-) -> Result<(), CheckpointError> {
-    let mut blocks = reader.blocks()?;
-    for (number, entry) in reader.entries().iter().enumerate() {
-        if entry.kind != CheckpointBlockKind::Rows || entry.partition != partition.id {
-            continue;
-        }
-        if outcome.has_failed() {
-            return Ok(());
-        }
-        let table = TableId(entry.table);
-        let has_number = partition.store.schema(table).primary_key.is_empty();
-        let mut rows = 0;
-        for row in CheckpointRows::new(blocks.read(number)?, has_number) {
-            let (row, number) = row.map_err(|error| reader.corrupt(entry, error))?;
-            let taken = partition.store.load_row(table, row, number);
-            taken.map_err(|error| {
-                reader.corrupt(entry, error_of("row", "one that fits its table", &error.to_string()))
-            })?;
-            rows += 1;
-        }
-        if rows != entry.items_count {
-            let (expected, found) = (entry.items_count.to_string(), rows.to_string());
-            return Err(reader.corrupt(entry, error_of("rows of the block", &expected, &found)));
-        }
-        loaded.fetch_add(entry.raw_bytes as u64, Ordering::Relaxed);
-    }
-    for (at, (_, next_number)) in reader.partition(partition.id).tables.iter().enumerate() {
-        if !partition.store.set_next_number(TableId(at as u16), *next_number) {
-            return Err(broken(reader, "number of the next row", "a free one", "one that is taken"));
-        }
-    }
-    Ok(())
-}
-
-fn error_of(what: &'static str, expected: &str, found: &str) -> WireError {
+pub(crate) fn error_of(what: &'static str, expected: &str, found: &str) -> WireError {
     WireError {
         what,
         expected: expected.to_owned(),

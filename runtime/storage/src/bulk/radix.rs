@@ -1,4 +1,5 @@
-//! Sorts index entries by their keys: a radix sort over those bits in which the keys differ at all.
+//! Sorts index entries by their keys: a radix sort over the first bits in which the keys differ, and what then is still
+//! alike by comparing.
 
 use reprise_pages::Pages;
 
@@ -6,6 +7,8 @@ use reprise_pages::Pages;
 const DIGIT_BITS: usize = 10;
 /// Entries up to which comparing is faster.
 const COMPARED_MAX: usize = 1 << 10;
+/// Bits sorted by beyond those that would tell so many random keys apart: few are left to compare.
+const SPARE_BITS: usize = 4;
 
 /// Entries of `W` words: the key's, the most significant first, and the record id.
 pub(crate) type Entries<const W: usize> = Pages<[u64; W]>;
@@ -30,11 +33,32 @@ pub(crate) fn sort<const W: usize>(mut entries: Entries<W>) -> (Entries<W>, bool
     }
     let mut other = Pages::zeroed(entries.len());
     other.advise_huge();
-    for digit in digits(&varying) {
+    let mut bits = bits_of(&varying);
+    let enough = entries.len().ilog2() as usize + SPARE_BITS;
+    let beyond = bits.split_off(enough.min(bits.len()));
+    for digit in digits(bits) {
         pass(&entries, &mut other, &digit);
         std::mem::swap(&mut entries, &mut other);
     }
+    if !beyond.is_empty() {
+        sort_alike(&mut entries, &beyond);
+    }
     (entries, false)
+}
+
+/// Sorts what differs in the last bits alone.
+fn sort_alike<const W: usize>(entries: &mut [[u64; W]], beyond: &[(usize, u32)]) {
+    let mut mask = [u64::MAX; W];
+    mask[W - 1] = 0;
+    for (word, bit) in beyond {
+        mask[*word] &= !(1 << bit);
+    }
+    let is_alike = |a: &[u64; W], b: &[u64; W]| (0..W).all(|word| (a[word] ^ b[word]) & mask[word] == 0);
+    for alike in entries.chunk_by_mut(is_alike) {
+        if alike.len() > 1 {
+            alike.sort_unstable();
+        }
+    }
 }
 
 /// The bits in which keys differ, and whether the keys are in order.
@@ -54,13 +78,15 @@ fn look_through<const W: usize>(entries: &[[u64; W]]) -> ([u64; W], bool) {
     (varying, is_sorted)
 }
 
-/// Digits from the least significant on, of bits that vary alone.
-fn digits<const W: usize>(varying: &[u64; W]) -> Vec<Vec<Piece>> {
-    let words = (0..W - 1).rev();
-    let bits: Vec<(usize, u32)> = words
-        .flat_map(|word| (0..64).map(move |bit| (word, bit)))
-        .filter(|(word, bit)| varying[*word] >> bit & 1 == 1)
-        .collect();
+/// The bits that vary, as words and places in them, the most significant first.
+fn bits_of<const W: usize>(varying: &[u64; W]) -> Vec<(usize, u32)> {
+    let all = (0..W - 1).flat_map(|word| (0..64).rev().map(move |bit| (word, bit)));
+    all.filter(|(word, bit)| varying[*word] >> bit & 1 == 1).collect()
+}
+
+/// Digits of these bits, the least significant first.
+fn digits(mut bits: Vec<(usize, u32)>) -> Vec<Vec<Piece>> {
+    bits.reverse();
     let passes = bits.len().div_ceil(DIGIT_BITS).max(1);
     let chunks = bits.chunks(bits.len().div_ceil(passes).max(1));
     chunks.map(pieces).collect()
@@ -152,6 +178,8 @@ mod tests {
         check(&(0..5000).map(|n| [7, spread(n) & 0x8000_0000_0000_0001]).collect::<Vec<_>>());
         check(&(0..5000).map(|n| [n, 5000 - n]).collect::<Vec<_>>());
         check(&(0..5000).map(|_| [3, 4]).collect::<Vec<_>>());
+        // Many differ in nothing but bits that the radix sort leaves to comparing.
+        check(&(0..5000).map(|n| [spread(n % 7), spread(n)]).collect::<Vec<_>>());
     }
 
     proptest! {
