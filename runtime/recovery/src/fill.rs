@@ -59,12 +59,16 @@ pub(crate) fn fill(
 }
 
 /// The tables, the largest last.
-fn tasks<'s>(partitions: &'s mut [Box<Partition>], reader: &CheckpointReader) -> VecDeque<Task<'s>> {
+fn tasks<'s>(
+    partitions: &'s mut [Box<Partition>],
+    reader: &CheckpointReader,
+) -> VecDeque<Task<'s>> {
     let tables = reader.tables().len();
     let mut blocks = vec![(0u64, Vec::new()); tables * partitions.len()];
     for (number, entry) in reader.entries().iter().enumerate() {
         if entry.kind == CheckpointBlockKind::Rows {
-            let (bytes, numbers) = &mut blocks[entry.partition.index() * tables + entry.table as usize];
+            let (bytes, numbers) =
+                &mut blocks[entry.partition.index() * tables + entry.table as usize];
             *bytes += entry.raw_bytes as u64;
             numbers.push(number);
         }
@@ -203,13 +207,20 @@ impl<'s> Pool<'_, 's> {
             })?;
             if rows != entry.items_count {
                 let (expected, found) = (entry.items_count.to_string(), rows.to_string());
-                return Err(self.reader.corrupt(entry, error_of("rows of the block", &expected, &found)));
+                return Err(self
+                    .reader
+                    .corrupt(entry, error_of("rows of the block", &expected, &found)));
             }
             self.note_loaded(entry.raw_bytes as u64 / 2);
             task.bytes -= entry.raw_bytes as u64 / 2;
         }
         let Some(indexes) = task.load.finish(task.next_number) else {
-            return Err(broken(self.reader, "number of the next row", "a free one", "one that is taken"));
+            return Err(broken(
+                self.reader,
+                "number of the next row",
+                "a free one",
+                "one that is taken",
+            ));
         };
         let shares = indexes.len().max(1) as u64;
         let mut queue = self.lock();
@@ -219,7 +230,9 @@ impl<'s> Pool<'_, 's> {
                 _ => task.bytes / shares,
             };
             let place = (task.partition, table.0, number);
-            queue.tasks.push_back(Task::Index(IndexTask { load, place, share }));
+            queue
+                .tasks
+                .push_back(Task::Index(IndexTask { load, place, share }));
         }
         Ok(())
     }
@@ -227,8 +240,16 @@ impl<'s> Pool<'_, 's> {
     fn build(&self, task: IndexTask<'s>) -> Result<(), CheckpointError> {
         task.load.build().map_err(|error| {
             let (partition, table, index) = task.place;
-            let what = format!("index {index} of table {table} on partition {}", partition.0);
-            broken(self.reader, &what, "rows that it can hold", &error.to_string())
+            let what = format!(
+                "index {index} of table {table} on partition {}",
+                partition.0
+            );
+            broken(
+                self.reader,
+                &what,
+                "rows that it can hold",
+                &error.to_string(),
+            )
         })?;
         self.note_loaded(task.share);
         Ok(())

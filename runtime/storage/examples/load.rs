@@ -41,7 +41,12 @@ const KINDS: [Kind; 5] = [
         index: &[],
         row: |layout, n| {
             let phone = 2_000_000_0000 + (spread(n) % 8_000_000_0000) as i64;
-            layout.build(&[Field::Int(phone), Field::Int(n as i64), Field::Int(3), Field::Text("NY")])
+            layout.build(&[
+                Field::Int(phone),
+                Field::Int(n as i64),
+                Field::Int(3),
+                Field::Text("NY"),
+            ])
         },
     },
     Kind {
@@ -116,12 +121,16 @@ const KINDS: [Kind; 5] = [
 ];
 
 fn schema(kind: &Kind) -> TableSchema {
-    let columns = kind.columns.iter().enumerate().map(|(at, ty)| ColumnSchema {
-        name: format!("c{at}"),
-        ty: *ty,
-        nullable: false,
-        default: None,
-    });
+    let columns = kind
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(at, ty)| ColumnSchema {
+            name: format!("c{at}"),
+            ty: *ty,
+            nullable: false,
+            default: None,
+        });
     let index = IndexSchema {
         name: "i".into(),
         columns: kind.index.to_vec(),
@@ -132,13 +141,19 @@ fn schema(kind: &Kind) -> TableSchema {
         columns: columns.collect(),
         primary_key: kind.key.to_vec(),
         primary_kind: kind.kind,
-        indexes: if kind.index.is_empty() { vec![] } else { vec![index] },
+        indexes: if kind.index.is_empty() {
+            vec![]
+        } else {
+            vec![index]
+        },
         placement: Placement::Local,
     }
 }
 
 fn main() {
-    let mib = std::env::args().nth(1).map_or(64, |text| text.parse().expect("MiB of rows"));
+    let mib = std::env::args()
+        .nth(1)
+        .map_or(64, |text| text.parse().expect("MiB of rows"));
     for kind in &KINDS {
         run(kind, mib << 20);
     }
@@ -159,7 +174,12 @@ fn run(kind: &Kind, total: usize) {
     }
     blocks.push(raw);
     let rounds: Vec<Vec<f64>> = (0..ROUNDS).map(|_| load(kind, &blocks)).collect();
-    let best = |part: usize| rounds.iter().map(|round| round[part]).fold(f64::MAX, f64::min);
+    let best = |part: usize| {
+        rounds
+            .iter()
+            .map(|round| round[part])
+            .fold(f64::MAX, f64::min)
+    };
     let parts: Vec<f64> = (0..rounds[0].len()).map(best).collect();
     let speed = |seconds: f64| format!("{:.0}", bytes as f64 / 1e6 / seconds);
     let ns = |seconds: &f64| format!("{:.1}", seconds * 1e9 / count as f64);
@@ -168,7 +188,11 @@ fn run(kind: &Kind, total: usize) {
         kind.name,
         parts.iter().map(ns).collect::<Vec<_>>().join(" "),
         speed(parts[0]),
-        parts[1..].iter().map(|s| speed(*s)).collect::<Vec<_>>().join(" "),
+        parts[1..]
+            .iter()
+            .map(|s| speed(*s))
+            .collect::<Vec<_>>()
+            .join(" "),
         speed(parts.iter().sum()),
     );
 }

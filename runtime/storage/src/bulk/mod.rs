@@ -45,7 +45,10 @@ impl Store {
         assert!(!self.in_txn(), "tables are filled between transactions");
         let tables = self.tables.iter_mut().enumerate();
         let loads = tables.map(|(number, table)| {
-            assert!(table.rows.rids_end() == 0, "a table is filled once, when it is new");
+            assert!(
+                table.rows.rids_end() == 0,
+                "a table is filled once, when it is new"
+            );
             TableLoad {
                 id: TableId(number as u16),
                 table,
@@ -86,14 +89,22 @@ impl<'s> TableLoad<'s> {
         if next_number < self.numbers_end || !self.table.raise_next_number(next_number) {
             return None;
         }
-        let Table { rows, layout, indexes, .. } = self.table;
-        let (rows, layout) = (&*rows, &*layout);
-        let loads = indexes.iter_mut().enumerate().map(|(number, index)| IndexLoad {
-            index,
-            number: number as u16,
+        let Table {
             rows,
             layout,
-        });
+            indexes,
+            ..
+        } = self.table;
+        let (rows, layout) = (&*rows, &*layout);
+        let loads = indexes
+            .iter_mut()
+            .enumerate()
+            .map(|(number, index)| IndexLoad {
+                index,
+                number: number as u16,
+                rows,
+                layout,
+            });
         Some(loads.collect())
     }
 }

@@ -84,7 +84,11 @@ impl HashIndex {
         rid: u32,
         is_same: &mut impl FnMut(u32, u32) -> bool,
     ) -> Result<(), SameKey> {
-        if self.overflowed(tag).into_iter().any(|other| is_same(other, rid)) {
+        if self
+            .overflowed(tag)
+            .into_iter()
+            .any(|other| is_same(other, rid))
+        {
             return Err(SameKey);
         }
         self.place(tag, rid + 1);

@@ -56,7 +56,8 @@ impl<'a> Source<'a> {
 
     fn hash_of_ints(&self) -> Result<HashIndex, Refused> {
         let mut tags = room(self.count());
-        self.all().for_each(|(_, row)| tags.push(tag_of(int_key(self.plan, row))));
+        self.all()
+            .for_each(|(_, row)| tags.push(tag_of(int_key(self.plan, row))));
         let key = |rid| int_key(self.plan, self.rows.keyed_at(Rid(rid)));
         HashIndex::of_tags(&tags, |a, b| key(a) == key(b)).map_err(|_| Refused::Taken)
     }
@@ -71,7 +72,9 @@ impl<'a> Source<'a> {
             tags.push(tag_of_bytes(key.bytes));
         }
         let is_same = |a, b| {
-            let key = self.plan.encode(self.layout, self.rows.at(Rid(a)), &mut scratch);
+            let key = self
+                .plan
+                .encode(self.layout, self.rows.at(Rid(a)), &mut scratch);
             self.plan.matches(self.rows.at(Rid(b)), key.bytes)
         };
         HashIndex::of_tags(&tags, is_same).map_err(|_| Refused::Taken)
@@ -113,7 +116,9 @@ impl<'a> Source<'a> {
 
     fn tree<K: TreeKey, const CAP: usize, const W: usize>(&self) -> Result<Tree<K, CAP>, Refused> {
         let (entries, was_sorted) = sort(self.entries::<W>()?);
-        let keyed = entries.iter().map(|entry| (K::from_words(&entry[..W - 1]), entry[W - 1] as u32));
+        let keyed = entries
+            .iter()
+            .map(|entry| (K::from_words(&entry[..W - 1]), entry[W - 1] as u32));
         tree_of(keyed, was_sorted)
     }
 
