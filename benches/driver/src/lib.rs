@@ -16,6 +16,7 @@ mod local;
 mod measure;
 mod native;
 mod options;
+mod prepared;
 mod process;
 mod random;
 mod remote;

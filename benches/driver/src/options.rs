@@ -48,6 +48,8 @@ pub struct ProcessOptions {
     /// Calls of one batch and batches on their way; None is chosen by the log.
     pub batch: Option<usize>,
     pub in_flight: Option<usize>,
+    /// Calls are made before they are timed, and each batch's end sends the next: no load generator beside the engine.
+    pub prepared: bool,
 }
 
 /// A server.
@@ -128,6 +130,7 @@ impl Options {
                 native: false,
                 batch: None,
                 in_flight: None,
+                prepared: false,
             }),
         }
     }
@@ -174,6 +177,9 @@ impl Options {
             }
             Target::Remote(remote) if remote.pipeline > 1 && remote.via == Via::Batch => {
                 usage("--pipeline is for --via single: a batch is one request".into())
+            }
+            Target::Process(process) if process.prepared && self.rate.is_some() => {
+                usage("--prepared is a closed loop: leave --rate out".into())
             }
             Target::Process(process) if process.in_flight == Some(0) => {
                 usage("--in-flight takes a number from 1".into())

@@ -8,10 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_base::limits::{SEGMENT_BYTES, WAITING_TXNS_MAX};
+use reprise_base::{
+    PartitionId,
+    limits::{SEGMENT_BYTES, WAITING_TXNS_MAX},
+};
 use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
 use reprise_procedure::native::NativeModule;
-use reprise_router::{BatchBuilder, BatchReply, Deployed, Failure, Module, ReplyOutcome, Router};
+use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, Failure, Module, ReplyOutcome, Router};
 use reprise_txn::Candidate;
 use sha2::{Digest, Sha256};
 
@@ -50,8 +53,9 @@ pub(crate) fn run<W: Workload>(
 
     let mut load = Load::new(&workload, router, options, process)?;
     match options.rate {
-        None => load.run_closed(on_progress)?,
         Some(rate) => load.run_open(rate, on_progress)?,
+        None if process.prepared => load.run_prepared(process.partitions, on_progress)?,
+        None => load.run_closed(on_progress)?,
     }
     let (meter, log_bytes) = (load.meter, load.log_bytes);
     let (batch, in_flight) = (load.batch, load.in_flight_max);
@@ -76,6 +80,7 @@ pub(crate) fn run<W: Workload>(
         batch,
         in_flight,
         pipeline: 1,
+        prepared: process.prepared,
     };
     let report = Report::new(subject, options, &workload, &meter, checked);
     database
@@ -180,31 +185,31 @@ pub(crate) fn read_module(name: &str, dir: Option<&Path>) -> Result<Vec<u8>, Ben
 }
 
 /// A batch that came back.
-struct Done<C> {
-    reply: BatchReply,
-    calls: Vec<C>,
+pub(crate) struct Done<C> {
+    pub reply: BatchReply,
+    pub calls: Vec<C>,
     /// When its first call was due; the others follow by `spacing`.
-    due: Instant,
-    spacing: Duration,
-    ended: Instant,
+    pub due: Instant,
+    pub spacing: Duration,
+    pub ended: Instant,
 }
 
 /// One generator thread and its batches.
-struct Load<'a, W: Workload> {
+pub(crate) struct Load<'a, W: Workload> {
     workload: &'a W,
-    router: &'a Router,
+    pub(crate) router: &'a Router,
     deployed: Arc<Deployed>,
     module: Arc<Module>,
     /// Positions in the module, by position in the workload.
     procedures: Vec<usize>,
     random: Random,
-    meter: Meter,
+    pub(crate) meter: Meter,
     handover: Arc<Handover<Done<W::Call>>>,
     /// Taken from the handover, to be counted.
     arrived: Vec<Done<W::Call>>,
-    batch: usize,
-    in_flight_max: usize,
-    in_flight: usize,
+    pub(crate) batch: usize,
+    pub(crate) in_flight_max: usize,
+    pub(crate) in_flight: usize,
     spare: Vec<Vec<W::Call>>,
     /// The engine leaves one to the generator.
     has_free_core: bool,
@@ -307,7 +312,7 @@ impl<'a, W: Workload> Load<'a, W> {
         }
     }
 
-    fn finish(&mut self) -> Result<(), BenchError> {
+    pub(crate) fn finish(&mut self) -> Result<(), BenchError> {
         self.note_log(self.meter.closes);
         let handover = self.handover.clone();
         while self.in_flight > 0 {
@@ -319,15 +324,10 @@ impl<'a, W: Workload> Load<'a, W> {
 
     fn submit(&mut self, count: usize, due: Instant, spacing: Duration) {
         let mut calls = self.spare.pop().unwrap_or_default();
-        let mut builder = BatchBuilder::new(self.deployed.clone(), self.router);
+        let mut builder = self.new_batch();
         for _ in 0..count {
             let call = self.workload.generate(&mut self.random);
-            let procedure = self.procedures[W::procedure(&call)];
-            let pushed = builder.push(&self.module, procedure, None, |out| {
-                W::encode(&call, out);
-                Ok::<(), Infallible>(())
-            });
-            let Ok(_) = pushed;
+            self.push(&mut builder, &call);
             calls.push(call);
         }
         let handover = self.handover.clone();
@@ -347,6 +347,34 @@ impl<'a, W: Workload> Load<'a, W> {
         );
     }
 
+    pub(crate) fn new_batch(&self) -> BatchBuilder {
+        BatchBuilder::new(self.deployed.clone(), self.router)
+    }
+
+    pub(crate) fn push(&self, builder: &mut BatchBuilder, call: &W::Call) {
+        let procedure = self.procedures[W::procedure(call)];
+        let pushed = builder.push(&self.module, procedure, None, |out| {
+            W::encode(call, out);
+            Ok::<(), Infallible>(())
+        });
+        let Ok(_) = pushed;
+    }
+
+    /// The next call and the partition that it goes to, or the first of those that it goes to.
+    pub(crate) fn next_call(&mut self, args: &mut Vec<u8>) -> (W::Call, PartitionId) {
+        let call = self.workload.generate(&mut self.random);
+        args.clear();
+        W::encode(&call, args);
+        let procedure = self.procedures[W::procedure(&call)];
+        let bound = self.module.route(procedure, args, self.router.partitions_count());
+        let partition = match bound {
+            Ok(Bound::One(partition)) => partition,
+            Ok(Bound::Several(several)) => several[0],
+            _ => PartitionId(0),
+        };
+        (call, partition)
+    }
+
     fn settle_ready(&mut self) -> Result<(), BenchError> {
         let handover = self.handover.clone();
         handover.take(&mut self.arrived);
@@ -362,7 +390,7 @@ impl<'a, W: Workload> Load<'a, W> {
         Ok(())
     }
 
-    fn settle(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
+    pub(crate) fn settle(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
         self.in_flight -= 1;
         let part = self.meter.part(done.ended);
         let mut answered = 0;
@@ -391,7 +419,7 @@ impl<'a, W: Workload> Load<'a, W> {
         Ok(())
     }
 
-    fn note(&mut self, now: Instant, on_progress: OnProgress<'_>) {
+    pub(crate) fn note(&mut self, now: Instant, on_progress: OnProgress<'_>) {
         self.note_log(now);
         if now - self.told_at >= PROGRESS_EVERY {
             self.told_at = now;

@@ -76,6 +76,7 @@ pub(crate) fn run<W: Workload>(
         },
         in_flight: remote.connections,
         pipeline: remote.pipeline,
+        prepared: false,
     };
     Ok(Report::new(
         subject,

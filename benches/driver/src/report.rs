@@ -44,6 +44,8 @@ pub struct Report {
     pub in_flight: usize,
     /// Requests that a connection sends before it reads the first answer.
     pub pipeline: usize,
+    /// Calls were made before they were timed, and each batch's end sent the next.
+    pub prepared: bool,
     /// Calls that were due in the open loop and never sent: latencies count them by how late they already were.
     pub unsent: u64,
     /// Committed calls a second in equal parts of the window.
@@ -82,6 +84,7 @@ pub(crate) struct Subject {
     pub batch: usize,
     pub in_flight: usize,
     pub pipeline: usize,
+    pub prepared: bool,
 }
 
 impl Report {
@@ -128,6 +131,7 @@ impl Report {
             batch: subject.batch,
             in_flight: subject.in_flight,
             pipeline: subject.pipeline,
+            prepared: subject.prepared,
             unsent: meter.unsent,
             txn_per_s_by_part: meter.rates(),
             drift_percent: meter.drift_percent(),

@@ -122,6 +122,7 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
         native: args.native,
         batch: args.batch,
         in_flight: args.in_flight,
+        prepared: args.prepared,
     })
 }
 
@@ -246,6 +247,9 @@ fn describe_way(report: &Report) -> String {
     };
     let (in_flight, batch) = (report.in_flight, report.batch);
     match report.via.as_str() {
+        "process" if report.prepared => {
+            format!("in process, {in_flight} batches of {batch}, prepared; {offered}")
+        }
         "process" => format!("in process, {in_flight} batches of {batch}; {offered}"),
         via => {
             let ahead = match report.pipeline {

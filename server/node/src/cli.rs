@@ -384,6 +384,10 @@ pub struct BenchArgs {
     /// Batches on their way at once [default: as many as keep the engine busy]
     #[arg(long, value_name = "N", conflicts_with = "url")]
     pub in_flight: Option<usize>,
+    /// Make the calls before they are timed, and let each batch's end send the next: the engine without a load generator
+    /// beside it (closed loop)
+    #[arg(long, conflicts_with_all = ["url", "rate"])]
+    pub prepared: bool,
     /// Where NAME.wasm lie [default: procedures/ beside this program's folder]
     #[arg(long, value_name = "DIR")]
     pub modules: Option<PathBuf>,

@@ -1,0 +1,50 @@
+//! `reprise bench --prepared`: calls made before they are timed come to the same ends, on one partition and on two, with
+//! calls over both among them. The run's own checks read the tables.
+
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use reprise_test_crash::binary;
+use serde_json::Value;
+
+fn bench(args: &[&str]) -> Result<Output> {
+    let mut command = Command::new(binary()?);
+    command.args(["bench", "bank", "--prepared", "--output", "json"]);
+    command.args(args).output().context("run the load")
+}
+
+#[test]
+fn prepared_calls_all_run_and_are_all_counted() -> Result<()> {
+    let short = ["--seconds", "0.5", "--warmup", "0"];
+    for (log, partitions) in [("none", "1"), ("none", "2"), ("command", "2")] {
+        let of_run = [
+            "--log",
+            log,
+            "--partitions",
+            partitions,
+            "--sites",
+            partitions,
+        ];
+        let output = bench(&[&short[..], &of_run].concat())?;
+        ensure!(
+            output.status.success(),
+            "log {log}, {partitions} partitions: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let report: Value = serde_json::from_slice(&output.stdout).context("the report")?;
+        ensure!(report["prepared"] == true, "{report}");
+        ensure!(report["checks"] == "passed", "{report}");
+        ensure!(report["refused"] == 0, "{report}");
+        ensure!(report["committed"].as_u64() > Some(0), "{report}");
+    }
+    Ok(())
+}
+
+#[test]
+fn prepared_calls_have_no_rate_and_no_server() -> Result<()> {
+    for args in [["--rate", "10"], ["--url", "http://127.0.0.1:1"]] {
+        let output = bench(&args)?;
+        ensure!(output.status.code() == Some(2), "{args:?}: {output:?}");
+    }
+    Ok(())
+}
