@@ -63,6 +63,36 @@ pub type RowHandle = u32;
 /// Row handle that stands for "no row" in `multi_get`'s output.
 pub const HANDLE_NONE: RowHandle = u32::MAX;
 
+/// Row handles, as whoever makes a call has them.
+#[derive(Clone, Copy, Debug)]
+pub enum Handles<'a> {
+    Numbers(&'a [RowHandle]),
+    /// As they lie in a guest's memory.
+    Bytes(&'a [[u8; 4]]),
+}
+
+impl Handles<'_> {
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Numbers(handles) => handles.len(),
+            Self::Bytes(handles) => handles.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Panics behind the last one.
+    #[inline]
+    pub fn at(&self, position: usize) -> RowHandle {
+        match self {
+            Self::Numbers(handles) => handles[position],
+            Self::Bytes(handles) => u32::from_le_bytes(handles[position]),
+        }
+    }
+}
+
 /// Items one after the other, each as `[len u32][bytes]`: the keys of `multi_get`, the rows of `multi_insert`.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a> {
@@ -269,6 +299,22 @@ pub trait HostOps {
         _values: &[u8],
     ) -> Result<(), OpError> {
         Err(OpError::Guest(format!("table {table} has no columns here")))
+    }
+    /// As `patch` for each row, whose values are `bytes_each` bytes one after the other, as many as there are handles. At
+    /// a duplicate key it stops: the rows before stay written.
+    fn multi_patch(
+        &mut self,
+        table: u16,
+        handles: Handles<'_>,
+        columns: ColumnSet,
+        bytes_each: usize,
+        values: &[u8],
+    ) -> Result<(), OpError> {
+        for at in 0..handles.len() {
+            let values = &values[at * bytes_each..(at + 1) * bytes_each];
+            self.patch(table, handles.at(at), columns, values)?;
+        }
+        Ok(())
     }
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError>;
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;

@@ -4,7 +4,10 @@
 
 use alloc::vec::Vec;
 
-use crate::row::{ColumnSlot, RowLayout};
+use crate::{
+    plan::copy_short,
+    row::{ColumnSlot, RowLayout},
+};
 
 /// Columns of one table by position: bit `i` is column `i`. Columns from the 65th on can't be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,148 +71,6 @@ impl Shape {
     }
 }
 
-/// One column of fixed width on its way from a row to a run of chosen columns.
-#[derive(Clone, Copy)]
-struct Move {
-    /// Byte in the row, and in the run.
-    from: u32,
-    to: u32,
-    width: u8,
-    /// Bits in the null bitmaps of both; none for a column that is never null.
-    nulls: Option<(u16, u16)>,
-}
-
-/// Columns that a plan moves one by one; a set of more is worked out anew for each row.
-const MOVES_MAX: usize = 20;
-
-/// How some columns of fixed width are moved, worked out once for many rows.
-pub struct ColumnPlan {
-    set: ColumnSet,
-    moves: [Move; MOVES_MAX],
-    count: usize,
-    bitmap_bytes: usize,
-    fixed_bytes: usize,
-    /// All columns are of fixed width, and few enough.
-    is_simple: bool,
-}
-
-impl ColumnPlan {
-    /// The set fits the layout.
-    #[inline]
-    pub fn new(layout: &RowLayout, set: ColumnSet) -> Self {
-        const NONE: Move = Move {
-            from: 0,
-            to: 0,
-            width: 0,
-            nulls: None,
-        };
-        let shape = Shape::new(layout, set);
-        let mut plan = Self {
-            set,
-            moves: [NONE; MOVES_MAX],
-            count: 0,
-            bitmap_bytes: shape.bitmap_bytes,
-            fixed_bytes: shape.fixed_bytes,
-            is_simple: shape.last_variable.is_none() && set.0.count_ones() as usize <= MOVES_MAX,
-        };
-        if plan.is_simple {
-            plan.fill(layout);
-        }
-        plan
-    }
-
-    #[inline]
-    fn fill(&mut self, layout: &RowLayout) {
-        let (mut to, mut nullable) = (self.bitmap_bytes as u32, 0);
-        for (entry, position) in self.moves.iter_mut().zip(self.set.positions()) {
-            let slot = &layout.columns[position];
-            let width = slot.ty.slot_bytes();
-            *entry = Move {
-                from: slot.offset,
-                to,
-                width: width as u8,
-                nulls: slot.is_nullable().then_some((slot.null_bit, nullable)),
-            };
-            nullable += slot.is_nullable() as u16;
-            to += width as u32;
-            self.count += 1;
-        }
-    }
-
-    /// Bytes of the columns of a valid row.
-    #[inline]
-    pub fn bytes(&self, layout: &RowLayout, row: &[u8]) -> usize {
-        match self.is_simple {
-            true => self.fixed_bytes,
-            false => layout.columns_bytes(self.set, row),
-        }
-    }
-
-    /// Copies the columns of a valid row to `out`, which is `bytes` long.
-    #[inline]
-    pub fn read(&self, layout: &RowLayout, row: &[u8], out: &mut [u8]) {
-        if !self.is_simple {
-            return layout.read_columns(self.set, row, out);
-        }
-        out[..self.bitmap_bytes].fill(0);
-        for step in &self.moves[..self.count] {
-            if let Some((from, to)) = step.nulls {
-                out[to as usize / 8] |= bit(row, from) << (to % 8);
-            }
-            copy_slot(
-                &row[step.from as usize..],
-                &mut out[step.to as usize..],
-                step.width as usize,
-            );
-        }
-    }
-
-    /// Whether `write` takes the set: columns of fixed width, and not too many.
-    #[inline]
-    pub fn is_simple(&self) -> bool {
-        self.is_simple
-    }
-
-    /// Checks values for `write`: their length, and that a null's slot is zero. For a simple plan.
-    #[inline]
-    pub fn check(&self, values: &[u8]) -> Result<(), ColumnsMalformed> {
-        if !self.is_simple || values.len() != self.fixed_bytes {
-            return Err(ColumnsMalformed);
-        }
-        for step in &self.moves[..self.count] {
-            let Some((_, at)) = step.nulls else {
-                continue;
-            };
-            let slot = &values[step.to as usize..][..step.width as usize];
-            if bit(values, at) == 1 && slot.iter().any(|byte| *byte != 0) {
-                return Err(ColumnsMalformed);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes checked values into a valid row, whose length stays.
-    #[inline]
-    pub fn write(&self, row: &mut [u8], values: &[u8]) {
-        for step in &self.moves[..self.count] {
-            if let Some((to, from)) = step.nulls {
-                let byte = &mut row[to as usize / 8];
-                *byte = *byte & !(1 << (to % 8)) | bit(values, from) << (to % 8);
-            }
-            copy_slot(
-                &values[step.to as usize..],
-                &mut row[step.from as usize..],
-                step.width as usize,
-            );
-        }
-    }
-}
-
-#[inline]
-fn bit(bitmap: &[u8], at: u16) -> u8 {
-    bitmap[at as usize / 8] >> (at % 8) & 1
-}
-
 impl RowLayout {
     /// Bytes of these columns of a valid row. The set fits the layout.
     #[inline]
@@ -246,7 +107,8 @@ impl RowLayout {
                 end += data.len();
                 out[at..at + 4].copy_from_slice(&(end as u32).to_le_bytes());
             } else {
-                copy_slot(&row[slot.offset as usize..], &mut out[at..], width);
+                let from = slot.offset as usize;
+                copy_short(&row[from..from + width], &mut out[at..at + width]);
             }
             at += width;
         }
@@ -346,18 +208,6 @@ impl Source<'_> {
     }
 }
 
-/// Copies a slot; the usual widths without a call.
-#[inline]
-pub fn copy_slot(from: &[u8], to: &mut [u8], width: usize) {
-    match width {
-        1 => to[0] = from[0],
-        2 => to[..2].copy_from_slice(&from[..2]),
-        4 => to[..4].copy_from_slice(&from[..4]),
-        8 => to[..8].copy_from_slice(&from[..8]),
-        _ => to[..width].copy_from_slice(&from[..width]),
-    }
-}
-
 fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
@@ -365,7 +215,7 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Field, ScalarType};
+    use crate::{ColumnPlan, Field, ScalarType};
     use ScalarType::{Bool, I32, I64, Text};
 
     fn layout() -> RowLayout {
@@ -433,11 +283,15 @@ mod tests {
     /// A plan reads the same and writes the same, where it writes.
     fn check_plan(layout: &RowLayout, set: ColumnSet, row: &[u8], other: &[u8], values: &[u8]) {
         let plan = ColumnPlan::new(layout, set);
-        let mut read = alloc::vec![7; plan.bytes(layout, row)];
-        plan.read(layout, row, &mut read);
+        let mut read = alloc::vec![7; plan.bytes(row)];
+        plan.read(row, &mut read);
         assert_eq!(read, values);
+        assert_eq!(plan.values_len(values), Ok(values.len()));
+        for end in 0..values.len() {
+            assert_eq!(plan.values_len(&values[..end]), Err(ColumnsMalformed));
+        }
         let mut written = Vec::from(other);
-        if plan.is_simple() {
+        if plan.is_fixed() {
             assert_eq!(plan.check(values), Ok(()));
             plan.write(&mut written, values);
             let mut expected = Vec::new();
@@ -470,6 +324,11 @@ mod tests {
         let null = [&[0b10][..], &5_i32.to_le_bytes(), &[0; 8]].concat();
         assert_eq!(plan.check(&null), Ok(()));
         assert_eq!(plan.check(&null[1..]), Err(ColumnsMalformed));
+        let odd = [&[0b100][..], &[0; 12]].concat();
+        assert_eq!(plan.check(&odd), Err(ColumnsMalformed));
+        let flag = ColumnPlan::new(&layout, ColumnSet(0b1000));
+        assert_eq!(flag.check(&[1]), Ok(()));
+        assert_eq!(flag.check(&[2]), Err(ColumnsMalformed));
         plan.write(&mut written, &null);
         assert_eq!(layout.field(&written, 5), Field::Null);
         assert_eq!(layout.field(&written, 2), Field::Int(5));

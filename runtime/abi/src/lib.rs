@@ -12,14 +12,16 @@ pub mod calls;
 pub mod columns;
 pub mod describe;
 pub mod key;
+pub mod plan;
 pub mod random;
 pub mod row;
 pub mod schema;
 pub mod types;
 pub mod value;
 
-pub use calls::{HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
-pub use columns::{ColumnPlan, ColumnSet, ColumnsMalformed};
+pub use calls::{Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
+pub use columns::{ColumnSet, ColumnsMalformed};
+pub use plan::{ColumnPlan, Plans};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
     ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,

@@ -358,6 +358,11 @@ impl ColumnSlot {
         self.null_bit != NOT_NULL && row[self.null_bit as usize / 8] >> (self.null_bit % 8) & 1 == 1
     }
 
+    /// The slot of the variable column before this one. Of a variable column.
+    pub(crate) fn previous(&self) -> Option<u32> {
+        (self.previous != NO_PREVIOUS).then_some(self.previous)
+    }
+
     pub fn is_nullable(&self) -> bool {
         self.null_bit != NOT_NULL
     }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use reprise_abi::{
-    ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, HostOps, RESULT_BUFFER_EXPORT,
+    ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, HostOps, Plans, RESULT_BUFFER_EXPORT,
     calls::{BUFFER_BYTES_MAX, RETURNED_IN_BUFFER},
     value::ARGS_BYTES_MAX,
 };
@@ -232,7 +232,9 @@ impl Live {
     }
 
     fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
-        self.store.data_mut().layouts = module.layouts();
+        let state = self.store.data_mut();
+        state.layouts = module.layouts();
+        state.plans = state.layouts.iter().map(|_| Plans::default()).collect();
         module
             .entries()
             .iter()

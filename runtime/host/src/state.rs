@@ -3,7 +3,7 @@
 use std::{ptr::NonNull, slice, sync::Arc};
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, RowLayout, ScanFlags, ScanRequest, Target, calls::Packed,
+    HostOps, LogLevel, OpError, Plans, RowLayout, ScanFlags, ScanRequest, Target, calls::Packed,
     key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
@@ -192,11 +192,13 @@ pub(crate) struct HostState {
     start_random: TxnRandom,
     /// Of the module's tables.
     pub layouts: Arc<[RowLayout]>,
+    /// Of the same tables.
+    pub plans: Vec<Plans>,
     /// Where an entry may leave its result; a slice of no bytes for nowhere.
     pub result_buffer: u64,
     /// Bounds of a running scan: its visitor writes to guest memory, so they can't be borrowed from there.
-    lower: Vec<u8>,
-    upper: Vec<u8>,
+    pub lower: Vec<u8>,
+    pub upper: Vec<u8>,
     /// Keys of a running `multi_get`, for the same reason.
     pub keys: Vec<u8>,
 }
@@ -214,6 +216,7 @@ impl HostState {
             bytes_left: HOST_CALL_BYTES_MAX,
             start_random: TxnRandom::new(START_SEED, 0),
             layouts: Arc::default(),
+            plans: Vec::new(),
             result_buffer: 0,
             lower: Vec::new(),
             upper: Vec::new(),
@@ -421,11 +424,10 @@ impl HostState {
 
     pub fn scan(&mut self, request: u32, out: u64) -> Answer<i64> {
         let mut out = Output::new(self.memory, out)?;
-        self.with_request(request, |ops, request| {
-            let batch = ops.scan(request, &mut |handle, row| out.try_push_row(handle, row))?;
-            Ok((batch.cursor, out.filled))
-        })
-        .and_then(|(cursor, filled)| self.scanned(cursor, filled))
+        let request = request_of(self.memory, request, &mut self.lower, &mut self.upper)?;
+        let visit = &mut |handle, row: &[u8]| out.try_push_row(handle, row);
+        let batch = transaction_of(&mut self.ops)?.scan(&request, visit)?;
+        self.scanned(batch.cursor, out.filled)
     }
 
     pub fn scan_next(&mut self, cursor: u32, out: u64) -> Answer<i64> {
@@ -442,47 +444,9 @@ impl HostState {
     }
 
     pub fn count(&mut self, request: u32) -> Answer<i64> {
-        let rows = self.with_request(request, |ops, request| Ok(ops.count(request)?))?;
+        let request = request_of(self.memory, request, &mut self.lower, &mut self.upper)?;
+        let rows = transaction_of(&mut self.ops)?.count(&request)?;
         i64::try_from(rows).map_err(|_| Refusal::Guest("count out of range".to_owned()))
-    }
-
-    /// Decodes a scan request and runs `use_it` on it; the bounds are copied out of guest memory first.
-    pub fn with_request<R>(
-        &mut self,
-        pointer: u32,
-        use_it: impl FnOnce(&mut dyn HostOps, &ScanRequest<'_>) -> Answer<R>,
-    ) -> Answer<R> {
-        let bytes = self.memory.read_at(pointer, SCAN_REQUEST_BYTES)?;
-        let word =
-            |index: usize| u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"));
-        let flags = ScanFlags(word(1));
-        if !flags.is_known() || word(7) != 0 {
-            return Err(Refusal::Guest("scan request has unknown flags".to_owned()));
-        }
-        let (target, limit) = (Target::unpack(word(0)), word(2));
-        let lower = self.memory.read_at(word(3), word(4))?;
-        let upper = self.memory.read_at(word(5), word(6))?;
-        if lower.len() > KEY_BYTES_MAX || upper.len() > KEY_BYTES_MAX {
-            return Err(Refusal::Guest("bound longer than any key".to_owned()));
-        }
-        let mut bounds = (
-            std::mem::take(&mut self.lower),
-            std::mem::take(&mut self.upper),
-        );
-        for (copy, bound) in [(&mut bounds.0, lower), (&mut bounds.1, upper)] {
-            copy.clear();
-            copy.extend_from_slice(bound);
-        }
-        let request = ScanRequest {
-            target,
-            flags,
-            limit,
-            lower: &bounds.0,
-            upper: &bounds.1,
-        };
-        let result = self.ops().and_then(|ops| use_it(ops, &request));
-        (self.lower, self.upper) = bounds;
-        result
     }
 
     pub fn savepoint(&mut self) -> Answer<i32> {
@@ -544,6 +508,39 @@ impl HostState {
         self.aborted = true;
         Ok(())
     }
+}
+
+/// Decodes a scan request; its bounds are copied out of guest memory.
+#[inline]
+pub(crate) fn request_of<'a>(
+    memory: GuestMemory,
+    pointer: u32,
+    lower: &'a mut Vec<u8>,
+    upper: &'a mut Vec<u8>,
+) -> Answer<ScanRequest<'a>> {
+    let bytes = memory.read_at(pointer, SCAN_REQUEST_BYTES)?;
+    let word =
+        |index: usize| u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"));
+    let flags = ScanFlags(word(1));
+    if !flags.is_known() || word(7) != 0 {
+        return Err(Refusal::Guest("scan request has unknown flags".to_owned()));
+    }
+    let (target, limit) = (Target::unpack(word(0)), word(2));
+    let bounds = (memory.read_at(word(3), word(4))?, memory.read_at(word(5), word(6))?);
+    if bounds.0.len() > KEY_BYTES_MAX || bounds.1.len() > KEY_BYTES_MAX {
+        return Err(Refusal::Guest("bound longer than any key".to_owned()));
+    }
+    for (copy, bound) in [(&mut *lower, bounds.0), (&mut *upper, bounds.1)] {
+        copy.clear();
+        copy.extend_from_slice(bound);
+    }
+    Ok(ScanRequest {
+        target,
+        flags,
+        limit,
+        lower,
+        upper,
+    })
 }
 
 /// The transaction behind `HostState::ops`, borrowed apart from the rest of the state.

@@ -3,7 +3,7 @@
 //! Changes come in the order of first touch, each with the row's last state. Where two rows swap unique values, no such order
 //! works one by one: then the rows that are left are all taken out first, and put in again as they shall be.
 
-use reprise_abi::RowLayout;
+use reprise_abi::{RowLayout, ScalarType};
 use reprise_wire::{Change, Changes, PatchColumns, RowName, WireError};
 
 use crate::{
@@ -327,7 +327,7 @@ impl Table {
     /// again with the whole row.
     #[inline]
     fn put_plain(&mut self, rid: Rid, columns: PatchColumns<'_>) -> bool {
-        let plain = self.plain_columns();
+        let plain = self.plain_columns;
         let Some(place) = self.rows.place(rid) else {
             return false;
         };
@@ -339,7 +339,8 @@ impl Table {
             };
             let slot = &self.layout.columns[column as usize];
             let at = slot.offset as usize;
-            if slot.is_nullable() || value.len() != slot.ty.slot_bytes() {
+            let is_checked = slot.is_nullable() || slot.ty == ScalarType::Bool;
+            if is_checked || value.len() != slot.ty.slot_bytes() {
                 return false;
             }
             row[at..at + value.len()].copy_from_slice(value);

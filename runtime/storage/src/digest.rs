@@ -50,6 +50,19 @@ pub(crate) fn fold(state: u64, tag: u64, bytes: &[u8]) -> u64 {
     mix(low ^ K[3], high ^ state)
 }
 
+/// As `fold`, of the two words of a key of integers.
+#[inline(always)]
+pub(crate) fn fold_ints(state: u64, tag: u64, key: [u64; 2]) -> u64 {
+    let state = mix(state ^ K[0], tag ^ K[1]);
+    mix(key[0] ^ K[2], key[1] ^ state)
+}
+
+/// Folds one word into `state`.
+#[inline(always)]
+pub(crate) fn fold_word(state: u64, word: u64) -> u64 {
+    mix(state ^ K[3], word ^ K[4])
+}
+
 /// 32 bits for the hash index, of an integer key. Not frozen: nothing observable depends on it.
 #[inline]
 pub(crate) fn hash_words(high: u64, low: u64) -> u32 {
@@ -82,6 +95,22 @@ mod tests {
             .map(|len| format!("{:016x}", fold(7, 1, &bytes[..len])))
             .to_vec();
         expect_test::expect_file!["../tests/golden/fold.txt"].assert_eq(&(found.join("\n") + "\n"));
+    }
+
+    #[test]
+    fn words_count_like_bytes() {
+        let mut seen = BTreeSet::new();
+        for bit in 0..64 {
+            for other in [0, 1 << bit] {
+                for (high, low, tag) in [(other, 0, 1), (0, other, 1), (0, 0, other | 2)] {
+                    seen.insert(fold_ints(7, tag, [high, low]));
+                }
+                seen.insert(fold_word(7, other));
+            }
+        }
+        // Of each bit three places and a word; without it one of each, tag 1 and tag 2. Bit 1 adds nothing to tag 2.
+        assert_eq!(seen.len(), 64 * 4 - 1 + 3);
+        assert_ne!(fold_word(fold_word(7, 1), 2), fold_word(fold_word(7, 2), 1));
     }
 
     #[test]

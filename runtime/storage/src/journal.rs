@@ -3,7 +3,15 @@
 //! Row bytes that a delete or a move leaves behind stay in their slots until the transaction ends, and so do record ids:
 //! a handle of the transaction never comes to name another row.
 
-use crate::{arena::Location, digest::fold, indirection::Rid, keyplan::Scratch, retained::Turn};
+use reprise_abi::ColumnPlan;
+
+use crate::{
+    arena::Location,
+    digest::{fold, fold_ints, fold_word},
+    indirection::Rid,
+    keyplan::Scratch,
+    retained::Turn,
+};
 
 /// What a change did to a row, and so how to take it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +23,9 @@ pub(crate) enum UndoKind {
     Move,
     /// The row was overwritten where it lies, `detail` with the old length. The old bytes end `Journal::bytes`.
     Patch,
+    /// Some columns of fixed width were overwritten, `detail` being their `ColumnSet`. What they held ends `Journal::bytes`,
+    /// as a `ColumnPlan` of this set reads it, filled up to `width` times eight bytes.
+    Columns,
     /// The integer of `width` bytes at `detail` of the row was changed. What it was ends `Journal::bytes`, as a `u64`.
     Add,
 }
@@ -38,6 +49,7 @@ impl Undo {
         match self.kind {
             UndoKind::Insert | UndoKind::Delete | UndoKind::Move => 0,
             UndoKind::Patch => self.place().len(),
+            UndoKind::Columns => 8 * self.width as usize,
             UndoKind::Add => 8,
         }
     }
@@ -60,9 +72,25 @@ pub struct WriteSummary {
 impl WriteSummary {
     #[inline]
     pub(crate) fn fold(&mut self, table: u16, change: Change, detail: u16, bytes: &[u8]) {
-        let tag = (table as u64) << 32 | (detail as u64) << 8 | change as u64;
-        self.digest = fold(self.digest, tag, bytes);
+        self.digest = fold(self.digest, tag(table, change, detail), bytes);
     }
+
+    /// Of a key of integers.
+    #[inline(always)]
+    pub(crate) fn fold_ints(&mut self, table: u16, change: Change, detail: u16, key: [u64; 2]) {
+        self.digest = fold_ints(self.digest, tag(table, change, detail), key);
+    }
+
+    /// A word that belongs to what was folded last.
+    #[inline(always)]
+    pub(crate) fn fold_word(&mut self, word: u64) {
+        self.digest = fold_word(self.digest, word);
+    }
+}
+
+#[inline(always)]
+fn tag(table: u16, change: Change, detail: u16) -> u64 {
+    (table as u64) << 32 | (detail as u64) << 8 | change as u64
 }
 
 /// A point in a transaction to which it can be taken back, as often as wanted.
@@ -79,14 +107,13 @@ pub(crate) enum Change {
     Insert = 1,
     Update = 2,
     Delete = 3,
+    /// The key of a row, then what one of its columns holds after an addition.
     Add = 4,
     /// The primary key that an update leaves.
     Rekey = 5,
     /// The hidden number of a row.
     Number = 6,
-    /// What a column holds after an addition.
-    Sum = 7,
-    /// The key of a row of which some columns are written, then which ones, then their values.
+    /// The key of a row of which some columns are written; then their values, tagged with which ones they are.
     Patch = 8,
 }
 
@@ -109,6 +136,9 @@ pub(crate) struct Journal {
     /// Counts transactions, so that a savepoint of another one is noticed.
     pub txn: u64,
 }
+
+// The values of all columns that a set can name, their null bitmap included, fit an entry's `width`.
+const _: () = assert!((64 * 16 + 8) / 8 <= u8::MAX as usize);
 
 /// Undo memory that is kept for the next transaction, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
@@ -148,6 +178,21 @@ impl Journal {
             kind: UndoKind::Add,
             width: width as u8,
             detail: offset as u64,
+        });
+    }
+
+    /// Notes what these columns of a row hold, before they are written.
+    #[inline]
+    pub fn note_columns(&mut self, table: u16, rid: Rid, plan: &ColumnPlan, row: &[u8]) {
+        let (start, words) = (self.bytes.len(), plan.fixed_bytes().div_ceil(8));
+        self.bytes.resize(start + 8 * words, 0);
+        plan.read(row, &mut self.bytes[start..]);
+        self.ops.push(Undo {
+            rid,
+            table,
+            kind: UndoKind::Columns,
+            width: words as u8,
+            detail: plan.set().0,
         });
     }
 

@@ -169,18 +169,13 @@ impl KeyPlan {
         end
     }
 
-    /// The entry key's bytes and how many they are, for integers of at most 16 bytes.
+    /// The entry key as two words, for integers of at most 16 bytes.
     #[inline(always)]
-    pub fn int_bytes(&self, row: RowRef<'_>) -> Option<([u8; 16], usize)> {
-        let (ints, Form::Fixed { bytes, .. }) = (self.ints.as_ref()?, &self.form) else {
-            return None;
-        };
-        if *bytes > 16 {
-            return None;
+    pub fn int_words(&self, row: RowRef<'_>) -> Option<[u64; 2]> {
+        match (&self.ints, &self.form) {
+            (Some(ints), Form::Fixed { bytes: ..=16, .. }) => Some(ints.words(row)),
+            _ => None,
         }
-        let [high, low] = ints.words(row);
-        let key = (high as u128) << 64 | low as u128;
-        Some((key.to_be_bytes(), *bytes))
     }
 
     /// How to build the whole entry key from a row, when it is made of integers alone.

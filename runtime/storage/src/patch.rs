@@ -1,15 +1,17 @@
 //! Writing some columns of a row: in place where no index and no length is touched.
 
-use reprise_abi::{ColumnPlan, ColumnSet, RowError};
+use reprise_abi::{ColumnSet, RowError};
 
 use crate::{
+    digest::fold,
     indirection::Rid,
-    journal::{Change, Journal, UndoKind},
-    table::{Table, WriteError},
+    journal::{Change, Journal},
+    table::{Table, WriteError, fold_key},
 };
 
 impl Table {
     /// Writes these columns, which fit the table's layout, with values laid out as `reprise_abi::columns` says.
+    #[inline]
     pub fn patch(
         &mut self,
         id: u16,
@@ -18,30 +20,51 @@ impl Table {
         values: &[u8],
         journal: &mut Journal,
     ) -> Result<(), WriteError> {
-        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
-        let malformed = WriteError::Malformed(RowError::Length {
-            expected: 0,
-            found: values.len(),
-        });
-        let plan = ColumnPlan::new(&self.layout, columns);
-        if columns.0 & !self.plain_columns() != 0 || !plan.is_simple() {
-            let mut row = Vec::new();
-            let patched =
-                self.layout
-                    .patch_row(columns, self.rows.read(place).row, values, &mut row);
-            patched.map_err(|_| malformed)?;
-            return self.update(id, rid, &row, journal);
+        if columns.0 & !self.plain_columns != 0 {
+            return self.patch_as_row(id, rid, columns, values, journal);
         }
-        plan.check(values).map_err(|_| malformed)?;
-        self.fold_key(id, place, Change::Patch, 0, journal);
-        journal.fold(id, Change::Patch, 1, &columns.0.to_le_bytes());
-        journal.fold(id, Change::Patch, 2, values);
+        let plan = self.plans.of(&self.layout, columns);
+        plan.check(values).map_err(|_| malformed(values))?;
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        let row = self.rows.read(place);
+        fold_key(
+            &self.indexes,
+            &self.layout,
+            row,
+            (id, Change::Patch, 0),
+            journal,
+        );
+        journal.written.digest = fold(journal.written.digest, columns.0, values);
         journal.count(values.len());
-        journal.bytes.extend_from_slice(self.rows.stored(place));
-        journal.note(id, rid, UndoKind::Patch, place);
+        journal.note_columns(id, rid, plan, row.row);
         plan.write(self.rows.bytes_mut(place), values);
         Ok(())
     }
+
+    /// Columns of which an index or the row's length hangs: the whole row is written.
+    fn patch_as_row(
+        &mut self,
+        id: u16,
+        rid: Rid,
+        columns: ColumnSet,
+        values: &[u8],
+        journal: &mut Journal,
+    ) -> Result<(), WriteError> {
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        let before = self.rows.read(place).row;
+        let mut row = Vec::with_capacity(before.len() + values.len());
+        let patched = self.layout.patch_row(columns, before, values, &mut row);
+        patched.map_err(|_| malformed(values))?;
+        self.update(id, rid, &row, journal)
+    }
+}
+
+#[cold]
+fn malformed(values: &[u8]) -> WriteError {
+    WriteError::Malformed(RowError::Length {
+        expected: 0,
+        found: values.len(),
+    })
 }
 
 #[cfg(test)]

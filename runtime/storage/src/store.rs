@@ -476,7 +476,7 @@ fn free_garbage(tables: &mut [Table], ops: &[Undo]) {
                 rows.release(undo.rid);
             }
             UndoKind::Move => rows.free(undo.place()),
-            UndoKind::Insert | UndoKind::Patch | UndoKind::Add => {}
+            UndoKind::Insert | UndoKind::Patch | UndoKind::Columns | UndoKind::Add => {}
         }
     }
 }

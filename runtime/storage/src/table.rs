@@ -1,6 +1,8 @@
 //! One table: rows, indexes, and each change together with its way back.
 
-use reprise_abi::{IndexKind, RowError, RowLayout, ScalarType, TableSchema, row::ROW_BYTES_MAX};
+use reprise_abi::{
+    ColumnSet, IndexKind, Plans, RowError, RowLayout, ScalarType, TableSchema, row::ROW_BYTES_MAX,
+};
 
 use crate::{
     arena::Location,
@@ -62,8 +64,10 @@ pub(crate) struct Table {
     pub indexes: Vec<Index>,
     /// Per column: in a key or an index.
     indexed: Vec<bool>,
-    /// Columns that `patch` writes in place: no index, length or check to heed but that of nulls. As a `ColumnSet`.
-    plain_columns: u64,
+    /// Columns that `patch` writes in place: no index and no length to heed. As a `ColumnSet`.
+    pub plain_columns: u64,
+    /// Of what is patched.
+    pub plans: Plans,
     /// The number of the next row, in a table without a primary key.
     next_number: u64,
 }
@@ -114,8 +118,7 @@ impl Table {
             .collect::<Vec<bool>>();
         let is_plain = |at: usize| {
             let slot = &layout.columns[at];
-            let is_checked = slot.ty.is_variable() || slot.ty == ScalarType::Bool;
-            !indexed[at] && !is_checked
+            !indexed[at] && !slot.ty.is_variable()
         };
         let first = 0..indexed.len().min(64);
         let plain_columns = first
@@ -123,6 +126,7 @@ impl Table {
             .fold(0, |set, at| set | 1 << at);
         Self {
             plain_columns,
+            plans: Plans::default(),
             schema,
             layout,
             rows,
@@ -138,10 +142,6 @@ impl Table {
 
     pub fn has_number(&self) -> bool {
         has_number(&self.schema)
-    }
-
-    pub fn plain_columns(&self) -> u64 {
-        self.plain_columns
     }
 
     #[inline]
@@ -223,8 +223,14 @@ impl Table {
 
     pub fn delete(&mut self, id: u16, rid: Rid, journal: &mut Journal) -> Result<(), WriteError> {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
-        self.fold_key(id, place, Change::Delete, 0, journal);
         let row = self.rows.read(place);
+        fold_key(
+            &self.indexes,
+            &self.layout,
+            row,
+            (id, Change::Delete, 0),
+            journal,
+        );
         unlink(
             &mut self.indexes,
             &self.layout,
@@ -237,24 +243,6 @@ impl Table {
         journal.has_garbage = true;
         journal.note(id, rid, UndoKind::Delete, place);
         Ok(())
-    }
-
-    #[inline]
-    pub fn fold_key(
-        &self,
-        id: u16,
-        place: Location,
-        change: Change,
-        detail: u16,
-        journal: &mut Journal,
-    ) {
-        let row = self.rows.read(place);
-        let plan = &self.indexes[0].plan;
-        if let Some((key, len)) = plan.int_bytes(row) {
-            return journal.written.fold(id, change, detail, &key[..len]);
-        }
-        let key = plan.encode(&self.layout, row, &mut journal.scratch);
-        journal.written.fold(id, change, detail, key.bytes);
     }
 
     #[inline]
@@ -274,7 +262,13 @@ impl Table {
         };
         if self.check_relink(old, new, &mut journal.scratch)? {
             if !self.indexes[0].plan.is_same(old.row, row) {
-                self.fold_key(id, place, Change::Rekey, 0, journal);
+                fold_key(
+                    &self.indexes,
+                    &self.layout,
+                    old,
+                    (id, Change::Rekey, 0),
+                    journal,
+                );
             }
             relink(
                 &mut self.indexes,
@@ -367,15 +361,22 @@ impl Table {
         if !slot.ty.is_integer() {
             return bad(ColumnProblem::NotInteger);
         }
-        let row = self.rows.read(place).row;
+        let found = self.rows.read(place);
+        let row = found.row;
         if slot.is_null(row) {
             return bad(ColumnProblem::Null);
         }
         let (ty, offset) = (slot.ty, slot.offset);
         let before = read_integer(row, offset, ty.slot_bytes());
         let value = sum(ty, before, delta).ok_or(WriteError::Overflow)?;
-        self.fold_key(id, place, Change::Add, column, journal);
-        journal.fold(id, Change::Sum, column, &value.to_le_bytes());
+        fold_key(
+            &self.indexes,
+            &self.layout,
+            found,
+            (id, Change::Add, column),
+            journal,
+        );
+        journal.written.fold_word(value);
         journal.count(ty.slot_bytes());
         write_integer(self.rows.bytes_mut(place), offset, ty.slot_bytes(), value);
         journal.note_add(id, rid, offset, ty.slot_bytes(), before);
@@ -406,6 +407,13 @@ impl Table {
             }
             UndoKind::Move => self.undo_move(rid, undo.place(), &mut journal.scratch),
             UndoKind::Patch => self.undo_patch(rid, undo.place(), journal),
+            UndoKind::Columns => {
+                let plan = self.plans.of(&self.layout, ColumnSet(undo.detail));
+                let place = self.rows.place(rid).expect("a patched row is live");
+                let start = journal.bytes.len() - undo.kept_bytes();
+                plan.write(self.rows.bytes_mut(place), &journal.bytes[start..]);
+                journal.bytes.truncate(start);
+            }
             UndoKind::Add => {
                 let place = self.rows.place(rid).expect("an added-to row is live");
                 let before = journal.take_before();
@@ -506,6 +514,25 @@ impl Table {
         let sum = rows.fold(0u64, u64::wrapping_add);
         let next = fold(sum, self.next_number, &[]);
         fold(next, self.rows.count(), &[])
+    }
+}
+
+/// Folds the row's primary key (or hidden number) into the digest, tagged with table, change and detail.
+#[inline(always)]
+pub(crate) fn fold_key(
+    indexes: &[Index],
+    layout: &RowLayout,
+    row: RowRef<'_>,
+    (id, change, detail): (u16, Change, u16),
+    journal: &mut Journal,
+) {
+    let plan = &indexes[0].plan;
+    match plan.int_words(row) {
+        Some(key) => journal.written.fold_ints(id, change, detail, key),
+        None => {
+            let key = plan.encode(layout, row, &mut journal.scratch);
+            journal.written.fold(id, change, detail, key.bytes);
+        }
     }
 }
 

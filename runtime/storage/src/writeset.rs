@@ -150,6 +150,12 @@ impl Touched {
                 return;
             }
             UndoKind::Add => return self.note_sum(undo, table),
+            UndoKind::Columns => {
+                if matches!(self.before, Before::None) {
+                    self.columns |= undo.detail;
+                }
+                return;
+            }
             UndoKind::Delete => {
                 self.gone = Some(undo.place());
                 Before::Place(undo.place())

@@ -5,7 +5,7 @@ mod common;
 
 use common::{model::ModelTable, table};
 use proptest::prelude::*;
-use reprise_abi::{Field, IndexKind, RowLayout, ScalarType, ScanFlags, TableSchema};
+use reprise_abi::{ColumnSet, Field, IndexKind, RowLayout, ScalarType, ScanFlags, TableSchema};
 use reprise_storage::{Range, Rid, Savepoint, ScanPosition, Store, TableId, Visit, WriteError};
 
 use ScalarType::*;
@@ -142,6 +142,7 @@ fn make_row(schema: &TableSchema, layout: &RowLayout, seed: &[u8]) -> Vec<u8> {
 enum Op {
     Insert(u8, Seed),
     Update(u8, u16, Seed),
+    Patch(u8, u16, u8, Seed),
     Delete(u8, u16),
     Add(u8, u16, u8, i64),
     Savepoint,
@@ -156,6 +157,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (t.clone(), seed.clone()).prop_map(|(t, s)| Op::Insert(t, s)),
         5 => (t.clone(), any::<u16>(), seed.clone()).prop_map(|(t, n, s)| Op::Update(t, n, s)),
+        5 => (t.clone(), any::<u16>(), any::<u8>(), seed.clone())
+            .prop_map(|(t, n, c, s)| Op::Patch(t, n, c, s)),
         4 => (t.clone(), any::<u16>()).prop_map(|(t, n)| Op::Delete(t, n)),
         3 => (t.clone(), any::<u16>(), 0..5u8, prop_oneof![-3..4i64, any::<i64>()])
             .prop_map(|(t, n, c, d)| Op::Add(t, n, c, d)),
@@ -172,6 +175,7 @@ fn op() -> impl Strategy<Value = Op> {
 enum Done {
     Insert(usize, Vec<u8>),
     Update(usize, Vec<u8>, Vec<u8>),
+    Patch(usize, Vec<u8>, ColumnSet, Vec<u8>),
     Delete(usize, Vec<u8>),
     Add(usize, Vec<u8>, u16, i64),
 }
@@ -251,6 +255,30 @@ impl World {
         }
     }
 
+    /// Some columns of the row that the seed makes, over the row that there is.
+    fn patch(&mut self, table: usize, pk: Vec<u8>, columns: u8, seed: &[u8]) {
+        let rid = self.rid(table, &pk);
+        let model = &mut self.model[table];
+        let count = model.schema.columns.len() as u32;
+        let set = ColumnSet((columns as u64 % (1 << count)).max(1));
+        let other = make_row(&model.schema, &model.layout, seed);
+        let mut values = vec![0; model.layout.columns_bytes(set, &other)];
+        model.layout.read_columns(set, &other, &mut values);
+        let source = |at: u16| if set.0 >> at & 1 == 1 { &other } else { &model.rows[&pk] };
+        let fields = (0..count as u16).map(|at| model.layout.field(source(at), at));
+        let row = model.layout.build(&fields.collect::<Vec<_>>());
+        let expected = model.update(&pk, &row);
+        match (self.store.patch(id(table), rid, set, &values), expected) {
+            (Ok(()), Ok(new)) => {
+                assert_eq!(rid, self.rid(table, &new));
+                assert_eq!(self.store.row(id(table), rid), Some(&row[..]));
+                self.done.push(Done::Patch(table, pk, set, values));
+            }
+            (Err(WriteError::Duplicate { index }), Err(expected)) => assert_eq!(index, expected),
+            (found, expected) => panic!("patch: {found:?}, expected {expected:?}"),
+        }
+    }
+
     fn delete(&mut self, table: usize, pk: Vec<u8>) {
         let rid = self.rid(table, &pk);
         self.model[table].rows.remove(&pk);
@@ -284,6 +312,11 @@ impl World {
             Op::Update(table, number, seed) => {
                 if let Some(pk) = self.pick(*table as usize, *number) {
                     self.update(*table as usize, pk, seed);
+                }
+            }
+            Op::Patch(table, number, columns, seed) => {
+                if let Some(pk) = self.pick(*table as usize, *number) {
+                    self.patch(*table as usize, pk, *columns, seed);
                 }
             }
             Op::Delete(table, number) => {
@@ -527,6 +560,12 @@ fn replay(store: &mut Store, done: Done) {
             let rid = find(store, table, &pk);
             store
                 .update(id(table), rid, &row)
+                .expect("it was accepted before");
+        }
+        Done::Patch(table, pk, set, values) => {
+            let rid = find(store, table, &pk);
+            store
+                .patch(id(table), rid, set, &values)
                 .expect("it was accepted before");
         }
         Done::Delete(table, pk) => {

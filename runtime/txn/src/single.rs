@@ -1,7 +1,7 @@
 //! A transaction on one partition: the hot path.
 
 use reprise_abi::{
-    ColumnSet, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
+    ColumnSet, Handles, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
     calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::PartitionId;
@@ -54,14 +54,15 @@ impl<'a> SingleTxn<'a> {
     }
 
     /// Rows lie where the value of their partition column says, or no one finds them again.
-    #[inline]
+    #[inline(always)]
     fn check_place(&self, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
-        let Placement::By(column) = binding.placement else {
-            return Ok(());
-        };
-        if self.input.partitions_count == 1 {
-            return Ok(());
+        match (self.input.partitions_count, &binding.placement) {
+            (1, _) | (_, Placement::Replicated | Placement::Local) => Ok(()),
+            (_, Placement::By(column)) => self.check_home(binding, rid, *column),
         }
+    }
+
+    fn check_home(&self, binding: &TableBinding, rid: Rid, column: u16) -> Result<(), OpError> {
         let row = self.store.row(binding.table, rid).expect("a row just written");
         let field = self.store.layout(binding.table).field(row, column);
         let home = partition_of_field(&field, self.input.partitions_count);
@@ -228,6 +229,30 @@ impl HostOps for SingleTxn<'_> {
         let patched = self.store.patch(binding.table, rid, columns, values);
         patched.map_err(|error| write_error(error, binding))?;
         self.check_place(binding, rid)
+    }
+
+    fn multi_patch(
+        &mut self,
+        table: u16,
+        handles: Handles<'_>,
+        columns: ColumnSet,
+        bytes_each: usize,
+        values: &[u8],
+    ) -> Result<(), OpError> {
+        let binding = self.writable(table)?;
+        for at in 0..handles.len() {
+            let values = &values[at * bytes_each..(at + 1) * bytes_each];
+            if binding.projection.is_some() {
+                self.patch(table, handles.at(at), columns, values)?;
+                continue;
+            }
+            let rid = self.frame.handle_in(table, handles.at(at))?.rid;
+            self.frame.count_op()?;
+            let patched = self.store.patch(binding.table, rid, columns, values);
+            patched.map_err(|error| write_error(error, binding))?;
+            self.check_place(binding, rid)?;
+        }
+        Ok(())
     }
 
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError> {

@@ -39,6 +39,7 @@ fn codec(
 ) -> TokenStream {
     let (view, count) = (&item.ident, idents.len());
     let places: Vec<_> = (0..count).collect();
+    let plan = native_plan(base, positions);
     quote! {
         const _: () = {
             use ::reprise_procedure::{
@@ -55,11 +56,7 @@ fn codec(
                 let field = (<#types as __Column>::TYPE, <#types as __Column>::NULLABLE);
                 assert!(is_same_type(field, (column.ty, column.nullable)), "a field has the type of its column in the table");
             };)*
-            #[cfg(not(target_arch = "wasm32"))]
-            fn layout() -> &'static ::reprise_procedure::abi::RowLayout {
-                static LAYOUT: ::std::sync::OnceLock<::reprise_procedure::abi::RowLayout> = ::std::sync::OnceLock::new();
-                LAYOUT.get_or_init(|| <#base as __Table>::INFO.layout())
-            }
+            #plan
             impl __Table for #view {
                 type Buffer = [u8; ROOM];
                 const EMPTY_BUFFER: [u8; ROOM] = [0; ROOM];
@@ -68,7 +65,7 @@ fn codec(
                     table: <#base as __InModule>::TABLE,
                     set: __Columns::set_of(&[#(#positions),*]),
                     #[cfg(not(target_arch = "wasm32"))]
-                    layout,
+                    plan,
                 });
                 #[inline(always)]
                 fn row_bytes(&self) -> usize {
@@ -98,6 +95,21 @@ fn codec(
             }
             impl __ColumnsOf<#base> for #view {}
         };
+    }
+}
+
+/// How the columns are moved where the host is this program; in wasm it is the host that knows.
+fn native_plan(base: &Path, positions: &[TokenStream]) -> TokenStream {
+    quote! {
+        #[cfg(not(target_arch = "wasm32"))]
+        fn plan() -> &'static ::reprise_procedure::abi::ColumnPlan {
+            use ::reprise_procedure::abi::{ColumnPlan, ColumnSet};
+            static PLAN: ::std::sync::OnceLock<ColumnPlan> = ::std::sync::OnceLock::new();
+            PLAN.get_or_init(|| {
+                let set = ColumnSet(__Columns::set_of(&[#(#positions),*]));
+                ColumnPlan::new(&<#base as __Table>::INFO.layout(), set)
+            })
+        }
     }
 }
 

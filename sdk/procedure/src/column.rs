@@ -79,9 +79,9 @@ pub struct Columns {
     pub table: u16,
     /// Bit `i` is column `i`.
     pub set: u64,
-    /// The layout of the table's whole rows. In wasm the host knows it.
+    /// How they are moved. In wasm the host knows it.
     #[cfg(not(target_arch = "wasm32"))]
-    pub layout: fn() -> &'static reprise_abi::RowLayout,
+    pub plan: fn() -> &'static reprise_abi::ColumnPlan,
 }
 
 impl Columns {

@@ -9,8 +9,8 @@ use std::{
 };
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, RowLayout,
-    ScanBatch, ScanRequest, Target,
+    ColumnPlan, Handles, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch,
+    ScanRequest, Target,
     calls::{HANDLE_NONE, Packed},
 };
 
@@ -191,7 +191,7 @@ impl Ops<'_> {
         let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
         Some(Found {
             handle,
-            bytes: Chosen::new(columns).read_if_fits(row, out),
+            bytes: read_if_fits((columns.plan)(), row, out),
         })
     }
 
@@ -209,12 +209,12 @@ impl Ops<'_> {
                 "multi_get with a key that is cut off".into(),
             ));
         };
-        let chosen = Chosen::new(columns);
+        let plan = (columns.plan)();
         let visit = &mut |handle, row: &[u8]| {
             let left = out.get_mut(needed..).unwrap_or_default();
             needed += match handle {
                 HANDLE_NONE => push_empty(left),
-                _ => chosen.push(left, handle, row).1,
+                _ => push_columns(plan, left, handle, row).1,
             };
         };
         let mut host = self.host.borrow_mut();
@@ -228,8 +228,8 @@ impl Ops<'_> {
     }
 
     pub fn row_read_columns(&self, handle: RowHandle, columns: Columns, out: &mut [u8]) -> usize {
-        let chosen = Chosen::new(columns);
-        chosen.read_if_fits(self.host.borrow_mut().row(handle).or_fault(), out)
+        let mut host = self.host.borrow_mut();
+        read_if_fits((columns.plan)(), host.row(handle).or_fault(), out)
     }
 
     pub fn scan_columns(
@@ -251,18 +251,23 @@ impl Ops<'_> {
 
     /// Writes the columns of each row, whose values lie one after the other.
     pub fn patch(&self, handles: &[RowHandle], columns: Columns, values: &[u8]) -> Result<(), u16> {
-        let (mut rest, set) = (values, ColumnSet(columns.set));
+        let (plan, table) = ((columns.plan)(), columns.table);
+        let mut host = self.host.borrow_mut();
+        if plan.is_fixed() {
+            let (handles, each) = (Handles::Numbers(handles), plan.fixed_bytes());
+            if values.len() != each * handles.len() {
+                fault(OpError::Guest("the values do not fit the columns".into()));
+            }
+            return or_duplicate(host.multi_patch(table, handles, plan.set(), each, values));
+        }
+        let mut rest = values;
         for handle in handles {
-            let Ok(bytes) = (columns.layout)().columns_len(set, rest) else {
+            let Ok(bytes) = plan.values_len(rest) else {
                 fault(OpError::Guest("the values do not fit the columns".into()));
             };
             let (own, after) = rest.split_at(bytes);
             rest = after;
-            let patched = self
-                .host
-                .borrow_mut()
-                .patch(columns.table, *handle, set, own);
-            or_duplicate(patched)?;
+            or_duplicate(host.patch(table, *handle, plan.set(), own))?;
         }
         Ok(())
     }
@@ -380,41 +385,26 @@ fn fill(out: &mut [u8], run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError
     (batch.or_fault().cursor, filled)
 }
 
-/// Chosen columns, worked out once a call.
-struct Chosen {
-    layout: &'static RowLayout,
-    plan: ColumnPlan,
+#[inline]
+fn read_if_fits(plan: &ColumnPlan, row: &[u8], out: &mut [u8]) -> usize {
+    let bytes = plan.bytes(row);
+    if let Some(room) = out.get_mut(..bytes) {
+        plan.read(row, room);
+    }
+    bytes
 }
 
-impl Chosen {
-    fn new(columns: Columns) -> Self {
-        let layout = (columns.layout)();
-        Self {
-            layout,
-            plan: ColumnPlan::new(layout, ColumnSet(columns.set)),
-        }
-    }
-
-    #[inline]
-    fn read_if_fits(&self, row: &[u8], out: &mut [u8]) -> usize {
-        let bytes = self.plan.bytes(self.layout, row);
-        if let Some(room) = out.get_mut(..bytes) {
-            self.plan.read(self.layout, row, room);
-        }
-        bytes
-    }
-
-    /// Writes `[handle u32][len u32][values]` where it fits; whether it did, and its bytes either way.
-    fn push(&self, out: &mut [u8], handle: RowHandle, row: &[u8]) -> (bool, usize) {
-        let bytes = self.plan.bytes(self.layout, row);
-        let Some(room) = out.get_mut(..8 + bytes) else {
-            return (false, 8 + bytes);
-        };
-        room[..4].copy_from_slice(&handle.to_le_bytes());
-        room[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
-        self.plan.read(self.layout, row, &mut room[8..]);
-        (true, 8 + bytes)
-    }
+/// Writes `[handle u32][len u32][values]` where it fits; whether it did, and its bytes either way.
+#[inline]
+fn push_columns(plan: &ColumnPlan, out: &mut [u8], handle: RowHandle, row: &[u8]) -> (bool, usize) {
+    let bytes = plan.bytes(row);
+    let Some(room) = out.get_mut(..8 + bytes) else {
+        return (false, 8 + bytes);
+    };
+    let (header, values) = room.split_at_mut(8);
+    header.copy_from_slice(&(handle as u64 | (bytes as u64) << 32).to_le_bytes());
+    plan.read(row, values);
+    (true, 8 + bytes)
 }
 
 fn push_empty(out: &mut [u8]) -> usize {
@@ -431,10 +421,10 @@ fn fill_columns(
     columns: Columns,
     run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError>,
 ) -> (u32, usize) {
-    let (mut filled, chosen) = (0, Chosen::new(columns));
+    let (mut filled, plan) = (0, (columns.plan)());
     let batch = run(&mut |handle, row| {
         let left = out.get_mut(filled..).unwrap_or_default();
-        let (is_pushed, bytes) = chosen.push(left, handle, row);
+        let (is_pushed, bytes) = push_columns(plan, left, handle, row);
         filled += if is_pushed { bytes } else { 0 };
         is_pushed
     });

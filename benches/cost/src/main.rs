@@ -1,0 +1,167 @@
+//! What one transaction costs between its arguments and its outcome: no router, log or second thread.
+//! Owns: a partition's store, filled by the procedures themselves, and a stretch of calls of one kind over it.
+//! Does not: report throughput of the database (`reprise bench`), or judge.
+//! Invariants: inputs follow from the count alone, so two builds do the same work.
+//! Called by: people, for instruction counts:
+//!   `valgrind --tool=callgrind --toggle-collect='*measured*' target/release/reprise-bench-cost new_order 2000`
+
+mod inputs;
+mod native;
+
+use std::{sync::Arc, time::Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use reprise_base::{PartitionId, TxnId};
+use reprise_host::{CompiledModule, Engine, Limits};
+use reprise_procedure::native::NativeModule;
+use reprise_storage::Store;
+use reprise_txn::{
+    Candidate, Code, Deployed, Executors, Frame, Module, Outcome, TxnInput, WasmCode, apply, plan,
+    run_single,
+};
+
+use crate::inputs::{Inputs, KINDS, Kind};
+
+const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm]
+kinds: new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location";
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let name = args.next().context(USAGE)?;
+    let Some(kind) = KINDS.iter().find(|kind| kind.procedure == name) else {
+        bail!("no kind {name:?}\n{USAGE}");
+    };
+    let count = args.next().map_or(Ok(2_000), |text| text.parse())?;
+    let wasm = args.next().map(std::fs::read).transpose()?;
+    let mut bench = Bench::open(kind, wasm)?;
+    for (procedure, args) in (kind.load)() {
+        bench
+            .call(procedure, &args)
+            .with_context(|| format!("load by {procedure}"))?;
+    }
+    let mut inputs = Inputs::new();
+    let mut warm = || (kind.draw)(&mut inputs);
+    let calls: Vec<Vec<u8>> = (0..count + count / 10).map(|_| warm()).collect();
+    let (first, rest) = calls.split_at(count / 10);
+    let procedure = bench.procedure(kind.procedure)?;
+    // Pieces short enough that other work of the machine meets few of them.
+    measured_apart(&mut bench, procedure, first);
+    let mut times: Vec<f64> = Vec::new();
+    let mut committed = 0;
+    for calls in rest.chunks(200) {
+        let begun = Instant::now();
+        committed += measured(&mut bench, procedure, calls);
+        times.push(begun.elapsed().as_nanos() as f64 / calls.len() as f64);
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |part: f64| times[(times.len() as f64 * part) as usize];
+    println!(
+        "{name}: {count} calls, {committed} committed; ns each: least {:.0}, best tenth {:.0}, median {:.0}",
+        at(0.0),
+        at(0.1),
+        at(0.5)
+    );
+    ensure!(committed * 10 > rest.len() * 8, "most calls must commit");
+    Ok(())
+}
+
+struct Bench {
+    store: Store,
+    module: Arc<Module>,
+    executors: Executors,
+    frame: Frame,
+    next: u64,
+}
+
+/// What callgrind collects.
+#[inline(never)]
+fn measured(bench: &mut Bench, procedure: usize, calls: &[Vec<u8>]) -> usize {
+    run(bench, procedure, calls)
+}
+
+#[inline(never)]
+fn measured_apart(bench: &mut Bench, procedure: usize, calls: &[Vec<u8>]) -> usize {
+    std::hint::black_box(0);
+    run(bench, procedure, calls)
+}
+
+#[inline(always)]
+fn run(bench: &mut Bench, procedure: usize, calls: &[Vec<u8>]) -> usize {
+    let mut committed = 0;
+    for args in calls {
+        committed += matches!(bench.run(procedure, args), Outcome::Commit(_)) as usize;
+    }
+    committed
+}
+
+impl Bench {
+    fn open(kind: &Kind, wasm: Option<Vec<u8>>) -> Result<Self> {
+        let native: &'static NativeModule = kind.module;
+        let mut store = Store::new();
+        let (hash, schema, code): (_, _, Arc<dyn Code>) = match &wasm {
+            None => (
+                [0; 32],
+                native.schema(),
+                Arc::new(native::NativeCode(native)),
+            ),
+            Some(bytes) => {
+                let code = CompiledModule::compile(&Engine::new(Limits::default()), bytes)?;
+                (code.hash(), code.schema().clone(), Arc::new(WasmCode(code)))
+            }
+        };
+        let candidate = Candidate {
+            name: "module".into(),
+            hash,
+            wasm_bytes: 0,
+            schema,
+            code,
+        };
+        let before = Deployed::default();
+        let steps = plan(&before, &candidate, &[&store]);
+        let Ok(steps) = steps else {
+            bail!("the module does not fit an empty store");
+        };
+        let deployed = apply(&before, candidate, steps, TxnId(1), &mut [&mut store]);
+        Ok(Self {
+            store,
+            module: deployed.current["module"].clone(),
+            executors: Executors::default(),
+            frame: Frame::default(),
+            next: 1 << 40,
+        })
+    }
+
+    fn procedure(&self, name: &str) -> Result<usize> {
+        let found = self.module.procedure(name).map(|(at, _)| at);
+        found.with_context(|| format!("no procedure {name}"))
+    }
+
+    #[inline]
+    fn run(&mut self, procedure: usize, args: &[u8]) -> Outcome {
+        self.next += 1 << 10;
+        let input = TxnInput {
+            txn_id: TxnId(self.next),
+            secret: [1, 2],
+            partitions_count: 1,
+            module: &self.module,
+            procedure,
+            args,
+        };
+        let executor = self.executors.get(&self.module).expect("instantiated");
+        run_single(
+            &mut self.store,
+            PartitionId(0),
+            &input,
+            executor,
+            &mut self.frame,
+        )
+    }
+
+    fn call(&mut self, procedure: &str, args: &[u8]) -> Result<()> {
+        let procedure = self.procedure(procedure)?;
+        match self.run(procedure, args) {
+            Outcome::Commit(_) => Ok(()),
+            Outcome::Fail(failure) => bail!("{failure:?}"),
+        }
+    }
+}

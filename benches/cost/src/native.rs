@@ -1,0 +1,38 @@
+//! Procedures compiled into this program, run over the same engine: what wasm is compared with.
+
+use reprise_abi::{HostOps, OpError};
+use reprise_host::{CallEnd, CallOutcome, Fault};
+use reprise_procedure::native::{self, NativeFault, NativeModule};
+use reprise_txn::{Code, Executor};
+
+pub struct NativeCode(pub &'static NativeModule);
+
+struct NativeExecutor(&'static NativeModule);
+
+impl Code for NativeCode {
+    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+        Ok(Box::new(NativeExecutor(self.0)))
+    }
+}
+
+impl Executor for NativeExecutor {
+    fn call(&mut self, procedure: usize, ops: &mut dyn HostOps) -> CallOutcome {
+        let kind = match self.0.call(procedure, ops) {
+            Ok(native::CallEnd::Done) => Ok(CallEnd::Returned),
+            Ok(native::CallEnd::Aborted) => Ok(CallEnd::Aborted),
+            Err(fault) => Err(fault_of(fault)),
+        };
+        CallOutcome { kind, fuel_used: 0 }
+    }
+}
+
+fn fault_of(fault: NativeFault) -> Box<Fault> {
+    match fault {
+        NativeFault::Host(OpError::Limit { limit, max }) => Fault::limit(limit, max),
+        NativeFault::Host(OpError::Guest(message)) => Fault::guest(message),
+        NativeFault::Host(OpError::DuplicateKey { index }) => {
+            Fault::guest(format!("duplicate key in index {index} not handled"))
+        }
+        NativeFault::Panic(message) => Fault::trap("panic", message),
+    }
+}

@@ -1,0 +1,337 @@
+//! How some columns are moved between rows and runs of chosen columns, worked out once for many rows.
+//!
+//! Columns that lie side by side in the row do so in the run, too: they are moved by one copy.
+
+use alloc::vec::Vec;
+
+use crate::{
+    columns::{ColumnSet, ColumnsMalformed},
+    row::RowLayout,
+    types::ScalarType,
+};
+
+/// Columns of fixed width that lie side by side.
+struct Span {
+    /// Byte in the row, and in the run.
+    from: u32,
+    to: u32,
+    bytes: u32,
+}
+
+/// A nullable column: its bit in the null bitmaps of both, and its slot.
+struct Nullable {
+    from: u16,
+    to: u16,
+    /// In the run.
+    slot: u32,
+    bytes: u32,
+}
+
+/// Columns of text or bytes whose data lie side by side.
+struct Texts {
+    /// Slot in the row that says where the data begin; none: at the start of the data.
+    before: Option<u32>,
+    /// Slot in the row that says where they end.
+    last: u32,
+    /// Of `ColumnPlan::ends`.
+    first_end: usize,
+    end_count: usize,
+}
+
+/// See the module's header. It holds for one layout.
+pub struct ColumnPlan {
+    set: ColumnSet,
+    nullable: Vec<Nullable>,
+    spans: Vec<Span>,
+    texts: Vec<Texts>,
+    /// Slots of text, in the row and in the run.
+    ends: Vec<(u32, u32)>,
+    /// Places in the run that hold 0 or 1.
+    bools: Vec<u32>,
+    bitmap_bytes: u32,
+    /// Of the run, without data.
+    fixed_bytes: u32,
+    /// Where the row's data begin.
+    data_offset: u32,
+}
+
+impl ColumnPlan {
+    /// The set fits the layout.
+    pub fn new(layout: &RowLayout, set: ColumnSet) -> Self {
+        let slots = || set.positions().map(|at| &layout.columns[at]);
+        let bitmap_bytes = slots()
+            .filter(|slot| slot.is_nullable())
+            .count()
+            .div_ceil(8) as u32;
+        let mut plan = Self {
+            set,
+            nullable: Vec::new(),
+            spans: Vec::new(),
+            texts: Vec::new(),
+            ends: Vec::new(),
+            bools: Vec::new(),
+            bitmap_bytes,
+            fixed_bytes: bitmap_bytes,
+            data_offset: layout.fixed_bytes() as u32,
+        };
+        for slot in slots() {
+            let (to, bytes) = (plan.fixed_bytes, slot.ty.slot_bytes() as u32);
+            if slot.is_nullable() {
+                plan.nullable.push(Nullable {
+                    from: slot.null_bit,
+                    to: plan.nullable.len() as u16,
+                    slot: to,
+                    bytes,
+                });
+            }
+            if slot.ty == ScalarType::Bool {
+                plan.bools.push(to);
+            }
+            match slot.ty.is_variable() {
+                true => plan.add_text(slot.previous(), slot.offset),
+                false => plan.add_fixed(slot.offset, bytes),
+            }
+            plan.fixed_bytes += bytes;
+        }
+        plan
+    }
+
+    fn add_fixed(&mut self, from: u32, bytes: u32) {
+        let to = self.fixed_bytes;
+        match self.spans.last_mut() {
+            Some(last) if last.from + last.bytes == from && last.to + last.bytes == to => {
+                last.bytes += bytes;
+            }
+            _ => self.spans.push(Span { from, to, bytes }),
+        }
+    }
+
+    fn add_text(&mut self, before: Option<u32>, slot: u32) {
+        match self.texts.last_mut() {
+            Some(texts) if before == Some(texts.last) => {
+                texts.last = slot;
+                texts.end_count += 1;
+            }
+            _ => self.texts.push(Texts {
+                before,
+                last: slot,
+                first_end: self.ends.len(),
+                end_count: 1,
+            }),
+        }
+        self.ends.push((slot, self.fixed_bytes));
+    }
+
+    #[inline]
+    pub fn set(&self) -> ColumnSet {
+        self.set
+    }
+
+    /// All columns are of fixed width: every run has `fixed_bytes` bytes.
+    #[inline]
+    pub fn is_fixed(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    #[inline]
+    pub fn fixed_bytes(&self) -> usize {
+        self.fixed_bytes as usize
+    }
+
+    /// Bytes of the columns of a valid row.
+    #[inline]
+    pub fn bytes(&self, row: &[u8]) -> usize {
+        let data = self.texts.iter().map(|texts| {
+            let (start, end) = texts.place(row);
+            end as usize - start as usize
+        });
+        self.fixed_bytes as usize + data.sum::<usize>()
+    }
+
+    /// Copies the columns of a valid row to `out`, which is `bytes` long.
+    #[inline]
+    pub fn read(&self, row: &[u8], out: &mut [u8]) {
+        if !self.nullable.is_empty() {
+            self.read_nulls(row, out);
+        }
+        for span in &self.spans {
+            let (from, to, bytes) = (span.from as usize, span.to as usize, span.bytes as usize);
+            copy_short(&row[from..from + bytes], &mut out[to..to + bytes]);
+        }
+        if !self.texts.is_empty() {
+            self.read_texts(row, out);
+        }
+    }
+
+    fn read_nulls(&self, row: &[u8], out: &mut [u8]) {
+        out[..self.bitmap_bytes as usize].fill(0);
+        for column in &self.nullable {
+            out[column.to as usize / 8] |= bit(row, column.from) << (column.to % 8);
+        }
+    }
+
+    #[inline]
+    fn read_texts(&self, row: &[u8], out: &mut [u8]) {
+        let (slots, data_out) = out.split_at_mut(self.fixed_bytes as usize);
+        let data = &row[self.data_offset as usize..];
+        let mut filled = 0;
+        for texts in &self.texts {
+            let (start, end) = texts.place(row);
+            let moved = (filled as u32).wrapping_sub(start);
+            for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
+                let end = read_u32(row, *from).wrapping_add(moved);
+                slots[*to as usize..*to as usize + 4].copy_from_slice(&end.to_le_bytes());
+            }
+            let data = &data[start as usize..end as usize];
+            copy_short(data, &mut data_out[filled..filled + data.len()]);
+            filled += data.len();
+        }
+    }
+
+    /// Bytes that the values at the front of `values` take, their data included.
+    #[inline]
+    pub fn values_len(&self, values: &[u8]) -> Result<usize, ColumnsMalformed> {
+        let fixed = self.fixed_bytes as usize;
+        if fixed > values.len() {
+            return Err(ColumnsMalformed);
+        }
+        let data = match self.ends.last() {
+            None => 0,
+            Some((_, to)) => read_u32(values, *to) as usize,
+        };
+        match data <= values.len() - fixed {
+            true => Ok(fixed + data),
+            false => Err(ColumnsMalformed),
+        }
+    }
+
+    /// Checks values for `write`: their length, that a null's slot is zero, and that a bool is 0 or 1. For a set of columns
+    /// of fixed width.
+    #[inline]
+    pub fn check(&self, values: &[u8]) -> Result<(), ColumnsMalformed> {
+        if !self.is_fixed() || values.len() != self.fixed_bytes as usize {
+            return Err(ColumnsMalformed);
+        }
+        match self.nullable.is_empty() && self.bools.is_empty() {
+            true => Ok(()),
+            false => self.check_values(values),
+        }
+    }
+
+    fn check_values(&self, values: &[u8]) -> Result<(), ColumnsMalformed> {
+        let used = self.nullable.len() % 8;
+        let has_unused_bits = used != 0 && values[self.bitmap_bytes as usize - 1] >> used != 0;
+        let is_null_set = self.nullable.iter().any(|column| {
+            let slot = &values[column.slot as usize..][..column.bytes as usize];
+            bit(values, column.to) == 1 && slot.iter().any(|byte| *byte != 0)
+        });
+        let is_bool_odd = self.bools.iter().any(|at| values[*at as usize] > 1);
+        match has_unused_bits || is_null_set || is_bool_odd {
+            true => Err(ColumnsMalformed),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes checked values into a valid row, whose length stays.
+    #[inline]
+    pub fn write(&self, row: &mut [u8], values: &[u8]) {
+        for column in &self.nullable {
+            let byte = &mut row[column.from as usize / 8];
+            let mask = 1 << (column.from % 8);
+            *byte = *byte & !mask | bit(values, column.to) << (column.from % 8);
+        }
+        for span in &self.spans {
+            let (from, to, bytes) = (span.from as usize, span.to as usize, span.bytes as usize);
+            copy_short(&values[to..to + bytes], &mut row[from..from + bytes]);
+        }
+    }
+}
+
+/// Plans of one layout, made when first asked for.
+#[derive(Default)]
+pub struct Plans {
+    plans: Vec<ColumnPlan>,
+    last: usize,
+}
+
+/// Plans that are kept; who uses more sets makes them anew.
+const PLANS_MAX: usize = 64;
+
+impl Plans {
+    /// The plan of a set that fits the layout, which is always the same one.
+    #[inline]
+    pub fn of(&mut self, layout: &RowLayout, set: ColumnSet) -> &ColumnPlan {
+        let is_last = |plan: &ColumnPlan| plan.set == set;
+        if !self.plans.get(self.last).is_some_and(is_last) {
+            self.seek(layout, set);
+        }
+        &self.plans[self.last]
+    }
+
+    #[inline(never)]
+    fn seek(&mut self, layout: &RowLayout, set: ColumnSet) {
+        if let Some(found) = self.plans.iter().position(|plan| plan.set == set) {
+            self.last = found;
+            return;
+        }
+        if self.plans.len() >= PLANS_MAX {
+            self.plans.clear();
+        }
+        self.last = self.plans.len();
+        self.plans.push(ColumnPlan::new(layout, set));
+    }
+}
+
+impl Texts {
+    /// Where the data lie in the data of a valid row.
+    #[inline]
+    fn place(&self, row: &[u8]) -> (u32, u32) {
+        let start = match self.before {
+            None => 0,
+            Some(slot) => read_u32(row, slot),
+        };
+        (start, read_u32(row, self.last))
+    }
+}
+
+#[inline]
+fn bit(bitmap: &[u8], at: u16) -> u8 {
+    bitmap[at as usize / 8] >> (at % 8) & 1
+}
+
+#[inline]
+fn read_u32(bytes: &[u8], at: u32) -> u32 {
+    let at = at as usize;
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Copies bytes of which there are mostly few, without a call for these. Both have one length.
+#[inline(always)]
+pub fn copy_short(from: &[u8], to: &mut [u8]) {
+    let bytes = from.len();
+    assert!(bytes == to.len());
+    match bytes {
+        0 => {}
+        1..4 => {
+            to[0] = from[0];
+            to[bytes / 2] = from[bytes / 2];
+            to[bytes - 1] = from[bytes - 1];
+        }
+        4..8 => copy_ends::<4>(from, to),
+        8..16 => copy_ends::<8>(from, to),
+        16..=32 => copy_ends::<16>(from, to),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// Copies at most `2 * N` and at least `N` bytes: the first `N` and the last `N`, which may overlap.
+#[inline(always)]
+fn copy_ends<const N: usize>(from: &[u8], to: &mut [u8]) {
+    let last = from.len() - N;
+    let (first_bytes, last_bytes): ([u8; N], [u8; N]) = (
+        from[..N].try_into().expect("N bytes"),
+        from[last..].try_into().expect("N bytes"),
+    );
+    to[..N].copy_from_slice(&first_bytes);
+    to[last..].copy_from_slice(&last_bytes);
+}
