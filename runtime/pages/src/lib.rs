@@ -1,4 +1,5 @@
-//! Arrays on memory that comes straight from the operating system, in huge pages when told so; words compared side by side.
+//! Arrays on memory that comes straight from the operating system, in huge pages when told so; words compared side by side; memory
+//! fetched ahead.
 //! Owns: the mapping under one array, from its making to its drop.
 //! Does not: grow, move or share an array; know what lies in it.
 //! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
@@ -6,8 +7,10 @@
 //! Called by: `storage`, for rows and indexes.
 
 mod lanes;
+mod near;
 
 pub use lanes::equal;
+pub use near::{bring_near, fetch};
 
 use std::{
     alloc::{Layout, handle_alloc_error},

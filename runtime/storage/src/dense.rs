@@ -6,6 +6,8 @@
 
 mod build;
 
+use reprise_pages::fetch;
+
 use crate::{chunked::Chunked, digest::hash_words, hash::HashIndex};
 
 const PAGE_KEYS: usize = 1024;
@@ -149,6 +151,15 @@ impl Dense {
             }
         }
         self.directory[hole] = 0;
+    }
+
+    /// Brings near what `find_dense` reads.
+    #[inline]
+    pub fn touch(&self, key: u128) {
+        let (common, place) = self.split(key);
+        if let Some(page) = self.page_of(common) {
+            fetch(&self.pages[page][place]);
+        }
     }
 
     /// The record id that the array has for the key.

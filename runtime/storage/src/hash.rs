@@ -8,7 +8,7 @@ mod build;
 
 use std::collections::BTreeSet;
 
-use reprise_pages::equal;
+use reprise_pages::{equal, fetch};
 
 use crate::chunked::Chunked;
 
@@ -196,10 +196,10 @@ impl HashIndex {
         alike.map(|(_, stored)| stored - 1).collect()
     }
 
-    /// Some word of the line in which the tag's entries begin: to have it brought near.
+    /// Brings the line near in which the tag's entries begin.
     #[inline]
-    pub fn touch(&self, tag: u32) -> u32 {
-        self.segment(tag)[home_of(tag)][TAGS][0]
+    pub fn touch(&self, tag: u32) {
+        fetch(&self.segment(tag)[home_of(tag)]);
     }
 
     /// A record id that has the tag, without a look at its row, in the tag's own line.

@@ -155,11 +155,6 @@ fn int_key(plan: &KeyPlan, row: RowRef<'_>) -> u128 {
     u128::from_ints(plan.ints().expect("the index is of integer keys"), row)
 }
 
-#[inline]
-fn touch(word: u32) {
-    std::hint::black_box(word);
-}
-
 impl Index {
     pub fn new(plan: KeyPlan, is_unique: bool, kind: IndexKind) -> Self {
         let int_bytes = plan
@@ -238,9 +233,9 @@ impl Index {
             return;
         }
         match &self.body {
-            Body::HashInts(hash) => touch(hash.touch(tag_of(u128::from_bytes(key)))),
-            Body::HashBytes(hash) => touch(hash.touch(tag_of_bytes(key))),
-            Body::Dense(dense) => touch(dense.find_dense(u128::from_bytes(key)).unwrap_or(0)),
+            Body::HashInts(hash) => hash.touch(tag_of(u128::from_bytes(key))),
+            Body::HashBytes(hash) => hash.touch(tag_of_bytes(key)),
+            Body::Dense(dense) => dense.touch(u128::from_bytes(key)),
             body => {
                 dispatch!(body, tree => touch_tree(tree, key), _ => {})
             }
@@ -419,7 +414,7 @@ fn entry_key<K: TreeKey>(
 
 #[inline]
 fn touch_tree<K: TreeKey, const CAP: usize>(tree: &Tree<K, CAP>, key: &[u8]) {
-    touch(tree.touch(&K::probe(edge(key, false))));
+    tree.touch(&K::probe(edge(key, false)));
 }
 
 #[inline]

@@ -1,6 +1,8 @@
 //! The indirection array: record id -> where the row lies. Indexes hold record ids, so that a row may move, and later
 //! live in the log (Query Fresh, section 4: the replay arrays), without a change to any index.
 
+use reprise_pages::fetch;
+
 use crate::{arena::Location, chunked::Chunked};
 
 /// A row's name inside its table on this machine. It is never logged, hashed or shown: replay may give another.
@@ -63,6 +65,14 @@ impl Indirection {
         }
         let place = self.places[rid.0];
         (place & NOT_LIVE == 0).then_some(Location(place))
+    }
+
+    /// Brings near what `get` reads.
+    #[inline]
+    pub fn touch(&self, rid: Rid) {
+        if (rid.0 as usize) < self.places.len() {
+            fetch(&self.places[rid.0]);
+        }
     }
 
     /// Where a row lies that is known to be live.

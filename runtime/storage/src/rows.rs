@@ -1,5 +1,7 @@
 //! The rows of one table: bytes in an arena behind the indirection array, and the hidden number of rows without a key.
 
+use reprise_pages::bring_near;
+
 use crate::{
     arena::{Arena, Location, footprint_bytes},
     indirection::{Indirection, Rid},
@@ -94,11 +96,18 @@ impl Rows {
         }
     }
 
-    /// Brings the row's first bytes near.
+    /// Brings near where the row's place stands.
+    #[inline]
+    pub fn touch_place(&self, rid: Rid) {
+        self.places.touch(rid);
+    }
+
+    /// Brings the row's bytes near.
     #[inline]
     pub fn touch(&self, rid: Rid) {
-        let first = self.places.get(rid).map(|place| self.arena.get(place)[0]);
-        std::hint::black_box(first);
+        if let Some(place) = self.places.get(rid) {
+            bring_near(self.arena.get(place));
+        }
     }
 
     /// The bytes at a place, whether or not a live row points there.

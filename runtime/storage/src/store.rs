@@ -20,6 +20,10 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u16);
 
+/// Keys of one look-up of many whose memory is waited for together. The processor has room for about as many lines on
+/// their way.
+const NEAR_KEYS: usize = 16;
+
 /// One partition's tables. Methods that take a `TableId` or an index number panic when there is none such: callers get
 /// them from the store and check what a guest names first.
 #[derive(Default)]
@@ -218,17 +222,45 @@ impl Store {
     ) {
         let table = self.table(table);
         let index = &table.indexes[index as usize];
-        for key in keys.clone() {
-            index.touch(key);
-        }
-        for key in keys.clone() {
-            if let Some(rid) = index.candidate(key) {
-                table.rows.touch(rid);
+        let mut keys = keys;
+        let mut candidates = [None; NEAR_KEYS];
+        loop {
+            // Each step asks for what the next one reads.
+            let these = keys.clone().take(NEAR_KEYS);
+            these.clone().for_each(|key| index.touch(key));
+            let mut count = 0;
+            for (key, candidate) in these.clone().zip(&mut candidates) {
+                *candidate = index.candidate(key);
+                candidate.iter().for_each(|rid| table.rows.touch_place(*rid));
+                count += 1;
+            }
+            let candidates = candidates[..count].iter().flatten();
+            candidates.for_each(|rid| table.rows.touch(*rid));
+            for key in keys.by_ref().take(NEAR_KEYS) {
+                let found = index.get(&table.rows, key);
+                visit(found.map(|(rid, row)| (rid, row.row)));
+            }
+            if count < NEAR_KEYS {
+                return;
             }
         }
-        for key in keys {
-            let found = index.get(&table.rows, key);
-            visit(found.map(|(rid, row)| (rid, row.row)));
+    }
+
+    /// Brings near what a `get` of the key looks at after what `touch` brought: where the row's place stands.
+    #[inline]
+    pub fn touch_place(&self, table: TableId, index: u16, key: &[u8]) {
+        let table = self.table(table);
+        if let Some(rid) = table.indexes[index as usize].candidate(key) {
+            table.rows.touch_place(rid);
+        }
+    }
+
+    /// The last of the three: the row's bytes.
+    #[inline]
+    pub fn touch_row(&self, table: TableId, index: u16, key: &[u8]) {
+        let table = self.table(table);
+        if let Some(rid) = table.indexes[index as usize].candidate(key) {
+            table.rows.touch(rid);
         }
     }
 

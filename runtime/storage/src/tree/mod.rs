@@ -13,6 +13,8 @@ pub(crate) use build::SameKey;
 
 use std::cell::Cell;
 
+use reprise_pages::fetch;
+
 use crate::{
     chunked::Chunked,
     treekey::{Edge, TreeKey},
@@ -192,10 +194,14 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Place { leaf, at }
     }
 
-    /// Some word of the leaf that a look-up of the key ends in: to have it brought near.
+    /// Brings near what a look-up of the key reads first of the leaf that it ends in.
     #[inline]
-    pub fn touch(&self, probe: &K::Probe<'_>) -> u32 {
-        self.leaves[self.leaf_of(probe)].len as u32
+    pub fn touch(&self, probe: &K::Probe<'_>) {
+        let leaf = &self.leaves[self.leaf_of(probe)];
+        fetch(&leaf.len);
+        fetch(&leaf.keys[CAP / 4]);
+        fetch(&leaf.keys[CAP / 2]);
+        fetch(&leaf.keys[CAP / 4 * 3]);
     }
 
     /// The record id under the whole key that `probe` was made from.
