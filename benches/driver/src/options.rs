@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reprise_database::{CommitMode, LogMode};
+use reprise_database::{CommitMode, LogMode, RedoConfig};
 
 use crate::{BenchError, WORKLOADS};
 
@@ -39,6 +39,7 @@ pub struct ProcessOptions {
     pub partitions: u16,
     pub sites: u16,
     pub log: LogMode,
+    pub redo: RedoConfig,
     pub commit: CommitMode,
     pub group_commit_us: u64,
     /// None is a temporary directory.
@@ -124,6 +125,7 @@ impl Options {
                 partitions: 1,
                 sites: 1,
                 log: LogMode::None,
+                redo: RedoConfig::default(),
                 commit: CommitMode::Sync,
                 group_commit_us: 0,
                 data_dir: None,

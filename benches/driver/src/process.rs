@@ -114,6 +114,7 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, Benc
         partitions: process.partitions,
         sites: process.sites,
         log: process.log,
+        redo: process.redo,
         commit: process.commit,
         group_commit_us: process.group_commit_us,
         segment_bytes: SEGMENT_BYTES,
@@ -460,7 +461,7 @@ fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
 /// wait few keep the engine busy.
 fn shape(process: &ProcessOptions) -> (usize, usize) {
     let waits =
-        matches!(process.log, LogMode::Command) && matches!(process.commit, CommitMode::Sync);
+        !matches!(process.log, LogMode::None) && matches!(process.commit, CommitMode::Sync);
     let batch = process.batch.unwrap_or(if waits { 128 } else { 64 });
     let chosen = if waits {
         (WAITING_TXNS_MAX - 1) / batch

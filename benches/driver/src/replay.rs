@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Instant};
 
 use reprise_base::limits::SEGMENT_BYTES;
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode, RedoConfig};
 use serde::Serialize;
 
 use crate::{BenchError, failed};
@@ -14,6 +14,7 @@ pub struct ReplayOptions {
     /// The number that the log was made with.
     pub partitions: u16,
     pub sites: u16,
+    pub redo: RedoConfig,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -38,6 +39,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         partitions: options.partitions,
         sites: options.sites,
         log: LogMode::Command,
+        redo: options.redo,
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: SEGMENT_BYTES,

@@ -113,6 +113,10 @@ fn push_procedure(out: &mut String, procedure: &ProcedureSchema) {
         Partitioning::All => put(out, "\"all\""),
         Partitioning::Any => put(out, "\"any\""),
     }
+    if let Some(log) = procedure.log.name() {
+        put(out, ",\"log\":");
+        push_text(out, log);
+    }
     out.push('}');
 }
 
@@ -243,7 +247,7 @@ fn push_hex(out: &mut String, byte: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::Parameter;
+    use crate::schema::{LogChoice, Parameter};
     use alloc::{boxed::Box, vec};
 
     #[test]
@@ -290,6 +294,7 @@ mod tests {
                 }]),
                 read_only: true,
                 partitioning: Partitioning::By(vec![0]),
+                log: LogChoice::Physiological,
             }],
         };
         let expected = concat!(
@@ -298,7 +303,7 @@ mod tests {
             r#""primary_kind":"hash","indexes":[{"name":"by_b","columns":["b","a"],"unique":true}],"#,
             r#""placement":{"by":"a"}}],"procedures":[{"name":"p","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
-            r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]}}]}"#,
+            r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological"}]}"#,
         );
         assert_eq!(write_json(&schema), expected);
     }

@@ -5,6 +5,8 @@
 
 use alloc::vec::Vec;
 
+use crate::types::ScalarType;
+
 /// Longest encoded key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
 
@@ -60,9 +62,119 @@ pub fn push_bytes(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(&[0, 0]);
 }
 
+/// Reads a key back column by column, for people and tools.
+pub struct KeyReader<'a>(&'a [u8]);
+
+impl<'a> KeyReader<'a> {
+    pub fn new(key: &'a [u8]) -> Self {
+        Self(key)
+    }
+
+    pub fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next column: `Some(None)` for null, else its value as in a row's slot, or the data of a text or bytes column.
+    /// None where the key does not hold such a column.
+    pub fn next_column(&mut self, ty: ScalarType, nullable: bool) -> Option<Option<Vec<u8>>> {
+        if nullable {
+            match self.take(1)? {
+                [0] => return Some(None),
+                [1] => {}
+                _ => return None,
+            }
+        }
+        if ty.is_variable() {
+            return self.data().map(Some);
+        }
+        let mut value = self.take(ty.slot_bytes())?.to_vec();
+        if ty == ScalarType::Uuid {
+            return Some(Some(value));
+        }
+        let is_negative = value[0] & 0x80 == 0;
+        match ty {
+            ScalarType::F64 if is_negative => value.iter_mut().for_each(|byte| *byte = !*byte),
+            ScalarType::F64
+            | ScalarType::I8
+            | ScalarType::I16
+            | ScalarType::I32
+            | ScalarType::I64
+            | ScalarType::Timestamp
+            | ScalarType::Decimal { .. } => value[0] ^= 0x80,
+            _ => {}
+        }
+        value.reverse();
+        Some(Some(value))
+    }
+
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn data(&mut self) -> Option<Vec<u8>> {
+        let mut data = Vec::new();
+        loop {
+            match self.take(1)? {
+                [0] => match self.take(1)? {
+                    [0] => return Some(data),
+                    [0xff] => data.push(0),
+                    _ => return None,
+                },
+                [byte] => data.push(*byte),
+                _ => return None,
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::row::{Field, RowLayout};
+    use ScalarType::*;
+
+    #[test]
+    fn a_key_is_read_back() {
+        let types = [
+            (I16, false),
+            (Text, true),
+            (F64, false),
+            (Decimal { scale: 1 }, false),
+            (U32, true),
+            (Uuid, false),
+        ];
+        let layout = RowLayout::from_types(types.into_iter());
+        for sign in [-1, 1] {
+            let fields = [
+                Field::Int(-5 * sign),
+                Field::Text("a\0b"),
+                Field::F64(1.5 * sign as f64),
+                Field::Decimal(-77 * sign as i128),
+                Field::Null,
+                Field::Uuid([9; 16]),
+            ];
+            let mut encoded = Vec::new();
+            layout.push_key(&layout.build(&fields), &[0, 1, 2, 3, 4, 5], &mut encoded);
+            let mut reader = KeyReader::new(&encoded);
+            let mut next = |at: usize| reader.next_column(types[at].0, types[at].1).expect("whole");
+            assert_eq!(next(0), Some((-5 * sign as i16).to_le_bytes().to_vec()));
+            assert_eq!(next(1), Some(b"a\0b".to_vec()));
+            assert_eq!(next(2), Some((1.5 * sign as f64).to_le_bytes().to_vec()));
+            assert_eq!(next(3), Some((-77 * sign as i128).to_le_bytes().to_vec()));
+            assert_eq!(next(4), None);
+            assert_eq!(next(5), Some([9; 16].to_vec()));
+            assert!(reader.is_at_end());
+            for cut in 0..encoded.len() {
+                let mut reader = KeyReader::new(&encoded[..cut]);
+                let all = types
+                    .iter()
+                    .try_for_each(|(ty, nullable)| reader.next_column(*ty, *nullable).map(drop));
+                assert!(all.is_none(), "{cut}");
+            }
+        }
+    }
 
     fn key(f: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut out = Vec::new();

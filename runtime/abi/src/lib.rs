@@ -24,7 +24,7 @@ pub use columns::{ColumnSet, ColumnsMalformed};
 pub use plan::{ColumnPlan, Plans};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
-    ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,
+    ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning, Placement,
     ProcedureSchema, TableSchema,
 };
 pub use types::{ScalarType, StructField, Type};

@@ -72,6 +72,33 @@ pub struct ProcedureSchema {
     pub returns: Type,
     pub read_only: bool,
     pub partitioning: Partitioning,
+    pub log: LogChoice,
+}
+
+/// What the log holds of a procedure's transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LogChoice {
+    /// What the server is set to.
+    #[default]
+    Server,
+    /// The call, to be run again.
+    Command,
+    /// The changed rows.
+    Physiological,
+    /// Whichever costs less, by measurement.
+    Auto,
+}
+
+impl LogChoice {
+    /// As in a description; none for `Server`, which is not written there.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Server => None,
+            Self::Command => Some("command"),
+            Self::Physiological => Some("physiological"),
+            Self::Auto => Some("auto"),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,13 +30,15 @@ use reprise_env::{DiskError, Started};
 use reprise_log::{Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, complete,
+    AsyncSink, CallBatch, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, complete,
 };
 use reprise_recovery::RecoveryError;
+pub use reprise_recovery::RecoverFrom;
 use reprise_replay::Replayed;
 use reprise_router::{
     CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig,
 };
+pub use reprise_storage::AfterImage;
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{Genesis, RecordRef};
 
@@ -49,8 +51,34 @@ pub use surroundings::{Folders, Surroundings};
 pub enum LogMode {
     /// The command of each transaction.
     Command,
+    /// The rows that each transaction changed.
+    Physiological,
+    /// Whichever costs less, by procedure and by measurement.
+    Auto,
+    /// Both, side by side: to compare them.
+    Both,
     /// Nothing: a restart begins empty.
     None,
+}
+
+impl LogMode {
+    fn rule(self) -> LogRule {
+        match self {
+            Self::Command => LogRule::Command,
+            Self::Physiological => LogRule::Physiological,
+            Self::Auto => LogRule::Auto,
+            Self::Both => LogRule::Both,
+            Self::None => LogRule::None,
+        }
+    }
+}
+
+/// How changes are logged, and which record counts at recovery where there are two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RedoConfig {
+    /// What is kept of an updated row.
+    pub images: AfterImage,
+    pub from: RecoverFrom,
 }
 
 /// When a transaction is acknowledged.
@@ -70,7 +98,9 @@ pub struct DatabaseConfig {
     pub partitions: u16,
     /// Engine threads.
     pub sites: u16,
+    /// For procedures that declare nothing; those that do go by their declaration, unless this is `Both` or `None`.
     pub log: LogMode,
+    pub redo: RedoConfig,
     pub commit: CommitMode,
     /// Time for which a group of commits may grow before it is written.
     pub group_commit_us: u64,
@@ -170,6 +200,7 @@ pub struct Database {
     /// None without a log.
     checkpointer: Option<Arc<Checkpointer>>,
     files: Option<Checkpoints>,
+    recover_from: RecoverFrom,
     sites: Mutex<Vec<Box<dyn Started>>>,
 }
 
@@ -180,7 +211,7 @@ impl Database {
     /// Opens the directory's log (a new one begins with its genesis) and starts the engine threads. No call is taken
     /// before `recover`.
     pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
-        if config.log == LogMode::Command && config.dir.is_none() {
+        if config.log != LogMode::None && config.dir.is_none() {
             return Err(OpenError::Config("a log needs a data directory".into()));
         }
         let surroundings = Surroundings::real(&config)?;
@@ -192,7 +223,7 @@ impl Database {
         check(&config)?;
         let opened = match config.log {
             LogMode::None => None,
-            LogMode::Command => Some(open_log(&config, &around)?),
+            _ => Some(open_log(&config, &around)?),
         };
         let (genesis, log, report, files) = match opened {
             Some(opened) => {
@@ -219,6 +250,7 @@ impl Database {
             copying: AtomicUsize::new(0),
             binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
+            logging: Logging::new(config.log.rule(), config.redo.images),
         });
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
         let router = Router::new(RouterConfig {
@@ -252,6 +284,7 @@ impl Database {
             opened: report,
             checkpointer,
             files,
+            recover_from: config.redo.from,
             sites: Mutex::new(sites),
         })
     }
@@ -285,23 +318,17 @@ impl Database {
 
     /// Remembers the outcomes of calls with idempotency keys, the oldest first.
     fn restore_keys(&self, mut remembered: Vec<Replayed>) {
-        remembered.sort_by_key(|replayed| replayed.command.lsn);
+        remembered.sort_by_key(|replayed| replayed.lsn);
         for replayed in remembered {
-            let command = replayed.command;
-            let Some(key) = command.idempotency_key.as_deref() else {
-                continue;
-            };
-            let Ok(key) = std::str::from_utf8(key) else {
+            let Ok(key) = std::str::from_utf8(&replayed.key) else {
                 continue; // no client could send it again: keys come in as text
             };
-            let procedure = command.procedure as usize;
-            let name = &replayed.module.schema.procedures[procedure].name;
-            let fingerprint = Fingerprint::new(&replayed.module.name, name, &command.args);
+            let fingerprint = Fingerprint::from_bits(replayed.fingerprint);
             let outcome = Remembered {
-                procedure,
+                procedure: replayed.procedure as usize,
                 result: replayed.result.into(),
-                txn_id: command.txn_id,
-                lsn: command.lsn,
+                txn_id: replayed.txn_id,
+                lsn: replayed.lsn,
                 partition: replayed.partition,
                 module: replayed.module,
             };

@@ -35,6 +35,7 @@ impl Database {
         report.log_bytes = end.0 - start.0;
         let replay_begun = Instant::now();
         let mut recovery = self.recovery();
+        recovery.set_from(self.recover_from);
         let mut reader = log.reader(start)?;
         let mut fed = 0u64;
         while let Some(record) = reader.next_record()? {

@@ -30,6 +30,7 @@ fn config(dir: &Path, sites: u16) -> DatabaseConfig {
         partitions: 4,
         sites,
         log: LogMode::Command,
+        redo: reprise_database::RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 64 << 10,

@@ -56,6 +56,7 @@ fn open(dir: &Path) -> Database {
         partitions: 2,
         sites: 2,
         log: LogMode::Command,
+        redo: reprise_database::RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

@@ -4,7 +4,7 @@
 //! otherwise silently mean its default.
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning,
     Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
     schema::{NAME_BYTES_MAX, is_valid_name},
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
@@ -358,7 +358,7 @@ fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSch
 }
 
 fn parse_procedure(path: &Path, value: &Value) -> Checked<ProcedureSchema> {
-    let members = ["name", "params", "returns", "read_only", "partitioning"];
+    let members = ["name", "params", "returns", "read_only", "partitioning", "log"];
     let object = Object::new(path, value, &members)?;
     let (at, params) = object.required("params")?;
     let params = list(&at, params, 0, FIELDS_MAX, |at, value| {
@@ -383,7 +383,23 @@ fn parse_procedure(path: &Path, value: &Value) -> Checked<ProcedureSchema> {
         returns,
         read_only,
         partitioning,
+        log: parse_log(&object)?,
     })
+}
+
+fn parse_log(object: &Object<'_>) -> Checked<LogChoice> {
+    let Some((at, value)) = object.optional("log") else {
+        return Ok(LogChoice::Server);
+    };
+    match text(&at, value)? {
+        "command" => Ok(LogChoice::Command),
+        "physiological" => Ok(LogChoice::Physiological),
+        "auto" => Ok(LogChoice::Auto),
+        other => {
+            let other = quoted(other);
+            at.fail(format!("{other} is none of command, physiological, auto"))
+        }
+    }
 }
 
 fn parse_partitioning(object: &Object<'_>, params: &[Parameter]) -> Checked<Partitioning> {

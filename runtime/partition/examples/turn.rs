@@ -100,6 +100,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
+        logging: reprise_partition::Logging::default(),
     });
     let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
     let mut site = Site::new(SiteId(0), tools, crossbeam_channel::never());

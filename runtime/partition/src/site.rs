@@ -16,15 +16,17 @@ use reprise_env::{Clock, Step, Threads};
 use reprise_observe::{RecentLines, Recorder};
 use reprise_storage::Store;
 use reprise_txn::{
-    Deployed, Executors, Failure, Frame, Module, ModuleId, Outcome, TxnInput, run_multi, run_single,
+    Commit, Deployed, Executors, Failure, Frame, Module, ModuleId, Outcome, TxnInput, call_hash,
+    run_multi, run_single,
 };
-use reprise_wire::{CommandRef, PartitionList, PartitionSet};
+use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionList, PartitionSet};
 
 use crate::{
     batch::{CallBatch, CallSlot, SlotOutcome},
     copy::{Copying, Slice},
     gather::{Gathering, Lead},
     home::{Due, Home, Parked, Traveller},
+    logging::{Choice, LogKind, Logging, Sample},
     sink::Sink,
 };
 
@@ -78,6 +80,7 @@ pub struct Shared {
     /// The bytes of every module version, by `ModuleId`: a checkpoint carries them.
     pub binaries: Mutex<Vec<Arc<[u8]>>>,
     pub lines: Arc<RecentLines>,
+    pub logging: Logging,
 }
 
 /// What a thread runs procedures with.
@@ -91,6 +94,8 @@ pub struct Tools {
     deployed: Arc<Deployed>,
     /// The versions in service, by `ModuleId`.
     in_service: Vec<Option<Arc<Module>>>,
+    /// What their calls leave in the log, by procedure.
+    choices: Vec<Vec<Choice>>,
 }
 
 /// Jobs over several partitions that a site runs before it looks after its own partitions again.
@@ -153,6 +158,7 @@ impl Tools {
         let deployed = shared.deployed.load_full();
         let in_service = in_service(&deployed);
         Self {
+            choices: choices(&shared, &in_service),
             shared,
             executors: Executors::default(),
             frame: Frame::default(),
@@ -173,6 +179,7 @@ impl Tools {
         if self.shared.generation.load(Ordering::Acquire) != self.deployed.generation {
             self.deployed = self.shared.deployed.load_full();
             self.in_service = in_service(&self.deployed);
+            self.choices = choices(&self.shared, &self.in_service);
             let deployed = &self.deployed;
             self.executors.retain(|id| deployed.is_current(id));
         }
@@ -221,6 +228,16 @@ fn in_service(deployed: &Deployed) -> Vec<Option<Arc<Module>>> {
         .collect()
 }
 
+fn choices(shared: &Shared, in_service: &[Option<Arc<Module>>]) -> Vec<Vec<Choice>> {
+    let choices_of = |module: &Arc<Module>| shared.logging.choices_of(module);
+    let modules = in_service.iter();
+    modules.map(|module| module.as_ref().map_or_else(Vec::new, choices_of)).collect()
+}
+
+/// Records of one batch, in bytes, from which on commands alone are logged: all of a batch is one append, and a write set may
+/// be longer than the arguments that made it.
+const CHANGES_BYTES_MAX: usize = 8 << 20;
+
 /// A call while it runs.
 struct Running<'a> {
     module: &'a Arc<Module>,
@@ -231,9 +248,48 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Appends the record of a committed call.
+    /// Appends what the log holds of a committed call; its changes and its result are in the frame.
     #[inline]
-    fn encode(&self, partitions: PartitionSet<'_>, digest: u64, records: &mut Vec<u8>) {
+    fn encode(
+        &self,
+        partitions: PartitionSet<'_>,
+        commit: &Commit,
+        kind: LogKind,
+        frame: &Frame,
+        records: &mut Vec<u8>,
+    ) {
+        if kind == LogKind::Command {
+            return self.encode_command(partitions, commit.digest, records);
+        }
+        let changes = ChangesRef {
+            txn_id: self.txn_id,
+            partitions,
+            module_id: self.module.id.0,
+            procedure: self.procedure,
+            digest: commit.digest,
+            keyed: self.idempotency_key.map(|key| KeyedRef {
+                key: key.as_bytes(),
+                fingerprint: self.call_hash(),
+                result: frame.result(),
+            }),
+            changes: frame.changes(),
+        };
+        let fits = records.len() < CHANGES_BYTES_MAX && changes.fits();
+        if kind == LogKind::Both || !fits {
+            self.encode_command(partitions, commit.digest, records);
+        }
+        if fits {
+            changes.encode(records);
+        }
+    }
+
+    fn call_hash(&self) -> u128 {
+        let procedure = &self.module.schema.procedures[self.procedure as usize];
+        call_hash(&self.module.name, &procedure.name, self.args)
+    }
+
+    #[inline]
+    fn encode_command(&self, partitions: PartitionSet<'_>, digest: u64, records: &mut Vec<u8>) {
         CommandRef {
             txn_id: self.txn_id,
             partitions,
@@ -559,6 +615,7 @@ fn run_alike(
         recorder,
         records,
         in_service,
+        choices,
         ..
     } = tools;
     let Some(module) = in_service.get(id.0 as usize).and_then(Option::as_ref) else {
@@ -567,6 +624,7 @@ fn run_alike(
         return first + 1;
     };
     let mut executor = executors.get(module);
+    let choices = &mut choices[id.0 as usize];
     let mut slot = first;
     while let Some(call) = calls.get_mut(slot).filter(|call| call.module == id) {
         slot += 1;
@@ -584,6 +642,8 @@ fn run_alike(
             args: &args[call.args.start as usize..call.args.end as usize],
             idempotency_key: call.idempotency_key.as_deref(),
         };
+        let choice = &mut choices[call.procedure as usize];
+        let (kind, sample) = begin_capture(choice, shared, frame);
         let outcome = match &mut executor {
             Ok(executor) => {
                 let (store, input) = (&mut partition.store, input_of(shared, &running));
@@ -593,7 +653,8 @@ fn run_alike(
         };
         if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {
             let one = PartitionSet::One(partition.id);
-            running.encode(one, commit.digest, records);
+            running.encode(one, commit, kind, frame, records);
+            note_sample(choice, sample, &running, frame, &*shared.clock);
         }
         if frame.has_lines() {
             running.note_lines(shared, frame);
@@ -601,6 +662,34 @@ fn run_alike(
         settle(recorder, frame, call, results, outcome);
     }
     slot
+}
+
+/// What is logged of the call that begins, and whether it is measured; lets its changes be kept where they are wanted.
+#[inline]
+fn begin_capture(
+    choice: &mut Choice,
+    shared: &Shared,
+    frame: &mut Frame,
+) -> (LogKind, Option<Sample>) {
+    let (kind, sample) = (choice.kind(), choice.sample(&*shared.clock));
+    let is_wanted = kind != LogKind::Command || sample.is_some();
+    frame.set_capture(is_wanted.then_some(shared.logging.images));
+    (kind, sample)
+}
+
+/// Takes a measured call into the weighing of its procedure's log.
+#[inline]
+fn note_sample(
+    choice: &Choice,
+    sample: Option<Sample>,
+    running: &Running<'_>,
+    frame: &Frame,
+    clock: &dyn Clock,
+) {
+    if let Some(sample) = sample {
+        let (now_ns, args) = (clock.monotonic_ns(), running.args.len());
+        choice.note(&sample, now_ns, args, frame.changes().len(), frame.changed_rows());
+    }
 }
 
 /// Notes what became of a call.
@@ -676,6 +765,8 @@ impl Held<'_> {
             args: &args[call.args.start as usize..call.args.end as usize],
             idempotency_key: call.idempotency_key.as_deref(),
         };
+        let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
+        let (kind, sample) = begin_capture(choice, &tools.shared, &mut tools.frame);
         let outcome = {
             let input = input_of(&tools.shared, &running);
             let parts = self.partitions.iter_mut();
@@ -691,7 +782,9 @@ impl Held<'_> {
                 true => PartitionSet::All,
                 false => PartitionSet::Several(PartitionList::new(&ids)),
             };
-            running.encode(set, commit.digest, &mut tools.records);
+            running.encode(set, commit, kind, &tools.frame, &mut tools.records);
+            let choice = &tools.choices[module.id.0 as usize][call.procedure as usize];
+            note_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
         }
         running.note_lines(&tools.shared, &mut tools.frame);
         settle(&tools.recorder, &tools.frame, call, results, outcome);

@@ -41,6 +41,7 @@ impl Sites {
             copying: AtomicUsize::new(0),
             binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
+        logging: reprise_partition::Logging::default(),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
         for id in 0..sites_count {

@@ -8,6 +8,7 @@
 
 mod fill;
 mod load;
+mod work;
 
 use std::sync::{
     Arc, Mutex,
@@ -18,15 +19,15 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::CheckpointError;
 use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched, receive};
-use reprise_replay::{Command, Divergence, Replayed, replay_multi, replay_single};
+use reprise_replay::{Command, Divergence, Keyed, Redo, Replayed, Twin, replay_multi};
 use reprise_storage::Store;
-use reprise_txn::{Candidate, Compiler, apply, plan, remove};
-use reprise_wire::{CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef};
+use reprise_txn::{Candidate, Compiler, ModuleId, apply, plan, remove};
+use reprise_wire::{ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef};
+
+use crate::work::{Batch, Part, Work};
 
 pub use load::LoadedKey;
 
-/// Commands that travel to a site together.
-const JOB_COMMANDS: usize = 256;
 /// Jobs on their way at most, over all sites: bounds memory while the reader is ahead.
 const JOBS_IN_FLIGHT_MAX: usize = 64;
 
@@ -49,12 +50,20 @@ pub enum RecoveryError {
         partition: u16,
         found: u16,
     },
-    #[error("the record at LSN {lsn} is of kind {kind}, which this program can't replay")]
-    Kind { lsn: Lsn, kind: &'static str },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error("the engine has stopped")]
     Stopped,
+}
+
+/// Which record is applied of a transaction that was logged both ways. One that was logged one way is applied that way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RecoverFrom {
+    /// The command is run again, and its digest compared.
+    #[default]
+    Command,
+    /// The changed rows are put in place: nothing is run.
+    Changes,
 }
 
 /// What came out of the log.
@@ -71,12 +80,24 @@ pub struct Recovery {
     shared: Arc<Shared>,
     inboxes: Vec<Sender<SiteMessage>>,
     compiler: Arc<dyn Compiler>,
-    /// Commands gathered for a site, in order, not sent yet.
-    pending: Vec<Vec<(PartitionId, Command)>>,
+    from: RecoverFrom,
+    /// What is gathered for a site, in order, and not sent yet.
+    pending: Vec<Batch>,
+    /// The command before, which may turn out to have been logged by its changes, too.
+    held: Option<(Command, Where)>,
     outcome: Arc<Outcome>,
+    /// Batches that were done, for their memory.
+    spares: (Sender<Batch>, Receiver<Batch>),
     /// A token per job that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
     commands: u64,
+}
+
+/// Where a command is run.
+enum Where {
+    One(PartitionId),
+    /// Over these, all held.
+    Gathered(Touched),
 }
 
 /// What the sites report.
@@ -104,15 +125,21 @@ impl Outcome {
     }
 
     fn note(&self, result: Result<Option<Replayed>, Box<Divergence>>) {
-        self.replayed.fetch_add(1, Ordering::Relaxed);
+        self.count(1);
         match result {
             Ok(None) => {}
-            Ok(Some(replayed)) => {
-                let mut remembered = self.remembered.lock().expect("held for a push");
-                remembered.push(replayed);
-            }
+            Ok(Some(replayed)) => self.remember(replayed),
             Err(divergence) => self.fail(RecoveryError::Diverged(divergence)),
         }
+    }
+
+    fn remember(&self, replayed: Replayed) {
+        let mut remembered = self.remembered.lock().expect("held for a push");
+        remembered.push(replayed);
+    }
+
+    fn count(&self, replayed: u64) {
+        self.replayed.fetch_add(replayed, Ordering::Relaxed);
     }
 
     fn has_failed(&self) -> bool {
@@ -131,7 +158,10 @@ impl Recovery {
             tokens.0.send(()).expect("the channel has room for all");
         }
         Self {
-            pending: inboxes.iter().map(|_| Vec::new()).collect(),
+            from: RecoverFrom::default(),
+            pending: inboxes.iter().map(|_| Batch::default()).collect(),
+            held: None,
+            spares: crossbeam_channel::unbounded(),
             shared,
             inboxes,
             compiler,
@@ -139,6 +169,11 @@ impl Recovery {
             tokens,
             commands: 0,
         }
+    }
+
+    /// Chooses among the records of transactions that were logged both ways.
+    pub fn set_from(&mut self, from: RecoverFrom) {
+        self.from = from;
     }
 
     /// Transactions that the sites have replayed so far.
@@ -151,54 +186,85 @@ impl Recovery {
         if self.outcome.has_failed() {
             return Err(self.take_error());
         }
+        if let RecordRef::Changes(changes) = &record
+            && let Some((command, place)) = self.take_twin(changes)
+        {
+            return match self.from {
+                RecoverFrom::Command => self.dispatch(command, place),
+                RecoverFrom::Changes => self.feed_changes(lsn, end, changes),
+            };
+        }
+        self.release()?;
         match record {
             RecordRef::Command(command) => self.feed_command(lsn, end, &command),
+            RecordRef::Changes(changes) => self.feed_changes(lsn, end, &changes),
             RecordRef::Deploy(deploy) => self.feed_deploy(lsn, end, &deploy),
             RecordRef::Remove(removal) => self.feed_remove(end, &removal),
             RecordRef::Checkpoint(mark) => self.feed_mark(end, mark.txn_id),
-            RecordRef::Changes(_) => Err(RecoveryError::Kind {
-                lsn,
-                kind: record.kind().name(),
-            }),
             RecordRef::Genesis(_) => Ok(()),
         }
     }
 
+    /// Keeps the command until the next record is known.
     fn feed_command(
         &mut self,
         lsn: Lsn,
         end: Lsn,
         record: &CommandRef<'_>,
     ) -> Result<(), RecoveryError> {
-        self.commands += 1;
+        let place = match &record.partitions {
+            PartitionSet::One(partition) => Where::One(self.check_partition(lsn, *partition)?),
+            PartitionSet::All => Where::Gathered(Touched::All),
+            PartitionSet::Several(list) => {
+                let checked = list.iter().map(|partition| self.check_partition(lsn, partition));
+                Where::Gathered(Touched::Some(checked.collect::<Result<_, _>>()?))
+            }
+        };
         let command = Command {
             lsn,
             end,
             txn_id: record.txn_id,
-            module_id: reprise_txn::ModuleId(record.module_id),
+            module_id: ModuleId(record.module_id),
             procedure: record.procedure,
             digest: record.digest,
             args: record.args.to_vec(),
             idempotency_key: record.idempotency_key.map(Into::into),
+            twin: None,
         };
-        let touched = match &record.partitions {
-            PartitionSet::One(partition) => {
-                let partition = self.check_partition(lsn, *partition)?;
+        self.held = Some((command, place));
+        Ok(())
+    }
+
+    /// The command that was held, if these are its changes: both of a transaction stand side by side.
+    fn take_twin(&mut self, changes: &ChangesRef<'_>) -> Option<(Command, Where)> {
+        let is_twin = |(command, _): &mut (Command, Where)| command.txn_id == changes.txn_id;
+        let (mut command, place) = self.held.take_if(is_twin)?;
+        if self.from == RecoverFrom::Command {
+            let groups = changes.groups().map(|(id, changes)| (id, changes.into()));
+            command.twin = Some(Twin {
+                groups: groups.collect(),
+            });
+        }
+        Some((command, place))
+    }
+
+    /// Lets the command that was held go to where it is run.
+    fn release(&mut self) -> Result<(), RecoveryError> {
+        match self.held.take() {
+            Some((command, place)) => self.dispatch(command, place),
+            None => Ok(()),
+        }
+    }
+
+    fn dispatch(&mut self, command: Command, place: Where) -> Result<(), RecoveryError> {
+        self.commands += 1;
+        let touched = match place {
+            Where::One(partition) => {
                 let site = partition.site(self.shared.sites_count).index();
-                self.pending[site].push((partition, command));
-                if self.pending[site].len() >= JOB_COMMANDS {
-                    self.send_pending(site)?;
-                }
-                return Ok(());
+                self.pending[site].works.push(Work::Command(partition, command));
+                return self.send_if_full(site);
             }
-            PartitionSet::All => Touched::All,
-            PartitionSet::Several(list) => {
-                let mut partitions = Vec::new();
-                for partition in list.iter() {
-                    partitions.push(self.check_partition(lsn, partition)?);
-                }
-                Touched::Some(partitions)
-            }
+            Where::Gathered(touched) => touched,
         };
         let outcome = self.outcome.clone();
         self.gather(
@@ -209,6 +275,63 @@ impl Recovery {
                 }
             }),
         )
+    }
+
+    /// Hands each touched partition its part. No barrier: the parts do not see each other.
+    fn feed_changes(
+        &mut self,
+        lsn: Lsn,
+        end: Lsn,
+        record: &ChangesRef<'_>,
+    ) -> Result<(), RecoveryError> {
+        self.commands += 1;
+        let mut keyed = record.keyed.map(|keyed| {
+            Box::new(Keyed {
+                key: keyed.key.into(),
+                fingerprint: keyed.fingerprint,
+                result: keyed.result.into(),
+            })
+        });
+        let is_multi = !matches!(record.partitions, PartitionSet::One(_));
+        if is_multi {
+            let multi_tick = &self.shared.multi_tick;
+            multi_tick.fetch_max(record.txn_id.tick(), Ordering::AcqRel);
+        }
+        let mut groups = record.groups().peekable();
+        let mut counts = true;
+        let mut hand = |recovery: &mut Self, id: PartitionId| {
+            let partition = recovery.check_partition(lsn, id)?;
+            let changes = groups.next_if(|(changed, _)| *changed == id);
+            let part = Part {
+                partition,
+                redo: Redo {
+                    lsn,
+                    end,
+                    txn_id: record.txn_id,
+                    module_id: ModuleId(record.module_id),
+                    procedure: record.procedure,
+                    changes: &[],
+                },
+                at: 0,
+                len: 0,
+                counts: std::mem::take(&mut counts),
+                is_multi,
+                keyed: keyed.take(),
+            };
+            let site = partition.site(recovery.shared.sites_count).index();
+            let changes = changes.map_or(&[][..], |(_, changes)| changes);
+            recovery.pending[site].push_part(part, changes);
+            recovery.send_if_full(site)
+        };
+        match &record.partitions {
+            PartitionSet::One(id) => hand(self, *id),
+            PartitionSet::Several(list) => list.iter().try_for_each(|id| hand(self, id)),
+            PartitionSet::All => {
+                let count = self.shared.partitions_count;
+                (0..count).try_for_each(|id| hand(self, PartitionId(id)))?;
+                groups.next().map_or(Ok(()), |(id, _)| self.check_partition(lsn, id).map(drop))
+            }
+        }
     }
 
     fn check_partition(
@@ -283,6 +406,7 @@ impl Recovery {
 
     /// Waits until every site has done all of it.
     pub fn finish(mut self) -> Result<Recovered, RecoveryError> {
+        self.release()?;
         self.send_all_pending()?;
         for _ in 0..JOBS_IN_FLIGHT_MAX {
             self.take_token()?;
@@ -302,22 +426,27 @@ impl Recovery {
         error.take().unwrap_or(RecoveryError::Stopped)
     }
 
+    fn send_if_full(&mut self, site: usize) -> Result<(), RecoveryError> {
+        match self.pending[site].is_full() {
+            true => self.send_pending(site),
+            false => Ok(()),
+        }
+    }
+
     fn send_pending(&mut self, site: usize) -> Result<(), RecoveryError> {
         if self.pending[site].is_empty() {
             return Ok(());
         }
-        let commands = std::mem::take(&mut self.pending[site]);
         self.take_token()?;
+        let next = self.spares.1.try_recv().unwrap_or_default();
+        let mut batch = std::mem::replace(&mut self.pending[site], next);
         let (outcome, token) = (self.outcome.clone(), self.tokens.0.clone());
+        let spares = self.spares.0.clone();
         let job = SiteMessage::Job(Box::new(move |site| {
-            for (id, command) in commands {
-                if outcome.has_failed() {
-                    break;
-                }
-                let (partition, tools) = site.split(id);
-                outcome.note(replay_single(partition, tools, command));
-            }
-            let _ = token.send(()); // recovery may have ended with an error
+            batch.run(site, &outcome);
+            // Recovery may have ended with an error.
+            let _ = spares.send(batch);
+            let _ = token.send(());
         }));
         self.inboxes[site]
             .send(job)

@@ -1,15 +1,19 @@
-//! Applies records of the log to tables: the path of running, once more.
+//! Applies records of the log to tables: commands by the path of running, once more; changes row by row.
 //! Owns: the comparison of digests, and the report of a divergence.
 //! Does not: read files, start threads, decide the order (`recovery`, and later the standby, hand records over in it).
-//! Invariants: a command is run by the same `txn` functions as when it was logged; a mismatch is never passed over.
+//! Invariants: a command is run by the same `txn` functions as when it was logged; a mismatch is never passed over; changes
+//! are applied without running anything.
 //! Called by: `recovery`.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, atomic::Ordering};
 
-use reprise_base::{Lsn, TxnId};
+use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_partition::{Held, Partition, Tools};
-use reprise_txn::{Failure, Module, ModuleId, Outcome, TxnInput, run_multi, run_single};
+use reprise_txn::{
+    Commit, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi, run_single,
+};
+use reprise_wire::{ChangesRef, PartitionSet};
 
 /// A command as the log holds it.
 #[derive(Clone, Debug)]
@@ -24,6 +28,42 @@ pub struct Command {
     pub args: Vec<u8>,
     /// As sent by the client.
     pub idempotency_key: Option<Box<[u8]>>,
+    /// The changes that were logged beside it: where digests differ they say in what.
+    pub twin: Option<Twin>,
+}
+
+/// The changes of a transaction whose command is replayed: by partition, each as `reprise_wire::Changes`.
+#[derive(Clone, Debug, Default)]
+pub struct Twin {
+    pub groups: Vec<(PartitionId, Box<[u8]>)>,
+}
+
+impl Twin {
+    fn part(&self, id: PartitionId) -> &[u8] {
+        let part = self.groups.iter().find(|(partition, _)| *partition == id);
+        part.map_or(&[], |(_, changes)| changes)
+    }
+}
+
+/// One partition's part of a physiological record.
+#[derive(Clone, Copy, Debug)]
+pub struct Redo<'a> {
+    pub lsn: Lsn,
+    /// First position behind the record.
+    pub end: Lsn,
+    pub txn_id: TxnId,
+    pub module_id: ModuleId,
+    pub procedure: u16,
+    /// Of this partition; empty where the transaction touched it and changed nothing.
+    pub changes: &'a [u8],
+}
+
+/// What a physiological record carries of a call with an idempotency key.
+#[derive(Clone, Debug)]
+pub struct Keyed {
+    pub key: Box<[u8]>,
+    pub fingerprint: u128,
+    pub result: Box<[u8]>,
 }
 
 /// A record that did not do again what it did when it was logged.
@@ -46,11 +86,17 @@ pub struct Divergence {
 /// The outcome of a replayed call that carried an idempotency key.
 #[derive(Clone)]
 pub struct Replayed {
-    pub command: Command,
+    pub lsn: Lsn,
+    pub txn_id: TxnId,
     pub module: Arc<Module>,
+    pub procedure: u16,
+    /// As sent by the client.
+    pub key: Box<[u8]>,
+    /// Of the call (`reprise_txn::call_hash`).
+    pub fingerprint: u128,
     pub result: Vec<u8>,
     /// None for a multi-partition call.
-    pub partition: Option<reprise_base::PartitionId>,
+    pub partition: Option<PartitionId>,
 }
 
 /// Replays a command of one partition. Returns what has to be remembered of it, if it carried a key.
@@ -65,6 +111,10 @@ pub fn replay_single(
         Ok(executor) => executor,
         Err(failure) => return Err(diverge(&command, &module, &format!("{failure:?}"))),
     };
+    let images = tools.shared.logging.images;
+    tools
+        .frame
+        .set_capture(command.twin.is_some().then_some(images));
     let outcome = run_single(
         &mut partition.store,
         partition.id,
@@ -72,7 +122,18 @@ pub fn replay_single(
         executor,
         &mut tools.frame,
     );
-    compare(outcome, &command, &module)?;
+    if let Err(what) = compare(outcome, &command) {
+        let difference = command.twin.as_ref().and_then(|twin| {
+            let (logged, replayed) = (twin.part(partition.id), tools.frame.changes());
+            partition.store.first_difference(logged, replayed)
+        });
+        let difference = difference.map(|difference| difference.to_string());
+        return Err(diverge(
+            &command,
+            &module,
+            &with_difference(what, difference),
+        ));
+    }
     partition.clock.advance_past(command.txn_id.tick());
     partition.last_end = command.end;
     let id = partition.id;
@@ -90,13 +151,24 @@ pub fn replay_multi(
         Ok(executor) => executor,
         Err(failure) => return Err(diverge(&command, &module, &format!("{failure:?}"))),
     };
+    let images = held.tools.shared.logging.images;
+    held.tools
+        .frame
+        .set_capture(command.twin.is_some().then_some(images));
     let mut stores: Vec<_> = held
         .partitions
         .iter_mut()
         .map(|part| (part.id, &mut part.store))
         .collect();
     let outcome = run_multi(&mut stores, &input, executor, &mut held.tools.frame);
-    compare(outcome, &command, &module)?;
+    if let Err(what) = compare(outcome, &command) {
+        let difference = multi_difference(held, &command);
+        return Err(diverge(
+            &command,
+            &module,
+            &with_difference(what, difference),
+        ));
+    }
     for partition in held.partitions.iter_mut() {
         partition.clock.advance_past(command.txn_id.tick());
         partition.last_end = command.end;
@@ -106,23 +178,122 @@ pub fn replay_multi(
     Ok(remembered(held.tools, command, module, None))
 }
 
+/// Applies one partition's part of a physiological record.
+#[inline]
+pub fn redo(
+    partition: &mut Partition,
+    tools: &Tools,
+    redo: &Redo<'_>,
+) -> Result<(), Box<Divergence>> {
+    if let Err(error) = partition.store.apply(redo.changes) {
+        return Err(misfit(tools, redo, &error.to_string()));
+    }
+    partition.clock.advance_past(redo.txn_id.tick());
+    partition.last_end = redo.end;
+    Ok(())
+}
+
+/// What has to be remembered of a physiological record with an idempotency key. `partition` is none for a multi-partition call.
+pub fn remember(
+    tools: &Tools,
+    redo: &Redo<'_>,
+    keyed: Keyed,
+    partition: Option<PartitionId>,
+) -> Result<Replayed, Box<Divergence>> {
+    let Some(module) = known_module(tools, redo.module_id, redo.procedure) else {
+        return Err(misfit(tools, redo, NO_MODULE));
+    };
+    Ok(Replayed {
+        lsn: redo.lsn,
+        txn_id: redo.txn_id,
+        module,
+        procedure: redo.procedure,
+        key: keyed.key,
+        fingerprint: keyed.fingerprint,
+        result: keyed.result.into_vec(),
+        partition,
+    })
+}
+
+const NO_MODULE: &str = "the log holds no such module or procedure before this record";
+
+/// Changes that do not fit the tables to which they are applied.
+#[cold]
+fn misfit(tools: &Tools, redo: &Redo<'_>, what: &str) -> Box<Divergence> {
+    let found = known_module(tools, redo.module_id, redo.procedure);
+    let what = format!("its changes can't be applied: {what}");
+    let (number, procedure) = (redo.module_id.0, redo.procedure as usize);
+    Box::new(match found {
+        Some(module) => Divergence {
+            lsn: redo.lsn,
+            txn_id: redo.txn_id,
+            module: module.name.clone(),
+            version: module.version,
+            hash: module
+                .hash
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+            procedure: module.schema.procedures[procedure].name.clone(),
+            what,
+        },
+        None => Divergence {
+            lsn: redo.lsn,
+            txn_id: redo.txn_id,
+            module: format!("module number {number}"),
+            version: 0,
+            hash: String::new(),
+            procedure: format!("number {procedure}"),
+            what,
+        },
+    })
+}
+
+/// The first row of any partition in which a replayed command and the changes logged beside it differ.
+fn multi_difference(held: &Held<'_>, command: &Command) -> Option<String> {
+    let logged = command.twin.as_ref()?;
+    let replayed = ChangesRef {
+        txn_id: command.txn_id,
+        partitions: PartitionSet::All,
+        module_id: command.module_id.0,
+        procedure: command.procedure,
+        digest: command.digest,
+        keyed: None,
+        changes: held.tools.frame.changes(),
+    };
+    held.partitions.iter().find_map(|part| {
+        let mut groups = replayed.groups();
+        let found = groups.find(|(partition, _)| *partition == part.id);
+        let replayed = found.map_or(&[][..], |(_, changes)| changes);
+        let difference = part.store.first_difference(logged.part(part.id), replayed)?;
+        Some(format!("on partition {}, {difference}", part.id.0))
+    })
+}
+
+fn with_difference(what: String, difference: Option<String>) -> String {
+    match difference {
+        Some(difference) => format!("{what}. The first difference: {difference}"),
+        None => what,
+    }
+}
+
+fn known_module(tools: &Tools, id: ModuleId, procedure: u16) -> Option<Arc<Module>> {
+    let module = tools.deployed().module(id)?;
+    ((procedure as usize) < module.schema.procedures.len()).then(|| module.clone())
+}
+
 fn module_of(tools: &Tools, command: &Command) -> Result<Arc<Module>, Box<Divergence>> {
-    tools
-        .deployed()
-        .module(command.module_id)
-        .filter(|module| (command.procedure as usize) < module.schema.procedures.len())
-        .cloned()
-        .ok_or_else(|| {
-            Box::new(Divergence {
-                lsn: command.lsn,
-                txn_id: command.txn_id,
-                module: format!("module number {}", command.module_id.0),
-                version: 0,
-                hash: String::new(),
-                procedure: format!("number {}", command.procedure),
-                what: "the log holds no such module or procedure before this record".into(),
-            })
+    known_module(tools, command.module_id, command.procedure).ok_or_else(|| {
+        Box::new(Divergence {
+            lsn: command.lsn,
+            txn_id: command.txn_id,
+            module: format!("module number {}", command.module_id.0),
+            version: 0,
+            hash: String::new(),
+            procedure: format!("number {}", command.procedure),
+            what: NO_MODULE.into(),
         })
+    })
 }
 
 fn input_of<'a>(tools: &Tools, module: &'a Arc<Module>, command: &'a Command) -> TxnInput<'a> {
@@ -136,18 +307,11 @@ fn input_of<'a>(tools: &Tools, module: &'a Arc<Module>, command: &'a Command) ->
     }
 }
 
-/// A committed outcome with the digest of the record, or where and how they differ.
-fn compare(
-    outcome: Outcome,
-    command: &Command,
-    module: &Arc<Module>,
-) -> Result<(), Box<Divergence>> {
-    let what = match outcome {
+/// A committed outcome with the digest of the record, or how they differ.
+fn compare(outcome: Outcome, command: &Command) -> Result<(), String> {
+    Err(match outcome {
         Outcome::Commit(commit) if commit.digest == command.digest => return Ok(()),
-        Outcome::Commit(commit) => format!(
-            "it wrote or answered something else (digest {:016x}, logged {:016x}; {} rows, {} bytes written)",
-            commit.digest, command.digest, commit.rows_written, commit.bytes_written
-        ),
+        Outcome::Commit(commit) => other_digest(&commit, command),
         Outcome::Fail(Failure::Aborted { code, message }) => {
             format!("it committed when logged and aborts now ({code}: {message})")
         }
@@ -157,8 +321,14 @@ fn compare(
         Outcome::Fail(Failure::Trapped { trap, message, .. }) => {
             format!("it committed when logged and traps now ({trap}: {message})")
         }
-    };
-    Err(diverge(command, module, &what))
+    })
+}
+
+fn other_digest(commit: &Commit, command: &Command) -> String {
+    format!(
+        "it wrote or answered something else (digest {:016x}, logged {:016x}; {} rows, {} bytes written)",
+        commit.digest, command.digest, commit.rows_written, commit.bytes_written
+    )
 }
 
 fn diverge(command: &Command, module: &Arc<Module>, what: &str) -> Box<Divergence> {
@@ -167,8 +337,14 @@ fn diverge(command: &Command, module: &Arc<Module>, what: &str) -> Box<Divergenc
         txn_id: command.txn_id,
         module: module.name.clone(),
         version: module.version,
-        hash: module.hash.iter().map(|byte| format!("{byte:02x}")).collect(),
-        procedure: module.schema.procedures[command.procedure as usize].name.clone(),
+        hash: module
+            .hash
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect(),
+        procedure: module.schema.procedures[command.procedure as usize]
+            .name
+            .clone(),
         what: what.to_owned(),
     })
 }
@@ -177,13 +353,18 @@ fn remembered(
     tools: &Tools,
     command: Command,
     module: Arc<Module>,
-    partition: Option<reprise_base::PartitionId>,
+    partition: Option<PartitionId>,
 ) -> Option<Replayed> {
-    command.idempotency_key.as_ref()?;
+    let key = command.idempotency_key?;
+    let procedure = &module.schema.procedures[command.procedure as usize];
     Some(Replayed {
+        lsn: command.lsn,
+        txn_id: command.txn_id,
+        procedure: command.procedure,
+        key,
+        fingerprint: call_hash(&module.name, &procedure.name, &command.args),
         result: tools.frame.result().to_vec(),
-        command,
-        module,
         partition,
+        module,
     })
 }

@@ -6,8 +6,7 @@ use std::{
 };
 
 use reprise_base::{Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_KEYS_MAX};
-use reprise_txn::Module;
-use xxhash_rust::xxh3::Xxh3;
+use reprise_txn::{Module, call_hash};
 
 use crate::builder::ReplyOutcome;
 
@@ -17,12 +16,7 @@ pub struct Fingerprint(u128);
 
 impl Fingerprint {
     pub fn new(module: &str, procedure: &str, args: &[u8]) -> Self {
-        let mut hash = Xxh3::new();
-        for part in [module.as_bytes(), procedure.as_bytes(), args] {
-            hash.update(&(part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        Self(hash.digest128())
+        Self(call_hash(module, procedure, args))
     }
 
     pub fn from_bits(bits: u128) -> Self {

@@ -15,7 +15,7 @@ use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
     CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Touched, receive,
 };
-use reprise_txn::{Bound, Compiler, Deployed};
+use reprise_txn::{Bound, Compiler, Deployed, Module};
 
 use crate::{
     checkpoint::CheckpointService,
@@ -105,6 +105,11 @@ pub(crate) struct Inner {
 }
 
 impl Router {
+    /// What a procedure's calls leave in the log now; with the reason, where that is chosen by measurement.
+    pub fn explain_log(&self, module: &Module, procedure: u16) -> (&'static str, Option<String>) {
+        self.0.config.shared.logging.explain(module, procedure)
+    }
+
     pub fn new(config: RouterConfig) -> Self {
         let started_unix_us = config.shared.clock.now_us();
         let phase = RwLock::new(Phase::Recovering {
@@ -153,7 +158,7 @@ impl Router {
         Status {
             role: "primary",
             epoch: self.0.epoch.load(Ordering::Relaxed),
-            log: if log.is_some() { "command" } else { "none" },
+            log: self.0.config.shared.logging.rule.name(),
             device: "file",
             commit: config.commit,
             partitions: config.shared.partitions_count,

@@ -11,6 +11,7 @@ mod arena;
 mod bulk;
 mod chunked;
 mod dense;
+mod difference;
 mod digest;
 mod hash;
 mod index;
@@ -32,6 +33,7 @@ mod writeset;
 
 pub use apply::ApplyError;
 pub use bulk::{IndexLoad, LoadError, TableLoad};
+pub use difference::RowDifference;
 pub use index::{NotOrdered, Range, ScanPosition, Visit};
 pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};

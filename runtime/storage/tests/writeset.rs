@@ -387,3 +387,62 @@ fn changes_that_do_not_fit_are_named() {
     let refused = nowhere.apply(&changes);
     assert_eq!(refused, Err(ApplyError::Table { table: 0, count: 0 }));
 }
+
+/// The changes of one transaction on a fresh pair of rows, and the store as it is behind it.
+fn changed(work: impl FnOnce(&mut Store, Rid, Rid)) -> (Store, Vec<u8>) {
+    let (mut store, one, two) = two_rows();
+    store.begin();
+    work(&mut store, one, two);
+    let mut changes = Vec::new();
+    store.write_set(AfterImage::Changed, &mut changes);
+    store.commit();
+    (store, changes)
+}
+
+#[test]
+fn the_first_difference_names_row_column_and_values() {
+    let insert = |store: &mut Store, id: i64, note: &str| {
+        let layout = store.layout(TableId(0));
+        let row = layout.build(&[Field::Int(id), Field::Int(id * 10), Field::Text(note)]);
+        store.insert(TableId(0), &row).expect("new");
+    };
+    let (_, logged) = changed(|store, one, _| {
+        insert(store, 7, "seven");
+        set(store, one, 1, 11);
+    });
+    let check = |(store, replayed): (Store, Vec<u8>), expected: &str| {
+        let found = store.first_difference(&logged, &replayed);
+        let found = found.map_or("none".into(), |difference| difference.to_string());
+        assert_eq!(found, expected);
+    };
+    let same = |store: &mut Store, one| {
+        set(store, one, 1, 11);
+        insert(store, 7, "seven");
+    };
+    check(changed(|store, one, _| same(store, one)), "none");
+    check(
+        changed(|store, one, _| {
+            insert(store, 7, "six");
+            set(store, one, 1, 11);
+        }),
+        "row id=7 of table t, column note: logged \"seven\", replayed \"six\"",
+    );
+    check(
+        changed(|store, one, _| {
+            insert(store, 7, "seven");
+            set(store, one, 1, 12);
+        }),
+        "row id=1 of table t, column place: logged 11, replayed 12",
+    );
+    check(
+        changed(|store, one, _| set(store, one, 1, 11)),
+        "row id=7 of table t: logged inserted, replayed no such row",
+    );
+    check(
+        changed(|store, one, two| {
+            same(store, one);
+            store.delete(TableId(0), two).expect("live");
+        }),
+        "row id=2 of table t: logged no change, replayed deleted",
+    );
+}

@@ -5,7 +5,7 @@ use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX,
     ROW_OPS_MAX, SAVEPOINTS_MAX,
 };
-use reprise_storage::{Rid, Savepoint};
+use reprise_storage::{AfterImage, Rid, Savepoint};
 
 /// A row that a guest has seen: the module's table number, the held store it lies in, and its place there.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,12 @@ pub struct Frame {
     abort: Option<(String, String)>,
     random: Option<TxnRandom>,
     ops: u64,
+    /// How the next transactions' changes are kept; none: they are not.
+    capture: Option<AfterImage>,
+    pub(crate) changes: Vec<u8>,
+    pub(crate) changed_rows: u32,
+    /// One partition's changes, on their way into `changes`.
+    pub(crate) group: Vec<u8>,
 }
 
 impl Frame {
@@ -48,6 +54,31 @@ impl Frame {
         self.abort = None;
         self.random = None;
         self.ops = 0;
+        self.changes.clear();
+        self.changed_rows = 0;
+    }
+
+    /// From now on a committed transaction leaves its changes here, or (none) no longer.
+    #[inline]
+    pub fn set_capture(&mut self, images: Option<AfterImage>) {
+        self.capture = images;
+    }
+
+    #[inline]
+    pub(crate) fn capture(&self) -> Option<AfterImage> {
+        self.capture
+    }
+
+    /// What the last transaction changed, if it committed and its changes were to be kept: of one partition as
+    /// `reprise_wire::Changes`, of several with a group for each (`ChangesRef::push_group`).
+    #[inline]
+    pub fn changes(&self) -> &[u8] {
+        &self.changes
+    }
+
+    /// Rows in `changes`.
+    pub fn changed_rows(&self) -> u32 {
+        self.changed_rows
     }
 
     /// The encoded result of the last transaction.

@@ -26,4 +26,4 @@ pub use module::{
 pub use route::{Bound, RouteError, partition_of_field};
 pub use wasm::{Compiler, WasmCode};
 pub use scan::Merge;
-pub use run::{Commit, Executors, Failure, Outcome, TxnInput, run_multi, run_single};
+pub use run::{Commit, Executors, Failure, Outcome, TxnInput, call_hash, run_multi, run_single};

@@ -282,6 +282,7 @@ mod tests {
             returns: Type::Unit,
             read_only: false,
             partitioning: Partitioning::By(vec![2, 0]),
+            log: reprise_abi::LogChoice::Server,
         };
         let mut args = id.to_le_bytes().to_vec();
         args.extend(b"\x02ab");

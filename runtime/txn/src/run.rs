@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, Fault, FaultKind};
 use reprise_storage::{Store, WriteSummary};
-use xxhash_rust::xxh3::xxh3_64;
+use reprise_wire::ChangesRef;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::{
     frame::Frame,
@@ -101,7 +102,12 @@ pub fn run_single(
         executor.call(input.procedure, &mut txn).kind
     };
     match judge(kind, frame) {
-        None => commit(&[store.commit()], frame),
+        None => {
+            if let Some(images) = frame.capture() {
+                frame.changed_rows = store.write_set(images, &mut frame.changes);
+            }
+            commit(&[store.commit()], frame)
+        }
         Some(failure) => {
             store.rollback();
             Outcome::Fail(failure)
@@ -126,6 +132,7 @@ pub fn run_multi(
     };
     match judge(kind, frame) {
         None => {
+            capture_groups(stores, frame);
             let summaries: Vec<_> = stores.iter_mut().map(|(_, store)| store.commit()).collect();
             commit(&summaries, frame)
         }
@@ -136,6 +143,30 @@ pub fn run_multi(
             Outcome::Fail(failure)
         }
     }
+}
+
+/// Keeps the changes of each partition that has any.
+fn capture_groups(stores: &mut [(PartitionId, &mut Store)], frame: &mut Frame) {
+    let Some(images) = frame.capture() else {
+        return;
+    };
+    for (id, store) in stores {
+        frame.group.clear();
+        frame.changed_rows += store.write_set(images, &mut frame.group);
+        if !frame.group.is_empty() {
+            ChangesRef::push_group(&mut frame.changes, *id, &frame.group);
+        }
+    }
+}
+
+/// Hash of what was called with which arguments: a repeat under the same idempotency key must have the same.
+pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
+    let mut hash = Xxh3::new();
+    for part in [module.as_bytes(), procedure.as_bytes(), args] {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.digest128()
 }
 
 /// The failure of a call, or None where it is to commit.

@@ -43,7 +43,9 @@ pub fn columns(options: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Makes a function a procedure.
 ///
-/// Options: which partitions it touches — `partition_by(parameter, …)`, `all_partitions` or `any_partition` — and `read_only`.
+/// Options: which partitions it touches — `partition_by(parameter, …)`, `all_partitions` or `any_partition` —, `read_only`, and
+/// `log = "command"` (the log holds the call), `"physiological"` (the changed rows: for procedures that compute long and write
+/// little) or `"auto"` (what costs less, by measurement); without, what the server is set to.
 /// A parameter that names partitions is a scalar, or a `Vec` of scalars of which every item names one.
 #[proc_macro_attribute]
 pub fn procedure(options: TokenStream, item: TokenStream) -> TokenStream {

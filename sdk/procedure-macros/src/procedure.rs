@@ -1,9 +1,9 @@
 //! `#[procedure]`: the function stays as it is; a type of the same name carries its declaration and its entry.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{
-    Error, FnArg, Ident, ItemFn, Pat, Result, ReturnType, Token, Type, parenthesized,
+    Error, FnArg, Ident, ItemFn, LitStr, Pat, Result, ReturnType, Token, Type, parenthesized,
     parse::{Parse, ParseStream},
     parse2,
     punctuated::Punctuated,
@@ -22,6 +22,8 @@ enum PartitioningOption {
 struct ProcedureOptions {
     partitioning: Option<PartitioningOption>,
     read_only: bool,
+    /// The variant of `LogChoice`.
+    log: Option<Ident>,
 }
 
 impl Parse for ProcedureOptions {
@@ -43,12 +45,16 @@ impl Parse for ProcedureOptions {
                     }
                     Some(PartitioningOption::By(params.into_iter().collect()))
                 }
+                "log" => {
+                    options.log = Some(parse_log(input)?);
+                    None
+                }
                 "all_partitions" => Some(PartitioningOption::All),
                 "any_partition" => Some(PartitioningOption::Any),
                 _ => {
                     return Err(Error::new(
                         option.span(),
-                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only",
+                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\"",
                     ));
                 }
             };
@@ -69,6 +75,24 @@ impl Parse for ProcedureOptions {
     }
 }
 
+/// `= "command"` and the like.
+fn parse_log(input: ParseStream<'_>) -> Result<Ident> {
+    input.parse::<Token![=]>()?;
+    let choice: LitStr = input.parse()?;
+    let variant = match choice.value().as_str() {
+        "command" => "Command",
+        "physiological" => "Physiological",
+        "auto" => "Auto",
+        _ => {
+            return Err(Error::new(
+                choice.span(),
+                "there are: \"command\", \"physiological\", \"auto\"",
+            ));
+        }
+    };
+    Ok(Ident::new(variant, choice.span()))
+}
+
 struct Param {
     ident: Ident,
     name: String,
@@ -83,6 +107,8 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let partitioning = partitioning_of(&options, &params, &function)?;
     let (ident, visibility) = (&function.sig.ident, &function.vis);
     let (name, read_only) = (names::name_of(ident)?, options.read_only);
+    let log = options.log.clone();
+    let log = log.unwrap_or_else(|| Ident::new("Server", Span::call_site()));
     let names: Vec<_> = params.iter().map(|param| &param.name).collect();
     let idents: Vec<_> = params.iter().map(|param| &param.ident).collect();
     let types: Vec<_> = params.iter().map(|param| &param.ty).collect();
@@ -107,6 +133,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
                 returns: <#returns as ::reprise_procedure::value::ValueType>::value_type,
                 read_only: #read_only,
                 partitioning: ::reprise_procedure::module::PartitioningInfo::#partitioning,
+                log: ::reprise_procedure::module::LogChoice::#log,
             };
             #[inline]
             fn run(

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+pub use reprise_abi::LogChoice;
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning,
-    Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,
+    ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
     value::{ValueError, ValueReader},
 };
 
@@ -134,6 +135,7 @@ pub struct ProcedureInfo {
     pub returns: fn() -> Type,
     pub read_only: bool,
     pub partitioning: PartitioningInfo,
+    pub log: LogChoice,
 }
 
 /// Which partitions a procedure touches.
@@ -161,6 +163,7 @@ impl ProcedureInfo {
                 PartitioningInfo::All => Partitioning::All,
                 PartitioningInfo::Any => Partitioning::Any,
             },
+            log: self.log,
         }
     }
 }

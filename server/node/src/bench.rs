@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use reprise_database::{CommitMode, LogMode};
+use reprise_database::{CommitMode, LogMode, RedoConfig};
 use reprise_driver::{
     BenchError, Options, ProcessOptions, Progress, RemoteOptions, ReplayOptions, ReplayReport,
     Report, Target, Via,
@@ -116,6 +116,7 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
         partitions,
         sites: sites(args.sites, partitions)?,
         log: args.log.unwrap_or(LogMode::Command),
+        redo: redo(args),
         commit: args.commit.unwrap_or(CommitMode::Sync),
         group_commit_us: args.group_commit_us.unwrap_or(0),
         data_dir: args.data_dir.clone(),
@@ -124,6 +125,13 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
         in_flight: args.in_flight,
         prepared: args.prepared,
     })
+}
+
+fn redo(args: &BenchArgs) -> RedoConfig {
+    RedoConfig {
+        images: args.log_differential.unwrap_or_default(),
+        from: args.recover_from.unwrap_or_default(),
+    }
 }
 
 /// As many as there are cores, where none were asked for.
@@ -153,7 +161,7 @@ fn replay(args: &BenchArgs, output: Output) -> Outcome {
     if args.native || args.url.is_some() || args.rate.is_some() || sizes {
         return Err(usage("bench replay takes --data-dir and --sites alone"));
     }
-    let report = run_replay(dir, args.sites)?;
+    let report = run_replay(dir, args.sites, redo(args))?;
     match output {
         Output::Json => print_json(&report)?,
         Output::Text => print_pairs(&[
@@ -168,7 +176,11 @@ fn replay(args: &BenchArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-fn run_replay(dir: &Path, asked_sites: Option<u16>) -> Result<ReplayReport, Failure> {
+fn run_replay(
+    dir: &Path,
+    asked_sites: Option<u16>,
+    redo: RedoConfig,
+) -> Result<ReplayReport, Failure> {
     let Some(partitions) = logfile::stored_partitions(dir)? else {
         return Err(Failure::Other(anyhow::anyhow!(
             "there is no log under {}",
@@ -179,6 +191,7 @@ fn run_replay(dir: &Path, asked_sites: Option<u16>) -> Result<ReplayReport, Fail
         data_dir: dir.to_owned(),
         partitions,
         sites: sites(asked_sites, partitions)?,
+        redo,
     };
     let line = ProgressLine::new();
     line.show("replaying".into());

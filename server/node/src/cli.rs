@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use reprise_database::{CommitMode, LogMode};
+use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom};
 
 /// An in-memory transactional database whose stored procedures are WebAssembly.
 #[derive(Parser)]
@@ -133,9 +133,16 @@ pub struct ServeArgs {
     /// Engine threads; may differ from run to run [default: cores, at most one a partition]
     #[arg(long, env = "REPRISE_SITES", value_name = "N", value_parser = sites)]
     pub sites: Option<u16>,
-    /// What the log holds: command, or none (nothing survives a stop) [default: command]
+    /// What the log holds of a transaction: command, physiological (changed rows), auto (what costs less, by procedure), both (to
+    /// compare them), or none (nothing survives a stop). A procedure's own declaration goes before [default: command]
     #[arg(long, env = "REPRISE_LOG", value_name = "KIND", value_parser = log_mode)]
     pub log: Option<LogMode>,
+    /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
+    #[arg(long, env = "REPRISE_LOG_DIFFERENTIAL", value_name = "BOOL", value_parser = log_differential)]
+    pub log_differential: Option<AfterImage>,
+    /// Of transactions that were logged both ways, apply the command or the changed rows (physiological) [default: command]
+    #[arg(long, env = "REPRISE_RECOVER_FROM", value_name = "KIND", value_parser = recover_from)]
+    pub recover_from: Option<RecoverFrom>,
     /// Answer a write when it is durable (sync), or before (async) [default: sync]
     #[arg(long, env = "REPRISE_COMMIT", value_name = "MODE", value_parser = commit_mode)]
     pub commit: Option<CommitMode>,
@@ -357,9 +364,15 @@ pub struct BenchArgs {
     /// Warehouses (tpcc) [default: one a partition]
     #[arg(long, value_name = "N")]
     pub warehouses: Option<u32>,
-    /// What the log holds: command or none [default: command]
+    /// What the log holds: command, physiological, auto, both or none [default: command]
     #[arg(long, value_name = "KIND", value_parser = log_mode, conflicts_with = "url")]
     pub log: Option<LogMode>,
+    /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
+    #[arg(long, value_name = "BOOL", value_parser = log_differential, conflicts_with = "url")]
+    pub log_differential: Option<AfterImage>,
+    /// replay: of transactions that were logged both ways, apply the command or the changed rows (physiological) [default: command]
+    #[arg(long, value_name = "KIND", value_parser = recover_from, conflicts_with = "url")]
+    pub recover_from: Option<RecoverFrom>,
     /// sync or async [default: sync]
     #[arg(long, value_name = "MODE", value_parser = commit_mode, conflicts_with = "url")]
     pub commit: Option<CommitMode>,
@@ -459,10 +472,26 @@ pub fn log_mode(text: &str) -> Result<LogMode, String> {
     match text {
         "command" => Ok(LogMode::Command),
         "none" => Ok(LogMode::None),
-        "physiological" => {
-            Err("this version has no physiological log; take command or none".into())
-        }
-        _ => Err("the log is command or none".into()),
+        "physiological" => Ok(LogMode::Physiological),
+        "auto" => Ok(LogMode::Auto),
+        "both" => Ok(LogMode::Both),
+        _ => Err("the log is command, physiological, auto, both or none".into()),
+    }
+}
+
+pub fn log_differential(text: &str) -> Result<AfterImage, String> {
+    match text {
+        "true" => Ok(AfterImage::Changed),
+        "false" => Ok(AfterImage::Whole),
+        _ => Err("the differential log is true (changed columns) or false (whole rows)".into()),
+    }
+}
+
+pub fn recover_from(text: &str) -> Result<RecoverFrom, String> {
+    match text {
+        "command" => Ok(RecoverFrom::Command),
+        "physiological" => Ok(RecoverFrom::Changes),
+        _ => Err("recover from command or physiological".into()),
     }
 }
 
@@ -531,11 +560,9 @@ mod tests {
 
     #[test]
     fn later_modes_are_refused_with_a_reason() {
-        assert!(
-            log_mode("physiological")
-                .expect_err("refused")
-                .contains("no physiological log")
-        );
+        assert_eq!(log_mode("both"), Ok(LogMode::Both));
+        assert!(log_mode("physical").is_err());
+        assert!(Cli::try_parse_from(["reprise", "serve", "--recover-from", "none"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--device", "nvram"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--partitions", "0"]).is_err());
         assert!(

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{ArgMatches, parser::ValueSource};
-use reprise_database::{CommitMode, LogMode};
+use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom};
 use reprise_http::{Auth, ConnectionLimits, Token};
 use serde::Deserialize;
 
@@ -60,6 +60,8 @@ pub struct ServeConfig {
     pub partitions: Option<Setting<u16>>,
     pub sites: Option<Setting<u16>>,
     pub log: Setting<LogMode>,
+    pub log_differential: Setting<AfterImage>,
+    pub recover_from: Setting<RecoverFrom>,
     pub commit: Setting<CommitMode>,
     pub group_commit_us: Setting<u64>,
     pub otlp_endpoint: Option<Setting<String>>,
@@ -83,7 +85,8 @@ struct ConfigFile {
     listen: Option<String>,
     partitions: Option<u16>,
     sites: Option<u16>,
-    log: Option<String>,
+    /// A mode, or `LogEntry`.
+    log: Option<toml::Value>,
     commit: Option<String>,
     group_commit_us: Option<u64>,
     otlp_endpoint: Option<String>,
@@ -94,6 +97,56 @@ struct ConfigFile {
     checkpoints_kept: Option<u64>,
     #[serde(default)]
     tokens: Vec<TokenEntry>,
+}
+
+/// `[log]`; `log = MODE` is short for its `mode` alone.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LogEntry {
+    mode: Option<String>,
+    differential: Option<bool>,
+    recover_from: Option<String>,
+}
+
+struct LogSettings {
+    mode: Setting<LogMode>,
+    differential: Setting<AfterImage>,
+    recover_from: Setting<RecoverFrom>,
+}
+
+impl LogSettings {
+    fn pick(
+        args: &ServeArgs,
+        in_file: Option<toml::Value>,
+        source_of: &dyn Fn(&str) -> Source,
+    ) -> Result<Self, String> {
+        let entry = match in_file {
+            None => LogEntry::default(),
+            Some(toml::Value::String(mode)) => LogEntry {
+                mode: Some(mode),
+                ..LogEntry::default()
+            },
+            Some(table) => LogEntry::deserialize(table).map_err(|e| e.message().to_owned())?,
+        };
+        let differential = entry.differential.map(|is_differential| match is_differential {
+            true => AfterImage::Changed,
+            false => AfterImage::Whole,
+        });
+        let mode = entry.mode.map(|text| cli::log_mode(&text)).transpose()?;
+        let from = entry.recover_from.map(|text| cli::recover_from(&text)).transpose()?;
+        Ok(Self {
+            mode: pick(args.log, source_of("log"), mode)
+                .unwrap_or_else(|| by_default(LogMode::Command)),
+            differential: pick(
+                args.log_differential,
+                source_of("log_differential"),
+                differential,
+            )
+            .unwrap_or_else(|| by_default(AfterImage::default())),
+            recover_from: pick(args.recover_from, source_of("recover_from"), from)
+                .unwrap_or_else(|| by_default(RecoverFrom::default())),
+        })
+    }
 }
 
 /// What is left out stays as it is.
@@ -171,10 +224,7 @@ impl ServeConfig {
         };
         let checkpoints = CheckpointSettings::pick(&args, &file, source_of)
             .map_err(|(name, e)| in_file(name, e))?;
-        let log = file
-            .log
-            .map(|text| cli::log_mode(&text).map_err(|e| in_file("log", e)))
-            .transpose()?;
+        let log = LogSettings::pick(&args, file.log, source_of).map_err(|e| in_file("log", e))?;
         let commit = file
             .commit
             .map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e)))
@@ -202,8 +252,9 @@ impl ServeConfig {
             listen,
             partitions: pick(args.partitions, source_of("partitions"), file.partitions),
             sites: pick(args.sites, source_of("sites"), file.sites),
-            log: pick(args.log, source_of("log"), log)
-                .unwrap_or_else(|| by_default(LogMode::Command)),
+            log: log.mode,
+            log_differential: log.differential,
+            recover_from: log.recover_from,
             commit: pick(args.commit, source_of("commit"), commit)
                 .unwrap_or_else(|| by_default(CommitMode::Sync)),
             group_commit_us: pick(
@@ -263,6 +314,18 @@ impl ServeConfig {
         );
         push("sites", sites.value.to_string(), sites.source);
         push("log", log_name(self.log.value).into(), self.log.source);
+        if self.log_differential.source != Source::Default {
+            let is_differential = self.log_differential.value == AfterImage::Changed;
+            let source = self.log_differential.source;
+            push("log-differential", is_differential.to_string(), source);
+        }
+        if self.recover_from.source != Source::Default {
+            let name = match self.recover_from.value {
+                RecoverFrom::Command => "command",
+                RecoverFrom::Changes => "physiological",
+            };
+            push("recover-from", name.into(), self.recover_from.source);
+        }
         push(
             "commit",
             commit_name(self.commit.value).into(),
@@ -347,6 +410,9 @@ impl CheckpointSettings {
 pub fn log_name(mode: LogMode) -> &'static str {
     match mode {
         LogMode::Command => "command",
+        LogMode::Physiological => "physiological",
+        LogMode::Auto => "auto",
+        LogMode::Both => "both",
         LogMode::None => "none",
     }
 }
@@ -447,6 +513,8 @@ mod tests {
             partitions: None,
             sites: None,
             log: None,
+            log_differential: None,
+            recover_from: None,
             commit: None,
             group_commit_us: None,
             otlp_endpoint: None,
@@ -490,7 +558,9 @@ mod tests {
         for (file, part) in [
             ("data-dir = \"x\"", "unknown field `data-dir`"),
             ("sites = 0", "sites: the number of sites is from 1"),
-            ("log = \"physiological\"", "no physiological log"),
+            ("log = \"physical\"", "log: the log is command, physiological"),
+            ("[log]\nmodus = \"auto\"", "log: unknown field `modus`"),
+            ("[log]\nrecover_from = \"none\"", "log: recover from command"),
             (
                 "[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"",
                 "token a",
@@ -505,6 +575,18 @@ mod tests {
             let error = load(no_args(), file).err().expect(file);
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn the_log_is_a_mode_or_a_table() {
+        let config = load(no_args(), "log = \"both\"").expect("valid");
+        assert_eq!(config.log.value, LogMode::Both);
+        let file = "[log]\nmode = \"physiological\"\ndifferential = false";
+        let config = load(no_args(), file).expect("valid");
+        assert_eq!(config.log.value, LogMode::Physiological);
+        assert_eq!(config.log_differential.value, AfterImage::Whole);
+        let text = config.describe(&by_default(2), &by_default(1));
+        assert!(text.contains("log-differential   false  (file)"), "{text}");
     }
 
     #[test]

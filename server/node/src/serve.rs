@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogMode, RecoveryReport};
+use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogMode, RecoveryReport, RedoConfig};
 use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, Router};
 use tokio::{
@@ -62,20 +62,12 @@ pub fn run(config: ServeConfig) -> Outcome {
     // Bound first: an address that is taken is found out before the log is opened.
     let listener = runtime.block_on(listen(config.listen.value))?;
     let files = Files::prepare(&config)?;
-    let database = Database::open(DatabaseConfig {
-        dir: files.log_dir.clone(),
-        partitions: partitions.value,
-        sites: sites.value,
-        log: config.log.value,
-        commit: config.commit.value,
-        group_commit_us: config.group_commit_us.value,
-        segment_bytes: SEGMENT_BYTES,
-        checkpoints: CheckpointConfig {
-            every: Duration::from_secs(config.checkpoint_every.value),
-            log_bytes: config.checkpoint_log_mib.value << 20,
-            keep: config.checkpoints_kept.value as usize,
-        },
-    })
+    let database = Database::open(database_config(
+        &config,
+        files.log_dir.clone(),
+        partitions.value,
+        sites.value,
+    ))
     .with_context(|| {
         format!(
             "open the database under {}",
@@ -103,6 +95,32 @@ pub fn run(config: ServeConfig) -> Outcome {
         std::process::exit(if outcome.is_ok() { 0 } else { 1 });
     }
     outcome
+}
+
+fn database_config(
+    config: &ServeConfig,
+    dir: Option<PathBuf>,
+    partitions: u16,
+    sites: u16,
+) -> DatabaseConfig {
+    DatabaseConfig {
+        dir,
+        partitions,
+        sites,
+        log: config.log.value,
+        redo: RedoConfig {
+            images: config.log_differential.value,
+            from: config.recover_from.value,
+        },
+        commit: config.commit.value,
+        group_commit_us: config.group_commit_us.value,
+        segment_bytes: SEGMENT_BYTES,
+        checkpoints: CheckpointConfig {
+            every: Duration::from_secs(config.checkpoint_every.value),
+            log_bytes: config.checkpoint_log_mib.value << 20,
+            keep: config.checkpoints_kept.value as usize,
+        },
+    }
 }
 
 /// Lines of the server's own log on standard error; RUST_LOG chooses which.

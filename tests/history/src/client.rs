@@ -102,6 +102,7 @@ pub fn open(dir: Option<&Path>, partitions: u16, sites: u16) -> Database {
         partitions,
         sites,
         log: dir.map_or(LogMode::None, |_| LogMode::Command),
+        redo: reprise_database::RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,
         segment_bytes: 1 << 20,

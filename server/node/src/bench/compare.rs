@@ -18,17 +18,25 @@ enum Variant {
     Wasm,
     Native,
     WasmLogged,
+    WasmPhysiological,
     Kernel,
 }
 
 impl Variant {
-    const ALL: [Self; 4] = [Self::Wasm, Self::Native, Self::WasmLogged, Self::Kernel];
+    const ALL: [Self; 5] = [
+        Self::Wasm,
+        Self::Native,
+        Self::WasmLogged,
+        Self::WasmPhysiological,
+        Self::Kernel,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Wasm => "wasm",
             Self::Native => "native",
             Self::WasmLogged => "wasm_command_log",
+            Self::WasmPhysiological => "wasm_physiological_log",
             Self::Kernel => "typed_kernel",
         }
     }
@@ -45,6 +53,7 @@ impl Variant {
         process.in_flight.get_or_insert(IN_FLIGHT);
         process.log = match self {
             Self::WasmLogged => LogMode::Command,
+            Self::WasmPhysiological => LogMode::Physiological,
             _ => LogMode::None,
         };
         match self {

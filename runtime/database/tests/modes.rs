@@ -1,0 +1,311 @@
+//! Every log mode: what was acknowledged is found again, by whichever record, with the same digest.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc},
+};
+
+use reprise_database::{
+    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, OpenError,
+    RecoverFrom, RecoveryReport, RedoConfig,
+};
+use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome};
+
+/// The wasm of a sample module; `cargo xtask wasm` builds it.
+fn wasm(name: &str) -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = root
+        .join("target/procedures")
+        .join(name)
+        .with_extension("wasm");
+    std::fs::read(&path).unwrap_or_else(|error| {
+        panic!(
+            "read {}: {error}; `cargo xtask wasm` builds it",
+            path.display()
+        )
+    })
+}
+
+fn config(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> DatabaseConfig {
+    DatabaseConfig {
+        dir: Some(PathBuf::from(dir)),
+        partitions: 6,
+        sites,
+        log,
+        redo,
+        commit: CommitMode::Sync,
+        group_commit_us: 0,
+        segment_bytes: 1 << 20,
+        checkpoints: CheckpointConfig::BY_HAND,
+    }
+}
+
+fn try_open(
+    dir: &Path,
+    sites: u16,
+    log: LogMode,
+    redo: RedoConfig,
+) -> Result<(Database, RecoveryReport), OpenError> {
+    let database = Database::open(config(dir, sites, log, redo))?;
+    let report = database.recover()?;
+    Ok((database, report))
+}
+
+fn open(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> (Database, RecoveryReport) {
+    try_open(dir, sites, log, redo).expect("open")
+}
+
+/// Calls in one batch, each `(module, procedure, key, encoded arguments)`.
+fn submit(database: &Database, calls: &[(&str, &str, Option<&str>, Vec<u8>)]) -> BatchReply {
+    let router = database.router();
+    let deployed = router.deployed();
+    let mut batch = BatchBuilder::new(deployed.clone(), router);
+    for (module, procedure, key, args) in calls {
+        let module: &Arc<_> = &deployed.current[*module];
+        let (number, _) = module.procedure(procedure).expect("a procedure");
+        let encode = |out: &mut Vec<u8>| {
+            out.extend_from_slice(args);
+            Ok::<(), ()>(())
+        };
+        batch.push(module, number, *key, encode).expect("encoded");
+    }
+    let (sender, receiver) = mpsc::channel();
+    let done = Box::new(move |reply| sender.send(reply).expect("the test waits"));
+    router.submit(batch, done);
+    receiver.recv().expect("a reply")
+}
+
+fn i64s(values: &[i64]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// Accounts, transfers within and between partitions, and some that abort.
+fn work(database: &Database, round: i64) {
+    let opened: Vec<_> = (0..40)
+        .map(|i| ("bank", "open", None, i64s(&[round * 40 + i, 100])))
+        .collect();
+    submit(database, &opened);
+    let transfers: Vec<_> = (0..60)
+        .map(|i| {
+            let from = round * 40 + (i * 7) % 40;
+            let to = round * 40 + (i * 3 + 1) % 40;
+            ("bank", "transfer", None, i64s(&[from, to, 9 + i]))
+        })
+        .collect();
+    let reply = submit(database, &transfers);
+    let committed = (0..reply.len()).filter(|i| *reply.get(*i).outcome == ReplyOutcome::Committed);
+    assert!(committed.count() > 10);
+}
+
+fn kinds(database: &Database) -> Vec<&'static str> {
+    let query = LogQuery {
+        from: None,
+        newest: false,
+        limit: 1_000,
+        partition: None,
+        kind: None,
+    };
+    let page = database.router().log_records(query).expect("a log");
+    page.records.iter().map(|entry| entry.kind()).collect()
+}
+
+#[test]
+fn one_log_holds_both_kinds_in_one_order_and_any_of_them_recovers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let whole = RedoConfig {
+        images: AfterImage::Whole,
+        ..RedoConfig::default()
+    };
+    let modes = [
+        (LogMode::Physiological, RedoConfig::default()),
+        (LogMode::Command, RedoConfig::default()),
+        (LogMode::Both, RedoConfig::default()),
+        (LogMode::Physiological, whole),
+        (LogMode::Auto, RedoConfig::default()),
+        (LogMode::Both, whole),
+    ];
+    let mut digest = None;
+    for (round, (mode, redo)) in modes.into_iter().enumerate() {
+        let (database, _) = open(dir.path(), 1 + round as u16 % 3, mode, redo);
+        if round == 0 {
+            database
+                .router()
+                .deploy("bank", &wasm("bank"))
+                .expect("deploy");
+        }
+        if digest.is_some() {
+            assert_eq!(database.router().digest().ok(), digest, "round {round}");
+        }
+        work(&database, round as i64);
+        let keyed = ("bank", "transfer", Some("key"), i64s(&[1, 2, 1]));
+        assert_eq!(submit(&database, &[keyed]).get(0).replayed, round > 0);
+        digest = database.router().digest().ok();
+        if round == 0 {
+            let kinds = kinds(&database);
+            assert!(
+                kinds.contains(&"changes") && !kinds.contains(&"command"),
+                "{kinds:?}"
+            );
+        }
+        database.close().expect("close");
+    }
+    for from in [RecoverFrom::Command, RecoverFrom::Changes] {
+        for sites in [1, 2, 3] {
+            let redo = RedoConfig {
+                from,
+                ..RedoConfig::default()
+            };
+            let (database, report) = open(dir.path(), sites, LogMode::Command, redo);
+            assert_eq!(
+                database.router().digest().ok(),
+                digest,
+                "{from:?}, {sites} sites"
+            );
+            assert_eq!(report.keys, 1);
+            // Each transaction once, however it was logged.
+            let kinds = kinds(&database);
+            let count = |kind| kinds.iter().filter(|found| **found == kind).count();
+            assert!(count("command") + count("changes") > report.commands as usize);
+        }
+    }
+}
+
+#[test]
+fn a_repeat_finds_its_answer_after_redo() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let redo = RedoConfig::default();
+    let (database, _) = open(dir.path(), 2, LogMode::Physiological, redo);
+    database
+        .router()
+        .deploy("bank", &wasm("bank"))
+        .expect("deploy");
+    work(&database, 0);
+    // Between partitions, within one, and on one account.
+    let calls = [[1, 2], [3, 9], [4, 4]].map(|[from, to]| {
+        let key = ["a", "b", "c"][from as usize % 3];
+        ("bank", "transfer", Some(key), i64s(&[from, to, 1]))
+    });
+    let first = submit(&database, &calls);
+    let kept: Vec<_> = (0..3)
+        .map(|i| {
+            (
+                first.get(i).txn_id,
+                first.get(i).lsn,
+                first.get(i).result.to_vec(),
+            )
+        })
+        .collect();
+    database.close().expect("close");
+    let (database, report) = open(dir.path(), 1, LogMode::Physiological, redo);
+    let committed = (0..3)
+        .filter(|i| *first.get(*i).outcome == ReplyOutcome::Committed)
+        .count();
+    assert_eq!(report.keys, committed);
+    let again = submit(&database, &calls);
+    for (i, kept) in kept.iter().enumerate() {
+        if *first.get(i).outcome == ReplyOutcome::Committed {
+            let call = again.get(i);
+            assert!(call.replayed, "call {i}");
+            assert_eq!((call.txn_id, call.lsn, call.result.to_vec()), *kept);
+        }
+    }
+    let other = ("bank", "transfer", Some("b"), i64s(&[1, 2, 77]));
+    let conflict = submit(&database, &[other]);
+    assert_eq!(*conflict.get(0).outcome, ReplyOutcome::IdempotencyConflict);
+}
+
+/// Two procedures over one table: `put(k)` inserts a row, `spin(k)` counts for a while and then does the same.
+fn spinning() -> Vec<u8> {
+    let procedure = |name: &str, log: &str| {
+        format!(
+            r#"{{"name":"{name}","params":[{{"name":"k","type":"i64"}}],"returns":"unit","read_only":false,"partitioning":{{"by":["k"]}},"log":"{log}"}}"#
+        )
+    };
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"k","type":"i64","nullable":false}}],"primary_key":["k"],
+        "placement":{{"by":"k"}}}}],"procedures":[{},{}]}}"#,
+        procedure("put", "physiological"),
+        procedure("spin", "auto"),
+    );
+    let section: String = description
+        .bytes()
+        .map(|byte| format!("\\{byte:02x}"))
+        .collect();
+    let text = format!(
+        r#"(module
+            (import "reprise1" "args_read" (func $args_read (param i32)))
+            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+            (memory (export "memory") 1)
+            (func $put (export "reprise_call_put") (param i32) (result i32)
+                (call $args_read (i32.const 0))
+                (drop (call $insert (i32.const 0) (i64.const {row})))
+                (i32.const 0))
+            (func (export "reprise_call_spin") (param i32) (result i32) (local $left i32)
+                (local.set $left (i32.const 300000))
+                (loop $again
+                    (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+                    (br_if $again (local.get $left)))
+                (call $put (local.get 0)))
+            (@custom "reprise.describe" "{section}"))"#,
+        row = 8u64 << 32,
+    );
+    wat::parse_str(text).expect("a module")
+}
+
+#[test]
+fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_changes() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let redo = RedoConfig::default();
+    let (database, _) = open(dir.path(), 1, LogMode::Command, redo);
+    database
+        .router()
+        .deploy("work", &spinning())
+        .expect("deploy");
+    let explain = |name: &str| {
+        let deployed = database.router().deployed();
+        let module = &deployed.current["work"];
+        let (number, _) = module.procedure(name).expect("a procedure");
+        database.router().explain_log(module, number as u16)
+    };
+    assert_eq!(explain("put"), ("physiological", None));
+    let (choice, why) = explain("spin");
+    let why = why.expect("a reason");
+    assert!(
+        choice == "auto" && why.starts_with("command: 0 of"),
+        "{why}"
+    );
+    for round in 0..100i64 {
+        let calls: Vec<_> = (0..40)
+            .map(|i| ("work", "spin", None, i64s(&[round * 40 + i])))
+            .collect();
+        submit(&database, &calls);
+        if round == 0 {
+            submit(&database, &[("work", "put", None, i64s(&[-1]))]);
+        }
+    }
+    let why = explain("spin").1.expect("a reason");
+    assert!(
+        why.starts_with("physiological: of the last 64 measured calls"),
+        "{why}"
+    );
+    let kinds = kinds(&database);
+    let first = kinds
+        .iter()
+        .position(|kind| *kind == "changes")
+        .expect("some");
+    assert!(
+        kinds[..first]
+            .iter()
+            .filter(|kind| **kind == "command")
+            .count()
+            >= 40
+    );
+    let digest = database.router().digest().ok();
+    database.close().expect("close");
+    let (database, report) = open(dir.path(), 3, LogMode::Command, redo);
+    assert_eq!(database.router().digest().ok(), digest);
+    assert_eq!(report.commands, 4_001);
+}

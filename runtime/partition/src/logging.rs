@@ -1,0 +1,341 @@
+//! Which record a transaction leaves in the log: its command, its changes, or both.
+//!
+//! A procedure's own declaration comes before what the server is set to. `auto` weighs both kinds by what was measured of the
+//! procedure's calls: the time that a record takes at recovery, and the bytes that it takes in the log.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, Ordering},
+    },
+};
+
+use reprise_abi::LogChoice;
+use reprise_env::Clock;
+use reprise_storage::AfterImage;
+use reprise_txn::{Module, ModuleId};
+
+/// What the server is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LogRule {
+    #[default]
+    Command,
+    Physiological,
+    Auto,
+    /// Each transaction both ways, whatever its procedure declares: to compare them.
+    Both,
+    /// There is no log.
+    None,
+}
+
+impl LogRule {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Physiological => "physiological",
+            Self::Auto => "auto",
+            Self::Both => "both",
+            Self::None => "none",
+        }
+    }
+}
+
+/// What is logged of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogKind {
+    Command,
+    Changes,
+    Both,
+}
+
+/// The log's settings, and what was measured for `auto`. Shared by all sites.
+#[derive(Default)]
+pub struct Logging {
+    pub rule: LogRule,
+    pub images: AfterImage,
+    choices: Mutex<BTreeMap<(ModuleId, u16), Arc<AutoChoice>>>,
+}
+
+/// Of so many calls one is measured.
+const SAMPLE_EVERY: u32 = 32;
+/// Measured calls after which the choice is looked at again.
+const WINDOW_SAMPLES: u32 = 64;
+/// Redo of one row, measured (`docs/PERFORMANCE.md`): look-up, write, cache misses.
+const ROW_REDO_NS: f64 = 250.0;
+/// Making one row's change at run time.
+const ROW_CHANGE_NS: f64 = 40.0;
+/// A byte of log, written and read again, at 400 MB/s.
+const LOG_BYTE_NS: f64 = 2.5;
+/// Bytes of a record beside arguments or changes.
+const HEAD_BYTES: f64 = 24.0;
+/// The other kind must be cheaper by this factor to be chosen: no change to and fro.
+const HYSTERESIS: f64 = 1.3;
+
+/// What was measured of one procedure's calls, as means.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CallCosts {
+    pub calls: u32,
+    pub run_ns: f64,
+    pub args_bytes: f64,
+    pub changes_bytes: f64,
+    pub rows: f64,
+}
+
+impl CallCosts {
+    /// Nanoseconds that a call costs by its command: its bytes in the log, and running it again at recovery.
+    pub fn command_ns(&self) -> f64 {
+        self.run_ns + (HEAD_BYTES + self.args_bytes) * LOG_BYTE_NS
+    }
+
+    /// The same by its changes.
+    pub fn changes_ns(&self) -> f64 {
+        self.rows * (ROW_REDO_NS + ROW_CHANGE_NS) + (HEAD_BYTES + self.changes_bytes) * LOG_BYTE_NS
+    }
+}
+
+/// The choice for one procedure, and why.
+#[derive(Default)]
+pub struct AutoChoice {
+    /// 0: command, 1: changes.
+    kind: AtomicU8,
+    measured: Mutex<Measured>,
+}
+
+#[derive(Default)]
+struct Measured {
+    /// Sums of the window that is being filled.
+    sums: CallCosts,
+    /// Means of the last full one.
+    last: Option<CallCosts>,
+}
+
+impl AutoChoice {
+    #[inline]
+    pub fn kind(&self) -> LogKind {
+        match self.kind.load(Ordering::Relaxed) {
+            0 => LogKind::Command,
+            _ => LogKind::Changes,
+        }
+    }
+
+    fn note(&self, run_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
+        let mut measured = self.measured.lock().expect("held for sums");
+        let sums = &mut measured.sums;
+        sums.calls += 1;
+        sums.run_ns += run_ns as f64;
+        sums.args_bytes += args_bytes as f64;
+        sums.changes_bytes += changes_bytes as f64;
+        sums.rows += rows as f64;
+        if sums.calls >= WINDOW_SAMPLES {
+            let means = means(std::mem::take(sums));
+            measured.last = Some(means);
+            let kind = choose(&means, self.kind());
+            self.kind
+                .store((kind == LogKind::Changes) as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// The choice and its reason with the numbers, for people.
+    pub fn explain(&self) -> String {
+        let kind = match self.kind() {
+            LogKind::Command => "command",
+            LogKind::Changes | LogKind::Both => "physiological",
+        };
+        let measured = self.measured.lock().expect("held for a look");
+        let Some(costs) = measured.last else {
+            let calls = measured.sums.calls;
+            return format!("{kind}: {calls} of {WINDOW_SAMPLES} calls measured so far");
+        };
+        format!(
+            "{kind}: of the last {} measured calls, one runs {:.1} us on {:.0} bytes of arguments and changes {:.1} rows in {:.0} \
+             bytes; at the log's and recovery's expense that is {:.1} us by command and {:.1} us by changes",
+            costs.calls,
+            costs.run_ns / 1e3,
+            costs.args_bytes,
+            costs.rows,
+            costs.changes_bytes,
+            costs.command_ns() / 1e3,
+            costs.changes_ns() / 1e3,
+        )
+    }
+}
+
+fn means(sums: CallCosts) -> CallCosts {
+    let calls = f64::from(sums.calls.max(1));
+    CallCosts {
+        calls: sums.calls,
+        run_ns: sums.run_ns / calls,
+        args_bytes: sums.args_bytes / calls,
+        changes_bytes: sums.changes_bytes / calls,
+        rows: sums.rows / calls,
+    }
+}
+
+/// The kind that costs less; the one in use unless the other is cheaper by far.
+fn choose(costs: &CallCosts, now: LogKind) -> LogKind {
+    let (command, changes) = (costs.command_ns(), costs.changes_ns());
+    match now {
+        LogKind::Command if changes * HYSTERESIS < command => LogKind::Changes,
+        LogKind::Changes if command * HYSTERESIS < changes => LogKind::Command,
+        kept => kept,
+    }
+}
+
+impl Logging {
+    pub fn new(rule: LogRule, images: AfterImage) -> Self {
+        Self {
+            rule,
+            images,
+            choices: Mutex::default(),
+        }
+    }
+
+    /// What a procedure's calls leave in the log now; with the reason, where it was chosen by measurement.
+    pub fn explain(&self, module: &Module, procedure: u16) -> (&'static str, Option<String>) {
+        let declared = module.schema.procedures[procedure as usize].log;
+        match (self.rule, declared) {
+            (LogRule::None, _) => ("none", None),
+            (LogRule::Both, _) => ("both", None),
+            (_, LogChoice::Command) | (LogRule::Command, LogChoice::Server) => ("command", None),
+            (_, LogChoice::Physiological) | (LogRule::Physiological, LogChoice::Server) => {
+                ("physiological", None)
+            }
+            (LogRule::Auto, LogChoice::Server) | (_, LogChoice::Auto) => (
+                "auto",
+                Some(self.auto_choice(module.id, procedure).explain()),
+            ),
+        }
+    }
+
+    fn auto_choice(&self, module: ModuleId, procedure: u16) -> Arc<AutoChoice> {
+        let mut choices = self.choices.lock().expect("held for a look");
+        choices.entry((module, procedure)).or_default().clone()
+    }
+
+    /// By position in the module's schema.
+    pub(crate) fn choices_of(&self, module: &Module) -> Vec<Choice> {
+        let procedures = module.schema.procedures.iter().enumerate();
+        let choices = procedures.map(|(at, procedure)| {
+            let (kind, is_auto) = match (self.rule, procedure.log) {
+                (LogRule::None, _) => (LogKind::Command, false),
+                (LogRule::Both, _) => (LogKind::Both, false),
+                (_, LogChoice::Command) => (LogKind::Command, false),
+                (_, LogChoice::Physiological) => (LogKind::Changes, false),
+                (_, LogChoice::Auto) | (LogRule::Auto, LogChoice::Server) => {
+                    (LogKind::Command, !procedure.read_only)
+                }
+                (LogRule::Command, LogChoice::Server) => (LogKind::Command, false),
+                (LogRule::Physiological, LogChoice::Server) => (LogKind::Changes, false),
+            };
+            Choice {
+                kind,
+                auto: is_auto.then(|| self.auto_choice(module.id, at as u16)),
+                until_sample: SAMPLE_EVERY,
+            }
+        });
+        choices.collect()
+    }
+}
+
+/// A procedure's choice as one engine thread sees it.
+pub(crate) struct Choice {
+    kind: LogKind,
+    auto: Option<Arc<AutoChoice>>,
+    until_sample: u32,
+}
+
+/// A call that is measured.
+pub(crate) struct Sample {
+    began_ns: u64,
+}
+
+impl Choice {
+    #[inline]
+    pub fn kind(&self) -> LogKind {
+        match &self.auto {
+            None => self.kind,
+            Some(auto) => auto.kind(),
+        }
+    }
+
+    /// The call that begins, if it is to be measured.
+    #[inline]
+    pub fn sample(&mut self, clock: &dyn Clock) -> Option<Sample> {
+        self.auto.as_ref()?;
+        self.until_sample -= 1;
+        if self.until_sample > 0 {
+            return None;
+        }
+        self.until_sample = SAMPLE_EVERY;
+        Some(Sample {
+            began_ns: clock.monotonic_ns(),
+        })
+    }
+
+    /// `now_ns` is when the call ended.
+    pub fn note(
+        &self,
+        sample: &Sample,
+        now_ns: u64,
+        args_bytes: usize,
+        changes_bytes: usize,
+        rows: u32,
+    ) {
+        if let Some(auto) = &self.auto {
+            let run_ns = now_ns.saturating_sub(sample.began_ns);
+            auto.note(run_ns, args_bytes, changes_bytes, rows);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(run_us: f64, args_bytes: f64, rows: f64, changes_bytes: f64) -> CallCosts {
+        CallCosts {
+            calls: 64,
+            run_ns: run_us * 1e3,
+            args_bytes,
+            changes_bytes,
+            rows,
+        }
+    }
+
+    #[test]
+    fn what_computes_long_and_writes_little_is_logged_by_its_changes() {
+        let heavy = costs(200.0, 40.0, 2.0, 90.0);
+        let vote = costs(0.5, 20.0, 2.0, 70.0);
+        assert_eq!(choose(&heavy, LogKind::Command), LogKind::Changes);
+        assert_eq!(choose(&vote, LogKind::Command), LogKind::Command);
+        assert_eq!(choose(&vote, LogKind::Changes), LogKind::Command);
+        // Large arguments, small effect: bytes decide.
+        let upload = costs(3.0, 100_000.0, 1.0, 40.0);
+        assert_eq!(choose(&upload, LogKind::Command), LogKind::Changes);
+    }
+
+    #[test]
+    fn a_small_difference_changes_nothing() {
+        let even = costs(1.0, 0.0, 2.0, 200.0);
+        let ratio = even.command_ns() / even.changes_ns();
+        assert!((1.0 / HYSTERESIS..HYSTERESIS).contains(&ratio), "{ratio}");
+        assert_eq!(choose(&even, LogKind::Command), LogKind::Command);
+        assert_eq!(choose(&even, LogKind::Changes), LogKind::Changes);
+    }
+
+    #[test]
+    fn a_choice_is_made_after_a_window_and_says_why() {
+        let auto = AutoChoice::default();
+        for call in 0..WINDOW_SAMPLES {
+            assert_eq!(auto.kind(), LogKind::Command, "call {call}");
+            auto.note(300_000, 30, 80, 1);
+        }
+        assert_eq!(auto.kind(), LogKind::Changes);
+        let text = auto.explain();
+        assert!(
+            text.starts_with("physiological: of the last 64 measured calls, one runs 300.0 us"),
+            "{text}"
+        );
+    }
+}
