@@ -22,19 +22,17 @@ pub(crate) struct LookAhead<'m> {
 }
 
 impl<'m> LookAhead<'m> {
-    pub fn new(module: &'m Module) -> Self {
-        Self {
+    /// Before the first of `calls` runs: brings the first step near of those that follow soon.
+    pub fn begin(module: &'m Module, store: &Store, calls: &[CallSlot], args: &[u8]) -> Self {
+        let ahead = Self {
             module,
             is_of_use: module.near.iter().any(|rows| !rows.is_empty()),
-        }
-    }
-
-    /// Before the first of `calls` runs: the first step of those that follow soon.
-    pub fn begin(&self, store: &Store, calls: &[CallSlot], args: &[u8]) {
-        if self.is_of_use {
+        };
+        if ahead.is_of_use {
             let soon = calls.iter().take(STEPS[0].1);
-            soon.for_each(|call| self.bring(store, call, args, NearStep::Index));
+            soon.for_each(|call| ahead.bring(store, call, args, NearStep::Index));
         }
+        ahead
     }
 
     /// Before each of `calls` runs, which is the first of them: a step of each of some that follow.
