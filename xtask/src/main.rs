@@ -62,6 +62,9 @@ enum Task {
         /// Repeat the run of this seed
         #[arg(long)]
         seed: Option<u64>,
+        /// What the servers log: command, physiological, auto, both, or (mixed) another at each start
+        #[arg(long, value_name = "KIND")]
+        log: Option<String>,
     },
     /// Benchmarks: what follows goes to `reprise bench`
     #[command(after_help = "Example:\n  cargo xtask bench voter --seconds 5")]
@@ -93,7 +96,7 @@ fn main() -> ExitCode {
         Task::Check => tasks::check(&root()),
         Task::Test { args } => tasks::test(&root(), &args),
         Task::Tidy { bless } => tidy::run(&root(), bless),
-        Task::Crash { cycles, seed } => tasks::crash(&root(), cycles, seed),
+        Task::Crash { cycles, seed, log } => tasks::crash(&root(), cycles, seed, log),
         Task::Bench { args } => tasks::bench(&root(), &args),
         Task::Console => tasks::console(&root()),
     };

@@ -44,7 +44,7 @@ pub fn test(root: &Path, args: &[String]) -> Result<()> {
 }
 
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
-pub fn crash(root: &Path, cycles: u32, seed: Option<u64>) -> Result<()> {
+pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>) -> Result<()> {
     run(cargo(root).args(["build", "--release", "--quiet", "--package", "reprise-node"]))?;
     if !root.join("target/procedures/bank.wasm").exists() {
         let all = crate::wasm::Request {
@@ -66,6 +66,9 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>) -> Result<()> {
     command.args(["--bin", "crash", "--", "--cycles", &cycles.to_string()]);
     if let Some(seed) = seed {
         command.args(["--seed", &seed.to_string()]);
+    }
+    if let Some(log) = &log {
+        command.args(["--log", log]);
     }
     run(&mut command)
 }

@@ -281,7 +281,6 @@ mod tests {
             ],
             returns: Type::Unit,
             read_only: false,
-            near: Vec::new(),
             partitioning: Partitioning::By(vec![2, 0]),
             log: reprise_abi::LogChoice::Server,
         };

@@ -6,7 +6,6 @@
 //! Called by: `server/http` (fills them), `sdk/client` and the command line (read them).
 #![forbid(unsafe_code)]
 
-mod backups;
 mod calls;
 mod checkpoints;
 mod log;
@@ -17,13 +16,12 @@ mod status;
 mod tables;
 mod types;
 
-pub use backups::{Backup, BackupFile, BackupList, BackupState};
 pub use calls::{BatchAnswer, BatchCall, CallAnswer};
 pub use checkpoints::{Checkpoint, CheckpointList, CheckpointState};
 pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RowChange};
 pub use modules::{
     ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, ParameterInfo,
-    PartitioningInfo, ProcedureInfo,
+    LogChoice, PartitioningInfo, ProcedureInfo,
 };
 pub use numbers::U64;
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};

@@ -41,6 +41,10 @@ pub struct RowChange {
     /// The primary key before the change, encoded, in hexadecimal. Not for inserts: their row holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The same by column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub primary_key: Option<Json>,
     /// The row's number, in a table without a primary key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<U64>,

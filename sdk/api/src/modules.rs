@@ -84,6 +84,19 @@ pub struct ProcedureInfo {
     pub partitioning: PartitioningInfo,
     /// The whole on one line, for people.
     pub signature: String,
+    /// What its calls leave in the log.
+    pub log: LogChoice,
+}
+
+/// What a procedure's calls leave in the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LogChoice {
+    /// `command` (the call), `physiological` (the changed rows), `auto` (what costs less, by measurement), `both` or `none`.
+    pub kind: String,
+    /// What the module declares; null where the server's setting counts.
+    pub declared: Option<String>,
+    /// With `auto`: what is logged now, and the measured numbers that decided it.
+    pub reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -11,7 +11,7 @@ pub struct Status {
     pub role: String,
     pub epoch: u32,
     pub phase: Phase,
-    /// What the log holds: `command` or `none`.
+    /// What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
     pub log: String,
     /// Where the log lies: `file`.
     pub device: String,

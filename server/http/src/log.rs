@@ -2,7 +2,8 @@
 
 use axum::{Json, extract::State};
 use reprise_abi::{
-    ColumnSchema, RowLayout, ScalarType, Type,
+    ColumnSchema, RowLayout, ScalarType, TableSchema, Type,
+    key::KeyReader,
     value::{ValueError, ValueReader, push_bytes},
 };
 use reprise_api::{
@@ -224,6 +225,10 @@ fn row_change(row: &ChangedRow) -> RowChange {
         ChangedName::Key(key) => (Some(hex(key)), None),
         ChangedName::Number(number) => (None, Some(U64(*number))),
     };
+    let primary_key = row.table.as_ref().and_then(|table| match &row.name {
+        ChangedName::Key(key) => key_json(table, key),
+        ChangedName::InRow | ChangedName::Number(_) => None,
+    });
     let columns = row.table.as_ref().and_then(|table| match &row.row {
         Some(bytes) => row_json(table, &RowLayout::of_table(table), bytes),
         None if row.columns.is_empty() => None,
@@ -237,9 +242,22 @@ fn row_change(row: &ChangedRow) -> RowChange {
         },
         change: row.change.to_owned(),
         key,
+        primary_key,
         number,
         columns,
     }
+}
+
+/// An encoded primary key as an object by column; None where it is no key of the table.
+fn key_json(table: &TableSchema, key: &[u8]) -> Option<RawJson> {
+    let mut reader = KeyReader::new(key);
+    let positions = table.primary_key.iter();
+    let columns = positions.map(|at| {
+        let column = &table.columns[*at as usize];
+        Some((*at, reader.next_column(column.ty, column.nullable)?))
+    });
+    let columns: Vec<_> = columns.collect::<Option<_>>()?;
+    reader.is_at_end().then(|| columns_json(&table.columns, &columns))?
 }
 
 /// Changed columns as an object by name; None where they are no columns of the table.

@@ -10,11 +10,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{
-    ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, Problem, U64, headers,
+    LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, Problem, U64, headers,
 };
 use reprise_base::limits::MODULE_BYTES_MAX;
 use reprise_catalog::CatalogModule;
-use reprise_router::{Deployed, Deployment, Module};
+use reprise_router::{Deployed, Deployment, Module, Router};
 
 use crate::{
     body,
@@ -169,10 +169,10 @@ pub async fn show_module(
         .current
         .get(&name)
         .ok_or_else(|| no_module(&deployed, &name))?;
-    Ok(Json(detail(&deployed, module)))
+    Ok(Json(detail(&deployed, module, &state.router)))
 }
 
-fn detail(deployed: &Deployed, module: &Arc<Module>) -> ModuleDetail {
+fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleDetail {
     let versions = deployed
         .versions
         .iter()
@@ -185,6 +185,16 @@ fn detail(deployed: &Deployed, module: &Arc<Module>) -> ModuleDetail {
         txn_id: U64(version.installed_by.0),
         in_service: version.id == module.id,
     });
+    let procedures = module.schema.procedures.iter().enumerate();
+    let procedures = procedures.map(|(at, procedure)| {
+        let (kind, reason) = router.explain_log(module, at as u16);
+        let log = LogChoice {
+            kind: kind.to_owned(),
+            declared: procedure.log.name().map(str::to_owned),
+            reason,
+        };
+        procedure_info(procedure, log)
+    });
     ModuleDetail {
         module: module.name.clone(),
         version: module.version,
@@ -192,12 +202,7 @@ fn detail(deployed: &Deployed, module: &Arc<Module>) -> ModuleDetail {
         wasm_bytes: module.wasm_bytes,
         installed_at: rfc3339(module.installed_by.time_us()),
         versions: versions.collect(),
-        procedures: module
-            .schema
-            .procedures
-            .iter()
-            .map(procedure_info)
-            .collect(),
+        procedures: procedures.collect(),
         tables: table_names(module),
     }
 }

@@ -5,7 +5,7 @@ use reprise_abi::{
     TableSchema, Type, value::ValueReader,
 };
 use reprise_api::{
-    ColumnInfo, FieldInfo, IndexInfo, Json, ParameterInfo, PartitioningInfo,
+    ColumnInfo, FieldInfo, IndexInfo, Json, LogChoice, ParameterInfo, PartitioningInfo,
     Placement as PlacementInfo, ProcedureInfo, TableInfo, TypeInfo,
 };
 use reprise_router::{Deployed, TableStats};
@@ -61,7 +61,7 @@ fn scalar_info(ty: ScalarType) -> TypeInfo {
     }
 }
 
-pub fn procedure_info(procedure: &ProcedureSchema) -> ProcedureInfo {
+pub fn procedure_info(procedure: &ProcedureSchema, log: LogChoice) -> ProcedureInfo {
     let parameters: Vec<_> = procedure.params.iter().map(parameter_info).collect();
     let result = type_info(&procedure.returns);
     let listed: Vec<_> = parameters
@@ -79,6 +79,7 @@ pub fn procedure_info(procedure: &ProcedureSchema) -> ProcedureInfo {
         result,
         read_only: procedure.read_only,
         partitioning: partitioning_info(procedure),
+        log,
     }
 }
 

@@ -9,10 +9,11 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 fn row(row: &RowChange) -> String {
-    let name = match (&row.key, row.number) {
-        (Some(key), _) => format!(" key {key}"),
-        (None, Some(number)) => format!(" number {}", number.0),
-        (None, None) => String::new(),
+    let name = match (&row.primary_key, &row.key, row.number) {
+        (Some(key), ..) => format!(" {}", key.get()),
+        (None, Some(key), _) => format!(" key {key}"),
+        (None, None, Some(number)) => format!(" number {}", number.0),
+        (None, None, None) => String::new(),
     };
     let columns = row.columns.as_ref().map_or("", |columns| columns.get());
     format!("{} {}{name} {columns}", row.change, row.table)

@@ -132,7 +132,7 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
         ("sha-256", detail.hash.clone()),
         ("tables", detail.tables.join(", ")),
     ])?;
-    let mut procedures = table(&["procedure", "partitions"]);
+    let mut procedures = table(&["procedure", "partitions", "log"]);
     for procedure in &detail.procedures {
         let partitions = match &procedure.partitioning {
             PartitioningInfo::By { parameters } => format!("by {}", parameters.join(", ")),
@@ -144,7 +144,12 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
         } else {
             ""
         };
-        procedures.add_row([procedure.signature.clone(), format!("{partitions}{access}")]);
+        let log = procedure.log.reason.as_ref().unwrap_or(&procedure.log.kind);
+        procedures.add_row([
+            procedure.signature.clone(),
+            format!("{partitions}{access}"),
+            log.clone(),
+        ]);
     }
     print_text("")?;
     print_table(&procedures)?;

@@ -6,6 +6,7 @@
 
 mod client;
 mod http;
+mod log;
 mod model;
 mod rng;
 mod run;
@@ -14,5 +15,5 @@ mod verify;
 
 pub use http::{Answer, Connection, Cut};
 pub use rng::Rng;
-pub use run::{Config, Report, run};
+pub use run::{Config, MIXED, Report, run};
 pub use server::{Launch, Server, Spawned, binary, copy_dir, procedure_wasm, run_verb};

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -18,9 +18,10 @@ use tempfile::TempDir;
 use crate::{
     client,
     http::Connection,
+    log::{check_digests, check_log},
     model::{Counts, FIRST_BALANCE, Model, number},
     rng::Rng,
-    server::{Launch, Server, Spawned, copy_dir, procedure_wasm, run_verb},
+    server::{Launch, Server, Spawned, procedure_wasm},
     verify,
 };
 
@@ -33,11 +34,17 @@ pub struct Config {
     pub cycles_per_database: u32,
     /// A line about every so many cycles on standard error; 0 for none.
     pub tell_every: u32,
+    /// What the servers log: a kind as `serve --log` takes it, or `mixed`, which is another one at each start.
+    pub log: String,
     /// Further arguments of `serve`.
     pub server_args: Vec<String>,
     /// Keep the directory of a failure.
     pub keeps: bool,
 }
+
+/// Another kind of log at each start.
+pub const MIXED: &str = "mixed";
+const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
 
 impl Config {
     pub fn new(cycles: u32, seed: u64) -> Self {
@@ -47,6 +54,7 @@ impl Config {
             clients: 4,
             cycles_per_database: 25,
             tell_every: 0,
+            log: MIXED.into(),
             server_args: Vec::new(),
             keeps: true,
         }
@@ -55,11 +63,15 @@ impl Config {
     /// The command that repeats the first cycles. `cargo xtask crash` knows the usual numbers only.
     fn command(&self, cycles: u32) -> String {
         let usual = Self::new(cycles, self.seed);
+        let log = match self.log == usual.log {
+            true => String::new(),
+            false => format!(" --log {}", self.log),
+        };
         if (self.clients, self.cycles_per_database) == (usual.clients, usual.cycles_per_database) {
-            return format!("cargo xtask crash --cycles {cycles} --seed {}", self.seed);
+            return format!("cargo xtask crash --cycles {cycles} --seed {}{log}", self.seed);
         }
         format!(
-            "cargo run --release -p reprise-test-crash --bin crash -- --cycles {cycles} --seed {} --clients {} --cycles-per-database {}",
+            "cargo run --release -p reprise-test-crash --bin crash -- --cycles {cycles} --seed {} --clients {} --cycles-per-database {}{log}",
             self.seed, self.clients, self.cycles_per_database
         )
     }
@@ -193,6 +205,7 @@ struct Database {
     is_made: bool,
     /// Published, as far as was seen.
     checkpoints: u64,
+    log: String,
     server_args: Vec<String>,
 }
 
@@ -218,6 +231,7 @@ impl Database {
             seen: (0, 0),
             is_made: false,
             checkpoints: 0,
+            log: config.log.clone(),
             server_args: config.server_args.clone(),
         })
     }
@@ -271,7 +285,14 @@ impl Database {
         let sites = (1 + self.rng.below(self.partitions.min(3))).to_string();
         let delay = ["0", "0", "200", "1000"][self.rng.below(4) as usize];
         let every = ["0", "0", "1"][self.rng.below(3) as usize];
+        let kind = LOG_KINDS[self.rng.below(LOG_KINDS.len() as u64) as usize];
+        let log = match self.log.as_str() {
+            MIXED => kind,
+            fixed => fixed,
+        };
         let own = [
+            "--log",
+            log,
             "--partitions",
             &partitions,
             "--sites",
@@ -648,86 +669,5 @@ fn watch(
         drop(seen);
         thread::sleep(Duration::from_millis(5));
     }
-    Ok(())
-}
-
-/// Every acknowledged transaction has exactly one record, where its answer said; those before the log's beginning are in a
-/// checkpoint. True when the log is there from its first record on.
-fn check_log(data_dir: &Path, models: &[Model]) -> Result<bool> {
-    let dir = data_dir.to_str().context("a path in UTF-8")?;
-    let output = run_verb(&["log", "dump", dir, "--output", "json"])?;
-    ensure!(
-        output.status.success(),
-        "log dump: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let mut places = std::collections::HashMap::new();
-    let mut start = None;
-    for line in output
-        .stdout
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty())
-    {
-        let record: Value = serde_json::from_slice(line).context("a line of log dump")?;
-        start = start.or_else(|| number(&record["lsn"]));
-        let (Some(txn_id), Some(lsn)) = (number(&record["txn_id"]), number(&record["lsn"])) else {
-            continue; // the genesis
-        };
-        ensure!(
-            places.insert(txn_id as u64, lsn as u64).is_none(),
-            "two records of transaction {txn_id}"
-        );
-    }
-    let start = start.context("an empty log")? as u64;
-    let kept = models.iter().flat_map(|model| &model.txns);
-    for (txn_id, lsn) in kept.filter(|(_, lsn)| *lsn >= start) {
-        ensure!(
-            places.remove(txn_id) == Some(*lsn),
-            "acknowledged was transaction {txn_id} at LSN {lsn}; the log has it there not, or it was acknowledged twice"
-        );
-    }
-    // The genesis lies behind the header of the first block.
-    Ok(start < 512)
-}
-
-fn check_digests(data_dir: &Path, copy: &Path, partitions: u64, is_whole: bool) -> Result<()> {
-    let mut digests = Vec::new();
-    for sites in 1..=partitions.min(3) {
-        copy_dir(data_dir, copy)?;
-        // The whole log alone must give what a checkpoint and the rest of it give.
-        let drops = is_whole && sites > 1;
-        if drops {
-            std::fs::remove_dir_all(copy.join("checkpoints")).context("remove the checkpoints")?;
-        }
-        let dir = copy.to_str().context("a path in UTF-8")?;
-        let sites = sites.to_string();
-        let output = run_verb(&[
-            "bench",
-            "replay",
-            "--data-dir",
-            dir,
-            "--sites",
-            &sites,
-            "--output",
-            "json",
-        ])?;
-        ensure!(
-            output.status.success(),
-            "replay: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let answer: Value =
-            serde_json::from_slice(&output.stdout).context("read the replay's answer")?;
-        ensure!(
-            answer["digest"].is_string(),
-            "a replay without a digest: {answer}"
-        );
-        digests.push(answer["digest"].clone());
-        std::fs::remove_dir_all(copy).context("remove the copy")?;
-    }
-    ensure!(
-        digests.windows(2).all(|two| two[0] == two[1]),
-        "replay on 1, 2, 3 sites: {digests:?}"
-    );
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::SystemTime};
 
 use clap::Parser;
-use reprise_test_crash::{Config, run};
+use reprise_test_crash::{Config, MIXED, run};
 
 /// Kill the server under load again and again and look for lost, half or repeated transactions
 #[derive(Parser)]
@@ -25,6 +25,9 @@ struct Args {
     /// Cycles after which a new database is begun
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     cycles_per_database: u32,
+    /// What the servers log: command, physiological, auto, both, or another at each start
+    #[arg(long, value_name = "KIND", default_value = MIXED)]
+    log: String,
 }
 
 fn main() -> ExitCode {
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         clients: args.clients.into(),
         cycles_per_database: args.cycles_per_database,
         tell_every: 25,
+        log: args.log,
         ..Config::new(args.cycles, seed)
     };
     match run(&config) {
