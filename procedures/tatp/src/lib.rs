@@ -54,13 +54,13 @@ pub struct SubscriberCheck {
 }
 
 /// The subscriber's row.
-#[procedure(partition_by(s_id), read_only)]
+#[procedure(partition_by(s_id), read_only, near(Subscriber(s_id)))]
 pub fn get_subscriber_data(tx: &Txn, s_id: i32) -> Option<Subscriber> {
     Subscriber::get(tx, s_id).map(Row::into_inner)
 }
 
 /// Where calls of the active facility go between `start_time` and `end_time`.
-#[procedure(partition_by(s_id), read_only)]
+#[procedure(partition_by(s_id), read_only, near(SpecialFacility(s_id, sf_type)))]
 pub fn get_new_destination(
     tx: &Txn,
     s_id: i32,
@@ -87,7 +87,7 @@ pub fn get_new_destination(
 }
 
 /// The data of one access of a subscriber.
-#[procedure(partition_by(s_id), read_only)]
+#[procedure(partition_by(s_id), read_only, near(AccessInfo(s_id, ai_type)))]
 pub fn get_access_data(tx: &Txn, s_id: i32, ai_type: u8) -> Option<AccessData> {
     let info = AccessInfo::get(tx, (s_id, ai_type))?;
     Some(AccessData {
@@ -99,7 +99,7 @@ pub fn get_access_data(tx: &Txn, s_id: i32, ai_type: u8) -> Option<AccessData> {
 }
 
 /// Changes a bit of the subscriber and a byte of its facility: both, or nothing where there is no such facility.
-#[procedure(partition_by(s_id))]
+#[procedure(partition_by(s_id), near(Subscriber(s_id)))]
 pub fn update_subscriber_data(
     tx: &Txn,
     s_id: i32,
@@ -119,7 +119,7 @@ pub fn update_subscriber_data(
 }
 
 /// Notes where the subscriber is.
-#[procedure(partition_by(s_id))]
+#[procedure(partition_by(s_id), near(Subscriber(s_id)))]
 pub fn update_location(
     tx: &Txn,
     s_id: i32,
@@ -134,7 +134,7 @@ pub fn update_location(
 }
 
 /// Forwards calls of a facility from `start_time` to `end_time`.
-#[procedure(partition_by(s_id))]
+#[procedure(partition_by(s_id), near(Subscriber(s_id)))]
 pub fn insert_call_forwarding(
     tx: &Txn,
     s_id: i32,
@@ -176,7 +176,7 @@ pub fn insert_call_forwarding(
 }
 
 /// Takes a forwarding away.
-#[procedure(partition_by(s_id))]
+#[procedure(partition_by(s_id), near(Subscriber(s_id)))]
 pub fn delete_call_forwarding(
     tx: &Txn,
     s_id: i32,

@@ -12,7 +12,13 @@ use reprise_procedure::prelude::*;
 pub use area_codes::{all as area_codes, area_code_of, state_of};
 
 /// Who can be voted for. Everywhere, so that a vote finds it on its own partition.
-#[table(name = "contestants", primary_key(contestant_number), replicated)]
+#[table(
+    name = "contestants",
+    primary_key(contestant_number),
+    dense,
+    index(number, contestant_number),
+    replicated
+)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contestant {
     pub contestant_number: i32,
@@ -29,8 +35,14 @@ pub struct Vote {
     pub state: SmallText<2>,
 }
 
-/// One partition's votes by contestant and area code. Its key is two integers, which an index holds in eight bytes.
-#[table(name = "vote_counts", primary_key(contestant_number, area_code), local)]
+/// One partition's votes by contestant and area code: found by hash, and in order for `results`.
+#[table(
+    name = "vote_counts",
+    primary_key(contestant_number, area_code),
+    hash,
+    index(contestant, contestant_number, area_code),
+    local
+)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct VoteCount {
     pub contestant_number: i32,
@@ -94,12 +106,12 @@ pub fn initialize(tx: &Txn, contestants: Vec<&str>) -> Result<Initialized, Abort
         }
     }
     Ok(Initialized {
-        contestants: Contestant::count(tx) as i64,
+        contestants: Contestant::scan_by_number(tx).count() as i64,
     })
 }
 
 /// Takes one vote of a phone, at most `max_votes_per_phone` of each.
-#[procedure(partition_by(phone_number))]
+#[procedure(partition_by(phone_number), near(Vote(phone_number, 1)))]
 pub fn vote(
     tx: &Txn,
     phone_number: i64,
@@ -198,7 +210,7 @@ fn too_many() -> Abort {
 pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
     // Counts come in order of the contestant, so each contestant's lie side by side.
     let mut sums = Vec::<(i32, i64)>::new();
-    for count in VoteCount::scan(tx) {
+    for count in VoteCount::scan_by_contestant(tx) {
         match sums.last_mut() {
             Some((contestant, sum)) if *contestant == count.contestant_number => {
                 *sum += count.votes
@@ -207,7 +219,7 @@ pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
         }
     }
     let mut lines = Vec::<ContestantVotes>::new();
-    for row in Contestant::scan(tx) {
+    for row in Contestant::scan_by_number(tx) {
         let Contestant {
             contestant_number,
             contestant_name,

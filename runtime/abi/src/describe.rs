@@ -6,8 +6,8 @@ use alloc::string::String;
 
 use crate::{
     schema::{
-        ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Partitioning, Placement,
-        ProcedureSchema, TableSchema,
+        ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, NearPart, Partitioning,
+        Placement, ProcedureSchema, TableSchema,
     },
     types::{ScalarType, StructField, Type},
 };
@@ -21,7 +21,9 @@ pub fn write_json(schema: &ModuleSchema) -> String {
     put(&mut out, ",\"tables\":");
     push_list(&mut out, &schema.tables, push_table);
     put(&mut out, ",\"procedures\":");
-    push_list(&mut out, &schema.procedures, push_procedure);
+    push_list(&mut out, &schema.procedures, |out, procedure| {
+        push_procedure(out, schema, procedure)
+    });
     out.push('}');
     out
 }
@@ -89,7 +91,7 @@ fn push_index(out: &mut String, table: &TableSchema, index: &IndexSchema) {
     out.push('}');
 }
 
-fn push_procedure(out: &mut String, procedure: &ProcedureSchema) {
+fn push_procedure(out: &mut String, schema: &ModuleSchema, procedure: &ProcedureSchema) {
     put(out, "{\"name\":");
     push_text(out, &procedure.name);
     put(out, ",\"params\":");
@@ -117,6 +119,27 @@ fn push_procedure(out: &mut String, procedure: &ProcedureSchema) {
         put(out, ",\"log\":");
         push_text(out, log);
     }
+    if !procedure.near.is_empty() {
+        put(out, ",\"near\":");
+        push_list(out, &procedure.near, |out, near| {
+            push_near(out, schema, procedure, near)
+        });
+    }
+    out.push('}');
+}
+
+fn push_near(out: &mut String, schema: &ModuleSchema, procedure: &ProcedureSchema, near: &NearKey) {
+    put(out, "{\"table\":");
+    let table = schema.tables.get(near.table as usize);
+    push_text(out, table.map_or("", |table| &table.name));
+    put(out, ",\"key\":");
+    push_list(out, &near.key, |out, part| match part {
+        NearPart::Param(position) => {
+            let param = procedure.params.get(*position as usize);
+            push_text(out, param.map_or("", |param| &param.name));
+        }
+        NearPart::Int(value) => push_int(out, *value),
+    });
     out.push('}');
 }
 
@@ -219,6 +242,35 @@ fn push_number(out: &mut String, value: u32) {
     out.push((b'0' + (value % 10) as u8) as char);
 }
 
+fn push_int(out: &mut String, value: i64) {
+    if value < 0 {
+        out.push('-');
+    }
+    let (high, low) = (value.unsigned_abs() / 1_000_000_000, value.unsigned_abs() % 1_000_000_000);
+    match high {
+        0 => push_number(out, low as u32),
+        _ => {
+            // At most 9,223,372,036 above the nine digits below.
+            if high >= 1_000_000_000 {
+                push_number(out, (high / 1_000_000_000) as u32);
+                push_nine(out, (high % 1_000_000_000) as u32);
+            } else {
+                push_number(out, high as u32);
+            }
+            push_nine(out, low as u32);
+        }
+    }
+}
+
+/// Nine digits, leading zeros among them.
+fn push_nine(out: &mut String, value: u32) {
+    let mut unit = 100_000_000;
+    while unit > 0 {
+        out.push((b'0' + (value / unit % 10) as u8) as char);
+        unit /= 10;
+    }
+}
+
 #[inline(never)]
 fn push_text(out: &mut String, text: &str) {
     out.push('"');
@@ -295,6 +347,10 @@ mod tests {
                 read_only: true,
                 partitioning: Partitioning::By(vec![0]),
                 log: LogChoice::Physiological,
+                near: vec![NearKey {
+                    table: 0,
+                    key: vec![NearPart::Param(0), NearPart::Int(-7), NearPart::Int(i64::MIN)],
+                }],
             }],
         };
         let expected = concat!(
@@ -303,7 +359,8 @@ mod tests {
             r#""primary_kind":"hash","indexes":[{"name":"by_b","columns":["b","a"],"unique":true}],"#,
             r#""placement":{"by":"a"}}],"procedures":[{"name":"p","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
-            r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological"}]}"#,
+            r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
+            r#""near":[{"table":"t","key":["a",-7,-9223372036854775808]}]}]}"#,
         );
         assert_eq!(write_json(&schema), expected);
     }

@@ -24,8 +24,8 @@ pub use columns::{ColumnSet, ColumnsMalformed};
 pub use plan::{ColumnPlan, Plans};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
-    ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning, Placement,
-    ProcedureSchema, TableSchema,
+    ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey, NearPart,
+    Parameter, Partitioning, Placement, ProcedureSchema, TableSchema,
 };
 pub use types::{ScalarType, StructField, Type};
 

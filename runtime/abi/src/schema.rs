@@ -72,6 +72,8 @@ pub struct ProcedureSchema {
     pub returns: Type,
     pub read_only: bool,
     pub partitioning: Partitioning,
+    /// Rows that a call will look at, as its arguments tell: brought near while the calls before it run. A hint alone.
+    pub near: Vec<NearKey>,
     pub log: LogChoice,
 }
 
@@ -100,6 +102,25 @@ impl LogChoice {
         }
     }
 }
+
+/// The primary key of a row that a call will look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NearKey {
+    /// Position among the module's tables.
+    pub table: u16,
+    /// One part for each column of the primary key.
+    pub key: Vec<NearPart>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NearPart {
+    /// The parameter at this position, of the column's own integer type.
+    Param(u16),
+    Int(i64),
+}
+
+/// Near keys of one procedure at most.
+pub const NEAR_KEYS_MAX: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {

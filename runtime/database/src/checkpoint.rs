@@ -60,7 +60,18 @@ pub(crate) struct Checkpointer {
     is_stopping: AtomicBool,
     stop: Condvar,
     threads: Mutex<Vec<Box<dyn Started>>>,
+    /// How many need all that is there; held while something is let go.
+    keepers: Mutex<usize>,
     this: Weak<Self>,
+}
+
+/// While it lives, no checkpoint and no log is let go.
+pub(crate) struct Kept(Arc<Checkpointer>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        *self.0.keepers.lock().expect("held to count") -= 1;
+    }
 }
 
 #[derive(Default)]
@@ -94,6 +105,7 @@ impl Checkpointer {
             is_stopping: AtomicBool::new(false),
             stop: Condvar::new(),
             threads: Mutex::default(),
+            keepers: Mutex::default(),
             this: this.clone(),
         })
     }
@@ -122,6 +134,18 @@ impl Checkpointer {
         let mut threads = self.threads.lock().expect("held for a push");
         threads.retain(|thread| !thread.is_over());
         started.map(|thread| threads.push(thread)).is_ok()
+    }
+
+    /// Keeps everything that is there now, and what comes.
+    pub fn keep_all(self: &Arc<Self>) -> Kept {
+        *self.keepers.lock().expect("held to count") += 1;
+        Kept(self.clone())
+    }
+
+    /// The newest checkpoint, where next to nothing was written since.
+    pub fn fresh(&self) -> Option<Lsn> {
+        let newest = self.newest()?;
+        (self.log.filled().0.saturating_sub(newest.0) < GROWN_BYTES_MIN).then_some(newest)
     }
 
     pub fn is_stopping(&self) -> bool {
@@ -198,6 +222,10 @@ impl Checkpointer {
     /// Removes checkpoints beyond those kept, then the log that only they needed: in this order a crash between the two
     /// leaves each checkpoint with its log.
     fn retire(&self, newest: Lsn) -> Result<(), CheckpointError> {
+        let keepers = self.keepers.lock().expect("held to count");
+        if *keepers > 0 {
+            return Ok(()); // the next checkpoint does it
+        }
         let keep = self.config.keep.max(1);
         let stored = self.files.list()?;
         let older = stored.iter().filter(|lsn| **lsn <= newest).count();

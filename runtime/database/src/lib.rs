@@ -5,15 +5,21 @@
 //! Called by: the binary, the benchmarks' driver.
 #![forbid(unsafe_code)]
 
+mod backup;
+mod backups;
 mod checkpoint;
+mod inspect;
+mod manifest;
 mod recover;
+mod restore;
+mod staging;
 mod surroundings;
 mod writing;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, AtomicUsize},
     },
     time::Duration,
@@ -36,14 +42,19 @@ use reprise_recovery::RecoveryError;
 pub use reprise_recovery::RecoverFrom;
 use reprise_replay::Replayed;
 use reprise_router::{
-    CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig,
+    BackupService, CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig,
 };
 pub use reprise_storage::AfterImage;
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{Genesis, RecordRef};
 
-use crate::{checkpoint::Checkpointer, surroundings::SiteWork};
+use crate::{backups::Backups, checkpoint::Checkpointer, surroundings::SiteWork};
 
+pub use backup::{VerifiedBackup, create_backup, decode_all, receive_backup, verify_backup};
+pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
+pub use manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError};
+pub use restore::{Point, RestoreError, RestoreReport, restore};
+pub use staging::StagingError;
 pub use surroundings::{Folders, Surroundings};
 
 /// What is logged.
@@ -141,6 +152,11 @@ pub enum OpenError {
     Recovery(#[from] RecoveryError),
     #[error("the database was made with {stored} partitions, and that number is fixed; {asked} were asked for")]
     Partitions { stored: u16, asked: u16 },
+    #[error(
+        "{} is a backup, and stays as it is: make a data directory of it with `reprise backup restore {} --to DIR`",
+        .0.display(), .0.display()
+    )]
+    IsBackup(PathBuf),
     #[error("the log begins at LSN {lsn} with a record of kind {kind}, not with its genesis")]
     NoGenesis { lsn: Lsn, kind: &'static str },
     #[error(
@@ -201,6 +217,7 @@ pub struct Database {
     checkpointer: Option<Arc<Checkpointer>>,
     files: Option<Checkpoints>,
     recover_from: RecoverFrom,
+    backups: OnceLock<Arc<Backups>>,
     sites: Mutex<Vec<Box<dyn Started>>>,
 }
 
@@ -213,6 +230,9 @@ impl Database {
     pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
         if config.log != LogMode::None && config.dir.is_none() {
             return Err(OpenError::Config("a log needs a data directory".into()));
+        }
+        if let Some(dir) = config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
+            return Err(OpenError::IsBackup(dir.clone()));
         }
         let surroundings = Surroundings::real(&config)?;
         Self::open_in(config, surroundings)
@@ -285,8 +305,21 @@ impl Database {
             checkpointer,
             files,
             recover_from: config.redo.from,
+            backups: OnceLock::new(),
             sites: Mutex::new(sites),
         })
+    }
+
+    /// Lets backups be made, and found, below `dir`. Once, and of a database of real files.
+    pub fn serve_backups(&self, dir: PathBuf, data_dir: &Path) {
+        let (Some(log), Some(checkpointer)) = (&self.log, &self.checkpointer) else {
+            return;
+        };
+        let clock = self.shared.clock.clone();
+        let backups = Backups::new(dir, data_dir, log.clone(), checkpointer.clone(), clock);
+        let service: Arc<dyn BackupService> = backups.clone();
+        self.router.set_backups(Arc::downgrade(&service));
+        assert!(self.backups.set(backups).is_ok(), "backups are served once");
     }
 
     pub fn router(&self) -> &Router {
@@ -344,6 +377,9 @@ impl Database {
 
     /// Lets the engine threads finish what they were given, writes it out and seals the log.
     pub fn close(&self) -> Result<(), LogError> {
+        if let Some(backups) = self.backups.get() {
+            backups.stop();
+        }
         self.router.stop();
         let sites = std::mem::take(&mut *self.sites.lock().expect("held to take"));
         for site in sites {

@@ -4,8 +4,8 @@
 //! otherwise silently mean its default.
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning,
-    Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey,
+    NearPart, Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
     schema::{NAME_BYTES_MAX, is_valid_name},
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
     value::ValueReader,
@@ -58,7 +58,9 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
     let tables = list(&at, tables, 0, TABLES_MAX, parse_table)?;
     distinct(&at, tables.iter().map(|table| &table.name))?;
     let (at, procedures) = object.required("procedures")?;
-    let procedures = list(&at, procedures, 0, PROCEDURES_MAX, parse_procedure)?;
+    let procedures = list(&at, procedures, 0, PROCEDURES_MAX, |at, value| {
+        parse_procedure(at, value, &tables)
+    })?;
     distinct(&at, procedures.iter().map(|procedure| &procedure.name))?;
     Ok(ModuleSchema {
         abi: ABI_VERSION,
@@ -166,7 +168,7 @@ fn list<T>(
     value: &Value,
     min: usize,
     max: usize,
-    parse: impl Fn(&Path, &Value) -> Checked<T>,
+    mut parse: impl FnMut(&Path, &Value) -> Checked<T>,
 ) -> Checked<Vec<T>> {
     let Value::Array(items) = value else {
         return at.fail("expected a list");
@@ -357,8 +359,8 @@ fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSch
     })
 }
 
-fn parse_procedure(path: &Path, value: &Value) -> Checked<ProcedureSchema> {
-    let members = ["name", "params", "returns", "read_only", "partitioning", "log"];
+fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checked<ProcedureSchema> {
+    let members = ["name", "params", "returns", "read_only", "partitioning", "log", "near"];
     let object = Object::new(path, value, &members)?;
     let (at, params) = object.required("params")?;
     let params = list(&at, params, 0, FIELDS_MAX, |at, value| {
@@ -377,6 +379,12 @@ fn parse_procedure(path: &Path, value: &Value) -> Checked<ProcedureSchema> {
             .member("partitioning")
             .fail("\"any\" is for read-only procedures");
     }
+    let near = match object.optional("near") {
+        Some((at, value)) => list(&at, value, 0, NEAR_KEYS_MAX, |at, value| {
+            parse_near(at, value, tables, &params)
+        })?,
+        None => Vec::new(),
+    };
     Ok(ProcedureSchema {
         name: object.name()?,
         params,
@@ -384,6 +392,7 @@ fn parse_procedure(path: &Path, value: &Value) -> Checked<ProcedureSchema> {
         read_only,
         partitioning,
         log: parse_log(&object)?,
+        near,
     })
 }
 
@@ -399,6 +408,74 @@ fn parse_log(object: &Object<'_>) -> Checked<LogChoice> {
             let other = quoted(other);
             at.fail(format!("{other} is none of command, physiological, auto"))
         }
+    }
+}
+
+fn parse_near(
+    path: &Path,
+    value: &Value,
+    tables: &[TableSchema],
+    params: &[Parameter],
+) -> Checked<NearKey> {
+    let object = Object::new(path, value, &["table", "key"])?;
+    let (at, name) = object.required("table")?;
+    let name = text(&at, name)?;
+    let Some(table) = tables.iter().position(|table| table.name == name) else {
+        return at.fail(format!("no table {}", quoted(name)));
+    };
+    let columns = &tables[table].primary_key;
+    let (at, key) = object.required("key")?;
+    let mut column = columns.iter();
+    let key = list(&at, key, columns.len(), columns.len(), |at, value| {
+        let position = *column.next().expect("as many parts as columns") as usize;
+        parse_near_part(at, value, tables[table].columns[position].ty, params)
+    })?;
+    Ok(NearKey {
+        table: table as u16,
+        key,
+    })
+}
+
+/// What a column of integers holds; None of any other.
+fn int_range(ty: ScalarType) -> Option<(i128, i128)> {
+    if !ty.is_integer() && ty != ScalarType::Timestamp {
+        return None;
+    }
+    let bits = 8 * ty.slot_bytes() as u32;
+    Some(match ty {
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => (0, (1 << bits) - 1),
+        _ => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+    })
+}
+
+/// A parameter of the column's type before which all have a fixed length, or an integer that fits the column.
+fn parse_near_part(
+    at: &Path,
+    value: &Value,
+    column: ScalarType,
+    params: &[Parameter],
+) -> Checked<NearPart> {
+    let Some((least, most)) = int_range(column) else {
+        return at.fail("near keys are of integer columns");
+    };
+    if let Some(value) = value.as_i64() {
+        return match least <= value as i128 && value as i128 <= most {
+            true => Ok(NearPart::Int(value)),
+            false => at.fail(format!("{value} is not in the column's range")),
+        };
+    }
+    let name = text(at, value)?;
+    let Some(position) = params.iter().position(|param| param.name == name) else {
+        return at.fail(format!("no parameter {}", quoted(name)));
+    };
+    if params[position].ty != Type::Scalar(column) {
+        return at.fail(format!("parameter {} has not the column's type", quoted(name)));
+    }
+    let is_fixed =
+        |param: &Parameter| matches!(&param.ty, Type::Scalar(scalar) if !scalar.is_variable());
+    match params[..position].iter().all(is_fixed) {
+        true => Ok(NearPart::Param(position as u16)),
+        false => at.fail("the parameters before it have no fixed length"),
     }
 }
 

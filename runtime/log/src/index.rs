@@ -14,12 +14,13 @@ pub(crate) const SPARE_NAME: &str = "spare.seg";
 /// A segment that fell out of the log, to be made the next spare.
 pub(crate) const RECYCLE_NAME: &str = "recycle.seg";
 
-pub(crate) fn segment_name(start: Lsn) -> String {
+/// The file of the segment that begins at a position.
+pub fn segment_name(start: Lsn) -> String {
     format!("{PREFIX}{:016x}{SUFFIX}", start.0)
 }
 
 /// The start that a file name tells, if it is a segment's.
-pub(crate) fn parse_segment_name(name: &str) -> Option<Lsn> {
+pub fn parse_segment_name(name: &str) -> Option<Lsn> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let start = Lsn(u64::from_str_radix(digits, 16).ok()?);
     (segment_name(start) == name).then_some(start)

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod copy;
 mod cursor;
 mod error;
 mod flush;
@@ -18,7 +19,9 @@ mod scan;
 mod state;
 
 pub use append::Appender;
+pub use copy::{CopyRange, LogCopy};
 pub use error::{Damage, LogError, UnavailableKind};
+pub use index::{parse_segment_name, segment_name};
 pub use log::{Complete, Log, LogConfig, OpenReport, Positions};
 pub use reader::{LogReader, LogRecord, OwnedRecord, RecordPage};
 pub use scan::{SegmentReport, TornTail, VerifyReport, verify};

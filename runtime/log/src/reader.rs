@@ -78,10 +78,10 @@ enum ReadEnd {
 
 /// Walks records forward.
 pub struct LogReader {
-    disk: Arc<dyn Disk>,
-    index: Arc<LogIndex>,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) index: Arc<LogIndex>,
     end: ReadEnd,
-    database_tag: u32,
+    pub(crate) database_tag: u32,
     cursor: Option<SegmentCursor>,
     before: Option<Continuity>,
     block: Option<BlockHeader>,
@@ -212,7 +212,7 @@ impl LogReader {
         }
     }
 
-    fn out_of_range(&self, lsn: u64) -> LogError {
+    pub(crate) fn out_of_range(&self, lsn: u64) -> LogError {
         LogError::OutOfRange {
             lsn: Lsn(lsn),
             start: Lsn(self.index.start()),
@@ -230,7 +230,7 @@ impl ReadEnd {
     }
 }
 
-fn record_lsn(block: &BlockHeader, record_at: usize) -> Lsn {
+pub(crate) fn record_lsn(block: &BlockHeader, record_at: usize) -> Lsn {
     Lsn(block.lsn.0 + (BLOCK_HEADER_BYTES + record_at) as u64)
 }
 
@@ -248,7 +248,7 @@ fn first_record_from(payload: &[u8], block: &BlockHeader, from: u64) -> usize {
     records.offset()
 }
 
-fn damaged(segment_start: u64, lsn: u64, error: &WireError) -> LogError {
+pub(crate) fn damaged(segment_start: u64, lsn: u64, error: &WireError) -> LogError {
     LogError::Corrupt(Arc::new(Damage {
         file: segment_name(Lsn(segment_start)),
         offset: lsn - segment_start + reprise_wire::SEGMENT_HEADER_BYTES as u64,

@@ -7,6 +7,7 @@
 //! Called by: `router` (calls, jobs) and `recovery` (jobs).
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod batch;
 mod copy;
 mod gather;

@@ -16,12 +16,13 @@ use reprise_env::{Clock, Step, Threads};
 use reprise_observe::{RecentLines, Recorder};
 use reprise_storage::Store;
 use reprise_txn::{
-    Commit, Deployed, Executors, Failure, Frame, Module, ModuleId, Outcome, TxnInput, call_hash,
-    run_multi, run_single,
+    Commit, Deployed, Executors, Failure, Frame, Module, ModuleId, Outcome, TxnInput,
+    call_hash, run_multi, run_single,
 };
 use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionList, PartitionSet};
 
 use crate::{
+    ahead::LookAhead,
     batch::{CallBatch, CallSlot, SlotOutcome},
     copy::{Copying, Slice},
     gather::{Gathering, Lead},
@@ -626,7 +627,10 @@ fn run_alike(
     let mut executor = executors.get(module);
     let choices = &mut choices[id.0 as usize];
     let mut slot = first;
-    while let Some(call) = calls.get_mut(slot).filter(|call| call.module == id) {
+    let ahead = LookAhead::begin(module, &partition.store, &calls[first..], args);
+    while calls.get(slot).is_some_and(|call| call.module == id) {
+        ahead.step(&partition.store, &calls[slot..], args);
+        let call = &mut calls[slot];
         slot += 1;
         call.lsn = Lsn(records.len() as u64);
         let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
@@ -644,11 +648,9 @@ fn run_alike(
         };
         let choice = &mut choices[call.procedure as usize];
         let (kind, sample) = begin_capture(choice, shared, frame);
+        let (store, input) = (&mut partition.store, input_of(shared, &running));
         let outcome = match &mut executor {
-            Ok(executor) => {
-                let (store, input) = (&mut partition.store, input_of(shared, &running));
-                run_single(store, partition.id, &input, &mut **executor, frame)
-            }
+            Ok(executor) => run_single(store, partition.id, &input, &mut **executor, frame),
             Err(failure) => Outcome::Fail(failure.clone()),
         };
         if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {

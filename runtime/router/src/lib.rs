@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod backup;
 mod builder;
 mod checkpoint;
 mod idempotency;
@@ -14,6 +15,7 @@ mod query;
 mod router;
 
 pub use admin::{DeployError, Deployment};
+pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, ReplyOutcome};
 pub use checkpoint::{
     CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,

@@ -18,6 +18,7 @@ use reprise_partition::{
 use reprise_txn::{Bound, Compiler, Deployed, Module};
 
 use crate::{
+    backup::BackupService,
     checkpoint::CheckpointService,
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
     idempotency::{Idempotency, Remembered},
@@ -100,6 +101,7 @@ pub(crate) struct Inner {
     pub deploying: Mutex<()>,
     idempotency: Idempotency,
     pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
+    pub backups: OnceLock<Weak<dyn BackupService>>,
     started_unix_us: i64,
     epoch: AtomicU32,
 }
@@ -124,6 +126,7 @@ impl Router {
             deploying: Mutex::new(()),
             idempotency: Idempotency::default(),
             checkpoints: OnceLock::new(),
+            backups: OnceLock::new(),
             started_unix_us,
             epoch: AtomicU32::new(1),
         }))

@@ -9,7 +9,10 @@ use reprise_base::{
 };
 use reprise_storage::{Conflict, RowProjection, Store, TableChange, TableId};
 
-use crate::module::{BindError, Code, Deployed, Module, ModuleId, TableBinding};
+use crate::{
+    module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
+    near,
+};
 
 /// A module on its way into service.
 pub struct Candidate {
@@ -158,6 +161,7 @@ pub fn apply(
         hash: candidate.hash,
         wasm_bytes: candidate.wasm_bytes,
         installed_by,
+        near: near::rows_of(&candidate.schema, &tables),
         schema: candidate.schema,
         tables,
         code: candidate.code,
@@ -198,9 +202,11 @@ pub fn restore(
             let (module, table) = (&found.name, &table.name);
             return Err(format!("module {module} does not fit the stored table {table}"));
         }
+        let tables = bind_all(&found.schema, &next);
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
-            tables: bind_all(&found.schema, &next),
+            near: near::rows_of(&found.schema, &tables),
+            tables,
             name: found.name,
             version: found.version,
             hash: found.hash,
@@ -241,7 +247,10 @@ fn rebind_others(deployed: &mut Deployed) {
     let names: Vec<_> = deployed.current.keys().cloned().collect();
     for name in names {
         let module = &deployed.current[&name];
+        let tables = bind_all(&module.schema, deployed);
         let rebound = Arc::new(Module {
+            near: near::rows_of(&module.schema, &tables),
+            tables,
             id: module.id,
             name: module.name.clone(),
             version: module.version,
@@ -249,7 +258,6 @@ fn rebind_others(deployed: &mut Deployed) {
             wasm_bytes: module.wasm_bytes,
             installed_by: module.installed_by,
             schema: module.schema.clone(),
-            tables: bind_all(&module.schema, deployed),
             code: module.code.clone(),
         });
         deployed.versions[rebound.id.0 as usize] = rebound.clone();

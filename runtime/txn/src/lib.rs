@@ -11,6 +11,7 @@ mod install;
 mod keyplace;
 mod module;
 mod multi;
+mod near;
 mod ops;
 mod route;
 mod run;
@@ -23,6 +24,7 @@ pub use frame::{Frame, LogLine};
 pub use module::{
     BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,
 };
+pub use near::{NearRow, NearStep};
 pub use route::{Bound, RouteError, partition_of_field};
 pub use wasm::{Compiler, WasmCode};
 pub use scan::Merge;

@@ -7,6 +7,8 @@ use reprise_base::TxnId;
 use reprise_host::CallOutcome;
 use reprise_storage::{RowProjection, TableId};
 
+use crate::near::NearRow;
+
 /// One version of one module; numbered in the order of deployment, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModuleId(pub u32);
@@ -37,6 +39,8 @@ pub struct Module {
     pub schema: ModuleSchema,
     /// Bindings of `schema.tables`, in the same order.
     pub tables: Vec<TableBinding>,
+    /// By procedure: rows to bring near before it runs.
+    pub near: Vec<Vec<NearRow>>,
     pub code: Arc<dyn Code>,
 }
 

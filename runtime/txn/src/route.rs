@@ -281,6 +281,7 @@ mod tests {
             ],
             returns: Type::Unit,
             read_only: false,
+            near: Vec::new(),
             partitioning: Partitioning::By(vec![2, 0]),
             log: reprise_abi::LogChoice::Server,
         };

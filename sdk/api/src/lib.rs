@@ -6,6 +6,7 @@
 //! Called by: `server/http` (fills them), `sdk/client` and the command line (read them).
 #![forbid(unsafe_code)]
 
+mod backups;
 mod calls;
 mod checkpoints;
 mod log;
@@ -16,6 +17,7 @@ mod status;
 mod tables;
 mod types;
 
+pub use backups::{Backup, BackupFile, BackupList, BackupState};
 pub use calls::{BatchAnswer, BatchCall, CallAnswer};
 pub use checkpoints::{Checkpoint, CheckpointList, CheckpointState};
 pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RowChange};

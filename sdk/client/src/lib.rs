@@ -6,12 +6,12 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     time::Duration,
 };
 
 use reprise_api::{
-    BatchAnswer, BatchCall, CallAnswer, Checkpoint, CheckpointList, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
+    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, Checkpoint, CheckpointList, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
     ModuleList, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, Status,
     TableInfo, TableList, U64, headers,
 };
@@ -257,6 +257,30 @@ impl Client {
 
     pub fn checkpoints(&self) -> Result<CheckpointList, ClientError> {
         self.get(&["v1", "checkpoints"])
+    }
+
+    /// Begins a backup on the server, or finds the one under way.
+    pub fn create_backup(&self) -> Result<Backup, ClientError> {
+        self.json(self.http.post(self.at(&["v1", "backups"])))
+    }
+
+    /// A backup, or its progress.
+    pub fn backup(&self, id: &str) -> Result<Backup, ClientError> {
+        self.get(&["v1", "backups", id])
+    }
+
+    pub fn backups(&self) -> Result<BackupList, ClientError> {
+        self.get(&["v1", "backups"])
+    }
+
+    /// Removes a backup from the server's disk.
+    pub fn remove_backup(&self, id: &str) -> Result<(), ClientError> {
+        self.send(self.http.delete(self.at(&["v1", "backups", id]))).map(drop)
+    }
+
+    /// The bytes of a backup's file, as they come.
+    pub fn backup_file(&self, id: &str, name: &str) -> Result<impl Read + use<>, ClientError> {
+        self.send(self.http.get(self.at(&["v1", "backups", id, "files", name])))
     }
 
     /// Whether calls are taken; also answers with the progress while they are not.

@@ -3,7 +3,8 @@
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{
-    Error, FnArg, Ident, ItemFn, LitStr, Pat, Result, ReturnType, Token, Type, parenthesized,
+    Error, Expr, FnArg, Ident, ItemFn, LitStr, Pat, Path, Result, ReturnType, Token, Type,
+    parenthesized,
     parse::{Parse, ParseStream},
     parse2,
     punctuated::Punctuated,
@@ -24,6 +25,40 @@ struct ProcedureOptions {
     read_only: bool,
     /// The variant of `LogChoice`.
     log: Option<Ident>,
+    near: Vec<NearOption>,
+}
+
+/// `Table(part, …)` in `near(…)`.
+struct NearOption {
+    table: Path,
+    key: Vec<NearPartOption>,
+}
+
+enum NearPartOption {
+    Param(Ident),
+    Int(Expr),
+}
+
+impl Parse for NearOption {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let table = input.parse()?;
+        let inner;
+        parenthesized!(inner in input);
+        let key = Punctuated::<NearPartOption, Token![,]>::parse_terminated(&inner)?;
+        Ok(Self {
+            table,
+            key: key.into_iter().collect(),
+        })
+    }
+}
+
+impl Parse for NearPartOption {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        match input.peek(Ident) {
+            true => Ok(Self::Param(input.parse()?)),
+            false => Ok(Self::Int(input.parse()?)),
+        }
+    }
 }
 
 impl Parse for ProcedureOptions {
@@ -49,12 +84,19 @@ impl Parse for ProcedureOptions {
                     options.log = Some(parse_log(input)?);
                     None
                 }
+                "near" => {
+                    let inner;
+                    parenthesized!(inner in input);
+                    let rows = Punctuated::<NearOption, Token![,]>::parse_terminated(&inner)?;
+                    options.near.extend(rows);
+                    None
+                }
                 "all_partitions" => Some(PartitioningOption::All),
                 "any_partition" => Some(PartitioningOption::Any),
                 _ => {
                     return Err(Error::new(
                         option.span(),
-                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\"",
+                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\", near(Table(key, …), …)",
                     ));
                 }
             };
@@ -106,6 +148,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let params = params_of(&function)?;
     let partitioning = partitioning_of(&options, &params, &function)?;
     let (ident, visibility) = (&function.sig.ident, &function.vis);
+    let near = near_of(&options, &params)?;
     let (name, read_only) = (names::name_of(ident)?, options.read_only);
     let log = options.log.clone();
     let log = log.unwrap_or_else(|| Ident::new("Server", Span::call_site()));
@@ -134,6 +177,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
                 read_only: #read_only,
                 partitioning: ::reprise_procedure::module::PartitioningInfo::#partitioning,
                 log: ::reprise_procedure::module::LogChoice::#log,
+                near: &[#(#near),*],
             };
             #[inline]
             fn run(
@@ -199,6 +243,38 @@ fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
     params.collect()
 }
 
+fn near_of(options: &ProcedureOptions, params: &[Param]) -> Result<Vec<TokenStream>> {
+    let rows = options.near.iter().map(|near| {
+        let parts = near.key.iter().map(|part| match part {
+            NearPartOption::Int(value) => {
+                Ok(quote!(::reprise_procedure::module::NearPart::Int(#value)))
+            }
+            NearPartOption::Param(wanted) => {
+                let position = position_of(params, wanted)?;
+                Ok(quote!(::reprise_procedure::module::NearPart::Param(#position)))
+            }
+        });
+        let (table, parts) = (&near.table, parts.collect::<Result<Vec<_>>>()?);
+        Ok(quote!(::reprise_procedure::module::NearInfo {
+            table: <#table as ::reprise_procedure::table::Table>::INFO.name,
+            key: &[#(#parts),*],
+        }))
+    });
+    rows.collect()
+}
+
+fn position_of(params: &[Param], wanted: &Ident) -> Result<u16> {
+    let name = names::text_of(wanted);
+    let position = params.iter().position(|param| param.name == name);
+    let missing = || {
+        Error::new(
+            wanted.span(),
+            format!("the procedure has no parameter `{name}`"),
+        )
+    };
+    Ok(position.ok_or_else(missing)? as u16)
+}
+
 fn partitioning_of(
     options: &ProcedureOptions,
     params: &[Param],
@@ -212,17 +288,7 @@ fn partitioning_of(
         Some(PartitioningOption::All) => Ok(quote!(All)),
         Some(PartitioningOption::Any) => Ok(quote!(Any)),
         Some(PartitioningOption::By(by)) => {
-            let positions = by.iter().map(|wanted| {
-                let name = names::text_of(wanted);
-                let position = params.iter().position(|param| param.name == name);
-                let missing = || {
-                    Error::new(
-                        wanted.span(),
-                        format!("the procedure has no parameter `{name}`"),
-                    )
-                };
-                Ok(position.ok_or_else(missing)? as u16)
-            });
+            let positions = by.iter().map(|wanted| position_of(params, wanted));
             let positions = positions.collect::<Result<Vec<_>>>()?;
             Ok(quote!(By(&[#(#positions),*])))
         }

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-pub use reprise_abi::LogChoice;
+pub use reprise_abi::{LogChoice, NearPart};
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement,
-    ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, Parameter,
+    Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
     value::{ValueError, ValueReader},
 };
 
@@ -136,6 +136,14 @@ pub struct ProcedureInfo {
     pub read_only: bool,
     pub partitioning: PartitioningInfo,
     pub log: LogChoice,
+    pub near: &'static [NearInfo],
+}
+
+/// A row that a call will look at: its table's name and its primary key.
+#[derive(Debug)]
+pub struct NearInfo {
+    pub table: &'static str,
+    pub key: &'static [NearPart],
 }
 
 /// Which partitions a procedure touches.
@@ -148,7 +156,8 @@ pub enum PartitioningInfo {
 }
 
 impl ProcedureInfo {
-    pub fn schema(&self) -> ProcedureSchema {
+    /// `tables`: the module's, in its order.
+    pub fn schema(&self, tables: &[TableSchema]) -> ProcedureSchema {
         let param = |(name, ty): &ParamInfo| Parameter {
             name: (*name).into(),
             ty: ty(),
@@ -164,6 +173,18 @@ impl ProcedureInfo {
                 PartitioningInfo::Any => Partitioning::Any,
             },
             log: self.log,
+            near: self.near.iter().map(|near| near.key(tables)).collect(),
+        }
+    }
+}
+
+impl NearInfo {
+    fn key(&self, tables: &[TableSchema]) -> NearKey {
+        let found = tables.iter().position(|table| table.name == self.table);
+        NearKey {
+            // A table that the module does not list has no name in the description, which the host refuses.
+            table: found.map_or(u16::MAX, |table| table as u16),
+            key: self.key.to_vec(),
         }
     }
 }
@@ -180,10 +201,11 @@ pub fn schema<'a>(
     tables: &[&'static TableInfo],
     procedures: impl Iterator<Item = &'a ProcedureInfo>,
 ) -> ModuleSchema {
+    let tables: Vec<_> = tables.iter().map(|table| table.schema()).collect();
     ModuleSchema {
         abi: ABI_VERSION,
-        tables: tables.iter().map(|table| table.schema()).collect(),
-        procedures: procedures.map(ProcedureInfo::schema).collect(),
+        procedures: procedures.map(|procedure| procedure.schema(&tables)).collect(),
+        tables,
     }
 }
 

@@ -15,7 +15,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    assets, batch, calls, checkpoints, events, front, log, metrics, modules, state::AppState, status, tables,
+    assets, backups, batch, calls, checkpoints, events, front, log, metrics, modules, state::AppState, status, tables,
 };
 
 #[derive(OpenApi)]
@@ -33,6 +33,7 @@ use crate::{
         (name = "Calls", description = "Transactions"),
         (name = "Tables", description = "What is stored"),
         (name = "Log", description = "What happened"),
+        (name = "Backups", description = "Copies that stand for themselves"),
         (name = "Server", description = "State, events, metrics"),
     ),
     components(schemas(Problem, Status, Phase, FieldInfo, log::LogOrder)),
@@ -77,6 +78,9 @@ fn described() -> OpenApiRouter<AppState> {
             checkpoints::take_checkpoint
         ))
         .routes(routes!(checkpoints::show_checkpoint))
+        .routes(routes!(backups::list_backups, backups::create_backup))
+        .routes(routes!(backups::show_backup, backups::delete_backup))
+        .routes(routes!(backups::download_file))
         .routes(routes!(status::status))
         .routes(routes!(events::events))
         .routes(routes!(status::healthz))

@@ -7,6 +7,7 @@
 
 mod assets;
 mod auth;
+mod backups;
 mod batch;
 mod body;
 mod calls;
@@ -30,9 +31,10 @@ mod tables;
 mod trace;
 
 pub use auth::{Auth, AuthError, Role, Token};
-pub use codec::{rfc3339, write_arguments};
+pub use codec::{parse_timestamp, rfc3339, write_arguments};
 pub use docs::openapi;
 pub use limits::ConnectionLimits;
 pub use log::log_record;
+pub use schema::row_json;
 pub use server::{ServeError, serve};
 pub use state::{AppState, HttpOptions};

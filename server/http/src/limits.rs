@@ -72,6 +72,9 @@ pub const SUPERSEDED_RETRIES_MAX: usize = 8;
 /// Operations on modules, tables and the log at once; they block a thread each.
 pub const CONTROL_OPS_MAX: usize = 8;
 pub const EVENT_STREAMS_MAX: usize = 64;
+/// Files of backups on their way out at once.
+pub const DOWNLOADS_MAX: usize = 8;
+pub const DOWNLOAD_PIECE_BYTES: u64 = 256 << 10;
 pub const EVENT_INTERVAL: Duration = Duration::from_millis(500);
 
 pub const ROWS_LIMIT_MAX: u32 = 1000;

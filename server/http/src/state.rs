@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     auth::Auth,
-    limits::{BATCH_CALLS_IN_FLIGHT_MAX, CONTROL_OPS_MAX, ConnectionLimits, EVENT_STREAMS_MAX},
+    limits::{BATCH_CALLS_IN_FLIGHT_MAX, CONTROL_OPS_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX},
     metrics::Metrics,
     refusal::Refusal,
 };
@@ -41,6 +41,7 @@ pub struct Parts {
     pub batch_calls: Arc<Semaphore>,
     pub control_ops: Semaphore,
     pub event_streams: Arc<Semaphore>,
+    pub downloads: Arc<Semaphore>,
     /// True once the server stops.
     pub draining: watch::Sender<bool>,
 }
@@ -75,6 +76,7 @@ impl AppState {
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
             control_ops: Semaphore::new(CONTROL_OPS_MAX),
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
+            downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             draining: watch::Sender::new(false),
         }))
     }

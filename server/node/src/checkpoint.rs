@@ -6,6 +6,7 @@ use reprise_api::{Checkpoint, CheckpointState};
 
 use crate::{
     cli::{CheckpointCommand, Output},
+    inspect,
     output::{
         Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_table, print_text, table,
     },
@@ -33,6 +34,7 @@ pub fn run(command: &CheckpointCommand, output: Output) -> Outcome {
             progress.clear();
             tell(&taken, output)
         }
+        CheckpointCommand::Show(args) => inspect::show(args, output),
         CheckpointCommand::List { server } => {
             let list = connect(server)?.checkpoints().map_err(failure)?;
             if output == Output::Json {

@@ -5,6 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom};
 
+use crate::{
+    backup::BackupCommand,
+    inspect::{self, ShowArgs},
+    recover::{self, RecoverArgs},
+    restore::{self, RestoreArgs},
+};
+
 /// An in-memory transactional database whose stored procedures are WebAssembly.
 #[derive(Parser)]
 #[command(
@@ -61,12 +68,25 @@ pub enum Command {
         after_help = "Example:\n  reprise log tail --limit 5\n  reprise log verify ./reprise-data"
     )]
     Log(LogCommand),
-    /// Take and list checkpoints
+    /// Take, list and look into checkpoints
     #[command(
         subcommand,
-        after_help = "Example:\n  reprise checkpoint take\n  reprise checkpoint list"
+        after_help = "Example:\n  reprise checkpoint take\n  reprise checkpoint show ./reprise-data"
     )]
     Checkpoint(CheckpointCommand),
+    /// Make, check and restore backups
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise backup create --to ./backup\n  reprise backup verify ./backup\n  \
+                      reprise backup restore ./backup --to ./reprise-data"
+    )]
+    Backup(BackupCommand),
+    /// Make a data directory that holds a database as it was at a point
+    #[command(after_help = restore::EXAMPLE)]
+    Restore(RestoreArgs),
+    /// Say what an opening of a data directory would do
+    #[command(after_help = recover::EXAMPLE)]
+    Recover(RecoverArgs),
     /// What the server says of itself
     #[command(after_help = "Example:\n  reprise status --output json")]
     Status(ServerArgs),
@@ -161,6 +181,9 @@ pub struct ServeArgs {
     /// Checkpoints kept, with the log from the oldest of them on [default: 2]
     #[arg(long, env = "REPRISE_CHECKPOINTS_KEPT", value_name = "N", value_parser = checkpoints_kept)]
     pub checkpoints_kept: Option<u64>,
+    /// Where backups of the running server are made [default: backups in the data directory]
+    #[arg(long, env = "REPRISE_BACKUP_DIR", value_name = "DIR")]
+    pub backup_dir: Option<PathBuf>,
     /// Configuration file [default: ./reprise.toml, if there is one]
     #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -328,6 +351,9 @@ pub enum CheckpointCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// What a checkpoint's file holds; no server is needed
+    #[command(after_help = inspect::EXAMPLE)]
+    Show(ShowArgs),
     /// The checkpoints, newest first
     #[command(after_help = "Example:\n  reprise checkpoint list")]
     List {

@@ -71,6 +71,8 @@ pub struct ServeConfig {
     /// MiB of log; 0: not by length.
     pub checkpoint_log_mib: Setting<u64>,
     pub checkpoints_kept: Setting<u64>,
+    /// Backups of the running server go there.
+    pub backup_dir: Setting<PathBuf>,
     pub auth: Auth,
     /// Names and roles, for the start's report.
     tokens: Vec<String>,
@@ -95,6 +97,7 @@ struct ConfigFile {
     checkpoint_every: Option<u64>,
     checkpoint_log_mib: Option<u64>,
     checkpoints_kept: Option<u64>,
+    backup_dir: Option<PathBuf>,
     #[serde(default)]
     tokens: Vec<TokenEntry>,
 }
@@ -246,9 +249,12 @@ impl ServeConfig {
             value: resolve(&listen.value)?,
             source: listen.source,
         };
+        let data_dir = pick(args.data_dir, source_of("data_dir"), file.data_dir)
+            .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into()));
+        let backup_dir = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
-            data_dir: pick(args.data_dir, source_of("data_dir"), file.data_dir)
-                .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into())),
+            backup_dir: below(&data_dir, backup_dir),
+            data_dir,
             listen,
             partitions: pick(args.partitions, source_of("partitions"), file.partitions),
             sites: pick(args.sites, source_of("sites"), file.sites),
@@ -349,6 +355,11 @@ impl ServeConfig {
         ] {
             push(name, setting.value.to_string(), setting.source);
         }
+        push(
+            "backup-dir",
+            self.backup_dir.value.display().to_string(),
+            self.backup_dir.source,
+        );
         let (tokens, source) = match self.tokens.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
             false => (self.tokens.join(", "), Source::File),
@@ -437,6 +448,11 @@ pub fn by_default<T>(value: T) -> Setting<T> {
     }
 }
 
+/// Backups lie in the data directory unless a place is named.
+fn below(data_dir: &Setting<PathBuf>, backup_dir: Option<Setting<PathBuf>>) -> Setting<PathBuf> {
+    backup_dir.unwrap_or_else(|| by_default(data_dir.value.join("backups")))
+}
+
 /// The first layer that has a value.
 fn pick<T>(given: Option<T>, given_source: Source, file: Option<T>) -> Option<Setting<T>> {
     let given = given.map(|value| Setting {
@@ -521,6 +537,7 @@ mod tests {
             checkpoint_every: None,
             checkpoint_log_mib: None,
             checkpoints_kept: None,
+            backup_dir: None,
             config: None,
         }
     }

@@ -6,15 +6,19 @@
 //! Called by: people, scripts, process supervisors.
 #![deny(unsafe_code)]
 
+mod backup;
 mod bench;
 mod checkpoint;
 mod cli;
 mod config;
+mod inspect;
 mod logfile;
 mod new;
 mod output;
 mod records;
+mod recover;
 mod remote;
+mod restore;
 mod serve;
 mod spans;
 
@@ -53,6 +57,9 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Table(command) => remote::tables(&command, output),
         Command::Checkpoint(command) => checkpoint::run(&command, output),
         Command::Log(command) => remote::log(&command, output),
+        Command::Backup(command) => backup::run(&command, output),
+        Command::Restore(args) => restore::run(&args, output),
+        Command::Recover(args) => recover::run(&args, output),
         Command::Status(server) => remote::status(&server, output),
         Command::Bench(args) => bench::run(&args, output),
     }

@@ -74,7 +74,7 @@ pub fn run(config: ServeConfig) -> Outcome {
             config.data_dir.value.display()
         )
     })?;
-    let database = Arc::new(database);
+    let database = with_backups(database, &config);
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;
     let router = database.router().clone();
@@ -121,6 +121,12 @@ fn database_config(
             keep: config.checkpoints_kept.value as usize,
         },
     }
+}
+
+/// Without a log there are none.
+fn with_backups(database: Database, config: &ServeConfig) -> Arc<Database> {
+    database.serve_backups(config.backup_dir.value.clone(), &config.data_dir.value);
+    Arc::new(database)
 }
 
 /// Lines of the server's own log on standard error; RUST_LOG chooses which.

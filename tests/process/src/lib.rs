@@ -7,7 +7,9 @@
 mod load;
 mod look;
 mod mount;
+mod verbs;
 
 pub use load::{Load, Tally, open_accounts, prepare};
 pub use look::{balance, check, snapshot, verify};
 pub use mount::{Mount, fill};
+pub use verbs::{json_of, refused, status_of};

@@ -33,7 +33,7 @@ pub use decode::{ArgsError, Scratch, encode_args};
 pub use encode::{write_arguments, write_row, write_value};
 pub use key::encode_prefix;
 pub use pack::Packer;
-pub use scalar::{hex, rfc3339};
+pub use scalar::{hex, parse_timestamp, rfc3339};
 pub use source::{Source, SyntaxError, Text, Token};
 pub use text::Json;
 

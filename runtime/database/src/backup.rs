@@ -1,0 +1,259 @@
+//! Backups: a checkpoint, the log behind it and a manifest with the checksum of every byte, in a directory of their own.
+
+use std::{
+    io::{self, Read},
+    path::Path,
+    sync::Arc,
+};
+
+use reprise_base::Lsn;
+use reprise_checkpoint::{CheckpointReader, Checkpoints};
+use reprise_env::{Clock, Disk, RealClock, RealDisk};
+use reprise_log::{LogReader, VerifyReport};
+use reprise_wire::{
+    CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, RecordRef, WireError,
+};
+
+use crate::{
+    manifest::{
+        BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, hex, is_place,
+    },
+    restore::{Point, RestoreError, RestoreReport, Source},
+    staging::Staging,
+};
+
+/// What a backup was found to hold.
+#[derive(Clone, Debug)]
+pub struct VerifiedBackup {
+    pub manifest: BackupManifest,
+    pub log: VerifyReport,
+    /// Of the checkpoint.
+    pub rows: u64,
+    pub tables: usize,
+    pub modules: usize,
+    pub idempotency_keys: u64,
+}
+
+/// Makes a backup of a data directory on which no server runs: its newest whole checkpoint and the log behind it.
+pub fn create_backup(source: &Path, target: &Path) -> Result<BackupManifest, RestoreError> {
+    let place = Source::open(source)?;
+    let _held = place.lock()?;
+    if source.join(MANIFEST_NAME).exists() {
+        return Err(RestoreError::NoDatabase(source.to_owned()));
+    }
+    let staging = Staging::begin(target)?;
+    let now = RealClock::new().now_us();
+    let report = place.write_to(&staging, Point::End, now)?;
+    seal(staging, &report, now, &mut |_| true)
+}
+
+/// Writes the manifest of what lies in the new directory, and gives the directory its name.
+pub(crate) fn seal(
+    staging: Staging,
+    report: &RestoreReport,
+    created_us: i64,
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<BackupManifest, RestoreError> {
+    let (log, checkpoints) = (staging.folder("log")?, staging.folder("checkpoints")?);
+    let folders: [(&str, &dyn Disk); 2] = [("checkpoints", &*checkpoints), ("log", &*log)];
+    let files = describe_files(staging.path(), &folders, goes_on)?;
+    // As a restore reads it: what can't be read back is no backup.
+    let (_, found) = LogReader::open(log.clone(), Lsn(0))?;
+    let genesis = genesis_of(
+        &Checkpoints::new(checkpoints.clone()),
+        &log,
+        report.checkpoint,
+    )?;
+    let newest = found.segments.last();
+    let manifest = BackupManifest {
+        format: BackupManifest::FORMAT,
+        program_version: env!("CARGO_PKG_VERSION").to_owned(),
+        database_id: hex(&genesis.database_id),
+        partitions: genesis.partitions,
+        settings_hash: format!("{:016x}", newest.map_or(0, |segment| segment.settings_hash)),
+        created_us,
+        checkpoint_lsn: report.checkpoint.map(|lsn| lsn.0),
+        log_start: report.log.start.0,
+        log_end: report.cut.0,
+        records: report.records,
+        files,
+    };
+    let root = staging.root()?;
+    let file = root.create(MANIFEST_NAME)?;
+    file.write_at(0, manifest.encode().as_bytes())?;
+    file.sync()?;
+    log.sync_dir()?;
+    checkpoints.sync_dir()?;
+    staging.publish()?;
+    Ok(manifest)
+}
+
+fn genesis_of(
+    checkpoints: &Checkpoints,
+    log: &Arc<dyn Disk>,
+    checkpoint: Option<Lsn>,
+) -> Result<Genesis, RestoreError> {
+    if let Some(lsn) = checkpoint {
+        return Ok(checkpoints.open(lsn)?.database().genesis);
+    }
+    let (mut reader, report) = LogReader::open(log.clone(), Lsn(0))?;
+    match reader.next_record()?.map(|first| first.record) {
+        Some(RecordRef::Genesis(genesis)) => Ok(genesis),
+        _ => Err(RestoreError::TooEarly {
+            point: format!("LSN {}", report.end),
+            oldest: "the database's first record".into(),
+        }),
+    }
+}
+
+/// Makes the directory `target` of a backup's files, its manifest among them, as `open` gives them by name; each must be
+/// what its checksum says.
+pub fn receive_backup(
+    target: &Path,
+    files: &[BackupFile],
+    open: &mut dyn FnMut(&str) -> io::Result<Box<dyn Read>>,
+) -> Result<BackupManifest, RestoreError> {
+    let staging = Staging::begin(target)?;
+    for file in files {
+        let is_manifest = file.path == MANIFEST_NAME;
+        if !is_manifest && !is_place(&file.path) {
+            let what = "it is no file of a backup".to_owned();
+            let file = file.path.clone();
+            return Err(ManifestError::File { file, what }.into());
+        }
+        let folder: Arc<dyn Disk> = match file.path.split_once('/') {
+            Some((folder, _)) => staging.folder(folder)?,
+            None => Arc::new(staging.root()?),
+        };
+        let failed = |error| ManifestError::Io {
+            file: file.path.clone(),
+            error,
+        };
+        receive_file(&*folder, file, open(file.name()).map_err(failed)?)?;
+    }
+    let manifest = BackupManifest::read(staging.path())?;
+    manifest.check_files(staging.path(), &mut |_| true)?;
+    staging.publish()?;
+    Ok(manifest)
+}
+
+fn receive_file(
+    folder: &dyn Disk,
+    described: &BackupFile,
+    mut from: Box<dyn Read>,
+) -> Result<(), RestoreError> {
+    let to = folder.create(described.name())?;
+    let (mut piece, mut at) = (vec![0; 256 << 10], 0);
+    // Not a byte more than was announced is kept.
+    while at <= described.bytes {
+        let read = from.read(&mut piece).map_err(|error| ManifestError::Io {
+            file: described.path.clone(),
+            error,
+        })?;
+        if read == 0 {
+            break;
+        }
+        to.write_at(at, &piece[..read])?;
+        at += read as u64;
+    }
+    to.sync()?;
+    folder.sync_dir()?;
+    Ok(())
+}
+
+/// Checks every checksum of a backup, and decodes all that it holds.
+pub fn verify_backup(
+    dir: &Path,
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<VerifiedBackup, RestoreError> {
+    let manifest = BackupManifest::read(dir)?;
+    manifest.check_files(dir, goes_on)?;
+    let wrong = |file: &str, what: String| {
+        let file = file.to_owned();
+        RestoreError::Manifest(ManifestError::File { file, what })
+    };
+    let disk = Arc::new(RealDisk::open(dir.join("log"))?);
+    let (_, log) = LogReader::open(disk, Lsn(0))?;
+    if let Some(damage) = &log.damage {
+        let damage = Box::new(damage.clone());
+        return Err(RestoreError::Damaged { damage });
+    }
+    let id = log.database_id.map(|id| hex(&id));
+    let is_right = (log.start.0, log.torn.is_none()) == (manifest.log_start, true)
+        && log.end.0 >= manifest.log_end
+        && id.as_deref() == Some(&*manifest.database_id);
+    if !is_right {
+        let what = format!("another log: LSN {} to {}", log.start, log.end);
+        return Err(wrong("log", what));
+    }
+    let mut verified = VerifiedBackup {
+        manifest,
+        log,
+        rows: 0,
+        tables: 0,
+        modules: 0,
+        idempotency_keys: 0,
+    };
+    if let Some(lsn) = verified.manifest.checkpoint_lsn {
+        let disk = Arc::new(RealDisk::open(dir.join("checkpoints"))?);
+        let reader = Checkpoints::new(disk).open(Lsn(lsn))?;
+        if hex(&reader.header().database_id) != verified.manifest.database_id {
+            return Err(wrong(reader.name(), "it is another database's".into()));
+        }
+        decode_all(&reader)?;
+        verified.rows = reader.size().rows;
+        verified.tables = reader.tables().len();
+        verified.modules = reader.modules().len();
+        verified.idempotency_keys = reader.database().keys;
+    }
+    Ok(verified)
+}
+
+/// Every block of a checkpoint, and every row and key in it.
+pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::CheckpointError> {
+    let mut blocks = reader.blocks()?;
+    let has_numbers = numbered_tables(reader);
+    for (number, entry) in reader.entries().iter().enumerate() {
+        let raw = blocks.read(number)?;
+        let found = match entry.kind {
+            CheckpointBlockKind::Rows => {
+                let has_number = has_numbers
+                    .get(entry.table as usize)
+                    .copied()
+                    .unwrap_or(false);
+                CheckpointRows::new(raw, has_number)
+                    .try_fold(0, |count, row| row.map(|_| count + 1))
+            }
+            CheckpointBlockKind::Keys => {
+                CheckpointKeys::new(raw).try_fold(0, |count, key| key.map(|_| count + 1))
+            }
+            _ => Ok(entry.items_count),
+        };
+        let judged = found.and_then(|found| match found == entry.items_count {
+            true => Ok(()),
+            false => Err(WireError {
+                what: "items of the block",
+                expected: entry.items_count.to_string(),
+                found: found.to_string(),
+            }),
+        });
+        judged.map_err(|error| reader.corrupt(entry, error))?;
+    }
+    Ok(())
+}
+
+/// By table: its rows have numbers, for they have no primary key.
+fn numbered_tables(reader: &CheckpointReader) -> Vec<bool> {
+    let described = reader
+        .tables()
+        .iter()
+        .map(|json| reprise_host::describe::from_json(json));
+    let has_number = |tables: Vec<reprise_abi::TableSchema>| {
+        tables
+            .first()
+            .is_some_and(|table| table.primary_key.is_empty())
+    };
+    described
+        .map(|schema| schema.is_ok_and(|schema| has_number(schema.tables)))
+        .collect()
+}

@@ -1,0 +1,279 @@
+//! What an opening of a data directory would do. Nothing is changed, nothing is run.
+
+use std::{path::Path, sync::Arc};
+
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
+use reprise_env::{Disk, DiskErrorKind, RealDisk};
+use reprise_host::{CompiledModule, Engine, Limits};
+use reprise_log::{LogReader, VerifyReport};
+use reprise_wire::{Genesis, RecordKind, RecordRef};
+
+use crate::{
+    backup::decode_all,
+    checkpoint::Speeds,
+    manifest::MANIFEST_NAME,
+    restore::{RestoreError, Source},
+};
+
+/// The first reasons are enough.
+const REFUSALS_MAX: usize = 16;
+
+/// What would become of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It would be loaded.
+    Taken,
+    /// It would not, and why.
+    PassedOver(String),
+    /// It is whole; a newer one is taken.
+    Kept,
+}
+
+/// A checkpoint as found.
+#[derive(Clone, Debug)]
+pub struct FoundCheckpoint {
+    pub lsn: Lsn,
+    pub file: String,
+    pub verdict: Verdict,
+    pub rows: u64,
+    pub row_bytes: u64,
+    pub file_bytes: u64,
+}
+
+/// What an opening would do.
+#[derive(Clone, Debug, Default)]
+pub struct Inspection {
+    pub log: VerifyReport,
+    pub database_id: Option<[u8; 16]>,
+    pub partitions: Option<u16>,
+    /// The newest first.
+    pub checkpoints: Vec<FoundCheckpoint>,
+    /// Where the replay would begin.
+    pub replay_from: Lsn,
+    /// Records that would be read, by kind, those that occur.
+    pub records: Vec<(RecordKind, u64)>,
+    pub transactions: u64,
+    pub replay_bytes: u64,
+    pub last_txn: Option<TxnId>,
+    /// Settings hash of the log's newest part, where it is not this program's: every outcome is compared all the same.
+    pub other_settings_hash: Option<u64>,
+    /// Seconds that loading and replay would take, at modest speeds: none was measured here.
+    pub seconds: f64,
+    /// Why the opening would be refused; it would go through where there is none.
+    pub refused: Vec<String>,
+}
+
+/// Looks at a data directory as a server that opens it would.
+pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
+    let place = Source::open(dir)?;
+    let mut found = Inspection::default();
+    if dir.join(MANIFEST_NAME).exists() {
+        found
+            .refused
+            .push("it is a backup: `reprise backup restore` makes a data directory of it".into());
+    }
+    let held = match place.lock() {
+        Ok(held) => Some(held),
+        Err(error @ RestoreError::Running(_)) => {
+            found.refused.push(error.to_string());
+            return Ok(found);
+        }
+        Err(error) => return Err(error),
+    };
+    let log: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.join("log"))?);
+    let (mut reader, report) = LogReader::open(log, Lsn(0))?;
+    found.log = report;
+    found.database_id = found.log.database_id;
+    if let Some(damage) = &found.log.damage {
+        found.refused.push(damage.to_string());
+    }
+    let engine = Engine::new(Limits::default());
+    let settings_hash = found
+        .log
+        .segments
+        .last()
+        .map(|segment| segment.settings_hash);
+    found.other_settings_hash = settings_hash.filter(|hash| *hash != engine.settings_hash());
+    look_at_checkpoints(dir, &engine, &mut found)?;
+    look_at_log(&mut reader, &engine, &mut found)?;
+    found.estimate();
+    drop(held);
+    Ok(found)
+}
+
+impl Inspection {
+    /// The checkpoint that would be loaded.
+    pub fn taken(&self) -> Option<&FoundCheckpoint> {
+        self.checkpoints
+            .iter()
+            .find(|found| found.verdict == Verdict::Taken)
+    }
+
+    fn estimate(&mut self) {
+        let speeds = Speeds::default();
+        let loaded = self.taken().map_or(0, |found| found.row_bytes) as f64;
+        self.seconds = loaded / speeds.load + self.replay_bytes as f64 / speeds.replay;
+    }
+}
+
+fn look_at_checkpoints(
+    dir: &Path,
+    engine: &Engine,
+    found: &mut Inspection,
+) -> Result<(), RestoreError> {
+    let disk = match RealDisk::open(dir.join("checkpoints")) {
+        Ok(disk) => disk,
+        Err(error) if error.kind == DiskErrorKind::NotFound => return no_checkpoint(found),
+        Err(error) => return Err(error.into()),
+    };
+    let files = Checkpoints::new(Arc::new(disk));
+    let (start, end) = (found.log.start, found.log.end);
+    let mut is_taken = false;
+    for lsn in files.list()?.into_iter().rev() {
+        let mut checkpoint = FoundCheckpoint {
+            lsn,
+            file: checkpoint_name(lsn),
+            verdict: Verdict::Kept,
+            rows: 0,
+            row_bytes: 0,
+            file_bytes: files.bytes(lsn).unwrap_or_default(),
+        };
+        let judged = match lsn < start || lsn > end {
+            true => Err(format!(
+                "it has no place in the log, which holds LSN {start} to {end}"
+            )),
+            false => files
+                .open(lsn)
+                .map_err(|error| error.to_string())
+                .and_then(|reader| {
+                    let size = reader.size();
+                    (checkpoint.rows, checkpoint.row_bytes) = (size.rows, size.row_bytes);
+                    judge(&reader, engine, found)?;
+                    Ok(reader.database().genesis)
+                }),
+        };
+        match judged {
+            Ok(genesis) if !is_taken => {
+                is_taken = true;
+                checkpoint.verdict = Verdict::Taken;
+                found.replay_from = lsn;
+                found.note_genesis(&genesis);
+            }
+            Ok(_) => {}
+            Err(reason) => checkpoint.verdict = Verdict::PassedOver(reason),
+        }
+        found.checkpoints.push(checkpoint);
+    }
+    match is_taken {
+        true => Ok(()),
+        false => no_checkpoint(found),
+    }
+}
+
+fn no_checkpoint(found: &mut Inspection) -> Result<(), RestoreError> {
+    if found.log.start > Lsn(0) {
+        let start = found.log.start;
+        found.refused.push(format!(
+            "the log begins at LSN {start}, and no checkpoint can be loaded"
+        ));
+    }
+    Ok(())
+}
+
+/// Everything that a load would trip over but for the rows' contents.
+fn judge(reader: &CheckpointReader, engine: &Engine, found: &Inspection) -> Result<(), String> {
+    let id = reader.header().database_id;
+    if found.log.database_id.is_some_and(|known| known != id) {
+        return Err("it is another database's".into());
+    }
+    decode_all(reader).map_err(|error| error.to_string())?;
+    for module in reader.modules().iter().map(|module| module.get()) {
+        if module.in_service {
+            let compiled = CompiledModule::compile(engine, module.wasm);
+            compiled.map_err(|error| format!("module {}: {error}", module.name))?;
+        }
+    }
+    Ok(())
+}
+
+impl Inspection {
+    fn note_genesis(&mut self, genesis: &Genesis) {
+        self.partitions = Some(genesis.partitions);
+        self.database_id = Some(genesis.database_id);
+    }
+}
+
+fn look_at_log(
+    reader: &mut LogReader,
+    engine: &Engine,
+    found: &mut Inspection,
+) -> Result<(), RestoreError> {
+    let mut is_first = true;
+    while let Some(record) = reader.next_record()? {
+        if is_first && found.log.start == Lsn(0) {
+            match &record.record {
+                RecordRef::Genesis(genesis) => found.note_genesis(genesis),
+                other => {
+                    let kind = other.kind().name();
+                    found.refused.push(format!(
+                        "the log begins with a record of kind {kind}, not with its genesis"
+                    ));
+                }
+            }
+        }
+        is_first = false;
+        if record.lsn < found.replay_from {
+            continue;
+        }
+        let kind = record.record.kind();
+        match found.records.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => found.records.push((kind, 1)),
+        }
+        found.last_txn = record.record.txn_id().or(found.last_txn);
+        let judged = look_at_record(&record.record, engine, found);
+        if let (Err(reason), true) = (judged, found.refused.len() < REFUSALS_MAX) {
+            found
+                .refused
+                .push(format!("the record at LSN {}: {reason}", record.lsn));
+        }
+    }
+    found.replay_bytes = found.log.end.0.saturating_sub(found.replay_from.0);
+    Ok(())
+}
+
+fn look_at_record(
+    record: &RecordRef<'_>,
+    engine: &Engine,
+    found: &mut Inspection,
+) -> Result<(), String> {
+    let partitions = match record {
+        RecordRef::Command(command) => &command.partitions,
+        RecordRef::Changes(changes) => &changes.partitions,
+        RecordRef::Deploy(deploy) => {
+            let compiled = CompiledModule::compile(engine, deploy.wasm);
+            let compiled = compiled.map_err(|error| format!("module {}: {error}", deploy.name))?;
+            return match compiled.hash() == deploy.hash {
+                true => Ok(()),
+                false => Err(format!(
+                    "module {}: its bytes do not have the logged hash",
+                    deploy.name
+                )),
+            };
+        }
+        _ => return Ok(()),
+    };
+    found.transactions += 1;
+    let count = found.partitions.unwrap_or(u16::MAX);
+    let is_known = |partition: PartitionId| partition.0 < count;
+    let are_known = match partitions {
+        reprise_wire::PartitionSet::One(partition) => is_known(*partition),
+        reprise_wire::PartitionSet::Several(list) => list.iter().all(is_known),
+        reprise_wire::PartitionSet::All => true,
+    };
+    match are_known {
+        true => Ok(()),
+        false => Err("it names a partition that the database does not have".into()),
+    }
+}

@@ -1,0 +1,317 @@
+//! The manifest of a backup: what it holds, and the checksum of every byte.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk};
+use reprise_log::parse_segment_name;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// The file that makes a directory a backup.
+pub const MANIFEST_NAME: &str = "manifest.json";
+/// Version of the manifest, and of how files lie beside it.
+const FORMAT: u32 = 1;
+/// No manifest is as long: a segment takes less than 200 bytes of it.
+const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+/// Begins the last line but one, which holds the checksum of all lines before.
+const SUM_LINE: &str = "  \"manifest_sha256\": \"";
+
+/// A file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupFile {
+    /// `log/…` or `checkpoints/…`.
+    pub path: String,
+    pub bytes: u64,
+    /// In hexadecimal digits.
+    pub sha256: String,
+}
+
+impl BackupFile {
+    /// The file's name without its folder.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// What a backup says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackupManifest {
+    pub format: u32,
+    /// Of the program that made it.
+    pub program_version: String,
+    /// In hexadecimal digits.
+    pub database_id: String,
+    pub partitions: u16,
+    /// Of the newest part of the log, in hexadecimal digits.
+    pub settings_hash: String,
+    /// Microseconds since 1970. Nothing later is in it.
+    pub created_us: i64,
+    pub checkpoint_lsn: Option<u64>,
+    pub log_start: u64,
+    /// The first record that is not in it would begin here.
+    pub log_end: u64,
+    /// Records behind the checkpoint.
+    pub records: u64,
+    pub files: Vec<BackupFile>,
+}
+
+/// What is wrong with a manifest, or with a file that it names.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error("{0} is no backup: it has no {MANIFEST_NAME}")]
+    Missing(String),
+    #[error("{MANIFEST_NAME} is damaged: {0}. Take the backup from another copy")]
+    Damaged(String),
+    #[error("{MANIFEST_NAME} has format {found}, this program reads format {FORMAT}")]
+    Format { found: u32 },
+    #[error("{file} is not what the manifest says: {what}. Take the backup from another copy")]
+    File { file: String, what: String },
+    #[error("read {file}: {error}")]
+    Io { file: String, error: io::Error },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl BackupManifest {
+    pub(crate) const FORMAT: u32 = FORMAT;
+
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// The file's text: the members, and behind them the checksum of all that comes before it.
+    pub fn encode(&self) -> String {
+        let json = serde_json::to_string_pretty(self).expect("numbers, texts and lists");
+        let body = json.strip_suffix("\n}").expect("an object on lines");
+        let body = format!("{body},\n");
+        let sum = hex(&Sha256::digest(body.as_bytes()));
+        format!("{body}{SUM_LINE}{sum}\"\n}}\n")
+    }
+
+    pub fn decode(text: &str) -> Result<Self, ManifestError> {
+        let damaged = |what: &str| ManifestError::Damaged(what.to_owned());
+        let at = text
+            .rfind(SUM_LINE)
+            .ok_or_else(|| damaged("its checksum is missing"))?;
+        let (body, sum_lines) = text.split_at(at);
+        let expected = hex(&Sha256::digest(body.as_bytes()));
+        if sum_lines != format!("{SUM_LINE}{expected}\"\n}}\n") {
+            return Err(damaged("it does not have its checksum"));
+        }
+        let members = body
+            .strip_suffix(",\n")
+            .ok_or_else(|| damaged("it has no members"))?;
+        let json = format!("{members}\n}}");
+        let format = serde_json::from_str::<Versioned>(&json);
+        let found = format.map_err(|error| damaged(&error.to_string()))?.format;
+        if found != FORMAT {
+            return Err(ManifestError::Format { found });
+        }
+        let manifest: Self =
+            serde_json::from_str(&json).map_err(|error| damaged(&error.to_string()))?;
+        match manifest.files.iter().find(|file| !is_place(&file.path)) {
+            Some(file) => Err(damaged(&format!("{:?} is no file of a backup", file.path))),
+            None => Ok(manifest),
+        }
+    }
+
+    pub fn read(dir: &Path) -> Result<Self, ManifestError> {
+        let path = dir.join(MANIFEST_NAME);
+        let failed = |error| ManifestError::Io {
+            file: path.display().to_string(),
+            error,
+        };
+        let file = File::open(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => ManifestError::Missing(dir.display().to_string()),
+            _ => failed(error),
+        })?;
+        let mut text = Vec::new();
+        file.take(MANIFEST_BYTES_MAX)
+            .read_to_end(&mut text)
+            .map_err(failed)?;
+        let text = String::from_utf8(text);
+        Self::decode(&text.map_err(|_| ManifestError::Damaged("it is no text".into()))?)
+    }
+
+    /// Every file is there, as long as it was, with its checksum. `goes_on` is told how many bytes were read.
+    pub fn check_files(
+        &self,
+        dir: &Path,
+        goes_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), ManifestError> {
+        for file in &self.files {
+            let found = sum_file(&dir.join(&file.path), goes_on)?;
+            let what = match (found.0 == file.bytes, found.1 == file.sha256) {
+                (true, true) => continue,
+                (false, _) => format!("{} bytes in place of {}", found.0, file.bytes),
+                (true, false) => format!("its SHA-256 is {}, not {}", found.1, file.sha256),
+            };
+            let file = file.path.clone();
+            return Err(ManifestError::File { file, what });
+        }
+        self.check_folders(dir)
+    }
+
+    /// A file that nobody named would be taken for a part of the log.
+    fn check_folders(&self, dir: &Path) -> Result<(), ManifestError> {
+        for folder in ["log", "checkpoints"] {
+            let names = match RealDisk::open(dir.join(folder)) {
+                Ok(disk) => disk.list()?,
+                Err(error) if error.kind == DiskErrorKind::NotFound => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let mut paths = names.iter().map(|name| format!("{folder}/{name}"));
+            let named = |path: &String| self.files.iter().any(|file| file.path == *path);
+            if let Some(file) = paths.find(|path| !named(path)) {
+                let what = "it is not named there".to_owned();
+                return Err(ManifestError::File { file, what });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
+
+/// A place that a backup's file can have: nothing outside of its directory is ever read or written.
+pub(crate) fn is_place(path: &str) -> bool {
+    match path.split_once('/') {
+        Some(("log", name)) => parse_segment_name(name).is_some(),
+        Some(("checkpoints", name)) => reprise_checkpoint::parse_checkpoint_name(name).is_some(),
+        _ => false,
+    }
+}
+
+/// Length and SHA-256 of a file.
+pub(crate) fn sum_file(
+    path: &Path,
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<(u64, String), ManifestError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => ManifestError::File {
+            file: path.display().to_string(),
+            what: "it is missing".into(),
+        },
+        _ => ManifestError::Io {
+            file: path.display().to_string(),
+            error,
+        },
+    };
+    let mut file = File::open(path).map_err(failed)?;
+    let (mut sum, mut bytes) = (Sha256::new(), 0);
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece).map_err(failed)? {
+            0 => return Ok((bytes, hex(&sum.finalize()))),
+            read => {
+                sum.update(&piece[..read]);
+                bytes += read as u64;
+                if !goes_on(read as u64) {
+                    return Err(failed(io::Error::other("it was given up: the node stops")));
+                }
+            }
+        }
+    }
+}
+
+/// Describes the files of a directory that were just written.
+pub(crate) fn describe_files(
+    dir: &Path,
+    folders: &[(&str, &dyn Disk)],
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<Vec<BackupFile>, ManifestError> {
+    let mut files = Vec::new();
+    for (folder, disk) in folders {
+        for name in disk.list()? {
+            let path = format!("{folder}/{name}");
+            let (bytes, sha256) = sum_file(&dir.join(&path), goes_on)?;
+            files.push(BackupFile {
+                path,
+                bytes,
+                sha256,
+            });
+        }
+    }
+    Ok(files)
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> BackupManifest {
+        BackupManifest {
+            format: FORMAT,
+            program_version: "1.2.3".into(),
+            database_id: "00".repeat(16),
+            partitions: 2,
+            settings_hash: "0".repeat(16),
+            created_us: 5,
+            checkpoint_lsn: Some(1024),
+            log_start: 512,
+            log_end: 4096,
+            records: 3,
+            files: vec![BackupFile {
+                path: "log/log-0000000000000200.seg".into(),
+                bytes: 9,
+                sha256: "ab".repeat(32),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_manifest_reads_back_and_is_json() {
+        let text = manifest().encode();
+        assert_eq!(BackupManifest::decode(&text).expect("decoded"), manifest());
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(json["manifest_sha256"].as_str().map(str::len), Some(64));
+    }
+
+    #[test]
+    fn every_change_of_a_manifest_is_found() {
+        let text = manifest().encode().into_bytes();
+        for at in 0..text.len() {
+            for bit in [1, 0x80] {
+                let mut changed = text.clone();
+                changed[at] ^= bit;
+                let changed = String::from_utf8_lossy(&changed);
+                assert!(BackupManifest::decode(&changed).is_err(), "byte {at}");
+            }
+            let cut = String::from_utf8_lossy(&text[..at]);
+            assert!(BackupManifest::decode(&cut).is_err(), "cut at {at}");
+        }
+        let outside = [
+            "/etc/passwd",
+            "log/../x",
+            "log/log-1.seg",
+            "x",
+            "log/",
+            "catalog/db",
+        ];
+        for path in outside {
+            let mut manifest = manifest();
+            manifest.files[0].path = path.into();
+            let refused = BackupManifest::decode(&manifest.encode());
+            assert!(matches!(refused, Err(ManifestError::Damaged(_))), "{path}");
+        }
+        let later = BackupManifest {
+            format: 2,
+            ..manifest()
+        };
+        let refused = BackupManifest::decode(&later.encode());
+        assert!(matches!(refused, Err(ManifestError::Format { found: 2 })));
+    }
+}

@@ -1,0 +1,349 @@
+//! A new data directory that holds a database as it was at a point of its log. Nothing runs: the newest checkpoint before
+//! the point and the log behind it, cut there, are copied; opening the directory does the rest.
+
+use std::path::{Path, PathBuf};
+
+use reprise_base::{Lsn, TxnId};
+use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name};
+use reprise_env::{Clock, Disk, DiskError, DiskErrorKind, DiskLock, RealClock, RealDisk};
+use reprise_log::{CopyRange, Damage, LogCopy, LogError, LogReader, VerifyReport};
+use reprise_wire::RecordRef;
+
+use crate::{
+    manifest::{BackupManifest, MANIFEST_NAME, ManifestError},
+    staging::{Staging, StagingError, copy_file},
+};
+
+/// Up to where a database is restored. What lies at the point is included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// Everything.
+    End,
+    /// All records that begin at this position or before it.
+    Lsn(Lsn),
+    /// All records up to this transaction's.
+    Txn(TxnId),
+    /// All records before the first one whose transaction is later, in microseconds since 1970. Partitions give out ids of
+    /// their own: behind that record others may lie whose ids are earlier by the length of a turn.
+    Time(i64),
+}
+
+/// What was restored.
+#[derive(Clone, Debug, Default)]
+pub struct RestoreReport {
+    /// The checkpoint that the new directory begins with.
+    pub checkpoint: Option<Lsn>,
+    /// Newer checkpoints that could not be used, and why.
+    pub passed_over: Vec<String>,
+    /// The first record that is not in it would begin here.
+    pub cut: Lsn,
+    /// The last transaction that is in it, unless the checkpoint holds it.
+    pub last: Option<(Lsn, TxnId)>,
+    /// Records behind the checkpoint, replayed at the first opening.
+    pub records: u64,
+    /// Records of the source behind the point.
+    pub left_out: u64,
+    pub log: LogCopy,
+    pub checkpoint_bytes: u64,
+    /// Damage of the source behind the point.
+    pub damage: Option<String>,
+}
+
+/// Why a database can't be restored to a point.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("there is no database under {0}: it has no folder log with segments in it")]
+    NoDatabase(PathBuf),
+    #[error(
+        "a server runs on {0}: take a backup of it with `reprise backup create`, and restore that one, or stop the server"
+    )]
+    Running(PathBuf),
+    #[error("{point} lies before the oldest state that can be restored, {oldest}")]
+    TooEarly { point: String, oldest: String },
+    #[error("{point} lies behind the end: {end}")]
+    TooLate { point: String, end: String },
+    #[error(
+        "no record of the log is transaction {txn_id}. Transactions that read only, were refused or aborted leave none; a record's \
+         transaction id is shown by `reprise log dump`"
+    )]
+    UnknownTxn { txn_id: TxnId },
+    #[error("{damage} A point before LSN {} can be restored with --lsn, --txn or --time", damage.lsn)]
+    Damaged { damage: Box<Damage> },
+    #[error(
+        "no checkpoint before LSN {cut} can be used ({reasons}), and the log's beginning is gone"
+    )]
+    NoCheckpoint { cut: Lsn, reasons: String },
+    #[error("it was given up: {0}")]
+    GivenUp(String),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    #[error(transparent)]
+    Staging(#[from] StagingError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Makes the directory `target` out of the data directory or backup `source`, which is only read. A server may not run on
+/// a data directory meanwhile; of a backup every checksum is checked first.
+pub fn restore(source: &Path, target: &Path, point: Point) -> Result<RestoreReport, RestoreError> {
+    if source.join(MANIFEST_NAME).exists() {
+        let manifest = BackupManifest::read(source)?;
+        manifest.check_files(source, &mut |_| true)?;
+        return Source::open(source)?.restore(target, point, manifest.created_us);
+    }
+    let place = Source::open(source)?;
+    let _held = place.lock()?;
+    place.restore(target, point, RealClock::new().now_us())
+}
+
+/// Where a database lies.
+pub(crate) struct Source {
+    dir: PathBuf,
+    log: RealDisk,
+}
+
+impl Source {
+    pub fn open(dir: &Path) -> Result<Self, RestoreError> {
+        let missing = || RestoreError::NoDatabase(dir.to_owned());
+        let log = RealDisk::open(dir.join("log")).map_err(|error| match error.kind {
+            DiskErrorKind::NotFound => missing(),
+            _ => error.into(),
+        })?;
+        if !log.list()?.iter().any(|name| name.starts_with("log-")) {
+            return Err(missing());
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            log,
+        })
+    }
+
+    /// Held while it is read: a server would write and release what is copied.
+    pub fn lock(&self) -> Result<DiskLock, RestoreError> {
+        self.log.lock().map_err(|error| match error.kind {
+            DiskErrorKind::Locked => RestoreError::Running(self.dir.clone()),
+            _ => error.into(),
+        })
+    }
+
+    /// Oldest first; none where there is no folder of them.
+    fn checkpoints(&self) -> Result<Option<(RealDisk, Vec<Lsn>)>, RestoreError> {
+        match RealDisk::open(self.dir.join("checkpoints")) {
+            Ok(disk) => {
+                let stored = Checkpoints::new(std::sync::Arc::new(disk.clone())).list()?;
+                Ok(Some((disk, stored)))
+            }
+            Err(error) if error.kind == DiskErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// `known_until_us`: later than that nothing is known of the database.
+    pub fn restore(
+        &self,
+        target: &Path,
+        point: Point,
+        known_until_us: i64,
+    ) -> Result<RestoreReport, RestoreError> {
+        let staging = Staging::begin(target)?;
+        let report = self.write_to(&staging, point, known_until_us)?;
+        staging.publish()?;
+        Ok(report)
+    }
+
+    /// The same, into a directory that the caller publishes.
+    pub fn write_to(
+        &self,
+        staging: &Staging,
+        point: Point,
+        known_until_us: i64,
+    ) -> Result<RestoreReport, RestoreError> {
+        let disk = std::sync::Arc::new(self.log.clone());
+        let (mut reader, found) = LogReader::open(disk, Lsn(0))?;
+        let stored = self.checkpoints()?;
+        let oldest = stored.as_ref().and_then(|(_, stored)| {
+            stored
+                .iter()
+                .find(|lsn| (found.start..=found.end).contains(lsn))
+        });
+        let cut = Walk::over(&mut reader, point)?;
+        cut.judge(point, &found, oldest.copied(), known_until_us)?;
+        let mut report = RestoreReport {
+            cut: cut.until,
+            last: cut.last,
+            left_out: cut.left_out,
+            damage: found.damage.as_ref().map(ToString::to_string),
+            ..RestoreReport::default()
+        };
+        if let Some((disk, stored)) = &stored {
+            let usable = stored.iter().rev().copied();
+            let usable = usable.filter(|lsn| *lsn >= found.start && *lsn <= cut.until);
+            copy_checkpoint(disk, usable, staging, &mut report)?;
+        }
+        if report.checkpoint.is_none() && found.start > Lsn(0) {
+            return Err(RestoreError::NoCheckpoint {
+                cut: cut.until,
+                reasons: report.passed_over.join("; "),
+            });
+        }
+        let range = CopyRange {
+            from: report.checkpoint.unwrap_or_default(),
+            until: cut.until,
+        };
+        report.log = reader.copy(range, &*staging.folder("log")?, &mut |_| true)?;
+        report.records = cut.records_from(range.from);
+        Ok(report)
+    }
+}
+
+/// Takes the newest checkpoint that is whole, also as a copy.
+fn copy_checkpoint(
+    source: &RealDisk,
+    usable: impl Iterator<Item = Lsn>,
+    staging: &Staging,
+    report: &mut RestoreReport,
+) -> Result<(), RestoreError> {
+    let folder = staging.folder("checkpoints")?;
+    let copies = Checkpoints::new(folder.clone());
+    for lsn in usable {
+        let bytes = copy_file(source, &*folder, &checkpoint_name(lsn), &mut || true)?;
+        match copies.open(lsn).and_then(|reader| reader.verify()) {
+            Ok(()) => {
+                (report.checkpoint, report.checkpoint_bytes) = (Some(lsn), bytes);
+                return Ok(());
+            }
+            Err(error) if error.is_corrupt() => {
+                report.passed_over.push(error.to_string());
+                copies.remove(lsn)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What a walk over the log found of a point.
+#[derive(Default)]
+struct Walk {
+    first: Option<Lsn>,
+    /// Behind the last record that is included.
+    until: Lsn,
+    last: Option<(Lsn, TxnId)>,
+    included: u64,
+    /// By the end of a checkpoint's mark: records up to it.
+    marks: Vec<(Lsn, u64)>,
+    left_out: u64,
+    /// The transaction that was asked for, or a record behind the point, was met.
+    is_found: bool,
+    newest: Option<TxnId>,
+    oldest: Option<TxnId>,
+}
+
+impl Walk {
+    fn over(reader: &mut LogReader, point: Point) -> Result<Self, RestoreError> {
+        let mut walk = Self::default();
+        let mut is_over = false;
+        while let Some(record) = reader.next_record()? {
+            let txn_id = record.record.txn_id();
+            walk.first = walk.first.or(Some(record.lsn));
+            walk.oldest = walk.oldest.or(txn_id);
+            walk.newest = walk.newest.max(txn_id);
+            is_over |= match point {
+                Point::End => false,
+                Point::Lsn(lsn) => record.lsn > lsn,
+                Point::Txn(_) => walk.is_found,
+                Point::Time(time_us) => time_of(&record.record) > time_us,
+            };
+            if is_over {
+                walk.is_found |= !matches!(point, Point::Txn(_));
+                walk.left_out += 1;
+                continue;
+            }
+            walk.until = record.end();
+            walk.included += 1;
+            if matches!(record.record, RecordRef::Checkpoint(_)) {
+                walk.marks.push((record.end(), walk.included));
+            }
+            walk.last = txn_id.map(|id| (record.lsn, id)).or(walk.last);
+            walk.is_found |= matches!(point, Point::Txn(wanted) if txn_id == Some(wanted));
+        }
+        Ok(walk)
+    }
+
+    fn records_from(&self, from: Lsn) -> u64 {
+        let before = self.marks.iter().find(|(end, _)| *end == from);
+        self.included - before.map_or(0, |(_, count)| *count)
+    }
+
+    fn judge(
+        &self,
+        point: Point,
+        found: &VerifyReport,
+        oldest: Option<Lsn>,
+        known_until_us: i64,
+    ) -> Result<(), RestoreError> {
+        if let (false, Some(damage)) = (self.is_found, &found.damage) {
+            let damage = Box::new(damage.clone());
+            return Err(RestoreError::Damaged { damage });
+        }
+        let is_gone = found.start > Lsn(0) && oldest.is_none_or(|oldest| self.until < oldest);
+        let is_early = self.until == Lsn(0) || is_gone;
+        let late = |point: String, end: String| Err(RestoreError::TooLate { point, end });
+        match point {
+            Point::Lsn(lsn) if lsn > found.end => {
+                let end = format!("the log ends at LSN {}", found.end);
+                return late(format!("LSN {lsn}"), end);
+            }
+            Point::Time(time_us) if time_us > known_until_us && !self.is_found => {
+                let end = "what happens until then is not known yet".to_owned();
+                return late("the time".into(), end);
+            }
+            Point::Txn(txn_id) if !self.is_found => {
+                return Err(match (self.oldest, self.newest) {
+                    (Some(oldest), _) if txn_id < oldest => self.too_early(point, found, None),
+                    (_, Some(newest)) if txn_id > newest => RestoreError::TooLate {
+                        point: format!("transaction {txn_id}"),
+                        end: format!("the log's last transaction is {newest}"),
+                    },
+                    _ => RestoreError::UnknownTxn { txn_id },
+                });
+            }
+            _ => {}
+        }
+        match is_early {
+            true => Err(self.too_early(point, found, oldest)),
+            false => Ok(()),
+        }
+    }
+
+    fn too_early(&self, point: Point, found: &VerifyReport, oldest: Option<Lsn>) -> RestoreError {
+        let point = match point {
+            Point::End => "the end".to_owned(),
+            Point::Lsn(lsn) => format!("LSN {lsn}"),
+            Point::Txn(txn_id) => format!("transaction {txn_id}"),
+            Point::Time(_) => "the time".to_owned(),
+        };
+        let oldest = match (found.start, oldest) {
+            (Lsn(0), _) => {
+                format!(
+                    "the database's beginning at LSN {}",
+                    self.first.unwrap_or_default()
+                )
+            }
+            (_, Some(oldest)) => format!("the checkpoint at LSN {oldest}"),
+            (start, None) => format!("behind LSN {start}, where the log begins"),
+        };
+        RestoreError::TooEarly { point, oldest }
+    }
+}
+
+fn time_of(record: &RecordRef<'_>) -> i64 {
+    match record {
+        RecordRef::Genesis(genesis) => genesis.created_us,
+        other => other.txn_id().map_or(i64::MIN, TxnId::time_us),
+    }
+}

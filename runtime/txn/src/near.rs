@@ -1,0 +1,279 @@
+//! Rows that a call will look at, by what its procedure declares: found from the encoded arguments alone, so that they can be
+//! brought near while the calls before it still run. A hint: nothing depends on it but time.
+
+use reprise_abi::{ModuleSchema, NearKey, NearPart, ProcedureSchema, ScalarType, Type};
+use reprise_storage::{Store, TableId};
+
+use crate::module::TableBinding;
+
+/// Bytes of a near key at most: what an index of integers holds in place.
+const KEY_BYTES_MAX: usize = 16;
+
+/// A declared key, ready to be filled from arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NearRow {
+    table: TableId,
+    /// The key with its constant parts in place.
+    key: [u8; KEY_BYTES_MAX],
+    len: usize,
+    parts: Vec<Moved>,
+    args_bytes_min: usize,
+}
+
+/// An integer that goes from the arguments (little endian) to the key (big endian, sign flipped).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moved {
+    from: usize,
+    to: usize,
+    width: usize,
+    flip: u8,
+}
+
+impl Moved {
+    #[inline]
+    fn copy(&self, args: &[u8], key: &mut [u8; KEY_BYTES_MAX]) {
+        let from = &args[self.from..];
+        let to = &mut key[self.to..];
+        // The usual widths by one load and one store.
+        match (self.width, from.first_chunk(), from.first_chunk()) {
+            (8, Some(from), _) => to[..8].copy_from_slice(&u64::from_le_bytes(*from).to_be_bytes()),
+            (4, _, Some(from)) => to[..4].copy_from_slice(&u32::from_le_bytes(*from).to_be_bytes()),
+            _ => {
+                to[..self.width].copy_from_slice(&from[..self.width]);
+                to[..self.width].reverse();
+            }
+        }
+        to[0] ^= self.flip;
+    }
+}
+
+/// What of a row is brought near, in the order in which a look-up reads it. A step reads what the one before it brought, so
+/// there is other work to be done between two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NearStep {
+    Index,
+    Place,
+    Row,
+}
+
+impl NearRow {
+    fn new(
+        near: &NearKey,
+        procedure: &ProcedureSchema,
+        schema: &ModuleSchema,
+        tables: &[TableBinding],
+    ) -> Option<Self> {
+        let declared = schema.tables.get(near.table as usize)?;
+        let mut row = Self {
+            table: tables.get(near.table as usize)?.table,
+            key: [0; KEY_BYTES_MAX],
+            len: 0,
+            parts: Vec::new(),
+            args_bytes_min: 0,
+        };
+        for (part, column) in near.key.iter().zip(&declared.primary_key) {
+            let ty = declared.columns.get(*column as usize)?.ty;
+            let width = ty.slot_bytes();
+            let flip = if is_signed(ty) { 0x80 } else { 0 };
+            let (to, end) = (row.len, row.len + width);
+            let place = row.key.get_mut(to..end)?;
+            match part {
+                NearPart::Int(value) => {
+                    place.copy_from_slice(&value.to_be_bytes()[8 - width..]);
+                    place[0] ^= flip;
+                }
+                NearPart::Param(position) => {
+                    let from = offset_of(procedure, *position)?;
+                    row.args_bytes_min = row.args_bytes_min.max(from + width);
+                    row.parts.push(Moved {
+                        from,
+                        to,
+                        width,
+                        flip,
+                    });
+                }
+            }
+            row.len = end;
+        }
+        Some(row)
+    }
+
+    /// Brings a step of the row near that a call with these arguments will look at.
+    #[inline]
+    pub fn bring(&self, store: &Store, args: &[u8], step: NearStep) {
+        if args.len() < self.args_bytes_min {
+            return;
+        }
+        let mut key = self.key;
+        for part in &self.parts {
+            part.copy(args, &mut key);
+        }
+        let key = &key[..self.len];
+        match step {
+            NearStep::Index => store.touch(self.table, 0, key),
+            NearStep::Place => store.touch_place(self.table, 0, key),
+            NearStep::Row => store.touch_row(self.table, 0, key),
+        }
+    }
+}
+
+/// The rows of each procedure. What can't be found from arguments alone is left out.
+pub(crate) fn rows_of(schema: &ModuleSchema, tables: &[TableBinding]) -> Vec<Vec<NearRow>> {
+    let of_procedure = |procedure: &ProcedureSchema| {
+        let rows = procedure.near.iter();
+        rows.filter_map(|near| NearRow::new(near, procedure, schema, tables))
+            .collect()
+    };
+    schema.procedures.iter().map(of_procedure).collect()
+}
+
+fn is_signed(ty: ScalarType) -> bool {
+    !matches!(
+        ty,
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64
+    )
+}
+
+/// Where a parameter's value begins in the arguments, if all before it have a fixed length.
+fn offset_of(procedure: &ProcedureSchema, position: u16) -> Option<usize> {
+    let before = procedure.params.get(..position as usize)?;
+    before.iter().try_fold(0, |offset, param| match &param.ty {
+        Type::Scalar(scalar) if !scalar.is_variable() => Some(offset + scalar.slot_bytes()),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::{
+        ColumnSchema, IndexKind, Parameter, Partitioning, Placement, RowLayout, TableSchema,
+    };
+
+    use super::*;
+
+    const INTS: [ScalarType; 4] = [
+        ScalarType::I64,
+        ScalarType::U16,
+        ScalarType::I32,
+        ScalarType::I8,
+    ];
+
+    fn column(at: usize, ty: ScalarType) -> ColumnSchema {
+        ColumnSchema {
+            name: format!("c{at}"),
+            ty,
+            nullable: false,
+            default: None,
+        }
+    }
+
+    /// A module of one table with this primary key, and a procedure with these parameters that looks at one row.
+    fn module(
+        columns: &[ScalarType],
+        params: &[Type],
+        key: Vec<NearPart>,
+    ) -> (ModuleSchema, Vec<TableBinding>) {
+        let table = TableSchema {
+            name: "t".into(),
+            columns: columns
+                .iter()
+                .enumerate()
+                .map(|(at, ty)| column(at, *ty))
+                .collect(),
+            primary_key: (0..columns.len() as u16).collect(),
+            primary_kind: IndexKind::Hash,
+            indexes: vec![],
+            placement: Placement::Local,
+        };
+        let binding = TableBinding {
+            table: TableId(0),
+            placement: Placement::Local,
+            indexes: vec![0],
+            layout: RowLayout::of_table(&table),
+            projection: None,
+        };
+        let param = |(at, ty): (usize, &Type)| Parameter {
+            name: format!("p{at}"),
+            ty: ty.clone(),
+        };
+        let procedure = ProcedureSchema {
+            name: "p".into(),
+            params: params.iter().enumerate().map(param).collect(),
+            returns: Type::Unit,
+            read_only: false,
+            partitioning: Partitioning::All,
+            log: reprise_abi::LogChoice::Server,
+            near: vec![NearKey { table: 0, key }],
+        };
+        let schema = ModuleSchema {
+            abi: reprise_abi::ABI_VERSION,
+            tables: vec![table],
+            procedures: vec![procedure],
+        };
+        (schema, vec![binding])
+    }
+
+    fn key_of(row: &NearRow, args: &[u8]) -> Vec<u8> {
+        let mut key = row.key;
+        row.parts.iter().for_each(|part| part.copy(args, &mut key));
+        key[..row.len].to_vec()
+    }
+
+    #[test]
+    fn the_key_is_the_one_that_a_look_up_has() {
+        use reprise_abi::key::{push_i8, push_i32, push_i64, push_u16};
+        let params = INTS.map(Type::Scalar);
+        for values in [
+            [7, 9, -3, 5],
+            [-1, 0, i32::MIN as i64, -128],
+            [i64::MAX, 65_535, 1, 127],
+        ] {
+            let [a, b, c, d] = values;
+            let mut args = a.to_le_bytes().to_vec();
+            args.extend((b as u16).to_le_bytes());
+            args.extend((c as i32).to_le_bytes());
+            args.extend((d as i8).to_le_bytes());
+            let mut expected = Vec::new();
+            push_i64(&mut expected, a);
+            push_u16(&mut expected, b as u16);
+            push_i32(&mut expected, c as i32);
+            push_i8(&mut expected, d as i8);
+            let named = (0..4).map(NearPart::Param).collect();
+            let given = values.map(NearPart::Int).to_vec();
+            for key in [named, given] {
+                let (schema, tables) = module(&INTS, &params, key);
+                let rows = rows_of(&schema, &tables);
+                assert_eq!(key_of(&rows[0][0], &args), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_arguments_do_not_tell_is_left_out() {
+        let text = [
+            Type::Scalar(ScalarType::Text),
+            Type::Scalar(ScalarType::I64),
+        ];
+        let (schema, tables) = module(&[ScalarType::I64], &text, vec![NearPart::Param(1)]);
+        assert_eq!(rows_of(&schema, &tables), [vec![]], "behind a text");
+        let wide = [ScalarType::I64; 3];
+        let (schema, tables) = module(&wide, &[], vec![NearPart::Int(1); 3]);
+        assert_eq!(rows_of(&schema, &tables), [vec![]], "a long key");
+    }
+
+    #[test]
+    fn arguments_of_any_length_are_taken() {
+        let params = [Type::Scalar(ScalarType::I64)];
+        let (schema, tables) = module(&[ScalarType::I64], &params, vec![NearPart::Param(0)]);
+        let rows = rows_of(&schema, &tables);
+        let mut store = Store::new();
+        store
+            .create_table(schema.tables[0].clone())
+            .expect("a table");
+        for len in 0..10 {
+            for step in [NearStep::Index, NearStep::Place, NearStep::Row] {
+                rows[0][0].bring(&store, &vec![0xff; len], step);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Backups.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::U64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BackupState {
+    /// A checkpoint is taken, then it and the log behind it are copied, while transactions go on.
+    Running,
+    /// Whole and durable.
+    Published,
+    /// Nothing of it is to be used; `error` says why.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BackupFile {
+    /// Where it lies in the backup; its last part is the name under which it is downloaded.
+    pub path: String,
+    pub bytes: u64,
+    /// In hexadecimal digits.
+    pub sha256: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Backup {
+    pub id: String,
+    pub state: BackupState,
+    /// RFC 3339.
+    pub began_at: String,
+    /// Until it was published or given up, or until now; null for one of an earlier run.
+    pub seconds: Option<f64>,
+    /// Copied so far, or in all.
+    pub bytes: u64,
+    pub checkpoint_lsn: Option<U64>,
+    /// It holds what the log holds before this position.
+    pub end_lsn: Option<U64>,
+    /// On the server.
+    pub directory: String,
+    /// The manifest first; empty until it is published.
+    pub files: Vec<BackupFile>,
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct BackupList {
+    /// The newest first; those that failed in this run last.
+    pub backups: Vec<Backup>,
+}

@@ -1,0 +1,237 @@
+//! `/v1/backups`: copies of the database that stand for themselves, made beside the running engine. The server writes them
+//! where its operator said, never where a client says; a client downloads them file by file.
+
+use std::{fs::File, io, os::unix::fs::FileExt, sync::Arc};
+
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use reprise_api::{Backup, BackupFile, BackupList, BackupState, Problem, ProblemKind, U64};
+use reprise_router::{BackupError, BackupInfo, BackupState as RouterState};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    codec::rfc3339,
+    front::Name,
+    limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
+    refusal::Refusal,
+    state::AppState,
+};
+
+/// Makes a backup
+///
+/// Begins it and returns at once; its id leads to the progress. Where one is under way, that one is meant. A checkpoint is
+/// taken, unless nothing was written since the last, and it and the log behind it are copied; transactions go on. It lies
+/// in the directory that the server's configuration names (`backup_dir`) until it is removed.
+#[utoipa::path(
+    post,
+    path = "/v1/backups",
+    tag = "Backups",
+    responses(
+        (status = 202, description = "It has begun", body = Backup,
+         headers(("Location" = String, description = "Where its progress is"))),
+        (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "The server recovers or stops", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn create_backup(State(state): State<AppState>) -> Result<Response, Refusal> {
+    let begun = state
+        .blocking(|parts| parts.router.backups()?.create())
+        .await?;
+    let backup = answer(begun?);
+    let location = format!("/v1/backups/{}", backup.id);
+    let mut response = (StatusCode::ACCEPTED, Json(backup)).into_response();
+    if let Ok(location) = HeaderValue::try_from(location) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// Lists backups
+///
+/// Those in the server's directory of backups.
+#[utoipa::path(
+    get,
+    path = "/v1/backups",
+    tag = "Backups",
+    responses(
+        (status = 200, description = "The newest first", body = BackupList),
+        (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupList>, Refusal> {
+    let listed = state
+        .blocking(|parts| Ok::<_, BackupError>(parts.router.backups()?.list()))
+        .await?;
+    let backups = listed?.into_iter().map(answer).collect();
+    Ok(Json(BackupList { backups }))
+}
+
+/// Shows a backup, or its progress
+#[utoipa::path(
+    get,
+    path = "/v1/backups/{id}",
+    tag = "Backups",
+    params(("id" = String, Path, description = "As it was given when it began")),
+    responses(
+        (status = 200, description = "The backup", body = Backup),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn show_backup(
+    State(state): State<AppState>,
+    Name(id): Name,
+) -> Result<Json<Backup>, Refusal> {
+    let find = move |parts: &crate::state::Parts| {
+        parts
+            .router
+            .backups()?
+            .find(&id)
+            .ok_or(BackupError::NotFound)
+    };
+    Ok(Json(answer(state.blocking(find).await??)))
+}
+
+/// Removes a backup
+///
+/// From the server's disk. What is being made can't be removed.
+#[utoipa::path(
+    delete,
+    path = "/v1/backups/{id}",
+    tag = "Backups",
+    params(("id" = String, Path, description = "As it was given when it began")),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn delete_backup(
+    State(state): State<AppState>,
+    Name(id): Name,
+) -> Result<StatusCode, Refusal> {
+    state
+        .blocking(move |parts| parts.router.backups()?.remove(&id))
+        .await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Downloads a file of a backup
+///
+/// One that the backup's `files` name, by the last part of its path; `manifest.json` among them. Together, each in its
+/// place, they are the backup.
+#[utoipa::path(
+    get,
+    path = "/v1/backups/{id}/files/{name}",
+    tag = "Backups",
+    params(
+        ("id" = String, Path, description = "As it was given when it began"),
+        ("name" = String, Path, description = "The last part of the file's path"),
+    ),
+    responses(
+        (status = 200, description = "Its bytes", body = [u8], content_type = "application/octet-stream"),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded: too many downloads", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn download_file(
+    State(state): State<AppState>,
+    path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
+) -> Result<Response, Refusal> {
+    let Path((id, name)) = path.map_err(|error| Refusal::malformed(error.body_text()))?;
+    let permit = state.downloads.clone().try_acquire_owned().map_err(|_| {
+        let detail = format!("{DOWNLOADS_MAX} downloads are under way; wait for one to end");
+        let mut problem = Problem::new(ProblemKind::Overloaded, detail);
+        problem.retry_after_s = Some(5);
+        Refusal::from(problem)
+    })?;
+    let open = move |parts: &crate::state::Parts| parts.router.backups()?.open_file(&id, &name);
+    let (file, bytes) = state.blocking(open).await??;
+    let pieces = Pieces {
+        file: Arc::new(file),
+        at: 0,
+        end: bytes,
+        _permit: permit,
+    };
+    let stream = futures_util::stream::unfold(pieces, async |mut pieces| {
+        let piece = pieces.next().await?;
+        Some((piece, pieces))
+    });
+    let mut response = Response::new(Body::from_stream(stream));
+    let own = response.headers_mut();
+    own.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
+    own.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes));
+    Ok(response)
+}
+
+/// A file on its way out, a piece at a time.
+struct Pieces {
+    file: Arc<File>,
+    at: u64,
+    end: u64,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Pieces {
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        if self.at >= self.end {
+            return None;
+        }
+        let (file, at) = (self.file.clone(), self.at);
+        let count = (self.end - at).min(DOWNLOAD_PIECE_BYTES) as usize;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut piece = vec![0; count];
+            // Shorter than it was: the answer breaks off, and the client sees that.
+            file.read_exact_at(&mut piece, at)?;
+            Ok(Bytes::from(piece))
+        });
+        self.at += count as u64;
+        Some(
+            read.await
+                .unwrap_or_else(|error| Err(io::Error::other(error))),
+        )
+    }
+}
+
+fn answer(info: BackupInfo) -> Backup {
+    Backup {
+        id: info.id,
+        state: match info.state {
+            RouterState::Running => BackupState::Running,
+            RouterState::Published => BackupState::Published,
+            RouterState::Failed => BackupState::Failed,
+        },
+        began_at: rfc3339(info.began_unix_us),
+        seconds: info.seconds,
+        bytes: info.bytes,
+        checkpoint_lsn: info.checkpoint_lsn.map(|lsn| U64(lsn.0)),
+        end_lsn: info.end_lsn.map(|lsn| U64(lsn.0)),
+        directory: info.directory,
+        files: info
+            .files
+            .into_iter()
+            .map(|file| BackupFile {
+                path: file.path,
+                bytes: file.bytes,
+                sha256: file.sha256,
+            })
+            .collect(),
+        error: info.error,
+    }
+}
+
+impl From<BackupError> for Refusal {
+    fn from(error: BackupError) -> Self {
+        match error {
+            BackupError::NoLog | BackupError::NotFound => Self::not_found(error.to_string()),
+            BackupError::Unavailable(reason) => Self::unavailable(&reason),
+        }
+    }
+}

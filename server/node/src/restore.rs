@@ -1,0 +1,170 @@
+//! `reprise restore`: a new data directory that holds a database as it was at a point.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use reprise_api::U64;
+use reprise_base::{Lsn, TxnId};
+use reprise_database::{Point, RestoreReport, restore};
+use reprise_http::{parse_timestamp, rfc3339};
+use serde::Serialize;
+
+use crate::{
+    cli::Output,
+    output::{Failure, Outcome, bytes, grouped, print_json, print_pairs, print_text},
+};
+
+pub const EXAMPLE: &str = "Examples:
+  reprise restore --data-dir ./reprise-data --to ./yesterday --time 2026-03-01T18:00:00Z
+  reprise restore --data-dir ./reprise-data --to ./before --lsn 48213
+  reprise restore --data-dir ./backup --to ./new
+
+What lies at the point is included; --time takes everything before the first record of the log whose transaction is
+later. The source is only read. No server may run on it, unless it is a backup.";
+
+#[derive(Args)]
+pub struct RestoreArgs {
+    /// The data directory, or backup, to take it from
+    #[arg(
+        long,
+        env = "REPRISE_DATA_DIR",
+        value_name = "DIR",
+        default_value = "./reprise-data"
+    )]
+    pub data_dir: PathBuf,
+    /// The directory to make; it must not exist, or be empty
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    #[command(flatten)]
+    pub point: PointArgs,
+}
+
+/// Up to where. Without one of them: everything.
+#[derive(Args, Clone, Debug)]
+#[group(multiple = false)]
+pub struct PointArgs {
+    /// Up to the record at this LSN
+    #[arg(long, value_name = "N")]
+    pub lsn: Option<u64>,
+    /// Up to this transaction
+    #[arg(long, value_name = "ID")]
+    pub txn: Option<u64>,
+    /// Up to this time
+    #[arg(long, value_name = "RFC3339", value_parser = time)]
+    pub time: Option<i64>,
+}
+
+fn time(text: &str) -> Result<i64, String> {
+    let parsed = parse_timestamp(text);
+    parsed.ok_or_else(|| {
+        "a time is written as 2026-03-01T18:00:00Z or 2026-03-01T18:00:00.5+01:00".into()
+    })
+}
+
+impl PointArgs {
+    pub fn point(&self) -> Point {
+        match (self.lsn, self.txn, self.time) {
+            (Some(lsn), ..) => Point::Lsn(Lsn(lsn)),
+            (_, Some(txn), _) => Point::Txn(TxnId(txn)),
+            (_, _, Some(time_us)) => Point::Time(time_us),
+            _ => Point::End,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Restored {
+    data_dir: PathBuf,
+    /// Null where the log is replayed from its beginning.
+    checkpoint_lsn: Option<U64>,
+    /// The first record that is not in it would begin here.
+    end_lsn: U64,
+    last_lsn: Option<U64>,
+    last_txn_id: Option<U64>,
+    last_time: Option<String>,
+    /// Records behind the checkpoint, replayed at the first start.
+    records: u64,
+    /// Records behind the point.
+    left_out: u64,
+    bytes: u64,
+    checkpoints_passed_over: Vec<String>,
+    /// Damage of the source behind the point.
+    damage: Option<String>,
+}
+
+impl Restored {
+    fn of(to: &Path, report: RestoreReport) -> Self {
+        let last = report.last;
+        Self {
+            data_dir: to.to_owned(),
+            checkpoint_lsn: report.checkpoint.map(|lsn| U64(lsn.0)),
+            end_lsn: U64(report.cut.0),
+            last_lsn: last.map(|(lsn, _)| U64(lsn.0)),
+            last_txn_id: last.map(|(_, txn_id)| U64(txn_id.0)),
+            last_time: last.map(|(_, txn_id)| rfc3339(txn_id.time_us())),
+            records: report.records,
+            left_out: report.left_out,
+            bytes: report.checkpoint_bytes + report.log.bytes,
+            checkpoints_passed_over: report.passed_over,
+            damage: report.damage,
+        }
+    }
+}
+
+pub fn run(args: &RestoreArgs, output: Output) -> Outcome {
+    restore_from(&args.data_dir, &args.to, &args.point, output)
+}
+
+pub fn restore_from(from: &Path, to: &Path, point: &PointArgs, output: Output) -> Outcome {
+    let report = restore(from, to, point.point());
+    let report = report.with_context(|| format!("restore {}", from.display()))?;
+    let restored = Restored::of(to, report);
+    match output {
+        Output::Json => print_json(&restored)?,
+        Output::Text => tell(&restored)?,
+    }
+    Ok(())
+}
+
+fn tell(restored: &Restored) -> Result<(), Failure> {
+    let to = restored.data_dir.display();
+    let begins = match restored.checkpoint_lsn {
+        Some(lsn) => format!("checkpoint {lsn}"),
+        None => "the log's beginning".to_owned(),
+    };
+    let last = match (
+        &restored.last_txn_id,
+        &restored.last_time,
+        restored.last_lsn,
+    ) {
+        (Some(txn_id), Some(time), Some(lsn)) => format!("{txn_id} of {time}, at LSN {lsn}"),
+        _ => "none behind the checkpoint".to_owned(),
+    };
+    let mut pairs = vec![
+        ("restored", to.to_string()),
+        (
+            "from",
+            format!(
+                "{begins} and {} records behind it",
+                grouped(restored.records)
+            ),
+        ),
+        ("last transaction", last),
+        (
+            "left out",
+            format!("{} later records", grouped(restored.left_out)),
+        ),
+        ("size", bytes(restored.bytes)),
+    ];
+    for reason in &restored.checkpoints_passed_over {
+        pairs.push(("passed over", reason.clone()));
+    }
+    if let Some(damage) = &restored.damage {
+        pairs.push(("damage behind it", damage.clone()));
+    }
+    print_pairs(&pairs)?;
+    Ok(print_text(&format!(
+        "start it with: reprise serve --data-dir {to}"
+    ))?)
+}

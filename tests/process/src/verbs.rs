@@ -1,0 +1,37 @@
+//! The binary's verbs, with what they printed.
+
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use reprise_test_crash::run_verb;
+use serde_json::Value;
+
+/// A verb that did what was asked; what it printed with `--output json`.
+pub fn json_of(args: &[&str]) -> Result<Value> {
+    let (status, output) = status_of(args)?;
+    ensure!(
+        status == 0,
+        "{args:?}: {status}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).with_context(|| format!("what {args:?} printed"))
+}
+
+/// A verb's exit status, and all that it printed.
+pub fn status_of(args: &[&str]) -> Result<(i32, Output)> {
+    let output = run_verb(&[args, &["--output", "json"]].concat())?;
+    Ok((output.status.code().context("ended by a signal")?, output))
+}
+
+/// A verb that says no, with these words on either output.
+pub fn refused(args: &[&str], status: i32, words: &str) -> Result<()> {
+    let (found, output) = status_of(args)?;
+    let errors = [output.stderr, output.stdout].concat();
+    let errors = String::from_utf8_lossy(&errors).into_owned();
+    ensure!(found == status, "{args:?} ended with {found}: {errors}");
+    ensure!(
+        errors.contains(words),
+        "{args:?} does not say {words:?}: {errors}"
+    );
+    Ok(())
+}
