@@ -311,6 +311,7 @@ impl Modules {
             installed_by: deploy.txn_id,
             schema,
             tables: Vec::new(),
+            near: Vec::new(),
             code: Arc::new(DescriptionOnly),
         });
         self.deployed.versions.push(module);
@@ -343,6 +344,7 @@ impl Modules {
                 installed_by: module.installed_by,
                 schema,
                 tables: Vec::new(),
+                near: Vec::new(),
                 code: Arc::new(DescriptionOnly),
             });
             self.deployed.versions.push(found);
