@@ -66,6 +66,13 @@ enum Task {
         #[arg(long, value_name = "KIND")]
         log: Option<String>,
     },
+    /// Run the engine on a disk that fails, crashes and rots, in one thread, by seeds
+    #[command(after_help = "Examples:\n  cargo xtask sim --seeds 100000 --threads 2\n  cargo xtask sim --from 4711 --seeds 1 --verbose")]
+    Sim {
+        /// Flags of the simulation: --seeds N, --from SEED, --threads N, --keep-going, --verbose
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Benchmarks: what follows goes to `reprise bench`
     #[command(after_help = "Example:\n  cargo xtask bench voter --seconds 5")]
     Bench {
@@ -97,6 +104,7 @@ fn main() -> ExitCode {
         Task::Test { args } => tasks::test(&root(), &args),
         Task::Tidy { bless } => tidy::run(&root(), bless),
         Task::Crash { cycles, seed, log } => tasks::crash(&root(), cycles, seed, log),
+        Task::Sim { args } => tasks::sim(&root(), &args),
         Task::Bench { args } => tasks::bench(&root(), &args),
         Task::Console => tasks::console(&root()),
     };

@@ -73,6 +73,13 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>) -
     run(&mut command)
 }
 
+/// Seeds of the simulation; the tests of the workspace run some of them.
+pub fn sim(root: &Path, args: &[String]) -> Result<()> {
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--quiet", "--package", "reprise-test-sim"]);
+    run(command.args(["--bin", "sim", "--"]).args(args))
+}
+
 pub fn bench(root: &Path, args: &[String]) -> Result<()> {
     run(cargo(root)
         .args([

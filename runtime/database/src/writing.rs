@@ -85,7 +85,9 @@ impl Writing {
     }
 
     fn writer(&mut self) -> &mut CheckpointWriter {
-        self.writer.as_mut().expect("made by the first stage, taken by the last")
+        self.writer
+            .as_mut()
+            .expect("made by the first stage, taken by the last")
     }
 
     fn begin(&mut self) -> Result<Step, CheckpointError> {
@@ -123,7 +125,11 @@ impl Writing {
             return Ok(Step::Done);
         }
         self.pages = None;
-        let tables = self.start.partitions.iter().flat_map(|partition| &partition.tables);
+        let tables = self
+            .start
+            .partitions
+            .iter()
+            .flat_map(|partition| &partition.tables);
         let expected: u64 = tables.map(|table| table.rows).sum();
         let found = self.writer().size().rows;
         if found != expected {
@@ -265,7 +271,9 @@ fn write_descriptions(
         CheckpointPartition {
             last_tick: partition.last_tick,
             last_end: partition.last_end,
-            tables: tables.map(|table| (table.rows, table.next_number)).collect(),
+            tables: tables
+                .map(|table| (table.rows, table.next_number))
+                .collect(),
         }
         .encode(&mut raw);
         writer.block(Partition, partition.id, 0, 1, &raw)?;

@@ -93,8 +93,12 @@ pub struct FaultPlan {
     pub write_error_in: Option<u64>,
     /// The n-th sync from now fails; what it should have kept is uncertain.
     pub sync_error_in: Option<u64>,
+    /// After one error all is well again, else everything after it fails, too.
+    pub fails_once: bool,
     /// All writes and changes fail, as on a read-only file system.
     pub read_only: bool,
+    /// Syncs are promised and not done: a disk that no program can be safe on, for tests of the tests.
+    pub lies: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -110,7 +114,10 @@ enum Op {
     Remove {
         name: String,
     },
-    SyncDir,
+    /// Of the names that begin so.
+    SyncDir {
+        folder: Arc<str>,
+    },
     Write {
         file: usize,
         offset: u64,
@@ -136,6 +143,27 @@ struct FileBytes {
     unsynced: Vec<(u64, Arc<[u8]>)>,
 }
 
+impl FileBytes {
+    /// What was written to this place earlier can't arrive any more: something later is durable there.
+    fn forget_unsynced(&mut self, start: u64, end: u64) {
+        let mut left = Vec::new();
+        for (offset, bytes) in self.unsynced.drain(..) {
+            let length = bytes.len() as u64;
+            if offset >= end || offset + length <= start {
+                left.push((offset, bytes));
+                continue;
+            }
+            if offset < start {
+                left.push((offset, bytes[..(start - offset) as usize].into()));
+            }
+            if offset + length > end {
+                left.push((end, bytes[(end - offset) as usize..].into()));
+            }
+        }
+        self.unsynced = left;
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Names {
     live: BTreeMap<String, usize>,
@@ -153,11 +181,26 @@ struct State {
     origin: Arc<(Vec<FileBytes>, Names)>,
 }
 
-/// A disk in memory. Clones share it.
+/// A disk in memory, or a folder of it. Clones share it.
 #[derive(Clone, Default)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
+    /// What the names of this folder begin with; empty for the whole disk.
+    folder: Arc<str>,
     locked: Arc<AtomicBool>,
+}
+
+/// The folder of a name.
+fn folder_of(name: &str) -> &str {
+    name.split_inclusive('/').next().filter(|first| first.len() < name.len()).unwrap_or("")
+}
+
+fn name_of(op: &Op) -> &str {
+    match op {
+        Op::Create { name, .. } | Op::Remove { name } => name,
+        Op::Rename { from, .. } => from,
+        _ => unreachable!("not a change of names"),
+    }
 }
 
 fn put(bytes: &mut Vec<u8>, offset: u64, written: &[u8]) {
@@ -166,6 +209,20 @@ fn put(bytes: &mut Vec<u8>, offset: u64, written: &[u8]) {
         bytes.resize(end, 0);
     }
     bytes[start..end].copy_from_slice(written);
+}
+
+/// Counts a planned error down.
+fn is_due(error_in: &mut Option<u64>, fails_once: bool) -> bool {
+    match error_in {
+        None => return false,
+        Some(0) if fails_once => *error_in = None,
+        Some(0) => {}
+        Some(left) => {
+            *left -= 1;
+            return false;
+        }
+    }
+    true
 }
 
 fn change_names(names: &mut BTreeMap<String, usize>, op: &Op) {
@@ -197,9 +254,15 @@ impl State {
                 change_names(&mut self.names.live, &op);
                 self.names.unsynced.push(op.clone());
             }
-            Op::SyncDir => {
-                self.names.durable = self.names.live.clone();
-                self.names.unsynced.clear();
+            Op::SyncDir { folder } => {
+                let Names { durable, unsynced, .. } = &mut self.names;
+                unsynced.retain(|op| {
+                    let is_synced = name_of(op).starts_with(&**folder);
+                    if is_synced {
+                        change_names(durable, op);
+                    }
+                    !is_synced
+                });
             }
             Op::Write {
                 file,
@@ -225,6 +288,7 @@ impl State {
                 };
                 for (offset, bytes) in file.unsynced.split_off(kept_from) {
                     put(&mut file.durable, offset, &bytes);
+                    file.forget_unsynced(offset, offset + bytes.len() as u64);
                 }
             }
         }
@@ -274,19 +338,32 @@ impl State {
                 unsynced: Vec::new(),
             });
         }
-        let changes = &self.names.unsynced;
-        let kept = match policy {
-            CrashPolicy::LoseAll => 0,
-            CrashPolicy::Random(_) => random.below(changes.len() as u64 + 1) as usize,
-            _ => changes.len(),
-        };
         after.names.durable = self.names.durable.clone();
-        for op in &changes[..kept] {
-            change_names(&mut after.names.durable, op);
-        }
+        self.change_durable_names(&mut after.names.durable, policy, &mut random);
         after.names.live = after.names.durable.clone();
         after.origin = Arc::new((after.files.clone(), after.names.clone()));
         after
+    }
+
+    /// Of each folder's changes that were not synced, those that a crash lets arrive.
+    fn change_durable_names(
+        &self,
+        durable: &mut BTreeMap<String, usize>,
+        policy: &CrashPolicy,
+        random: &mut FaultRandom,
+    ) {
+        let mut by_folder: BTreeMap<&str, Vec<&Op>> = BTreeMap::new();
+        for op in &self.names.unsynced {
+            by_folder.entry(folder_of(name_of(op))).or_default().push(op);
+        }
+        for changes in by_folder.values() {
+            let kept = match policy {
+                CrashPolicy::LoseAll => 0,
+                CrashPolicy::Random(_) => random.below(changes.len() as u64 + 1) as usize,
+                _ => changes.len(),
+            };
+            changes[..kept].iter().for_each(|op| change_names(durable, op));
+        }
     }
 
     fn used_bytes(&self) -> u64 {
@@ -299,10 +376,8 @@ impl State {
         if self.plan.read_only {
             return failed(DiskErrorKind::Refused, "read-only file system");
         }
-        match &mut self.plan.write_error_in {
-            Some(0) => return failed(DiskErrorKind::Io, "input/output error"),
-            Some(left) => *left -= 1,
-            None => {}
+        if is_due(&mut self.plan.write_error_in, self.plan.fails_once) {
+            return failed(DiskErrorKind::Io, "input/output error");
         }
         let growth = end.saturating_sub(self.files[file].live.len() as u64);
         match self.plan.capacity_bytes {
@@ -313,18 +388,16 @@ impl State {
         }
     }
 
+    fn sync(&mut self, file: usize, last_only: bool) {
+        if !self.plan.lies {
+            self.apply(Op::Sync { file, last_only });
+        }
+    }
+
     fn check_sync(&mut self, name: &str) -> Result<(), DiskError> {
-        match &mut self.plan.sync_error_in {
-            Some(0) => {
-                return Err(DiskError::new(
-                    "sync",
-                    name,
-                    DiskErrorKind::Io,
-                    "input/output error",
-                ));
-            }
-            Some(left) => *left -= 1,
-            None => {}
+        if is_due(&mut self.plan.sync_error_in, self.plan.fails_once) {
+            let kind = DiskErrorKind::Io;
+            return Err(DiskError::new("sync", name, kind, "input/output error"));
         }
         Ok(())
     }
@@ -342,8 +415,27 @@ impl SimDisk {
     fn from_state(state: State) -> Self {
         Self {
             state: Arc::new(Mutex::new(state)),
+            folder: Arc::default(),
             locked: Arc::default(),
         }
+    }
+
+    /// A folder of this disk, which fails and crashes as one with it.
+    pub fn folder(&self, name: &str) -> Self {
+        Self {
+            state: Arc::clone(&self.state),
+            folder: format!("{}{name}/", self.folder).into(),
+            locked: Arc::default(),
+        }
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        format!("{}{name}", self.folder)
+    }
+
+    /// Bytes of all files that have a name.
+    pub fn used_bytes(&self) -> u64 {
+        self.state().used_bytes()
     }
 
     pub fn set_faults(&self, plan: FaultPlan) {
@@ -386,14 +478,15 @@ impl SimDisk {
     /// The bytes of a file as the program sees them.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
-        let file = *state.names.live.get(name)?;
+        let file = *state.names.live.get(&self.full_name(name))?;
         Some(state.files[file].live.clone())
     }
 
     /// Changes bytes behind the program's back: bit rot, garbage, a forged file.
     pub fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.state();
-        let file = *state.names.live.get(name).expect("file to damage exists");
+        let named = state.names.live.get(&self.full_name(name));
+        let file = *named.expect("file to damage exists");
         let mut bytes = state.files[file].live.clone();
         change(&mut bytes);
         state.apply(Op::Damage {
@@ -403,7 +496,7 @@ impl SimDisk {
     }
 
     fn file(&self, name: &str, writable: bool) -> Result<Arc<dyn DiskFile>, DiskError> {
-        let number = self.state().names.live.get(name).copied();
+        let number = self.state().names.live.get(&self.full_name(name)).copied();
         let number = number
             .ok_or_else(|| DiskError::new("open", name, DiskErrorKind::NotFound, "no such file"))?;
         Ok(Arc::new(SimFile {
@@ -424,7 +517,7 @@ impl SimDisk {
                 "read-only file system",
             ));
         }
-        if !state.names.live.contains_key(name) {
+        if !state.names.live.contains_key(&self.full_name(name)) {
             return Err(DiskError::new(
                 action,
                 name,
@@ -449,7 +542,7 @@ impl Disk for SimDisk {
                     "read-only file system",
                 ));
             }
-            if state.names.live.contains_key(name) {
+            if state.names.live.contains_key(&self.full_name(name)) {
                 return Err(DiskError::new(
                     "create",
                     name,
@@ -460,7 +553,7 @@ impl Disk for SimDisk {
             let file = state.files.len();
             state.apply(Op::Create {
                 file,
-                name: name.to_string(),
+                name: self.full_name(name),
             });
         }
         self.file(name, true)
@@ -475,20 +568,22 @@ impl Disk for SimDisk {
     }
 
     fn list(&self) -> Result<Vec<String>, DiskError> {
-        Ok(self.state().names.live.keys().cloned().collect())
+        let state = self.state();
+        let own = state.names.live.keys().filter_map(|name| name.strip_prefix(&*self.folder));
+        Ok(own.map(str::to_owned).collect())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         let op = Op::Rename {
-            from: from.to_string(),
-            to: to.to_string(),
+            from: self.full_name(from),
+            to: self.full_name(to),
         };
         self.change("rename", from, op)
     }
 
     fn remove(&self, name: &str) -> Result<(), DiskError> {
         let op = Op::Remove {
-            name: name.to_string(),
+            name: self.full_name(name),
         };
         self.change("remove", name, op)
     }
@@ -496,7 +591,11 @@ impl Disk for SimDisk {
     fn sync_dir(&self) -> Result<(), DiskError> {
         let mut state = self.state();
         state.check_sync("directory")?;
-        state.apply(Op::SyncDir);
+        if !state.plan.lies {
+            state.apply(Op::SyncDir {
+                folder: Arc::clone(&self.folder),
+            });
+        }
         Ok(())
     }
 
@@ -549,10 +648,7 @@ impl SimFile {
         });
         if durable {
             state.check_sync(&self.name)?;
-            state.apply(Op::Sync {
-                file: self.number,
-                last_only: true,
-            });
+            state.sync(self.number, true);
         }
         Ok(())
     }
@@ -583,10 +679,7 @@ impl DiskFile for SimFile {
     fn sync(&self) -> Result<(), DiskError> {
         let mut state = self.disk.state();
         state.check_sync(&self.name)?;
-        state.apply(Op::Sync {
-            file: self.number,
-            last_only: false,
-        });
+        state.sync(self.number, false);
         Ok(())
     }
 
@@ -639,6 +732,27 @@ mod tests {
             disk.crash(&CrashPolicy::KeepAll).list().expect("list"),
             ["b"]
         );
+    }
+
+    #[test]
+    fn folders_are_apart_and_crash_as_one_disk() {
+        let disk = SimDisk::new();
+        let (a, b) = (disk.folder("a"), disk.folder("b"));
+        a.create("x").expect("create");
+        b.create("x").expect("create");
+        a.sync_dir().expect("sync");
+        assert_eq!(a.list().expect("list"), ["x"]);
+        let image = disk.crash(&CrashPolicy::LoseAll);
+        assert_eq!(image.list().expect("list"), ["a/x"]);
+        assert_eq!(image.folder("b").list().expect("list"), [""; 0]);
+        let file = image.folder("a").open("x").expect("open");
+        image.set_faults(FaultPlan {
+            lies: true,
+            ..FaultPlan::default()
+        });
+        file.write_durable_at(0, b"promised").expect("write");
+        let lost = image.crash(&CrashPolicy::LoseAll).folder("a").bytes("x");
+        assert_eq!(lost, Some(Vec::new()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use reprise_base::{Lsn, limits::LOG_ALIGN_BYTES};
-use reprise_env::{DiskError, DiskFile};
+use reprise_env::{AlignedBuf, DiskError, DiskFile};
 use reprise_wire::{BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, WireError};
 
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -169,6 +169,16 @@ impl SegmentCursor {
             at += LOG_ALIGN_BYTES as u64;
         }
         Ok(behind)
+    }
+
+    /// Writes a whole block once more. The process that wrote it may have died, or been told of a failure, before it was
+    /// durable, and another sync need not make it so: what is appended behind it must not be kept without it.
+    pub fn write_again(&mut self, lsn: u64, end: u64) -> Result<(), DiskError> {
+        let offset = self.offset_of(lsn);
+        let bytes = self.bytes(offset, (end - lsn) as usize, self.offset_of(end))?;
+        let mut block = AlignedBuf::with_capacity(bytes.len());
+        block.extend_from_slice(bytes);
+        self.file.write_durable_at(offset, &block)
     }
 
     /// Zeros over the remains of a write that was cut off, so that nobody has to judge them again.

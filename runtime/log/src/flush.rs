@@ -33,15 +33,39 @@ enum Next {
     Over,
 }
 
+/// A block that is not known to be durable.
+struct Failed {
+    error: DiskError,
+    /// Where some of it may be, in the newest segment, and how long it is.
+    begun: Option<(u64, usize)>,
+}
+
+impl From<DiskError> for Failed {
+    fn from(error: DiskError) -> Self {
+        Self { error, begun: None }
+    }
+}
+
+/// What those are told whose records a failed write may have kept.
+fn doubtful(error: &LogError) -> LogError {
+    let reason = match error {
+        LogError::Unavailable { reason, .. } => reason.to_string(),
+        other => other.to_string(),
+    };
+    let reason = format!(
+        "{reason}. Whether this call is kept is not known before a restart: ask then, under its idempotency key"
+    );
+    LogError::unavailable(UnavailableKind::Failed, reason)
+}
+
 /// Stops the log when its thread dies.
 struct StopOnPanic<P>(Arc<Shared<P>>);
 
 impl<P> Drop for StopOnPanic<P> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let reason = "its flusher panicked";
-            self.0
-                .stop(LogError::unavailable(UnavailableKind::Failed, reason));
+            let error = LogError::unavailable(UnavailableKind::Failed, "its flusher panicked");
+            self.0.stop(error.clone(), doubtful(&error));
         }
     }
 }
@@ -82,13 +106,26 @@ impl<P: Send + 'static> Work for Flusher<P> {
 impl<P: Send + 'static> Flusher<P> {
     /// False: the log has stopped, and everybody was told.
     fn write_or_stop(&mut self, block: Block) -> bool {
-        let Err(error) = self.write(block) else {
+        let Err(Failed { error, begun }) = self.write(block) else {
             return true;
         };
+        let is_known = begun.is_none_or(|(offset, bytes)| self.take_back(offset, bytes));
         let reason = format!("{error}; it is not tried again, restart the node");
-        self.shared
-            .stop(LogError::unavailable(UnavailableKind::Failed, reason));
+        let error = LogError::unavailable(UnavailableKind::Failed, reason);
+        let in_flight = match is_known {
+            true => error.clone(),
+            false => doubtful(&error),
+        };
+        self.shared.stop(error, in_flight);
         false
+    }
+
+    /// Erases what a failed write may have left: those who waited for it are told that nothing of it is kept, and that has
+    /// to be so after a restart, too. False when the disk does not take that either.
+    fn take_back(&self, offset: u64, bytes: usize) -> bool {
+        let mut zeros = AlignedBuf::with_capacity(bytes);
+        zeros.resize(bytes);
+        self.segment.write_durable_at(offset, &zeros).is_ok()
     }
 
     /// Waits for the next block to write; none when the log is stopped or closed.
@@ -184,7 +221,7 @@ impl<P: Send + 'static> Flusher<P> {
         block
     }
 
-    fn write(&mut self, mut block: Block) -> Result<(), DiskError> {
+    fn write(&mut self, mut block: Block) -> Result<(), Failed> {
         let header = BlockHeader {
             kind: block.kind,
             lsn: Lsn(block.start),
@@ -201,7 +238,11 @@ impl<P: Send + 'static> Flusher<P> {
             self.begin_segment(spare, block.start)?;
         }
         let offset = block.start - self.segment_start + SEGMENT_HEADER_BYTES as u64;
-        self.segment.write_durable_at(offset, &block.buffer)?;
+        let written = self.segment.write_durable_at(offset, &block.buffer);
+        written.map_err(|error| Failed {
+            error,
+            begun: Some((offset, block.buffer.len())),
+        })?;
         self.next.chain = crc;
         self.shared.index.mark(block.start);
         let stats = &self.shared.stats;

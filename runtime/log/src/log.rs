@@ -309,10 +309,15 @@ impl Opened {
             .expect("checked by the caller")
             .clone();
         let segment = disk.open(&newest.file)?;
+        let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0);
         if let Some(torn) = &scan.report.torn {
-            let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0);
             cursor.erase(torn.lsn.0, torn.bytes)?;
         }
+        if let Some(last) = scan.last_block.filter(|last| *last >= newest.start) {
+            cursor.write_again(last.0, newest.end.0)?;
+        }
+        // The name of the newest segment may have been given by a process that did not live to make it durable.
+        disk.sync_dir()?;
         let database_id = scan.report.database_id.expect("every segment has one");
         // Blocks of a lower generation behind new ones would be strangers.
         scan.next.generation = scan.next.generation.saturating_add(1);
@@ -352,7 +357,8 @@ impl Opened {
     ) -> Result<(Log<P>, OpenReport), LogError> {
         let found = &self.scan.report;
         let last_kind = found.last_block.unwrap_or(BlockKind::Close);
-        let mut state = State::new(found.end.0, self.room, self.segment_room, last_kind);
+        let (end, segment_bytes) = (found.end.0, config.segment_bytes);
+        let mut state = State::new(end, self.room, self.segment_room, segment_bytes, last_kind);
         let room_max = config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
         state.spare_wanted = (2 * self.segment_room).min(room_max).max(1);
         let shared = Arc::new(Shared::new(

@@ -61,6 +61,8 @@ pub(crate) struct Scan {
     pub database_tag: u32,
     /// What the next block must continue.
     pub next: Continuity,
+    /// Where the last whole block begins.
+    pub last_block: Option<Lsn>,
 }
 
 /// Why the walk ends early: damage is a finding, the rest an error.
@@ -86,6 +88,7 @@ pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
         index: LogIndex::default(),
         database_tag: 0,
         next: Continuity::BEGINNING,
+        last_block: None,
     };
     // Sixteen hexadecimal digits: the order of names is that of starts.
     for (number, start) in starts.iter().enumerate() {
@@ -221,6 +224,7 @@ impl Scan {
         }
         self.index.mark(block.lsn.0);
         self.next = next;
+        self.last_block = Some(block.lsn);
         self.report.blocks += 1;
         self.report.records += count as u64;
         self.report.last_block = Some(block.kind);

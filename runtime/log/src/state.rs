@@ -123,9 +123,16 @@ pub(crate) enum Admission {
 }
 
 impl<P> State<P> {
-    pub fn new(fill_start: u64, room: u64, segment_room: u64, last_kind: BlockKind) -> Self {
+    /// `segment_bytes` bounds what a block takes as a rule: one that takes more has its buffer grow.
+    pub fn new(
+        fill_start: u64,
+        room: u64,
+        segment_room: u64,
+        segment_bytes: u64,
+        last_kind: BlockKind,
+    ) -> Self {
         let buffer = || {
-            let mut buffer = AlignedBuf::with_capacity(FILL_BYTES_MAX);
+            let mut buffer = AlignedBuf::with_capacity(FILL_BYTES_MAX.min(segment_bytes as usize));
             buffer.resize(BLOCK_HEADER_BYTES);
             buffer
         };
@@ -377,8 +384,9 @@ impl<P> Shared<P> {
         (state, timeout.timed_out())
     }
 
-    /// Ends writing for good and tells everybody who waits. The first reason stays.
-    pub fn stop(&self, error: LogError) {
+    /// Ends writing for good and tells everybody who waits: those of the block in flight what became of it. The first
+    /// reason stays.
+    pub fn stop(&self, error: LogError, in_flight: LogError) {
         // Also after a panic inside: then nobody may hope any longer.
         let mut state = match self.state.lock() {
             Ok(state) => state,
@@ -386,12 +394,14 @@ impl<P> Shared<P> {
         };
         let error = state.stopped.get_or_insert(error).clone();
         self.may_refuse.store(true, Ordering::Release);
-        let mut pending = std::mem::take(&mut state.flight_pending);
-        pending.append(&mut state.fill_pending);
+        let flying = std::mem::take(&mut state.flight_pending);
+        let filling = std::mem::take(&mut state.fill_pending);
         drop(state);
         self.wake_all();
-        for (_, waiting) in pending {
-            (self.complete)(Err(&error), waiting);
+        for (pending, error) in [(flying, &in_flight), (filling, &error)] {
+            for (_, waiting) in pending {
+                (self.complete)(Err(error), waiting);
+            }
         }
     }
 

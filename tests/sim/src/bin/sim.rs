@@ -1,0 +1,82 @@
+//! Seeds of the simulation, as many as asked for.
+#![forbid(unsafe_code)]
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use clap::Parser;
+use reprise_test_sim::{Options, Stats, run};
+
+/// Runs seeds of the simulation; the first that finds something is printed, and ends it with status 1.
+#[derive(Parser)]
+#[command(name = "sim")]
+struct Cli {
+    /// How many seeds
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Seeds that run at once, each in one thread
+    #[arg(long, default_value_t = 1)]
+    threads: u64,
+    /// Go on after a seed that finds something
+    #[arg(long)]
+    keep_going: bool,
+    /// Tell what happens
+    #[arg(long)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let options = Options {
+        mutant: None,
+        is_verbose: cli.verbose,
+    };
+    let begun = Instant::now();
+    let (next, is_over) = (AtomicU64::new(cli.from), AtomicBool::new(false));
+    let total = Mutex::new((Stats::default(), 0u64));
+    let work = || {
+        while !is_over.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= cli.from + cli.seeds {
+                return;
+            }
+            let ran = run(seed, options);
+            let mut total = total.lock().expect("held to count");
+            match ran {
+                Ok(stats) => total.0.add(&stats),
+                Err(found) => {
+                    println!("{found}");
+                    total.1 += 1;
+                    is_over.store(!cli.keep_going, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..cli.threads.max(1)).for_each(|_| drop(scope.spawn(work)));
+    });
+    let (stats, found) = *total.lock().expect("all are over");
+    let seconds = begun.elapsed().as_secs_f64();
+    let listed = stats
+        .list()
+        .into_iter()
+        .map(|(name, count)| format!("{name} {count}"));
+    println!("{}", listed.collect::<Vec<_>>().join(", "));
+    println!(
+        "{:.0} seeds a minute, {found} found something",
+        stats.seeds as f64 / seconds * 60.0
+    );
+    match found {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,227 @@
+//! Harm to files at rest: what a good opening finds; and forgeries that no checksum can find, for tests of the checkers.
+
+use std::sync::Arc;
+
+use reprise_abi::{Field, RowLayout};
+use reprise_base::Lsn;
+use reprise_checkpoint::{Checkpoints, checkpoint_name};
+use reprise_env::{Disk, SimClock, SimDisk, Stepper, sim::FaultRandom};
+use reprise_host::describe;
+use reprise_log::{Log, LogConfig, LogReader};
+use reprise_wire::{
+    BlockHeader, BlockKind, CheckpointBlockKind, CheckpointRows, RecordRef, SEGMENT_HEADER_BYTES,
+};
+
+/// What was done, and what an opening must do about it.
+#[derive(Clone, Debug)]
+pub struct Harm {
+    pub file: String,
+    pub what: String,
+    /// The opening must refuse: the log was harmed where nothing can be cut.
+    pub must_refuse: bool,
+    /// This checkpoint must not be used.
+    pub checkpoint: Option<Lsn>,
+}
+
+/// A stretch of a log file: its header, or a block.
+struct Stretch {
+    file: String,
+    from: usize,
+    bytes: usize,
+    /// None for a segment's header.
+    kind: Option<BlockKind>,
+}
+
+fn stretches(log: &SimDisk) -> Vec<Stretch> {
+    let mut found = Vec::new();
+    for file in log.list().expect("list") {
+        let bytes = log.bytes(&file).expect("listed");
+        if !file.starts_with("log-") {
+            continue;
+        }
+        found.push(Stretch {
+            file: file.clone(),
+            from: 0,
+            bytes: SEGMENT_HEADER_BYTES,
+            kind: None,
+        });
+        let mut from = SEGMENT_HEADER_BYTES;
+        while let Some((header, _)) = bytes
+            .get(from..)
+            .and_then(|rest| BlockHeader::decode(rest).ok())
+        {
+            let length = header.block_bytes();
+            let Some(block) = bytes.get(from..from + length) else {
+                break;
+            };
+            if header.payload(block).is_err() {
+                break;
+            }
+            found.push(Stretch {
+                file: file.clone(),
+                from,
+                bytes: length,
+                kind: Some(header.kind),
+            });
+            from += length;
+        }
+    }
+    found
+}
+
+/// Harms one place of the log or of a checkpoint. Never the last block of records where no other block follows: that can't
+/// be told from a write that a crash cut off.
+pub fn harm(disk: &SimDisk, random: &mut FaultRandom) -> Option<Harm> {
+    let files = Checkpoints::new(Arc::new(disk.folder("checkpoints")));
+    let checkpoints = files.list().expect("list");
+    if !checkpoints.is_empty() && random.below(2) == 0 {
+        let lsn = checkpoints
+            [checkpoints.len() - 1 - (random.below(4) == 0) as usize % checkpoints.len()];
+        let file = checkpoint_name(lsn);
+        let folder = disk.folder("checkpoints");
+        let bytes = folder.bytes(&file).expect("listed").len();
+        let what = change(&folder, &file, 0, bytes, random)?;
+        return Some(Harm {
+            file,
+            what,
+            must_refuse: false,
+            checkpoint: Some(lsn),
+        });
+    }
+    let log = disk.folder("log");
+    let mut stretches = stretches(&log);
+    let last = stretches
+        .iter()
+        .rposition(|stretch| stretch.kind.is_some())?;
+    let is_last_of_all = last + 1 == stretches.len();
+    let last_kind = stretches[last].kind;
+    if is_last_of_all && last_kind == Some(BlockKind::Data) {
+        stretches.pop();
+    }
+    if stretches.is_empty() {
+        return None;
+    }
+    let at = random.below(stretches.len() as u64) as usize;
+    let stretch = &stretches[at];
+    let what = change(&log, &stretch.file, stretch.from, stretch.bytes, random)?;
+    let is_cut = is_last_of_all && at == last;
+    Some(Harm {
+        file: stretch.file.clone(),
+        what: format!("{what} of {:?}", stretch.kind),
+        must_refuse: !is_cut,
+        checkpoint: None,
+    })
+}
+
+fn change(
+    folder: &SimDisk,
+    file: &str,
+    from: usize,
+    count: usize,
+    random: &mut FaultRandom,
+) -> Option<String> {
+    let at = from + random.below(count as u64) as usize;
+    let bytes = folder.bytes(file).expect("there");
+    if random.below(3) == 0 {
+        let start = at / 512 * 512;
+        let end = (start + 512).min(bytes.len());
+        if bytes[start..end].iter().all(|byte| *byte == 0) {
+            return None;
+        }
+        folder.damage(file, |bytes| bytes[start..end].fill(0));
+        return Some(format!("sector at {start} is zero"));
+    }
+    let bit = random.below(8);
+    folder.damage(file, |bytes| bytes[at] ^= 1 << bit);
+    Some(format!("bit {bit} of byte {at} is flipped"))
+}
+
+/// Writes the log anew without its `number`-th command from the end, or with it twice; every checksum holds.
+pub fn rewrite_log(disk: &SimDisk, number: usize, copies: usize) -> Option<SimDisk> {
+    let old = disk.folder("log");
+    let (mut reader, report) = LogReader::open(Arc::new(old), Lsn(0)).ok()?;
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().ok()? {
+        let is_command = matches!(record.record, RecordRef::Command(_) | RecordRef::Changes(_));
+        let mut bytes = Vec::new();
+        record.record.encode(&mut bytes);
+        records.push((is_command, bytes));
+    }
+    let commands: Vec<_> = (0..records.len()).filter(|at| records[*at].0).collect();
+    let chosen = *commands.get(commands.len().checked_sub(number + 1)?)?;
+    let fresh = SimDisk::new();
+    let clock = Arc::new(SimClock::at_us(0));
+    let stepper = Stepper::new(1, clock.clone());
+    let mut config = LogConfig::new(report.database_id?);
+    config.settings_hash = report.segments.last()?.settings_hash;
+    config.segment_bytes = 1 << 20;
+    let folder = Arc::new(fresh.folder("log"));
+    let complete = Box::new(|_: Result<Lsn, &_>, (): ()| {});
+    let opened = Log::open_on(folder, clock, Arc::new(stepper.clone()), config, complete);
+    let (log, _) = opened.expect("a fresh log");
+    for (at, (_, bytes)) in records.iter().enumerate() {
+        let times = if at == chosen { copies } else { 1 };
+        (0..times).for_each(|_| drop(log.appender().append(bytes, None)));
+    }
+    log.close().expect("close");
+    drop(log);
+    stepper.kill();
+    stepper.forget();
+    Some(fresh)
+}
+
+/// Changes the value of an item in the newest checkpoint; every checksum holds.
+pub fn forge_checkpoint(disk: &SimDisk) -> Option<()> {
+    let folder = disk.folder("checkpoints");
+    let files = Checkpoints::new(Arc::new(folder.clone()));
+    let lsn = *files.list().ok()?.last()?;
+    let reader = files.open(lsn).ok()?;
+    let tables = reader.tables().iter();
+    let items = tables
+        .map(|json| describe::from_json(json).expect("whole").tables.remove(0))
+        .position(|table| table.name == "items")?;
+    let schema = describe::from_json(&reader.tables()[items])
+        .ok()?
+        .tables
+        .remove(0);
+    let layout = RowLayout::of_table(&schema);
+    let mut is_forged = false;
+    let mut blocks = reader.blocks().ok()?;
+    let mut writer = files.begin(*reader.header()).ok()?;
+    for (number, entry) in reader.entries().iter().enumerate() {
+        let mut raw = blocks.read(number).ok()?.to_vec();
+        if entry.kind == CheckpointBlockKind::Index {
+            continue;
+        }
+        if entry.kind == CheckpointBlockKind::Rows && entry.table as usize == items && !is_forged {
+            is_forged = forge_row(&mut raw, &layout);
+        }
+        writer
+            .block(
+                entry.kind,
+                entry.partition,
+                entry.table,
+                entry.items_count,
+                &raw,
+            )
+            .ok()?;
+    }
+    drop(blocks);
+    writer.publish().ok()?;
+    is_forged.then_some(())
+}
+
+fn forge_row(raw: &mut [u8], layout: &RowLayout) -> bool {
+    let Some(Ok((row, _))) = CheckpointRows::new(raw, false).next() else {
+        return false;
+    };
+    let Field::Int(value) = layout.field(row, 1) else {
+        return false;
+    };
+    let from = row.as_ptr() as usize - raw.as_ptr() as usize;
+    let old = value.to_le_bytes();
+    let found = row.windows(8).rposition(|window| window == old);
+    let Some(at) = found else { return false };
+    raw[from + at] ^= 1;
+    true
+}

@@ -1,0 +1,16 @@
+//! The engine, its log, checkpoints and recovery in one thread, on a disk that fails, crashes and rots, by a seed.
+//! Owns: the module that is called, the model of its tables, what clients may rely on, the schedule of a seed.
+//! Does not: replace any part of the product; what it runs is handed another clock, disk, compiler and other threads.
+//! Invariants: a seed does the same each time; whatever is found is printed with the command that repeats it.
+//! Called by: the tests beside it, `cargo xtask sim`.
+#![forbid(unsafe_code)]
+
+mod damage;
+mod ledger;
+mod model;
+mod module;
+mod op;
+mod run;
+mod world;
+
+pub use run::{Found, Mutant, Options, Stats, run};

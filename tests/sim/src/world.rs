@@ -1,0 +1,197 @@
+//! One life of the process: a database on a simulated disk, clock and threads.
+
+use std::sync::{Arc, Mutex};
+
+use reprise_database::{
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, Folders, LogMode, OpenError,
+    RecoveryReport, RedoConfig, Surroundings,
+};
+use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
+use reprise_router::{BatchBuilder, BatchReply, Router};
+
+use crate::module::{NAME, NativeCompiler};
+
+/// What every life of one database has in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub partitions: u16,
+    pub segment_bytes: u64,
+    pub keep: usize,
+    pub commit: CommitMode,
+    pub smuggles: bool,
+    /// Each life may have others.
+    pub log: LogMode,
+    pub redo: RedoConfig,
+}
+
+/// A reply, for these attempts, with the operations that the disk had done when it came.
+pub struct Arrived<A> {
+    pub attempts: Vec<A>,
+    pub reply: BatchReply,
+    pub ops: usize,
+}
+
+pub struct World<A> {
+    pub disk: SimDisk,
+    pub clock: Arc<SimClock>,
+    pub stepper: Stepper,
+    database: Option<Database>,
+    arrived: Arc<Mutex<Vec<Arrived<A>>>>,
+}
+
+/// Opening ended otherwise than with a database that serves.
+pub enum Refused {
+    Open(OpenError),
+    Recover(OpenError),
+}
+
+impl Refused {
+    pub fn text(&self) -> String {
+        match self {
+            Self::Open(error) => format!("open: {error}"),
+            Self::Recover(error) => format!("recover: {error}"),
+        }
+    }
+}
+
+impl<A: Send + 'static> World<A> {
+    /// Opens what lies on `disk` and replays it.
+    pub fn open(
+        disk: &SimDisk,
+        settings: Settings,
+        sites: u16,
+        now_us: i64,
+        seed: u64,
+    ) -> Result<(Self, RecoveryReport), Refused> {
+        let clock = Arc::new(SimClock::at_us(now_us));
+        let stepper = Stepper::new(seed, clock.clone());
+        let opened = open(disk, settings, sites, &clock, &stepper, seed);
+        let (database, report) = match opened {
+            Ok(opened) => opened,
+            Err(refused) => {
+                stepper.kill();
+                stepper.forget();
+                return Err(refused);
+            }
+        };
+        let world = Self {
+            disk: disk.clone(),
+            clock,
+            stepper,
+            database: Some(database),
+            arrived: Arc::default(),
+        };
+        Ok((world, report))
+    }
+
+    pub fn database(&self) -> &Database {
+        self.database.as_ref().expect("taken at the end")
+    }
+
+    pub fn router(&self) -> &Router {
+        self.database().router()
+    }
+
+    /// Sends calls of the module in service: (procedure, key, encoded arguments).
+    pub fn submit(&self, calls: &[(&str, Option<&str>, Vec<u8>)], attempts: Vec<A>) {
+        let deployed = self.router().deployed();
+        let module = &deployed.current[NAME];
+        let mut batch = BatchBuilder::new(deployed.clone(), self.router());
+        for (procedure, key, args) in calls {
+            let (number, _) = module.procedure(procedure).expect("one of the module's");
+            let encode = |out: &mut Vec<u8>| {
+                out.extend_from_slice(args);
+                Ok::<(), ()>(())
+            };
+            batch.push(module, number, *key, encode).expect("encoded");
+        }
+        let (arrived, disk) = (self.arrived.clone(), self.disk.clone());
+        let done = Box::new(move |reply| {
+            let ops = disk.ops_count();
+            arrived.lock().expect("one thread").push(Arrived {
+                attempts,
+                reply,
+                ops,
+            });
+        });
+        self.router().submit(batch, done);
+    }
+
+    pub fn take_arrived(&self) -> Vec<Arrived<A>> {
+        std::mem::take(&mut *self.arrived.lock().expect("one thread"))
+    }
+
+    pub fn is_log_stopped(&self) -> bool {
+        self.router().status().log_error.is_some()
+    }
+
+    /// Ends this life in order; what became of the log.
+    pub fn close(&mut self) -> Result<(), String> {
+        let closed = self.database().close().map_err(|error| error.to_string());
+        self.end();
+        closed
+    }
+
+    fn end(&mut self) {
+        self.database = None;
+        self.stepper.kill();
+        self.stepper.forget();
+    }
+}
+
+impl<A> Drop for World<A> {
+    fn drop(&mut self) {
+        if self.database.take().is_some() {
+            self.stepper.kill();
+            self.stepper.forget();
+        }
+    }
+}
+
+fn open(
+    disk: &SimDisk,
+    settings: Settings,
+    sites: u16,
+    clock: &Arc<SimClock>,
+    stepper: &Stepper,
+    seed: u64,
+) -> Result<(Database, RecoveryReport), Refused> {
+    let threads: Arc<dyn Threads> = Arc::new(stepper.clone());
+    let random = Mutex::new(FaultRandom::new(seed ^ 0x1d));
+    let around = Surroundings {
+        clock: clock.clone(),
+        threads,
+        folders: Some(Folders {
+            log: Arc::new(disk.folder("log")),
+            checkpoints: Arc::new(disk.folder("checkpoints")),
+        }),
+        compiler: Arc::new(NativeCompiler {
+            smuggles: settings.smuggles,
+        }),
+        entropy: Box::new(move || {
+            let mut random = random.lock().expect("one thread");
+            let words = [random.next_u64(), random.next_u64()];
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+            bytes[8..].copy_from_slice(&words[1].to_le_bytes());
+            Ok(bytes)
+        }),
+    };
+    let config = DatabaseConfig {
+        dir: None,
+        partitions: settings.partitions,
+        sites,
+        log: settings.log,
+        redo: settings.redo,
+        commit: settings.commit,
+        group_commit_us: 0,
+        segment_bytes: settings.segment_bytes,
+        checkpoints: CheckpointConfig {
+            keep: settings.keep,
+            ..CheckpointConfig::BY_HAND
+        },
+    };
+    let database = Database::open_in(config, around).map_err(Refused::Open)?;
+    let report = database.recover().map_err(Refused::Recover)?;
+    Ok((database, report))
+}

@@ -1,0 +1,106 @@
+//! A bounded run of the simulation, and known bugs that it has to catch.
+
+use std::time::{Duration, Instant};
+
+use reprise_test_sim::{Mutant, Options, Stats, run};
+
+const TIME: Duration = Duration::from_secs(20);
+/// However fast the machine is.
+const SEEDS_MAX: u64 = 2_000;
+/// Within so many seeds each mutant is caught.
+const MUTANT_SEEDS: u64 = 60;
+
+#[test]
+fn no_seed_finds_anything() {
+    // Another stretch of seeds each day; what one finds is printed with its number.
+    let today = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let first = today.expect("after 1970").as_secs() / 86_400 * 1_000_000;
+    let begun = Instant::now();
+    let mut total = Stats::default();
+    for seed in first..first + SEEDS_MAX {
+        let stats = run(seed, Options::default()).unwrap_or_else(|found| panic!("{found}"));
+        total.add(&stats);
+        if begun.elapsed() >= TIME {
+            break;
+        }
+    }
+    let listed: Vec<_> = total
+        .list()
+        .iter()
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    let minutes = begun.elapsed().as_secs_f64() / 60.0;
+    println!(
+        "{}; {:.0} seeds a minute",
+        listed.join(", "),
+        total.seeds as f64 / minutes
+    );
+    // What the seeds are for did happen.
+    if total.seeds >= 300 {
+        let never: Vec<_> = total
+            .list()
+            .into_iter()
+            .filter(|(_, count)| *count == 0)
+            .collect();
+        assert!(never.is_empty(), "never: {never:?}");
+    }
+}
+
+#[test]
+fn a_seed_does_the_same_each_time() {
+    for seed in 1..8 {
+        let stats = || {
+            format!(
+                "{:?}",
+                run(seed, Options::default()).expect("finds nothing")
+            )
+        };
+        assert_eq!(stats(), stats(), "seed {seed}");
+    }
+}
+
+/// What a mutant was caught with.
+fn caught(mutant: Mutant) -> String {
+    let options = Options {
+        mutant: Some(mutant),
+        ..Options::default()
+    };
+    let found = (0..MUTANT_SEEDS).find_map(|seed| run(seed, options).err());
+    let found = found.unwrap_or_else(|| panic!("{mutant:?} lives"));
+    println!("{mutant:?}: {found}");
+    found.what
+}
+
+#[test]
+fn acknowledging_before_the_sync_is_caught() {
+    caught(Mutant::AcknowledgesBeforeSync);
+}
+
+#[test]
+fn a_disk_that_lies_is_caught() {
+    caught(Mutant::LyingDisk);
+}
+
+#[test]
+fn a_record_left_out_at_replay_is_caught() {
+    caught(Mutant::DroppedRecord);
+}
+
+#[test]
+fn a_record_replayed_twice_is_caught() {
+    caught(Mutant::RepeatedRecord);
+}
+
+#[test]
+fn a_row_that_a_checksum_would_have_found_is_caught() {
+    let what = caught(Mutant::ForgedCheckpoint);
+    assert!(
+        what.contains("after the opening") || what.contains("diverges"),
+        "{what}"
+    );
+}
+
+#[test]
+fn state_smuggled_between_calls_is_caught() {
+    caught(Mutant::SmuggledState);
+}
