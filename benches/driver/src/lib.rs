@@ -9,6 +9,7 @@
 mod bank;
 mod client;
 mod control;
+mod during;
 mod handover;
 mod http1;
 mod kernel;
@@ -30,6 +31,7 @@ mod workload;
 
 use std::time::Duration;
 
+pub use during::{DuringCheckpoint, PhaseFigures};
 pub use options::{Options, ProcessOptions, RemoteOptions, Target, Via};
 pub use random::Random;
 pub use replay::{ReplayOptions, ReplayReport, replay};

@@ -46,6 +46,10 @@ pub struct ProcessOptions {
     pub data_dir: Option<PathBuf>,
     /// The procedures compiled into this program in place of wasm.
     pub native: bool,
+    /// A checkpoint is taken in the middle of the window, and what the calls had of it is told.
+    pub checkpoint_during: bool,
+    /// A checkpoint is taken before the run; behind it the database is opened again, and that is timed.
+    pub restart: bool,
     /// Calls of one batch and batches on their way; None is chosen by the log.
     pub batch: Option<usize>,
     pub in_flight: Option<usize>,
@@ -130,6 +134,8 @@ impl Options {
                 group_commit_us: 0,
                 data_dir: None,
                 native: false,
+                checkpoint_during: false,
+                restart: false,
                 batch: None,
                 in_flight: None,
                 prepared: false,
@@ -182,6 +188,12 @@ impl Options {
             }
             Target::Process(process) if process.prepared && self.rate.is_some() => {
                 usage("--prepared is a closed loop: leave --rate out".into())
+            }
+            Target::Process(process)
+                if (process.checkpoint_during || process.restart)
+                    && matches!(process.log, LogMode::None) =>
+            {
+                usage("--checkpoint-during and --restart need a log: leave --log none out".into())
             }
             Target::Process(process) if process.in_flight == Some(0) => {
                 usage("--in-flight takes a number from 1".into())

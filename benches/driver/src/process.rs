@@ -20,12 +20,14 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     BenchError, OnProgress, Progress, failed,
+    during::{self, During},
     handover::Handover,
     local::{Local, describe},
     measure::{Meter, Verdict},
     native::NativeCode,
     options::{Options, ProcessOptions},
     random::Random,
+    replay::{ReplayOptions, ReplayReport, replay},
     report::{Report, Subject},
     workload::Workload,
 };
@@ -42,6 +44,7 @@ pub(crate) fn run<W: Workload>(
     let wasm = read_module(W::NAME, options.modules.as_deref())?;
     let (dir, _temporary) = data_dir(process)?;
     on_progress(Progress::Preparing("opening the database"));
+    let opened = dir.clone();
     let database = open(process, dir)?;
     let router = database.router();
     deploy(router, W::NAME, &wasm, process.native.then(W::native))?;
@@ -50,6 +53,10 @@ pub(crate) fn run<W: Workload>(
         module: W::NAME,
     };
     workload.prepare(&mut local, on_progress)?;
+    if process.restart {
+        on_progress(Progress::Preparing("taking a checkpoint"));
+        during::take(router)?;
+    }
 
     let mut load = Load::new(&workload, router, options, process)?;
     match options.rate {
@@ -59,6 +66,7 @@ pub(crate) fn run<W: Workload>(
     }
     let (meter, log_bytes) = (load.meter, load.log_bytes);
     let (batch, in_flight) = (load.batch, load.in_flight_max);
+    let during = load.during.map(During::finish).transpose()?;
 
     on_progress(Progress::Checking);
     if let Some(reason) = &meter.first_failure {
@@ -82,10 +90,35 @@ pub(crate) fn run<W: Workload>(
         pipeline: 1,
         prepared: process.prepared,
     };
-    let report = Report::new(subject, options, &workload, &meter, checked);
+    let mut report = Report::new(subject, options, &workload, &meter, checked);
+    report.checkpoint = during;
+    let digest = process.restart.then(|| router.digest()).transpose();
+    let digest = digest.map_err(|error| failed("digest the tables", error))?;
     database
         .close()
         .map_err(|error| failed("close the database", error))?;
+    drop(database);
+    if let (Some(digest), Some(dir)) = (digest, opened) {
+        on_progress(Progress::Preparing("opening it again"));
+        report.restart = Some(restart(process, dir, digest)?);
+    }
+    Ok(report)
+}
+
+/// Opens what the run left, and compares.
+fn restart(process: &ProcessOptions, dir: PathBuf, digest: u64) -> Result<ReplayReport, BenchError> {
+    let report = replay(&ReplayOptions {
+        data_dir: dir,
+        partitions: process.partitions,
+        sites: process.sites,
+    })?;
+    let expected = format!("{digest:016x}");
+    if report.digest != expected {
+        return Err(BenchError::Checks(format!(
+            "the tables had the digest {expected} before the restart and have {} after it",
+            report.digest
+        )));
+    }
     Ok(report)
 }
 
@@ -217,6 +250,7 @@ pub(crate) struct Load<'a, W: Workload> {
     lsn_at_open: Option<u64>,
     log_bytes: u64,
     told_at: Instant,
+    during: Option<During>,
 }
 
 impl<'a, W: Workload> Load<'a, W> {
@@ -233,9 +267,11 @@ impl<'a, W: Workload> Load<'a, W> {
         let (batch, in_flight_max) = shape(process);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let meter = Meter::new::<W>(options);
+        let during = process.checkpoint_during;
         Ok(Self {
             workload,
             router,
+            during: during.then(|| During::new(router, meter.opens, meter.closes)),
             procedures: procedures.ok_or_else(|| {
                 BenchError::Failed(format!("{} lacks a procedure of the workload", W::NAME))
             })?,
@@ -394,7 +430,7 @@ impl<'a, W: Workload> Load<'a, W> {
     pub(crate) fn settle(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
         self.in_flight -= 1;
         let part = self.meter.part(done.ended);
-        let mut answered = 0;
+        let (mut answered, mut committed) = (0, 0);
         for (at, call) in done.calls.iter().enumerate() {
             let reply = done.reply.get(at);
             let verdict = match reply.outcome {
@@ -402,6 +438,7 @@ impl<'a, W: Workload> Load<'a, W> {
                 other => judge::<W>(other)?,
             };
             self.meter.add(W::procedure(call), &verdict, part);
+            committed += matches!(verdict, Verdict::Committed(_)) as u64;
             if matches!(verdict, Verdict::Refused) {
                 continue;
             }
@@ -414,6 +451,9 @@ impl<'a, W: Workload> Load<'a, W> {
         if done.spacing.is_zero() {
             self.meter.latency(done.due, done.ended, answered);
         }
+        if let Some(during) = &mut self.during {
+            during.add(done.due, done.ended, committed);
+        }
         let mut calls = done.calls;
         calls.clear();
         self.spare.push(calls);
@@ -422,6 +462,9 @@ impl<'a, W: Workload> Load<'a, W> {
 
     pub(crate) fn note(&mut self, now: Instant, on_progress: OnProgress<'_>) {
         self.note_log(now);
+        if let Some(during) = &mut self.during {
+            during.note(now);
+        }
         if now - self.told_at >= PROGRESS_EVERY {
             self.told_at = now;
             on_progress(Progress::Running {

@@ -30,6 +30,10 @@ pub struct ReplayReport {
     pub partitions: u16,
     pub sites: u16,
     pub log_bytes: u64,
+    /// Rows of the checkpoint that was loaded, their bytes, and MB of these a second.
+    pub checkpoint_rows: Option<u64>,
+    pub checkpoint_row_bytes: Option<u64>,
+    pub checkpoint_mb_per_s: Option<f64>,
 }
 
 /// Opens the database under `options.data_dir`, which replays its log, and closes it again.
@@ -65,6 +69,11 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         partitions: options.partitions,
         sites: options.sites,
         log_bytes: recovered.log_bytes,
+        checkpoint_rows: recovered.checkpoint.map(|loaded| loaded.rows),
+        checkpoint_row_bytes: recovered.checkpoint.map(|loaded| loaded.row_bytes),
+        checkpoint_mb_per_s: recovered
+            .checkpoint
+            .map(|loaded| (loaded.row_bytes as f64 / 1e6 / loaded.seconds).round()),
     };
     database
         .close()

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::{
+    during::DuringCheckpoint,
+    replay::ReplayReport,
     measure::{DRIFT_PERCENT_MAX, Meter},
     options::Options,
     workload::Workload,
@@ -59,6 +61,12 @@ pub struct Report {
     pub seed: u64,
     /// What the checks found, in words.
     pub checked: Vec<String>,
+    /// With `--checkpoint-during`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<DuringCheckpoint>,
+    /// With `--restart`: the opening of what the run left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart: Option<ReplayReport>,
 }
 
 /// From the call's submission, in the open loop from when it was due.
@@ -140,6 +148,8 @@ impl Report {
             warmup_s: options.warmup_s,
             seed: options.seed,
             checked,
+            checkpoint: None,
+            restart: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use reprise_database::{CommitMode, LogMode, RedoConfig};
 use reprise_driver::{
-    BenchError, Options, ProcessOptions, Progress, RemoteOptions, ReplayOptions, ReplayReport,
+    BenchError, DuringCheckpoint, Options, PhaseFigures, ProcessOptions, Progress, RemoteOptions, ReplayOptions, ReplayReport,
     Report, Target, Via,
 };
 
@@ -121,6 +121,8 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
         group_commit_us: args.group_commit_us.unwrap_or(0),
         data_dir: args.data_dir.clone(),
         native: args.native,
+        checkpoint_during: args.checkpoint_during,
+        restart: args.restart,
         batch: args.batch,
         in_flight: args.in_flight,
         prepared: args.prepared,
@@ -166,6 +168,8 @@ fn replay(args: &BenchArgs, output: Output) -> Outcome {
         Output::Json => print_json(&report)?,
         Output::Text => print_pairs(&[
             ("replayed", grouped(report.replayed)),
+            ("checkpoint", describe_loaded(&report)),
+            ("log", bytes(report.log_bytes)),
             ("seconds", format!("{:.3}", report.seconds)),
             ("txn/s", grouped(report.txn_per_s as u64)),
             ("partitions", report.partitions.to_string()),
@@ -200,6 +204,22 @@ fn run_replay(
     report.map_err(failure)
 }
 
+fn describe_loaded(report: &ReplayReport) -> String {
+    match (
+        report.checkpoint_load_s,
+        report.checkpoint_rows,
+        report.checkpoint_row_bytes,
+        report.checkpoint_mb_per_s,
+    ) {
+        (Some(seconds), Some(rows), Some(row_bytes), Some(speed)) => format!(
+            "{} rows, {} loaded in {seconds:.3} s ({speed} MB/s)",
+            grouped(rows),
+            bytes(row_bytes)
+        ),
+        _ => "none".into(),
+    }
+}
+
 fn describe_progress(progress: Progress) -> String {
     match progress {
         Progress::Preparing(what) => what.to_owned(),
@@ -222,7 +242,7 @@ fn describe_progress(progress: Progress) -> String {
 
 fn print_report(report: &Report) -> std::io::Result<()> {
     let code = if report.native { "native" } else { "wasm" };
-    print_pairs(&[
+    let mut pairs = vec![
         ("workload", format!("{} ({code})", report.workload)),
         ("way", describe_way(report)),
         ("database", describe_database(report)),
@@ -250,7 +270,51 @@ fn print_report(report: &Report) -> std::io::Result<()> {
         ("figures", describe_figures(&report.figures)),
         ("log", describe_log(report)),
         ("checks", format!("passed: {}", report.checked.join("; "))),
-    ])
+    ];
+    if let Some(checkpoint) = &report.checkpoint {
+        pairs.extend(describe_during(checkpoint));
+    }
+    if let Some(restart) = &report.restart {
+        let replayed = format!(
+            "{:.3} s to ready: {} transactions replayed from {} of log; digest as before",
+            restart.seconds,
+            grouped(restart.replayed),
+            bytes(restart.log_bytes)
+        );
+        pairs.extend([("restart", replayed), ("loaded", describe_loaded(restart))]);
+    }
+    print_pairs(&pairs)
+}
+
+fn describe_during(checkpoint: &DuringCheckpoint) -> Vec<(&'static str, String)> {
+    let phase = |figures: &PhaseFigures| {
+        format!(
+            "{} a second for {:.3} s, latency us p50 {}  p99 {}  max {}",
+            grouped(figures.txn_per_s as u64),
+            figures.seconds,
+            figures.p50_us,
+            figures.p99_us,
+            figures.max_us
+        )
+    };
+    let after = checkpoint.after.as_ref();
+    vec![
+        (
+            "checkpoint",
+            format!(
+                "{} rows, {}, {} on disk, in {:.3} s; throughput {:.1} % less meanwhile, p99 {} times that before",
+                grouped(checkpoint.rows),
+                bytes(checkpoint.row_bytes),
+                bytes(checkpoint.file_bytes),
+                checkpoint.seconds,
+                checkpoint.throughput_cost_percent,
+                checkpoint.p99_ratio
+            ),
+        ),
+        ("before", phase(&checkpoint.before)),
+        ("during", phase(&checkpoint.during)),
+        ("after", after.map_or("the window was over".into(), phase)),
+    ]
 }
 
 fn describe_way(report: &Report) -> String {

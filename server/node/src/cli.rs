@@ -448,6 +448,12 @@ pub struct BenchArgs {
     /// Measure what the database can take, then offer so many times that (open loop)
     #[arg(long, value_name = "FACTOR", value_parser = overload, conflicts_with_all = ["rate", "compare", "data_dir"])]
     pub overload: Option<f64>,
+    /// Take a checkpoint in the middle of the window; tell throughput and latency before, during and after it
+    #[arg(long, conflicts_with_all = ["url", "compare", "overload"])]
+    pub checkpoint_during: bool,
+    /// Take a checkpoint before the run, open the database again after it, and tell how long that took
+    #[arg(long, conflicts_with_all = ["url", "compare", "overload", "native"])]
+    pub restart: bool,
     /// Requests that a connection sends before it reads the first answer, with --via single [default: 1]
     #[arg(long, value_name = "N", requires = "url")]
     pub pipeline: Option<usize>,
