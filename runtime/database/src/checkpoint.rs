@@ -16,11 +16,16 @@ use reprise_env::{MakeWork, Started, Step, Work};
 use reprise_log::Log;
 use reprise_partition::{CallBatch, Shared};
 use reprise_router::{
-    CheckpointInfo, CheckpointService, CheckpointState, Router, TakeError,
+    CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate, Router,
+    TakeError,
 };
 use reprise_wire::Genesis;
 
-use crate::{CheckpointConfig, writing::Writing};
+use crate::{
+    CheckpointConfig,
+    estimate::{Speeds, running_speed},
+    writing::Writing,
+};
 
 /// Pages of rows on their way from the engine threads to the writer: bounds memory while the disk is slow.
 const PAGES_IN_FLIGHT_MAX: usize = 64;
@@ -28,30 +33,16 @@ const PAGES_IN_FLIGHT_MAX: usize = 64;
 const SCHEDULE_LOOK: Duration = Duration::from_millis(200);
 /// Log that has grown by less is no reason for another checkpoint.
 const GROWN_BYTES_MIN: u64 = 4096;
+/// Of the recovery target: with less log to replay another checkpoint would not help.
+const REPLAY_SHARE_MIN: f64 = 0.1;
 /// Failures remembered.
 const FAILURES_MAX: usize = 8;
-
-/// Speeds of the last opening, in bytes a second; those of before any was measured are modest.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Speeds {
-    pub load: f64,
-    pub replay: f64,
-}
-
-impl Default for Speeds {
-    fn default() -> Self {
-        Self {
-            load: 100e6,
-            replay: 30e6,
-        }
-    }
-}
 
 pub(crate) struct Checkpointer {
     pub router: Router,
     pub log: Arc<Log<Box<CallBatch>>>,
     pub files: Checkpoints,
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
     pub genesis: Genesis,
     pub settings_hash: u64,
     config: CheckpointConfig,
@@ -80,6 +71,9 @@ struct State {
     begun: Option<Instant>,
     published: BTreeMap<Lsn, CheckpointInfo>,
     failed: Vec<CheckpointInfo>,
+    last_failure: Option<CheckpointFailure>,
+    /// Published and failed in this run.
+    counts: (u64, u64),
 }
 
 impl Checkpointer {
@@ -121,7 +115,8 @@ impl Checkpointer {
 
     /// Begins to take checkpoints by the schedule, if there is one.
     pub fn start_schedule(&self) {
-        if self.config.every.is_zero() && self.config.log_bytes == 0 {
+        let config = &self.config;
+        if config.every.is_zero() && config.log_bytes == 0 && config.recovery_target.is_zero() {
             return;
         }
         if let Some(this) = self.this.upgrade() {
@@ -164,13 +159,34 @@ impl Checkpointer {
             let grown = self.log.filled().0.saturating_sub(behind.0);
             let is_time = !self.config.every.is_zero() && last.elapsed() >= self.config.every;
             let is_long = self.config.log_bytes > 0 && grown >= self.config.log_bytes;
-            if grown < GROWN_BYTES_MIN || !(is_time || is_long) {
+            if grown < GROWN_BYTES_MIN || !(is_time || is_long || self.is_beyond_target()) {
                 continue;
             }
             last = Instant::now();
-            // A failure is in the list, and told by the writer; the next time comes.
-            let _ = CheckpointService::take(self);
+            // The next time comes.
+            if let Err(error) = CheckpointService::take(self) {
+                self.note_failure(error.to_string());
+            }
         }
+    }
+
+    /// A restart would take longer than it may, and a checkpoint would help: not where loading alone takes that long.
+    fn is_beyond_target(&self) -> bool {
+        let target = self.config.recovery_target.as_secs_f64();
+        let estimate = CheckpointService::restart(self);
+        let (Some(all), Some(replay)) = (estimate.seconds(), estimate.replay_seconds()) else {
+            return false;
+        };
+        target > 0.0 && all > target && replay > target * REPLAY_SHARE_MIN
+    }
+
+    fn note_failure(&self, error: String) {
+        let mut state = self.lock();
+        state.counts.1 += 1;
+        state.last_failure = Some(CheckpointFailure {
+            at_unix_us: self.shared.clock.now_us(),
+            error,
+        });
     }
 
     /// Gives up what is under way and ends the threads.
@@ -186,8 +202,14 @@ impl Checkpointer {
     /// Notes how the writing of a checkpoint ended; behind a published one, lets go of what it replaces.
     pub fn note_end(&self, lsn: Lsn, written: Result<CheckpointSize, CheckpointError>) {
         let retired = match &written {
-            Ok(_) => self.retire(lsn),
-            Err(_) => Ok(()),
+            Ok(size) => {
+                self.sample_speed(lsn, *size);
+                self.retire(lsn)
+            }
+            Err(error) => {
+                self.note_failure(error.to_string());
+                Ok(())
+            }
         };
         let mut state = self.lock();
         let begun = state.begun.take();
@@ -202,6 +224,7 @@ impl Checkpointer {
                 info.state = CheckpointState::Published;
                 info.error = retired.err().map(|error| error.to_string());
                 state.published.insert(lsn, info);
+                state.counts.0 += 1;
             }
             Err(error) => {
                 info.state = CheckpointState::Failed;
@@ -210,6 +233,13 @@ impl Checkpointer {
                 state.failed.truncate(FAILURES_MAX);
             }
         }
+    }
+
+    /// Not under the lock that others ask for the estimate.
+    fn sample_speed(&self, lsn: Lsn, size: CheckpointSize) {
+        let mut speeds = *self.speeds.lock().expect("held for a look");
+        speeds.sample(&self.files, lsn, size, &*self.shared.clock);
+        *self.speeds.lock().expect("held for a store") = speeds;
     }
 
     pub fn note_progress(&self, size: CheckpointSize) {
@@ -273,14 +303,29 @@ impl CheckpointService for Checkpointer {
         self.lock().published.keys().next_back().copied()
     }
 
-    fn restart_seconds(&self) -> Option<f64> {
+    fn restart(&self) -> RestartEstimate {
         let speeds = *self.speeds.lock().expect("held for a look");
-        let (loaded, from) = match self.lock().published.values().next_back() {
+        let (load_bytes, from) = match self.lock().published.values().next_back() {
             Some(newest) => (newest.row_bytes, newest.lsn),
             None => (0, self.log.start()),
         };
-        let replayed = self.log.filled().0.saturating_sub(from.0);
-        Some(loaded as f64 / speeds.load + replayed as f64 / speeds.replay)
+        let sites = self.shared.sites_count;
+        let target = self.config.recovery_target;
+        RestartEstimate {
+            load_bytes,
+            load: speeds.load,
+            replay_bytes: self.log.filled().0.saturating_sub(from.0),
+            replay: speeds.replay.or_else(|| running_speed(&self.router.metrics(), sites)),
+            target_seconds: (!target.is_zero()).then(|| target.as_secs_f64()),
+        }
+    }
+
+    fn last_failure(&self) -> Option<CheckpointFailure> {
+        self.lock().last_failure.clone()
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        self.lock().counts
     }
 }
 

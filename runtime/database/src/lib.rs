@@ -8,6 +8,7 @@
 mod backup;
 mod backups;
 mod checkpoint;
+mod estimate;
 mod inspect;
 mod manifest;
 mod recover;
@@ -126,6 +127,8 @@ pub struct CheckpointConfig {
     pub every: Duration,
     /// Taken when the log has grown by so many bytes since the last; 0: not by length.
     pub log_bytes: u64,
+    /// Taken when a restart would take longer; zero: not by that.
+    pub recovery_target: Duration,
     /// The newest so many are kept, with the log from the oldest of them on.
     pub keep: usize,
 }
@@ -135,6 +138,7 @@ impl CheckpointConfig {
     pub const BY_HAND: Self = Self {
         every: Duration::ZERO,
         log_bytes: 0,
+        recovery_target: Duration::ZERO,
         keep: 2,
     };
 }

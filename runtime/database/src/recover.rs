@@ -12,13 +12,11 @@ use std::{
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, checkpoint_name};
 use reprise_recovery::{LoadedKey, Recovery, RecoveryError};
-use reprise_router::{CheckpointInfo, CheckpointState, Fingerprint, Phase, Remembered};
+use reprise_router::{CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered};
 use reprise_txn::ModuleId;
 
-use crate::{Database, LoadedCheckpoint, OpenError, RecoveryReport, checkpoint::Speeds};
+use crate::{Database, LoadedCheckpoint, OpenError, RecoveryReport};
 
-/// Bytes from which on a measured speed is believed.
-const MEASURED_BYTES_MIN: u64 = 4 << 20;
 const PROGRESS_EVERY: Duration = Duration::from_millis(20);
 
 impl Database {
@@ -43,6 +41,7 @@ impl Database {
             fed += 1;
             if fed.is_multiple_of(4096) {
                 self.router.set_phase(Phase::Recovering {
+                    step: RecoveryStep::Log,
                     replayed: recovery.replayed(),
                     bytes_done: record.end().0 - start.0,
                     bytes_total: report.log_bytes,
@@ -67,14 +66,8 @@ impl Database {
         let Some(checkpointer) = &self.checkpointer else {
             return;
         };
-        let mut speeds: Speeds = *checkpointer.speeds.lock().expect("held for a look");
-        if report.log_bytes >= MEASURED_BYTES_MIN {
-            speeds.replay = report.log_bytes as f64 / replay_seconds.max(1e-3);
-        }
-        if let Some(loaded) = report.checkpoint.filter(|c| c.row_bytes >= MEASURED_BYTES_MIN) {
-            speeds.load = loaded.row_bytes as f64 / loaded.seconds.max(1e-3);
-        }
-        *checkpointer.speeds.lock().expect("held for a store") = speeds;
+        let mut speeds = checkpointer.speeds.lock().expect("held for a store");
+        speeds.note_opening(report, replay_seconds);
     }
 
     /// Loads the newest checkpoint that can be; where the log goes on behind it. Without any the log goes on at its beginning.
@@ -131,6 +124,7 @@ impl Database {
             shown.map(|()| scope.spawn(|| {
                 while !is_over.load(Ordering::Acquire) {
                     self.router.set_phase(Phase::Recovering {
+                        step: RecoveryStep::Checkpoint,
                         replayed: 0,
                         bytes_done: bytes.load(Ordering::Relaxed),
                         bytes_total: size.row_bytes,

@@ -1,6 +1,10 @@
 //! One checkpoint on its way to the disk: a piece at a time, each when what it needs is there.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::Duration,
+};
 
 use crossbeam_channel::{Receiver, Select, TryRecvError};
 use reprise_abi::{ModuleSchema, TableSchema, describe::write_json};
@@ -23,6 +27,11 @@ const KEYS_AT_ONCE: usize = 1_000;
 /// Bytes of keys after which a block is written.
 const KEYS_BLOCK_BYTES: usize = 256 << 10;
 
+/// Rests so many times as long as it worked: a ninth of a core at most, where calls wait.
+const REST_FACTOR: u32 = 8;
+/// Of what a piece took, no more than this counts: the rest was the disk.
+const PIECE_MAX: Duration = Duration::from_millis(4);
+
 const _: () = assert!(KEYS_BLOCK_BYTES + (5 << 20) < CHECKPOINT_RAW_BYTES_MAX);
 
 /// The writing of one checkpoint. On a thread of its own.
@@ -36,6 +45,10 @@ pub(crate) struct Writing {
     /// Partitions whose rows are not all here.
     left: usize,
     stage: Stage,
+    /// How long to rest for what was just written.
+    rest: Duration,
+    /// The threads here have to share the cores with the engine's.
+    is_crowded: bool,
 }
 
 /// What a checkpoint needs next.
@@ -60,6 +73,8 @@ impl Writing {
     ) -> Box<dyn Work> {
         Box::new(Self {
             left: start.partitions.len(),
+            rest: Duration::ZERO,
+            is_crowded: is_crowded(service.shared.sites_count),
             service,
             start,
             pages: Some(pages),
@@ -113,10 +128,13 @@ impl Writing {
             Ok(Copied::Done(_)) => self.left -= 1,
             Ok(Copied::Page(partition, page)) => {
                 let kind = CheckpointBlockKind::Rows;
+                let begun_ns = self.service.shared.clock.monotonic_ns();
                 let writer = self.writer();
                 writer.block(kind, partition, page.table, page.rows, &page.bytes)?;
                 let size = writer.size();
                 self.service.note_progress(size);
+                let spent_ns = self.service.shared.clock.monotonic_ns() - begun_ns;
+                self.rest = Duration::from_nanos(spent_ns).min(PIECE_MAX) * REST_FACTOR;
             }
             Err(TryRecvError::Empty) => return Ok(Step::Idle),
             Err(TryRecvError::Disconnected) => return given_up("the engine has stopped"),
@@ -184,6 +202,15 @@ impl Writing {
         let _ = select.ready_timeout(LOOK); // whether it is ready is seen by the next step
     }
 
+    /// While calls wait and cores are few, compressing must not take them: the engine's threads come first.
+    fn rest(&mut self) {
+        let rest = std::mem::take(&mut self.rest);
+        let calls = self.service.shared.waiting.iter();
+        if self.is_crowded && calls.map(|calls| calls.load(Ordering::Relaxed)).sum::<usize>() > 0 {
+            thread::sleep(rest);
+        }
+    }
+
     fn write_keys(&self, writer: &mut CheckpointWriter) -> Result<u64, CheckpointError> {
         let lsn: Lsn = self.start.lsn;
         let (mut from, mut total) = (0, 0u64);
@@ -215,11 +242,17 @@ impl Writing {
     }
 }
 
+/// Beside each site another thread brings calls, and both of them are busy when it matters.
+fn is_crowded(sites: u16) -> bool {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    cores <= 2 * sites as usize
+}
+
 impl Work for Writing {
     fn run(mut self: Box<Self>) {
         loop {
             match self.step() {
-                Step::Done => {}
+                Step::Done => self.rest(),
                 Step::Idle => self.wait(),
                 Step::Over => return,
             }

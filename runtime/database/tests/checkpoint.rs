@@ -165,6 +165,7 @@ fn the_schedule_takes_them_by_time_and_by_length() {
         config.checkpoints = CheckpointConfig {
             every,
             log_bytes,
+            recovery_target: Duration::ZERO,
             keep: 1,
         };
         let database = Database::open(config).expect("open");
@@ -180,6 +181,52 @@ fn the_schedule_takes_them_by_time_and_by_length() {
         }
         let taken = database.router().checkpoints();
         assert!(taken.iter().any(|info| info.state == CheckpointState::Published), "{taken:?}");
-        assert!(database.router().status().restart_seconds.is_some());
+        let status = database.router().status();
+        let estimate = status.restart.expect("there is a log");
+        assert!(estimate.load.is_some() && estimate.load_bytes > 0, "{estimate:?}");
     }
+}
+
+#[test]
+fn a_checkpoint_is_begun_when_a_restart_would_take_too_long() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut config = config(dir.path(), 2);
+    config.checkpoints.recovery_target = Duration::from_millis(2);
+    let database = Database::open(config).expect("open");
+    database.recover().expect("recover");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    let is_measured = || {
+        let estimate = database.router().status().restart.expect("there is a log");
+        assert_eq!(estimate.target_seconds, Some(0.002));
+        estimate.replay.is_some()
+    };
+    let mut round = 0;
+    while database.router().checkpoints().is_empty() && round < 20_000 {
+        transfer(&database, round);
+        round += 1;
+    }
+    assert!(is_measured(), "the engine's own speed is known after {round} rounds");
+    let taken = database.router().checkpoints();
+    assert!(!taken.is_empty(), "none was begun in {round} rounds");
+}
+
+#[test]
+fn a_checkpoint_that_fails_is_told_until_long_after() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 1);
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 20);
+    assert_eq!(database.router().status().checkpoint_failure, None);
+    std::fs::remove_dir_all(dir.path().join("checkpoints")).expect("removed");
+    database.router().take_checkpoint().expect("begun");
+    while database.router().status().checkpoint_failure.is_none() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let failure = database.router().status().checkpoint_failure.expect("told");
+    assert!(failure.at_unix_us > 0 && !failure.error.is_empty(), "{failure:?}");
+    std::fs::create_dir(dir.path().join("checkpoints")).expect("made again");
+    take(&database);
+    assert_eq!(database.router().status().checkpoints, (1, 1));
+    assert_eq!(database.router().status().checkpoint_failure, Some(failure));
 }

@@ -733,8 +733,10 @@ fn input_of<'a>(shared: &Shared, running: &Running<'a>) -> TxnInput<'a> {
 impl Held<'_> {
     /// Runs the one call of a multi-partition batch over the held partitions and publishes it.
     pub fn run_call(&mut self, mut batch: Box<CallBatch>) {
+        let started = Instant::now();
         self.tools.records.clear();
         self.run_held_slot(&mut batch);
+        self.tools.recorder.ran(1, started.elapsed());
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions: Vec<&mut Partition> =
             self.partitions.iter_mut().map(|part| &mut **part).collect();

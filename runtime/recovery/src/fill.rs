@@ -17,12 +17,12 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use reprise_base::PartitionId;
 use reprise_checkpoint::{Blocks, CheckpointError, CheckpointReader};
 use reprise_partition::Partition;
-use reprise_storage::{IndexLoad, LoadError, TableLoad};
-use reprise_wire::CheckpointBlockKind;
+use reprise_storage::{IndexLoad, LoadError, Store, TableLoad};
+use reprise_wire::{CheckpointBlockKind, CheckpointEntry};
 
 use crate::{
     Outcome,
-    load::{broken, error_of},
+    load::{broken, error_of, table_of},
 };
 
 /// Bytes of rows for which another thread is worth its start.
@@ -37,9 +37,12 @@ pub(crate) fn fill(
     reader: &CheckpointReader,
     loaded: &AtomicU64,
     outcome: &Outcome,
+    is_stepped: bool,
 ) {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let threads = cores.min(1 + reader.size().row_bytes / THREAD_BYTES);
+    let threads = match is_stepped {
+        true => 1,
+        false => load_threads(reader.size().row_bytes),
+    };
     let pool = Pool {
         reader,
         loaded,
@@ -56,6 +59,47 @@ pub(crate) fn fill(
         });
         pool.work();
     });
+}
+
+/// Threads that load so many bytes of rows.
+pub fn load_threads(row_bytes: u64) -> u64 {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    cores.min(1 + row_bytes / THREAD_BYTES)
+}
+
+/// Loads about so many bytes of rows into tables of nobody's, indexes and all, on this thread: to see how long it takes. The
+/// bytes that it was.
+pub fn load_sample(reader: &CheckpointReader, bytes_max: u64) -> Result<u64, CheckpointError> {
+    let mut store = Store::new();
+    for json in reader.tables() {
+        let created = store.create_table(table_of(reader, json)?);
+        created.map_err(|_| broken(reader, "table", "one that can be made", "another"))?;
+    }
+    let mut blocks = reader.blocks()?;
+    let mut bytes = 0;
+    for mut load in store.loads() {
+        let of_table = |entry: &CheckpointEntry| {
+            // Of one partition: on another one the same keys may be again.
+            entry.kind == CheckpointBlockKind::Rows
+                && (entry.partition, entry.table) == (PartitionId(0), load.id().0)
+        };
+        let numbers = (0..reader.entries().len()).filter(|at| of_table(&reader.entries()[*at]));
+        for number in numbers.collect::<Vec<_>>() {
+            if bytes >= bytes_max {
+                break;
+            }
+            let raw = blocks.read(number)?;
+            bytes += raw.len() as u64;
+            let taken = load.rows(raw);
+            taken.map_err(|error| broken(reader, "rows", "those of the table", &error.to_string()))?;
+        }
+        let (_, next_number) = reader.partition(PartitionId(0)).tables[load.id().0 as usize];
+        for index in load.finish(next_number).unwrap_or_default() {
+            let built = index.build();
+            built.map_err(|error| broken(reader, "index", "unlike keys", &error.to_string()))?;
+        }
+    }
+    Ok(bytes)
 }
 
 /// The tables, the largest last.

@@ -26,6 +26,7 @@ use reprise_wire::{ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, R
 
 use crate::work::{Batch, Part, Work};
 
+pub use fill::{load_sample, load_threads};
 pub use load::LoadedKey;
 
 /// Jobs on their way at most, over all sites: bounds memory while the reader is ahead.

@@ -75,7 +75,8 @@ impl Recovery {
             Box::new(move |held| {
                 // What could not be described can't be filled.
                 if !outcome.has_failed() {
-                    fill(held.partitions, &from, &bytes, &outcome);
+                    let is_stepped = held.tools.shared.threads.is_stepped();
+                    fill(held.partitions, &from, &bytes, &outcome, is_stepped);
                 }
             }),
         )?;
@@ -177,7 +178,7 @@ pub(crate) fn broken(reader: &CheckpointReader, what: &str, expected: &str, foun
     }
 }
 
-fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSchema, CheckpointError> {
+pub(crate) fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSchema, CheckpointError> {
     let unfit = |found: &str| broken(reader, "description of a table", "one table", found);
     let mut schema = describe::from_json(json).map_err(|error| unfit(&error.to_string()))?;
     match (schema.tables.pop(), schema.tables.is_empty()) {

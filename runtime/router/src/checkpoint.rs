@@ -133,6 +133,68 @@ pub struct CheckpointInfo {
     pub error: Option<String>,
 }
 
+/// Where a speed comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpeedSource {
+    /// This run's opening.
+    Opening,
+    /// Some rows of a checkpoint of this run, loaded for the sake of it.
+    Sample,
+    /// The engine threads, as they ran what the log holds.
+    Running,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    pub bytes_per_s: f64,
+    pub measured: SpeedSource,
+}
+
+/// What a restart would take now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RestartEstimate {
+    /// Of rows in the newest checkpoint.
+    pub load_bytes: u64,
+    /// None until it was measured.
+    pub load: Option<Speed>,
+    /// Of log behind that.
+    pub replay_bytes: u64,
+    /// None until it was measured.
+    pub replay: Option<Speed>,
+    /// A checkpoint is begun when a restart would take longer.
+    pub target_seconds: Option<f64>,
+}
+
+impl RestartEstimate {
+    pub fn load_seconds(&self) -> Option<f64> {
+        seconds(self.load_bytes, self.load)
+    }
+
+    pub fn replay_seconds(&self) -> Option<f64> {
+        seconds(self.replay_bytes, self.replay)
+    }
+
+    /// None while a speed that it takes was not measured yet.
+    pub fn seconds(&self) -> Option<f64> {
+        Some(self.load_seconds()? + self.replay_seconds()?)
+    }
+}
+
+fn seconds(bytes: u64, speed: Option<Speed>) -> Option<f64> {
+    match (bytes, speed) {
+        (0, _) => Some(0.0),
+        (bytes, Some(speed)) => Some(bytes as f64 / speed.bytes_per_s),
+        (_, None) => None,
+    }
+}
+
+/// A checkpoint that was not published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointFailure {
+    pub at_unix_us: i64,
+    pub error: String,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum TakeError {
     #[error("this node keeps no log, and so no checkpoints")]
@@ -151,8 +213,12 @@ pub trait CheckpointService: Send + Sync {
     fn list(&self) -> Vec<CheckpointInfo>;
     /// Position of the newest published one.
     fn newest(&self) -> Option<Lsn>;
-    /// Seconds that a restart would take now, by the measured speeds of loading and replay.
-    fn restart_seconds(&self) -> Option<f64>;
+    /// What a restart would take now.
+    fn restart(&self) -> RestartEstimate;
+    /// How the last one that failed did so, whoever asked for it.
+    fn last_failure(&self) -> Option<CheckpointFailure>;
+    /// Published and failed in this run.
+    fn counts(&self) -> (u64, u64);
 }
 
 impl Router {

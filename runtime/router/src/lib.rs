@@ -18,15 +18,15 @@ pub use admin::{DeployError, Deployment};
 pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, ReplyOutcome};
 pub use checkpoint::{
-    CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,
-    TakeError,
+    CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
+    PartitionStart, RestartEstimate, Speed, SpeedSource, TakeError,
 };
 pub use idempotency::{Exported, Fingerprint, Idempotency, Remembered};
 pub use logs::{
     ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogPage, LogQuery, LogReadError, decode_entry,
 };
 pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
-pub use router::{MetricsSnapshot, Phase, Router, RouterConfig, Status, Unavailable};
+pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
 pub use reprise_storage::Conflict;
 pub use reprise_txn::{Bound, Deployed, Failure, Module, ModuleId};

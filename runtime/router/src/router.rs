@@ -18,16 +18,30 @@ use reprise_partition::{
 use reprise_txn::{Bound, Compiler, Deployed, Module};
 
 use crate::{
+<<<<<<< HEAD
     backup::BackupService,
     checkpoint::CheckpointService,
+=======
+    checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
+>>>>>>> 09349bc (Checkpoints: begun when a restart would take longer than the recovery target, by measured speeds; failures told in status and metrics; both steps of a recovery told; the writer rests while calls wait)
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
     idempotency::{Idempotency, Remembered},
 };
+
+/// What a recovery is at; its bytes are those of this step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryStep {
+    /// Loading rows and building indexes: bytes of rows.
+    Checkpoint,
+    /// Replaying what lies behind: bytes of log.
+    Log,
+}
 
 /// What the node is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     Recovering {
+        step: RecoveryStep,
         replayed: u64,
         bytes_done: u64,
         bytes_total: u64,
@@ -73,8 +87,12 @@ pub struct Status {
     pub durable_lsn: Lsn,
     /// Of the newest checkpoint.
     pub checkpointed_lsn: Option<Lsn>,
-    /// How long a restart would take now.
-    pub restart_seconds: Option<f64>,
+    /// What a restart would take now; none without a log.
+    pub restart: Option<RestartEstimate>,
+    /// The last checkpoint of this run that failed.
+    pub checkpoint_failure: Option<CheckpointFailure>,
+    /// Checkpoints published and failed in this run.
+    pub checkpoints: (u64, u64),
     pub started_unix_us: i64,
     pub phase: Phase,
     pub log_error: Option<Arc<str>>,
@@ -115,6 +133,7 @@ impl Router {
     pub fn new(config: RouterConfig) -> Self {
         let started_unix_us = config.shared.clock.now_us();
         let phase = RwLock::new(Phase::Recovering {
+            step: RecoveryStep::Checkpoint,
             replayed: 0,
             bytes_done: 0,
             bytes_total: 0,
@@ -169,7 +188,9 @@ impl Router {
             committed_lsn: log.map_or(Lsn(0), Log::filled),
             durable_lsn: log.map_or(Lsn(0), Log::durable),
             checkpointed_lsn: checkpoints.and_then(|service| service.newest()),
-            restart_seconds: checkpoints.and_then(|service| service.restart_seconds()),
+            restart: checkpoints.map(|service| service.restart()),
+            checkpoint_failure: checkpoints.and_then(|service| service.last_failure()),
+            checkpoints: checkpoints.map_or((0, 0), |service| service.counts()),
             started_unix_us: self.0.started_unix_us,
             phase: self.phase(),
             log_error: log.and_then(Log::refusal),

@@ -42,6 +42,54 @@ pub struct Checkpoint {
 pub struct CheckpointList {
     /// The newest first; those that failed in this run last.
     pub checkpoints: Vec<Checkpoint>,
-    /// Seconds that a restart would take now, by the measured speeds of loading and replay.
+    /// Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
     pub restart_seconds: Option<f64>,
+    /// Where that comes from; null without a log.
+    pub restart: Option<RestartEstimate>,
+    /// The last checkpoint of this run that failed, whoever asked for it.
+    pub last_failure: Option<CheckpointFailure>,
+}
+
+/// Where a speed was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SpeedSource {
+    /// At this run's opening.
+    Opening,
+    /// On some rows of a checkpoint of this run, loaded for the sake of it.
+    Sample,
+    /// On the engine threads, as they ran what the log holds.
+    Running,
+}
+
+/// A measured speed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Speed {
+    pub bytes_per_s: f64,
+    pub measured: SpeedSource,
+}
+
+/// What a restart would take now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RestartEstimate {
+    /// Bytes of rows in the newest checkpoint.
+    pub load_bytes: u64,
+    /// Of loading them and building their indexes; null until it was measured.
+    pub load_speed: Option<Speed>,
+    pub load_seconds: Option<f64>,
+    /// Bytes of log behind that checkpoint.
+    pub replay_bytes: u64,
+    /// Null until it was measured.
+    pub replay_speed: Option<Speed>,
+    pub replay_seconds: Option<f64>,
+    /// A checkpoint is begun when a restart would take longer; null where no target is set.
+    pub target_seconds: Option<f64>,
+}
+
+/// A checkpoint that was not published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckpointFailure {
+    /// RFC 3339.
+    pub at: String,
+    pub error: String,
 }

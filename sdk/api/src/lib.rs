@@ -19,7 +19,10 @@ mod types;
 
 pub use backups::{Backup, BackupFile, BackupList, BackupState};
 pub use calls::{BatchAnswer, BatchCall, CallAnswer};
-pub use checkpoints::{Checkpoint, CheckpointList, CheckpointState};
+pub use checkpoints::{
+    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate, Speed,
+    SpeedSource,
+};
 pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RowChange};
 pub use modules::{
     ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, ParameterInfo,
@@ -27,7 +30,7 @@ pub use modules::{
 };
 pub use numbers::U64;
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
-pub use status::{Health, LatencyUs, MetricsEvent, Phase, Readiness, Status};
+pub use status::{Health, LatencyUs, MetricsEvent, Phase, Readiness, RecoveryStep, Status};
 pub use tables::{ColumnInfo, IndexInfo, Placement, RowsPage, TableInfo, TableList};
 pub use types::{FieldInfo, TypeInfo};
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::U64;
+use crate::{CheckpointFailure, RestartEstimate, U64};
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
@@ -26,8 +26,12 @@ pub struct Status {
     pub durable_lsn: U64,
     /// Of the newest checkpoint: a restart replays the log from here on. Null without any.
     pub checkpointed_lsn: Option<U64>,
-    /// Seconds that a restart would take now, by the measured speeds of loading and replay; null without a log.
+    /// Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
     pub restart_seconds: Option<f64>,
+    /// Where that comes from; null without a log.
+    pub restart: Option<RestartEstimate>,
+    /// The last checkpoint of this run that failed, whoever asked for it; null while none did.
+    pub checkpoint_failure: Option<CheckpointFailure>,
     /// Why the log can't be written; null while it can.
     pub log_error: Option<String>,
     /// When the server started (RFC 3339).
@@ -44,13 +48,28 @@ pub struct Status {
     pub waiting: u64,
 }
 
+/// What a recovery is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RecoveryStep {
+    /// Rows are loaded and indexes built.
+    Checkpoint,
+    /// What lies behind the checkpoint is replayed.
+    Log,
+}
+
 /// How far the server has come.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum Phase {
-    /// Replaying the log.
+    /// Loading a checkpoint, then replaying the log behind it.
     Recovering {
+        step: RecoveryStep,
+        /// Of this step.
+        percent: f64,
+        /// Transactions.
         replayed: u64,
+        /// Of rows while the checkpoint is loaded, of the log while it is replayed.
         bytes_done: u64,
         bytes_total: u64,
     },

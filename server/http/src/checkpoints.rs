@@ -6,9 +6,12 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{Checkpoint, CheckpointList, CheckpointState, Problem, ProblemKind, U64};
+use reprise_api::{
+    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, ProblemKind,
+    RestartEstimate, Speed, SpeedSource, U64,
+};
 use reprise_router::{
-    CheckpointInfo, CheckpointState as RouterState, CopyError, TakeError,
+    CheckpointInfo, CheckpointState as RouterState, CopyError, SpeedSource as RouterSource, TakeError,
 };
 
 use crate::{front::Name, codec::rfc3339, refusal::Refusal, state::AppState};
@@ -47,10 +50,40 @@ pub async fn take_checkpoint(State(state): State<AppState>) -> Result<Response, 
     responses((status = 200, description = "The newest first", body = CheckpointList))
 )]
 pub async fn list_checkpoints(State(state): State<AppState>) -> Json<CheckpointList> {
+    let status = state.router.status();
     Json(CheckpointList {
         checkpoints: state.router.checkpoints().into_iter().map(answer).collect(),
-        restart_seconds: state.router.status().restart_seconds,
+        restart_seconds: status.restart.and_then(|restart| restart.seconds()),
+        restart: status.restart.map(restart),
+        last_failure: status.checkpoint_failure.map(failure),
     })
+}
+
+pub fn restart(estimate: reprise_router::RestartEstimate) -> RestartEstimate {
+    let speed = |speed: reprise_router::Speed| Speed {
+        bytes_per_s: speed.bytes_per_s.round(),
+        measured: match speed.measured {
+            RouterSource::Opening => SpeedSource::Opening,
+            RouterSource::Sample => SpeedSource::Sample,
+            RouterSource::Running => SpeedSource::Running,
+        },
+    };
+    RestartEstimate {
+        load_bytes: estimate.load_bytes,
+        load_speed: estimate.load.map(speed),
+        load_seconds: estimate.load_seconds(),
+        replay_bytes: estimate.replay_bytes,
+        replay_speed: estimate.replay.map(speed),
+        replay_seconds: estimate.replay_seconds(),
+        target_seconds: estimate.target_seconds,
+    }
+}
+
+pub fn failure(failure: reprise_router::CheckpointFailure) -> CheckpointFailure {
+    CheckpointFailure {
+        at: rfc3339(failure.at_unix_us),
+        error: failure.error,
+    }
 }
 
 /// Shows a checkpoint, or its progress

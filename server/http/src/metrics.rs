@@ -38,6 +38,10 @@ struct Sample {
     modules: u64,
     tables: u64,
     idempotency_keys: u64,
+    checkpoints: u64,
+    checkpoint_failures: u64,
+    checkpointed_lsn: u64,
+    restart_ms: u64,
     connections: u64,
     connections_open: u64,
     batch_calls: u64,
@@ -106,6 +110,10 @@ fn take_sample(parts: &Parts) -> Sample {
         modules: deployed.current.len() as u64,
         tables: deployed.tables.len() as u64,
         idempotency_keys: status.idempotency_keys as u64,
+        checkpoints: status.checkpoints.0,
+        checkpoint_failures: status.checkpoints.1,
+        checkpointed_lsn: status.checkpointed_lsn.map_or(0, |lsn| lsn.0),
+        restart_ms: restart_ms(&status),
         connections: count(&parts.counts.connections),
         connections_open: count(&parts.counts.connections_open),
         batch_calls: count(&parts.counts.batch_calls),
@@ -113,11 +121,17 @@ fn take_sample(parts: &Parts) -> Sample {
     }
 }
 
+/// 0 until it can be told.
+fn restart_ms(status: &reprise_router::Status) -> u64 {
+    let seconds = status.restart.and_then(|restart| restart.seconds());
+    seconds.map_or(0, |seconds| (seconds * 1e3).round() as u64)
+}
+
 /// Name, description, value.
 type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
 #[rustfmt::skip]
-const COUNTERS: [Instrument; 10] = [
+const COUNTERS: [Instrument; 12] = [
     ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
     ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
     ("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped),
@@ -126,16 +140,20 @@ const COUNTERS: [Instrument; 10] = [
     ("reprise.log.flushes", "Writes to the log", |s| s.totals.flushes),
     ("reprise.log.flushed.bytes", "Bytes written to the log", |s| s.totals.flushed_bytes),
     ("reprise.log.flushed.records", "Records written to the log", |s| s.totals.flushed_records),
+    ("reprise.checkpoints.published", "Checkpoints published", |s| s.checkpoints),
+    ("reprise.checkpoints.failed", "Checkpoints that failed", |s| s.checkpoint_failures),
     ("reprise.http.connections", "Connections accepted", |s| s.connections),
     ("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls),
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 10] = [
+const GAUGES: [Instrument; 12] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
     ("reprise.log.durable.lsn", "Everything below is durable", |s| s.durable_lsn),
+    ("reprise.log.checkpointed.lsn", "Position of the newest checkpoint", |s| s.checkpointed_lsn),
+    ("reprise.restart.ms", "Milliseconds that a restart would take now; 0 until that was measured", |s| s.restart_ms),
     ("reprise.partitions", "Partitions", |s| s.partitions),
     ("reprise.calls.waiting", "Calls accepted and not yet run", |s| s.waiting),
     ("reprise.modules", "Modules in service", |s| s.modules),

@@ -8,10 +8,11 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{Health, Phase, Readiness, Status, U64};
-use reprise_router::Phase as RouterPhase;
+use reprise_api::{Health, Phase, Readiness, RecoveryStep, Status, U64};
+use reprise_router::{Phase as RouterPhase, RecoveryStep as RouterStep};
 
 use crate::{
+    checkpoints::{failure, restart},
     codec::{hex, rfc3339},
     state::{AppState, Parts},
 };
@@ -41,7 +42,9 @@ pub fn status_of(parts: &Parts) -> Status {
         committed_lsn: U64(status.committed_lsn.0),
         durable_lsn: U64(status.durable_lsn.0),
         checkpointed_lsn: status.checkpointed_lsn.map(|lsn| U64(lsn.0)),
-        restart_seconds: status.restart_seconds,
+        restart_seconds: status.restart.and_then(|restart| restart.seconds()),
+        restart: status.restart.map(restart),
+        checkpoint_failure: status.checkpoint_failure.map(failure),
         log_error: status.log_error.map(|error| error.to_string()),
         started_at: rfc3339(status.started_unix_us),
         uptime_s: ((now_us() - status.started_unix_us).max(0) / 1_000_000) as u64,
@@ -58,13 +61,27 @@ pub fn now_us() -> i64 {
     since.map_or(0, |since| since.as_micros() as i64)
 }
 
+/// With one digit after the point.
+fn percent(done: u64, total: u64) -> f64 {
+    match total {
+        0 => 0.0,
+        total => (done as f64 / total as f64 * 1_000.0).floor() / 10.0,
+    }
+}
+
 fn phase(phase: RouterPhase) -> Phase {
     match phase {
         RouterPhase::Recovering {
+            step,
             replayed,
             bytes_done,
             bytes_total,
         } => Phase::Recovering {
+            step: match step {
+                RouterStep::Checkpoint => RecoveryStep::Checkpoint,
+                RouterStep::Log => RecoveryStep::Log,
+            },
+            percent: percent(bytes_done, bytes_total),
             replayed,
             bytes_done,
             bytes_total,

@@ -5,6 +5,7 @@ use std::{thread, time::Duration};
 use reprise_api::{Checkpoint, CheckpointState};
 
 use crate::{
+    remote::describe_restart,
     cli::{CheckpointCommand, Output},
     inspect,
     output::{
@@ -55,8 +56,11 @@ pub fn run(command: &CheckpointCommand, output: Output) -> Outcome {
                 ]);
             }
             print_table(&table)?;
-            if let Some(seconds) = list.restart_seconds {
-                print_text(&format!("a restart would take about {seconds:.1} s"))?;
+            if let Some(restart) = &list.restart {
+                print_text(&format!("a restart {}", describe_restart(restart)))?;
+            }
+            if let Some(failure) = &list.last_failure {
+                print_text(&format!("the last failure, {}: {}", failure.at, failure.error))?;
             }
             Ok(())
         }

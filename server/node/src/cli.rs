@@ -178,6 +178,9 @@ pub struct ServeArgs {
     /// MiB of log after which a checkpoint is taken whatever the time; 0: only by time [default: 1024]
     #[arg(long, env = "REPRISE_CHECKPOINT_LOG_MIB", value_name = "MIB", value_parser = checkpoint_log_mib)]
     pub checkpoint_log_mib: Option<u64>,
+    /// Seconds that a restart may take: a checkpoint is begun when it would take longer; 0: whatever it takes [default: 0]
+    #[arg(long, env = "REPRISE_RECOVERY_TARGET_S", value_name = "SECONDS", value_parser = recovery_target_s)]
+    pub recovery_target_s: Option<u64>,
     /// Checkpoints kept, with the log from the oldest of them on [default: 2]
     #[arg(long, env = "REPRISE_CHECKPOINTS_KEPT", value_name = "N", value_parser = checkpoints_kept)]
     pub checkpoints_kept: Option<u64>,
@@ -560,6 +563,10 @@ pub fn checkpoint_every(text: &str) -> Result<u64, String> {
 
 pub fn checkpoint_log_mib(text: &str) -> Result<u64, String> {
     bounded(text, "the log between checkpoints", 0, 1 << 30)
+}
+
+pub fn recovery_target_s(text: &str) -> Result<u64, String> {
+    bounded(text, "the time that a restart may take", 0, 24 * 3600)
 }
 
 pub fn checkpoints_kept(text: &str) -> Result<u64, String> {

@@ -70,6 +70,8 @@ pub struct ServeConfig {
     pub checkpoint_every: Setting<u64>,
     /// MiB of log; 0: not by length.
     pub checkpoint_log_mib: Setting<u64>,
+    /// Seconds; 0: none.
+    pub recovery_target_s: Setting<u64>,
     pub checkpoints_kept: Setting<u64>,
     /// Backups of the running server go there.
     pub backup_dir: Setting<PathBuf>,
@@ -96,6 +98,7 @@ struct ConfigFile {
     http: HttpEntry,
     checkpoint_every: Option<u64>,
     checkpoint_log_mib: Option<u64>,
+    recovery_target_s: Option<u64>,
     checkpoints_kept: Option<u64>,
     backup_dir: Option<PathBuf>,
     #[serde(default)]
@@ -277,6 +280,7 @@ impl ServeConfig {
             http,
             checkpoint_every: checkpoints.every,
             checkpoint_log_mib: checkpoints.log_mib,
+            recovery_target_s: checkpoints.target_s,
             checkpoints_kept: checkpoints.kept,
             auth,
             tokens,
@@ -351,6 +355,7 @@ impl ServeConfig {
         for (name, setting) in [
             ("checkpoint-every", &self.checkpoint_every),
             ("checkpoint-log-mib", &self.checkpoint_log_mib),
+            ("recovery-target-s", &self.recovery_target_s),
             ("checkpoints-kept", &self.checkpoints_kept),
         ] {
             push(name, setting.value.to_string(), setting.source);
@@ -372,11 +377,13 @@ impl ServeConfig {
 /// As in the paper's evaluation (A, section V).
 const CHECKPOINT_EVERY_DEFAULT: u64 = 180;
 const CHECKPOINT_LOG_MIB_DEFAULT: u64 = 1024;
+const RECOVERY_TARGET_S_DEFAULT: u64 = 0;
 const CHECKPOINTS_KEPT_DEFAULT: u64 = 2;
 
 struct CheckpointSettings {
     every: Setting<u64>,
     log_mib: Setting<u64>,
+    target_s: Setting<u64>,
     kept: Setting<u64>,
 }
 
@@ -406,6 +413,13 @@ impl CheckpointSettings {
                 file.checkpoint_log_mib,
                 cli::checkpoint_log_mib,
                 CHECKPOINT_LOG_MIB_DEFAULT,
+            )?,
+            target_s: one(
+                "recovery_target_s",
+                args.recovery_target_s,
+                file.recovery_target_s,
+                cli::recovery_target_s,
+                RECOVERY_TARGET_S_DEFAULT,
             )?,
             kept: one(
                 "checkpoints_kept",
@@ -536,6 +550,7 @@ mod tests {
             otlp_endpoint: None,
             checkpoint_every: None,
             checkpoint_log_mib: None,
+            recovery_target_s: None,
             checkpoints_kept: None,
             backup_dir: None,
             config: None,

@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{
-    BatchCall, IndexInfo, Json, ModuleDetail, PartitioningInfo, Phase, RowsPage, Status, TableInfo,
+    BatchCall, IndexInfo, Json, ModuleDetail, PartitioningInfo, Phase, RecoveryStep,
+    RestartEstimate, RowsPage, Speed, SpeedSource, Status, TableInfo,
 };
 use reprise_client::{CallOptions, Client, ClientError, LogQuery, RowsQuery};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -547,14 +548,56 @@ pub fn status(server: &ServerArgs, output: Output) -> Outcome {
     Ok(())
 }
 
+/// What a restart would take, and how that is known.
+pub fn describe_restart(restart: &RestartEstimate) -> String {
+    let part = |what: &str, bytes_of: u64, speed: &Option<Speed>| match speed {
+        _ if bytes_of == 0 => format!("nothing to {what}"),
+        Some(speed) => format!(
+            "{what} {} at {}/s ({})",
+            bytes(bytes_of),
+            bytes(speed.bytes_per_s as u64),
+            match speed.measured {
+                SpeedSource::Opening => "as at the opening",
+                SpeedSource::Sample => "measured on a sample",
+                SpeedSource::Running => "as it ran",
+            }
+        ),
+        None => format!("{what} {}, at a speed not measured yet", bytes(bytes_of)),
+    };
+    let seconds = restart.load_seconds.zip(restart.replay_seconds);
+    let whole = seconds.map_or("would take an unknown time".into(), |(load, replay)| {
+        format!("would take about {:.1} s", load + replay)
+    });
+    let target = restart.target_seconds;
+    format!(
+        "{whole}: {}, {}{}",
+        part("load", restart.load_bytes, &restart.load_speed),
+        part("replay", restart.replay_bytes, &restart.replay_speed),
+        target.map_or(String::new(), |target| format!("; target {target} s"))
+    )
+}
+
 fn print_status(status: &Status) -> io::Result<()> {
     let phase = match &status.phase {
         Phase::Recovering {
+            step: RecoveryStep::Checkpoint,
+            percent,
+            bytes_done,
+            bytes_total,
+            ..
+        } => format!(
+            "recovering: {percent:.1} % of the checkpoint loaded, {} of {}",
+            bytes(*bytes_done),
+            bytes(*bytes_total)
+        ),
+        Phase::Recovering {
+            step: RecoveryStep::Log,
+            percent,
             replayed,
             bytes_done,
             bytes_total,
         } => format!(
-            "recovering: {} transactions, {} of {}",
+            "recovering: {percent:.1} % of the log replayed, {} transactions, {} of {}",
             grouped(*replayed),
             bytes(*bytes_done),
             bytes(*bytes_total)
@@ -588,9 +631,7 @@ fn print_status(status: &Status) -> io::Result<()> {
         ),
         (
             "restart",
-            status
-                .restart_seconds
-                .map_or("-".into(), |seconds| format!("would take about {seconds:.1} s")),
+            status.restart.as_ref().map_or("-".into(), describe_restart),
         ),
         (
             "engine",

@@ -18,7 +18,7 @@ use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
 use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogMode, RecoveryReport, RedoConfig};
 use reprise_http::{AppState, HttpOptions};
-use reprise_router::{Module, Phase, Router};
+use reprise_router::{Module, Phase, RecoveryStep, Router};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -62,12 +62,30 @@ pub fn run(config: ServeConfig) -> Outcome {
     // Bound first: an address that is taken is found out before the log is opened.
     let listener = runtime.block_on(listen(config.listen.value))?;
     let files = Files::prepare(&config)?;
+<<<<<<< HEAD
     let database = Database::open(database_config(
         &config,
         files.log_dir.clone(),
         partitions.value,
         sites.value,
     ))
+=======
+    let database = Database::open(DatabaseConfig {
+        dir: files.log_dir.clone(),
+        partitions: partitions.value,
+        sites: sites.value,
+        log: config.log.value,
+        commit: config.commit.value,
+        group_commit_us: config.group_commit_us.value,
+        segment_bytes: SEGMENT_BYTES,
+        checkpoints: CheckpointConfig {
+            every: Duration::from_secs(config.checkpoint_every.value),
+            log_bytes: config.checkpoint_log_mib.value << 20,
+            recovery_target: Duration::from_secs(config.recovery_target_s.value),
+            keep: config.checkpoints_kept.value as usize,
+        },
+    })
+>>>>>>> 09349bc (Checkpoints: begun when a restart would take longer than the recovery target, by measured speeds; failures told in status and metrics; both steps of a recovery told; the writer rests while calls wait)
     .with_context(|| {
         format!(
             "open the database under {}",
@@ -257,18 +275,24 @@ fn show_progress(router: &Router, is_over: &AtomicBool) {
     let line = ProgressLine::new();
     while !is_over.load(Ordering::Acquire) {
         if let Phase::Recovering {
+            step,
             replayed,
             bytes_done,
             bytes_total,
         } = router.phase()
             && bytes_total > 0
         {
-            line.show(format!(
-                "replaying the log: {} of {}, {} transactions",
-                bytes(bytes_done),
-                bytes(bytes_total),
-                grouped(replayed)
-            ));
+            let percent = 100.0 * bytes_done as f64 / bytes_total as f64;
+            let (done, total) = (bytes(bytes_done), bytes(bytes_total));
+            line.show(match step {
+                RecoveryStep::Checkpoint => {
+                    format!("loading the checkpoint: {percent:.0} %, {done} of {total}")
+                }
+                RecoveryStep::Log => format!(
+                    "replaying the log: {percent:.0} %, {done} of {total}, {} transactions",
+                    grouped(replayed)
+                ),
+            });
         }
         thread::park_timeout(PROGRESS_EVERY);
     }
