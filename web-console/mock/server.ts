@@ -8,6 +8,7 @@ import type {
   RowsPage,
   Status,
 } from '../src/generated/types.gen';
+import { checkpointFigures, checkpointsNow } from './checkpoints';
 import { metricsNow, resultOf } from './figures';
 import { logPage, lsnOf, newestPosition, outputLines, positionOf, recordAt } from './log';
 import { hexOf, moduleOf, rowOf, tables } from './modules';
@@ -87,6 +88,7 @@ class MockServer {
     if (kind === 'modules') return this.#module(method, name, body);
     if (kind === 'call' && name !== undefined && more !== undefined) return this.#call(name, more, body, request);
     if (kind === 'tables') return this.#table(name, more, url.searchParams);
+    if (kind === 'checkpoints') return this.#checkpoints(method);
     if (kind === 'log') return this.#log(name, url.searchParams);
     if (kind === 'procedure-log') return ok({ lines: this.#state === 'empty' ? [] : outputLines() });
     return notFound(url.pathname);
@@ -106,6 +108,8 @@ class MockServer {
       sites: 2,
       committed_lsn: lsnOf(newest + 1),
       durable_lsn: lsnOf(newest + 1 - behind),
+      checkpointed_lsn: this.#state === 'empty' ? null : lsnOf(1200),
+      ...checkpointFigures(this.#state === 'empty'),
       log_error: this.#state === 'log-error' ? 'write 0000000000000001.log: no space left on device' : null,
       started_at: new Date(this.#started).toISOString(),
       uptime_s: Math.floor((Date.now() - this.#started) / 1000),
@@ -121,8 +125,9 @@ class MockServer {
     if (this.#state !== 'recovering') return { status: 200, body: { ready: true, phase: { name: 'ready' } } };
     const total = 734_003_200;
     const done = Math.min(total, 280_000_000 + (Date.now() % 60_000) * 4000);
-    const phase = { replayed: Math.floor(done / 72), bytes_done: done, bytes_total: total };
-    return { status: 503, body: { ready: false, phase: { name: 'recovering', ...phase } } };
+    const percent = Math.floor((1000 * done) / total) / 10;
+    const phase = { percent, replayed: Math.floor(done / 72), bytes_done: done, bytes_total: total };
+    return { status: 503, body: { ready: false, phase: { name: 'recovering', step: 'log', ...phase } } };
   }
 
   #module(method: string, name: string | undefined, body: Buffer): Reply {
@@ -206,6 +211,11 @@ class MockServer {
     }
     if (this.#state === 'empty') return ok({ records: [recordAt(0)], next: null });
     return ok(logPage(query));
+  }
+
+  #checkpoints(method: string): Reply {
+    if (method === 'POST') return { status: 202, body: checkpointsNow(false).checkpoints[0] };
+    return ok(checkpointsNow(this.#state === 'empty'));
   }
 
   #events(response: ServerResponse): void {

@@ -16,6 +16,7 @@ export type Route =
     }
   | { page: 'log'; kind: string | null; partition: string | null; from: string | null }
   | { page: 'output' }
+  | { page: 'checkpoints' }
   | { page: 'record'; lsn: string }
   | { page: 'unknown'; path: string };
 
@@ -47,6 +48,8 @@ export function parseRoute(hash: string): Route {
       return name === null
         ? { page: 'log', kind: params.get('kind'), partition: params.get('partition'), from: params.get('from') }
         : { page: 'record', lsn: name };
+    case 'checkpoints':
+      return name === null ? { page: 'checkpoints' } : unknown;
     case 'output':
       return name === null ? { page: 'output' } : unknown;
     default:
@@ -73,6 +76,8 @@ export function hrefOf(route: Route): string {
       return `#/log${query({ kind: route.kind, partition: route.partition, from: route.from })}`;
     case 'record':
       return `#/log/${encodeURIComponent(route.lsn)}`;
+    case 'checkpoints':
+      return '#/checkpoints';
     case 'output':
       return '#/output';
     case 'unknown':

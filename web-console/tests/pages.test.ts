@@ -64,6 +64,13 @@ describe.skipIf(path === null)('every page', () => {
     await firstOrEmpty(page, 'Records', 'The log holds no records', check, async () => {
       await page.getByRole('heading', { name: 'Where it lies' }).waitFor();
     });
+
+    await page.getByRole('link', { name: 'Checkpoints', exact: true }).click();
+    await page.getByRole('heading', { name: 'Restart' }).waitFor();
+    await page.getByText('Would take').waitFor();
+    const published = page.getByRole('region', { name: 'Checkpoints', exact: true });
+    await published.or(page.getByText('There are no checkpoints yet')).first().waitFor();
+    await check();
     expect(complaints).toEqual([]);
     await close();
   });

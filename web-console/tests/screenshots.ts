@@ -16,6 +16,7 @@ const everyPage = [
   '/log',
   '/log/4312',
   '/output',
+  '/checkpoints',
 ];
 const shapes: { name: string; options: BrowserContextOptions }[] = [
   { name: 'wide', options: { viewport: { width: 1280, height: 800 } } },

@@ -18,12 +18,8 @@ use reprise_partition::{
 use reprise_txn::{Bound, Compiler, Deployed, Module};
 
 use crate::{
-<<<<<<< HEAD
     backup::BackupService,
-    checkpoint::CheckpointService,
-=======
     checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
->>>>>>> 09349bc (Checkpoints: begun when a restart would take longer than the recovery target, by measured speeds; failures told in status and metrics; both steps of a recovery told; the writer rests while calls wait)
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
     idempotency::{Idempotency, Remembered},
 };

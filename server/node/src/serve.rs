@@ -62,30 +62,12 @@ pub fn run(config: ServeConfig) -> Outcome {
     // Bound first: an address that is taken is found out before the log is opened.
     let listener = runtime.block_on(listen(config.listen.value))?;
     let files = Files::prepare(&config)?;
-<<<<<<< HEAD
     let database = Database::open(database_config(
         &config,
         files.log_dir.clone(),
         partitions.value,
         sites.value,
     ))
-=======
-    let database = Database::open(DatabaseConfig {
-        dir: files.log_dir.clone(),
-        partitions: partitions.value,
-        sites: sites.value,
-        log: config.log.value,
-        commit: config.commit.value,
-        group_commit_us: config.group_commit_us.value,
-        segment_bytes: SEGMENT_BYTES,
-        checkpoints: CheckpointConfig {
-            every: Duration::from_secs(config.checkpoint_every.value),
-            log_bytes: config.checkpoint_log_mib.value << 20,
-            recovery_target: Duration::from_secs(config.recovery_target_s.value),
-            keep: config.checkpoints_kept.value as usize,
-        },
-    })
->>>>>>> 09349bc (Checkpoints: begun when a restart would take longer than the recovery target, by measured speeds; failures told in status and metrics; both steps of a recovery told; the writer rests while calls wait)
     .with_context(|| {
         format!(
             "open the database under {}",
@@ -136,6 +118,7 @@ fn database_config(
         checkpoints: CheckpointConfig {
             every: Duration::from_secs(config.checkpoint_every.value),
             log_bytes: config.checkpoint_log_mib.value << 20,
+            recovery_target: Duration::from_secs(config.recovery_target_s.value),
             keep: config.checkpoints_kept.value as usize,
         },
     }

@@ -3,10 +3,12 @@ import type {
   CallAnswer,
   CallData,
   CallResponses,
+  Checkpoint,
   DeleteModuleData,
   ModuleInstalled,
   PutModuleData,
   PutModuleResponses,
+  TakeCheckpointData,
 } from '../generated/types.gen';
 import { type Place, refusal, request, send } from './client';
 
@@ -22,6 +24,15 @@ export async function removeModule(module: string): Promise<void> {
   const place: Place<DeleteModuleData> = { url: '/v1/modules/{module}', path: { module } };
   const response = await send(place, { method: 'DELETE' });
   if (!response.ok) throw await refusal(response);
+}
+
+/** Begins one, or names the one that is under way. */
+export async function takeCheckpoint(): Promise<Checkpoint> {
+  const place: Place<TakeCheckpointData> = { url: '/v1/checkpoints' };
+  const response = await send(place, { method: 'POST' });
+  if (!response.ok) throw await refusal(response);
+  const begun: Checkpoint = await response.json();
+  return begun;
 }
 
 export type Call = { module: string; procedure: string; body: string; idempotencyKey: string };

@@ -1,6 +1,8 @@
 // What the pages read, each with its key and its pace. Pages name a query and never a path.
 import { keepPreviousData, queryOptions } from '@tanstack/react-query';
 import type {
+  ListCheckpointsData,
+  ListCheckpointsResponses,
   ListLogData,
   ListLogResponses,
   ListModulesData,
@@ -110,6 +112,15 @@ export function recordQuery(lsn: string) {
     refetchInterval: (query) => (query.state.data?.durable === false ? 1000 : false),
   });
 }
+
+/** Followed closely while one is under way. */
+export const checkpointsQuery = queryOptions({
+  queryKey: ['checkpoints'],
+  queryFn: ({ signal }) =>
+    get<ListCheckpointsData, ListCheckpointsResponses>({ url: '/v1/checkpoints' }, signal),
+  refetchInterval: (query) =>
+    query.state.data?.checkpoints.some(({ state }) => state === 'running') === true ? 500 : 2000,
+});
 
 const linesMax = 200;
 

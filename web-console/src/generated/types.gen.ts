@@ -15,6 +15,55 @@ export type ArgumentError = {
     pointer: string;
 };
 
+export type Backup = {
+    /**
+     * RFC 3339.
+     */
+    began_at: string;
+    /**
+     * Copied so far, or in all.
+     */
+    bytes: number;
+    checkpoint_lsn?: U64 | null;
+    /**
+     * On the server.
+     */
+    directory: string;
+    end_lsn?: U64 | null;
+    error?: string | null;
+    /**
+     * The manifest first; empty until it is published.
+     */
+    files: Array<BackupFile>;
+    id: string;
+    /**
+     * Until it was published or given up, or until now; null for one of an earlier run.
+     */
+    seconds?: number | null;
+    state: BackupState;
+};
+
+export type BackupFile = {
+    bytes: number;
+    /**
+     * Where it lies in the backup; its last part is the name under which it is downloaded.
+     */
+    path: string;
+    /**
+     * In hexadecimal digits.
+     */
+    sha256: string;
+};
+
+export type BackupList = {
+    /**
+     * The newest first; those that failed in this run last.
+     */
+    backups: Array<Backup>;
+};
+
+export type BackupState = 'running' | 'published' | 'failed';
+
 /**
  * One line of a batch's answer: `problem` is there exactly when the call did not commit.
  */
@@ -71,6 +120,67 @@ export type CallAnswer = {
     result: unknown;
     txn_id: U64;
 };
+
+export type Checkpoint = {
+    /**
+     * RFC 3339.
+     */
+    began_at: string;
+    error?: string | null;
+    /**
+     * Name in the data directory's folder `checkpoints`.
+     */
+    file: string;
+    file_bytes: number;
+    /**
+     * Its LSN.
+     */
+    id: string;
+    /**
+     * It holds what the log holds before this position.
+     */
+    lsn: U64;
+    /**
+     * Bytes of rows written so far, before compression.
+     */
+    row_bytes: number;
+    /**
+     * Rows written so far.
+     */
+    rows: number;
+    rows_total: number;
+    /**
+     * Until it was published or given up, or until now; null for one of an earlier run.
+     */
+    seconds?: number | null;
+    state: CheckpointState;
+};
+
+/**
+ * A checkpoint that was not published.
+ */
+export type CheckpointFailure = {
+    /**
+     * RFC 3339.
+     */
+    at: string;
+    error: string;
+};
+
+export type CheckpointList = {
+    /**
+     * The newest first; those that failed in this run last.
+     */
+    checkpoints: Array<Checkpoint>;
+    last_failure?: CheckpointFailure | null;
+    restart?: RestartEstimate | null;
+    /**
+     * Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
+     */
+    restart_seconds?: number | null;
+};
+
+export type CheckpointState = 'running' | 'published' | 'failed';
 
 export type ColumnInfo = {
     /**
@@ -194,35 +304,6 @@ export type LogRecord = {
      * deploy: length of the wasm binary.
      */
     wasm_bytes?: number | null;
-};
-
-/**
- * One changed row.
- */
-export type RowChange = {
-    /**
-     * `insert`, `update` or `delete`.
-     */
-    change: string;
-    /**
-     * What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
-     */
-    columns?: {
-        [key: string]: unknown;
-    } | null;
-    /**
-     * The primary key before the change, encoded, in hexadecimal. Not for inserts: their row holds it.
-     */
-    key?: string | null;
-    /**
-     * The row's number, in a table without a primary key.
-     */
-    number?: U64 | null;
-    partition: number;
-    /**
-     * The table's name, or its number where the name is unknown.
-     */
-    table: string;
 };
 
 /**
@@ -385,10 +466,21 @@ export type PartitioningInfo = {
  * How far the server has come.
  */
 export type Phase = {
+    /**
+     * Of rows while the checkpoint is loaded, of the log while it is replayed.
+     */
     bytes_done: number;
     bytes_total: number;
     name: 'recovering';
+    /**
+     * Of this step.
+     */
+    percent: number;
+    /**
+     * Transactions.
+     */
     replayed: number;
+    step: RecoveryStep;
 } | {
     name: 'ready';
 } | {
@@ -514,6 +606,59 @@ export type Readiness = {
 };
 
 /**
+ * What a recovery is at.
+ */
+export type RecoveryStep = 'checkpoint' | 'log';
+
+/**
+ * What a restart would take now.
+ */
+export type RestartEstimate = {
+    /**
+     * Bytes of rows in the newest checkpoint.
+     */
+    load_bytes: number;
+    load_seconds?: number | null;
+    load_speed?: Speed | null;
+    /**
+     * Bytes of log behind that checkpoint.
+     */
+    replay_bytes: number;
+    replay_seconds?: number | null;
+    replay_speed?: Speed | null;
+    /**
+     * A checkpoint is begun when a restart would take longer; null where no target is set.
+     */
+    target_seconds?: number | null;
+};
+
+/**
+ * One changed row.
+ */
+export type RowChange = {
+    /**
+     * `insert`, `update` or `delete`.
+     */
+    change: string;
+    /**
+     * What the columns hold now, by name: all of an inserted row, the changed ones of an updated.
+     */
+    columns?: {
+        [key: string]: unknown;
+    } | null;
+    /**
+     * The primary key before the change, encoded, in hexadecimal. Not for inserts: their row holds it.
+     */
+    key?: string | null;
+    number?: U64 | null;
+    partition: number;
+    /**
+     * The table's name, or its number where the name is unknown.
+     */
+    table: string;
+};
+
+/**
  * Committed rows of one table: one consistent snapshot.
  */
 export type RowsPage = {
@@ -547,7 +692,22 @@ export type SchemaConflict = {
     table: string;
 };
 
+/**
+ * A measured speed.
+ */
+export type Speed = {
+    bytes_per_s: number;
+    measured: SpeedSource;
+};
+
+/**
+ * Where a speed was measured.
+ */
+export type SpeedSource = 'opening' | 'sample' | 'running';
+
 export type Status = {
+    checkpoint_failure?: CheckpointFailure | null;
+    checkpointed_lsn?: U64 | null;
     /**
      * `sync`: durable before the answer; `async`: soon after it.
      */
@@ -583,6 +743,11 @@ export type Status = {
     log_error?: string | null;
     partitions: number;
     phase: Phase;
+    restart?: RestartEstimate | null;
+    /**
+     * Seconds that a restart would take now; null until the speeds for it were measured, and without a log.
+     */
+    restart_seconds?: number | null;
     /**
      * `primary`.
      */
@@ -755,9 +920,161 @@ export type ReadyzResponses = {
 
 export type ReadyzResponse = ReadyzResponses[keyof ReadyzResponses];
 
+export type ListBackupsData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/backups';
+};
+
+export type ListBackupsErrors = {
+    /**
+     * not-found: the server keeps no log
+     */
+    404: Problem;
+};
+
+export type ListBackupsError = ListBackupsErrors[keyof ListBackupsErrors];
+
+export type ListBackupsResponses = {
+    /**
+     * The newest first
+     */
+    200: BackupList;
+};
+
+export type ListBackupsResponse = ListBackupsResponses[keyof ListBackupsResponses];
+
+export type CreateBackupData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/backups';
+};
+
+export type CreateBackupErrors = {
+    /**
+     * not-found: the server keeps no log
+     */
+    404: Problem;
+    /**
+     * The server recovers or stops
+     */
+    503: Problem;
+};
+
+export type CreateBackupError = CreateBackupErrors[keyof CreateBackupErrors];
+
+export type CreateBackupResponses = {
+    /**
+     * It has begun
+     */
+    202: Backup;
+};
+
+export type CreateBackupResponse = CreateBackupResponses[keyof CreateBackupResponses];
+
+export type DeleteBackupData = {
+    body?: never;
+    path: {
+        /**
+         * As it was given when it began
+         */
+        id: string;
+    };
+    query?: never;
+    url: '/v1/backups/{id}';
+};
+
+export type DeleteBackupErrors = {
+    /**
+     * not-found
+     */
+    404: Problem;
+};
+
+export type DeleteBackupError = DeleteBackupErrors[keyof DeleteBackupErrors];
+
+export type DeleteBackupResponses = {
+    /**
+     * It is gone
+     */
+    204: void;
+};
+
+export type DeleteBackupResponse = DeleteBackupResponses[keyof DeleteBackupResponses];
+
+export type ShowBackupData = {
+    body?: never;
+    path: {
+        /**
+         * As it was given when it began
+         */
+        id: string;
+    };
+    query?: never;
+    url: '/v1/backups/{id}';
+};
+
+export type ShowBackupErrors = {
+    /**
+     * not-found
+     */
+    404: Problem;
+};
+
+export type ShowBackupError = ShowBackupErrors[keyof ShowBackupErrors];
+
+export type ShowBackupResponses = {
+    /**
+     * The backup
+     */
+    200: Backup;
+};
+
+export type ShowBackupResponse = ShowBackupResponses[keyof ShowBackupResponses];
+
+export type DownloadFileData = {
+    body?: never;
+    path: {
+        /**
+         * As it was given when it began
+         */
+        id: string;
+        /**
+         * The last part of the file's path
+         */
+        name: string;
+    };
+    query?: never;
+    url: '/v1/backups/{id}/files/{name}';
+};
+
+export type DownloadFileErrors = {
+    /**
+     * not-found
+     */
+    404: Problem;
+    /**
+     * overloaded: too many downloads
+     */
+    503: Problem;
+};
+
+export type DownloadFileError = DownloadFileErrors[keyof DownloadFileErrors];
+
+export type DownloadFileResponses = {
+    /**
+     * Its bytes
+     */
+    200: Array<number>;
+};
+
+export type DownloadFileResponse = DownloadFileResponses[keyof DownloadFileResponses];
+
 export type BatchData = {
     /**
-     * A call a line
+     * A call a line, or an item
      */
     body: BatchCall;
     path?: never;
@@ -776,7 +1093,7 @@ export type BatchError = BatchErrors[keyof BatchErrors];
 
 export type BatchResponses = {
     /**
-     * An answer a line
+     * An answer a line, or an item
      */
     200: BatchAnswer;
 };
@@ -863,6 +1180,81 @@ export type CallResponses = {
 };
 
 export type CallResponse = CallResponses[keyof CallResponses];
+
+export type ListCheckpointsData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/checkpoints';
+};
+
+export type ListCheckpointsResponses = {
+    /**
+     * The newest first
+     */
+    200: CheckpointList;
+};
+
+export type ListCheckpointsResponse = ListCheckpointsResponses[keyof ListCheckpointsResponses];
+
+export type TakeCheckpointData = {
+    body?: never;
+    path?: never;
+    query?: never;
+    url: '/v1/checkpoints';
+};
+
+export type TakeCheckpointErrors = {
+    /**
+     * not-found: the server keeps no log
+     */
+    404: Problem;
+    /**
+     * log-unavailable
+     */
+    503: Problem;
+};
+
+export type TakeCheckpointError = TakeCheckpointErrors[keyof TakeCheckpointErrors];
+
+export type TakeCheckpointResponses = {
+    /**
+     * It has begun
+     */
+    202: Checkpoint;
+};
+
+export type TakeCheckpointResponse = TakeCheckpointResponses[keyof TakeCheckpointResponses];
+
+export type ShowCheckpointData = {
+    body?: never;
+    path: {
+        /**
+         * As it was given when it began
+         */
+        id: string;
+    };
+    query?: never;
+    url: '/v1/checkpoints/{id}';
+};
+
+export type ShowCheckpointErrors = {
+    /**
+     * not-found
+     */
+    404: Problem;
+};
+
+export type ShowCheckpointError = ShowCheckpointErrors[keyof ShowCheckpointErrors];
+
+export type ShowCheckpointResponses = {
+    /**
+     * The checkpoint
+     */
+    200: Checkpoint;
+};
+
+export type ShowCheckpointResponse = ShowCheckpointResponses[keyof ShowCheckpointResponses];
 
 export type EventsData = {
     body?: never;

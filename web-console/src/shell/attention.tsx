@@ -66,17 +66,20 @@ function PhaseNotice({ phase }: { phase: Phase }) {
   }
 }
 
-type Progress = { replayed: number; bytes_done: number; bytes_total: number };
+type Progress = Extract<Phase, { name: 'recovering' }>;
 
-function Recovering({ replayed, bytes_done, bytes_total }: Progress) {
-  const percent = bytes_total > 0 ? Math.floor((100 * bytes_done) / bytes_total) : 0;
+function Recovering({ step, percent, replayed, bytes_done, bytes_total }: Progress) {
+  const sizes = `${formatBytes(bytes_done)} of ${formatBytes(bytes_total)}`;
   return (
     <section className="notice warn" aria-label="Recovery">
-      <strong>Recovering: {percent} % of the log replayed</strong>
+      <strong>
+        Recovering: {Math.floor(percent)} % of the {step === 'checkpoint' ? 'checkpoint loaded' : 'log replayed'}
+      </strong>
       <progress max={Math.max(bytes_total, 1)} value={bytes_done} aria-label="Recovery" />
       <p className="muted">
-        {formatCount(replayed)} records, {formatBytes(bytes_done)} of {formatBytes(bytes_total)}. Calls are answered
-        once the log’s end is reached.
+        {step === 'checkpoint'
+          ? `${sizes} of rows. The log behind the checkpoint is replayed next.`
+          : `${formatCount(replayed)} transactions, ${sizes}. Calls are answered once the log’s end is reached.`}
       </p>
     </section>
   );

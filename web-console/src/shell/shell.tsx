@@ -2,6 +2,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useEffect, useRef } from 'react';
 import { statusQuery } from '../api/queries';
+import { CheckpointsPage } from '../pages/checkpoints';
 import { LogPage } from '../pages/log';
 import { ModulePage } from '../pages/module';
 import { ModulesPage } from '../pages/modules';
@@ -23,6 +24,7 @@ const sections: { route: Route; name: string; pages: Route['page'][] }[] = [
   { route: { page: 'modules' }, name: 'Modules', pages: ['modules', 'module'] },
   { route: { page: 'tables' }, name: 'Tables', pages: ['tables', 'table'] },
   { route: logRoute, name: 'Log', pages: ['log', 'record', 'output'] },
+  { route: { page: 'checkpoints' }, name: 'Checkpoints', pages: ['checkpoints'] },
 ];
 
 export function Shell() {
@@ -86,6 +88,8 @@ function Page({ route }: { route: Route }) {
       return <LogPage route={route} />;
     case 'record':
       return <RecordPage key={route.lsn} lsn={route.lsn} />;
+    case 'checkpoints':
+      return <CheckpointsPage />;
     case 'output':
       return <OutputPage />;
     case 'unknown':
@@ -109,6 +113,8 @@ function titleOf(route: Route): string {
       return 'Log';
     case 'record':
       return `Record ${route.lsn}`;
+    case 'checkpoints':
+      return 'Checkpoints';
     case 'output':
       return 'Procedure output';
     case 'unknown':

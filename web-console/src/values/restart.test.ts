@@ -1,0 +1,67 @@
+import { expect, test } from 'vitest';
+import type { Checkpoint, RestartEstimate } from '../generated/types.gen';
+import { isBeyondTarget, partText, restartSeconds, secondsText, standingFailure, writtenPercent } from './restart';
+
+const estimate: RestartEstimate = {
+  load_bytes: 1 << 30,
+  load_speed: { bytes_per_s: 512 << 20, measured: 'opening' },
+  load_seconds: 2,
+  replay_bytes: 64 << 20,
+  replay_speed: { bytes_per_s: 8 << 20, measured: 'running' },
+  replay_seconds: 8,
+  target_seconds: null,
+};
+
+const published: Checkpoint = {
+  id: '4096',
+  lsn: '4096',
+  state: 'published',
+  began_at: '2026-01-02T03:04:05Z',
+  seconds: 1.5,
+  rows: 10,
+  rows_total: 10,
+  row_bytes: 220,
+  file_bytes: 900,
+  file: 'checkpoint-0000000000001000.ckpt',
+  error: null,
+};
+
+test('a restart takes what loading and replay take, once both are known', () => {
+  expect(restartSeconds(estimate)).toBe(10);
+  expect(restartSeconds({ ...estimate, replay_seconds: null })).toBe(null);
+  expect([0, 0.04, 9.96, 11.2, 119, 200].map(secondsText)).toEqual([
+    '0 s',
+    '0.1 s',
+    '10 s',
+    '12 s',
+    '119 s',
+    '3 min 20 s',
+  ]);
+});
+
+test('each part says how its speed is known', () => {
+  expect(partText(estimate.load_bytes, estimate.load_speed)).toBe('1.0 GiB at 512 MiB/s, as at the opening');
+  expect(partText(2048, { bytes_per_s: 1024, measured: 'sample' })).toBe('2.0 KiB at 1.0 KiB/s, measured on a sample');
+  expect(partText(2048, null)).toBe('2.0 KiB, at a speed not measured yet');
+  expect(partText(0, null)).toBe('nothing');
+});
+
+test('the target is passed only by what is known', () => {
+  expect(isBeyondTarget(estimate)).toBe(false);
+  expect(isBeyondTarget({ ...estimate, target_seconds: 9 })).toBe(true);
+  expect(isBeyondTarget({ ...estimate, target_seconds: 10 })).toBe(false);
+  expect(isBeyondTarget({ ...estimate, target_seconds: 1, load_seconds: null })).toBe(false);
+});
+
+test('a failure stands until a later checkpoint is published', () => {
+  const failure = { at: '2026-01-02T03:04:06Z', error: 'no space left on device' };
+  expect(standingFailure(null, [published])).toBe(null);
+  expect(standingFailure(failure, [published])).toEqual(failure);
+  expect(standingFailure(failure, [{ ...published, state: 'running', began_at: '2026-01-02T03:05:00Z' }])).toEqual(failure);
+  expect(standingFailure(failure, [{ ...published, began_at: '2026-01-02T03:05:00Z' }])).toBe(null);
+});
+
+test('a checkpoint of nothing is not divided by', () => {
+  expect(writtenPercent({ ...published, rows: 0, rows_total: 0 })).toBe(0);
+  expect(writtenPercent({ ...published, rows: 2, rows_total: 3 })).toBe(66);
+});

@@ -1,0 +1,57 @@
+// What a restart would take, in words: how much of what, how fast, and how that is known.
+import { formatBytes } from '../format';
+import type { CheckpointFailure, Checkpoint, RestartEstimate, Speed } from '../generated/types.gen';
+
+/** Null while a speed that it takes was not measured yet. */
+export function restartSeconds(estimate: RestartEstimate): number | null {
+  const { load_seconds: load = null, replay_seconds: replay = null } = estimate;
+  return load === null || replay === null ? null : load + replay;
+}
+
+/** `0.4 s`, `12 s`, `3 min 20 s`. */
+export function secondsText(seconds: number): string {
+  if (seconds < 10) return `${(Math.ceil(seconds * 10) / 10).toString()} s`;
+  const whole = Math.ceil(seconds);
+  return whole < 120 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
+}
+
+/** One part of a restart: `1.2 GiB at 600 MiB/s, as at the opening`. */
+export function partText(bytes: number, speed: Speed | null | undefined): string {
+  if (bytes === 0) return 'nothing';
+  if (speed === null || speed === undefined) return `${formatBytes(bytes)}, at a speed not measured yet`;
+  return `${formatBytes(bytes)} at ${formatBytes(speed.bytes_per_s)}/s, ${measuredText(speed.measured)}`;
+}
+
+function measuredText(measured: Speed['measured']): string {
+  switch (measured) {
+    case 'opening':
+      return 'as at the opening';
+    case 'sample':
+      return 'measured on a sample';
+    case 'running':
+      return 'as it ran';
+  }
+}
+
+/** Whether a restart takes longer than it may. */
+export function isBeyondTarget(estimate: RestartEstimate): boolean {
+  const seconds = restartSeconds(estimate);
+  const target = estimate.target_seconds ?? null;
+  return seconds !== null && target !== null && seconds > target;
+}
+
+/** A failure that no later success has made up for. */
+export function standingFailure(
+  failure: CheckpointFailure | null | undefined,
+  checkpoints: Checkpoint[],
+): CheckpointFailure | null {
+  if (failure === null || failure === undefined) return null;
+  const failedAt = Date.parse(failure.at);
+  const isMadeUp = checkpoints.some(({ state, began_at }) => state === 'published' && Date.parse(began_at) > failedAt);
+  return isMadeUp ? null : failure;
+}
+
+/** Percent of a running checkpoint's rows that are written. */
+export function writtenPercent({ rows, rows_total }: Checkpoint): number {
+  return rows_total === 0 ? 0 : Math.floor((100 * rows) / rows_total);
+}
