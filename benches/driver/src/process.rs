@@ -111,6 +111,7 @@ fn restart(process: &ProcessOptions, dir: PathBuf, digest: u64) -> Result<Replay
         data_dir: dir,
         partitions: process.partitions,
         sites: process.sites,
+        redo: process.redo,
     })?;
     let expected = format!("{digest:016x}");
     if report.digest != expected {

@@ -66,13 +66,7 @@ pub struct ServeConfig {
     pub group_commit_us: Setting<u64>,
     pub otlp_endpoint: Option<Setting<String>>,
     pub http: ConnectionLimits,
-    /// Seconds; 0: not by time.
-    pub checkpoint_every: Setting<u64>,
-    /// MiB of log; 0: not by length.
-    pub checkpoint_log_mib: Setting<u64>,
-    /// Seconds; 0: none.
-    pub recovery_target_s: Setting<u64>,
-    pub checkpoints_kept: Setting<u64>,
+    pub checkpoints: CheckpointSettings,
     /// Backups of the running server go there.
     pub backup_dir: Setting<PathBuf>,
     pub auth: Auth,
@@ -278,10 +272,7 @@ impl ServeConfig {
                 otlp_endpoint,
             ),
             http,
-            checkpoint_every: checkpoints.every,
-            checkpoint_log_mib: checkpoints.log_mib,
-            recovery_target_s: checkpoints.target_s,
-            checkpoints_kept: checkpoints.kept,
+            checkpoints,
             auth,
             tokens,
             file: file_path,
@@ -353,10 +344,10 @@ impl ServeConfig {
             push("http", format!("{:?}", self.http), Source::File);
         }
         for (name, setting) in [
-            ("checkpoint-every", &self.checkpoint_every),
-            ("checkpoint-log-mib", &self.checkpoint_log_mib),
-            ("recovery-target-s", &self.recovery_target_s),
-            ("checkpoints-kept", &self.checkpoints_kept),
+            ("checkpoint-every", &self.checkpoints.every),
+            ("checkpoint-log-mib", &self.checkpoints.log_mib),
+            ("recovery-target-s", &self.checkpoints.target_s),
+            ("checkpoints-kept", &self.checkpoints.kept),
         ] {
             push(name, setting.value.to_string(), setting.source);
         }
@@ -380,11 +371,15 @@ const CHECKPOINT_LOG_MIB_DEFAULT: u64 = 1024;
 const RECOVERY_TARGET_S_DEFAULT: u64 = 0;
 const CHECKPOINTS_KEPT_DEFAULT: u64 = 2;
 
-struct CheckpointSettings {
-    every: Setting<u64>,
-    log_mib: Setting<u64>,
-    target_s: Setting<u64>,
-    kept: Setting<u64>,
+/// When checkpoints are taken, and how many are kept.
+pub struct CheckpointSettings {
+    /// Seconds; 0: not by time.
+    pub every: Setting<u64>,
+    /// MiB of log; 0: not by length.
+    pub log_mib: Setting<u64>,
+    /// Seconds that a restart may take; 0: whatever it takes.
+    pub target_s: Setting<u64>,
+    pub kept: Setting<u64>,
 }
 
 impl CheckpointSettings {

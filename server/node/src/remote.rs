@@ -577,8 +577,8 @@ pub fn describe_restart(restart: &RestartEstimate) -> String {
     )
 }
 
-fn print_status(status: &Status) -> io::Result<()> {
-    let phase = match &status.phase {
+fn describe_phase(phase: &Phase) -> String {
+    match phase {
         Phase::Recovering {
             step: RecoveryStep::Checkpoint,
             percent,
@@ -605,7 +605,11 @@ fn print_status(status: &Status) -> io::Result<()> {
         Phase::Ready => "ready".into(),
         Phase::Failed { report } => format!("failed: {report}"),
         Phase::Stopping => "stopping".into(),
-    };
+    }
+}
+
+fn print_status(status: &Status) -> io::Result<()> {
+    let phase = describe_phase(&status.phase);
     let log = match &status.log_error {
         Some(error) => format!(
             "{} on {}; refuses writes: {error}",

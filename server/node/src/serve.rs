@@ -116,10 +116,10 @@ fn database_config(
         group_commit_us: config.group_commit_us.value,
         segment_bytes: SEGMENT_BYTES,
         checkpoints: CheckpointConfig {
-            every: Duration::from_secs(config.checkpoint_every.value),
-            log_bytes: config.checkpoint_log_mib.value << 20,
-            recovery_target: Duration::from_secs(config.recovery_target_s.value),
-            keep: config.checkpoints_kept.value as usize,
+            every: Duration::from_secs(config.checkpoints.every.value),
+            log_bytes: config.checkpoints.log_mib.value << 20,
+            recovery_target: Duration::from_secs(config.checkpoints.target_s.value),
+            keep: config.checkpoints.kept.value as usize,
         },
     }
 }
