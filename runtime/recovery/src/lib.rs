@@ -24,7 +24,7 @@ use reprise_storage::Store;
 use reprise_txn::{Candidate, Compiler, ModuleId, apply, plan, remove};
 use reprise_wire::{ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef};
 
-use crate::work::{Batch, Part, Work};
+use crate::work::{Batch, Part};
 
 pub use fill::{load_sample, load_threads};
 pub use load::LoadedKey;
@@ -262,7 +262,7 @@ impl Recovery {
         let touched = match place {
             Where::One(partition) => {
                 let site = partition.site(self.shared.sites_count).index();
-                self.pending[site].works.push(Work::Command(partition, command));
+                self.pending[site].push_command(partition, command);
                 return self.send_if_full(site);
             }
             Where::Gathered(touched) => touched,
@@ -311,7 +311,6 @@ impl Recovery {
                     txn_id: record.txn_id,
                     module_id: ModuleId(record.module_id),
                     procedure: record.procedure,
-                    changes: &[],
                 },
                 at: 0,
                 len: 0,

@@ -13,7 +13,7 @@ use reprise_partition::{Held, Partition, Tools};
 use reprise_txn::{
     Commit, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi, run_single,
 };
-use reprise_wire::{ChangesRef, PartitionSet};
+use reprise_wire::{Change, ChangesRef, PartitionSet};
 
 /// A command as the log holds it.
 #[derive(Clone, Debug)]
@@ -45,17 +45,15 @@ impl Twin {
     }
 }
 
-/// One partition's part of a physiological record.
+/// A physiological record, but for its changes.
 #[derive(Clone, Copy, Debug)]
-pub struct Redo<'a> {
+pub struct Redo {
     pub lsn: Lsn,
     /// First position behind the record.
     pub end: Lsn,
     pub txn_id: TxnId,
     pub module_id: ModuleId,
     pub procedure: u16,
-    /// Of this partition; empty where the transaction touched it and changed nothing.
-    pub changes: &'a [u8],
 }
 
 /// What a physiological record carries of a call with an idempotency key.
@@ -178,14 +176,15 @@ pub fn replay_multi(
     Ok(remembered(held.tools, command, module, None))
 }
 
-/// Applies one partition's part of a physiological record.
+/// Applies one partition's part of a physiological record: none where the transaction touched it and changed nothing.
 #[inline]
 pub fn redo(
     partition: &mut Partition,
     tools: &Tools,
-    redo: &Redo<'_>,
+    redo: &Redo,
+    changes: &[Change<'_>],
 ) -> Result<(), Box<Divergence>> {
-    if let Err(error) = partition.store.apply(redo.changes) {
+    if let Err(error) = partition.store.apply_all(changes) {
         return Err(misfit(tools, redo, &error.to_string()));
     }
     partition.clock.advance_past(redo.txn_id.tick());
@@ -196,7 +195,7 @@ pub fn redo(
 /// What has to be remembered of a physiological record with an idempotency key. `partition` is none for a multi-partition call.
 pub fn remember(
     tools: &Tools,
-    redo: &Redo<'_>,
+    redo: &Redo,
     keyed: Keyed,
     partition: Option<PartitionId>,
 ) -> Result<Replayed, Box<Divergence>> {
@@ -219,7 +218,7 @@ const NO_MODULE: &str = "the log holds no such module or procedure before this r
 
 /// Changes that do not fit the tables to which they are applied.
 #[cold]
-fn misfit(tools: &Tools, redo: &Redo<'_>, what: &str) -> Box<Divergence> {
+fn misfit(tools: &Tools, redo: &Redo, what: &str) -> Box<Divergence> {
     let found = known_module(tools, redo.module_id, redo.procedure);
     let what = format!("its changes can't be applied: {what}");
     let (number, procedure) = (redo.module_id.0, redo.procedure as usize);
