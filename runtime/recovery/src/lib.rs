@@ -10,9 +10,12 @@ mod fill;
 mod load;
 mod work;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use crossbeam_channel::{Receiver, Sender};
@@ -82,6 +85,7 @@ pub struct Recovery {
     inboxes: Vec<Sender<SiteMessage>>,
     compiler: Arc<dyn Compiler>,
     from: RecoverFrom,
+    quarantine: BTreeSet<(ModuleId, u16)>,
     /// What is gathered for a site, in order, and not sent yet.
     pending: Vec<Batch>,
     /// The command before, which may turn out to have been logged by its changes, too.
@@ -160,6 +164,7 @@ impl Recovery {
         }
         Self {
             from: RecoverFrom::default(),
+            quarantine: BTreeSet::new(),
             pending: inboxes.iter().map(|_| Batch::default()).collect(),
             held: None,
             spares: crossbeam_channel::unbounded(),
@@ -177,6 +182,18 @@ impl Recovery {
         self.from = from;
     }
 
+    /// Of these procedures, by version and number, the changes are applied wherever they were logged.
+    pub fn set_quarantine(&mut self, quarantine: BTreeSet<(ModuleId, u16)>) {
+        self.quarantine = quarantine;
+    }
+
+    fn from_of(&self, command: &Command) -> RecoverFrom {
+        match self.quarantine.contains(&(command.module_id, command.procedure)) {
+            true => RecoverFrom::Changes,
+            false => self.from,
+        }
+    }
+
     /// Transactions that the sites have replayed so far.
     pub fn replayed(&self) -> u64 {
         self.outcome.replayed.load(Ordering::Relaxed)
@@ -190,7 +207,7 @@ impl Recovery {
         if let RecordRef::Changes(changes) = &record
             && let Some((command, place)) = self.take_twin(changes)
         {
-            return match self.from {
+            return match self.from_of(&command) {
                 RecoverFrom::Command => self.dispatch(command, place),
                 RecoverFrom::Changes => self.feed_changes(lsn, end, changes),
             };
