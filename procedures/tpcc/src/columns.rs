@@ -1,6 +1,9 @@
 //! The columns that each transaction reads or writes of wide rows: no others cross the sandbox's wall.
 
-use reprise_procedure::prelude::*;
+use reprise_procedure::{
+    prelude::*,
+    table::{self, FoundRows},
+};
 
 use crate::tables::{Customer, District, Item, Order, OrderLine, Stock, Warehouse};
 
@@ -50,6 +53,11 @@ pub struct DistrictAddress {
 #[columns(District)]
 pub struct DistrictYtd {
     pub d_ytd: i64,
+}
+
+#[columns(Customer)]
+pub struct CustomerNumber {
+    pub c_id: i32,
 }
 
 #[columns(Customer)]
@@ -126,10 +134,15 @@ pub struct ItemSold {
     pub i_data: SmallText<50>,
 }
 
+/// What a delivery writes: no index hangs of it.
 #[columns(Order)]
-pub struct OrderCarrier {
-    pub o_c_id: i32,
+pub struct OrderDelivered {
     pub o_carrier_id: Option<i8>,
+}
+
+#[columns(Order)]
+pub struct OrderCustomer {
+    pub o_c_id: i32,
 }
 
 #[columns(Order)]
@@ -180,85 +193,64 @@ pub struct StockTaken {
     pub s_ytd: i64,
 }
 
-/// What an order of one district reads of a stock.
+/// What an order reads of a stock: the text of its own district in the place of the first one's.
+#[columns(Stock)]
 pub struct StockSold {
-    pub taken: Row<StockTaken>,
-    pub s_dist: SmallText<24>,
+    pub s_quantity: i16,
+    pub s_order_cnt: i32,
+    pub s_remote_cnt: i32,
+    pub s_ytd: i64,
+    pub s_dist_01: SmallText<24>,
     pub s_data: SmallText<50>,
 }
 
-/// Reads the stocks with their `S_DIST_xx` of this district; None for one that there is not.
-pub fn stocks_of(
-    tx: &Txn,
-    d_id: i8,
-    keys: impl Iterator<Item = (i16, i32)>,
-) -> Vec<Option<StockSold>> {
-    match d_id {
-        1 => sold::<StockOf1>(tx, keys),
-        2 => sold::<StockOf2>(tx, keys),
-        3 => sold::<StockOf3>(tx, keys),
-        4 => sold::<StockOf4>(tx, keys),
-        5 => sold::<StockOf5>(tx, keys),
-        6 => sold::<StockOf6>(tx, keys),
-        7 => sold::<StockOf7>(tx, keys),
-        8 => sold::<StockOf8>(tx, keys),
-        9 => sold::<StockOf9>(tx, keys),
-        _ => sold::<StockOf10>(tx, keys),
+impl StockSold {
+    pub fn taken(&self) -> StockTaken {
+        StockTaken {
+            s_quantity: self.s_quantity,
+            s_order_cnt: self.s_order_cnt,
+            s_remote_cnt: self.s_remote_cnt,
+            s_ytd: self.s_ytd,
+        }
     }
 }
 
-trait OfDistrict: Sized {
-    fn read(tx: &Txn, keys: impl Iterator<Item = (i16, i32)>) -> Vec<Option<Row<Self>>>;
-    fn into_sold(row: Row<Self>) -> StockSold;
-}
-
-fn sold<T: OfDistrict>(tx: &Txn, keys: impl Iterator<Item = (i16, i32)>) -> Vec<Option<StockSold>> {
-    T::read(tx, keys)
-        .into_iter()
-        .map(|row| row.map(T::into_sold))
-        .collect()
-}
-
 macro_rules! of_district {
-    ($($name:ident $dist:ident)*) => {$(
-        #[columns(Stock)]
-        struct $name {
-            s_quantity: i16,
-            s_order_cnt: i32,
-            s_remote_cnt: i32,
-            s_ytd: i64,
-            $dist: SmallText<24>,
-            s_data: SmallText<50>,
-        }
-        impl OfDistrict for $name {
-            fn read(tx: &Txn, keys: impl Iterator<Item = (i16, i32)>) -> Vec<Option<Row<Self>>> {
-                Self::multi_get(tx, keys)
+    ($($name:ident $dist:ident $d_id:literal)*) => {
+        $(
+            #[allow(dead_code)] // read as `StockSold`
+            #[columns(Stock)]
+            struct $name {
+                s_quantity: i16,
+                s_order_cnt: i32,
+                s_remote_cnt: i32,
+                s_ytd: i64,
+                $dist: SmallText<24>,
+                s_data: SmallText<50>,
             }
-            fn into_sold(row: Row<Self>) -> StockSold {
-                let taken = StockTaken {
-                    s_quantity: row.s_quantity,
-                    s_order_cnt: row.s_order_cnt,
-                    s_remote_cnt: row.s_remote_cnt,
-                    s_ytd: row.s_ytd,
-                };
-                StockSold {
-                    taken: Row::at(row.handle(), taken),
-                    s_dist: row.$dist,
-                    s_data: row.s_data,
-                }
+        )*
+
+        /// Reads the stocks with their `S_DIST_xx` of this district; None for one that there is not.
+        pub fn stocks_of(
+            tx: &Txn,
+            d_id: i8,
+            keys: impl Iterator<Item = (i16, i32)>,
+        ) -> FoundRows<StockSold> {
+            match d_id {
+                $($d_id => table::multi_read_as::<StockSold, $name, _, 0>(tx, keys),)*
+                _ => StockSold::multi_read(tx, keys),
             }
         }
-    )*};
+    };
 }
 of_district! {
-    StockOf1 s_dist_01
-    StockOf2 s_dist_02
-    StockOf3 s_dist_03
-    StockOf4 s_dist_04
-    StockOf5 s_dist_05
-    StockOf6 s_dist_06
-    StockOf7 s_dist_07
-    StockOf8 s_dist_08
-    StockOf9 s_dist_09
-    StockOf10 s_dist_10
+    StockOf2 s_dist_02 2
+    StockOf3 s_dist_03 3
+    StockOf4 s_dist_04 4
+    StockOf5 s_dist_05 5
+    StockOf6 s_dist_06 6
+    StockOf7 s_dist_07 7
+    StockOf8 s_dist_08 8
+    StockOf9 s_dist_09 9
+    StockOf10 s_dist_10 10
 }

@@ -4,7 +4,7 @@ use reprise_procedure::prelude::*;
 
 use crate::{
     DISTRICTS, LINES_MAX,
-    columns::{CustomerDelivered, LineDelivery, OrderCarrier},
+    columns::{CustomerDelivered, LineDelivery, OrderCustomer, OrderDelivered},
     missing,
     tables::{NewOrder, OrderLine},
 };
@@ -41,10 +41,12 @@ pub fn delivery(tx: &Txn, w_id: i16, o_carrier_id: i8) -> Result<Vec<Delivered>,
 }
 
 fn deliver(tx: &Txn, key: (i16, i8, i32), o_carrier_id: i8) -> Result<(), Abort> {
-    let order = OrderCarrier::get(tx, key);
-    let mut order = order.ok_or_else(|| missing("a new order is no order"))?;
-    order.o_carrier_id = Some(o_carrier_id);
-    order.update(tx)?;
+    let order = OrderCustomer::get(tx, key);
+    let order = order.ok_or_else(|| missing("a new order is no order"))?;
+    let carried = OrderDelivered {
+        o_carrier_id: Some(o_carrier_id),
+    };
+    carried.write(tx, order.handle())?;
     let (now, mut sum) = (tx.now(), 0);
     let mut lines = Vec::with_capacity(LINES_MAX as usize);
     let of_order = OrderLine::scan(tx).prefix(key).columns::<LineDelivery>();

@@ -128,7 +128,7 @@ fn lines_of(i_ids: &[i32], supply_w_ids: &[i16], quantities: &[i8]) -> Result<Ve
 
 /// Takes every line from stock; what is shown of them and the sum of their amounts.
 fn order_lines(tx: &Txn, order: &Order, lines: &[Line]) -> Result<(Vec<OrderedLine>, i64), Abort> {
-    let items = ItemSold::multi_get(tx, lines.iter().map(|line| line.i_id));
+    let items = ItemSold::multi_read(tx, lines.iter().map(|line| line.i_id));
     let keys = lines.iter().map(|line| (line.supply_w_id, line.i_id));
     let stocks = stocks_of(tx, order.o_d_id, keys);
     let mut rows = Vec::<OrderLine>::with_capacity(lines.len());
@@ -140,15 +140,16 @@ fn order_lines(tx: &Txn, order: &Order, lines: &[Line]) -> Result<(Vec<OrderedLi
             is_complete = false;
             continue;
         };
-        let mut stock = stock.ok_or_else(|| missing("there is no such stock"))?;
+        let stock = stock.ok_or_else(|| missing("there is no such stock"))?;
+        let mut now = stock.taken();
         // An item that the order has twice was changed since it was read.
         let is_same = |(row, _): &(&OrderLine, &Row<StockTaken>)| {
             (row.ol_i_id, row.ol_supply_w_id) == (line.i_id, line.supply_w_id)
         };
         if let Some((_, before)) = rows.iter().zip(&taken).rev().find(is_same) {
-            *stock.taken = **before;
+            now = **before;
         }
-        take_from(&mut stock.taken, line, order.o_w_id);
+        take_from(&mut now, line, order.o_w_id);
         let ol_amount = line.quantity as i64 * item.i_price;
         sum += ol_amount;
         rows.push(OrderLine {
@@ -161,17 +162,17 @@ fn order_lines(tx: &Txn, order: &Order, lines: &[Line]) -> Result<(Vec<OrderedLi
             ol_delivery_d: None,
             ol_quantity: line.quantity,
             ol_amount,
-            ol_dist_info: stock.s_dist,
+            ol_dist_info: stock.s_dist_01,
         });
         let is_brand = is_original(item.i_data.as_bytes()) && is_original(stock.s_data.as_bytes());
         shown.push(OrderedLine {
             i_name: item.i_name,
-            s_quantity: stock.taken.s_quantity,
+            s_quantity: now.s_quantity,
             brand_generic: SmallText::new(if is_brand { "B" } else { "G" }).unwrap_or_default(),
             i_price: item.i_price,
             ol_amount,
         });
-        taken.push(stock.taken);
+        taken.push(Row::at(stock.handle(), now));
     }
     StockTaken::update_many(tx, &taken)?;
     OrderLine::insert_many(tx, &rows)?;

@@ -2,12 +2,12 @@
 
 use reprise_procedure::{
     prelude::*,
-    table::{ColumnsOf, InModule, IndexOf},
+    table::{self, ColumnsOf},
 };
 
 use crate::{
     columns::{
-        CustomerAccount, CustomerData, CustomerPaid, DistrictAddress, DistrictYtd,
+        CustomerAccount, CustomerData, CustomerNumber, CustomerPaid, DistrictAddress, DistrictYtd,
         WarehouseAddress, WarehouseYtd,
     },
     missing,
@@ -17,6 +17,8 @@ use crate::{
 /// Longest `C_DATA`, in bytes, and how much of it is shown.
 const DATA_BYTES_MAX: usize = 500;
 const DATA_BYTES_SHOWN: usize = 200;
+/// Room for the customers of one last name: each takes twelve bytes, and there are three of them on average.
+const NAMED_ROOM_BYTES: usize = 12 * 30;
 
 /// What the terminal shows of a payment beside its inputs (clause 2.5.3.4).
 #[derive(Clone, Debug, ProcedureResult)]
@@ -95,13 +97,7 @@ pub fn payment(
     let mut c_data = None;
     if customer.c_credit == "BC" {
         let place = [c_d_id as i64, c_w_id as i64, d_id as i64, w_id as i64];
-        c_data = Some(note_payment(
-            tx,
-            &customer,
-            (c_w_id, c_d_id),
-            place,
-            h_amount,
-        )?);
+        c_data = Some(note_payment(tx, &customer, place, h_amount)?);
     } else {
         let paid = CustomerPaid {
             c_payment_cnt: customer.c_payment_cnt,
@@ -128,12 +124,10 @@ pub fn payment(
 fn note_payment(
     tx: &Txn,
     customer: &Row<CustomerAccount>,
-    (c_w_id, c_d_id): (i16, i8),
     place: [i64; 4],
     h_amount: i64,
 ) -> Result<String, Abort> {
-    let data = CustomerData::get(tx, (c_w_id, c_d_id, customer.c_id));
-    let mut data = data.ok_or_else(no_customer)?;
+    let mut data = CustomerData::read(tx, customer.handle());
     data.c_payment_cnt = customer.c_payment_cnt;
     data.c_balance = customer.c_balance;
     data.c_ytd_payment = customer.c_ytd_payment;
@@ -182,7 +176,7 @@ fn shown(
 
 /// Of the customers with a last name, in order of their first names, the one at place n/2 rounded up (clause 2.5.2.2).
 /// An error where the caller named a customer in no way, or in two.
-pub fn middle_of<V: ColumnsOf<Customer> + InModule + IndexOf<1>>(
+pub fn middle_of<V: ColumnsOf<Customer>>(
     tx: &Txn,
     w_id: i16,
     d_id: i8,
@@ -194,13 +188,13 @@ pub fn middle_of<V: ColumnsOf<Customer> + InModule + IndexOf<1>>(
             "name the customer either by c_id or by c_last",
         ));
     };
-    let of_name = || Customer::scan_by_name(tx).prefix((w_id, d_id, c_last));
-    let middle = of_name().count().div_ceil(2) as u32;
-    let Some(before) = middle.checked_sub(1) else {
-        return Ok(None);
-    };
-    let rows = of_name().limit(middle).columns::<V>();
-    Ok(rows.iter().nth(before as usize))
+    let of_name = Customer::scan_by_name(tx).prefix((w_id, d_id, c_last));
+    let numbers = of_name.columns::<CustomerNumber>();
+    let numbers = numbers.batch_bytes(NAMED_ROOM_BYTES).iter();
+    let handles: Vec<_> = numbers.map(|customer| customer.handle()).collect();
+    let middle = handles.len().div_ceil(2).checked_sub(1);
+    let middle = middle.and_then(|at| handles.get(at));
+    Ok(middle.map(|handle| table::read(tx, *handle)))
 }
 
 #[cold]

@@ -30,9 +30,8 @@ pub fn stock_level(tx: &Txn, w_id: i16, d_id: i8, threshold: i16) -> Result<i32,
     items.extend(lines.iter().map(|line| line.ol_i_id));
     items.sort_unstable();
     items.dedup();
-    let stocks = StockQuantity::multi_get(tx, items.iter().map(|i_id| (w_id, *i_id)));
+    let stocks = StockQuantity::multi_read(tx, items.iter().map(|i_id| (w_id, *i_id)));
     let low = stocks
-        .iter()
         .flatten()
         .filter(|stock| stock.s_quantity < threshold);
     Ok(low.count() as i32)

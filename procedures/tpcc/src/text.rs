@@ -156,28 +156,31 @@ fn small<const N: usize>(bytes: &[u8]) -> SmallText<N> {
         .unwrap_or_default()
 }
 
-/// Whether a text holds `ORIGINAL`.
-///
-/// A word of eight letters covers one of every eight places: only where that place holds one of its letters is it sought.
-pub fn is_original(data: &[u8]) -> bool {
-    const WORD: &[u8; 8] = b"ORIGINAL";
-    const LETTERS: u32 = letters_of(WORD);
-    let places = data.iter().zip(0_usize..).skip(7).step_by(8);
-    let mut near = places.filter(|(byte, _)| LETTERS >> (*byte & 31) & 1 == 1);
-    near.any(|(_, at)| {
-        let around = data.get(at - 7..data.len().min(at + 8)).unwrap_or(&[]);
-        around.windows(8).any(|window| window == WORD)
-    })
-}
+const ORIGINAL: &[u8; 8] = b"ORIGINAL";
+/// How far a search may go on from a byte under the word's last letter, by the byte's five lower bits; 0 for that letter.
+const SKIPS: [u8; 32] = skips();
 
-/// One bit for each letter.
-const fn letters_of(word: &[u8; 8]) -> u32 {
-    let (mut bits, mut at) = (0, 0);
-    while at < word.len() {
-        bits |= 1 << (word[at] & 31);
+const fn skips() -> [u8; 32] {
+    let (mut skips, mut at) = ([8; 32], 0);
+    while at < ORIGINAL.len() {
+        skips[(ORIGINAL[at] & 31) as usize] = (ORIGINAL.len() - 1 - at) as u8;
         at += 1;
     }
-    bits
+    skips
+}
+
+/// Whether a text holds `ORIGINAL` (Horspool's search).
+pub fn is_original(data: &[u8]) -> bool {
+    let mut at = ORIGINAL.len() - 1;
+    while let Some(byte) = data.get(at) {
+        let skip = SKIPS.get((byte & 31) as usize).copied().unwrap_or(0) as usize;
+        if skip == 0 && data.get(at - 7..=at) == Some(&ORIGINAL[..]) {
+            return true;
+        }
+        // The last letter is in no other place of the word, nor is what shares its five bits.
+        at += if skip == 0 { ORIGINAL.len() } else { skip };
+    }
+    false
 }
 
 #[cfg(test)]

@@ -163,10 +163,11 @@ impl ColumnPlan {
         }
     }
 
+    #[inline]
     fn read_nulls(&self, row: &[u8], out: &mut [u8]) {
-        out[..self.bitmap_bytes as usize].fill(0);
-        for column in &self.nullable {
-            out[column.to as usize / 8] |= bit(row, column.from) << (column.to % 8);
+        for (byte, columns) in out.iter_mut().zip(self.nullable.chunks(8)) {
+            let bits = columns.iter().enumerate();
+            *byte = bits.fold(0, |bits, (at, column)| bits | bit(row, column.from) << at);
         }
     }
 
@@ -230,6 +231,17 @@ impl ColumnPlan {
             true => Err(ColumnsMalformed),
             false => Ok(()),
         }
+    }
+
+    /// The bytes of a row among which `write` changes some, where it changes any.
+    #[inline]
+    pub fn written(&self) -> core::ops::Range<usize> {
+        let (start, end) = match (self.spans.first(), self.spans.last()) {
+            (Some(first), Some(last)) => (first.from, last.from + last.bytes),
+            _ => (0, 0),
+        };
+        let start = if self.nullable.is_empty() { start } else { 0 };
+        start as usize..end as usize
     }
 
     /// Writes checked values into a valid row, whose length stays.
@@ -302,7 +314,7 @@ fn bit(bitmap: &[u8], at: u16) -> u8 {
 #[inline]
 fn read_u32(bytes: &[u8], at: u32) -> u32 {
     let at = at as usize;
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
 
 /// Copies bytes of which there are mostly few, without a call for these. Both have one length.
@@ -319,7 +331,8 @@ pub fn copy_short(from: &[u8], to: &mut [u8]) {
         }
         4..8 => copy_ends::<4>(from, to),
         8..16 => copy_ends::<8>(from, to),
-        16..=32 => copy_ends::<16>(from, to),
+        16..32 => copy_ends::<16>(from, to),
+        32..=64 => copy_ends::<32>(from, to),
         _ => to.copy_from_slice(from),
     }
 }

@@ -43,7 +43,26 @@ pub struct RowLayout {
     /// Offset of the last variable column's slot, or `NO_PREVIOUS`.
     last_variable: u32,
     /// Columns of which not every bit pattern is a value.
-    checked: Vec<u16>,
+    checked: Vec<Check>,
+}
+
+/// What is to be looked at of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Check {
+    column: u16,
+    /// As in `ColumnSlot`.
+    null_bit: u16,
+    offset: u32,
+    kind: CheckKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CheckKind {
+    Text,
+    Bytes,
+    Bool,
+    /// Of so many bytes: zero where it is null.
+    Fixed(u8),
 }
 
 /// Why bytes are not a row of this layout.
@@ -103,9 +122,18 @@ impl RowLayout {
         let (mut offset, mut null_bit, mut previous) = (bitmap_bytes, 0, NO_PREVIOUS);
         let (mut slots, mut checked) = (Vec::new(), Vec::new());
         for (ty, nullable) in columns {
-            if nullable || ty.is_variable() || ty == ScalarType::Bool {
-                checked.push(slots.len() as u16);
-            }
+            let kind = match ty {
+                ScalarType::Text => Some(CheckKind::Text),
+                ScalarType::Bytes => Some(CheckKind::Bytes),
+                ScalarType::Bool => Some(CheckKind::Bool),
+                _ => nullable.then_some(CheckKind::Fixed(ty.slot_bytes() as u8)),
+            };
+            checked.extend(kind.map(|kind| Check {
+                column: slots.len() as u16,
+                null_bit: if nullable { null_bit } else { NOT_NULL },
+                offset,
+                kind,
+            }));
             slots.push(ColumnSlot {
                 ty,
                 offset,
@@ -167,36 +195,13 @@ impl RowLayout {
                 found: row.len(),
             });
         }
-        if self.nullable_count == 0 {
-            return self.validate_present(row);
-        }
         self.validate_bitmap(row)?;
-        for column in &self.checked {
-            self.validate_column(row, *column, &self.columns[*column as usize])?;
-        }
-        Ok(())
-    }
-
-    /// The columns of a row of the right length in which nothing is null.
-    fn validate_present(&self, row: &[u8]) -> Result<(), RowError> {
-        let (slots, data) = row.split_at(self.fixed_bytes());
+        let (slots, data) = row.split_at(fixed);
         let mut start = 0;
-        for &column in &self.checked {
-            let slot = &self.columns[column as usize];
-            if slot.ty == ScalarType::Bool {
-                if slots[slot.offset as usize] > 1 {
-                    return Err(RowError::Bool { column });
-                }
-                continue;
-            }
-            let end = read_u32(slots, slot.offset) as usize;
-            let Some(text) = data.get(start..end) else {
-                return Err(RowError::Offset { column });
-            };
-            if slot.ty == ScalarType::Text && !is_utf8(text) {
-                return Err(RowError::Utf8 { column });
-            }
-            start = end;
+        for check in &self.checked {
+            let is_null = check.null_bit != NOT_NULL
+                && slots[check.null_bit as usize / 8] >> (check.null_bit % 8) & 1 == 1;
+            start = check.look(is_null, slots, data, start)?;
         }
         Ok(())
     }
@@ -205,33 +210,6 @@ impl RowLayout {
         let used_in_last = self.nullable_count % 8;
         if used_in_last != 0 && row[self.bitmap_bytes as usize - 1] >> used_in_last != 0 {
             return Err(RowError::NullBitmap);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn validate_column(&self, row: &[u8], column: u16, slot: &ColumnSlot) -> Result<(), RowError> {
-        let is_null = slot.is_null(row);
-        if slot.ty.is_variable() {
-            let (start, end) = (slot.data_start(row), read_u32(row, slot.offset));
-            if start > end || self.fixed_bytes() + end as usize > row.len() {
-                return Err(RowError::Offset { column });
-            }
-            if is_null && start != end {
-                return Err(RowError::NullSlot { column });
-            }
-            let data = &row[self.fixed_bytes() + start as usize..self.fixed_bytes() + end as usize];
-            if slot.ty == ScalarType::Text && !is_utf8(data) {
-                return Err(RowError::Utf8 { column });
-            }
-            return Ok(());
-        }
-        let at = slot.offset as usize;
-        if is_null && row[at..at + slot.ty.slot_bytes()].iter().any(|b| *b != 0) {
-            return Err(RowError::NullSlot { column });
-        }
-        if slot.ty == ScalarType::Bool && row[at] > 1 {
-            return Err(RowError::Bool { column });
         }
         Ok(())
     }
@@ -376,10 +354,54 @@ impl ColumnSlot {
     }
 }
 
+impl Check {
+    /// Looks at the column of a row in two parts; data of columns before it end at `start`. Where its own end.
+    #[inline(always)]
+    fn look(
+        &self,
+        is_null: bool,
+        slots: &[u8],
+        data: &[u8],
+        start: usize,
+    ) -> Result<usize, RowError> {
+        let column = self.column;
+        let at = self.offset as usize;
+        match self.kind {
+            CheckKind::Text | CheckKind::Bytes => {
+                let end = read_u32(slots, self.offset) as usize;
+                let Some(bytes) = data.get(start..end) else {
+                    return Err(RowError::Offset { column });
+                };
+                if is_null && !bytes.is_empty() {
+                    return Err(RowError::NullSlot { column });
+                }
+                match self.kind == CheckKind::Text && !is_utf8(bytes) {
+                    true => Err(RowError::Utf8 { column }),
+                    false => Ok(end),
+                }
+            }
+            CheckKind::Bool if slots[at] > !is_null as u8 => match is_null {
+                true => Err(RowError::NullSlot { column }),
+                false => Err(RowError::Bool { column }),
+            },
+            CheckKind::Fixed(width)
+                if is_null && slots[at..at + width as usize].iter().any(|byte| *byte != 0) =>
+            {
+                Err(RowError::NullSlot { column })
+            }
+            CheckKind::Bool | CheckKind::Fixed(_) => Ok(start),
+        }
+    }
+}
+
 /// Short texts are nearly always ASCII.
 #[inline]
 fn is_utf8(data: &[u8]) -> bool {
-    data.iter().fold(0, |bits, byte| bits | byte) < 0x80 || core::str::from_utf8(data).is_ok()
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let (words, rest) = data.as_chunks::<8>();
+    let bits = words.iter().fold(0, |bits, word| bits | u64::from_ne_bytes(*word));
+    let rest = rest.iter().fold(0, |bits, byte| bits | byte);
+    bits & HIGH == 0 && rest < 0x80 || core::str::from_utf8(data).is_ok()
 }
 
 #[inline]

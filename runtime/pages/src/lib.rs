@@ -1,11 +1,12 @@
 //! Arrays on memory that comes straight from the operating system, in huge pages when told so; words compared side by side; memory
 //! fetched ahead.
 //! Owns: the mapping under one array, from its making to its drop.
-//! Does not: grow, move or share an array; know what lies in it.
+//! Does not: grow, move or share an array; know what lies in it. Its one thread (`ahead`) touches pages that are nobody's yet.
 //! Invariants: the first `len` elements are initialised; a page that was never written costs no memory; where the system
 //! has no huge pages to give, everything works the same, only slower.
 //! Called by: `storage`, for rows and indexes.
 
+mod ahead;
 mod lanes;
 mod near;
 
@@ -77,10 +78,34 @@ impl<T> Pages<T> {
     where
         T: Zeroed,
     {
-        let mut pages = Self::with_capacity(len);
+        Self::with_capacity(len).filled_with_zeros()
+    }
+
+    /// As `with_capacity`, of an array that will be filled: in a huge page that was made ready ahead, if there is one.
+    pub fn ready(capacity: usize) -> Self {
+        let fits = capacity
+            .checked_mul(size_of::<T>())
+            .is_some_and(|bytes| bytes <= HUGE_BYTES);
+        match fits.then(ahead::take).flatten() {
+            Some(piece) => Self {
+                base: piece.into_base().cast(),
+                len: 0,
+                capacity,
+                _owns: PhantomData,
+            },
+            None => Self::with_capacity(capacity),
+        }
+    }
+
+    /// The array with all of its capacity used, by elements of zero bits. Nothing was pushed before.
+    pub fn filled_with_zeros(mut self) -> Self
+    where
+        T: Zeroed,
+    {
+        assert!(self.len == 0, "an array that is empty is filled");
         // The kernel gives out anonymous memory cleared, and zero bits are a value of `T`.
-        pages.len = len;
-        pages
+        self.len = self.capacity;
+        self
     }
 
     /// Bytes of address space.

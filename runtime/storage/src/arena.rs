@@ -5,7 +5,7 @@
 use reprise_abi::row::ROW_BYTES_MAX;
 use reprise_pages::{HUGE_BYTES, Pages};
 
-use crate::chunked::{add_chunk, touched_bytes};
+use crate::chunked::{add_chunk, new_chunk, touched_bytes};
 
 /// Where a row's bytes lie: length in the upper bits, granule in the lower. The highest bit is never set here;
 /// `Indirection` keeps its own mark there.
@@ -136,7 +136,8 @@ impl Arena {
             self.free(Location::new(granules * GRANULE_BYTES, self.used as u64));
             self.used += granules;
         }
-        add_chunk(&mut self.chunks, Pages::zeroed(HUGE_BYTES));
+        let chunk = new_chunk(&self.chunks, HUGE_BYTES).filled_with_zeros();
+        add_chunk(&mut self.chunks, chunk);
     }
 
     #[inline(always)]

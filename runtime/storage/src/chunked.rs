@@ -32,6 +32,14 @@ pub(crate) fn add_chunk<T>(chunks: &mut Vec<Pages<T>>, chunk: Pages<T>) {
     }
 }
 
+/// The next piece: of a large array one that was made ready ahead, where there is one.
+pub(crate) fn new_chunk<T>(chunks: &[Pages<T>], elements: usize) -> Pages<T> {
+    match chunks.len() > SMALL_CHUNKS_MAX {
+        true => Pages::ready(elements),
+        false => Pages::with_capacity(elements),
+    }
+}
+
 /// Bytes of memory behind pieces of which the first `used` bytes were written.
 pub(crate) fn touched_bytes<T>(chunks: &[Pages<T>], used: usize) -> usize {
     let list = std::mem::size_of_val(chunks);
@@ -74,7 +82,8 @@ impl<T> Chunked<T> {
 
     #[cold]
     fn grow(&mut self) {
-        add_chunk(&mut self.chunks, Pages::with_capacity(Self::CHUNK));
+        let chunk = new_chunk(&self.chunks, Self::CHUNK);
+        add_chunk(&mut self.chunks, chunk);
     }
 
     pub fn memory_bytes(&self) -> usize {

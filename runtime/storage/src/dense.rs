@@ -35,6 +35,13 @@ pub(crate) struct Dense {
     shift: u32,
 }
 
+/// A place in the array.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot {
+    page: u32,
+    place: u32,
+}
+
 struct Head {
     common: Common,
     count: u32,
@@ -156,10 +163,25 @@ impl Dense {
     /// Brings near what `find_dense` reads.
     #[inline]
     pub fn touch(&self, key: u128) {
+        self.near_slot_of(key);
+    }
+
+    /// Where the array would have the key, brought near; none: nowhere.
+    #[inline(always)]
+    pub fn near_slot_of(&self, key: u128) -> Option<Slot> {
         let (common, place) = self.split(key);
-        if let Some(page) = self.page_of(common) {
-            fetch(&self.pages[page][place]);
-        }
+        let page = self.page_of(common)?;
+        fetch(&self.pages[page][place]);
+        Some(Slot {
+            page,
+            place: place as u32,
+        })
+    }
+
+    /// The record id in a slot.
+    #[inline(always)]
+    pub fn at(&self, slot: Slot) -> Option<u32> {
+        self.pages[slot.page][slot.place as usize % PAGE_KEYS].checked_sub(1)
     }
 
     /// The record id that the array has for the key.

@@ -8,7 +8,7 @@ use crate::{
     dense::{Dense, tag_of},
     digest::fold,
     hash::HashIndex,
-    indirection::Rid,
+    indirection::{NO_RID, Rid},
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
     tree::{Tree, edge},
@@ -226,6 +226,77 @@ impl Index {
         rid.map(found)
     }
 
+    /// Looks up to `N` keys up; how many there were. `NO_RID` stands for no row. What the look-ups wait for is fetched for
+    /// all of them at once, up to where the rows' places stand.
+    #[inline]
+    pub fn get_batch<'k, const N: usize>(
+        &self,
+        rows: &Rows,
+        keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
+        rids: &mut [u32; N],
+    ) -> usize {
+        if let Body::Dense(dense) = &self.body {
+            return self.get_dense_batch(dense, rows, keys, rids);
+        }
+        // Each step asks for what the next one reads.
+        let these = keys.clone().take(N);
+        these.clone().for_each(|key| self.touch(key));
+        let mut candidates = [None; N];
+        for (key, candidate) in these.clone().zip(&mut candidates) {
+            *candidate = self.candidate(key);
+            candidate.iter().for_each(|rid| rows.touch_place(*rid));
+        }
+        candidates.iter().flatten().for_each(|rid| rows.touch(*rid));
+        let mut count = 0;
+        for (key, rid) in these.zip(rids) {
+            *rid = self.get(rows, key).map_or(NO_RID, |(rid, _)| rid.0);
+            count += 1;
+        }
+        keys.by_ref().take(count).for_each(drop);
+        count
+    }
+
+    #[inline]
+    fn get_dense_batch<'k, const N: usize>(
+        &self,
+        dense: &Dense,
+        rows: &Rows,
+        keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
+        rids: &mut [u32; N],
+    ) -> usize {
+        let these = keys.clone();
+        let mut slots = [None; N];
+        let mut count = 0;
+        for key in keys.take(N) {
+            if self.is_whole(key) {
+                slots[count] = dense.near_slot_of(u128::from_bytes(key));
+            }
+            count += 1;
+        }
+        for (at, (slot, rid)) in slots[..count].iter().zip(rids.iter_mut()).enumerate() {
+            *rid = match slot.and_then(|slot| dense.at(slot)) {
+                Some(rid) => rid,
+                None if dense.thin().is_none() => NO_RID,
+                None => self.get_nth(rows, these.clone(), at),
+            };
+            if *rid != NO_RID {
+                rows.touch_place(Rid(*rid));
+            }
+        }
+        count
+    }
+
+    #[cold]
+    fn get_nth<'k>(
+        &self,
+        rows: &Rows,
+        mut keys: impl Iterator<Item = &'k [u8]>,
+        at: usize,
+    ) -> u32 {
+        let found = keys.nth(at).and_then(|key| self.get(rows, key));
+        found.map_or(NO_RID, |(rid, _)| rid.0)
+    }
+
     /// Brings near what a `get` of the key looks at first.
     #[inline]
     pub fn touch(&self, key: &[u8]) {
@@ -239,16 +310,6 @@ impl Index {
             body => {
                 dispatch!(body, tree => touch_tree(tree, key), _ => {})
             }
-        }
-    }
-
-    /// Brings near what an insertion of the row will write, where that lies anywhere.
-    #[inline]
-    pub fn touch_of(&self, row: RowRef<'_>) {
-        match &self.body {
-            Body::HashInts(hash) => hash.touch(tag_of(int_key(&self.plan, row))),
-            Body::Dense(dense) => dense.touch(int_key(&self.plan, row)),
-            _ => {}
         }
     }
 

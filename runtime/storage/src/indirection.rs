@@ -10,7 +10,8 @@ use crate::{arena::Location, chunked::Chunked};
 pub struct Rid(pub u32);
 
 const NOT_LIVE: u64 = 1 << 63;
-const NO_RID: u32 = u32::MAX;
+/// No row has this id.
+pub(crate) const NO_RID: u32 = u32::MAX;
 
 /// Slots at most: the last value ends the free list.
 const RIDS_MAX: usize = NO_RID as usize;

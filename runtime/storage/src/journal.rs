@@ -3,7 +3,7 @@
 //! Row bytes that a delete or a move leaves behind stay in their slots until the transaction ends, and so do record ids:
 //! a handle of the transaction never comes to name another row.
 
-use reprise_abi::ColumnPlan;
+use reprise_abi::{ColumnPlan, row::COLUMNS_MAX};
 
 use crate::{
     arena::Location,
@@ -23,8 +23,8 @@ pub(crate) enum UndoKind {
     Move,
     /// The row was overwritten where it lies, `detail` with the old length. The old bytes end `Journal::bytes`.
     Patch,
-    /// Some columns of fixed width were overwritten, `detail` being their `ColumnSet`. What they held ends `Journal::bytes`,
-    /// as a `ColumnPlan` of this set reads it, filled up to `width` times eight bytes.
+    /// Some columns of fixed width were overwritten, `detail` being their `ColumnSet`. `width` times eight bytes end
+    /// `Journal::bytes`: what the bytes that their `ColumnPlan` writes among held, and more.
     Columns,
     /// The integer of `width` bytes at `detail` of the row was changed. What it was ends `Journal::bytes`, as a `u64`.
     Add,
@@ -137,8 +137,8 @@ pub(crate) struct Journal {
     pub txn: u64,
 }
 
-// The values of all columns that a set can name, their null bitmap included, fit an entry's `width`.
-const _: () = assert!((64 * 16 + 8) / 8 <= u8::MAX as usize);
+// A row's null bitmap and all columns that a set can name fit an entry's `width`.
+const _: () = assert!((64 * 16 + COLUMNS_MAX / 8) / 8 < u8::MAX as usize);
 
 /// Undo memory that is kept for the next transaction, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
@@ -184,9 +184,16 @@ impl Journal {
     /// Notes what these columns of a row hold, before they are written.
     #[inline]
     pub fn note_columns(&mut self, table: u16, rid: Rid, plan: &ColumnPlan, row: &[u8]) {
-        let (start, words) = (self.bytes.len(), plan.fixed_bytes().div_ceil(8));
-        self.bytes.resize(start + 8 * words, 0);
-        plan.read(row, &mut self.bytes[start..]);
+        let written = plan.written();
+        let words = written.len().div_ceil(8);
+        let (from, end) = (written.start, written.start + 8 * words);
+        match row.get(from..end) {
+            Some(bytes) => self.bytes.extend_from_slice(bytes),
+            None => {
+                self.bytes.extend_from_slice(&row[from..]);
+                self.bytes.resize(self.bytes.len() + end - row.len(), 0);
+            }
+        }
         self.ops.push(Undo {
             rid,
             table,

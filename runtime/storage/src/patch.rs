@@ -6,6 +6,7 @@ use crate::{
     digest::fold,
     indirection::Rid,
     journal::{Change, Journal},
+    rows::split_stored,
     table::{Table, WriteError, fold_key},
 };
 
@@ -26,7 +27,8 @@ impl Table {
         let plan = self.plans.of(&self.layout, columns);
         plan.check(values).map_err(|_| malformed(values))?;
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
-        let row = self.rows.read(place);
+        let (stored, has_number) = self.rows.stored_mut(place);
+        let row = split_stored(stored, has_number);
         fold_key(
             &self.indexes,
             &self.layout,
@@ -37,7 +39,7 @@ impl Table {
         journal.written.digest = fold(journal.written.digest, columns.0, values);
         journal.count(values.len());
         journal.note_columns(id, rid, plan, row.row);
-        plan.write(self.rows.bytes_mut(place), values);
+        plan.write(stored, values);
         Ok(())
     }
 

@@ -102,6 +102,14 @@ impl Rows {
         self.places.touch(rid);
     }
 
+    /// Brings near the bytes of a row under an id that an index holds, and says where they are.
+    #[inline]
+    pub fn touch_live(&self, rid: Rid) -> Location {
+        let place = self.places.live(rid);
+        bring_near(self.arena.get(place));
+        place
+    }
+
     /// Brings the row's bytes near.
     #[inline]
     pub fn touch(&self, rid: Rid) {
@@ -120,21 +128,7 @@ impl Rows {
     /// Stored bytes, told apart.
     #[inline]
     pub fn split<'a>(&self, stored: &'a [u8]) -> RowRef<'a> {
-        if self.has_number {
-            return Self::split_number(stored);
-        }
-        RowRef {
-            row: stored,
-            number: 0,
-        }
-    }
-
-    fn split_number(stored: &[u8]) -> RowRef<'_> {
-        let (row, number) = stored.split_at(stored.len() - NUMBER_BYTES);
-        RowRef {
-            row,
-            number: u64::from_be_bytes(number.try_into().expect("8 bytes")),
-        }
+        split_stored(stored, self.has_number)
     }
 
     /// Stores the bytes; no row points there yet.
@@ -200,8 +194,30 @@ impl Rows {
         self.arena.get_mut(place)
     }
 
+    /// All the bytes at a place, and whether they end with a hidden number (`split_stored`).
+    #[inline]
+    pub fn stored_mut(&mut self, place: Location) -> (&mut [u8], bool) {
+        (self.arena.get_mut(place), self.has_number)
+    }
+
     /// All the bytes at a place, the hidden number included.
     pub fn stored(&self, place: Location) -> &[u8] {
         self.arena.get(place)
+    }
+}
+
+/// Stored bytes, told apart: a row, and its hidden number if it has one.
+#[inline]
+pub(crate) fn split_stored(stored: &[u8], has_number: bool) -> RowRef<'_> {
+    if !has_number {
+        return RowRef {
+            row: stored,
+            number: 0,
+        };
+    }
+    let (row, number) = stored.split_at(stored.len() - NUMBER_BYTES);
+    RowRef {
+        row,
+        number: u64::from_be_bytes(number.try_into().expect("8 bytes")),
     }
 }

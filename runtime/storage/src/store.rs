@@ -7,7 +7,7 @@ use reprise_abi::{ColumnSet, RowLayout, TableSchema};
 use crate::{
     digest::fold,
     index::{NotOrdered, Range, ScanPosition, Visit},
-    indirection::Rid,
+    indirection::{NO_RID, Rid},
     journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
     retained::Retained,
     schema::{self, Conflict, TableChange},
@@ -213,32 +213,24 @@ impl Store {
     }
 
     /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once.
+    #[inline]
     pub fn multi_get<'k>(
         &self,
         table: TableId,
         index: u16,
-        keys: impl Iterator<Item = &'k [u8]> + Clone,
+        mut keys: impl Iterator<Item = &'k [u8]> + Clone,
         mut visit: impl FnMut(Option<(Rid, &[u8])>),
     ) {
         let table = self.table(table);
         let index = &table.indexes[index as usize];
-        let mut keys = keys;
-        let mut candidates = [None; NEAR_KEYS];
+        let (mut rids, mut places) = ([NO_RID; NEAR_KEYS], [None; NEAR_KEYS]);
         loop {
-            // Each step asks for what the next one reads.
-            let these = keys.clone().take(NEAR_KEYS);
-            these.clone().for_each(|key| index.touch(key));
-            let mut count = 0;
-            for (key, candidate) in these.clone().zip(&mut candidates) {
-                *candidate = index.candidate(key);
-                candidate.iter().for_each(|rid| table.rows.touch_place(*rid));
-                count += 1;
+            let count = index.get_batch(&table.rows, &mut keys, &mut rids);
+            for (rid, place) in rids[..count].iter().zip(&mut places) {
+                *place = (*rid != NO_RID).then(|| table.rows.touch_live(Rid(*rid)));
             }
-            let candidates = candidates[..count].iter().flatten();
-            candidates.for_each(|rid| table.rows.touch(*rid));
-            for key in keys.by_ref().take(NEAR_KEYS) {
-                let found = index.get(&table.rows, key);
-                visit(found.map(|(rid, row)| (rid, row.row)));
+            for (rid, place) in rids[..count].iter().zip(&places) {
+                visit(place.map(|place| (Rid(*rid), table.rows.read(place).row)));
             }
             if count < NEAR_KEYS {
                 return;

@@ -411,7 +411,9 @@ impl Table {
                 let plan = self.plans.of(&self.layout, ColumnSet(undo.detail));
                 let place = self.rows.place(rid).expect("a patched row is live");
                 let start = journal.bytes.len() - undo.kept_bytes();
-                plan.write(self.rows.bytes_mut(place), &journal.bytes[start..]);
+                let written = plan.written();
+                let before = &journal.bytes[start..start + written.len()];
+                self.rows.bytes_mut(place)[written].copy_from_slice(before);
                 journal.bytes.truncate(start);
             }
             UndoKind::Add => {

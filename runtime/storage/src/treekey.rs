@@ -17,6 +17,8 @@ pub(crate) struct Edge<'a> {
 pub(crate) trait TreeKey: Clone + Default + Ord {
     /// An `Edge` made ready for many comparisons.
     type Probe<'a>;
+    /// A copy costs nothing.
+    const IS_COPIED: bool;
 
     fn from_bytes(bytes: &[u8]) -> Self;
     /// The entry key of a row; for keys of integers that this type is wide enough for.
@@ -273,6 +275,7 @@ macro_rules! fixed_tree_key {
     ($([$($generics:tt)*] $key:ty;)*) => {$(
         impl<$($generics)*> TreeKey for $key {
             type Probe<'a> = FixedProbe<Self>;
+            const IS_COPIED: bool = true;
 
             #[inline]
             fn from_bytes(bytes: &[u8]) -> Self {
@@ -368,6 +371,7 @@ fn compare_prefix(key: &[u8], bytes: &[u8]) -> std::cmp::Ordering {
 
 impl TreeKey for Box<[u8]> {
     type Probe<'a> = Edge<'a>;
+    const IS_COPIED: bool = false;
 
     fn from_bytes(bytes: &[u8]) -> Self {
         bytes.into()

@@ -10,7 +10,6 @@ mod body;
 mod changes;
 mod checkpoint;
 mod partitions;
-mod quick;
 mod record;
 mod segment;
 

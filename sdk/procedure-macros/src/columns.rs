@@ -67,6 +67,8 @@ fn codec(
                     #[cfg(not(target_arch = "wasm32"))]
                     plan,
                 });
+                const SHAPE: &'static [(::reprise_procedure::abi::ScalarType, bool)] =
+                    &[#((<#types as __Column>::TYPE, <#types as __Column>::NULLABLE)),*];
                 #[inline(always)]
                 fn row_bytes(&self) -> usize {
                     LAYOUT.fixed_bytes #(+ __Column::data_bytes(&self.#idents))*
@@ -119,6 +121,14 @@ fn methods(item: &ItemStruct) -> TokenStream {
         #[allow(dead_code)]
         impl #view {
             #reads
+            /// Reads these columns of the row behind a handle of the table: of a row of which others were read.
+            #[inline]
+            pub fn read(
+                tx: &::reprise_procedure::txn::Txn<'_>,
+                handle: ::reprise_procedure::abi::RowHandle,
+            ) -> ::reprise_procedure::table::Row<Self> {
+                ::reprise_procedure::table::read(tx, handle)
+            }
             /// Writes these columns of the row behind a handle of the table.
             #[inline]
             pub fn write(

@@ -365,6 +365,14 @@ pub fn primary_methods() -> TokenStream {
         ) -> ::std::vec::Vec<::core::option::Option<::reprise_procedure::table::Row<Self>>> {
             ::reprise_procedure::table::multi_get::<Self, K, 0>(tx, keys)
         }
+        /// As `multi_get`, but each row is decoded when it is asked for.
+        #[inline]
+        pub fn multi_read<K: #key>(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            keys: impl ::core::iter::IntoIterator<Item = K>,
+        ) -> ::reprise_procedure::table::FoundRows<Self> {
+            ::reprise_procedure::table::multi_read::<Self, K, 0>(tx, keys)
+        }
     }
 }
 

@@ -83,6 +83,7 @@ fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
         fields.iter().map(|field| &field.1),
         fields.iter().map(|field| &field.2),
     );
+    let usual = fields.iter().map(|field| &field.1);
     quote! {
         impl ::reprise_procedure::value::ValueType for #ident {
             fn value_type() -> ::reprise_procedure::abi::Type {
@@ -95,6 +96,7 @@ fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
             }
         }
         impl ::reprise_procedure::value::Encode for #ident {
+            const USUAL_BYTES: usize = 0 #(+ <#usual as ::reprise_procedure::value::Encode>::USUAL_BYTES)*;
             #[inline]
             fn encode(&self, out: &mut ::reprise_procedure::scratch::Scratch) {
                 #(::reprise_procedure::value::Encode::encode(&self.#idents, out);)*
@@ -137,6 +139,7 @@ pub fn expand_enum(item: TokenStream) -> Result<TokenStream> {
             }
         }
         impl ::reprise_procedure::value::Encode for #ident {
+            const USUAL_BYTES: usize = 1;
             #[inline]
             fn encode(&self, out: &mut ::reprise_procedure::scratch::Scratch) {
                 out.push_varint(match self { #(Self::#variants => #numbers,)* });

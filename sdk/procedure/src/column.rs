@@ -114,6 +114,15 @@ pub const fn is_same_type(a: (ScalarType, bool), b: (ScalarType, bool)) -> bool 
     is_same && a.1 == b.1
 }
 
+/// Whether two lists of columns have the same types, one by one.
+pub const fn has_same_shape(a: &[(ScalarType, bool)], b: &[(ScalarType, bool)]) -> bool {
+    let mut at = 0;
+    while at < a.len() && at < b.len() && is_same_type(a[at], b[at]) {
+        at += 1;
+    }
+    at == a.len() && at == b.len()
+}
+
 const fn number_of(ty: ScalarType) -> u8 {
     match ty {
         ScalarType::Bool => 0,

@@ -1,9 +1,10 @@
 //! A growing run of bytes whose first part lies on the stack: keys and results rarely need the heap.
 
-const INLINE_BYTES: usize = 64;
+/// Bytes that are held in place.
+pub const INLINE_BYTES: usize = 64;
 const FIRST_HEAP_BYTES: usize = 512;
 
-/// Bytes being put together: up to 64 in place, more on the heap.
+/// Bytes being put together: up to 64 in place, more on the heap; or on the heap from the start.
 #[derive(Clone)]
 pub struct Scratch {
     inline: [u8; INLINE_BYTES],
@@ -29,24 +30,64 @@ impl Scratch {
         }
     }
 
+    /// For bytes that are probably more than fit in place.
+    #[inline]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            heap: Vec::with_capacity(bytes),
+            ..Self::new()
+        }
+    }
+
+    #[inline(always)]
+    fn is_in_place(&self) -> bool {
+        self.heap.capacity() == 0
+    }
+
+    pub fn len(&self) -> usize {
+        self.as_slice().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.as_slice().is_empty()
+    }
+
+    /// Runs `push` and puts the length of what it appended, a `u32`, before it.
+    #[inline]
+    pub(crate) fn push_with_length(&mut self, push: impl FnOnce(&mut Self)) {
+        let start = self.len();
+        self.push(&[0; 4]);
+        push(self);
+        let length = (self.len() - start - 4) as u32;
+        let bytes = match self.is_in_place() {
+            true => &mut self.inline[..],
+            false => &mut self.heap[..],
+        };
+        if let Some(room) = bytes.get_mut(start..start + 4) {
+            room.copy_from_slice(&length.to_le_bytes());
+        }
+    }
+
     #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
         let end = self.length.wrapping_add(bytes.len());
-        if self.heap.is_empty() && end <= INLINE_BYTES {
+        if self.is_in_place() && end <= INLINE_BYTES {
             // The slice exists: `length <= end <= INLINE_BYTES`, unless `wrapping_add` wrapped, which no slice is long enough for.
             if let Some(target) = self.inline.get_mut(self.length..end) {
                 target.copy_from_slice(bytes);
                 self.length = end;
             }
+        } else if self.heap.capacity() - self.heap.len() >= bytes.len() {
+            self.heap.extend_from_slice(bytes);
         } else {
-            self.spill(bytes);
+            self.grow(bytes);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn spill(&mut self, bytes: &[u8]) {
-        if self.heap.is_empty() {
+    fn grow(&mut self, bytes: &[u8]) {
+        if self.is_in_place() {
             let inline = self.inline.get(..self.length).unwrap_or(&[]);
             // What outgrows the stack mostly goes on growing.
             self.heap
@@ -74,7 +115,7 @@ impl Scratch {
 
     #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
-        if self.heap.is_empty() {
+        if self.is_in_place() {
             self.inline.get(..self.length).unwrap_or(&[])
         } else {
             &self.heap
@@ -97,6 +138,17 @@ mod tests {
             assert_eq!(scratch.as_slice(), expected);
         }
         assert!(expected.len() > INLINE_BYTES);
+    }
+
+    #[test]
+    fn lengths_are_put_before_what_they_count() {
+        for mut scratch in [Scratch::new(), Scratch::with_capacity(3)] {
+            for bytes in [&[7; 30][..], &[], &[8; 50]] {
+                scratch.push_with_length(|out| out.push(bytes));
+            }
+            let expected = [&[30, 0, 0, 0][..], &[7; 30], &[0; 4], &[50, 0, 0, 0], &[8; 50]].concat();
+            assert_eq!((scratch.as_slice(), scratch.len()), (&expected[..], expected.len()));
+        }
     }
 
     #[test]

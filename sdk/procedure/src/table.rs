@@ -5,10 +5,10 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use reprise_abi::{RowHandle, Target, calls::HANDLE_NONE};
+use reprise_abi::{RowHandle, ScalarType, Target, calls::HANDLE_NONE};
 
 use crate::{
-    column::Columns,
+    column::{Columns, has_same_shape},
     key::WholeKey,
     module::{Abort, TableInfo},
     ops::Found,
@@ -24,6 +24,8 @@ pub trait Table: Sized {
     const INFO: &'static TableInfo;
     /// Some columns of the table, or all of them: whole rows.
     const COLUMNS: Option<Columns> = None;
+    /// Types of the columns that `COLUMNS` chooses, and whether they may be null.
+    const SHAPE: &'static [(ScalarType, bool)] = &[];
 
     fn row_bytes(&self) -> usize;
     /// Writes the row to `out`, which is zeroed and `row_bytes()` long.
@@ -235,6 +237,17 @@ fn found_row<T: Table>(tx: &Txn<'_>, found: Found, buffer: &[u8]) -> Row<T> {
     Row::new(value, found.handle)
 }
 
+/// Reads the row, or columns of it, behind a handle of the table: of a row of which other columns were read.
+#[inline(always)]
+pub fn read<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> Row<T> {
+    let mut buffer = T::EMPTY_BUFFER;
+    let bytes = match T::COLUMNS {
+        None => tx.ops.row_read(handle, buffer.as_mut()),
+        Some(columns) => tx.ops.row_read_columns(handle, columns, buffer.as_mut()),
+    };
+    found_row(tx, Found { handle, bytes }, buffer.as_ref())
+}
+
 #[cold]
 #[inline(never)]
 fn read_by_handle<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> T {
@@ -310,34 +323,99 @@ pub fn multi_get<
     tx: &Txn<'_>,
     keys: impl IntoIterator<Item = K>,
 ) -> Vec<Option<Row<T>>> {
+    multi_read(tx, keys).collect()
+}
+
+/// As `multi_get`; rows are decoded when they are asked for.
+#[inline]
+pub fn multi_read<
+    T: InModule + IndexOf<I>,
+    K: WholeKey<<T as IndexOf<I>>::Columns>,
+    const I: u16,
+>(
+    tx: &Txn<'_>,
+    keys: impl IntoIterator<Item = K>,
+) -> FoundRows<T> {
+    multi_read_as::<T, T, K, I>(tx, keys)
+}
+
+/// As `multi_read` of `S`, whose columns have the types that those of `T` have, one by one: which columns are read is chosen,
+/// and what is done with them is the same.
+#[inline]
+pub fn multi_read_as<
+    T: Table,
+    S: InModule + IndexOf<I>,
+    K: WholeKey<<S as IndexOf<I>>::Columns>,
+    const I: u16,
+>(
+    tx: &Txn<'_>,
+    keys: impl IntoIterator<Item = K>,
+) -> FoundRows<T> {
+    const { assert!(has_same_shape(T::SHAPE, S::SHAPE), "columns of other types") };
     let keys = keys.into_iter();
-    let (mut bytes, mut count) = (Vec::with_capacity(KEY_BYTES * keys.size_hint().0), 0_u32);
+    let mut bytes = Scratch::with_capacity(KEY_BYTES * keys.size_hint().0);
+    let mut count = 0_u32;
     for key in keys {
-        let mut one = Scratch::new();
-        key.push_whole(&mut one);
-        bytes.extend_from_slice(&(one.as_slice().len() as u32).to_le_bytes());
-        bytes.extend_from_slice(one.as_slice());
+        bytes.push_with_length(|out| key.push_whole(out));
         count += 1;
     }
-    let mut out = vec![0; (8 + T::EMPTY_BUFFER.as_ref().len()) * count as usize];
-    let target = target(T::TABLE, I);
-    let filled = loop {
-        let read = match T::COLUMNS {
-            None => tx.ops.multi_get(target, &bytes, count, &mut out),
-            Some(columns) => tx.ops.multi_get_columns(target, &bytes, columns, &mut out),
+    let room = (8 + T::EMPTY_BUFFER.as_ref().len()) * count as usize;
+    let (target, keys) = (target(S::TABLE, I), bytes.as_slice());
+    let (bytes, filled) = look_up(tx, target, S::COLUMNS, (keys, count), room);
+    FoundRows {
+        bytes,
+        at: 0,
+        filled,
+        table: PhantomData,
+    }
+}
+
+/// What the host answers, and its length.
+fn look_up(
+    tx: &Txn<'_>,
+    target: u32,
+    columns: Option<Columns>,
+    (keys, count): (&[u8], u32),
+    room: usize,
+) -> (Vec<u8>, usize) {
+    let mut out = vec![0; room];
+    loop {
+        let read = match columns {
+            None => tx.ops.multi_get(target, keys, count, &mut out),
+            Some(columns) => tx.ops.multi_get_columns(target, keys, columns, &mut out),
         };
         match read {
-            Ok(filled) => break filled,
+            Ok(filled) => return (out, filled),
             Err(needed) => out.resize(needed, 0),
         }
-    };
-    let mut rest = out.get(..filled).unwrap_or(&[]);
-    let mut rows = Vec::with_capacity(count as usize);
-    while let Some((handle, row)) = take_row(&mut rest) {
-        let read = || Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle);
-        rows.push((handle != HANDLE_NONE).then(read));
     }
-    rows
+}
+
+/// Rows that were looked up, one for each key in the keys' order; None where there was no such row.
+pub struct FoundRows<T> {
+    bytes: Vec<u8>,
+    /// `bytes[at..filled]` is still to be handed out.
+    at: usize,
+    filled: usize,
+    table: PhantomData<fn() -> T>,
+}
+
+impl<T: Table> Iterator for FoundRows<T> {
+    type Item = Option<Row<T>>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Option<Row<T>>> {
+        let mut rest = self.bytes.get(self.at..self.filled)?;
+        let (handle, row) = take_row(&mut rest)?;
+        self.at = self.filled - rest.len();
+        let read = || Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle);
+        Some((handle != HANDLE_NONE).then(read))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let usual = 8 + T::EMPTY_BUFFER.as_ref().len();
+        ((self.filled - self.at).div_ceil(usual), None)
+    }
 }
 
 #[inline(always)]

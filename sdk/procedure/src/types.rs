@@ -106,10 +106,7 @@ impl<const N: usize> SmallText<N> {
             return None;
         }
         let mut bytes = [0; N];
-        // Byte by byte: a copy of a length that is known only now is a call out of the module.
-        for (to, from) in bytes.iter_mut().zip(text) {
-            *to = *from;
-        }
+        copy_text(text, bytes.get_mut(..text.len())?);
         Some(Self {
             bytes,
             length: text.len() as u8,
@@ -124,6 +121,19 @@ impl<const N: usize> SmallText<N> {
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.length as usize).unwrap_or(&[])
+    }
+}
+
+/// Copies bytes without a call out of the module, which a copy of a length that is known only now would be.
+#[inline(never)]
+fn copy_text(from: &[u8], to: &mut [u8]) {
+    let (from_words, from_rest) = from.as_chunks::<8>();
+    let (to_words, to_rest) = to.as_chunks_mut::<8>();
+    for (to, from) in to_words.iter_mut().zip(from_words) {
+        *to = *from;
+    }
+    for (to, from) in to_rest.iter_mut().zip(from_rest) {
+        *to = *from;
     }
 }
 

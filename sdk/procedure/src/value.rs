@@ -15,8 +15,15 @@ pub trait ValueType {
     fn value_type() -> Type;
 }
 
+/// What text and lists are taken for where nothing bounds them.
+const TEXT_BYTES: usize = 32;
+const LIST_ITEMS: usize = 16;
+
 /// A value that a procedure returns.
 pub trait Encode: ValueType {
+    /// About how long a usual value is: whether it is put together in place or on the heap.
+    const USUAL_BYTES: usize;
+
     fn encode(&self, out: &mut Scratch);
 }
 
@@ -48,6 +55,7 @@ macro_rules! number {
     ($($ty:ty => $scalar:ident;)*) => {$(
         scalar! { $ty => ScalarType::$scalar; }
         impl Encode for $ty {
+            const USUAL_BYTES: usize = size_of::<$ty>();
             #[inline(always)]
             fn encode(&self, out: &mut Scratch) {
                 out.push(&self.to_le_bytes());
@@ -68,6 +76,7 @@ number! {
 }
 
 impl Encode for bool {
+    const USUAL_BYTES: usize = 1;
     fn encode(&self, out: &mut Scratch) {
         out.push(&[*self as u8]);
     }
@@ -84,6 +93,7 @@ impl<const SCALE: u8> ValueType for Decimal<SCALE> {
     }
 }
 impl<const SCALE: u8> Encode for Decimal<SCALE> {
+    const USUAL_BYTES: usize = 16;
     fn encode(&self, out: &mut Scratch) {
         out.push(&self.units.to_le_bytes());
     }
@@ -95,6 +105,7 @@ impl<'a, const SCALE: u8> Decode<'a> for Decimal<SCALE> {
 }
 
 impl Encode for Timestamp {
+    const USUAL_BYTES: usize = 8;
     fn encode(&self, out: &mut Scratch) {
         self.0.encode(out);
     }
@@ -106,6 +117,7 @@ impl<'a> Decode<'a> for Timestamp {
 }
 
 impl Encode for Uuid {
+    const USUAL_BYTES: usize = 16;
     fn encode(&self, out: &mut Scratch) {
         out.push(&self.0);
     }
@@ -119,6 +131,7 @@ impl<'a> Decode<'a> for Uuid {
 macro_rules! text_or_bytes {
     ($($ty:ty, $read:ident, $as_bytes:ident, $from:expr;)*) => {$(
         impl Encode for $ty {
+            const USUAL_BYTES: usize = TEXT_BYTES;
             fn encode(&self, out: &mut Scratch) {
                 out.push_counted(self.$as_bytes());
             }
@@ -142,6 +155,7 @@ impl AsRef<[u8]> for Bytes {
 }
 
 impl Encode for &str {
+    const USUAL_BYTES: usize = TEXT_BYTES;
     fn encode(&self, out: &mut Scratch) {
         out.push_counted(self.as_bytes());
     }
@@ -152,6 +166,7 @@ impl<'a> Decode<'a> for &'a str {
     }
 }
 impl Encode for &[u8] {
+    const USUAL_BYTES: usize = TEXT_BYTES;
     fn encode(&self, out: &mut Scratch) {
         out.push_counted(self);
     }
@@ -168,6 +183,7 @@ impl<const N: usize> ValueType for SmallText<N> {
     }
 }
 impl<const N: usize> Encode for SmallText<N> {
+    const USUAL_BYTES: usize = 1 + N / 2;
     fn encode(&self, out: &mut Scratch) {
         out.push_counted(self.as_bytes());
     }
@@ -180,6 +196,7 @@ impl ValueType for () {
     }
 }
 impl Encode for () {
+    const USUAL_BYTES: usize = 0;
     fn encode(&self, _: &mut Scratch) {}
 }
 impl<'a> Decode<'a> for () {
@@ -194,6 +211,7 @@ impl<T: ValueType> ValueType for Option<T> {
     }
 }
 impl<T: Encode> Encode for Option<T> {
+    const USUAL_BYTES: usize = 1 + T::USUAL_BYTES;
     fn encode(&self, out: &mut Scratch) {
         out.push(&[self.is_some() as u8]);
         if let Some(value) = self {
@@ -217,6 +235,7 @@ impl<T: ValueType> ValueType for Vec<T> {
     }
 }
 impl<T: Encode> Encode for Vec<T> {
+    const USUAL_BYTES: usize = 1 + LIST_ITEMS * T::USUAL_BYTES;
     fn encode(&self, out: &mut Scratch) {
         out.push_varint(self.len() as u32);
         self.iter().for_each(|item| item.encode(out));
@@ -225,14 +244,17 @@ impl<T: Encode> Encode for Vec<T> {
 impl<'a, T: Decode<'a>> Decode<'a> for Vec<T> {
     fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
         let count = reader.list_len()?;
-        // Pushed one by one: the count is bounded by the bytes that remain, the items' size in memory is not.
-        let mut items = Vec::new();
+        // The count is bounded by the bytes that remain, the items' size in memory is not.
+        let mut items = Vec::with_capacity(count.min(ITEMS_AT_ONCE) as usize);
         for _ in 0..count {
             items.push(T::decode(reader)?);
         }
         Ok(items)
     }
 }
+
+/// Items of a list for which there is room from the start.
+const ITEMS_AT_ONCE: u32 = 16;
 
 /// The arguments of a call as a tuple, for callers in Rust (tests, native benchmarks).
 pub trait Args {

@@ -11,7 +11,6 @@ mod bench;
 mod checkpoint;
 mod cli;
 mod config;
-mod divergence;
 mod inspect;
 mod logfile;
 mod new;

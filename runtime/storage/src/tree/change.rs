@@ -43,10 +43,17 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     }
 
     #[inline]
-    fn leaf_for(&self, key: &K) -> u32 {
+    fn leaf_for(&mut self, key: &K) -> u32 {
         let last = &self.leaves[self.rightmost];
         if last.keys().first().is_some_and(|first| first <= key) {
             return self.rightmost;
+        }
+        if self.run_leaf != NONE
+            && *key < self.run_end
+            && let Some(first) = self.leaves[self.run_leaf].keys().first()
+            && first <= key
+        {
+            return self.run_leaf;
         }
         let finger = self.finger.get();
         if let [first, .., last] = self.leaves[finger].keys()
@@ -55,10 +62,22 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         {
             return finger;
         }
+        self.descend_for(key)
+    }
+
+    fn descend_for(&mut self, key: &K) -> u32 {
         let mut node = self.root;
+        let mut end = None;
         for _ in 0..self.height {
             let inner = &self.inners[node];
-            node = inner.children[K::rank_up_to(&inner.fences, inner.len(), key)];
+            let child = K::rank_up_to(&inner.fences, inner.len(), key);
+            if K::IS_COPIED && child < inner.len() {
+                end = Some(&inner.fences[child]);
+            }
+            node = inner.children[child];
+        }
+        if let Some(end) = end {
+            (self.run_leaf, self.run_end) = (node, end.clone());
         }
         node
     }
@@ -96,6 +115,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 
     #[cold]
     fn split_leaf(&mut self, id: u32, at: usize, key: K, rid: u32) {
+        self.run_leaf = NONE;
         let path = self.record_path(|inner| K::rank_up_to(&inner.fences, inner.len(), &key));
         let right_id = self.new_leaf();
         if at == CAP && self.leaves[id].next == NONE {
@@ -192,6 +212,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     /// Merges the sparse leaf of `probe` with a sibling, and sparse nodes above it, where they fit together.
     #[cold]
     fn shrink(&mut self, probe: &K::Probe<'_>) {
+        self.run_leaf = NONE;
         let path = self.record_path(|inner| K::rank_fences(&inner.fences, inner.len(), probe));
         let mut is_leaf = true;
         for step in path.iter().rev() {

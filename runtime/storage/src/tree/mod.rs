@@ -35,6 +35,9 @@ pub(crate) struct Tree<K, const CAP: usize> {
     rightmost: u32,
     /// The leaf that was looked at last: an insert often follows a look at the place.
     finger: Cell<u32>,
+    /// The leaf that was inserted into last, if it is not the rightmost, and the fence behind it: a run of keys comes there.
+    run_leaf: u32,
+    run_end: K,
     len: usize,
     heap_bytes: usize,
     path: Vec<Step>,
@@ -155,6 +158,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             height: 0,
             rightmost: 0,
             finger: Cell::new(0),
+            run_leaf: NONE,
+            run_end: K::vacant(),
             len: 0,
             heap_bytes: 0,
             path: Vec::new(),
