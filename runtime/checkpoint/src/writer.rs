@@ -12,8 +12,8 @@ use zstd::bulk::Compressor;
 
 use crate::{TEMPORARY_NAME, checkpoint_name, error::CheckpointError};
 
-/// Fast: the writer has to keep up with the engine threads' copying on one core.
-const COMPRESSION_LEVEL: i32 = 1;
+/// Fast, above all to read: of rows a sixth more is left than by level 1, and they are back in two thirds of the time.
+const COMPRESSION_LEVEL: i32 = -1;
 /// Bytes gathered for one write.
 const WRITE_BYTES: usize = 1 << 20;
 /// Bytes after which the file is synced: one sync of everything at the end would hold the device up for the log.
