@@ -12,7 +12,7 @@ use std::{
 };
 
 use reprise_base::Lsn;
-use reprise_checkpoint::checkpoint_name;
+use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Clock, RealDisk};
 use reprise_log::{CopyRange, Log};
 use reprise_partition::CallBatch;
@@ -120,21 +120,16 @@ impl Backups {
         RealDisk::create(&self.dir)?;
         // Not released before the copy is made: neither the checkpoint nor the log behind it.
         let _kept = self.checkpointer.keep_all();
-        let checkpoint = self.checkpoint()?;
-        let until = self.log.durable();
-        let created_us = self.clock.now_us();
         let staging = Staging::begin(&self.dir.join(format!("{PREFIX}{id}")))?;
+        let (checkpoint, checkpoint_bytes) = self.copy_checkpoint(&staging)?;
+        // In this order: what is not in it is later, but for the length of a turn.
+        let created_us = self.clock.now_us();
+        let until = self.log.durable();
         let note = |bytes: u64| {
             if let Some(info) = &mut self.lock().running {
                 info.bytes = info.bytes.max(bytes);
             }
         };
-        let (source, target) = (
-            RealDisk::open(&self.checkpoints_dir)?,
-            staging.folder("checkpoints")?,
-        );
-        let name = checkpoint_name(checkpoint);
-        let checkpoint_bytes = copy_file(&source, &*target, &name, &mut || self.goes_on())?;
         note(checkpoint_bytes);
         let range = CopyRange {
             from: checkpoint,
@@ -157,12 +152,32 @@ impl Backups {
         seal(staging, &report, created_us, &mut |_| self.goes_on())
     }
 
-    /// A checkpoint of now: where nothing was written since the newest one, that one.
-    fn checkpoint(&self) -> Result<Lsn, RestoreError> {
-        let given_up = |reason: String| Err(RestoreError::GivenUp(reason));
-        if let Some(newest) = self.checkpointer.fresh() {
-            return Ok(newest);
+    /// The copy of a checkpoint of now, and its bytes. An older one may have decayed since it was written: the copy is read
+    /// back, and a new one is taken where it is not whole.
+    fn copy_checkpoint(&self, staging: &Staging) -> Result<(Lsn, u64), RestoreError> {
+        let source = RealDisk::open(&self.checkpoints_dir)?;
+        let target = staging.folder("checkpoints")?;
+        let copies = Checkpoints::new(target.clone());
+        for older in [self.checkpointer.fresh(), None] {
+            let lsn = match older {
+                Some(lsn) => lsn,
+                None => self.new_checkpoint()?,
+            };
+            let name = checkpoint_name(lsn);
+            let bytes = copy_file(&source, &*target, &name, &mut || self.goes_on())?;
+            match copies.open(lsn).and_then(|reader| reader.verify()) {
+                Ok(()) => return Ok((lsn, bytes)),
+                Err(error) if error.is_corrupt() && older.is_some() => copies.remove(lsn)?,
+                Err(error) => return Err(error.into()),
+            }
         }
+        Err(RestoreError::GivenUp(
+            "no checkpoint can be read back".into(),
+        ))
+    }
+
+    fn new_checkpoint(&self) -> Result<Lsn, RestoreError> {
+        let given_up = |reason: String| Err(RestoreError::GivenUp(reason));
         let begun = match self.checkpointer.take() {
             Ok(begun) => begun.lsn,
             Err(error) => return given_up(format!("a checkpoint is needed first: {error}")),

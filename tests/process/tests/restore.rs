@@ -578,3 +578,34 @@ fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<
     ensure!(server.request("POST", "/v1/backups", &[], b"")?.status == 404);
     Ok(())
 }
+
+#[test]
+fn a_checkpoint_that_decayed_is_not_backed_up() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (launch, tally, _) = backed_up(dir.path())?;
+    let checkpoint = fs::read_dir(launch.data_dir.join("checkpoints"))?.next();
+    let checkpoint = checkpoint.context("a checkpoint")??.path();
+    let mut bytes = fs::read(&checkpoint)?;
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&checkpoint, bytes)?;
+    let server = Server::start(&launch)?;
+    let url = format!("http://{}", server.address);
+    let backup = dir.path().join("of-running");
+    json_of(&["backup", "create", "--to", path(&backup)?, "--url", &url])?;
+    server.terminate()?;
+    json_of(&["backup", "verify", path(&backup)?])?;
+    let restored = dir.path().join("restored");
+    json_of(&[
+        "backup",
+        "restore",
+        path(&backup)?,
+        "--to",
+        path(&restored)?,
+    ])?;
+    let server = Server::start(&Launch {
+        data_dir: restored,
+        ..launch
+    })?;
+    check(&server, &[tally])
+}
