@@ -11,6 +11,7 @@ mod checkpoint;
 mod estimate;
 mod inspect;
 mod manifest;
+mod quarantine;
 mod recover;
 mod restore;
 mod staging;
@@ -21,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicU64, AtomicUsize},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -39,7 +40,6 @@ use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
     AsyncSink, CallBatch, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, complete,
 };
-use reprise_recovery::RecoveryError;
 pub use reprise_recovery::RecoverFrom;
 use reprise_replay::Replayed;
 use reprise_router::{
@@ -54,6 +54,9 @@ use crate::{backups::Backups, checkpoint::Checkpointer, surroundings::SiteWork};
 pub use backup::{VerifiedBackup, create_backup, decode_all, receive_backup, verify_backup};
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError};
+pub use quarantine::Quarantined;
+pub use reprise_recovery::RecoveryError;
+pub use reprise_replay::Divergence;
 pub use restore::{Point, RestoreError, RestoreReport, restore};
 pub use staging::StagingError;
 pub use surroundings::{Folders, Surroundings};
@@ -209,6 +212,24 @@ pub struct LoadedCheckpoint {
     pub seconds: f64,
 }
 
+/// What an opening for reading alone found.
+#[derive(Debug)]
+pub struct ReadOnly {
+    pub report: RecoveryReport,
+    /// The record before which it stopped.
+    pub divergence: Option<Box<Divergence>>,
+}
+
+/// What is kept beside the engine.
+#[derive(Default)]
+struct Upkeep {
+    backups: OnceLock<Arc<Backups>>,
+    is_read_only: AtomicBool,
+    /// None where the files are not the system's.
+    dir: Option<PathBuf>,
+    quarantine: Mutex<Vec<Quarantined>>,
+}
+
 /// See the crate's header.
 pub struct Database {
     router: Router,
@@ -221,7 +242,7 @@ pub struct Database {
     checkpointer: Option<Arc<Checkpointer>>,
     files: Option<Checkpoints>,
     recover_from: RecoverFrom,
-    backups: OnceLock<Arc<Backups>>,
+    upkeep: Upkeep,
     sites: Mutex<Vec<Box<dyn Started>>>,
 }
 
@@ -239,7 +260,12 @@ impl Database {
             return Err(OpenError::IsBackup(dir.clone()));
         }
         let surroundings = Surroundings::real(&config)?;
-        Self::open_in(config, surroundings)
+        let dir = config.dir.clone();
+        let quarantine = dir.as_deref().map_or_else(|| Ok(Vec::new()), quarantine::load)?;
+        let mut database = Self::open_in(config, surroundings)?;
+        database.upkeep.dir = dir;
+        database.upkeep.quarantine = Mutex::new(quarantine);
+        Ok(database)
     }
 
     /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
@@ -309,7 +335,7 @@ impl Database {
             checkpointer,
             files,
             recover_from: config.redo.from,
-            backups: OnceLock::new(),
+            upkeep: Upkeep::default(),
             sites: Mutex::new(sites),
         })
     }
@@ -323,7 +349,7 @@ impl Database {
         let backups = Backups::new(dir, data_dir, log.clone(), checkpointer.clone(), clock);
         let service: Arc<dyn BackupService> = backups.clone();
         self.router.set_backups(Arc::downgrade(&service));
-        assert!(self.backups.set(backups).is_ok(), "backups are served once");
+        assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
     }
 
     pub fn router(&self) -> &Router {
@@ -332,25 +358,119 @@ impl Database {
 
     /// Replays the log, then lets calls in. On an error the phase says so, and no call is ever taken.
     pub fn recover(&self) -> Result<RecoveryReport, OpenError> {
-        match self.replay() {
+        match self.replay(None) {
             Ok(report) => {
-                for inbox in &self.inboxes {
-                    let begin = SiteMessage::Job(Box::new(Site::retain_undo));
-                    inbox.send(begin).map_err(|_| RecoveryError::Stopped)?;
-                }
-                self.router.set_phase(Phase::Ready);
+                self.let_calls_in()?;
                 if let Some(checkpointer) = &self.checkpointer {
                     checkpointer.start_schedule();
                 }
                 Ok(report)
             }
-            Err(error) => {
-                self.router.set_phase(Phase::Failed {
-                    report: error.to_string(),
-                });
-                Err(error)
-            }
+            Err(error) => Err(self.fail(error)),
         }
+    }
+
+    /// As `recover`, for reading alone: where a record does not replay, what was before it is served. The log takes no
+    /// writes, and no checkpoint is taken.
+    pub fn recover_read_only(&self) -> Result<ReadOnly, OpenError> {
+        let mut divergence: Option<Box<Divergence>> = None;
+        let report = loop {
+            let until = divergence.as_ref().map(|found| found.lsn);
+            match self.replay(until) {
+                Ok(report) => break report,
+                // Another partition may have got beyond an earlier one before that was met.
+                Err(OpenError::Recovery(RecoveryError::Diverged(found)))
+                    if until.is_none_or(|until| found.lsn < until) =>
+                {
+                    divergence = Some(found);
+                    self.start_over()?;
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
+        };
+        let reason = match &divergence {
+            None => "the server was started to be read alone".to_owned(),
+            Some(found) => format!(
+                "the server is read-only, with the tables as of before LSN {}: the replay of {}.{} diverged there",
+                found.lsn, found.module, found.procedure
+            ),
+        };
+        if let Some(log) = &self.log {
+            log.refuse(&reason);
+        }
+        self.upkeep.is_read_only.store(true, Ordering::Release);
+        self.let_calls_in()?;
+        Ok(ReadOnly { report, divergence })
+    }
+
+    /// As `recover`; where the replay of one of these procedures (`MODULE.PROCEDURE`) diverges, the procedure is taken out of
+    /// service, for good, and what it changed is taken from the log, if that holds it. Returns what was taken out.
+    pub fn recover_with_quarantine(
+        &self,
+        names: &[String],
+    ) -> Result<(RecoveryReport, Vec<Quarantined>), OpenError> {
+        let mut taken: Vec<Quarantined> = Vec::new();
+        loop {
+            let found = match self.recover() {
+                Ok(report) => return Ok((report, taken)),
+                Err(OpenError::Recovery(RecoveryError::Diverged(found))) => found,
+                Err(error) => return Err(error),
+            };
+            let new = Quarantined::of(&found);
+            let is_known = self.upkeep.quarantine.lock().expect("held for a look").iter().any(|known| {
+                (known.module_id, known.procedure_number) == (new.module_id, new.procedure_number)
+            });
+            // Known, and it diverges all the same: the log does not hold what it changed.
+            if is_known || !names.contains(&new.name()) {
+                return Err(OpenError::Recovery(RecoveryError::Diverged(found)));
+            }
+            let mut list = self.upkeep.quarantine.lock().expect("held for a push");
+            list.push(new.clone());
+            taken.push(new);
+            drop(list);
+            self.start_over()?;
+        }
+    }
+
+    /// Makes the quarantine outlast this process. After a recovery that went through.
+    pub fn keep_quarantine(&self) -> Result<(), OpenError> {
+        let list = self.upkeep.quarantine.lock().expect("held for a look").clone();
+        match &self.upkeep.dir {
+            Some(dir) => Ok(quarantine::save(dir, &list)?),
+            None => Ok(()),
+        }
+    }
+
+    pub fn quarantine(&self) -> Vec<Quarantined> {
+        self.upkeep.quarantine.lock().expect("held for a look").clone()
+    }
+
+    /// Settings hash of the newest part of the log as it was found, where it is not this program's.
+    pub fn other_settings_hash(&self) -> Option<u64> {
+        self.opened.as_ref().and_then(|opened| opened.other_settings_hash)
+    }
+
+    fn fail(&self, error: OpenError) -> OpenError {
+        self.router.set_phase(Phase::Failed {
+            report: error.to_string(),
+        });
+        error
+    }
+
+    fn let_calls_in(&self) -> Result<(), OpenError> {
+        for inbox in &self.inboxes {
+            let begin = SiteMessage::Job(Box::new(Site::retain_undo));
+            inbox.send(begin).map_err(|_| RecoveryError::Stopped)?;
+        }
+        let quarantine = self.upkeep.quarantine.lock().expect("held for a look");
+        let refused = quarantine.iter().map(|found| {
+            let place = (ModuleId(found.module_id), found.procedure_number);
+            (place, found.reason().into())
+        });
+        self.router.set_quarantine(refused.collect());
+        drop(quarantine);
+        self.router.set_phase(Phase::Ready);
+        Ok(())
     }
 
     /// Remembers the outcomes of calls with idempotency keys, the oldest first.
@@ -381,7 +501,7 @@ impl Database {
 
     /// Lets the engine threads finish what they were given, writes it out and seals the log.
     pub fn close(&self) -> Result<(), LogError> {
-        if let Some(backups) = self.backups.get() {
+        if let Some(backups) = self.upkeep.backups.get() {
             backups.stop();
         }
         self.router.stop();
@@ -393,7 +513,11 @@ impl Database {
             checkpointer.stop();
         }
         match &self.log {
-            Some(log) => log.close(),
+            Some(log) => match log.close() {
+                // It was told to take no writes, and took none.
+                Err(LogError::Unavailable { .. }) if self.upkeep.is_read_only.load(Ordering::Acquire) => Ok(()),
+                closed => closed,
+            },
             None => Ok(()),
         }
     }

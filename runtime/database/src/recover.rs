@@ -20,7 +20,8 @@ use crate::{Database, LoadedCheckpoint, OpenError, RecoveryReport};
 const PROGRESS_EVERY: Duration = Duration::from_millis(20);
 
 impl Database {
-    pub(crate) fn replay(&self) -> Result<RecoveryReport, OpenError> {
+    /// `until`: records from there on are left out.
+    pub(crate) fn replay(&self, until: Option<Lsn>) -> Result<RecoveryReport, OpenError> {
         let begun = Instant::now();
         let mut report = RecoveryReport::default();
         let (Some(log), Some(opened)) = (&self.log, &self.opened) else {
@@ -34,9 +35,15 @@ impl Database {
         let replay_begun = Instant::now();
         let mut recovery = self.recovery();
         recovery.set_from(self.recover_from);
+        let quarantine = self.quarantine();
+        let places = quarantine.iter().map(|found| (ModuleId(found.module_id), found.procedure_number));
+        recovery.set_quarantine(places.collect());
         let mut reader = log.reader(start)?;
         let mut fed = 0u64;
         while let Some(record) = reader.next_record()? {
+            if until.is_some_and(|until| record.lsn >= until) {
+                break;
+            }
             recovery.feed(record.lsn, record.end(), record.record)?;
             fed += 1;
             if fed.is_multiple_of(4096) {
@@ -56,6 +63,11 @@ impl Database {
         self.note_speeds(&report, replay_begun.elapsed().as_secs_f64());
         report.seconds = begun.elapsed().as_secs_f64();
         Ok(report)
+    }
+
+    /// Empties every partition and forgets every module.
+    pub(crate) fn start_over(&self) -> Result<(), OpenError> {
+        Ok(self.recovery().reset()?)
     }
 
     fn recovery(&self) -> Recovery {

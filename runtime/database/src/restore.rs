@@ -252,10 +252,13 @@ impl Walk {
             walk.first = walk.first.or(Some(record.lsn));
             walk.oldest = walk.oldest.or(txn_id);
             walk.newest = walk.newest.max(txn_id);
+            // The changes that were logged beside a command belong to it.
+            let is_twin = matches!(record.record, RecordRef::Changes(_))
+                && walk.last.is_some_and(|(_, last)| Some(last) == txn_id);
             is_over |= match point {
                 Point::End => false,
-                Point::Lsn(lsn) => record.lsn > lsn,
-                Point::Txn(_) => walk.is_found,
+                Point::Lsn(lsn) => record.lsn > lsn && !is_twin,
+                Point::Txn(_) => walk.is_found && !is_twin,
                 Point::Time(time_us) => time_of(&record.record) > time_us,
             };
             if is_over {

@@ -192,6 +192,13 @@ impl<P: Send + 'static> Log<P> {
         self.shared.refusal()
     }
 
+    /// Takes no more appends, for this reason. What was appended before is written; reading goes on.
+    pub fn refuse(&self, reason: &str) {
+        self.wait_durable(self.filled(), self.shared.config.append_wait_max);
+        let refusal = LogError::unavailable(UnavailableKind::Closed, reason);
+        self.shared.stop(refusal.clone(), refusal);
+    }
+
     pub fn stats(&self) -> Arc<FlushStats> {
         Arc::clone(&self.shared.stats)
     }

@@ -10,9 +10,12 @@ mod fill;
 mod load;
 mod work;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use crossbeam_channel::{Receiver, Sender};
@@ -24,7 +27,7 @@ use reprise_storage::Store;
 use reprise_txn::{Candidate, Compiler, ModuleId, apply, plan, remove};
 use reprise_wire::{ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef};
 
-use crate::work::{Batch, Part, Work};
+use crate::work::{Batch, Part};
 
 pub use fill::{load_sample, load_threads};
 pub use load::LoadedKey;
@@ -82,6 +85,7 @@ pub struct Recovery {
     inboxes: Vec<Sender<SiteMessage>>,
     compiler: Arc<dyn Compiler>,
     from: RecoverFrom,
+    quarantine: BTreeSet<(ModuleId, u16)>,
     /// What is gathered for a site, in order, and not sent yet.
     pending: Vec<Batch>,
     /// The command before, which may turn out to have been logged by its changes, too.
@@ -160,6 +164,7 @@ impl Recovery {
         }
         Self {
             from: RecoverFrom::default(),
+            quarantine: BTreeSet::new(),
             pending: inboxes.iter().map(|_| Batch::default()).collect(),
             held: None,
             spares: crossbeam_channel::unbounded(),
@@ -177,6 +182,18 @@ impl Recovery {
         self.from = from;
     }
 
+    /// Of these procedures, by version and number, the changes are applied wherever they were logged.
+    pub fn set_quarantine(&mut self, quarantine: BTreeSet<(ModuleId, u16)>) {
+        self.quarantine = quarantine;
+    }
+
+    fn from_of(&self, command: &Command) -> RecoverFrom {
+        match self.quarantine.contains(&(command.module_id, command.procedure)) {
+            true => RecoverFrom::Changes,
+            false => self.from,
+        }
+    }
+
     /// Transactions that the sites have replayed so far.
     pub fn replayed(&self) -> u64 {
         self.outcome.replayed.load(Ordering::Relaxed)
@@ -190,7 +207,7 @@ impl Recovery {
         if let RecordRef::Changes(changes) = &record
             && let Some((command, place)) = self.take_twin(changes)
         {
-            return match self.from {
+            return match self.from_of(&command) {
                 RecoverFrom::Command => self.dispatch(command, place),
                 RecoverFrom::Changes => self.feed_changes(lsn, end, changes),
             };
@@ -262,7 +279,7 @@ impl Recovery {
         let touched = match place {
             Where::One(partition) => {
                 let site = partition.site(self.shared.sites_count).index();
-                self.pending[site].works.push(Work::Command(partition, command));
+                self.pending[site].push_command(partition, command);
                 return self.send_if_full(site);
             }
             Where::Gathered(touched) => touched,
@@ -311,7 +328,6 @@ impl Recovery {
                     txn_id: record.txn_id,
                     module_id: ModuleId(record.module_id),
                     procedure: record.procedure,
-                    changes: &[],
                 },
                 at: 0,
                 len: 0,

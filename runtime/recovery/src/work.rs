@@ -2,27 +2,29 @@
 
 use reprise_base::PartitionId;
 use reprise_partition::Site;
-use reprise_replay::{Command, Keyed, Redo, redo, remember, replay_single};
+use reprise_replay::{Command, Divergence, Keyed, Redo, redo, remember, replay_single};
+use reprise_storage::Near;
+use reprise_wire::{Change, Changes};
 
 use crate::{Outcome, RecoveryError};
 
-/// Records ahead of the one being applied whose indexes and rows are brought near.
-const LOOK_AHEAD: usize = 12;
+/// Records that are decoded ahead, and whose indexes and rows are brought near.
+const LOOK_AHEAD: usize = 16;
 /// Records that travel together.
 const WORKS_MAX: usize = 512;
 /// Bytes of changes from which on they are sent, however few.
 const BYTES_MAX: usize = 256 << 10;
 
-pub(crate) enum Work {
-    Command(PartitionId, Command),
+enum Work {
+    /// The next of `Batch::commands`.
+    Command(PartitionId),
     Changes(Part),
 }
 
 /// One partition's part of a physiological record.
 pub(crate) struct Part {
     pub partition: PartitionId,
-    /// Everything but the changes.
-    pub redo: Redo<'static>,
+    pub redo: Redo,
     /// Where the changes lie in `Batch::bytes`.
     pub at: usize,
     pub len: usize,
@@ -36,7 +38,8 @@ pub(crate) struct Part {
 /// What one site is to do. Its memory is used again.
 #[derive(Default)]
 pub(crate) struct Batch {
-    pub works: Vec<Work>,
+    works: Vec<Work>,
+    commands: Vec<Command>,
     bytes: Vec<u8>,
 }
 
@@ -49,6 +52,11 @@ impl Batch {
         self.works.is_empty()
     }
 
+    pub fn push_command(&mut self, partition: PartitionId, command: Command) {
+        self.works.push(Work::Command(partition));
+        self.commands.push(command);
+    }
+
     /// Adds a part whose changes are copied.
     pub fn push_part(&mut self, mut part: Part, changes: &[u8]) {
         part.at = self.bytes.len();
@@ -59,65 +67,90 @@ impl Batch {
 
     /// Does all of it, until something fails anywhere.
     pub fn run(&mut self, site: &mut Site, outcome: &Outcome) {
-        let Self { works, bytes } = self;
-        let mut left = works.drain(..);
-        let (mut near, mut replayed) = (0, 0);
-        while !outcome.has_failed() {
-            if near == 0 {
-                let ahead = left.as_slice();
-                near = bring_near(site, &ahead[..ahead.len().min(LOOK_AHEAD)], bytes);
+        let mut commands = self.commands.drain(..);
+        let mut ahead = Ahead::default();
+        let mut replayed = 0;
+        for works in self.works.chunks_mut(LOOK_AHEAD) {
+            if outcome.has_failed() {
+                break;
             }
-            let Some(work) = left.next() else { break };
-            near -= 1;
-            match work {
-                Work::Command(id, command) => {
-                    let (partition, tools) = site.split(id);
-                    outcome.note(replay_single(partition, tools, command));
+            ahead.read(site, works, &self.bytes);
+            let mut ends = ahead.ends.iter();
+            let mut start = 0;
+            for work in works {
+                match work {
+                    Work::Command(id) => {
+                        let command = commands.next().expect("one for each such work");
+                        let (partition, tools) = site.split(*id);
+                        outcome.note(replay_single(partition, tools, command));
+                    }
+                    Work::Changes(part) => {
+                        let end = *ends.next().expect("one for each such work");
+                        replayed += part.counts as u64;
+                        let applied = apply(site, part, &ahead.changes[start..end], outcome);
+                        if let Err(divergence) = applied {
+                            outcome.fail(RecoveryError::Diverged(divergence));
+                        }
+                        start = end;
+                    }
                 }
-                Work::Changes(part) => {
-                    replayed += part.counts as u64;
-                    let changes = &bytes[part.at..part.at + part.len];
-                    apply(site, part, changes, outcome);
+                if outcome.has_failed() {
+                    break;
                 }
             }
         }
-        drop(left);
+        drop(commands);
         outcome.count(replayed);
+        self.works.clear();
         self.bytes.clear();
     }
 }
 
-/// Looks up what these records will change, so that their misses of the caches overlap. Returns how many they are.
-fn bring_near(site: &mut Site, works: &[Work], bytes: &[u8]) -> usize {
-    for rows in [false, true] {
-        for work in works {
-            if let Work::Changes(part) = work {
-                let changes = &bytes[part.at..part.at + part.len];
-                site.partition(part.partition)
-                    .store
-                    .touch_changes(changes, rows);
+/// Changes of the records that come next.
+#[derive(Default)]
+struct Ahead<'a> {
+    changes: Vec<Change<'a>>,
+    /// Of each record with changes, where they end in `changes`.
+    ends: Vec<usize>,
+}
+
+impl<'a> Ahead<'a> {
+    /// Decodes the changes and looks up what they will touch, so that the misses of the caches overlap.
+    fn read(&mut self, site: &mut Site, works: &[Work], bytes: &'a [u8]) {
+        self.changes.clear();
+        self.ends.clear();
+        for near in [Near::Index, Near::Place, Near::Row] {
+            let mut ends = 0;
+            for work in works {
+                let Work::Changes(part) = work else { continue };
+                let store = &site.partition(part.partition).store;
+                if near == Near::Index {
+                    // Checked when the record was decoded: there is no error among them.
+                    let found = Changes::new(&bytes[part.at..part.at + part.len]).flatten();
+                    self.changes.extend(found);
+                    self.ends.push(self.changes.len());
+                }
+                let start = if ends == 0 { 0 } else { self.ends[ends - 1] };
+                let changes = &self.changes[start..self.ends[ends]];
+                changes.iter().for_each(|change| store.touch_change(change, near));
+                ends += 1;
             }
         }
     }
-    works.len()
 }
 
 #[inline]
-fn apply(site: &mut Site, part: Part, changes: &[u8], outcome: &Outcome) {
+fn apply(
+    site: &mut Site,
+    part: &mut Part,
+    changes: &[Change<'_>],
+    outcome: &Outcome,
+) -> Result<(), Box<Divergence>> {
     let (partition, tools) = site.split(part.partition);
-    let found = Redo {
-        changes,
-        ..part.redo
-    };
-    if let Err(divergence) = redo(partition, tools, &found) {
-        return outcome.fail(RecoveryError::Diverged(divergence));
+    redo(partition, tools, &part.redo, changes)?;
+    if let Some(keyed) = part.keyed.take() {
+        let partition = (!part.is_multi).then_some(part.partition);
+        outcome.remember(remember(tools, &part.redo, *keyed, partition)?);
     }
-    let Some(keyed) = part.keyed else {
-        return;
-    };
-    let partition = (!part.is_multi).then_some(part.partition);
-    match remember(tools, &found, *keyed, partition) {
-        Ok(replayed) => outcome.remember(replayed),
-        Err(divergence) => outcome.fail(RecoveryError::Diverged(divergence)),
-    }
+    Ok(())
 }

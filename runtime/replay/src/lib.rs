@@ -13,7 +13,7 @@ use reprise_partition::{Held, Partition, Tools};
 use reprise_txn::{
     Commit, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi, run_single,
 };
-use reprise_wire::{ChangesRef, PartitionSet};
+use reprise_wire::{Change, ChangesRef, PartitionSet};
 
 /// A command as the log holds it.
 #[derive(Clone, Debug)]
@@ -45,17 +45,15 @@ impl Twin {
     }
 }
 
-/// One partition's part of a physiological record.
+/// A physiological record, but for its changes.
 #[derive(Clone, Copy, Debug)]
-pub struct Redo<'a> {
+pub struct Redo {
     pub lsn: Lsn,
     /// First position behind the record.
     pub end: Lsn,
     pub txn_id: TxnId,
     pub module_id: ModuleId,
     pub procedure: u16,
-    /// Of this partition; empty where the transaction touched it and changed nothing.
-    pub changes: &'a [u8],
 }
 
 /// What a physiological record carries of a call with an idempotency key.
@@ -69,9 +67,10 @@ pub struct Keyed {
 /// A record that did not do again what it did when it was logged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "replay diverges at LSN {lsn}, transaction {txn_id}: {module} version {version} (sha256 {hash}), procedure {procedure}: {what}. \
+    "replay diverges at LSN {lsn}, transaction {txn_id}: {module} version {version} (sha256 {hash}), procedure {procedure}: {what}{}. \
      The tables are not served. Compare the program version and the settings hash in the log's header with those of the \
-     program that wrote it; a standby or a copy of the log opened by that program is the way on"
+     program that wrote it; a standby or a copy of the log opened by that program is the way on",
+    difference.as_ref().map_or_else(String::new, |difference| format!(". The first difference: {difference}"))
 )]
 pub struct Divergence {
     pub lsn: Lsn,
@@ -80,7 +79,12 @@ pub struct Divergence {
     pub version: u32,
     pub hash: String,
     pub procedure: String,
+    /// Number of the version in the log, and of the procedure in the module.
+    pub module_id: ModuleId,
+    pub procedure_number: u16,
     pub what: String,
+    /// The first row in which they differ, where the log holds the transaction's changes, too.
+    pub difference: Option<String>,
 }
 
 /// The outcome of a replayed call that carried an idempotency key.
@@ -128,11 +132,10 @@ pub fn replay_single(
             partition.store.first_difference(logged, replayed)
         });
         let difference = difference.map(|difference| difference.to_string());
-        return Err(diverge(
-            &command,
-            &module,
-            &with_difference(what, difference),
-        ));
+        return Err(Box::new(Divergence {
+            difference,
+            ..*diverge(&command, &module, &what)
+        }));
     }
     partition.clock.advance_past(command.txn_id.tick());
     partition.last_end = command.end;
@@ -163,11 +166,10 @@ pub fn replay_multi(
     let outcome = run_multi(&mut stores, &input, executor, &mut held.tools.frame);
     if let Err(what) = compare(outcome, &command) {
         let difference = multi_difference(held, &command);
-        return Err(diverge(
-            &command,
-            &module,
-            &with_difference(what, difference),
-        ));
+        return Err(Box::new(Divergence {
+            difference,
+            ..*diverge(&command, &module, &what)
+        }));
     }
     for partition in held.partitions.iter_mut() {
         partition.clock.advance_past(command.txn_id.tick());
@@ -178,14 +180,15 @@ pub fn replay_multi(
     Ok(remembered(held.tools, command, module, None))
 }
 
-/// Applies one partition's part of a physiological record.
+/// Applies one partition's part of a physiological record: none where the transaction touched it and changed nothing.
 #[inline]
 pub fn redo(
     partition: &mut Partition,
     tools: &Tools,
-    redo: &Redo<'_>,
+    redo: &Redo,
+    changes: &[Change<'_>],
 ) -> Result<(), Box<Divergence>> {
-    if let Err(error) = partition.store.apply(redo.changes) {
+    if let Err(error) = partition.store.apply_all(changes) {
         return Err(misfit(tools, redo, &error.to_string()));
     }
     partition.clock.advance_past(redo.txn_id.tick());
@@ -196,7 +199,7 @@ pub fn redo(
 /// What has to be remembered of a physiological record with an idempotency key. `partition` is none for a multi-partition call.
 pub fn remember(
     tools: &Tools,
-    redo: &Redo<'_>,
+    redo: &Redo,
     keyed: Keyed,
     partition: Option<PartitionId>,
 ) -> Result<Replayed, Box<Divergence>> {
@@ -219,7 +222,7 @@ const NO_MODULE: &str = "the log holds no such module or procedure before this r
 
 /// Changes that do not fit the tables to which they are applied.
 #[cold]
-fn misfit(tools: &Tools, redo: &Redo<'_>, what: &str) -> Box<Divergence> {
+fn misfit(tools: &Tools, redo: &Redo, what: &str) -> Box<Divergence> {
     let found = known_module(tools, redo.module_id, redo.procedure);
     let what = format!("its changes can't be applied: {what}");
     let (number, procedure) = (redo.module_id.0, redo.procedure as usize);
@@ -235,7 +238,10 @@ fn misfit(tools: &Tools, redo: &Redo<'_>, what: &str) -> Box<Divergence> {
                 .map(|byte| format!("{byte:02x}"))
                 .collect(),
             procedure: module.schema.procedures[procedure].name.clone(),
+            module_id: redo.module_id,
+            procedure_number: redo.procedure,
             what,
+            difference: None,
         },
         None => Divergence {
             lsn: redo.lsn,
@@ -244,7 +250,10 @@ fn misfit(tools: &Tools, redo: &Redo<'_>, what: &str) -> Box<Divergence> {
             version: 0,
             hash: String::new(),
             procedure: format!("number {procedure}"),
+            module_id: redo.module_id,
+            procedure_number: redo.procedure,
             what,
+            difference: None,
         },
     })
 }
@@ -270,13 +279,6 @@ fn multi_difference(held: &Held<'_>, command: &Command) -> Option<String> {
     })
 }
 
-fn with_difference(what: String, difference: Option<String>) -> String {
-    match difference {
-        Some(difference) => format!("{what}. The first difference: {difference}"),
-        None => what,
-    }
-}
-
 fn known_module(tools: &Tools, id: ModuleId, procedure: u16) -> Option<Arc<Module>> {
     let module = tools.deployed().module(id)?;
     ((procedure as usize) < module.schema.procedures.len()).then(|| module.clone())
@@ -291,7 +293,10 @@ fn module_of(tools: &Tools, command: &Command) -> Result<Arc<Module>, Box<Diverg
             version: 0,
             hash: String::new(),
             procedure: format!("number {}", command.procedure),
+            module_id: command.module_id,
+            procedure_number: command.procedure,
             what: NO_MODULE.into(),
+            difference: None,
         })
     })
 }
@@ -345,7 +350,10 @@ fn diverge(command: &Command, module: &Arc<Module>, what: &str) -> Box<Divergenc
         procedure: module.schema.procedures[command.procedure as usize]
             .name
             .clone(),
+        module_id: command.module_id,
+        procedure_number: command.procedure,
         what: what.to_owned(),
+        difference: None,
     })
 }
 

@@ -131,6 +131,9 @@ impl BatchBuilder {
     }
 
     fn add(&mut self, module: &Arc<Module>, procedure: usize, key: Option<&str>, args: &[u8]) {
+        if let Some(reason) = self.router.quarantined(module.id, procedure) {
+            return self.place_ready(Ready::Refused(ReplyOutcome::LogUnavailable(reason)));
+        }
         if let Some(key) = key
             && let Some(ready) = self.begin_key(module, procedure, key, args)
         {

@@ -1,6 +1,7 @@
 //! The router: inboxes, admission, order, phase.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, RwLock, Weak,
         atomic::{AtomicU32, Ordering},
@@ -15,7 +16,7 @@ use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
     CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Touched, receive,
 };
-use reprise_txn::{Bound, Compiler, Deployed, Module};
+use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
 use crate::{
     backup::BackupService,
@@ -116,6 +117,8 @@ pub(crate) struct Inner {
     idempotency: Idempotency,
     pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
     pub backups: OnceLock<Weak<dyn BackupService>>,
+    /// Procedures that take no calls, by version and number, and why. Set before the first call is taken.
+    quarantine: OnceLock<BTreeMap<(ModuleId, u16), Arc<str>>>,
     started_unix_us: i64,
     epoch: AtomicU32,
 }
@@ -142,6 +145,7 @@ impl Router {
             idempotency: Idempotency::default(),
             checkpoints: OnceLock::new(),
             backups: OnceLock::new(),
+            quarantine: OnceLock::new(),
             started_unix_us,
             epoch: AtomicU32::new(1),
         }))
@@ -161,6 +165,18 @@ impl Router {
 
     pub fn phase(&self) -> Phase {
         self.0.phase.read().expect("held for a clone").clone()
+    }
+
+    /// Refuses calls of these procedures, for these reasons. Once, before calls are taken.
+    pub fn set_quarantine(&self, list: BTreeMap<(ModuleId, u16), Arc<str>>) {
+        let is_first = self.0.quarantine.set(list).is_ok();
+        assert!(is_first, "the quarantine is known before calls are taken");
+    }
+
+    /// Why calls of a procedure are refused, if they are.
+    pub(crate) fn quarantined(&self, module: ModuleId, procedure: usize) -> Option<Arc<str>> {
+        let list = self.0.quarantine.get().filter(|list| !list.is_empty())?;
+        list.get(&(module, procedure as u16)).cloned()
     }
 
     pub fn set_phase(&self, phase: Phase) {

@@ -37,6 +37,18 @@ pub enum ApplyError {
     Malformed(#[from] WireError),
 }
 
+/// What `Store::touch_change` brings near, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Near {
+    Index,
+    /// Where it stands at which place the row lies.
+    Place,
+    Row,
+}
+
+/// Rows below which a table is taken to be near anyway.
+const FAR_ROWS: u64 = 1 << 13;
+
 /// A row that is taken out and put in again.
 struct Again {
     table: u16,
@@ -50,47 +62,58 @@ struct Again {
 impl Store {
     /// Applies one partition's changes of a record (`Changes`). Between transactions, and not where undo is retained.
     pub fn apply(&mut self, changes: &[u8]) -> Result<(), ApplyError> {
+        let changes: Result<Vec<_>, _> = Changes::new(changes).collect();
+        self.apply_all(&changes?)
+    }
+
+    /// The same, decoded before.
+    #[inline]
+    pub fn apply_all(&mut self, changes: &[Change<'_>]) -> Result<(), ApplyError> {
         self.assert_no_undo();
-        let mut walk = Changes::new(changes);
-        loop {
-            let before = walk.clone();
-            let Some(change) = walk.next() else {
-                return Ok(());
-            };
-            match self.apply_one(&change?) {
+        for (at, change) in changes.iter().enumerate() {
+            match self.apply_one(change) {
                 Ok(()) => {}
                 Err(ApplyError::Row {
                     error: WriteError::Duplicate { .. },
                     ..
-                }) => return self.apply_at_once(before),
+                }) => return self.apply_at_once(&changes[at..]),
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
-    /// Brings near what `apply` of these changes will look at first: indexes, and rows once the indexes are near.
-    pub fn touch_changes(&self, changes: &[u8], rows: bool) {
-        for change in Changes::new(changes) {
-            let Ok(
-                Change::Replace { table, name, .. }
-                | Change::Patch { table, name, .. }
-                | Change::Delete { table, name },
-            ) = change
-            else {
-                continue;
-            };
-            let (RowName::Key(key), Some(table)) = (name, self.tables.get(table as usize)) else {
-                continue;
-            };
-            let index = &table.indexes[0];
-            match rows {
-                false => index.touch(key),
-                true => {
-                    if let Some(rid) = index.candidate(key) {
-                        table.rows.touch(rid);
-                    }
+    /// Brings near what `apply` of the change will look at: for many changes, each step for all of them before the next.
+    #[inline]
+    pub fn touch_change(&self, change: &Change<'_>, near: Near) {
+        let Some(table) = self.tables.get(change.table() as usize) else {
+            return;
+        };
+        if table.rows.count() < FAR_ROWS {
+            return;
+        }
+        let index = &table.indexes[0];
+        match (change, near) {
+            (Change::Insert { row, .. }, Near::Index) if row.len() >= table.layout.fixed_bytes() => {
+                index.touch_of(RowRef { row, number: 0 });
+            }
+            (
+                Change::Replace { name, .. }
+                | Change::Patch { name, .. }
+                | Change::Delete { name, .. },
+                _,
+            ) => {
+                let RowName::Key(key) = name else { return };
+                if near == Near::Index {
+                    return index.touch(key);
+                }
+                match index.candidate(key) {
+                    Some(rid) if near == Near::Place => table.rows.touch_place(rid),
+                    Some(rid) => table.rows.touch(rid),
+                    None => {}
                 }
             }
+            _ => {}
         }
     }
 
@@ -101,6 +124,7 @@ impl Store {
         );
     }
 
+    #[inline]
     fn apply_one(&mut self, change: &Change<'_>) -> Result<(), ApplyError> {
         let id = TableId(change.table());
         let count = self.tables.len();
@@ -140,10 +164,10 @@ impl Store {
     }
 
     /// Applies what is left with all its rows out of the indexes first.
-    fn apply_at_once(&mut self, changes: Changes<'_>) -> Result<(), ApplyError> {
+    fn apply_at_once(&mut self, changes: &[Change<'_>]) -> Result<(), ApplyError> {
         let mut again = Vec::new();
         for change in changes {
-            again.push(self.last_state(&change?)?);
+            again.push(self.last_state(change)?);
         }
         for entry in &again {
             let Some(rid) = entry.rid else { continue };

@@ -313,6 +313,16 @@ impl Index {
         }
     }
 
+    /// Brings near what an insertion of the row will write, where that lies anywhere.
+    #[inline]
+    pub fn touch_of(&self, row: RowRef<'_>) {
+        match &self.body {
+            Body::HashInts(hash) => hash.touch(tag_of(int_key(&self.plan, row))),
+            Body::Dense(dense) => dense.touch(int_key(&self.plan, row)),
+            _ => {}
+        }
+    }
+
     /// The row that a `get` of the key will probably find: to have it brought near.
     #[inline]
     pub fn candidate(&self, key: &[u8]) -> Option<Rid> {

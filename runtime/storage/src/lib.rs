@@ -31,7 +31,7 @@ mod tree;
 mod treekey;
 mod writeset;
 
-pub use apply::ApplyError;
+pub use apply::{ApplyError, Near};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use difference::RowDifference;
 pub use index::{NotOrdered, Range, ScanPosition, Visit};

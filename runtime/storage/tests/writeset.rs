@@ -6,7 +6,7 @@ mod common;
 use common::table;
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
-use reprise_storage::{AfterImage, ApplyError, Range, Rid, ScanPosition, Store, TableId, Visit};
+use reprise_storage::{AfterImage, ApplyError, Near, Range, Rid, ScanPosition, Store, TableId, Visit};
 use reprise_wire::{Change, Changes};
 
 use ScalarType::*;
@@ -245,8 +245,10 @@ proptest! {
         for turn in 0..20 {
             let images = [AfterImage::Changed, AfterImage::Whole][random.next(2) as usize];
             let changes = transaction(&mut random, &mut ran, images);
-            redone.touch_changes(&changes, false);
-            redone.touch_changes(&changes, true);
+            for near in [Near::Index, Near::Place, Near::Row] {
+                let walk = Changes::new(&changes).map(|change| change.expect("well-formed"));
+                walk.for_each(|change| redone.touch_change(&change, near));
+            }
             redone.apply(&changes).expect("the store was the same before");
             prop_assert_eq!(ran.digest(), redone.digest(), "turn {}", turn);
             if retains && turn % 3 == 2 {

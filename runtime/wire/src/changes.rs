@@ -16,6 +16,7 @@ use reprise_base::{
 use crate::{
     PartitionSet, WireError,
     body::BodyReader,
+    quick::QuickReader,
     check, corrupt,
     record::{
         HAS_KEY, PARTITIONS_MASK, RecordKind, begin, decode_flags, decode_partitions, varint_bytes,
@@ -83,19 +84,19 @@ pub enum Change<'a> {
     },
 }
 
-const INSERT: u8 = 1;
-const REPLACE: u8 = 2;
-const PATCH: u8 = 3;
-const DELETE: u8 = 4;
+pub(crate) const INSERT: u8 = 1;
+pub(crate) const REPLACE: u8 = 2;
+pub(crate) const PATCH: u8 = 3;
+pub(crate) const DELETE: u8 = 4;
 const OP_MASK: u8 = 7;
 /// The row has a number instead of a key.
-const NUMBERED: u8 = 8;
+pub(crate) const NUMBERED: u8 = 8;
 
 /// Changed columns with what they hold now: growing positions, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatchColumns<'a> {
-    count: u16,
-    bytes: &'a [u8],
+    pub(crate) count: u16,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> PatchColumns<'a> {
@@ -104,11 +105,11 @@ impl<'a> PatchColumns<'a> {
     }
 
     /// Position and value (as in a row's slot, or the data of a text or bytes column), None for null.
+    #[inline]
     pub fn iter(self) -> impl Iterator<Item = (u16, Option<&'a [u8]>)> {
-        let mut reader = BodyReader::new(self.bytes);
+        let mut reader = QuickReader::new(self.bytes);
         std::iter::from_fn(move || {
-            (!reader.is_at_end())
-                .then(|| read_column(&mut reader).expect("checked when it was decoded"))
+            (!reader.is_at_end()).then(|| reader.column().expect("checked when it was decoded"))
         })
     }
 }
@@ -235,6 +236,14 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// By the reader that names errors; with where it ends.
+    #[cfg(test)]
+    pub(crate) fn read_whole(bytes: &'a [u8]) -> Result<(Self, usize), WireError> {
+        let mut reader = BodyReader::new(bytes);
+        let change = Self::read(&mut reader, bytes)?;
+        Ok((change, reader.offset()))
+    }
+
     fn read(reader: &mut BodyReader<'a>, whole: &'a [u8]) -> Result<Self, WireError> {
         let [op] = reader.array()?;
         let table = reader.varint_u16()?;
@@ -324,6 +333,12 @@ impl<'a> Iterator for Changes<'a> {
         if rest.is_empty() {
             return None;
         }
+        let mut quick = QuickReader::new(rest);
+        if let Some(change) = quick.change() {
+            self.at += quick.at;
+            return Some(Ok(change));
+        }
+        // What the quick reader does not take is read again by the one that says why.
         let mut reader = BodyReader::new(rest);
         let change = Change::read(&mut reader, rest);
         self.at = match &change {

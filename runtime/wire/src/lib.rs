@@ -10,6 +10,7 @@ mod body;
 mod changes;
 mod checkpoint;
 mod partitions;
+mod quick;
 mod record;
 mod segment;
 

@@ -84,7 +84,7 @@ pub enum Command {
     /// Make a data directory that holds a database as it was at a point
     #[command(after_help = restore::EXAMPLE)]
     Restore(RestoreArgs),
-    /// Say what an opening of a data directory would do
+    /// Recover a data directory without serving it, or say what that would do
     #[command(after_help = recover::EXAMPLE)]
     Recover(RecoverArgs),
     /// What the server says of itself
@@ -184,6 +184,9 @@ pub struct ServeArgs {
     /// Checkpoints kept, with the log from the oldest of them on [default: 2]
     #[arg(long, env = "REPRISE_CHECKPOINTS_KEPT", value_name = "N", value_parser = checkpoints_kept)]
     pub checkpoints_kept: Option<u64>,
+    /// Serve reads alone: where the log does not replay, the tables as they were before
+    #[arg(long, env = "REPRISE_READ_ONLY")]
+    pub read_only: bool,
     /// Where backups of the running server are made [default: backups in the data directory]
     #[arg(long, env = "REPRISE_BACKUP_DIR", value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,

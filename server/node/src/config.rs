@@ -67,6 +67,7 @@ pub struct ServeConfig {
     pub otlp_endpoint: Option<Setting<String>>,
     pub http: ConnectionLimits,
     pub checkpoints: CheckpointSettings,
+    pub read_only: bool,
     /// Backups of the running server go there.
     pub backup_dir: Setting<PathBuf>,
     pub auth: Auth,
@@ -248,10 +249,11 @@ impl ServeConfig {
         };
         let data_dir = pick(args.data_dir, source_of("data_dir"), file.data_dir)
             .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into()));
-        let backup_dir = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
+        let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
-            backup_dir: below(&data_dir, backup_dir),
+            backup_dir: below(&data_dir, backups),
             data_dir,
+            read_only: args.read_only,
             listen,
             partitions: pick(args.partitions, source_of("partitions"), file.partitions),
             sites: pick(args.sites, source_of("sites"), file.sites),
@@ -266,11 +268,7 @@ impl ServeConfig {
                 file.group_commit_us,
             )
             .unwrap_or_else(|| by_default(0)),
-            otlp_endpoint: pick(
-                args.otlp_endpoint,
-                source_of("otlp_endpoint"),
-                otlp_endpoint,
-            ),
+            otlp_endpoint: pick(args.otlp_endpoint, source_of("otlp_endpoint"), otlp_endpoint),
             http,
             checkpoints,
             auth,
@@ -548,6 +546,7 @@ mod tests {
             recovery_target_s: None,
             checkpoints_kept: None,
             backup_dir: None,
+            read_only: false,
             config: None,
         }
     }

@@ -11,6 +11,7 @@ mod bench;
 mod checkpoint;
 mod cli;
 mod config;
+mod divergence;
 mod inspect;
 mod logfile;
 mod new;

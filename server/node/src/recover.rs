@@ -1,24 +1,40 @@
-//! `reprise recover`: what an opening would do.
+//! `reprise recover`: what an opening would do, or the opening itself without serving.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use reprise_api::U64;
-use reprise_database::{Inspection, Verdict, inspect};
+use reprise_base::limits::SEGMENT_BYTES;
+use reprise_database::{
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, Inspection, LogMode, Quarantined,
+    RecoverFrom, RedoConfig, Verdict, inspect,
+};
 use reprise_http::rfc3339;
+use reprise_router::CheckpointState;
 use serde::Serialize;
 
 use crate::{
-    cli::Output,
+    bench::sites,
+    cli::{self, Output},
+    divergence, logfile,
     output::{Failure, Outcome, bytes, grouped, print_json, print_pairs},
     records::hex,
 };
 
-pub const EXAMPLE: &str = "Example:
+pub const EXAMPLE: &str = "Examples:
   reprise recover --dry-run --data-dir ./reprise-data
+  reprise recover --data-dir ./reprise-data
+  reprise recover --data-dir ./reprise-data --recover-from physiological
+  reprise recover --data-dir ./reprise-data --quarantine bank.transfer
 
-Exit status 1 where the opening would be refused.";
+Without --dry-run the log is replayed and a checkpoint is taken, with which the next start begins. Exit status 1 where the
+opening is, or would be, refused.";
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
 pub struct RecoverArgs {
@@ -31,8 +47,27 @@ pub struct RecoverArgs {
     )]
     pub data_dir: PathBuf,
     /// Say what an opening would do, and change nothing
-    #[arg(long, required = true)]
+    #[arg(long, conflicts_with_all = ["recover_from", "quarantine", "sites"])]
     pub dry_run: bool,
+    /// Of a transaction that was logged both ways: run the command again, or put the changed rows in place
+    /// (command or physiological) [default: command]
+    #[arg(long, value_name = "KIND", value_parser = cli::recover_from)]
+    pub recover_from: Option<RecoverFrom>,
+    /// Where the replay of this procedure diverges, take what it changed from the log, and refuse its calls from then on
+    #[arg(long, value_name = "MODULE.PROCEDURE", value_parser = procedure_name)]
+    pub quarantine: Vec<String>,
+    /// Engine threads [default: cores, at most one a partition]
+    #[arg(long, value_name = "N", value_parser = cli::sites)]
+    pub sites: Option<u16>,
+}
+
+fn procedure_name(text: &str) -> Result<String, String> {
+    match text.split_once('.') {
+        Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => {
+            Ok(text.to_owned())
+        }
+        _ => Err("a procedure is named MODULE.PROCEDURE".into()),
+    }
 }
 
 #[derive(Serialize)]
@@ -137,7 +172,129 @@ impl DryRun {
 }
 
 pub fn run(args: &RecoverArgs, output: Output) -> Outcome {
-    dry_run(&args.data_dir, output)
+    match args.dry_run {
+        true => dry_run(&args.data_dir, output),
+        false => recover(args, output),
+    }
+}
+
+#[derive(Serialize)]
+struct Recovered {
+    transactions: u64,
+    log_bytes: u64,
+    /// With which it began.
+    loaded_checkpoint_lsn: Option<U64>,
+    checkpoints_passed_over: Vec<String>,
+    torn_bytes: u64,
+    seconds: f64,
+    /// Of all tables.
+    digest: String,
+    quarantined: Vec<Quarantined>,
+    /// With which the next start begins.
+    checkpoint_lsn: U64,
+}
+
+fn recover(args: &RecoverArgs, output: Output) -> Outcome {
+    let dir = &args.data_dir;
+    let partitions = logfile::stored_partitions(dir)?;
+    let partitions =
+        partitions.ok_or_else(|| anyhow!("there is no database under {}", dir.display()))?;
+    let database = Database::open(DatabaseConfig {
+        dir: Some(dir.clone()),
+        partitions,
+        sites: sites(args.sites, partitions)?,
+        log: LogMode::Command,
+        redo: RedoConfig {
+            from: args.recover_from.unwrap_or_default(),
+            ..RedoConfig::default()
+        },
+        commit: CommitMode::Sync,
+        group_commit_us: 0,
+        segment_bytes: SEGMENT_BYTES,
+        checkpoints: CheckpointConfig::BY_HAND,
+    });
+    let database =
+        database.with_context(|| format!("open the database under {}", dir.display()))?;
+    let recovered = database.recover_with_quarantine(&args.quarantine);
+    if let Some(found) = recovered.as_ref().err().and_then(divergence::of) {
+        divergence::report(&database, dir, found);
+    }
+    let (report, taken) = recovered.context("recover the database")?;
+    // Before the checkpoint, which would hide the divergence.
+    database.keep_quarantine().context("note the quarantine")?;
+    let checkpoint_lsn = take_checkpoint(&database)?;
+    let digest = database
+        .router()
+        .digest()
+        .map_err(|error| anyhow!("{error:?}"))?;
+    database.close().context("close the log")?;
+    let recovered = Recovered {
+        transactions: report.commands,
+        log_bytes: report.log_bytes,
+        loaded_checkpoint_lsn: report.checkpoint.map(|loaded| U64(loaded.lsn.0)),
+        checkpoints_passed_over: report.passed_over,
+        torn_bytes: report.torn_bytes,
+        seconds: report.seconds,
+        digest: format!("{digest:016x}"),
+        quarantined: taken,
+        checkpoint_lsn,
+    };
+    match output {
+        Output::Json => print_json(&recovered)?,
+        Output::Text => tell_recovered(&recovered)?,
+    }
+    Ok(())
+}
+
+fn take_checkpoint(database: &Database) -> Result<U64, Failure> {
+    let begun = database
+        .router()
+        .take_checkpoint()
+        .context("take a checkpoint")?;
+    loop {
+        let all = database.router().checkpoints();
+        let found = all.into_iter().find(|found| found.lsn == begun.lsn);
+        match found.map(|found| (found.state, found.error)) {
+            Some((CheckpointState::Published, _)) => return Ok(U64(begun.lsn.0)),
+            Some((CheckpointState::Running, _)) => thread::sleep(LOOK_EVERY),
+            other => {
+                let reason = other.and_then(|(_, error)| error).unwrap_or_default();
+                return Err(Failure::Other(anyhow!("take a checkpoint: {reason}")));
+            }
+        }
+    }
+}
+
+fn tell_recovered(told: &Recovered) -> std::io::Result<()> {
+    let begins = told
+        .loaded_checkpoint_lsn
+        .map_or("the log's beginning".to_owned(), |lsn| {
+            format!("checkpoint {lsn}")
+        });
+    let mut pairs = vec![
+        (
+            "recovered",
+            format!(
+                "{} transactions of {}, behind {begins}, in {:.3} s",
+                grouped(told.transactions),
+                bytes(told.log_bytes),
+                told.seconds
+            ),
+        ),
+        ("digest", told.digest.clone()),
+        (
+            "checkpoint",
+            format!("{}: the next start begins with it", told.checkpoint_lsn),
+        ),
+    ];
+    for reason in &told.checkpoints_passed_over {
+        pairs.push(("passed over", reason.clone()));
+    }
+    for found in &told.quarantined {
+        let what = format!("{} version {}: {}", found.name(), found.version, found.what);
+        pairs.push(("quarantined", what));
+    }
+    print_pairs(&pairs)
 }
 
 fn dry_run(dir: &Path, output: Output) -> Outcome {

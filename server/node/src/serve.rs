@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogMode, RecoveryReport, RedoConfig};
+use reprise_database::{CheckpointConfig, Database, DatabaseConfig, OpenError, LogMode, RecoveryReport, RedoConfig};
 use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, RecoveryStep, Router};
 use tokio::{
@@ -28,7 +28,7 @@ use tokio::{
 use crate::{
     bench::{other_partitions, sites},
     config::{ServeConfig, Setting, Source, by_default, cores},
-    logfile,
+    divergence, logfile,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
     spans::Spans,
 };
@@ -79,7 +79,11 @@ pub fn run(config: ServeConfig) -> Outcome {
     let (options, spans) = http_options(&config)?;
     let router = database.router().clone();
     let state = AppState::new(router, catalog.clone(), config.auth, options);
-    let (recovery, recovering) = recover(database.clone(), catalog)?;
+    let opening = Opening {
+        dir: config.data_dir.value,
+        read_only: config.read_only,
+    };
+    let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
     let outcome = runtime.block_on(serve(listener, state, recovery));
     if let Some(spans) = &spans {
         spans.stop();
@@ -230,21 +234,48 @@ type Recovered = oneshot::Receiver<anyhow::Result<()>>;
 fn recover(
     database: Arc<Database>,
     catalog: Catalog,
+    opening: Opening,
 ) -> Result<(Recovered, JoinHandle<()>), Failure> {
     let (sender, receiver) = oneshot::channel();
     let work = move || {
-        let outcome = replay(&database, &catalog);
+        let outcome = replay(&database, &catalog, &opening);
         let _ = sender.send(outcome); // a server that was told to stop no longer listens
     };
     let spawned = thread::Builder::new().name("recovery".into()).spawn(work);
     Ok((receiver, spawned.context("start the recovery thread")?))
 }
 
-fn replay(database: &Database, catalog: &Catalog) -> anyhow::Result<()> {
+/// What is opened, and for what.
+struct Opening {
+    dir: PathBuf,
+    read_only: bool,
+}
+
+impl Opening {
+    fn recover(&self, database: &Database) -> Result<RecoveryReport, OpenError> {
+        let recovered = match self.read_only {
+            false => database.recover(),
+            true => database.recover_read_only().map(|opened| {
+                if let Some(found) = &opened.divergence {
+                    eprintln!("{found}");
+                    divergence::report(database, &self.dir, found);
+                }
+                eprintln!("read-only: writes are refused");
+                opened.report
+            }),
+        };
+        if let Some(found) = recovered.as_ref().err().and_then(divergence::of) {
+            divergence::report(database, &self.dir, found);
+        }
+        recovered
+    }
+}
+
+fn replay(database: &Database, catalog: &Catalog, opening: &Opening) -> anyhow::Result<()> {
     let is_over = AtomicBool::new(false);
     let report = thread::scope(|scope| {
         let progress = scope.spawn(|| show_progress(database.router(), &is_over));
-        let report = database.recover();
+        let report = opening.recover(database);
         is_over.store(true, Ordering::Release);
         progress.thread().unpark();
         report

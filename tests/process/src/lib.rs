@@ -4,11 +4,13 @@
 //! Invariants: a mount ends with its handle; what a test notes as refused must never be seen again.
 //! Called by: the tests beside it.
 
+mod forge;
 mod load;
 mod look;
 mod mount;
 mod verbs;
 
+pub use forge::forge_args;
 pub use load::{Load, Tally, open_accounts, prepare};
 pub use look::{balance, check, snapshot, verify};
 pub use mount::{Mount, fill};

@@ -417,7 +417,18 @@ fn a_dry_run_says_what_an_opening_would_do_and_changes_nothing() -> Result<()> {
         1,
         "there is no database",
     )?;
-    refused(&["recover", "--data-dir", data], 2, "--dry-run")
+    refused(
+        &[
+            "recover",
+            "--dry-run",
+            "--data-dir",
+            data,
+            "--recover-from",
+            "physiological",
+        ],
+        2,
+        "cannot be used with",
+    )
 }
 
 #[test]

@@ -1,0 +1,133 @@
+//! Procedures that were taken out of service because their replay diverged: a file in the data directory.
+
+use std::{io, path::Path};
+
+use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk};
+use reprise_replay::Divergence;
+use serde::{Deserialize, Serialize};
+
+pub(crate) const QUARANTINE_NAME: &str = "quarantine.json";
+const TEMPORARY_NAME: &str = "quarantine.tmp";
+/// No list is as long.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// A procedure of one module version that takes no calls; of what it did, the log's changes are believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quarantined {
+    /// Number of the version in the log.
+    pub module_id: u32,
+    /// Its number in the module.
+    pub procedure_number: u16,
+    pub module: String,
+    pub version: u32,
+    pub procedure: String,
+    /// The record that diverged.
+    pub lsn: u64,
+    pub what: String,
+}
+
+impl Quarantined {
+    pub(crate) fn of(found: &Divergence) -> Self {
+        Self {
+            module_id: found.module_id.0,
+            procedure_number: found.procedure_number,
+            module: found.module.clone(),
+            version: found.version,
+            procedure: found.procedure.clone(),
+            lsn: found.lsn.0,
+            what: found.what.clone(),
+        }
+    }
+
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.module, self.procedure)
+    }
+
+    /// Why a call of it is refused.
+    pub(crate) fn reason(&self) -> String {
+        format!(
+            "{} version {} is in quarantine, since its replay diverged at LSN {}: a new version of the module takes calls again",
+            self.name(),
+            self.version,
+            self.lsn
+        )
+    }
+}
+
+/// What the file in `dir` lists; nothing where there is none.
+pub(crate) fn load(dir: &Path) -> Result<Vec<Quarantined>, DiskError> {
+    let disk = match RealDisk::open(dir) {
+        Ok(disk) => disk,
+        Err(error) if error.kind == DiskErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let file = match disk.open_read(QUARANTINE_NAME) {
+        Ok(file) => file,
+        Err(error) if error.kind == DiskErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = vec![0; file.len()?.min(BYTES_MAX) as usize];
+    let read = file.read_at(0, &mut bytes)?;
+    serde_json::from_slice(&bytes[..read]).map_err(|error| {
+        let reason = format!(
+            "{error}. Restore the file from a copy, or remove it to let go of the quarantine"
+        );
+        let path = dir.join(QUARANTINE_NAME).display().to_string();
+        DiskError::new("read", &path, DiskErrorKind::Io, &reason)
+    })
+}
+
+/// Replaces the list: the old or the new one is there, whatever happens.
+pub(crate) fn save(dir: &Path, list: &[Quarantined]) -> Result<(), DiskError> {
+    let disk = RealDisk::open(dir)?;
+    let unfit = |error: io::Error| {
+        DiskError::new(
+            "write",
+            QUARANTINE_NAME,
+            DiskErrorKind::Io,
+            &error.to_string(),
+        )
+    };
+    let mut text = serde_json::to_vec_pretty(list).map_err(|error| unfit(error.into()))?;
+    text.push(b'\n');
+    match disk.remove(TEMPORARY_NAME) {
+        Err(error) if error.kind != DiskErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = disk.create(TEMPORARY_NAME)?;
+    file.write_at(0, &text)?;
+    file.sync()?;
+    disk.rename(TEMPORARY_NAME, QUARANTINE_NAME)?;
+    disk.sync_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_reads_back_and_garbage_is_said() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(load(dir.path()).expect("none"), []);
+        let list = [Quarantined {
+            module_id: 3,
+            procedure_number: 1,
+            module: "bank".into(),
+            version: 2,
+            procedure: "transfer".into(),
+            lsn: 77,
+            what: "it did something else".into(),
+        }];
+        for _ in 0..2 {
+            save(dir.path(), &list).expect("saved");
+            assert_eq!(load(dir.path()).expect("read"), list);
+        }
+        std::fs::write(dir.path().join(QUARANTINE_NAME), b"{").expect("written");
+        let error = load(dir.path()).expect_err("garbage").to_string();
+        assert!(
+            error.contains(QUARANTINE_NAME) && error.contains("remove it"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! Reads changes without error values: what redo does for every row. Whatever is not well-formed is None, and then read again by
+//! the reader that says what is wrong.
+
+use reprise_abi::{
+    key::KEY_BYTES_MAX,
+    row::{COLUMNS_MAX, ROW_BYTES_MAX},
+};
+use reprise_base::limits::TABLES_MAX;
+
+use crate::changes::{Change, DELETE, INSERT, NUMBERED, PATCH, PatchColumns, REPLACE, RowName};
+
+pub(crate) struct QuickReader<'a> {
+    bytes: &'a [u8],
+    pub at: usize,
+}
+
+impl<'a> QuickReader<'a> {
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    #[inline]
+    pub fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    #[inline]
+    fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    /// Of one or two bytes; longer ones are rare, and left to the other reader but for lengths.
+    #[inline]
+    fn varint(&mut self) -> Option<usize> {
+        let first = self.byte()? as usize;
+        if first < 0x80 {
+            return Some(first);
+        }
+        let second = self.byte()? as usize;
+        match second {
+            1..0x80 => Some(first & 0x7f | second << 7),
+            0x80.. => {
+                let third = self.byte()? as usize;
+                let value = first & 0x7f | (second & 0x7f) << 7 | third << 14;
+                (1..0x80).contains(&third).then_some(value)
+            }
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..self.at.checked_add(count)?)?;
+        self.at += count;
+        Some(taken)
+    }
+
+    #[inline]
+    fn bytes(&mut self, max: usize) -> Option<&'a [u8]> {
+        let count = self.varint()?;
+        if count > max {
+            return None;
+        }
+        self.take(count)
+    }
+
+    #[inline]
+    fn number(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    #[inline]
+    fn name(&mut self, op: u8) -> Option<RowName<'a>> {
+        Some(match op & NUMBERED {
+            0 => RowName::Key(self.bytes(KEY_BYTES_MAX)?),
+            _ => RowName::Number(self.number()?),
+        })
+    }
+
+    #[inline]
+    pub fn change(&mut self) -> Option<Change<'a>> {
+        let op = self.byte()?;
+        let table = self.varint()?;
+        if table >= TABLES_MAX || op & !(NUMBERED | 7) != 0 {
+            return None;
+        }
+        let table = table as u16;
+        Some(match op & 7 {
+            INSERT => {
+                let number = match op & NUMBERED {
+                    0 => None,
+                    _ => Some(self.number()?),
+                };
+                let row = self.bytes(ROW_BYTES_MAX)?;
+                Change::Insert { table, number, row }
+            }
+            REPLACE => {
+                let name = self.name(op)?;
+                let row = self.bytes(ROW_BYTES_MAX)?;
+                Change::Replace { table, name, row }
+            }
+            PATCH => {
+                let name = self.name(op)?;
+                let columns = self.columns()?;
+                Change::Patch {
+                    table,
+                    name,
+                    columns,
+                }
+            }
+            DELETE => Change::Delete {
+                table,
+                name: self.name(op)?,
+            },
+            _ => return None,
+        })
+    }
+
+    #[inline]
+    fn columns(&mut self) -> Option<PatchColumns<'a>> {
+        let count = self.varint()?;
+        if count == 0 || count > COLUMNS_MAX {
+            return None;
+        }
+        let start = self.at;
+        let mut next = 0;
+        for _ in 0..count {
+            let (column, _) = self.column()?;
+            if column < next {
+                return None;
+            }
+            next = column + 1;
+        }
+        Some(PatchColumns {
+            count: count as u16,
+            bytes: &self.bytes[start..self.at],
+        })
+    }
+
+    #[inline]
+    pub fn column(&mut self) -> Option<(u16, Option<&'a [u8]>)> {
+        let column = self.varint()?;
+        if column >= COLUMNS_MAX {
+            return None;
+        }
+        let value = match self.varint()? {
+            0 => None,
+            length if length <= ROW_BYTES_MAX + 1 => Some(self.take(length - 1)?),
+            _ => return None,
+        };
+        Some((column as u16, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Changes;
+
+    /// The quick reader takes nothing that the other refuses, and reads the same.
+    #[test]
+    fn both_readers_agree_on_any_bytes() {
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let (mut taken, mut refused) = (0, 0);
+        for _ in 0..200_000 {
+            let length = next() as usize % 24 + 1;
+            let mut bytes: Vec<u8> = (0..length).map(|_| (next() % 12) as u8).collect();
+            bytes[0] = 1 + (next() % 13) as u8;
+            if next() % 4 == 0 {
+                let at = next() as usize % length;
+                bytes[at] = next() as u8;
+            }
+            let mut quick = QuickReader::new(&bytes);
+            let found = quick.change();
+            let slow = Change::read_whole(&bytes);
+            match (found, &slow) {
+                (Some(found), Ok((expected, end))) => {
+                    assert_eq!((found, quick.at), (*expected, *end), "{bytes:?}");
+                    taken += 1;
+                }
+                (Some(found), Err(error)) => panic!("{bytes:?}: {found:?}, {error}"),
+                (None, _) => refused += 1,
+            }
+            assert_eq!(
+                Changes::new(&bytes).next().map(|c| c.is_ok()),
+                Some(slow.is_ok())
+            );
+        }
+        assert!(taken > 1_000 && refused > 1_000, "{taken}, {refused}");
+    }
+}

@@ -1,0 +1,142 @@
+//! The report of a replay that did not do what the log says: a file beside the log, and words about the ways on.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use reprise_api::{LogRecord, U64};
+use reprise_database::{Database, Divergence, OpenError, RecoveryError};
+use reprise_http::{log_record, rfc3339};
+use reprise_router::LogQuery;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Report {
+    lsn: U64,
+    txn_id: U64,
+    time: String,
+    module: String,
+    version: u32,
+    hash: String,
+    procedure: String,
+    what: String,
+    /// The first row in which they differ, where the log holds the transaction's changes, too.
+    first_difference: Option<String>,
+    /// As the log holds it: arguments, partitions, digest.
+    record: Option<LogRecord>,
+    /// What the transaction changed when it was logged, where the log holds that, too.
+    logged_changes: Option<LogRecord>,
+    partitions: u16,
+    program_version: &'static str,
+    /// Of this program.
+    settings_hash: String,
+    /// Of the program that wrote the newest part of the log, where it is another.
+    log_settings_hash: Option<String>,
+    ways_on: Vec<String>,
+}
+
+/// The divergence that an opening failed with, if it was one.
+pub fn of(error: &OpenError) -> Option<&Divergence> {
+    match error {
+        OpenError::Recovery(RecoveryError::Diverged(found)) => Some(found),
+        _ => None,
+    }
+}
+
+/// Writes the report into the data directory, and says where it is and how to go on.
+pub fn report(database: &Database, dir: &Path, found: &Divergence) {
+    let report = report_of(database, found, dir);
+    match write(dir, found, &report) {
+        Ok(path) => eprintln!("the report of the divergence is in {}", path.display()),
+        Err(error) => eprintln!("the report of the divergence could not be written: {error:#}"),
+    }
+    eprintln!("ways on:");
+    report.ways_on.iter().for_each(|way| eprintln!("  {way}"));
+}
+
+fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
+    let router = database.router();
+    let query = LogQuery {
+        from: Some(found.lsn),
+        limit: 2,
+        newest: false,
+        partition: None,
+        kind: None,
+    };
+    let records = router
+        .log_records(query)
+        .map(|page| page.records)
+        .unwrap_or_default();
+    // A command that does not fit its module is still a record, only without the names of its arguments.
+    let mut records = records
+        .into_iter()
+        .filter_map(|entry| log_record(entry).ok());
+    let record = records.next().filter(|record| record.lsn.0 == found.lsn.0);
+    let is_of_it = |next: &LogRecord| {
+        next.kind == reprise_api::LogKind::Changes
+            && next.txn_id.is_some_and(|id| id.0 == found.txn_id.0)
+    };
+    let logged_changes = records.next().filter(is_of_it);
+    let status = router.status();
+    Report {
+        lsn: U64(found.lsn.0),
+        txn_id: U64(found.txn_id.0),
+        time: rfc3339(found.txn_id.time_us()),
+        module: found.module.clone(),
+        version: found.version,
+        hash: found.hash.clone(),
+        procedure: found.procedure.clone(),
+        what: found.what.clone(),
+        first_difference: found.difference.clone(),
+        ways_on: ways_on(found, dir, logged_changes.is_some()),
+        record,
+        logged_changes,
+        partitions: status.partitions,
+        program_version: env!("CARGO_PKG_VERSION"),
+        settings_hash: format!("{:016x}", status.settings_hash),
+        log_settings_hash: database
+            .other_settings_hash()
+            .map(|hash| format!("{hash:016x}")),
+    }
+}
+
+fn ways_on(found: &Divergence, dir: &Path, has_changes: bool) -> Vec<String> {
+    let (dir, lsn) = (dir.display(), found.lsn);
+    let mut ways = vec![
+        format!(
+            "reprise serve --data-dir {dir} --read-only     serves the tables as they were before it; writes are refused"
+        ),
+        format!(
+            "reprise restore --data-dir {dir} --to DIR --lsn {}     goes on from there without what came later",
+            lsn.0.saturating_sub(1)
+        ),
+    ];
+    if has_changes {
+        ways.insert(0, format!(
+            "reprise recover --data-dir {dir} --quarantine {}.{}     takes what it changed from the log; the procedure takes no more calls",
+            found.module, found.procedure
+        ));
+        ways.insert(0, format!(
+            "reprise recover --data-dir {dir} --recover-from physiological     takes the changed rows of all transactions from the log"
+        ));
+    }
+    ways.push("the program that wrote the log, on the same directory: compare its version and settings with those of the report".to_owned());
+    ways
+}
+
+fn write(dir: &Path, found: &Divergence, report: &Report) -> anyhow::Result<PathBuf> {
+    let path = dir.join(format!("divergence-{}.json", found.lsn));
+    let temporary = path.with_extension("tmp");
+    let mut text = serde_json::to_vec_pretty(report).context("write the report as JSON")?;
+    text.push(b'\n');
+    let mut file =
+        File::create(&temporary).with_context(|| format!("create {}", temporary.display()))?;
+    file.write_all(&text)
+        .and_then(|()| file.sync_all())
+        .with_context(|| format!("write {}", temporary.display()))?;
+    fs::rename(&temporary, &path).with_context(|| format!("name {}", path.display()))?;
+    Ok(path)
+}

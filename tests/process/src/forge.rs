@@ -1,0 +1,70 @@
+//! A log in which one record says something else than it did: whole by every checksum.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, bail, ensure};
+use reprise_wire::{
+    BLOCK_HEADER_BYTES, BlockHeader, CommandRef, RecordRef, Records, SEGMENT_HEADER_BYTES,
+    SegmentHeader, seal_block,
+};
+
+/// Lets `change` at the arguments of the first command that `is_it` picks, in a log of one segment; its LSN. Every block
+/// from there on is sealed again.
+pub fn forge_args(
+    data_dir: &Path,
+    mut is_it: impl FnMut(&CommandRef<'_>) -> bool,
+    change: impl Fn(&mut [u8]),
+) -> Result<u64> {
+    let path = data_dir.join("log/log-0000000000000000.seg");
+    let mut bytes = fs::read(&path).context("read the segment")?;
+    let mut chain = SegmentHeader::decode(&bytes)
+        .context("the segment's header")?
+        .chain;
+    let (mut at, mut forged) = (SEGMENT_HEADER_BYTES, None);
+    while let Some(Ok((mut header, _))) = bytes.get(at..).map(BlockHeader::decode) {
+        let length = header.block_bytes();
+        let block = bytes.get_mut(at..at + length).context("a whole block")?;
+        let payload = header.payload(block).context("a whole block")?.to_vec();
+        if forged.is_none()
+            && let Some((offset, record)) = forge_in(&payload, &mut is_it, &change)?
+        {
+            let place = BLOCK_HEADER_BYTES + offset;
+            block[place..place + record.len()].copy_from_slice(&record);
+            forged = Some(header.lsn.0 + place as u64);
+        }
+        header.chain = chain;
+        chain = seal_block(&header, block);
+        at += length;
+    }
+    fs::write(&path, &bytes).context("write the segment")?;
+    match forged {
+        Some(lsn) => Ok(lsn),
+        None => bail!("no command was picked"),
+    }
+}
+
+/// The record that was picked, with other arguments, and its place in the block.
+fn forge_in(
+    payload: &[u8],
+    is_it: &mut impl FnMut(&CommandRef<'_>) -> bool,
+    change: &impl Fn(&mut [u8]),
+) -> Result<Option<(usize, Vec<u8>)>> {
+    for found in Records::new(payload) {
+        let (offset, record, bytes) = found.context("a record")?;
+        let RecordRef::Command(command) = record else {
+            continue;
+        };
+        if is_it(&command) {
+            let (mut changed, mut args) = (Vec::new(), command.args.to_vec());
+            change(&mut args);
+            let args = &args[..];
+            RecordRef::Command(CommandRef { args, ..command }).encode(&mut changed);
+            ensure!(
+                changed.len() == bytes.len(),
+                "the record has another length"
+            );
+            return Ok(Some((offset, changed)));
+        }
+    }
+    Ok(None)
+}
