@@ -10,6 +10,8 @@ use crate::{Outcome, RecoveryError};
 
 /// Records that are decoded ahead, and whose indexes and rows are brought near.
 const LOOK_AHEAD: usize = 16;
+/// Changes of so many records, usually: more make the list longer.
+const AHEAD_CHANGES: usize = 1_024;
 /// Records that travel together.
 const WORKS_MAX: usize = 512;
 /// Bytes of changes from which on they are sent, however few.
@@ -68,7 +70,10 @@ impl Batch {
     /// Does all of it, until something fails anywhere.
     pub fn run(&mut self, site: &mut Site, outcome: &Outcome) {
         let mut commands = self.commands.drain(..);
-        let mut ahead = Ahead::default();
+        let mut ahead = Ahead {
+            changes: Vec::with_capacity(AHEAD_CHANGES),
+            ends: Vec::with_capacity(LOOK_AHEAD),
+        };
         let mut replayed = 0;
         for works in self.works.chunks_mut(LOOK_AHEAD) {
             if outcome.has_failed() {
@@ -107,7 +112,6 @@ impl Batch {
 }
 
 /// Changes of the records that come next.
-#[derive(Default)]
 struct Ahead<'a> {
     changes: Vec<Change<'a>>,
     /// Of each record with changes, where they end in `changes`.

@@ -3,7 +3,7 @@
 //! Changes come in the order of first touch, each with the row's last state. Where two rows swap unique values, no such order
 //! works one by one: then the rows that are left are all taken out first, and put in again as they shall be.
 
-use reprise_abi::{RowLayout, ScalarType};
+use reprise_abi::{RowLayout, ScalarType, row::ColumnSlot};
 use reprise_wire::{Change, Changes, PatchColumns, RowName, WireError};
 
 use crate::{
@@ -94,7 +94,9 @@ impl Store {
         }
         let index = &table.indexes[0];
         match (change, near) {
-            (Change::Insert { row, .. }, Near::Index) if row.len() >= table.layout.fixed_bytes() => {
+            (Change::Insert { row, .. }, Near::Index)
+                if row.len() >= table.layout.fixed_bytes() =>
+            {
                 index.touch_of(RowRef { row, number: 0 });
             }
             (
@@ -357,17 +359,22 @@ impl Table {
         };
         let row = self.rows.bytes_mut(place);
         for (column, value) in columns.iter() {
-            let (Some(value), true) = (value, column < 64 && plain >> (column & 63) & 1 == 1)
-            else {
-                return false;
-            };
-            let slot = &self.layout.columns[column as usize];
-            let at = slot.offset as usize;
-            let is_checked = slot.is_nullable() || slot.ty == ScalarType::Bool;
-            if is_checked || value.len() != slot.ty.slot_bytes() {
+            if column >= 64 || plain >> column & 1 == 0 {
                 return false;
             }
-            row[at..at + value.len()].copy_from_slice(value);
+            let slot = &self.layout.columns[column as usize];
+            let (at, width) = (slot.offset as usize, slot.ty.slot_bytes());
+            if slot.ty == ScalarType::Bool || value.is_some_and(|value| value.len() != width) {
+                return false;
+            }
+            if slot.is_nullable() {
+                put_null_bit(row, slot, value.is_none());
+            }
+            match value {
+                Some(value) => row[at..at + width].copy_from_slice(value),
+                None if slot.is_nullable() => row[at..at + width].fill(0),
+                None => return false,
+            }
         }
         true
     }
@@ -403,17 +410,18 @@ impl Table {
     }
 }
 
+#[inline]
+fn put_null_bit(row: &mut [u8], slot: &ColumnSlot, is_null: bool) {
+    let bit = 1 << (slot.null_bit % 8);
+    let byte = &mut row[slot.null_bit as usize / 8];
+    *byte = if is_null { *byte | bit } else { *byte & !bit };
+}
+
 /// Puts the value of the next column into a row that is being built: its slot, its null bit, its data at the end.
 fn put_value(layout: &RowLayout, row: &mut Vec<u8>, column: usize, value: Option<&[u8]>) {
     let slot = &layout.columns[column];
     if slot.is_nullable() {
-        let bit = 1 << (slot.null_bit % 8);
-        let byte = &mut row[slot.null_bit as usize / 8];
-        *byte = if value.is_none() {
-            *byte | bit
-        } else {
-            *byte & !bit
-        };
+        put_null_bit(row, slot, value.is_none());
     }
     let at = slot.offset as usize;
     if slot.ty.is_variable() {
