@@ -5,6 +5,7 @@
 //! Called by: `cargo xtask`, the Makefile, continuous integration.
 #![forbid(unsafe_code)]
 
+pub mod fuzz;
 pub mod tasks;
 pub mod tidy;
 pub mod wasm;

@@ -8,7 +8,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use xtask::{root, tasks, tidy, wasm};
+use xtask::{fuzz, root, tasks, tidy, wasm};
 
 /// One command per task of the project.
 #[derive(Parser)]
@@ -73,6 +73,21 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Fuzz a decoder with coverage; the corpus in fuzz/corpus grows
+    #[command(after_help = "Examples:\n  cargo xtask fuzz records --seconds 60\n  cargo xtask fuzz records --merge")]
+    Fuzz {
+        /// One of `TARGETS` in tests/fuzz-targets
+        target: String,
+        /// How long
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Also build the targets that need the host of wasm or HTTP
+        #[arg(long)]
+        engine: bool,
+        /// Keep the smallest corpus that covers the same, and nothing else
+        #[arg(long)]
+        merge: bool,
+    },
     /// Benchmarks: what follows goes to `reprise bench`
     #[command(after_help = "Example:\n  cargo xtask bench voter --seconds 5")]
     Bench {
@@ -105,6 +120,12 @@ fn main() -> ExitCode {
         Task::Tidy { bless } => tidy::run(&root(), bless),
         Task::Crash { cycles, seed, log } => tasks::crash(&root(), cycles, seed, log),
         Task::Sim { args } => tasks::sim(&root(), &args),
+        Task::Fuzz {
+            target,
+            seconds,
+            engine,
+            merge,
+        } => fuzz::run(&root(), &target, seconds, engine, merge),
         Task::Bench { args } => tasks::bench(&root(), &args),
         Task::Console => tasks::console(&root()),
     };

@@ -526,3 +526,29 @@ fn what_was_refused_because_a_write_failed_does_not_come_back() {
         }
     }
 }
+
+/// A crash between the name of a segment and its first block leaves it empty; the next block may be too long for it.
+#[test]
+fn an_empty_segment_gives_way_to_a_larger_one() {
+    let disk = SimDisk::new();
+    let (log, _, _) = open(&disk).expect("open");
+    (0..12).for_each(|number| drop(append(&log, &[&format!("w{number}*5000")])));
+    drop(log);
+    let mut seen = 0;
+    for ops in 0..=disk.ops_count() {
+        let image = disk.crash_image(ops, &CrashPolicy::KeepAll);
+        let report = verify(&image).expect("verify");
+        let newest = report.segments.last().filter(|newest| newest.start == newest.end);
+        if newest.is_none() || report.blocks == 0 {
+            continue;
+        }
+        seen += 1;
+        let before = words_on(&image);
+        let (log, _, _) = open(&image).expect("open");
+        append(&log, &["long*40000"]);
+        drop(log);
+        let words = words_on(&image.crash(&CrashPolicy::LoseAll));
+        assert_eq!(words, [before, vec!["long*40000".into()]].concat(), "operation {ops}");
+    }
+    assert!(seen > 0, "no crash leaves an empty segment");
+}

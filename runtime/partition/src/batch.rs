@@ -123,10 +123,12 @@ impl CallBatch {
         self.finish();
     }
 
-    /// Turns every committed call into a refusal: its record did not become durable.
+    /// Turns every call that ran into a refusal: its record did not become durable, or what it saw did not. An abort, too, may
+    /// have been decided upon rows that are taken back.
     pub fn refuse(&mut self, reason: &std::sync::Arc<str>) {
+        use SlotOutcome::{Committed, Failed, Waiting};
         for slot in &mut self.calls {
-            if matches!(slot.outcome, SlotOutcome::Committed | SlotOutcome::Waiting) {
+            if matches!(slot.outcome, Committed | Waiting | Failed(_)) {
                 slot.outcome = SlotOutcome::LogUnavailable(reason.clone());
             }
         }

@@ -20,6 +20,8 @@ mod limits;
 mod log;
 mod metrics;
 mod modules;
+#[doc(hidden)]
+pub mod probe;
 mod refusal;
 mod schema;
 mod server;

@@ -42,7 +42,7 @@ use crate::{
     trace::RequestSpan,
 };
 use input::{Input, Piece};
-use line::{Chunk, SlotState};
+pub(crate) use line::{Chunk, LineParser, Slot, SlotState};
 
 pub const PATH: &str = "/v1/batch";
 

@@ -1,0 +1,45 @@
+//! Decoders of requests, for tests with arbitrary bytes.
+
+use bytes::Bytes;
+use reprise_abi::Parameter;
+use reprise_router::{BatchBuilder, Router};
+
+use crate::{
+    batch::{Chunk, LineParser, SlotState},
+    codec::{Format, Scratch, encode_document},
+};
+
+fn format(is_cbor: bool) -> Format {
+    match is_cbor {
+        true => Format::Cbor,
+        false => Format::Json,
+    }
+}
+
+/// The encoded arguments of a call's body; None where the body is refused.
+pub fn arguments(params: &[Parameter], is_cbor: bool, body: &[u8]) -> Option<Vec<u8>> {
+    let mut encoded = Vec::new();
+    let outcome = encode_document(
+        format(is_cbor),
+        params,
+        body,
+        &mut encoded,
+        &mut Scratch::default(),
+    );
+    outcome.ok().map(|()| encoded)
+}
+
+/// How many of two equal calls of a batch are accepted; nothing is submitted.
+pub fn batch_calls(router: &Router, is_cbor: bool, call: &[u8]) -> usize {
+    let text = Bytes::from([call, call].concat());
+    let mut chunk = Chunk::new(text, format(is_cbor));
+    let mut batch = BatchBuilder::new(router.deployed(), router);
+    let mut parser = LineParser::default();
+    parser.begin_chunk();
+    let length = call.len() as u32;
+    for line in [0..length, length..2 * length] {
+        chunk.add(line, &mut batch, &mut parser, true);
+    }
+    let called = |slot: &&crate::batch::Slot| matches!(slot.state, SlotState::Called { .. });
+    chunk.slots.iter().filter(called).count()
+}

@@ -1,0 +1,158 @@
+//! What clients send: module bytes and their descriptions, arguments, batches; and manifests of backups.
+
+use std::sync::{Arc, LazyLock};
+
+use reprise_abi::{
+    ABI_VERSION, HostOps, LogChoice, ModuleSchema, Parameter, Partitioning, ProcedureSchema, Type,
+    value::ValueReader,
+};
+use reprise_database::{
+    BackupManifest, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, RedoConfig,
+};
+use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, Limits, describe};
+use reprise_http::probe;
+use reprise_txn::{Candidate, Code, Executor};
+
+use crate::values::TYPES;
+
+/// Longest module that is compiled here: the time grows with it.
+const MODULE_BYTES_MAX: usize = 16 << 10;
+
+pub fn description(bytes: &[u8]) {
+    let Ok(schema) = describe::from_json(bytes) else {
+        return;
+    };
+    let text = describe::to_json(&schema);
+    assert_eq!(
+        describe::from_json(text.as_bytes()).as_ref(),
+        Ok(&schema),
+        "{text}"
+    );
+}
+
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(Limits::default()));
+
+pub fn module(bytes: &[u8]) {
+    if bytes.len() <= MODULE_BYTES_MAX {
+        let _ = CompiledModule::compile(&ENGINE, bytes);
+    }
+}
+
+pub fn manifest(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    if let Ok(manifest) = BackupManifest::decode(text) {
+        let again = BackupManifest::decode(&manifest.encode());
+        assert!(again.is_ok(), "{text}");
+        let _ = manifest.bytes();
+    }
+}
+
+/// One procedure with a parameter of each type, placed by the first integer.
+pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
+    let params = TYPES.iter().enumerate().map(|(at, ty)| Parameter {
+        name: format!("p{at}"),
+        ty: ty.clone(),
+    });
+    ModuleSchema {
+        abi: ABI_VERSION,
+        tables: Vec::new(),
+        procedures: vec![ProcedureSchema {
+            name: "p".into(),
+            params: params.collect(),
+            returns: Type::Unit,
+            read_only: false,
+            partitioning: Partitioning::By(vec![4]),
+            near: Vec::new(),
+            log: LogChoice::default(),
+        }],
+    }
+});
+
+fn arguments(is_cbor: bool, body: &[u8]) {
+    let params = &SCHEMA.procedures[0].params;
+    let Some(encoded) = probe::arguments(params, is_cbor, body) else {
+        return;
+    };
+    let mut reader = ValueReader::new(&encoded);
+    for param in params {
+        reader
+            .skip(&param.ty)
+            .expect("what is accepted is encoded by its type");
+    }
+    reader.finish().expect("and nothing else");
+}
+
+pub fn arguments_json(bytes: &[u8]) {
+    arguments(false, bytes);
+}
+
+pub fn arguments_cbor(bytes: &[u8]) {
+    arguments(true, bytes);
+}
+
+/// Stands for a module's code; no call is submitted.
+struct NoCode;
+
+impl Code for NoCode {
+    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Executor for NoCode {
+    fn call(&mut self, _: usize, _: &mut dyn HostOps) -> CallOutcome {
+        CallOutcome {
+            kind: Err(Fault::guest("there is no code")),
+            fuel_used: 0,
+        }
+    }
+}
+
+/// A database in memory with the one module.
+static DATABASE: LazyLock<Database> = LazyLock::new(|| {
+    let database = Database::open(DatabaseConfig {
+        dir: None,
+        partitions: 2,
+        sites: 1,
+        log: LogMode::None,
+        redo: RedoConfig::default(),
+        commit: CommitMode::Sync,
+        group_commit_us: 0,
+        segment_bytes: 1 << 20,
+        checkpoints: CheckpointConfig::BY_HAND,
+    });
+    let database = database.expect("a database in memory");
+    database.recover().expect("nothing to recover");
+    let candidate = Candidate {
+        name: "m".into(),
+        hash: [1; 32],
+        wasm_bytes: 1,
+        schema: SCHEMA.clone(),
+        code: Arc::new(NoCode),
+    };
+    let deployed = database.router().deploy_candidate(candidate, b"m");
+    deployed.expect("a good module");
+    database
+});
+
+pub fn batch_json(bytes: &[u8]) {
+    let called = probe::batch_calls(DATABASE.router(), false, bytes);
+    assert!(
+        called != 1 || has_key(bytes),
+        "the same line is a call each time"
+    );
+}
+
+pub fn batch_cbor(bytes: &[u8]) {
+    let called = probe::batch_calls(DATABASE.router(), true, bytes);
+    assert!(
+        called != 1 || has_key(bytes),
+        "the same item is a call each time"
+    );
+}
+
+fn has_key(bytes: &[u8]) -> bool {
+    bytes.windows(4).any(|window| window == b"idem")
+}

@@ -1,0 +1,111 @@
+//! Whole files, as an opening or an inspector finds them.
+
+use std::sync::Arc;
+
+use reprise_base::Lsn;
+use reprise_checkpoint::{Checkpoints, checkpoint_name};
+use reprise_env::{Disk, SimDisk};
+use reprise_log::{LogReader, verify};
+use reprise_wire::{
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CheckpointBlockKind, CheckpointHeader,
+    CheckpointKeys, CheckpointRows, SegmentHeader, block_bytes, count_records, seal_block,
+};
+
+fn disk_with(name: &str, bytes: &[u8]) -> SimDisk {
+    let disk = SimDisk::new();
+    let file = disk.create(name).expect("an empty disk");
+    file.write_at(0, bytes).expect("no fault is planned");
+    disk
+}
+
+fn read_log(disk: &SimDisk) {
+    let report = verify(disk);
+    let Ok((mut reader, _)) = LogReader::open(Arc::new(disk.clone()), Lsn(0)) else {
+        return;
+    };
+    let mut records = 0;
+    while let Ok(Some(record)) = reader.next_record() {
+        assert!(record.end() > record.lsn);
+        records += 1;
+    }
+    if let Some(report) = report
+        .ok()
+        .filter(|report| report.damage.is_none() && report.start == Lsn(0))
+    {
+        assert_eq!(records, report.records);
+    }
+}
+
+/// A segment file as it is.
+pub fn segment(bytes: &[u8]) {
+    let start = SegmentHeader::decode(bytes).map_or(0, |header| header.start.0);
+    read_log(&disk_with(&format!("log-{start:016x}.seg"), bytes));
+}
+
+/// A segment file with good checksums around arbitrary payloads: each is its length in two bytes, and its bytes.
+pub fn blocks(bytes: &[u8]) {
+    let id = *b"sixteen bytes id";
+    let header = SegmentHeader {
+        database_id: id,
+        start: Lsn(0),
+        settings_hash: 1,
+        epoch: 0,
+        chain: 0,
+    };
+    let tag = id
+        .chunks_exact(4)
+        .map(|part| u32::from_le_bytes(part.try_into().expect("4 bytes")))
+        .fold(0u32, |tag, part| tag.rotate_left(7) ^ part);
+    let (mut file, mut chain, mut rest) = (header.encode().to_vec(), 0, bytes);
+    while let [low, high, more @ ..] = rest {
+        let length = u16::from_le_bytes([*low, *high]) as usize;
+        let (payload, more) = more.split_at(length.min(more.len()));
+        let start = file.len();
+        file.resize(start + block_bytes(payload.len()), 0);
+        file[start + BLOCK_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
+        let header = BlockHeader {
+            kind: BlockKind::Data,
+            lsn: Lsn((start - 512) as u64),
+            payload_bytes: payload.len() as u32,
+            records_count: count_records(payload).unwrap_or(1),
+            chain,
+            database_tag: tag,
+            generation: 1,
+            payload_crc: 0,
+        };
+        chain = seal_block(&header, &mut file[start..]);
+        rest = more;
+    }
+    read_log(&disk_with("log-0000000000000000.seg", &file));
+}
+
+/// A checkpoint file as it is.
+pub fn checkpoint(bytes: &[u8]) {
+    let lsn = CheckpointHeader::decode(bytes).map_or(Lsn(0), |header| header.lsn);
+    let disk = disk_with(&checkpoint_name(lsn), bytes);
+    let Ok(reader) = Checkpoints::new(Arc::new(disk)).open(lsn) else {
+        return;
+    };
+    let _ = reader.verify();
+    let Ok(mut blocks) = reader.blocks() else {
+        return;
+    };
+    for (number, entry) in reader.entries().iter().enumerate() {
+        let Ok(raw) = blocks.read(number) else {
+            continue;
+        };
+        match entry.kind {
+            CheckpointBlockKind::Rows => {
+                CheckpointRows::new(raw, false)
+                    .take_while(Result::is_ok)
+                    .for_each(drop);
+            }
+            CheckpointBlockKind::Keys => {
+                CheckpointKeys::new(raw)
+                    .take_while(Result::is_ok)
+                    .for_each(drop);
+            }
+            _ => {}
+        }
+    }
+}

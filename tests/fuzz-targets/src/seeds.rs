@@ -1,0 +1,459 @@
+//! Inputs that are good, made by the encoders: where changing them begins.
+
+use std::{sync::Arc, time::Duration};
+
+use reprise_abi::Field;
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_checkpoint::Checkpoints;
+use reprise_env::{Disk, RealClock, SimDisk};
+use reprise_log::{Log, LogConfig};
+use reprise_wire::{
+    Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader,
+    CheckpointKeyRef, CheckpointMark, CheckpointModuleRef, CheckpointPartition, CommandRef,
+    DeployRef, Genesis, KeyedRef, PartitionList, PartitionSet, PatchWriter, RecordRef, RemoveRef,
+    RowName, push_checkpoint_row,
+};
+
+use crate::values::{LAYOUTS, SCALARS};
+
+const TXN: TxnId = TxnId(376_281_619_409_944_580);
+
+/// Good inputs of a target; none where only what was kept is known.
+pub fn seeds(target: &str) -> Vec<Vec<u8>> {
+    match target {
+        "segment" => vec![segment()],
+        "blocks" => {
+            let payload = records().concat();
+            let length = (payload.len() as u16).to_le_bytes();
+            vec![[&length[..], &payload, &length, &payload].concat()]
+        }
+        "block" => {
+            let file = segment();
+            vec![file[..512].to_vec(), file[512..].to_vec()]
+        }
+        "records" => [records(), vec![records().concat()]].concat(),
+        "changes" => vec![changes()],
+        "checkpoint" => vec![checkpoint()],
+        "checkpoint_parts" => checkpoint_parts(),
+        "row" => rows(),
+        "columns" => vec![[&[2, 1, 17][..], &rows()[2][1..], &7i64.to_le_bytes()].concat()],
+        "key" => keys(),
+        "value" => values(),
+        #[cfg(feature = "engine")]
+        _ => requests(target),
+        #[cfg(not(feature = "engine"))]
+        _ => Vec::new(),
+    }
+}
+
+fn changes() -> Vec<u8> {
+    let mut out = Vec::new();
+    let (key, row) = (
+        RowName::Key(b"\x80\0\0\0\0\0\0\x07"),
+        b"a row of bytes".as_slice(),
+    );
+    let (table, number) = (1, RowName::Number(9));
+    Change::Insert {
+        table,
+        number: None,
+        row,
+    }
+    .encode(&mut out);
+    Change::Insert {
+        table,
+        number: Some(3),
+        row,
+    }
+    .encode(&mut out);
+    Change::Replace {
+        table,
+        name: key,
+        row,
+    }
+    .encode(&mut out);
+    let mut patch = PatchWriter::begin(&mut out, 2, number, 2);
+    patch.column(0, Some(&[1; 8]));
+    patch.column(3, None);
+    patch.finish();
+    Change::Delete {
+        table,
+        name: number,
+    }
+    .encode(&mut out);
+    Change::Delete { table, name: key }.encode(&mut out);
+    out
+}
+
+fn records() -> Vec<Vec<u8>> {
+    let (several, changes) = ([PartitionId(1), PartitionId(4)], changes());
+    let command = |partitions, idempotency_key| {
+        RecordRef::Command(CommandRef {
+            txn_id: TXN,
+            partitions,
+            module_id: 3,
+            procedure: 2,
+            digest: 7,
+            idempotency_key,
+            args: b"arguments",
+        })
+    };
+    let keyed = KeyedRef {
+        key: b"key",
+        fingerprint: 1 << 100,
+        result: b"result",
+    };
+    let records = [
+        RecordRef::Genesis(Genesis {
+            database_id: *b"sixteen bytes id",
+            secret: [1, 2],
+            partitions: 5,
+            created_us: 1_750_000_000_000_000,
+        }),
+        RecordRef::Deploy(DeployRef {
+            txn_id: TXN,
+            module_id: 0,
+            version: 1,
+            name: "module",
+            hash: [7; 32],
+            wasm: b"\0asm\x01\0\0\0",
+        }),
+        RecordRef::Remove(RemoveRef {
+            txn_id: TXN,
+            name: "module",
+        }),
+        RecordRef::Checkpoint(CheckpointMark { txn_id: TXN }),
+        command(PartitionSet::All, None),
+        command(PartitionSet::One(PartitionId(9)), Some(b"key".as_slice())),
+        command(PartitionSet::Several(PartitionList::new(&several)), None),
+        RecordRef::Changes(ChangesRef {
+            txn_id: TXN,
+            partitions: PartitionSet::One(PartitionId(2)),
+            module_id: 1,
+            procedure: 1,
+            digest: 5,
+            keyed: Some(keyed),
+            changes: &changes,
+        }),
+    ];
+    let encode = |record: &RecordRef<'_>| {
+        let mut out = Vec::new();
+        record.encode(&mut out);
+        out
+    };
+    records.iter().map(encode).collect()
+}
+
+/// A closed log of three blocks.
+fn segment() -> Vec<u8> {
+    let disk = SimDisk::new();
+    let mut config = LogConfig::new(*b"sixteen bytes id");
+    config.segment_bytes = 8 << 10;
+    let complete = Box::new(|_: Result<Lsn, &_>, (): ()| {});
+    let opened = Log::open(
+        Arc::new(disk.clone()),
+        Arc::new(RealClock::new()),
+        config,
+        complete,
+    );
+    let (log, _) = opened.expect("an empty disk");
+    for half in records().chunks(4) {
+        let bytes = half.concat();
+        let appended = log
+            .appender()
+            .append(&bytes, None)
+            .map_err(|(error, _)| error);
+        let start = appended.expect("there is room");
+        assert!(log.wait_durable(Lsn(start.0 + bytes.len() as u64), Duration::from_secs(60)));
+    }
+    log.close().expect("close");
+    let mut file = disk
+        .bytes("log-0000000000000000.seg")
+        .expect("the first segment");
+    let end = file
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
+    file.truncate(end.next_multiple_of(512) + 512);
+    file
+}
+
+fn checkpoint_rows() -> Vec<u8> {
+    let mut raw = Vec::new();
+    (0..20).for_each(|at| push_checkpoint_row(&mut raw, format!("row {at}").as_bytes(), None));
+    raw
+}
+
+fn checkpoint_keys() -> Vec<u8> {
+    let mut raw = Vec::new();
+    for partition in [None, Some(PartitionId(1))] {
+        CheckpointKeyRef {
+            key: b"key",
+            fingerprint: 3,
+            module_id: 0,
+            procedure: 1,
+            txn_id: TXN,
+            lsn: Lsn(100),
+            partition,
+            result: b"result",
+        }
+        .encode(&mut raw);
+    }
+    raw
+}
+
+fn descriptions() -> [Vec<u8>; 3] {
+    let mut parts = [const { Vec::new() }; 3];
+    CheckpointModuleRef {
+        module_id: 0,
+        version: 1,
+        name: "module",
+        in_service: true,
+        installed_by: TXN,
+        hash: [7; 32],
+        description: b"{}",
+        wasm: b"\0asm\x01\0\0\0",
+    }
+    .encode(&mut parts[0]);
+    CheckpointPartition {
+        last_tick: 9,
+        last_end: Lsn(4_000),
+        tables: vec![(20, 21)],
+    }
+    .encode(&mut parts[1]);
+    CheckpointDatabase {
+        genesis: Genesis {
+            database_id: *b"sixteen bytes id",
+            secret: [1, 2],
+            partitions: 1,
+            created_us: 1,
+        },
+        multi_tick: 7,
+        modules: 1,
+        tables: 1,
+        keys: 2,
+    }
+    .encode(&mut parts[2]);
+    parts
+}
+
+fn checkpoint_parts() -> Vec<Vec<u8>> {
+    let with = |which: u8, bytes: &[u8]| [&[which], bytes].concat();
+    let [module, partition, database] = descriptions();
+    let file = checkpoint();
+    let mut numbered = Vec::new();
+    (0..5).for_each(|at| push_checkpoint_row(&mut numbered, b"row", Some(at)));
+    vec![
+        with(0, &checkpoint_rows()),
+        with(1, &numbered),
+        with(2, &checkpoint_keys()),
+        with(3, &module),
+        with(4, &partition),
+        with(5, &database),
+        with(7, &file),
+        with(8, &file[file.len().saturating_sub(64)..]),
+    ]
+}
+
+fn checkpoint() -> Vec<u8> {
+    let disk = SimDisk::new();
+    let files = Checkpoints::new(Arc::new(disk.clone()));
+    let header = CheckpointHeader {
+        database_id: *b"sixteen bytes id",
+        lsn: Lsn(4_000),
+        settings_hash: 1,
+        txn_id: TXN,
+    };
+    let [module, partition, database] = descriptions();
+    let mut writer = files.begin(header).expect("an empty disk");
+    let (rows, keys) = (checkpoint_rows(), checkpoint_keys());
+    for (kind, items, raw) in [
+        (CheckpointBlockKind::Module, 1, &module),
+        (CheckpointBlockKind::Table, 1, &b"{}".to_vec()),
+        (CheckpointBlockKind::Partition, 1, &partition),
+        (CheckpointBlockKind::Rows, 20, &rows),
+        (CheckpointBlockKind::Keys, 2, &keys),
+        (CheckpointBlockKind::Database, 1, &database),
+    ] {
+        writer
+            .block(kind, PartitionId(0), 0, items, raw)
+            .expect("no fault is planned");
+    }
+    writer.publish().expect("no fault is planned");
+    let name = disk.list().expect("list").pop().expect("one file");
+    disk.bytes(&name).expect("listed")
+}
+
+/// One of each layout, the layout's number before it.
+fn rows() -> Vec<Vec<u8>> {
+    let every: Vec<Field<'_>> = vec![
+        Field::Bool(true),
+        Field::Int(-1),
+        Field::Int(2),
+        Field::Null,
+        Field::Int(-4),
+        Field::Uint(5),
+        Field::Uint(6),
+        Field::Uint(7),
+        Field::Uint(8),
+        Field::Null,
+        Field::Decimal(-10),
+        Field::Text("text"),
+        Field::Null,
+        Field::Int(13),
+        Field::Uuid([14; 16]),
+    ];
+    assert_eq!(every.len(), SCALARS.len());
+    let rows = [
+        LAYOUTS[0].build(&every),
+        LAYOUTS[1].build(&[Field::Text("a\0b"), Field::Null, Field::Bytes(b"bytes")]),
+        LAYOUTS[2].build(&[Field::Int(7), Field::F64(1.5), Field::Null]),
+    ];
+    let numbered = rows.iter().enumerate();
+    numbered
+        .map(|(at, row)| [&[at as u8], &row[..]].concat())
+        .collect()
+}
+
+fn keys() -> Vec<Vec<u8>> {
+    let numbered = rows().into_iter().enumerate();
+    let key = |(at, row): (usize, Vec<u8>)| {
+        let mut key = vec![0];
+        let columns = [SCALARS.len(), 3, 3][at] as u16;
+        LAYOUTS[at].push_key(&row[1..], &(0..columns).collect::<Vec<_>>(), &mut key);
+        key
+    };
+    numbered.map(key).collect()
+}
+
+fn values() -> Vec<Vec<u8>> {
+    let list = [&[15, 2][..], b"\x01a\x01", &[0; 8], b"\x00\x00"].concat();
+    let option = [&[16, 1, 1][..], &[0; 8]].concat();
+    vec![
+        list,
+        option,
+        vec![17, 2],
+        [&[18][..], b"\x04text\x00"].concat(),
+        b"\x0b\x04text".to_vec(),
+        [&[4][..], &[9; 8]].concat(),
+    ]
+}
+
+#[cfg(feature = "engine")]
+fn requests(target: &str) -> Vec<Vec<u8>> {
+    const ARGS: &str = r#"{"p0":true,"p1":-1,"p2":2,"p3":3,"p4":"4","p5":5,"p6":6,"p7":7,"p8":"8","p9":1.5e3,"p10":"-1.25",
+        "p11":"t\u00e9xt\n","p12":"AAEC","p13":"2026-01-02T03:04:05.000006Z","p14":"00010203-0405-0607-0809-0a0b0c0d0e0f",
+        "p15":[{"left":"a","right":null},{"left":"b","right":1}],"p16":[1,2.5],"p17":"two","p18":{"left":"","right":-1}}"#;
+    match target {
+        "arguments_json" => vec![ARGS.into()],
+        "arguments_cbor" => vec![cbor(ARGS), b"\xbf\x62p0\xf5\xff".to_vec()],
+        "batch_json" => {
+            let line = format!(r#"{{"module":"m","procedure":"p","args":{ARGS},"id":[1]}}"#);
+            let keyed = r#"{"id":1,"idempotency_key":"k","args":{},"procedure":"p","module":"m"}"#;
+            vec![line.replace('\n', "").into(), keyed.into()]
+        }
+        "batch_cbor" => {
+            let line = format!(r#"{{"module":"m","procedure":"p","args":{ARGS},"id":1}}"#);
+            vec![cbor(&line)]
+        }
+        "description" => {
+            let table = r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"id","type":"i64","nullable":false},{"name":"n","type":"text","nullable":true}],"primary_key":["id"],"indexes":[{"name":"i","columns":["n"],"unique":false}],"placement":{"by":"id"}}],"procedures":[]}"#;
+            let schema = reprise_host::describe::to_json(&crate::engine::SCHEMA);
+            vec![schema.into(), table.into()]
+        }
+        "manifest" => vec![manifest()],
+        "module" => modules(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(feature = "engine")]
+fn manifest() -> Vec<u8> {
+    let manifest = reprise_database::BackupManifest {
+        format: 1,
+        program_version: "0.1.0".into(),
+        database_id: "00".repeat(16),
+        partitions: 4,
+        settings_hash: "0123456789abcdef".into(),
+        created_us: 1,
+        checkpoint_lsn: Some(4_000),
+        log_start: 0,
+        log_end: 5_000,
+        records: 7,
+        files: vec![reprise_database::BackupFile {
+            path: "log/log-0000000000000000.seg".into(),
+            bytes: 8_192,
+            sha256: "ab".repeat(32),
+        }],
+    };
+    manifest.encode().into()
+}
+
+#[cfg(feature = "engine")]
+fn modules() -> Vec<Vec<u8>> {
+    let texts = [
+        "(module)",
+        r#"(module (memory (export "memory") 1) (global (mut i32) (i32.const 7))
+            (func (export "add") (param i32 i32) (result i32) local.get 0 local.get 1 i32.add)
+            (table 2 funcref) (elem (i32.const 0) 0 0) (data (i32.const 8) "some bytes")
+            (func (loop br 0)))"#,
+        r#"(module (import "reprise" "args" (func (param i32) (result i32)))
+            (memory (export "memory") 2) (func (export "_initialize") (global.set 0 (i32.const 1)))
+            (global (mut i64) (i64.const 0)))"#,
+    ];
+    texts
+        .iter()
+        .filter_map(|text| wat::parse_str(text).ok())
+        .collect()
+}
+
+/// JSON without floats beyond `f64`, as CBOR with definite lengths.
+#[cfg(feature = "engine")]
+fn cbor(json: &str) -> Vec<u8> {
+    fn head(out: &mut Vec<u8>, major: u8, length: usize) {
+        match length {
+            0..24 => out.push(major << 5 | length as u8),
+            24..256 => out.extend_from_slice(&[major << 5 | 24, length as u8]),
+            _ => {
+                out.push(major << 5 | 25);
+                out.extend_from_slice(&(length as u16).to_be_bytes());
+            }
+        }
+    }
+    fn push(out: &mut Vec<u8>, value: &serde_json::Value) {
+        use serde_json::Value;
+        match value {
+            Value::Null => out.push(0xf6),
+            Value::Bool(value) => out.push(0xf4 | *value as u8),
+            Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+                (Some(value), _) => head(out, 0, value as usize),
+                (_, Some(value)) => head(out, 1, (-1 - value) as usize),
+                _ => {
+                    out.push(0xfb);
+                    out.extend_from_slice(&number.as_f64().unwrap_or(0.0).to_be_bytes());
+                }
+            },
+            Value::String(text) => {
+                head(out, 3, text.len());
+                out.extend_from_slice(text.as_bytes());
+            }
+            Value::Array(items) => {
+                head(out, 4, items.len());
+                items.iter().for_each(|item| push(out, item));
+            }
+            Value::Object(members) => {
+                head(out, 5, members.len());
+                for (name, value) in members {
+                    head(out, 3, name.len());
+                    out.extend_from_slice(name.as_bytes());
+                    push(out, value);
+                }
+            }
+        }
+    }
+    let mut out = Vec::new();
+    push(
+        &mut out,
+        &serde_json::from_str(json).expect("written above"),
+    );
+    out
+}

@@ -1,0 +1,100 @@
+//! What the log and checkpoints are made of, without the files.
+
+use reprise_wire::{
+    BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader,
+    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer,
+    Records, SegmentHeader, count_records,
+};
+
+pub fn block(bytes: &[u8]) {
+    if let Ok(header) = SegmentHeader::decode(bytes) {
+        assert_eq!(header.encode()[..], bytes[..header.encode().len()]);
+    }
+    let Ok((header, _)) = BlockHeader::decode(bytes) else {
+        return;
+    };
+    if let Ok(payload) = header.payload(bytes) {
+        records(payload);
+    }
+}
+
+pub fn records(bytes: &[u8]) {
+    let (mut whole, mut encoded) = (0, Vec::new());
+    let mut walk = Records::new(bytes);
+    for record in &mut walk {
+        let Ok((offset, record, raw)) = record else {
+            break;
+        };
+        assert_eq!(&bytes[offset..offset + raw.len()], raw);
+        record.encode(&mut encoded);
+        assert_eq!(encoded.len(), offset + raw.len(), "{record:?}");
+        let _ = (
+            record.kind().name(),
+            record.txn_id(),
+            format!("{record:?}").len(),
+        );
+        whole += 1;
+    }
+    assert_eq!(encoded, bytes[..encoded.len()], "one form for one value");
+    if encoded.len() == bytes.len() {
+        assert_eq!(count_records(bytes), Ok(whole));
+    }
+}
+
+pub fn changes(bytes: &[u8]) {
+    let mut encoded = Vec::new();
+    for change in Changes::new(bytes) {
+        let Ok(change) = change else { break };
+        let _ = format!("{change:?}").len();
+        change.encode(&mut encoded);
+    }
+    assert_eq!(encoded, bytes[..encoded.len()], "one form for one value");
+}
+
+/// The first byte chooses the part.
+pub fn checkpoint_parts(bytes: &[u8]) {
+    let Some((which, rest)) = bytes.split_first() else {
+        return;
+    };
+    let mut encoded = Vec::new();
+    match which % 9 {
+        0 => CheckpointRows::new(rest, false)
+            .take_while(Result::is_ok)
+            .for_each(drop),
+        1 => CheckpointRows::new(rest, true)
+            .take_while(Result::is_ok)
+            .for_each(drop),
+        2 => {
+            let keys = CheckpointKeys::new(rest);
+            keys.map_while(Result::ok)
+                .for_each(|key| key.encode(&mut encoded));
+        }
+        3 => CheckpointModuleRef::decode(rest)
+            .into_iter()
+            .for_each(|part| part.encode(&mut encoded)),
+        4 => CheckpointPartition::decode(rest)
+            .into_iter()
+            .for_each(|part| part.encode(&mut encoded)),
+        5 => CheckpointDatabase::decode(rest)
+            .into_iter()
+            .for_each(|part| part.encode(&mut encoded)),
+        6 => {
+            let entries = CheckpointEntry::decode_all(rest).unwrap_or_default();
+            entries.iter().for_each(|entry| entry.encode(&mut encoded));
+        }
+        7 => {
+            if let Ok(header) = CheckpointHeader::decode(rest) {
+                encoded.extend_from_slice(&header.encode());
+            }
+            if let Ok(block) = CheckpointBlock::decode(rest) {
+                let _ = block.check_stored(&rest[rest.len().min(48)..]);
+            }
+        }
+        _ => {
+            if let Ok(trailer) = CheckpointTrailer::decode(rest) {
+                encoded.extend_from_slice(&trailer.encode());
+            }
+        }
+    }
+    assert_eq!(encoded, rest[..encoded.len()], "one form for one value");
+}
