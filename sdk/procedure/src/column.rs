@@ -265,7 +265,7 @@ variable! {
     [] Vec<u8> => ScalarType::Bytes, INLINE_DATA_BYTES, |v| v.as_slice(), |bytes| Some(bytes.to_vec());
     [] Bytes => ScalarType::Bytes, INLINE_DATA_BYTES, |v| v.0.as_slice(), |bytes| Some(Self(bytes.to_vec()));
     [const N: usize] SmallText<N> => ScalarType::Text, N, |v| v.as_bytes(),
-        |bytes| Self::from_stored(bytes);
+        Self::from_stored;
 }
 
 impl<C: Column> Column for Option<C> {
