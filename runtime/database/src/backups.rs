@@ -298,15 +298,10 @@ impl BackupService for Backups {
     }
 
     fn list(&self) -> Vec<BackupInfo> {
-        let names = RealDisk::open(&self.dir).and_then(|_| {
-            let listed = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
-            Ok(listed
-                .filter_map(|entry| entry.file_name().into_string().ok())
-                .collect::<Vec<_>>())
-        });
+        // Where it can't be read there are none to list.
+        let listed = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let names = listed.filter_map(|entry| entry.file_name().into_string().ok());
         let mut ids: Vec<_> = names
-            .unwrap_or_default()
-            .iter()
             .filter_map(|name| name.strip_prefix(PREFIX)?.parse::<i64>().ok())
             .collect();
         ids.sort_unstable_by(|a, b| b.cmp(a));
