@@ -157,8 +157,8 @@ fn what_is_damaged_is_gone_around_and_said_so() {
     assert_eq!(digest_of(&target), last.digest);
     // The log: points before the damage are as good as ever.
     let found = &moments[2];
-    let segments = files(source.path(), "log").into_iter();
-    let segment = segments.filter(|path| !path.ends_with("spare.seg")).next_back();
+    let mut segments = files(source.path(), "log").into_iter();
+    let segment = segments.rfind(|path| !path.ends_with("spare.seg"));
     let segment = segment.expect("segments");
     {
         let mut bytes = std::fs::read(&segment).expect("a segment");

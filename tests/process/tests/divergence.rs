@@ -79,7 +79,7 @@ fn a_divergence_stops_the_opening_with_a_report() -> Result<()> {
     }
     let (_, report) = report(&launch, lsn)?;
     ensure!(
-        report["lsn"] == lsn.to_string() && report["procedure"] == "transfer",
+        report["lsn"].as_str() == Some(&*lsn.to_string()) && report["procedure"] == "transfer",
         "{report}"
     );
     ensure!(report["record"]["args"]["amount"] == "3", "{report}");
