@@ -182,3 +182,50 @@ fn a_call_for_a_replaced_version_is_told_so() {
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Superseded);
     assert_eq!(last_columns(&database), [0i64; 0]);
 }
+
+#[test]
+fn rows_without_a_key_come_page_by_page_each_once_and_no_page_begins_with_all_before_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let keyless = replace(module(V1, "", 12), br#""primary_key":["k"]"#, br#""primary_key":[   ]"#);
+    database.router().deploy("a", &keyless).expect("deploy");
+    const ROWS: i64 = 9;
+    for k in 0..ROWS {
+        put(&database, "a", k * 100_003);
+    }
+    let schema = database.router().deployed().tables[0].clone();
+    assert!(schema.primary_key.is_empty());
+    let layout = RowLayout::of_table(&schema);
+    let (mut cursor, mut seen, mut cursors) = (None, Vec::new(), Vec::new());
+    loop {
+        let request = RowsRequest {
+            table: 0,
+            index: 0,
+            limit: 2,
+            cursor,
+            prefix: Vec::new(),
+        };
+        let page = database.router().table_rows(request).expect("rows");
+        seen.extend(page.rows.iter().map(|row| match layout.field(row, 0) {
+            Field::Int(value) => value,
+            other => panic!("{other:?}"),
+        }));
+        let Some(next) = page.next_cursor else {
+            break;
+        };
+        cursors.push(next.clone());
+        cursor = Some(next);
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..ROWS).map(|k| k * 100_003).collect::<Vec<_>>());
+    // Partition and place: a cursor that counted would be longer, and its page would walk over all that it counted.
+    assert!(cursors.iter().all(|cursor| cursor.len() == 6), "{cursors:?}");
+}
+
+/// The module with these bytes of its description in place of as many others.
+fn replace(mut wasm: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let at = wasm.windows(from.len()).position(|window| window == from).expect("it is there");
+    wasm[at..at + to.len()].copy_from_slice(to);
+    wasm
+}

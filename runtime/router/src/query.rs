@@ -89,7 +89,7 @@ impl Router {
     }
 
     /// A page of rows in index order over all partitions, all seen at one moment. The primary key of a hash table has no
-    /// order: its rows come as they lie, and a prefix has to be a whole key.
+    /// order, and a table may have none: such rows come as they lie, and a prefix has to be a whole key.
     pub fn table_rows(&self, request: RowsRequest) -> Result<RowsPage, RowsError> {
         self.run_on_all(move |held| read_page(held, &request))?
     }
@@ -122,7 +122,9 @@ fn read_page(held: &mut Held<'_>, request: &RowsRequest) -> Result<RowsPage, Row
         lsn,
         bytes: 0,
     };
-    if stores[0].is_ordered(table, request.index) {
+    // Rows without a primary key all have the same, an empty one: a page by key would begin with all rows before it.
+    let has_keys = request.index > 0 || !schema.primary_key.is_empty();
+    if has_keys && stores[0].is_ordered(table, request.index) {
         merge_page(&stores, table, request, &mut page)?;
     } else {
         unordered_page(&stores, table, request, &mut page)?;
