@@ -6,12 +6,12 @@
 //!   `valgrind --tool=callgrind --toggle-collect='*measured*' target/release/reprise-bench-cost new_order 2000`
 
 mod inputs;
-mod native;
 
 use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use reprise_base::{PartitionId, TxnId};
+use reprise_driver::NativeCode;
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::Store;
@@ -102,7 +102,7 @@ impl Bench {
             None => (
                 [0; 32],
                 native.schema(),
-                Arc::new(native::NativeCode(native)),
+                Arc::new(NativeCode(native)),
             ),
             Some(bytes) => {
                 let code = CompiledModule::compile(&Engine::new(Limits::default()), bytes)?;

@@ -32,6 +32,7 @@ mod workload;
 use std::time::Duration;
 
 pub use during::{DuringCheckpoint, PhaseFigures};
+pub use native::NativeCode;
 pub use options::{Options, ProcessOptions, RemoteOptions, Target, Via};
 pub use random::Random;
 pub use replay::{ReplayOptions, ReplayReport, replay};

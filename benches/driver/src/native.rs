@@ -5,7 +5,8 @@ use reprise_host::{CallEnd, CallOutcome, Fault};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
 use reprise_txn::{Code, Executor};
 
-pub(crate) struct NativeCode(pub &'static NativeModule);
+/// A module of this program in the place of its wasm.
+pub struct NativeCode(pub &'static NativeModule);
 
 struct NativeExecutor(&'static NativeModule);
 

@@ -61,9 +61,9 @@ pub struct Logging {
 const SAMPLE_EVERY: u32 = 32;
 /// Measured calls after which the choice is looked at again.
 const WINDOW_SAMPLES: u32 = 64;
-/// Redo of one row, measured (`docs/PERFORMANCE.md`): look-up, write, cache misses.
+/// Redo of one row, look-up, write and cache misses: somewhat above what a vote of two rows takes in `docs/PERFORMANCE.md`.
 const ROW_REDO_NS: f64 = 250.0;
-/// Making one row's change at run time.
+/// Making one row's change at run time: an estimate.
 const ROW_CHANGE_NS: f64 = 40.0;
 /// A byte of log, written and read again, at 400 MB/s.
 const LOG_BYTE_NS: f64 = 2.5;
