@@ -35,11 +35,11 @@ pub struct Vote {
     pub state: SmallText<2>,
 }
 
-/// One partition's votes by contestant and area code: found by hash, and in order for `results`.
+/// One partition's votes by contestant and area code: numbers close together, and in order for `results`.
 #[table(
     name = "vote_counts",
     primary_key(contestant_number, area_code),
-    hash,
+    dense,
     index(contestant, contestant_number, area_code),
     local
 )]

@@ -627,9 +627,9 @@ fn run_alike(
     let mut executor = executors.get(module);
     let choices = &mut choices[id.0 as usize];
     let mut slot = first;
-    let ahead = LookAhead::begin(module, &partition.store, &calls[first..], args);
+    let mut ahead = LookAhead::begin(module, &partition.store, calls, first, args);
     while calls.get(slot).is_some_and(|call| call.module == id) {
-        ahead.step(&partition.store, &calls[slot..], args);
+        ahead.step(&partition.store, calls, slot, args);
         let call = &mut calls[slot];
         slot += 1;
         call.lsn = Lsn(records.len() as u64);

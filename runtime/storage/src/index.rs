@@ -9,6 +9,7 @@ use crate::{
     digest::fold,
     hash::HashIndex,
     indirection::{NO_RID, Rid},
+    intkey::KeyLoad,
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
     tree::{Tree, edge},
@@ -20,6 +21,8 @@ pub(crate) struct Index {
     pub is_unique: bool,
     /// Length of every whole key; of an index whose keys differ in length, none has it.
     key_bytes: usize,
+    /// Of integer keys.
+    load: Option<KeyLoad>,
     body: Body,
 }
 
@@ -173,6 +176,7 @@ impl Index {
         };
         Self {
             key_bytes: plan.own_bytes().unwrap_or(usize::MAX),
+            load: plan.load(),
             plan,
             is_unique,
             body,
@@ -184,6 +188,15 @@ impl Index {
         key.len() == self.key_bytes || self.key_bytes == usize::MAX && self.plan.is_whole(key)
     }
 
+    /// The bytes of a whole key of 16 at most, as a number.
+    #[inline(always)]
+    fn bits_of(&self, key: &[u8]) -> u128 {
+        match &self.load {
+            Some(load) => load.load(key),
+            None => u128::from_bytes(key),
+        }
+    }
+
     /// The row under a whole key; of several the first.
     #[inline]
     pub fn get<'r>(&self, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
@@ -191,9 +204,9 @@ impl Index {
             return None;
         }
         match &self.body {
-            Body::HashInts(hash) => find_int(hash, &self.plan, rows, u128::from_bytes(key)),
+            Body::HashInts(hash) => find_int(hash, &self.plan, rows, self.bits_of(key)),
             Body::Dense(dense) => {
-                let key = u128::from_bytes(key);
+                let key = self.bits_of(key);
                 if let Some(rid) = dense.find_dense(key) {
                     return Some((Rid(rid), rows.keyed_at(Rid(rid))));
                 }
@@ -213,8 +226,8 @@ impl Index {
     fn get_other<'r>(&self, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
         let found = |rid: u32| (Rid(rid), rows.at(Rid(rid)));
         let rid = match &self.body {
-            Body::W8(tree) if self.is_unique => tree.find(u64::from_bytes(key)),
-            Body::W16(tree) if self.is_unique => tree.find(u128::from_bytes(key)),
+            Body::W8(tree) if self.is_unique => tree.find((self.bits_of(key) >> 64) as u64),
+            Body::W16(tree) if self.is_unique => tree.find(self.bits_of(key)),
             Body::HashBytes(hash) => hash.find(tag_of_bytes(key), |rid| {
                 self.plan.matches(found(rid).1, key).then_some(rid)
             }),
@@ -269,7 +282,7 @@ impl Index {
         let mut count = 0;
         for key in keys.take(N) {
             if self.is_whole(key) {
-                slots[count] = dense.near_slot_of(u128::from_bytes(key));
+                slots[count] = dense.near_slot_of(self.bits_of(key));
             }
             count += 1;
         }
@@ -304,12 +317,23 @@ impl Index {
             return;
         }
         match &self.body {
-            Body::HashInts(hash) => hash.touch(tag_of(u128::from_bytes(key))),
             Body::HashBytes(hash) => hash.touch(tag_of_bytes(key)),
-            Body::Dense(dense) => dense.touch(u128::from_bytes(key)),
-            body => {
-                dispatch!(body, tree => touch_tree(tree, key), _ => {})
-            }
+            Body::W24(tree) => touch_tree(tree, key),
+            Body::W32(tree) => touch_tree(tree, key),
+            Body::Bytes(tree) => touch_tree(tree, key),
+            _ => self.touch_bits(self.bits_of(key)),
+        }
+    }
+
+    /// As `touch`, of a key of integers that was made a number already; does nothing where keys are longer.
+    #[inline]
+    pub fn touch_bits(&self, key: u128) {
+        match &self.body {
+            Body::HashInts(hash) => hash.touch(tag_of(key)),
+            Body::Dense(dense) => dense.touch(key),
+            Body::W8(tree) => tree.touch(&((key >> 64) as u64).as_probe()),
+            Body::W16(tree) => tree.touch(&key.as_probe()),
+            _ => {}
         }
     }
 
@@ -329,13 +353,32 @@ impl Index {
         if !self.is_whole(key) {
             return None;
         }
+        match &self.body {
+            Body::HashBytes(hash) => hash.candidate(tag_of_bytes(key)).map(Rid),
+            Body::W24(tree) => get_unique(tree, key).map(Rid),
+            Body::W32(tree) => get_unique(tree, key).map(Rid),
+            Body::Bytes(tree) => get_unique(tree, key).map(Rid),
+            _ => self.candidate_of_bits(self.bits_of(key)),
+        }
+    }
+
+    /// As `candidate`, of a key of integers that was made a number already; none where keys are longer.
+    #[inline]
+    pub fn candidate_of_bits(&self, key: u128) -> Option<Rid> {
         let rid = match &self.body {
-            Body::HashInts(hash) => hash.candidate(tag_of(u128::from_bytes(key))),
-            Body::HashBytes(hash) => hash.candidate(tag_of_bytes(key)),
-            Body::Dense(dense) => dense.find_dense(u128::from_bytes(key)),
-            body => dispatch!(body, tree => get_unique(tree, key), _ => None),
+            Body::HashInts(hash) => hash.candidate(tag_of(key)),
+            Body::Dense(dense) => dense.find_dense(key),
+            Body::W8(tree) => tree.get(&((key >> 64) as u64).as_probe()),
+            Body::W16(tree) => tree.get(&key.as_probe()),
+            _ => None,
         };
         rid.map(Rid)
+    }
+
+    /// Bytes of a whole key, where all have as many.
+    #[inline]
+    pub fn key_bytes(&self) -> Option<usize> {
+        (self.key_bytes != usize::MAX).then_some(self.key_bytes)
     }
 
     /// True when the row's entry key is in the index.

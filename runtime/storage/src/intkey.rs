@@ -66,6 +66,69 @@ impl IntKey {
     }
 }
 
+/// How the bytes of a whole key of integers are loaded: column by column, as whoever made the key wrote them. One load over
+/// two columns would wait until both have left the processor's store buffer, and before them everything written earlier.
+pub(crate) struct KeyLoad {
+    parts: [LoadPart; LOAD_PARTS_MAX],
+    count: usize,
+}
+
+const LOAD_PARTS_MAX: usize = 8;
+
+/// Eight bytes or fewer of a key that begin at `at`, a column or half of one, shifted left in the number made of them.
+#[derive(Clone, Copy, Default)]
+struct LoadPart {
+    at: u8,
+    width: u8,
+    left: u8,
+}
+
+impl KeyLoad {
+    /// None when the columns are more bytes than a `u128` or other columns than integers.
+    pub fn new(slots: &[ColumnSlot]) -> Option<Self> {
+        let mut load = Self {
+            parts: Default::default(),
+            count: 0,
+        };
+        let mut at = 0;
+        for slot in slots {
+            let (bytes, halves) = match slot.ty.slot_bytes() {
+                16 => (8, 2),
+                bytes @ (1 | 2 | 4 | 8) => (bytes, 1),
+                _ => return None,
+            };
+            for _ in 0..halves {
+                let left = 128_usize.checked_sub(8 * (at + bytes))?;
+                *load.parts.get_mut(load.count)? = LoadPart {
+                    at: at as u8,
+                    width: bytes as u8,
+                    left: left as u8,
+                };
+                load.count += 1;
+                at += bytes;
+            }
+        }
+        (load.count > 0).then_some(load)
+    }
+
+    /// The key's bytes as the first ones of a number's, the most significant first. `key` is as long as all columns.
+    #[inline(always)]
+    pub fn load(&self, key: &[u8]) -> u128 {
+        let mut bits = 0;
+        for part in &self.parts[..self.count] {
+            let from = &key[part.at as usize..];
+            let column = match part.width {
+                8 => u64::from_be_bytes(*from.first_chunk().expect("a whole key")),
+                4 => u32::from_be_bytes(*from.first_chunk().expect("a whole key")) as u64,
+                2 => u16::from_be_bytes(*from.first_chunk().expect("a whole key")) as u64,
+                _ => from[0] as u64,
+            };
+            bits |= (column as u128) << part.left;
+        }
+        bits
+    }
+}
+
 impl Part {
     #[inline(always)]
     fn load(&self, row: &[u8]) -> u64 {

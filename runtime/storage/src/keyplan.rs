@@ -2,7 +2,7 @@
 
 use reprise_abi::{RowLayout, ScalarType, key::KEY_BYTES_MAX, row::ColumnSlot};
 
-use crate::intkey::IntKey;
+use crate::intkey::{IntKey, KeyLoad};
 
 /// `RowLayout`'s mark for the first variable column of a row.
 pub(crate) const NO_PREVIOUS: u32 = u32::MAX;
@@ -184,6 +184,12 @@ impl KeyPlan {
         self.ints.as_ref()
     }
 
+    /// How a whole key's bytes are loaded, where it has integer columns alone.
+    pub fn load(&self) -> Option<KeyLoad> {
+        self.ints.as_ref()?;
+        KeyLoad::new(&self.slots[..self.own_count])
+    }
+
     /// True when both rows have the same entry key, by their column bytes.
     #[inline]
     pub fn is_same(&self, a: &[u8], b: &[u8]) -> bool {
@@ -349,6 +355,13 @@ mod tests {
         };
         assert_eq!(plan.encode(&layout, row, &mut scratch).bytes, expected);
         assert!(plan.matches(row, &expected) && plan.is_whole(&expected));
+        let is_short = expected.len() <= 16;
+        assert_eq!(plan.load().is_some(), plan.ints().is_some() && is_short);
+        if let Some(load) = plan.load() {
+            let mut padded = [0; 16];
+            padded[..expected.len()].copy_from_slice(&expected);
+            assert_eq!(load.load(&expected), u128::from_be_bytes(padded));
+        }
         for cut in 0..expected.len() {
             assert!(
                 !plan.matches(row, &expected[..cut]) && !plan.is_whole(&expected[..cut]),

@@ -40,7 +40,7 @@ pub use journal::{Savepoint, WriteSummary};
 pub use project::{DefaultError, RowProjection};
 pub use schema::{Conflict, TableChange};
 pub use snapshot::{SnapshotPage, SnapshotTable};
-pub use store::{Store, TableId};
+pub use store::{IntKeyBits, Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use writeset::AfterImage;
 

@@ -20,6 +20,13 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u16);
 
+/// A whole key of integers, of 16 bytes at most: they are the first bytes of `bits`, the most significant first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IntKeyBits {
+    pub bits: u128,
+    pub bytes: usize,
+}
+
 /// Keys of one look-up of many whose memory is waited for together. The processor has room for about as many lines on
 /// their way.
 const NEAR_KEYS: usize = 16;
@@ -208,8 +215,30 @@ impl Store {
 
     /// Brings near what a `get` of the key will look at first, while other work goes on.
     #[inline]
-    pub fn touch(&self, table: TableId, index: u16, key: &[u8]) {
-        self.table(table).indexes[index as usize].touch(key);
+    pub fn touch(&self, table: TableId, index: u16, key: IntKeyBits) {
+        let index = &self.table(table).indexes[index as usize];
+        if index.key_bytes() == Some(key.bytes) {
+            index.touch_bits(key.bits);
+        }
+    }
+
+    /// The row that a `get` of the key will probably find; brings near what it looks at after what `touch` brought: where the
+    /// row's place stands.
+    #[inline]
+    pub fn touch_place(&self, table: TableId, index: u16, key: IntKeyBits) -> Option<Rid> {
+        let table = self.table(table);
+        let index = &table.indexes[index as usize];
+        if index.key_bytes() != Some(key.bytes) {
+            return None;
+        }
+        let candidate = index.candidate_of_bits(key.bits);
+        candidate.inspect(|rid| table.rows.touch_place(*rid))
+    }
+
+    /// The last of the three: the row's bytes, if it is still there.
+    #[inline]
+    pub fn touch_row(&self, table: TableId, rid: Rid) {
+        self.table(table).rows.touch(rid);
     }
 
     /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once.
@@ -235,24 +264,6 @@ impl Store {
             if count < NEAR_KEYS {
                 return;
             }
-        }
-    }
-
-    /// Brings near what a `get` of the key looks at after what `touch` brought: where the row's place stands.
-    #[inline]
-    pub fn touch_place(&self, table: TableId, index: u16, key: &[u8]) {
-        let table = self.table(table);
-        if let Some(rid) = table.indexes[index as usize].candidate(key) {
-            table.rows.touch_place(rid);
-        }
-    }
-
-    /// The last of the three: the row's bytes.
-    #[inline]
-    pub fn touch_row(&self, table: TableId, index: u16, key: &[u8]) {
-        let table = self.table(table);
-        if let Some(rid) = table.indexes[index as usize].candidate(key) {
-            table.rows.touch(rid);
         }
     }
 

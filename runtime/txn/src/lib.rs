@@ -24,7 +24,7 @@ pub use frame::{Frame, LogLine};
 pub use module::{
     BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,
 };
-pub use near::{NearRow, NearStep};
+pub use near::NearRow;
 pub use route::{Bound, RouteError, partition_of_field};
 pub use wasm::{Compiler, WasmCode};
 pub use scan::Merge;

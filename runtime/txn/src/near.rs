@@ -2,20 +2,19 @@
 //! brought near while the calls before it still run. A hint: nothing depends on it but time.
 
 use reprise_abi::{ModuleSchema, NearKey, NearPart, ProcedureSchema, ScalarType, Type};
-use reprise_storage::{Store, TableId};
+use reprise_storage::{IntKeyBits, Rid, Store, TableId};
 
 use crate::module::TableBinding;
 
-/// Bytes of a near key at most: what an index of integers holds in place.
-const KEY_BYTES_MAX: usize = 16;
+/// Bits of a near key at most: what an index of integers holds in place.
+const KEY_BITS_MAX: u32 = u128::BITS;
 
 /// A declared key, ready to be filled from arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearRow {
     table: TableId,
     /// The key with its constant parts in place.
-    key: [u8; KEY_BYTES_MAX],
-    len: usize,
+    key: IntKeyBits,
     parts: Vec<Moved>,
     args_bytes_min: usize,
 }
@@ -24,36 +23,25 @@ pub struct NearRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Moved {
     from: usize,
-    to: usize,
     width: usize,
-    flip: u8,
+    /// Bits above the integer's own in the key, counted from its first one.
+    left: u32,
+    flip: u64,
 }
 
 impl Moved {
+    /// Its bits of the key, made in registers: what is written to memory in pieces is slow to read back as a whole.
     #[inline]
-    fn copy(&self, args: &[u8], key: &mut [u8; KEY_BYTES_MAX]) {
+    fn bits(&self, args: &[u8]) -> u128 {
         let from = &args[self.from..];
-        let to = &mut key[self.to..];
-        // The usual widths by one load and one store.
-        match (self.width, from.first_chunk(), from.first_chunk()) {
-            (8, Some(from), _) => to[..8].copy_from_slice(&u64::from_le_bytes(*from).to_be_bytes()),
-            (4, _, Some(from)) => to[..4].copy_from_slice(&u32::from_le_bytes(*from).to_be_bytes()),
-            _ => {
-                to[..self.width].copy_from_slice(&from[..self.width]);
-                to[..self.width].reverse();
-            }
-        }
-        to[0] ^= self.flip;
+        let value = match (self.width, from.first_chunk(), from.first_chunk()) {
+            (8, Some(from), _) => u64::from_le_bytes(*from),
+            (4, _, Some(from)) => u32::from_le_bytes(*from) as u64,
+            (2, ..) => u16::from_le_bytes([from[0], from[1]]) as u64,
+            _ => from[0] as u64,
+        };
+        ((value ^ self.flip) as u128) << self.left
     }
-}
-
-/// What of a row is brought near, in the order in which a look-up reads it. A step reads what the one before it brought, so
-/// there is other work to be done between two of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NearStep {
-    Index,
-    Place,
-    Row,
 }
 
 impl NearRow {
@@ -66,54 +54,65 @@ impl NearRow {
         let declared = schema.tables.get(near.table as usize)?;
         let mut row = Self {
             table: tables.get(near.table as usize)?.table,
-            key: [0; KEY_BYTES_MAX],
-            len: 0,
+            key: IntKeyBits::default(),
             parts: Vec::new(),
             args_bytes_min: 0,
         };
         for (part, column) in near.key.iter().zip(&declared.primary_key) {
             let ty = declared.columns.get(*column as usize)?.ty;
             let width = ty.slot_bytes();
-            let flip = if is_signed(ty) { 0x80 } else { 0 };
-            let (to, end) = (row.len, row.len + width);
-            let place = row.key.get_mut(to..end)?;
+            if ty.is_variable() || width > 8 {
+                return None;
+            }
+            let bits = 8 * width as u32;
+            let flip = if is_signed(ty) { 1 << (bits - 1) } else { 0 };
+            row.key.bytes += width;
+            let left = KEY_BITS_MAX.checked_sub(8 * row.key.bytes as u32)?;
             match part {
                 NearPart::Int(value) => {
-                    place.copy_from_slice(&value.to_be_bytes()[8 - width..]);
-                    place[0] ^= flip;
+                    let value = *value as u64 & u64::MAX >> (64 - bits);
+                    row.key.bits |= ((value ^ flip) as u128) << left;
                 }
                 NearPart::Param(position) => {
                     let from = offset_of(procedure, *position)?;
                     row.args_bytes_min = row.args_bytes_min.max(from + width);
                     row.parts.push(Moved {
                         from,
-                        to,
                         width,
+                        left,
                         flip,
                     });
                 }
             }
-            row.len = end;
         }
         Some(row)
     }
 
-    /// Brings a step of the row near that a call with these arguments will look at.
+    /// The first step: brings near what a look-up of the row reads first. The row's key, if these arguments have one.
     #[inline]
-    pub fn bring(&self, store: &Store, args: &[u8], step: NearStep) {
+    pub fn touch(&self, store: &Store, args: &[u8]) -> Option<IntKeyBits> {
         if args.len() < self.args_bytes_min {
-            return;
+            return None;
         }
         let mut key = self.key;
         for part in &self.parts {
-            part.copy(args, &mut key);
+            key.bits |= part.bits(args);
         }
-        let key = &key[..self.len];
-        match step {
-            NearStep::Index => store.touch(self.table, 0, key),
-            NearStep::Place => store.touch_place(self.table, 0, key),
-            NearStep::Row => store.touch_row(self.table, 0, key),
-        }
+        store.touch(self.table, 0, key);
+        Some(key)
+    }
+
+    /// The second: where the place of the row stands that will probably be found. A step reads what the one before it brought,
+    /// so there is other work to be done between two of them.
+    #[inline]
+    pub fn touch_place(&self, store: &Store, key: IntKeyBits) -> Option<Rid> {
+        store.touch_place(self.table, 0, key)
+    }
+
+    /// The third: the row.
+    #[inline]
+    pub fn touch_row(&self, store: &Store, rid: Rid) {
+        store.touch_row(self.table, rid);
     }
 }
 
@@ -214,9 +213,8 @@ mod tests {
     }
 
     fn key_of(row: &NearRow, args: &[u8]) -> Vec<u8> {
-        let mut key = row.key;
-        row.parts.iter().for_each(|part| part.copy(args, &mut key));
-        key[..row.len].to_vec()
+        let bits = row.parts.iter().fold(row.key.bits, |bits, part| bits | part.bits(args));
+        bits.to_be_bytes()[..row.key.bytes].to_vec()
     }
 
     #[test]
@@ -259,6 +257,10 @@ mod tests {
         let wide = [ScalarType::I64; 3];
         let (schema, tables) = module(&wide, &[], vec![NearPart::Int(1); 3]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "a long key");
+        for ty in [ScalarType::Uuid, ScalarType::Text] {
+            let (schema, tables) = module(&[ty], &[], vec![NearPart::Int(1)]);
+            assert_eq!(rows_of(&schema, &tables), [vec![]], "no integer");
+        }
     }
 
     #[test]
@@ -271,9 +273,10 @@ mod tests {
             .create_table(schema.tables[0].clone())
             .expect("a table");
         for len in 0..10 {
-            for step in [NearStep::Index, NearStep::Place, NearStep::Row] {
-                rows[0][0].bring(&store, &vec![0xff; len], step);
-            }
+            let key = rows[0][0].touch(&store, &vec![0xff; len]);
+            assert_eq!(key.is_some(), len >= 8);
+            let found = key.and_then(|key| rows[0][0].touch_place(&store, key));
+            assert_eq!(found, None, "the table is empty");
         }
     }
 }
