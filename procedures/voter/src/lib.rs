@@ -148,7 +148,7 @@ pub fn vote(
         )?;
     }
     let area_code = area_code_of(phone_number);
-    match VoteCount::get(tx, (contestant_number, area_code)) {
+    match VoteCount::find(tx, (contestant_number, area_code)) {
         Some(mut count) => {
             count.add_votes(tx, 1);
         }
