@@ -59,6 +59,9 @@ pub struct CallBatch {
 /// Argument bytes that one batch carries at most, but for its first call.
 pub const BATCH_ARGS_BYTES_MAX: usize = 2 << 20;
 
+/// What a small result takes.
+const RESULT_BYTES_USUAL: usize = 8;
+
 impl CallBatch {
     pub fn new(partition: Option<PartitionId>) -> Self {
         Self {
@@ -96,6 +99,11 @@ impl CallBatch {
             txn_id: TxnId::default(),
             lsn: Lsn::default(),
         });
+    }
+
+    /// For small results of all calls, so that they do not grow one by one.
+    pub(crate) fn make_room_for_results(&mut self) {
+        self.results.reserve(RESULT_BYTES_USUAL * self.calls.len());
     }
 
     pub fn result(&self, slot: usize) -> &[u8] {

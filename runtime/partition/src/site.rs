@@ -495,6 +495,7 @@ impl Site {
         };
         tools.records.clear();
         let count = batch.calls.len();
+        batch.make_room_for_results();
         let mut slot = 0;
         while slot < count {
             slot = run_alike(partition, tools, &mut batch, slot, &turn);
