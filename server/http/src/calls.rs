@@ -1,6 +1,6 @@
 //! `POST /v1/call/{module}/{procedure}`: one transaction.
 
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{cell::RefCell, time::Duration};
 
 use axum::{
     body::Body,
@@ -8,7 +8,6 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
 use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
 use reprise_base::limits::IDEMPOTENCY_KEY_BYTES_MAX;
 use reprise_router::{BatchBuilder, CallReply, Deployed, ReplyOutcome};
@@ -76,39 +75,62 @@ pub async fn answer(state: &AppState, request: Request) -> Response {
         .unwrap_or_else(IntoResponse::into_response)
 }
 
+/// What a request's head asks for.
+pub struct Asked<'h> {
+    pub target: Target,
+    pub key: Option<&'h str>,
+    /// Of the arguments.
+    pub format: Format,
+    /// Of the answer.
+    pub answer: Format,
+}
+
+impl<'h> Asked<'h> {
+    /// Judges a head before the body is read: who may not call need not send.
+    pub fn of(
+        state: &AppState,
+        deployed: &Deployed,
+        path: &str,
+        headers: &'h HeaderMap,
+    ) -> Result<Self, Refusal> {
+        let (module, procedure) = path
+            .strip_prefix(PATH_PREFIX)
+            .and_then(|rest| rest.split_once('/'))
+            .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
+        let target = Target::find(deployed, module, procedure)?;
+        if !target.schema().read_only {
+            state.auth.require(headers, Role::Write)?;
+        }
+        let format = Format::of_body(headers);
+        Ok(Self {
+            target,
+            key: idempotency_key(headers)?,
+            format,
+            answer: Format::of_answer(headers, format),
+        })
+    }
+}
+
 async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
-    let (module, procedure) = path
-        .strip_prefix(PATH_PREFIX)
-        .and_then(|rest| rest.split_once('/'))
-        .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
-    // Judged before the body is read: who may not call need not send.
     let mut deployed = state.router.deployed();
-    let mut target = Target::find(&deployed, module, procedure)?;
-    if !target.schema().read_only {
-        state.auth.require(&head.headers, Role::Write)?;
-    }
-    let key = idempotency_key(&head.headers)?;
-    let format = Format::of_body(&head.headers);
-    let answer = Format::of_answer(&head.headers, format);
+    let mut asked = Asked::of(state, &deployed, path, &head.headers)?;
     wait_for_min_lsn(state, &head.headers).await?;
     let (what, wait_max) = ("a call's body", state.limits.body_wait);
     let args = body::read_all(&head.headers, body, what, CALL_BODY_BYTES_MAX, wait_max).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
-        let batch = encode(state, deployed, &target, key, format, &args)?;
+        let mut batch = BatchBuilder::new(deployed, &state.router);
+        push_call(&mut batch, &asked.target, asked.key, asked.format, &args)?;
         let reply = submit(&state.router, batch, None)
             .await
             .map_err(|_| engine_gone())?;
         let reply = reply.get(0);
         if *reply.outcome != ReplyOutcome::Superseded {
-            return respond(&target, &reply, answer);
+            return respond(&asked.target, &reply, asked.answer);
         }
         deployed = state.router.deployed();
-        target = Target::find(&deployed, module, procedure)?;
-        if !target.schema().read_only {
-            state.auth.require(&head.headers, Role::Write)?;
-        }
+        asked = Asked::of(state, &deployed, path, &head.headers)?;
     }
     Err(superseded_too_often())
 }
@@ -123,21 +145,19 @@ pub fn superseded_too_often() -> Refusal {
     problem.into()
 }
 
-fn encode(
-    state: &AppState,
-    deployed: Arc<Deployed>,
+/// Adds a call to a batch; its index there.
+pub fn push_call(
+    batch: &mut BatchBuilder,
     target: &Target,
     key: Option<&str>,
     format: Format,
-    args: &Bytes,
-) -> Result<BatchBuilder, Refusal> {
+    args: &[u8],
+) -> Result<usize, ArgsError> {
     let params = &target.schema().params;
-    let mut batch = BatchBuilder::new(deployed, &state.router);
     SCRATCH.with_borrow_mut(|scratch| {
         let encode = |out: &mut Vec<u8>| encode_document(format, params, args, out, scratch);
         batch.push(&target.module, target.procedure, key, encode)
-    })?;
-    Ok(batch)
+    })
 }
 
 impl From<ArgsError> for Refusal {
@@ -159,35 +179,50 @@ impl From<ArgsError> for Refusal {
     }
 }
 
-fn respond(target: &Target, reply: &CallReply<'_>, format: Format) -> Result<Response, Refusal> {
+/// Appends the body of a committed call's answer.
+pub fn write_body(
+    target: &Target,
+    reply: &CallReply<'_>,
+    format: Format,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
     let txn = (reply.txn_id.0 != 0).then_some((reply.txn_id, reply.lsn));
     if let Some(problem) = problem_of_outcome(reply.outcome) {
         let problem = Box::new(problem);
         return Err(Refusal { problem, txn });
     }
-    let mut out = Vec::with_capacity(reply.result.len() * 2 + 128);
     let is_written = match format {
         Format::Json => {
             out.push(b'{');
-            let is_written = target.write_answer(reply, &mut out);
+            let is_written = target.write_answer(reply, out);
             out.push(b'}');
             is_written
         }
         Format::Cbor => {
-            Packer::new(&mut out).map(4);
-            target.pack_answer(reply, &mut out)
+            Packer::new(out).map(4);
+            target.pack_answer(reply, out)
         }
     };
     if !is_written {
         let problem = Refusal::internal("the stored result is not of the procedure's type").problem;
         return Err(Refusal { problem, txn });
     }
-    let mut response = Response::new(Body::from(out));
-    let media_type = HeaderValue::from_static(match format {
+    Ok(())
+}
+
+pub fn media_type(format: Format) -> &'static str {
+    match format {
         Format::Json => "application/json",
         Format::Cbor => CBOR_MEDIA_TYPE,
-    });
+    }
+}
+
+fn respond(target: &Target, reply: &CallReply<'_>, format: Format) -> Result<Response, Refusal> {
+    let mut out = Vec::with_capacity(reply.result.len() * 2 + 128);
+    write_body(target, reply, format, &mut out)?;
+    let mut response = Response::new(Body::from(out));
     let own = response.headers_mut();
+    let media_type = HeaderValue::from_static(media_type(format));
     own.insert(header::CONTENT_TYPE, media_type);
     own.insert(
         HeaderName::from_static(headers::TXN_ID),

@@ -16,6 +16,7 @@ mod codec;
 mod docs;
 mod events;
 mod front;
+mod lane;
 mod limits;
 mod log;
 mod metrics;

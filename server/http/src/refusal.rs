@@ -83,11 +83,12 @@ impl Refusal {
 #[derive(Clone)]
 pub struct ProblemSlug(pub String);
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
+impl Refusal {
+    /// The whole answer.
+    pub fn answer(&self) -> Response<Vec<u8>> {
         let problem = &*self.problem;
         let body = serde_json::to_vec(problem).expect("a problem serializes");
-        let mut response = Response::new(Body::from(body));
+        let mut response = Response::new(body);
         let slug = problem.type_uri.trim_start_matches("/problems/").to_owned();
         response.extensions_mut().insert(ProblemSlug(slug));
         *response.status_mut() =
@@ -107,6 +108,12 @@ impl IntoResponse for Refusal {
             out.insert(headers::LSN, lsn.0.into());
         }
         response
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        self.answer().map(Body::from)
     }
 }
 

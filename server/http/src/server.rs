@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    docs, front,
+    docs, front, lane,
     limits::{DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, READ_BUFFER_BYTES_MAX},
     stall::StallGuard,
     state::AppState,
@@ -119,6 +119,23 @@ async fn serve_connection(
         .counts
         .connections_open
         .fetch_add(1, Ordering::Relaxed);
+    let stream = StallGuard::new(stream, state.limits.write_wait);
+    // Spans begin with a request: those are hyper's from the first.
+    let stream = match state.tracer {
+        None => lane::serve(stream, &state).await,
+        Some(_) => Some(stream),
+    };
+    if let Some(stream) = stream {
+        serve_requests(stream, &state, router).await;
+    }
+    state
+        .counts
+        .connections_open
+        .fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whatever the requests are, one after the other.
+async fn serve_requests(stream: StallGuard, state: &AppState, router: Router) {
     let limits = state.limits;
     let mut draining = state.draining.subscribe();
     let service = {
@@ -136,10 +153,7 @@ async fn serve_connection(
         .max_header_size(HEADER_BYTES_MAX)
         // Not `pipeline_flush`: while unread input is buffered it writes nothing, so an answer before the end of a body
         // would be lost when the connection closes, and a batch's answers would pile up without bound.
-        .serve_connection(
-            TokioIo::new(StallGuard::new(stream, limits.write_wait)),
-            service,
-        );
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let drain = async {
         let _ = draining.wait_for(|draining| *draining).await; // the sender lives as long as the state
@@ -154,8 +168,4 @@ async fn serve_connection(
     if let Err(error) = ended {
         tracing::debug!(%error, "connection ended");
     }
-    state
-        .counts
-        .connections_open
-        .fetch_sub(1, Ordering::Relaxed);
 }

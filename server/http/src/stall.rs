@@ -1,4 +1,4 @@
-//! A connection whose peer takes nothing of its answer is cut off.
+//! The socket of a connection: one whose peer takes nothing of its answer is cut off, and what was read too far is read again.
 
 use std::{
     io,
@@ -17,6 +17,8 @@ use tokio::{
 pub struct StallGuard {
     stream: TcpStream,
     wait_max: Duration,
+    /// Comes before what the stream has.
+    unread: Vec<u8>,
     /// Set while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
 }
@@ -26,8 +28,15 @@ impl StallGuard {
         Self {
             stream,
             wait_max,
+            unread: Vec::new(),
             stalled: None,
         }
+    }
+
+    /// Puts back what was read: whoever reads next begins with it.
+    pub fn put_back(&mut self, bytes: Vec<u8>) {
+        assert!(self.unread.is_empty(), "what was put back is read before the stream");
+        self.unread = bytes;
     }
 
     fn watch<T>(
@@ -56,6 +65,12 @@ impl AsyncRead for StallGuard {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let bytes = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread[..bytes]);
+            self.unread.drain(..bytes);
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }

@@ -13,6 +13,7 @@ use crate::{
 };
 
 /// A procedure of a module in service.
+#[derive(Clone)]
 pub struct Target {
     pub module: Arc<Module>,
     pub procedure: usize,

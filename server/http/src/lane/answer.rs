@@ -1,0 +1,146 @@
+//! Answers as the bytes of HTTP/1.1, several in one buffer.
+
+use std::{
+    cell::RefCell,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use axum::http::Response;
+use reprise_api::headers;
+use reprise_router::CallReply;
+
+use crate::{
+    calls::{media_type, write_body},
+    codec::Format,
+    submit::Target,
+};
+
+thread_local! {
+    /// The second for which the text of `Date` was made, and the text.
+    static DATE: RefCell<(u64, String)> = RefCell::default();
+}
+
+/// Where answers are put, one after the other.
+pub struct Answers<'a> {
+    pub out: &'a mut Vec<u8>,
+    /// Of the answer that is being written.
+    pub body: &'a mut Vec<u8>,
+}
+
+impl Answers<'_> {
+    /// The answer to a call that ran; its status. `closes`: nothing more is answered on this connection.
+    pub fn push_reply(
+        &mut self,
+        target: &Target,
+        reply: &CallReply<'_>,
+        format: Format,
+        closes: bool,
+    ) -> u16 {
+        self.body.clear();
+        if let Err(refusal) = write_body(target, reply, format, self.body) {
+            return self.push_answer(refusal.answer(), closes);
+        }
+        let mut digits = itoa::Buffer::new();
+        self.put("HTTP/1.1 200 OK\r\ncontent-type: ");
+        self.put(media_type(format));
+        self.put_header(headers::TXN_ID, digits.format(reply.txn_id.0));
+        self.put_header(headers::LSN, digits.format(reply.lsn.0));
+        if reply.replayed {
+            self.put_header(headers::IDEMPOTENT_REPLAYED, "true");
+        }
+        self.end(closes);
+        200
+    }
+
+    /// Any answer; its status.
+    pub fn push_answer(&mut self, answer: Response<Vec<u8>>, closes: bool) -> u16 {
+        let (head, body) = answer.into_parts();
+        self.put("HTTP/1.1 ");
+        self.put(head.status.as_str());
+        self.put(" ");
+        self.put(head.status.canonical_reason().unwrap_or_default());
+        for (name, value) in &head.headers {
+            self.put("\r\n");
+            self.put(name.as_str());
+            self.put(": ");
+            self.out.extend_from_slice(value.as_bytes());
+        }
+        *self.body = body;
+        self.end(closes);
+        head.status.as_u16()
+    }
+
+    /// What every answer ends with, and its body.
+    fn end(&mut self, closes: bool) {
+        let mut digits = itoa::Buffer::new();
+        self.put_header("content-length", digits.format(self.body.len()));
+        if closes {
+            self.put_header("connection", "close");
+        }
+        put_date(self.out);
+        self.put("\r\n\r\n");
+        self.out.extend_from_slice(self.body);
+    }
+
+    fn put_header(&mut self, name: &str, value: &str) {
+        self.put("\r\n");
+        self.put(name);
+        self.put(": ");
+        self.put(value);
+    }
+
+    fn put(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+}
+
+fn put_date(out: &mut Vec<u8>) {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    DATE.with_borrow_mut(|(second, text)| {
+        if *second != now.as_secs() || text.is_empty() {
+            *second = now.as_secs();
+            *text = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(*second));
+        }
+        out.extend_from_slice(b"\r\ndate: ");
+        out.extend_from_slice(text.as_bytes());
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_api::ProblemKind;
+
+    use super::*;
+    use crate::refusal::Refusal;
+
+    #[test]
+    fn a_refusal_is_an_answer_with_its_length_and_the_date() {
+        let (mut out, mut body) = (Vec::new(), Vec::new());
+        let mut answers = Answers {
+            out: &mut out,
+            body: &mut body,
+        };
+        let refusal = Refusal::new(ProblemKind::NotFound, "no such thing");
+        assert_eq!(answers.push_answer(refusal.answer(), true), 404);
+        let text = String::from_utf8(out).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("head and body");
+        assert!(
+            head.starts_with(
+                "HTTP/1.1 404 Not Found\r\ncontent-type: application/problem+json\r\n"
+            ),
+            "{head}"
+        );
+        assert!(
+            head.contains(&format!(
+                "\r\ncontent-length: {}\r\nconnection: close\r\ndate: ",
+                body.len()
+            )),
+            "{head}"
+        );
+        let date = head.rsplit_once("date: ").expect("a date").1;
+        let stamp = httpdate::parse_http_date(date).expect("a date of HTTP");
+        assert!(stamp.elapsed().expect("not of the future") < Duration::from_secs(60));
+    }
+}

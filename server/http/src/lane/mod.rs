@@ -1,0 +1,612 @@
+//! A connection as long as it carries plain calls: they are taken ahead of their answers, a read's worth at once, and the
+//! answers to them are written together.
+//!
+//! Hyper serves a connection's requests one after the other, each waiting for its durable commit. A lane hands all calls that
+//! have arrived to the engine as one batch, answers in their order, and knows nothing else of HTTP: at the first request
+//! that is no plain call it answers what it has taken, and the connection is hyper's from then on, that request first.
+//!
+//! What a client may leave lying here is bounded: calls on their way, bytes of their requests, answers not yet written. What
+//! is beyond stays in the socket.
+
+mod answer;
+mod request;
+
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    io,
+    mem::MaybeUninit,
+    ops::Range,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{Method, Response},
+};
+use http_body_util::BodyExt;
+use reprise_router::{BatchBuilder, BatchReply, Deployed, ReplyOutcome};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    sync::{oneshot, watch},
+    time::{Instant, Sleep, sleep_until},
+};
+
+use crate::{
+    calls::{self, Asked, push_call},
+    codec::Format,
+    limits::{
+        LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX, LANE_LARGE_CALL,
+        LANE_PARTIAL_WAIT_MAX, LANE_REQUEST_BYTES_MAX,
+    },
+    refusal::Refusal,
+    stall::StallGuard,
+    state::AppState,
+    submit::{Target, engine_gone, submit},
+};
+use answer::Answers;
+use request::{Head, Seen, recognise};
+
+const READ_BYTES: usize = 32 << 10;
+/// Longest head that is remembered to recognise the next one like it.
+const KNOWN_HEAD_BYTES_MAX: usize = 1 << 10;
+/// Buffers longer than this are given back once they were written: a connection that is kept alive holds little.
+const KEPT_BYTES_MAX: usize = 8 << 10;
+
+const _: () = assert!(LANE_REQUEST_BYTES_MAX <= LANE_BYTES_IN_FLIGHT_MAX);
+
+/// Serves calls as long as there is nothing else. The stream comes back where hyper is to go on with it.
+pub async fn serve(stream: StallGuard, state: &AppState) -> Option<StallGuard> {
+    let mut lane = Lane::new(stream, state.clone());
+    let end = poll_fn(|cx| lane.poll(cx)).await;
+    let Lane {
+        mut stream, input, ..
+    } = lane;
+    match end {
+        End::Over => {
+            let _ = stream.shutdown().await; // the peer may have gone before
+            None
+        }
+        End::Broken(error) => {
+            tracing::debug!(%error, "connection ended");
+            None
+        }
+        End::Other => {
+            stream.put_back(input);
+            Some(stream)
+        }
+    }
+}
+
+enum End {
+    Over,
+    Broken(io::Error),
+    /// There is a request that is hyper's.
+    Other,
+}
+
+/// What is still read from the peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Intake {
+    Open,
+    /// The peer sends nothing more.
+    Ended,
+    /// What lies in the input is no plain call, or does not become one.
+    Other,
+    /// The server stops: what was not begun is not answered.
+    Closed,
+}
+
+/// What the lane waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quiet {
+    /// The engine, or the peer to take its answers: others watch these.
+    Not,
+    /// A request.
+    Idle,
+    /// The rest of one.
+    Part,
+}
+
+struct Lane {
+    state: AppState,
+    stream: StallGuard,
+    intake: Intake,
+    /// Read and not yet taken.
+    input: Vec<u8>,
+    /// In the order of their requests.
+    runs: VecDeque<Run>,
+    /// Weight of the calls in `runs`, and bytes of their requests.
+    in_flight: usize,
+    in_flight_bytes: usize,
+    /// Answers, written up to `written`.
+    out: Vec<u8>,
+    written: usize,
+    body: Vec<u8>,
+    known: Option<Known>,
+    quiet: Quiet,
+    since: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+    draining: watch::Receiver<bool>,
+    /// Wakes the lane when the server begins to drain.
+    drain: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_drain_watched: bool,
+}
+
+/// A head that came before. Clients repeat theirs byte by byte, and what they ask for stays the same while the modules do.
+struct Known {
+    head: Box<[u8]>,
+    body_bytes: usize,
+    generation: u64,
+    target: Target,
+    format: Format,
+    answer: Format,
+}
+
+/// Calls that were taken together.
+#[derive(Default)]
+struct Run {
+    /// Their requests.
+    text: Vec<u8>,
+    slots: Vec<Slot>,
+    weight: usize,
+    reply: Reply,
+    /// Slots answered.
+    done: usize,
+    /// The next slot's call, made once more: its module was replaced.
+    again: Option<Again>,
+}
+
+#[derive(Default)]
+enum Reply {
+    Awaited(oneshot::Receiver<BatchReply>),
+    Here(BatchReply),
+    /// Nothing was submitted, or the engine stopped.
+    #[default]
+    None,
+}
+
+struct Slot {
+    /// In `Run::text`.
+    request: Range<u32>,
+    state: SlotState,
+}
+
+type Again = Pin<Box<dyn Future<Output = Response<Vec<u8>>> + Send>>;
+
+enum SlotState {
+    Called {
+        index: usize,
+        target: Target,
+        answer: Format,
+    },
+    Refused(Box<Refusal>),
+}
+
+/// How far a write or a read got.
+enum Moved {
+    On,
+    Blocked,
+}
+
+impl Lane {
+    fn new(stream: StallGuard, state: AppState) -> Self {
+        let draining = state.draining.subscribe();
+        let mut drained = state.draining.subscribe();
+        let drain = async move {
+            let _ = drained.wait_for(|draining| *draining).await; // the sender lives as long as the state
+        };
+        Self {
+            state,
+            stream,
+            intake: Intake::Open,
+            input: Vec::new(),
+            runs: VecDeque::new(),
+            in_flight: 0,
+            in_flight_bytes: 0,
+            out: Vec::new(),
+            written: 0,
+            body: Vec::new(),
+            known: None,
+            quiet: Quiet::Not,
+            since: Instant::now(),
+            timer: None,
+            draining,
+            drain: Box::pin(drain),
+            is_drain_watched: false,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.watch_drain(cx);
+        loop {
+            let is_full = self.take_answers(cx);
+            match self.poll_write(cx) {
+                Ok(Moved::On) if is_full => continue,
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(End::Broken(error)),
+            }
+            if self.runs.is_empty()
+                && self.out.is_empty()
+                && let Some(end) = self.end()
+            {
+                return Poll::Ready(end);
+            }
+            if self.take_calls() {
+                self.quiet = Quiet::Not;
+                continue;
+            }
+            match self.poll_read(cx) {
+                Ok(Moved::On) => {}
+                Ok(Moved::Blocked) if self.is_late(cx) => {}
+                Ok(Moved::Blocked) => return Poll::Pending,
+                Err(error) => return Poll::Ready(End::Broken(error)),
+            }
+        }
+    }
+
+    /// Polled once, the future keeps this task's waker; from then on a look at the version is enough.
+    fn watch_drain(&mut self, cx: &mut Context<'_>) {
+        let is_draining = match self.is_drain_watched {
+            true => self.draining.has_changed().unwrap_or(true),
+            false => self.drain.as_mut().poll(cx).is_ready(),
+        };
+        self.is_drain_watched = true;
+        if is_draining {
+            self.intake = Intake::Closed;
+        }
+    }
+
+    /// What becomes of a connection with nothing on its way.
+    fn end(&self) -> Option<End> {
+        match self.intake {
+            Intake::Open => None,
+            Intake::Closed => Some(End::Over),
+            Intake::Ended if self.input.is_empty() => Some(End::Over),
+            Intake::Ended | Intake::Other => Some(End::Other),
+        }
+    }
+
+    /// True while more calls may be on their way, beside those of `run`.
+    fn has_room(&self, run: &Run) -> bool {
+        self.in_flight + run.weight < LANE_CALLS_IN_FLIGHT_MAX
+            && self.in_flight_bytes + run.bytes() < LANE_BYTES_IN_FLIGHT_MAX
+            && self.out.len() < LANE_ANSWER_BYTES
+    }
+
+    /// Hands what was read to the engine, as far as there is room. True: there is something new to look after.
+    fn take_calls(&mut self) -> bool {
+        let mut run = Run::default();
+        let is_read = matches!(self.intake, Intake::Open | Intake::Ended);
+        if !is_read || self.input.is_empty() || !self.has_room(&run) {
+            return false;
+        }
+        let deployed = self.state.router.deployed();
+        let mut batch = BatchBuilder::new(deployed.clone(), &self.state.router);
+        let input = std::mem::take(&mut self.input);
+        while run.bytes() < input.len() && self.has_room(&run) {
+            match self.take_call(&input[run.bytes()..], &deployed, &mut batch) {
+                Taken::Call { bytes, state } => run.push(bytes, state),
+                Taken::Part => break,
+                Taken::Other => {
+                    self.intake = Intake::Other;
+                    break;
+                }
+            }
+        }
+        run.text = input;
+        self.input = run.text.split_off(run.bytes());
+        if run.slots.is_empty() {
+            return self.intake == Intake::Other;
+        }
+        if !batch.is_empty() {
+            run.reply = Reply::Awaited(submit(&self.state.router, batch, None));
+        }
+        self.in_flight += run.weight;
+        self.in_flight_bytes += run.bytes();
+        self.runs.push_back(run);
+        true
+    }
+
+    fn take_call(&mut self, input: &[u8], deployed: &Deployed, batch: &mut BatchBuilder) -> Taken {
+        if let Some(known) = &self.known
+            && known.generation == deployed.generation
+            && input.starts_with(&known.head)
+        {
+            let bytes = known.head.len() + known.body_bytes;
+            let Some(body) = input.get(known.head.len()..bytes) else {
+                return Taken::Part;
+            };
+            let Known {
+                target,
+                format,
+                answer,
+                ..
+            } = known;
+            let state = called(batch, target, None, (*format, *answer), body);
+            return Taken::Call { bytes, state };
+        }
+        match recognise(input) {
+            Seen::Part => Taken::Part,
+            Seen::Other => Taken::Other,
+            Seen::Call(head) => Taken::Call {
+                bytes: head.bytes + head.body_bytes,
+                state: self.judge(input, &head, deployed, batch),
+            },
+        }
+    }
+
+    /// Adds a call to the batch, or says why not.
+    fn judge(
+        &mut self,
+        input: &[u8],
+        head: &Head<'_>,
+        deployed: &Deployed,
+        batch: &mut BatchBuilder,
+    ) -> SlotState {
+        let checked = self
+            .state
+            .auth
+            .check(&Method::POST, head.path, &head.headers);
+        let asked =
+            checked.and_then(|()| Asked::of(&self.state, deployed, head.path, &head.headers));
+        let Asked {
+            target,
+            key,
+            format,
+            answer,
+        } = match asked {
+            Ok(asked) => asked,
+            Err(refusal) => return SlotState::Refused(Box::new(refusal)),
+        };
+        let body = &input[head.bytes..head.bytes + head.body_bytes];
+        let state = called(batch, &target, key, (format, answer), body);
+        if key.is_none() && head.bytes <= KNOWN_HEAD_BYTES_MAX {
+            self.known = Some(Known {
+                head: input[..head.bytes].into(),
+                body_bytes: head.body_bytes,
+                generation: deployed.generation,
+                target,
+                format,
+                answer,
+            });
+        }
+        state
+    }
+
+    /// Takes the answers that are there, in order. True: stopped by their size, and there may be more.
+    fn take_answers(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut left = self.runs.len();
+        while let Some(run) = self.runs.front_mut() {
+            let is_last = left == 1 && self.intake == Intake::Closed;
+            let mut answers = Answers {
+                out: &mut self.out,
+                body: &mut self.body,
+            };
+            match run.poll(cx, &self.state, &mut answers, is_last) {
+                Progress::Done => {}
+                Progress::Full => return true,
+                Progress::Waits => return false,
+            }
+            self.in_flight -= run.weight;
+            self.in_flight_bytes -= run.bytes();
+            self.runs.pop_front();
+            left -= 1;
+        }
+        false
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<Moved> {
+        while self.written < self.out.len() {
+            let rest = &self.out[self.written..];
+            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(bytes)) => self.written += bytes,
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(Moved::Blocked),
+            }
+        }
+        self.written = 0;
+        for buffer in [&mut self.out, &mut self.body] {
+            buffer.clear();
+            buffer.shrink_to(KEPT_BYTES_MAX);
+        }
+        Ok(Moved::On)
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<Moved> {
+        if self.intake != Intake::Open || !self.has_room(&Run::default()) {
+            return Ok(Moved::Blocked);
+        }
+        let mut space = [const { MaybeUninit::uninit() }; READ_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut space);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Pending => return Ok(Moved::Blocked),
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Ready(Ok(())) => {}
+        }
+        if buffer.filled().is_empty() {
+            self.intake = Intake::Ended;
+        }
+        self.input.extend_from_slice(buffer.filled());
+        Ok(Moved::On)
+    }
+
+    /// True once a request has been waited for, or its rest, for too long: the connection ends, or hyper has it.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        let is_idle = self.runs.is_empty() && self.out.is_empty() && self.intake == Intake::Open;
+        let (quiet, wait_max) = match (is_idle, self.input.is_empty()) {
+            (false, _) => (Quiet::Not, Duration::MAX),
+            (true, true) => (Quiet::Idle, self.state.limits.header_wait),
+            (true, false) => (
+                Quiet::Part,
+                LANE_PARTIAL_WAIT_MAX.min(self.state.limits.header_wait),
+            ),
+        };
+        if quiet != self.quiet {
+            (self.quiet, self.since) = (quiet, Instant::now());
+        }
+        if quiet == Quiet::Not {
+            return false;
+        }
+        let deadline = self.since + wait_max;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        // One that ends too early is cheaper than one that is set for every request.
+        if timer.deadline() > deadline || timer.is_elapsed() {
+            timer.as_mut().reset(deadline);
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= deadline {
+                self.intake = match quiet {
+                    Quiet::Part => Intake::Other,
+                    _ => Intake::Closed,
+                };
+                return true;
+            }
+            timer.as_mut().reset(deadline);
+        }
+        false
+    }
+}
+
+enum Taken {
+    Call {
+        bytes: usize,
+        state: SlotState,
+    },
+    /// The rest of it is not here yet.
+    Part,
+    Other,
+}
+
+fn called(
+    batch: &mut BatchBuilder,
+    target: &Target,
+    key: Option<&str>,
+    (format, answer): (Format, Format),
+    body: &[u8],
+) -> SlotState {
+    match push_call(batch, target, key, format, body) {
+        Ok(index) => SlotState::Called {
+            index,
+            target: target.clone(),
+            answer,
+        },
+        Err(error) => SlotState::Refused(Box::new(error.into())),
+    }
+}
+
+/// How far the answers to a run got.
+enum Progress {
+    Done,
+    /// So many answers are to be written first.
+    Full,
+    /// The engine has one to give.
+    Waits,
+}
+
+impl Run {
+    fn bytes(&self) -> usize {
+        self.slots
+            .last()
+            .map_or(0, |slot| slot.request.end as usize)
+    }
+
+    fn push(&mut self, bytes: usize, state: SlotState) {
+        self.weight += match &state {
+            SlotState::Called { target, .. } if !target.has_small_result => LANE_LARGE_CALL,
+            _ => 1,
+        };
+        let begin = self.bytes();
+        let request = begin as u32..(begin + bytes) as u32;
+        self.slots.push(Slot { request, state });
+    }
+
+    /// Writes the answers that are there. `is_last`: nothing is answered after this run.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &AppState,
+        answers: &mut Answers<'_>,
+        is_last: bool,
+    ) -> Progress {
+        if let Reply::Awaited(reply) = &mut self.reply {
+            match Pin::new(reply).poll(cx) {
+                Poll::Pending => return Progress::Waits,
+                Poll::Ready(Ok(reply)) => self.reply = Reply::Here(reply),
+                Poll::Ready(Err(_)) => self.reply = Reply::None,
+            }
+        }
+        while self.done < self.slots.len() {
+            if answers.out.len() >= LANE_ANSWER_BYTES {
+                return Progress::Full;
+            }
+            let closes = is_last && self.done + 1 == self.slots.len();
+            let Poll::Ready(status) = self.poll_slot(cx, state, answers, closes) else {
+                return Progress::Waits;
+            };
+            state.counts.answered(status);
+            self.done += 1;
+        }
+        Progress::Done
+    }
+
+    /// Writes the next slot's answer; its status.
+    fn poll_slot(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &AppState,
+        answers: &mut Answers<'_>,
+        closes: bool,
+    ) -> Poll<u16> {
+        if let Some(again) = &mut self.again {
+            let answer = ready!(again.as_mut().poll(cx));
+            self.again = None;
+            return Poll::Ready(answers.push_answer(answer, closes));
+        }
+        let slot = &self.slots[self.done];
+        let (index, target, format) = match &slot.state {
+            SlotState::Refused(refusal) => {
+                return Poll::Ready(answers.push_answer(refusal.answer(), closes));
+            }
+            SlotState::Called {
+                index,
+                target,
+                answer,
+            } => (*index, target, *answer),
+        };
+        let Reply::Here(reply) = &self.reply else {
+            return Poll::Ready(answers.push_answer(engine_gone().answer(), closes));
+        };
+        let reply = reply.get(index);
+        if *reply.outcome != ReplyOutcome::Superseded {
+            return Poll::Ready(answers.push_reply(target, &reply, format, closes));
+        }
+        let request = &self.text[slot.request.start as usize..slot.request.end as usize];
+        self.again = Some(Box::pin(call_again(state.clone(), request.to_vec())));
+        self.poll_slot(cx, state, answers, closes)
+    }
+}
+
+/// A call whose module was replaced on its way, from its beginning.
+async fn call_again(state: AppState, text: Vec<u8>) -> Response<Vec<u8>> {
+    let Seen::Call(head) = recognise(&text) else {
+        unreachable!("it was recognised before");
+    };
+    let body = Body::from(text[head.bytes..].to_vec());
+    let mut request = Request::new(body);
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = head.path.parse().expect("a plain path");
+    *request.headers_mut() = head.headers;
+    let (head, body) = calls::answer(&state, request).await.into_parts();
+    let body = body
+        .collect()
+        .await
+        .expect("an answer to a call is in memory");
+    Response::from_parts(head, body.to_bytes().into())
+}

@@ -1,0 +1,236 @@
+//! The one kind of request that a lane reads itself: a call whose length is said, with nothing that asks for more than an answer.
+//! Whatever is unusual, doubtful or wrong is not judged here but left to hyper: two readers of one grammar must not differ,
+//! so this one knows a small part of it.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use reprise_api::headers;
+
+use crate::limits::{LANE_HEADERS_MAX, LANE_REQUEST_BYTES_MAX};
+
+/// What the first bytes of a connection's input are.
+#[derive(Debug)]
+pub enum Seen<'b> {
+    /// The beginning of a request that may yet become a call.
+    Part,
+    Call(Box<Head<'b>>),
+    /// Hyper's, with all that follows.
+    Other,
+}
+
+/// A call's head; `bytes` of head and then `body_bytes` of body are all there.
+#[derive(Debug)]
+pub struct Head<'b> {
+    pub path: &'b str,
+    pub headers: HeaderMap,
+    pub bytes: usize,
+    pub body_bytes: usize,
+}
+
+/// How every such request begins.
+const LINE: &[u8] = b"POST /v1/call/";
+
+pub fn recognise(input: &[u8]) -> Seen<'_> {
+    let seen = input.len().min(LINE.len());
+    if input[..seen] != LINE[..seen] {
+        return Seen::Other;
+    }
+    let part = match input.len() < LANE_REQUEST_BYTES_MAX {
+        true => Seen::Part,
+        false => Seen::Other,
+    };
+    let mut lines = [httparse::EMPTY_HEADER; LANE_HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut lines);
+    let bytes = match request.parse(input) {
+        Ok(httparse::Status::Complete(bytes)) => bytes,
+        Ok(httparse::Status::Partial) => return part,
+        Err(_) => return Seen::Other,
+    };
+    let (Some("POST"), Some(1), Some(path)) = (request.method, request.version, request.path)
+    else {
+        return Seen::Other;
+    };
+    let Some((headers, body_bytes)) = is_plain_path(path)
+        .then(|| take_headers(request.headers))
+        .flatten()
+    else {
+        return Seen::Other;
+    };
+    if bytes + body_bytes > LANE_REQUEST_BYTES_MAX {
+        return Seen::Other;
+    }
+    if input.len() < bytes + body_bytes {
+        return Seen::Part;
+    }
+    Seen::Call(Box::new(Head {
+        path,
+        headers,
+        bytes,
+        body_bytes,
+    }))
+}
+
+/// A path that is the same however it is read: no query, no escapes.
+fn is_plain_path(path: &str) -> bool {
+    let is_plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'_' | b'-' | b'.' | b'~');
+    path.bytes().all(is_plain)
+}
+
+/// The headers and the length of the body; None where one of them asks for what a lane can't do.
+fn take_headers(lines: &[httparse::Header<'_>]) -> Option<(HeaderMap, usize)> {
+    let mut taken = HeaderMap::with_capacity(lines.len());
+    let mut length = None;
+    for line in lines {
+        let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
+        if name == header::CONTENT_LENGTH {
+            let said = parse_length(line.value)?;
+            if length.replace(said).is_some() {
+                return None;
+            }
+        }
+        if name == header::CONNECTION && !line.value.eq_ignore_ascii_case(b"keep-alive") {
+            return None;
+        }
+        if is_more_than_a_call(&name) {
+            return None;
+        }
+        taken.append(name, HeaderValue::from_bytes(line.value).ok()?);
+    }
+    Some((taken, length?))
+}
+
+/// What changes how a request is read or answered.
+fn is_more_than_a_call(name: &HeaderName) -> bool {
+    let names = [
+        "transfer-encoding",
+        "expect",
+        "upgrade",
+        "te",
+        "trailer",
+        "proxy-connection",
+        "http2-settings",
+    ];
+    names.contains(&name.as_str()) || name == headers::TRACEPARENT || name == headers::MIN_LSN
+}
+
+fn parse_length(value: &[u8]) -> Option<usize> {
+    let is_number = matches!(value.len(), 1..=6) && value.iter().all(u8::is_ascii_digit);
+    is_number.then(|| {
+        value
+            .iter()
+            .fold(0, |sum, digit| sum * 10 + (digit - b'0') as usize)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// In one word.
+    fn word(input: &[u8]) -> String {
+        match recognise(input) {
+            Seen::Part => "part".into(),
+            Seen::Other => "other".into(),
+            Seen::Call(head) => {
+                let body = &input[head.bytes..head.bytes + head.body_bytes];
+                let headers = head.headers.len();
+                format!("{} {headers} {}", head.path, body.escape_ascii())
+            }
+        }
+    }
+
+    fn call(lines: &str, body: &str) -> Vec<u8> {
+        format!("POST /v1/call/m/p HTTP/1.1\r\n{lines}\r\n{body}").into_bytes()
+    }
+
+    #[test]
+    fn a_plain_call_is_taken_and_its_beginnings_are_waited_for() {
+        let request = call("Host: localhost\r\nContent-Length: 8\r\n", "{\"id\":1}");
+        assert_eq!(word(&request), "/v1/call/m/p 2 {\\\"id\\\":1}");
+        for end in 0..request.len() {
+            assert_eq!(word(&request[..end]), "part", "{end}");
+        }
+        let two = [&request[..], &request[..]].concat();
+        assert_eq!(word(&two), word(&request));
+        let empty = call("content-length: 0\r\nconnection: Keep-Alive\r\n", "");
+        assert_eq!(word(&empty), "/v1/call/m/p 2 ");
+    }
+
+    #[test]
+    fn what_is_doubtful_is_left_to_hyper() {
+        let body = "{\"id\":1}";
+        for lines in [
+            "",
+            "host: localhost\r\n",
+            "content-length: 8\r\ncontent-length: 8\r\n",
+            "content-length: 8\r\ncontent-length: 9\r\n",
+            "content-length: 8\r\ntransfer-encoding: chunked\r\n",
+            "content-length: 8\r\ntransfer-encoding: identity\r\n",
+            "content-length: +8\r\n",
+            "content-length: -1\r\n",
+            "content-length: 0x8\r\n",
+            "content-length: 8, 8\r\n",
+            "content-length: 8 8\r\n",
+            "content-length:\r\n",
+            "content-length: 1000000\r\n",
+            "content-length: 40000\r\n",
+            "content-length : 8\r\n",
+            " content-length: 8\r\n",
+            "content-length: 8\r\nx-a: b\r\n c\r\n",
+            "content-length: 8\r\nx-a: b\0\r\n",
+            "content-length: 8\r\nconnection: close\r\n",
+            "content-length: 8\r\nconnection: upgrade\r\nupgrade: h2c\r\n",
+            "content-length: 8\r\nexpect: 100-continue\r\n",
+            "content-length: 8\r\nTE: trailers\r\n",
+            "content-length: 8\r\ntraceparent: 00-0-0-0\r\n",
+            "content-length: 8\r\nReprise-Min-Lsn: 5\r\n",
+        ] {
+            assert_eq!(word(&call(lines, body)), "other", "{lines:?}");
+        }
+        let length = "HTTP/1.1\r\ncontent-length: 0\r\n\r\n";
+        for line in [
+            "GET /v1/call/m/p ",
+            "POST /v1/batch ",
+            "post /v1/call/m/p ",
+            "POST /v1/call/m/p?x ",
+            "POST /v1/call/m/%70 ",
+            "POST  /v1/call/m/p ",
+            "POST /v1/call/m/p\t",
+            "\r\nPOST /v1/call/m/p ",
+        ] {
+            assert_eq!(
+                word(format!("{line}{length}").as_bytes()),
+                "other",
+                "{line:?}"
+            );
+        }
+        let old = b"POST /v1/call/m/p HTTP/1.0\r\ncontent-length: 0\r\n\r\n";
+        assert_eq!(word(old), "other");
+        let many = "x-a: b\r\n".repeat(LANE_HEADERS_MAX);
+        assert_eq!(
+            word(&call(&format!("{many}content-length: 0\r\n"), "")),
+            "other"
+        );
+        let long = format!(
+            "POST /v1/call/m/p HTTP/1.1\r\nx-a: {}",
+            "b".repeat(LANE_REQUEST_BYTES_MAX)
+        );
+        assert_eq!(word(long.as_bytes()), "other");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_something(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+            recognise(&bytes);
+            recognise(&[LINE, &bytes].concat());
+            let mut request = call("host: a\r\ncontent-length: 3\r\n", "{ }more");
+            let at = at.index(request.len());
+            request[at] = byte;
+            if let Seen::Call(head) = recognise(&request) {
+                prop_assert!(head.bytes + head.body_bytes <= request.len());
+            }
+        }
+    }
+}
