@@ -393,6 +393,9 @@ impl Site {
             if let Ok(message) = self.inbox.try_recv() {
                 return Some(message);
             }
+            if crate::wait::is_soon(|| !self.home.returns.is_empty() || !self.inbox.is_empty()) {
+                continue;
+            }
             crossbeam_channel::select! {
                 recv(self.home.returns) -> partition => {
                     self.welcome(partition.expect("the site holds a sender"));

@@ -1,5 +1,7 @@
 //! Waiting for what another thread sends.
 
+use std::time::{Duration, Instant};
+
 use crossbeam_channel::{Receiver, RecvError, TryRecvError};
 use reprise_env::Threads;
 
@@ -14,5 +16,25 @@ pub fn receive<T>(threads: &dyn Threads, receiver: &Receiver<T>) -> Result<T, Re
             Err(TryRecvError::Disconnected) => return Err(RecvError),
             Err(TryRecvError::Empty) => threads.help(),
         }
+    }
+}
+
+/// How long a thread looks for what will soon be there before it sleeps: a few times what waking it takes.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Looks for a while; true as soon as `is_there` is. Other threads that want the processor come first.
+pub(crate) fn is_soon(is_there: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + LOOK;
+    loop {
+        for _ in 0..32 {
+            if is_there() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::yield_now();
     }
 }
