@@ -27,9 +27,10 @@ function procedure(
   name: string,
   parameters: ParameterInfo[],
   result: TypeInfo,
-  more: Pick<ProcedureInfo, 'read_only' | 'partitioning'>,
+  more: Pick<ProcedureInfo, 'read_only' | 'partitioning'> & Partial<Pick<ProcedureInfo, 'log'>>,
 ): ProcedureInfo {
-  return { name, parameters, result, ...more, signature: `${name}(${parameters.map((p) => p.name).join(', ')})` };
+  const log = { kind: 'command', declared: null, reason: null };
+  return { name, parameters, result, log, ...more, signature: `${name}(${parameters.map((p) => p.name).join(', ')})` };
 }
 
 const tally: TypeInfo = {
@@ -65,7 +66,17 @@ const voterProcedures: ProcedureInfo[] = [
       kind: 'struct',
       fields: [{ name: 'outcome', type: { kind: 'enum', variants: ['accepted', 'invalid_contestant', 'over_limit'] } }],
     },
-    { read_only: false, partitioning: { kind: 'by', parameters: ['phone_number'] } },
+    {
+      read_only: false,
+      partitioning: { kind: 'by', parameters: ['phone_number'] },
+      log: {
+        kind: 'auto',
+        declared: 'auto',
+        reason:
+          'command: of the last 256 measured calls, one runs 0.8 us on 20 bytes of arguments and changes 2.0 rows in 57 bytes; ' +
+          'at the log’s and recovery’s expense that is 1.1 us by command and 1.3 us by changes',
+      },
+    },
   ),
   procedure('results', [], tally, { read_only: true, partitioning: { kind: 'all' } }),
 ];

@@ -57,6 +57,15 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
       await page.getByRole('heading', { name: 'Where it lies' }).waitFor();
     }));
 
+  test('tells what the log holds of a procedure’s calls, and why', () =>
+    at('ready', '/modules/voter?procedure=vote', async (page) => {
+      await page.getByText('Logged now as command: of the last 256 measured calls').waitFor();
+      expect(await page.getByText('log: auto').count()).toBe(1);
+      expect(await page.getByText('log: command').count()).toBe(1);
+      // `results` only reads: it leaves nothing in the log.
+      expect(await page.getByText(/^log: /).count()).toBe(2);
+    }));
+
   test('shows a rolled-back transaction with its own code', () =>
     at('ready', '/modules/bank?procedure=transfer', async (page) => {
       for (const [name, value] of Object.entries({ from: '1', to: '2', amount: '5000' })) {

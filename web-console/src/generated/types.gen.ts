@@ -230,6 +230,24 @@ export type LatencyUs = {
     p99: number;
 };
 
+/**
+ * What a procedure's calls leave in the log.
+ */
+export type LogChoice = {
+    /**
+     * What the module declares; null where the server's setting counts.
+     */
+    declared?: string | null;
+    /**
+     * `command` (the call), `physiological` (the changed rows), `auto` (what costs less, by measurement), `both` or `none`.
+     */
+    kind: string;
+    /**
+     * With `auto`: what is logged now, and the measured numbers that decided it.
+     */
+    reason?: string | null;
+};
+
 export type LogKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint';
 
 export type LogOrder = 'oldest' | 'newest';
@@ -560,6 +578,10 @@ export type Problem = {
 };
 
 export type ProcedureInfo = {
+    /**
+     * What its calls leave in the log.
+     */
+    log: LogChoice;
     name: string;
     parameters: Array<ParameterInfo>;
     partitioning: PartitioningInfo;
@@ -653,6 +675,12 @@ export type RowChange = {
     number?: U64 | null;
     partition: number;
     /**
+     * The same by column.
+     */
+    primary_key?: {
+        [key: string]: unknown;
+    } | null;
+    /**
      * The table's name, or its number where the name is unknown.
      */
     table: string;
@@ -734,7 +762,7 @@ export type Status = {
      */
     idempotency_keys: number;
     /**
-     * What the log holds: `command` or `none`.
+     * What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
      */
     log: string;
     /**

@@ -1,5 +1,5 @@
 import { useState } from 'react';
-import type { PartitioningInfo, ProcedureInfo } from '../generated/types.gen';
+import type { LogChoice, PartitioningInfo, ProcedureInfo } from '../generated/types.gen';
 import { Badge } from '../ui/badge';
 import { typeText } from '../values/type-text';
 import { CallForm } from './call-form';
@@ -9,7 +9,7 @@ type Props = { module: string; procedure: ProcedureInfo; open: boolean };
 /** One procedure: its signature on a line, the form to call it when opened. */
 export function Procedure({ module, procedure, open: openAtFirst }: Props) {
   const [open, setOpen] = useState(openAtFirst);
-  const { name, parameters, result, read_only, partitioning } = procedure;
+  const { name, parameters, result, read_only, partitioning, log } = procedure;
   return (
     <details className="procedure" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
@@ -21,8 +21,10 @@ export function Procedure({ module, procedure, open: openAtFirst }: Props) {
         <span className="badges">
           {read_only ? <Badge tone="good">read only</Badge> : <Badge tone="accent">writes</Badge>}
           <Badge title={meaningOf(partitioning)}>{partitioningText(partitioning)}</Badge>
+          {!read_only && <Badge title={logMeaning(log)}>log: {log.kind}</Badge>}
         </span>
       </summary>
+      {open && log.reason != null && <p className="muted procedure-note">Logged now as {log.reason}</p>}
       {open && <CallForm module={module} procedure={procedure} />}
     </details>
   );
@@ -47,5 +49,21 @@ function meaningOf(partitioning: PartitioningInfo): string {
       return 'Runs on all partitions';
     case 'any':
       return 'Runs on any one partition, over replicated tables';
+  }
+}
+
+function logMeaning({ kind, declared }: LogChoice): string {
+  const by = declared == null ? 'by the server’s setting' : 'as the module declares';
+  switch (kind) {
+    case 'command':
+      return `A call leaves its arguments in the log, ${by}`;
+    case 'physiological':
+      return `A call leaves the changed rows in the log, ${by}`;
+    case 'both':
+      return `A call leaves its arguments and the changed rows in the log, ${by}`;
+    case 'auto':
+      return `A call leaves in the log what costs less by measurement, ${by}`;
+    default:
+      return `A call leaves nothing in the log, ${by}`;
   }
 }
