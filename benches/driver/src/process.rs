@@ -27,7 +27,7 @@ use crate::{
     native::NativeCode,
     options::{Options, ProcessOptions},
     random::Random,
-    replay::{ReplayOptions, ReplayReport, replay},
+    replay::{ReplayOptions, ReplayReport, note_run, replay},
     report::{Report, Subject},
     workload::Workload,
 };
@@ -98,6 +98,9 @@ pub(crate) fn run<W: Workload>(
         .close()
         .map_err(|error| failed("close the database", error))?;
     drop(database);
+    if let Some(dir) = &opened {
+        note_run(dir, W::NAME, report.txn_per_s)?;
+    }
     if let (Some(digest), Some(dir)) = (digest, opened) {
         on_progress(Progress::Preparing("opening it again"));
         report.restart = Some(restart(process, dir, digest)?);

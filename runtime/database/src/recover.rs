@@ -18,6 +18,8 @@ use reprise_txn::ModuleId;
 use crate::{Database, LoadedCheckpoint, OpenError, RecoveryReport};
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(20);
+/// Bytes of log after which progress is shown.
+const PROGRESS_BYTES: u64 = 256 << 10;
 
 impl Database {
     /// `until`: records from there on are left out.
@@ -39,18 +41,19 @@ impl Database {
         let places = quarantine.iter().map(|found| (ModuleId(found.module_id), found.procedure_number));
         recovery.set_quarantine(places.collect());
         let mut reader = log.reader(start)?;
-        let mut fed = 0u64;
-        while let Some(record) = reader.next_record()? {
-            if until.is_some_and(|until| record.lsn >= until) {
+        let mut shown = start.0;
+        while let Some(block) = reader.next_block()? {
+            if until.is_some_and(|until| block.lsn >= until) {
                 break;
             }
-            recovery.feed(record.lsn, record.end(), record.record)?;
-            fed += 1;
-            if fed.is_multiple_of(4096) {
+            let end = block.end();
+            recovery.feed_block(block.lsn, block.records, until)?;
+            if end.0 - shown >= PROGRESS_BYTES {
+                shown = end.0;
                 self.router.set_phase(Phase::Recovering {
                     step: RecoveryStep::Log,
                     replayed: recovery.replayed(),
-                    bytes_done: record.end().0 - start.0,
+                    bytes_done: end.0 - start.0,
                     bytes_total: report.log_bytes,
                 });
             }

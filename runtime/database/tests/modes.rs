@@ -309,3 +309,67 @@ fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_change
     assert_eq!(database.router().digest().ok(), digest);
     assert_eq!(report.commands, 4_001);
 }
+
+/// Accounts by the thousand, one in a hundred with a key, and transfers between partitions.
+fn work_long(database: &Database, round: i64) {
+    for batch in 0..80 {
+        let first = 1_000 + round * 30_000 + batch * 256;
+        let keys: Vec<String> = (0..256).map(|i| format!("open-{}", first + i)).collect();
+        let opened: Vec<_> = (0..256)
+            .map(|i| {
+                let key = (i % 100 == 0).then(|| keys[i as usize].as_str());
+                ("bank", "open", key, i64s(&[first + i, 100]))
+            })
+            .collect();
+        submit(database, &opened);
+        let transfers: Vec<_> = (0..60)
+            .map(|i| ("bank", "transfer", None, i64s(&[first + i, first + i * 3 + 1, 1 + i])))
+            .collect();
+        submit(database, &transfers);
+    }
+}
+
+#[test]
+fn long_stretches_of_changes_are_redone_between_commands() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let redo = RedoConfig::default();
+    let modes = [
+        LogMode::Physiological,
+        LogMode::Command,
+        LogMode::Physiological,
+        LogMode::Both,
+        LogMode::Physiological,
+    ];
+    for (round, mode) in modes.into_iter().enumerate() {
+        let (database, _) = open(dir.path(), 2, mode, redo);
+        if round == 0 {
+            let deployed = database.router().deploy("bank", &wasm("bank"));
+            deployed.expect("deploy");
+        }
+        match mode {
+            LogMode::Physiological => work_long(&database, round as i64),
+            _ => work(&database, round as i64),
+        }
+        database.close().expect("close");
+    }
+    let mut found = Vec::new();
+    for sites in [1, 2, 6] {
+        let (database, report) = open(dir.path(), sites, LogMode::Physiological, redo);
+        assert!(report.log_bytes > 3 << 20, "{} bytes of log", report.log_bytes);
+        let before = database.router().digest().ok();
+        // What follows runs on it, and comes behind all of it.
+        let call = ("bank", "transfer", None, i64s(&[1_000, 61_001, 1]));
+        let reply = submit(&database, &[call]);
+        assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+        let again = ("bank", "open", Some("open-1000"), i64s(&[1_000, 100]));
+        assert!(submit(&database, &[again]).get(0).replayed);
+        let after = database.router().digest().ok();
+        found.push((report.commands, report.keys, before, after));
+        database.close().expect("close");
+    }
+    assert_eq!((found[0].1, found[0].3), (found[1].1, found[1].2));
+    assert_eq!((found[1].1, found[1].3), (found[2].1, found[2].2));
+    let counts: Vec<_> = found.iter().map(|found| found.0).collect();
+    assert_eq!(counts, [counts[0], counts[0] + 1, counts[0] + 2]);
+    assert_eq!(found[0].1, 3 * 80 * 3);
+}

@@ -23,5 +23,5 @@ pub use copy::{CopyRange, LogCopy};
 pub use error::{Damage, LogError, UnavailableKind};
 pub use index::{parse_segment_name, segment_name};
 pub use log::{Complete, Log, LogConfig, OpenReport, Positions};
-pub use reader::{LogReader, LogRecord, OwnedRecord, RecordPage};
+pub use reader::{LogBlock, LogReader, LogRecord, OwnedRecord, RecordPage};
 pub use scan::{SegmentReport, TornTail, VerifyReport, verify};

@@ -60,6 +60,20 @@ impl OwnedRecord {
     }
 }
 
+/// Records that lie one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct LogBlock<'a> {
+    /// Of the first one.
+    pub lsn: Lsn,
+    pub records: &'a [u8],
+}
+
+impl LogBlock<'_> {
+    pub fn end(&self) -> Lsn {
+        Lsn(self.lsn.0 + self.records.len() as u64)
+    }
+}
+
 /// Records, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordPage {
@@ -161,6 +175,28 @@ impl LogReader {
             }
             Err(error) => Err(damaged(segment_start, block.lsn.0, &error)),
         }
+    }
+
+    /// What is left of the block that the next record lies in, checksum checked, its records not looked at; none as with
+    /// `next_record`. The next call of either goes on behind it.
+    pub fn next_block(&mut self) -> Result<Option<LogBlock<'_>>, LogError> {
+        let block = loop {
+            if let Some(block) = self.block
+                && self.record_at < block.payload_bytes as usize
+            {
+                break block;
+            }
+            if !self.load_block()? {
+                return Ok(None);
+            }
+        };
+        let record_at = self.record_at;
+        self.record_at = block.payload_bytes as usize;
+        let cursor = self.cursor.as_mut().expect("a block was loaded through it");
+        Ok(Some(LogBlock {
+            lsn: record_lsn(&block, record_at),
+            records: &cursor.payload(&block)?[record_at..],
+        }))
     }
 
     /// Where the next record begins, or will.

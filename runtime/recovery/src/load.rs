@@ -107,7 +107,7 @@ impl Recovery {
     }
 
     /// Waits until the sites have done all that was sent.
-    fn drain(&self) -> Result<(), RecoveryError> {
+    pub(crate) fn drain(&self) -> Result<(), RecoveryError> {
         for _ in 0..JOBS_IN_FLIGHT_MAX {
             self.take_token()?;
         }

@@ -222,7 +222,7 @@ const NO_MODULE: &str = "the log holds no such module or procedure before this r
 
 /// Changes that do not fit the tables to which they are applied.
 #[cold]
-fn misfit(tools: &Tools, redo: &Redo, what: &str) -> Box<Divergence> {
+pub fn misfit(tools: &Tools, redo: &Redo, what: &str) -> Box<Divergence> {
     let found = known_module(tools, redo.module_id, redo.procedure);
     let what = format!("its changes can't be applied: {what}");
     let (number, procedure) = (redo.module_id.0, redo.procedure as usize);

@@ -50,13 +50,22 @@ pub enum Near {
 const FAR_ROWS: u64 = 1 << 13;
 
 /// A row that is taken out and put in again.
-struct Again {
+pub(crate) struct Again {
     table: u16,
     /// None: it is inserted only.
-    rid: Option<Rid>,
+    pub rid: Option<Rid>,
     /// What it shall be; none: deleted.
-    row: Option<Vec<u8>>,
-    number: u64,
+    pub row: Option<Vec<u8>>,
+    pub number: u64,
+}
+
+/// What a change is about.
+#[derive(Clone, Copy)]
+pub(crate) enum Target {
+    New,
+    Row(Rid),
+    /// A row that came and went within its transaction.
+    Passed,
 }
 
 impl Store {
@@ -86,40 +95,14 @@ impl Store {
     /// Brings near what `apply` of the change will look at: for many changes, each step for all of them before the next.
     #[inline]
     pub fn touch_change(&self, change: &Change<'_>, near: Near) {
-        let Some(table) = self.tables.get(change.table() as usize) else {
-            return;
-        };
-        if table.rows.count() < FAR_ROWS {
-            return;
-        }
-        let index = &table.indexes[0];
-        match (change, near) {
-            (Change::Insert { row, .. }, Near::Index)
-                if row.len() >= table.layout.fixed_bytes() =>
-            {
-                index.touch_of(RowRef { row, number: 0 });
-            }
-            (
-                Change::Replace { name, .. }
-                | Change::Patch { name, .. }
-                | Change::Delete { name, .. },
-                _,
-            ) => {
-                let RowName::Key(key) = name else { return };
-                if near == Near::Index {
-                    return index.touch(key);
-                }
-                match index.candidate(key) {
-                    Some(rid) if near == Near::Place => table.rows.touch_place(rid),
-                    Some(rid) => table.rows.touch(rid),
-                    None => {}
-                }
-            }
-            _ => {}
+        if let Some(table) = self.tables.get(change.table() as usize)
+            && table.is_far()
+        {
+            table.touch_change(change, near);
         }
     }
 
-    fn assert_no_undo(&self) {
+    pub(crate) fn assert_no_undo(&self) {
         assert!(
             !self.journal.is_active && self.journal.ops.is_empty() && self.retained.is_empty(),
             "changes are applied where nothing can be taken back"
@@ -130,37 +113,16 @@ impl Store {
     fn apply_one(&mut self, change: &Change<'_>) -> Result<(), ApplyError> {
         let id = TableId(change.table());
         let count = self.tables.len();
-        let Some(table) = self.tables.get_mut(id.0 as usize) else {
+        let Some(table) = self.tables.get(id.0 as usize) else {
             return Err(ApplyError::Table { table: id.0, count });
         };
-        let scratch = &mut self.journal.scratch;
-        let rid = match change {
-            Change::Insert { number, row, .. } => {
-                let number = table.number_of(*number)?;
-                let put = table.put_new(row, number, scratch);
-                let rid = put.map_err(|error| table.unfit(error))?;
-                self.pass_over(id, rid);
-                return Ok(());
-            }
-            Change::Delete { name, .. } => match table.find(*name)? {
-                Some(rid) => rid,
-                None => return table.pass_number(*name),
-            },
-            Change::Replace { name, .. } | Change::Patch { name, .. } => {
-                table.find(*name)?.ok_or_else(|| table.missing(*name))?
-            }
-        };
-        self.keep_before(id, rid);
+        let target = table.target(change)?;
+        if let Target::Row(rid) = target {
+            self.keep_before(id, rid);
+        }
         let table = &mut self.tables[id.0 as usize];
-        let scratch = &mut self.journal.scratch;
-        match change {
-            Change::Insert { .. } => {}
-            Change::Delete { .. } => table.take_out(rid, scratch),
-            Change::Replace { row, .. } => {
-                let put = table.put(rid, row, scratch);
-                put.map_err(|error| table.unfit(error))?;
-            }
-            Change::Patch { columns, .. } => table.put_columns(rid, *columns, scratch)?,
+        if let Some(rid) = table.carry_out(change, target, &mut self.journal.scratch)? {
+            self.pass_over(id, rid);
         }
         Ok(())
     }
@@ -173,6 +135,7 @@ impl Store {
         }
         for entry in &again {
             let Some(rid) = entry.rid else { continue };
+            self.tables[entry.table as usize].check_live(rid)?;
             self.keep_before(TableId(entry.table), rid);
             let table = &mut self.tables[entry.table as usize];
             table.take_out(rid, &mut self.journal.scratch);
@@ -189,42 +152,145 @@ impl Store {
 
     fn last_state(&mut self, change: &Change<'_>) -> Result<Again, ApplyError> {
         let (number, count) = (change.table(), self.tables.len());
-        let Some(table) = self.tables.get_mut(number as usize) else {
-            let table = number;
-            return Err(ApplyError::Table { table, count });
-        };
-        let again = |rid, row, row_number| Again {
-            table: number,
-            rid,
-            row,
-            number: row_number,
-        };
-        let name = match change {
-            Change::Insert { number, row, .. } => {
-                return Ok(again(None, Some(row.to_vec()), table.number_of(*number)?));
-            }
-            Change::Replace { name, .. }
-            | Change::Patch { name, .. }
-            | Change::Delete { name, .. } => *name,
-        };
-        let Some(rid) = table.find(name)? else {
-            if matches!(change, Change::Delete { .. }) {
-                table.pass_number(name)?;
-                return Ok(again(None, None, 0));
-            }
-            return Err(table.missing(name));
-        };
-        let old = table.rows.at(rid);
-        let row = match change {
-            Change::Replace { row, .. } => Some(row.to_vec()),
-            Change::Patch { columns, .. } => Some(table.patched(old.row, *columns)?),
-            Change::Insert { .. } | Change::Delete { .. } => None,
-        };
-        Ok(again(Some(rid), row, old.number))
+        match self.tables.get_mut(number as usize) {
+            Some(table) => table.last_state(change),
+            None => Err(ApplyError::Table {
+                table: number,
+                count,
+            }),
+        }
     }
 }
 
 impl Table {
+    pub fn is_far(&self) -> bool {
+        self.rows.count() >= FAR_ROWS
+    }
+
+    #[inline]
+    pub fn touch_change(&self, change: &Change<'_>, near: Near) {
+        let index = &self.indexes[0];
+        let key = match change {
+            Change::Insert { row, .. } => {
+                if near == Near::Index && row.len() >= self.layout.fixed_bytes() {
+                    index.touch_of(RowRef { row, number: 0 });
+                }
+                return;
+            }
+            Change::Replace { name, .. }
+            | Change::Patch { name, .. }
+            | Change::Delete { name, .. } => match name {
+                RowName::Key(key) => key,
+                RowName::Number(_) => return,
+            },
+        };
+        if near == Near::Index {
+            return index.touch(key);
+        }
+        match index.candidate(key) {
+            Some(rid) if near == Near::Place => self.rows.touch_place(rid),
+            Some(rid) => self.rows.touch(rid),
+            None => {}
+        }
+    }
+
+    /// True where the row is there and the change names it by its key or its number as they are now.
+    #[inline]
+    pub fn is_row_of(&self, rid: Rid, change: &Change<'_>) -> bool {
+        let (Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. }) =
+            change
+        else {
+            return false;
+        };
+        let Some(row) = self.rows.live(rid) else {
+            return false;
+        };
+        match *name {
+            RowName::Key(key) => !self.has_number() && self.indexes[0].is_of(row, key),
+            RowName::Number(number) => self.has_number() && row.number == number,
+        }
+    }
+
+    /// The row that a change is about.
+    #[inline]
+    pub fn target(&self, change: &Change<'_>) -> Result<Target, ApplyError> {
+        let (name, may_lack) = match change {
+            Change::Insert { .. } => return Ok(Target::New),
+            Change::Delete { name, .. } => (*name, true),
+            Change::Replace { name, .. } | Change::Patch { name, .. } => (*name, false),
+        };
+        match self.find(name)? {
+            Some(rid) => Ok(Target::Row(rid)),
+            None if may_lack => Ok(Target::Passed),
+            None => Err(self.missing(name)),
+        }
+    }
+
+    /// Makes the change; the row that came, if one did. Where it is refused as a duplicate, nothing happened.
+    #[inline]
+    pub fn carry_out(
+        &mut self,
+        change: &Change<'_>,
+        target: Target,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Rid>, ApplyError> {
+        match (change, target) {
+            (Change::Insert { number, row, .. }, _) => {
+                let number = self.number_of(*number)?;
+                let put = self.put_new(row, number, scratch);
+                return Ok(Some(put.map_err(|error| self.unfit(error))?));
+            }
+            (Change::Delete { name, .. }, Target::Passed) => self.pass_number(*name)?,
+            (Change::Delete { .. }, Target::Row(rid)) => self.take_out(rid, scratch),
+            (Change::Replace { row, .. }, Target::Row(rid)) => {
+                let put = self.put(rid, row, scratch);
+                put.map_err(|error| self.unfit(error))?;
+            }
+            (Change::Patch { columns, .. }, Target::Row(rid)) => {
+                self.put_columns(rid, *columns, scratch)?;
+            }
+            (Change::Replace { name, .. } | Change::Patch { name, .. }, _)
+            | (Change::Delete { name, .. }, Target::New) => return Err(self.missing(*name)),
+        }
+        Ok(None)
+    }
+
+    /// What the change leaves, for rows that are all taken out before any is put in.
+    pub fn last_state(&mut self, change: &Change<'_>) -> Result<Again, ApplyError> {
+        let table = change.table();
+        let again = |rid, row, number| Again {
+            table,
+            rid,
+            row,
+            number,
+        };
+        let target = self.target(change)?;
+        Ok(match (change, target) {
+            (Change::Insert { number, row, .. }, _) => {
+                again(None, Some(row.to_vec()), self.number_of(*number)?)
+            }
+            (Change::Delete { name, .. }, Target::Passed) => {
+                self.pass_number(*name)?;
+                again(None, None, 0)
+            }
+            (_, Target::Row(rid)) => {
+                let old = self.rows.at(rid);
+                let row = match change {
+                    Change::Replace { row, .. } => Some(row.to_vec()),
+                    Change::Patch { columns, .. } => Some(self.patched(old.row, *columns)?),
+                    Change::Insert { .. } | Change::Delete { .. } => None,
+                };
+                again(Some(rid), row, old.number)
+            }
+            (
+                Change::Replace { name, .. }
+                | Change::Patch { name, .. }
+                | Change::Delete { name, .. },
+                Target::New | Target::Passed,
+            ) => return Err(self.missing(*name)),
+        })
+    }
+
     fn missing(&self, name: RowName<'_>) -> ApplyError {
         ApplyError::Missing {
             table: self.schema.name.clone(),
@@ -232,7 +298,7 @@ impl Table {
         }
     }
 
-    fn unfit(&self, error: WriteError) -> ApplyError {
+    pub fn unfit(&self, error: WriteError) -> ApplyError {
         ApplyError::Row {
             table: self.schema.name.clone(),
             error,
@@ -283,8 +349,14 @@ impl Table {
         }
     }
 
+    /// Refuses a second change of one row in one transaction: no write set holds any.
+    pub fn check_live(&self, rid: Rid) -> Result<(), ApplyError> {
+        let live = self.rows.place(rid).map(|_| ());
+        live.ok_or_else(|| self.unfit(WriteError::NotLive))
+    }
+
     #[inline]
-    fn put_new(
+    pub fn put_new(
         &mut self,
         row: &[u8],
         number: u64,
@@ -295,7 +367,7 @@ impl Table {
         Ok(rid)
     }
 
-    fn take_out(&mut self, rid: Rid, scratch: &mut Scratch) {
+    pub fn take_out(&mut self, rid: Rid, scratch: &mut Scratch) {
         let row = self.rows.at(rid);
         unlink(&mut self.indexes, &self.layout, rid, row, scratch);
         let place = self.rows.bury(rid);

@@ -381,6 +381,31 @@ impl Index {
         (self.key_bytes != usize::MAX).then_some(self.key_bytes)
     }
 
+    /// As `candidate`, where keys often come in order.
+    #[inline]
+    pub fn candidate_near(&self, key: &[u8]) -> Option<Rid> {
+        if !self.is_whole(key) {
+            return None;
+        }
+        let near = dispatch!(
+            &self.body,
+            tree => tree.get_near(&probe_of(tree, key)),
+            _ => return self.candidate(key)
+        );
+        near.map(Rid)
+    }
+
+    /// True where the row has the key, whole and as the index is of it.
+    #[inline]
+    pub fn is_of(&self, row: RowRef<'_>, key: &[u8]) -> bool {
+        match self.plan.ints() {
+            Some(_) if self.key_bytes <= 16 => {
+                key.len() == self.key_bytes && int_key(&self.plan, row) == self.bits_of(key)
+            }
+            _ => self.is_whole(key) && self.plan.matches(row, key),
+        }
+    }
+
     /// True when the row's entry key is in the index.
     pub fn has(
         &self,
@@ -539,6 +564,11 @@ fn entry_key<K: TreeKey>(
 #[inline]
 fn touch_tree<K: TreeKey, const CAP: usize>(tree: &Tree<K, CAP>, key: &[u8]) {
     tree.touch(&K::probe(edge(key, false)));
+}
+
+#[inline]
+fn probe_of<'p, K: TreeKey, const CAP: usize>(_: &Tree<K, CAP>, key: &'p [u8]) -> K::Probe<'p> {
+    K::probe(edge(key, false))
 }
 
 #[inline]

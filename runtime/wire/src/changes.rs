@@ -210,6 +210,14 @@ impl<'a> Change<'a> {
         }
     }
 
+    /// Reads again what [`Changes`] read before: `bytes` are those of one change, as they were walked. Of others it makes
+    /// nothing, or a change whose columns panic when they are walked.
+    #[inline]
+    pub fn again(bytes: &'a [u8]) -> Option<Self> {
+        let again = QuickReader::new(bytes).whole_change();
+        again.or_else(|| Changes::new(bytes).next()?.ok())
+    }
+
     /// Appends the change.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
@@ -321,6 +329,12 @@ pub struct Changes<'a> {
 impl<'a> Changes<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
+    }
+
+    /// Where the next change begins.
+    #[inline]
+    pub fn offset(&self) -> usize {
+        self.at
     }
 }
 

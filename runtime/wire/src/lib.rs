@@ -25,7 +25,7 @@ pub use checkpoint::{
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
     CheckpointMark, CommandRef, DeployRef, Genesis, RECORD_KINDS, RecordKind, RecordRef, Records,
-    RemoveRef, count_records,
+    RawRecord, RawRecords, RemoveRef, count_records,
 };
 pub use segment::{FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader};
 

@@ -5,9 +5,15 @@ use reprise_abi::{
     key::KEY_BYTES_MAX,
     row::{COLUMNS_MAX, ROW_BYTES_MAX},
 };
-use reprise_base::limits::TABLES_MAX;
+use reprise_base::{
+    PartitionId, TxnId,
+    limits::{PARTITIONS_MAX, RECORD_BYTES_MAX, TABLES_MAX},
+};
 
-use crate::changes::{Change, DELETE, INSERT, NUMBERED, PATCH, PatchColumns, REPLACE, RowName};
+use crate::{
+    PartitionSet,
+    changes::{Change, ChangesRef, DELETE, INSERT, NUMBERED, PATCH, PatchColumns, REPLACE, RowName},
+};
 
 pub(crate) struct QuickReader<'a> {
     bytes: &'a [u8],
@@ -80,6 +86,37 @@ impl<'a> QuickReader<'a> {
         })
     }
 
+    /// Kind and body of the next record.
+    #[inline]
+    pub fn record(&mut self) -> Option<&'a [u8]> {
+        let content = self.bytes(RECORD_BYTES_MAX - 3)?;
+        (!content.is_empty()).then_some(content)
+    }
+
+    /// The body of a record of changes in its usual form: of the partition that gave out its id, and without a key. The changes
+    /// themselves are not looked at.
+    #[inline]
+    pub fn changes(&mut self) -> Option<ChangesRef<'a>> {
+        if self.byte()? != 0 {
+            return None;
+        }
+        let (txn_id, digest) = (TxnId(self.number()?), self.number()?);
+        let (module_id, procedure) = (self.varint()?, self.varint()?);
+        let origin = txn_id.origin();
+        if procedure > u16::MAX as usize || origin >= PARTITIONS_MAX {
+            return None;
+        }
+        Some(ChangesRef {
+            txn_id,
+            partitions: PartitionSet::One(PartitionId(origin)),
+            module_id: module_id as u32,
+            procedure: procedure as u16,
+            digest,
+            keyed: None,
+            changes: &self.bytes[self.at..],
+        })
+    }
+
     #[inline]
     pub fn change(&mut self) -> Option<Change<'a>> {
         let op = self.byte()?;
@@ -117,6 +154,32 @@ impl<'a> QuickReader<'a> {
             },
             _ => return None,
         })
+    }
+
+    /// As `change`, of bytes that were read by it before and hold nothing else: what is known of them is not looked at again.
+    #[inline]
+    pub fn whole_change(mut self) -> Option<Change<'a>> {
+        let op = self.byte()?;
+        let table = self.varint()? as u16;
+        match op & 7 {
+            INSERT if op & NUMBERED == 0 => {
+                let row = self.bytes(ROW_BYTES_MAX)?;
+                Some(Change::Insert {
+                    table,
+                    number: None,
+                    row,
+                })
+            }
+            PATCH => Some(Change::Patch {
+                table,
+                name: self.name(op)?,
+                columns: PatchColumns {
+                    count: self.varint()? as u16,
+                    bytes: &self.bytes[self.at..],
+                },
+            }),
+            _ => QuickReader::new(self.bytes).change(),
+        }
     }
 
     #[inline]
@@ -182,6 +245,9 @@ mod tests {
             let mut quick = QuickReader::new(&bytes);
             let found = quick.change();
             let slow = Change::read_whole(&bytes);
+            if let Ok((expected, end)) = &slow {
+                assert_eq!(Change::again(&bytes[..*end]), Some(*expected), "{bytes:?}");
+            }
             match (found, &slow) {
                 (Some(found), Ok((expected, end))) => {
                     assert_eq!((found, quick.at), (*expected, *end), "{bytes:?}");

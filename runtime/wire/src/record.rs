@@ -12,7 +12,9 @@ use reprise_base::{
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX},
 };
 
-use crate::{ChangesRef, PartitionList, PartitionSet, WireError, body::BodyReader, corrupt};
+use crate::{
+    ChangesRef, PartitionList, PartitionSet, WireError, body::BodyReader, corrupt, quick::QuickReader,
+};
 
 /// First byte of a record's body. Numbers are never used again for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -463,6 +465,86 @@ pub(crate) fn decode_partitions<'a>(
         return Err(corrupt("partition", format!("below {PARTITIONS_MAX}"), one));
     }
     Ok(PartitionSet::One(PartitionId(one)))
+}
+
+/// A record told apart from its neighbours, and not read yet.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRecord<'a> {
+    /// Of its first byte in what was walked, and behind its last.
+    pub start: usize,
+    pub end: usize,
+    content: &'a [u8],
+}
+
+impl<'a> RawRecord<'a> {
+    #[inline]
+    pub fn is_changes(&self) -> bool {
+        self.content[0] == RecordKind::Changes as u8
+    }
+
+    pub fn decode(&self) -> Result<RecordRef<'a>, WireError> {
+        decode_content(self.content)
+    }
+
+    /// A record of changes. Those of one partition may not have been looked at: what is wrong with them is told by [`crate::Changes`].
+    #[inline]
+    pub fn changes(&self) -> Result<ChangesRef<'a>, WireError> {
+        if self.is_changes()
+            && let Some(changes) = QuickReader::new(&self.content[1..]).changes()
+        {
+            return Ok(changes);
+        }
+        match self.decode()? {
+            RecordRef::Changes(changes) => Ok(changes),
+            other => Err(corrupt("record kind", "changes", other.kind().name())),
+        }
+    }
+}
+
+/// Walks the records of a block by their lengths alone. Ends after the first error.
+#[derive(Clone, Debug)]
+pub struct RawRecords<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> RawRecords<'a> {
+    pub fn new(payload: &'a [u8]) -> Self {
+        Self {
+            bytes: payload,
+            offset: 0,
+        }
+    }
+}
+
+impl<'a> Iterator for RawRecords<'a> {
+    type Item = Result<RawRecord<'a>, WireError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let start = self.offset;
+        let rest = &self.bytes[start..];
+        if rest.is_empty() {
+            return None;
+        }
+        let mut quick = QuickReader::new(rest);
+        let (content, length) = match quick.record() {
+            Some(content) => (content, quick.at),
+            None => match split(rest) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.offset = self.bytes.len();
+                    return Some(Err(error));
+                }
+            },
+        };
+        self.offset += length;
+        Some(Ok(RawRecord {
+            start,
+            end: self.offset,
+            content,
+        }))
+    }
 }
 
 /// Walks the records of a block: offset, record, and the bytes that it takes. Ends after the first error.

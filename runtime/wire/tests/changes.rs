@@ -210,6 +210,39 @@ fn groups_grow_hold_changes_and_belong_to_the_record() {
     assert!(!decodes(&[1, 0]), "an empty group");
 }
 
+/// Told apart by their lengths, records are the same ones, and changes read in a hurry are the same changes.
+#[test]
+fn raw_records_are_those_that_are_read_whole() {
+    let changes = encode_all(&samples());
+    let list = [PartitionId(1), PartitionId(4)];
+    let mut group = Vec::new();
+    ChangesRef::push_group(&mut group, PartitionId(4), &changes);
+    let several = PartitionSet::Several(PartitionList::new(&list));
+    let removal = RemoveRef {
+        txn_id: TxnId(9),
+        name: "gone",
+    };
+    let mut payload = Vec::new();
+    record(PartitionSet::One(PartitionId(7)), &changes).encode(&mut payload);
+    record(PartitionSet::One(PartitionId(3)), &changes).encode(&mut payload);
+    record(several, &group).encode(&mut payload);
+    RecordRef::Remove(removal).encode(&mut payload);
+    let mut raw = RawRecords::new(&payload);
+    for found in Records::new(&payload) {
+        let (start, record, bytes) = found.expect("whole");
+        let quick = raw.next().expect("as many").expect("whole");
+        assert_eq!((quick.start, quick.end), (start, start + bytes.len()));
+        assert_eq!(quick.decode().as_ref(), Ok(&record));
+        match record {
+            RecordRef::Changes(changes) => assert_eq!(quick.changes(), Ok(changes)),
+            _ => assert!(quick.changes().is_err() && !quick.is_changes()),
+        }
+    }
+    assert!(raw.next().is_none());
+    let mut cut = RawRecords::new(&payload[..payload.len() - 1]);
+    assert!(cut.by_ref().any(|record| record.is_err()) && cut.next().is_none());
+}
+
 fn name() -> impl Strategy<Value = Name> {
     prop_oneof![
         vec(any::<u8>(), 0..40).prop_map(Name::Key),

@@ -171,7 +171,7 @@ fn replay(args: &BenchArgs, output: Output) -> Outcome {
             ("checkpoint", describe_loaded(&report)),
             ("log", bytes(report.log_bytes)),
             ("seconds", format!("{:.3}", report.seconds)),
-            ("txn/s", grouped(report.txn_per_s as u64)),
+            ("txn/s", describe_speed(&report)),
             ("partitions", report.partitions.to_string()),
             ("sites", report.sites.to_string()),
             ("digest", report.digest),
@@ -202,6 +202,16 @@ fn run_replay(
     let report = reprise_driver::replay(&options);
     line.clear();
     report.map_err(failure)
+}
+
+fn describe_speed(report: &ReplayReport) -> String {
+    let speed = grouped(report.txn_per_s as u64);
+    match (report.times_run, report.run_txn_per_s) {
+        (Some(times), Some(run)) => {
+            format!("{speed}, {times:.2} times the run's {}", grouped(run as u64))
+        }
+        _ => speed,
+    }
 }
 
 fn describe_loaded(report: &ReplayReport) -> String {
@@ -276,10 +286,11 @@ fn print_report(report: &Report) -> std::io::Result<()> {
     }
     if let Some(restart) = &report.restart {
         let replayed = format!(
-            "{:.3} s to ready: {} transactions replayed from {} of log; digest as before",
+            "{:.3} s to ready: {} transactions replayed from {} of log, {} a second; digest as before",
             restart.seconds,
             grouped(restart.replayed),
-            bytes(restart.log_bytes)
+            bytes(restart.log_bytes),
+            describe_speed(restart)
         );
         pairs.extend([("restart", replayed), ("loaded", describe_loaded(restart))]);
     }

@@ -218,6 +218,20 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         is_here.then(|| leaf.rids[place.at])
     }
 
+    /// As `get`, without a way down where the key lies within the leaf that was looked at last.
+    #[inline]
+    pub fn get_near(&self, probe: &K::Probe<'_>) -> Option<u32> {
+        let leaf = &self.leaves[self.finger.get()];
+        if let [first, .., last] = leaf.keys()
+            && (first.is_before(probe) || first.is_at(probe))
+            && !last.is_before(probe)
+        {
+            let at = K::rank_before(&leaf.keys, leaf.len(), probe);
+            return leaf.keys[at].is_at(probe).then(|| leaf.rids[at]);
+        }
+        self.get(probe)
+    }
+
     /// The record id under a key. As `get`, for keys that cost nothing to make.
     #[inline]
     pub fn find(&self, key: K) -> Option<u32> {

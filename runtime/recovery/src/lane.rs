@@ -1,0 +1,338 @@
+//! A stretch of the log that holds nothing but changes, applied by as many threads as there are cores while all partitions
+//! are held.
+//!
+//! Windows of it are told apart by table, several at a time; each table of each partition takes its changes in the order of the
+//! windows, on whatever thread is free. A thread rather applies than reads on, so that windows do not pile up.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Arc, Condvar, Mutex, MutexGuard, atomic::Ordering},
+    thread,
+};
+
+use reprise_base::Lsn;
+use reprise_partition::Held;
+use reprise_replay::{Redo, misfit, remember};
+use reprise_storage::TableRedo;
+
+use crate::{
+    Outcome, RecoveryError,
+    window::{KeyedCall, Seen, Shape, Sorted, Stop, Window},
+};
+
+/// Windows that were read and not applied by all tables yet, at most, and windows that wait to be read.
+const SORTED_MAX: u64 = 6;
+const WAITING_MAX: usize = 4;
+
+/// What the thread that reads the log and those that apply it share.
+#[derive(Default)]
+pub(crate) struct Lane {
+    state: Mutex<State>,
+    woken: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Window>,
+    /// Nothing more is coming.
+    is_closed: bool,
+    /// Nothing more is taken: something failed.
+    is_stopped: bool,
+    /// Windows begun, handed to the tables, and done with.
+    begun: u64,
+    handed: u64,
+    done: u64,
+    /// Read before a window in front of it was: the first one is number `handed`.
+    early: VecDeque<Option<Sorted>>,
+    tables: Vec<TableQueue>,
+    /// Tables with something to do that no thread has.
+    ready: VecDeque<usize>,
+    /// Memory that was used before.
+    spares: Vec<Sorted>,
+    spare_windows: Vec<Window>,
+    end: End,
+}
+
+/// What is known once all is applied.
+#[derive(Default)]
+struct End {
+    seen: Vec<Seen>,
+    multi_tick: u64,
+    keyed: Vec<KeyedCall>,
+    failures: Vec<Failure>,
+}
+
+/// A record that could not be applied.
+enum Failure {
+    Error(RecoveryError),
+    Misfit(Redo, String),
+}
+
+impl Failure {
+    fn lsn(&self) -> Lsn {
+        match self {
+            Self::Misfit(redo, _) => redo.lsn,
+            Self::Error(
+                RecoveryError::Malformed { lsn, .. } | RecoveryError::Partition { lsn, .. },
+            ) => *lsn,
+            Self::Error(_) => Lsn(0),
+        }
+    }
+}
+
+#[derive(Default)]
+struct TableQueue {
+    /// Windows with the table's place in them.
+    windows: VecDeque<(Arc<Sorted>, usize)>,
+    /// In `ready`, or with a thread.
+    is_claimed: bool,
+    has_failed: bool,
+}
+
+enum Task {
+    Sort(u64, Sorted),
+    Apply(usize, Arc<Sorted>, usize),
+}
+
+/// Marks the lane as stopped if the thread that holds it panics: nobody shall wait for it.
+struct Guard<'l>(&'l Lane);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+impl Lane {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+
+    /// Adds a window; waits while too many do. False where something failed.
+    pub fn push(&self, window: Window) -> bool {
+        let mut state = self.lock();
+        while state.waiting.len() >= WAITING_MAX && !state.is_stopped {
+            state = self.woken.wait(state).expect("as above");
+        }
+        state.waiting.push_back(window);
+        let goes_on = !state.is_stopped;
+        drop(state);
+        self.woken.notify_all();
+        goes_on
+    }
+
+    /// Nothing more comes: the threads end when all is applied.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+        self.woken.notify_all();
+    }
+
+    /// Nothing is taken any more. What was begun is done.
+    pub fn stop(&self) {
+        if let Ok(mut state) = self.state.lock() {
+            state.is_stopped = true;
+        }
+        self.woken.notify_all();
+    }
+
+    /// Memory for a window, used before if any was.
+    pub fn spare(&self) -> Window {
+        self.lock().spare_windows.pop().unwrap_or_default()
+    }
+
+    /// Applies what comes until the lane is closed, or something fails. Every partition is held.
+    pub fn run(&self, held: &mut Held<'_>, outcome: &Outcome, threads: usize) {
+        let stores = held.partitions.iter_mut().map(|part| &mut part.store);
+        let mut tables = 0;
+        let redos: Vec<_> = stores
+            .flat_map(|store| {
+                tables = store.table_count() as u16;
+                store.redos().into_iter().map(Mutex::new)
+            })
+            .collect();
+        let shape = Shape {
+            partitions: held.tools.shared.partitions_count,
+            tables,
+        };
+        {
+            let mut state = self.lock();
+            state.tables.resize_with(shape.count(), TableQueue::default);
+            state.end.seen.resize(shape.partitions as usize, Seen::default());
+        }
+        thread::scope(|scope| {
+            (1..threads).for_each(|_| {
+                scope.spawn(|| self.work(shape, &redos, outcome));
+            });
+            self.work(shape, &redos, outcome);
+        });
+        drop(redos);
+        let end = mem::take(&mut self.lock().end);
+        end.tell(held, outcome);
+    }
+
+    fn work(&self, shape: Shape, redos: &[Mutex<TableRedo<'_>>], outcome: &Outcome) {
+        let _guard = Guard(self);
+        while let Some(task) = self.take() {
+            match task {
+                Task::Sort(number, mut sorted) => {
+                    let stop = sorted.sort(shape).err();
+                    outcome.count(sorted.window.records_count);
+                    self.hand(number, sorted, shape, stop);
+                }
+                Task::Apply(table, sorted, place) => {
+                    let mut redo = redos[table].lock().expect("one thread at a time");
+                    let applied = redo.apply(sorted.changes(place));
+                    drop(redo);
+                    let failure = applied.err().and_then(|(record, error)| {
+                        let redo = sorted.window.redo_at(record as usize)?;
+                        Some(Failure::Misfit(redo, error.to_string()))
+                    });
+                    self.put_back(table, sorted, failure);
+                }
+            }
+        }
+        self.woken.notify_all();
+    }
+
+    /// The next task; none when there will be none.
+    fn take(&self) -> Option<Task> {
+        let mut state = self.lock();
+        loop {
+            if let Some(table) = state.ready.pop_front() {
+                let next = state.tables[table].windows.pop_front();
+                let (sorted, place) = next.expect("a ready table has something to do");
+                return Some(Task::Apply(table, sorted, place));
+            }
+            if state.begun - state.done < SORTED_MAX
+                && !state.is_stopped
+                && let Some(window) = state.waiting.pop_front()
+            {
+                let number = state.begun;
+                state.begun += 1;
+                state.early.push_back(None);
+                let mut sorted = state.spares.pop().unwrap_or_default();
+                sorted.window = window;
+                drop(state);
+                self.woken.notify_all(); // whoever waits to push
+                return Some(Task::Sort(number, sorted));
+            }
+            let is_idle = state.begun == state.done;
+            let is_over = state.is_stopped || state.is_closed && state.waiting.is_empty();
+            if is_idle && is_over {
+                return None;
+            }
+            state = self.woken.wait(state).expect("as in `lock`");
+        }
+    }
+
+    /// Hands windows that were read to the tables, in their order.
+    fn hand(&self, number: u64, sorted: Sorted, shape: Shape, stop: Option<Stop>) {
+        let mut state = self.lock();
+        if let Some(stop) = stop {
+            state.fail(match stop {
+                Stop::Error(error) => Failure::Error(error),
+                Stop::Misfit(redo, error) => Failure::Misfit(redo, error.to_string()),
+            });
+        }
+        let place = (number - state.handed) as usize;
+        state.early[place] = Some(sorted);
+        while let Some(next) = state.early.front_mut()
+            && let Some(sorted) = next.take()
+        {
+            state.early.pop_front();
+            state.handed += 1;
+            state.hand(sorted, shape);
+        }
+        drop(state);
+        self.woken.notify_all();
+    }
+
+    /// A table's changes of one window are applied.
+    fn put_back(&self, table: usize, sorted: Arc<Sorted>, failure: Option<Failure>) {
+        let mut state = self.lock();
+        state.tables[table].has_failed |= failure.is_some();
+        if let Some(failure) = failure {
+            state.fail(failure);
+        }
+        state.release(sorted);
+        let queue = &mut state.tables[table];
+        if queue.has_failed {
+            for (sorted, _) in mem::take(&mut queue.windows) {
+                state.release(sorted);
+            }
+        }
+        let queue = &mut state.tables[table];
+        queue.is_claimed = !queue.windows.is_empty();
+        if queue.is_claimed {
+            state.ready.push_back(table);
+        }
+        drop(state);
+        self.woken.notify_all();
+    }
+}
+
+impl State {
+    /// What came before in the log is still applied, so that the earliest failure is found.
+    fn fail(&mut self, failure: Failure) {
+        self.is_stopped = true;
+        self.end.failures.push(failure);
+    }
+
+    fn hand(&mut self, mut sorted: Sorted, shape: Shape) {
+        for (all, seen) in self.end.seen.iter_mut().zip(&sorted.seen) {
+            all.note(seen.tick, seen.end);
+        }
+        self.end.multi_tick = self.end.multi_tick.max(sorted.multi_tick);
+        self.end.keyed.append(&mut sorted.keyed);
+        let sorted = Arc::new(sorted);
+        for (place, changes) in sorted.tables.iter().enumerate() {
+            let table = shape.place(changes.partition, changes.table);
+            let queue = &mut self.tables[table];
+            if queue.has_failed {
+                continue;
+            }
+            queue.windows.push_back((sorted.clone(), place));
+            if !mem::replace(&mut queue.is_claimed, true) {
+                self.ready.push_back(table);
+            }
+        }
+        self.release(sorted);
+    }
+
+    fn release(&mut self, sorted: Arc<Sorted>) {
+        if let Some(mut sorted) = Arc::into_inner(sorted) {
+            self.done += 1;
+            sorted.clear();
+            self.spare_windows.push(mem::take(&mut sorted.window));
+            self.spares.push(sorted);
+        }
+    }
+}
+
+impl End {
+    fn tell(mut self, held: &mut Held<'_>, outcome: &Outcome) {
+        for partition in held.partitions.iter_mut() {
+            let seen = self.seen[partition.id.index()];
+            partition.clock.advance_past(seen.tick);
+            partition.last_end = partition.last_end.max(seen.end);
+        }
+        let multi_tick = &held.tools.shared.multi_tick;
+        multi_tick.fetch_max(self.multi_tick, Ordering::AcqRel);
+        for call in self.keyed {
+            match remember(held.tools, &call.redo, call.keyed, call.partition) {
+                Ok(replayed) => outcome.remember(replayed),
+                Err(divergence) => outcome.fail(divergence.into()),
+            }
+        }
+        self.failures.sort_by_key(Failure::lsn);
+        for failure in self.failures {
+            outcome.fail(match failure {
+                Failure::Error(error) => error,
+                Failure::Misfit(redo, what) => misfit(held.tools, &redo, &what).into(),
+            });
+        }
+    }
+}
