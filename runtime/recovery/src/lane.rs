@@ -160,7 +160,10 @@ impl Lane {
         {
             let mut state = self.lock();
             state.tables.resize_with(shape.count(), TableQueue::default);
-            state.end.seen.resize(shape.partitions as usize, Seen::default());
+            state
+                .end
+                .seen
+                .resize(shape.partitions as usize, Seen::default());
         }
         thread::scope(|scope| {
             (1..threads).for_each(|_| {

@@ -35,7 +35,9 @@ impl Window {
         let ends = self.starts.iter().skip(1).map(|(at, _)| *at);
         let ends = ends.chain([self.bytes.len()]);
         let starts = self.starts.iter();
-        starts.zip(ends).map(|((at, lsn), end)| (*lsn, &self.bytes[*at..end]))
+        starts
+            .zip(ends)
+            .map(|((at, lsn), end)| (*lsn, &self.bytes[*at..end]))
     }
 
     fn lsn_of(&self, at: usize) -> Lsn {
@@ -358,7 +360,11 @@ mod tests {
             let rows = rows.map(|(redo, row)| (redo.expect("a record").lsn.0, row[0]));
             rows.collect::<Vec<_>>()
         };
-        let places: Vec<_> = sorted.tables.iter().map(|t| (t.partition.0, t.table)).collect();
+        let places: Vec<_> = sorted
+            .tables
+            .iter()
+            .map(|t| (t.partition.0, t.table))
+            .collect();
         assert_eq!(places, [(0, 2), (0, 0), (1, 2)]);
         let at = 4_096 + record(1, &[insert(2, b"d")]).len() as u64;
         assert_eq!(rows(0), [(512, b'a'), (512, b'c'), (at, b'e')]);
@@ -378,7 +384,12 @@ mod tests {
         );
         assert_eq!(sorted.changes(0).count(), 1);
         let (_, done) = with(record(2, &[insert(0, b"x")]));
-        let Err(Stop::Error(RecoveryError::Partition { lsn: at, partition: 2, .. })) = done else {
+        let Err(Stop::Error(RecoveryError::Partition {
+            lsn: at,
+            partition: 2,
+            ..
+        })) = done
+        else {
             panic!("a partition that is not there");
         };
         assert_eq!(at, Lsn(lsn));
