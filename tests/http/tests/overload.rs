@@ -1,11 +1,13 @@
-//! `overloaded`: more calls than may wait. Batches are slowed down before that, so it takes many single calls beside them.
+//! `overloaded`: more calls than may wait. Batches are slowed down before that, so it takes many single calls beside them,
+//! or three times as many calls as the engine can do: then some are refused, and the others wait no longer than for those
+//! that may wait.
 
 use std::{
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use reprise_test_http::{Options, Server, probe};
@@ -110,4 +112,171 @@ fn find_refused(singles: Vec<TcpStream>) -> String {
         }
     }
     panic!("no call was refused");
+}
+
+/// Calls that may wait for a partition (`reprise_base::limits::WAITING_TXNS_MAX`).
+const WAITING_MAX: f64 = 5_000.0;
+/// Waits of a machine that does other things, too.
+const SLACK: Duration = Duration::from_millis(800);
+/// Many enough that none has more on its way than a connection may: answers come in order, so a refusal waits for the
+/// calls before it.
+const CLIENTS: usize = 80;
+
+/// A call's answer: whether it was refused, and when it was here.
+type Told = (bool, Instant);
+
+/// Reads `count` answers, each a commit or a refusal that says when to come back.
+fn read_told(stream: TcpStream, count: usize) -> Vec<Told> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    let mut told = Vec::new();
+    for _ in 0..count {
+        let (mut head, mut length) = (String::new(), 0);
+        loop {
+            line.clear();
+            let bytes = reader.read_line(&mut line).expect("a line of an answer");
+            assert!(bytes > 0, "the server closed after {} answers", told.len());
+            line.make_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.trim().parse().expect("a length");
+            }
+            if line == "\r\n" {
+                break;
+            }
+            head.push_str(&line);
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).expect("a body");
+        let is_refused = head.starts_with("http/1.1 503 ");
+        if is_refused {
+            assert!(head.contains("retry-after: "), "{head}");
+            assert!(String::from_utf8_lossy(&body).contains("/problems/overloaded"));
+        } else {
+            assert!(head.starts_with("http/1.1 200 "), "{head}");
+        }
+        told.push((is_refused, Instant::now()));
+    }
+    told
+}
+
+fn request() -> String {
+    let body = r#"{"id":1,"turns":200000}"#;
+    format!(
+        "POST /v1/call/probe/sleepy HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Calls a second that the engine does, with enough of them on their way.
+fn capacity(address: &str) -> f64 {
+    const CALLS: usize = 4_000;
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut stream = TcpStream::connect(address).expect("connect");
+                let count = CALLS / CLIENTS;
+                stream
+                    .write_all(request().repeat(count).as_bytes())
+                    .expect("send");
+                let told = read_told(stream, count);
+                assert!(
+                    told.iter().all(|(is_refused, _)| !is_refused),
+                    "{CALLS} calls may wait"
+                );
+            });
+        }
+    });
+    CALLS as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// Sends `rate` calls a second, each when it is due; the answers, by call, and what the last was late when it was sent.
+fn offer(address: &str, rate: f64, calls: usize) -> (Instant, Vec<Told>, Duration) {
+    let mut streams: Vec<_> = (0..CLIENTS)
+        .map(|_| TcpStream::connect(address).expect("connect"))
+        .collect();
+    thread::scope(|scope| {
+        let readers: Vec<_> = streams
+            .iter()
+            .map(|stream| stream.try_clone().expect("clone"))
+            .map(|stream| scope.spawn(move || read_told(stream, calls / CLIENTS)))
+            .collect();
+        let request = request();
+        let begun = Instant::now();
+        for call in 0..calls {
+            let due = begun + Duration::from_secs_f64(call as f64 / rate);
+            let left = due.saturating_duration_since(Instant::now());
+            if left > Duration::from_millis(1) {
+                thread::sleep(left);
+            }
+            streams[call % CLIENTS]
+                .write_all(request.as_bytes())
+                .expect("send");
+        }
+        let late = begun
+            .elapsed()
+            .saturating_sub(Duration::from_secs_f64(calls as f64 / rate));
+        let by_client: Vec<_> = readers
+            .into_iter()
+            .map(|reader| reader.join().expect("no panic"))
+            .collect();
+        let told = (0..calls)
+            .map(|call| by_client[call % CLIENTS][call / CLIENTS])
+            .collect();
+        (begun, told, late)
+    })
+}
+
+#[test]
+fn three_times_too_many_calls_are_refused_in_part_and_the_others_stay_quick() {
+    let server = Server::start_with(Options {
+        partitions: Some(1),
+        ..Options::default()
+    });
+    server.put_module("probe", probe()).ok(201);
+    capacity(&server.address); // everything is warm then
+    let before = server.resident_bytes();
+    let capacity = capacity(&server.address);
+    let (rate, queue_s) = (3.0 * capacity, WAITING_MAX / capacity);
+    // The queue is full after half the time that it takes.
+    let calls = (rate * (3.0 + queue_s)) as usize / CLIENTS * CLIENTS;
+    let (begun, told, late) = offer(&server.address, rate, calls);
+    let after = server.resident_bytes();
+    let waits = |wanted: bool| {
+        let due = |call: usize| begun + Duration::from_secs_f64(call as f64 / rate);
+        let calls = told.iter().enumerate().filter(|(_, told)| told.0 == wanted);
+        let mut waits: Vec<_> = calls
+            .map(|(call, told)| told.1.saturating_duration_since(due(call)))
+            .collect();
+        waits.sort();
+        waits
+    };
+    let (accepted, refused) = (waits(false), waits(true));
+    let share = refused.len() as f64 / calls as f64;
+    let p99 = accepted[accepted.len() * 99 / 100];
+    println!(
+        "capacity {capacity:.0}/s, offered {rate:.0}/s: accepted {} (p50 {:?}, p99 {p99:?}), refused {:.0} % (p99 {:?}); \
+         sender {late:?} late at the end; resident {} MiB before, {} after",
+        accepted.len(),
+        accepted[accepted.len() / 2],
+        100.0 * share,
+        refused.get(refused.len() * 99 / 100),
+        before >> 20,
+        after >> 20,
+    );
+    assert!(
+        share > 0.2,
+        "refused {share:.2} of what is three times too much"
+    );
+    let bound = Duration::from_secs_f64(2.0 * queue_s) + SLACK + late;
+    assert!(p99 < bound, "p99 {p99:?}, bound {bound:?}");
+    assert!(
+        after < before + (64 << 20),
+        "from {} to {} KiB",
+        before >> 10,
+        after >> 10
+    );
+    let begun = Instant::now();
+    server.call("echo", json!({"id": 1})).ok(200);
+    assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());
 }
