@@ -121,7 +121,9 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let args = body::read_all(&head.headers, body, what, CALL_BODY_BYTES_MAX, wait_max).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
         let mut batch = BatchBuilder::new(deployed, &state.router);
-        push_call(&mut batch, &asked.target, asked.key, asked.format, &args)?;
+        let target = &asked.target;
+        let encode = |out: &mut Vec<u8>| encode_call(target, asked.format, &args, out);
+        batch.push(&target.module, target.procedure, asked.key, encode)?;
         let reply = submit(&state.router, batch, None)
             .await
             .map_err(|_| engine_gone())?;
@@ -145,19 +147,15 @@ pub fn superseded_too_often() -> Refusal {
     problem.into()
 }
 
-/// Adds a call to a batch; its index there.
-pub fn push_call(
-    batch: &mut BatchBuilder,
+/// Appends the encoded arguments of a call.
+pub fn encode_call(
     target: &Target,
-    key: Option<&str>,
     format: Format,
     args: &[u8],
-) -> Result<usize, ArgsError> {
+    out: &mut Vec<u8>,
+) -> Result<(), ArgsError> {
     let params = &target.schema().params;
-    SCRATCH.with_borrow_mut(|scratch| {
-        let encode = |out: &mut Vec<u8>| encode_document(format, params, args, out, scratch);
-        batch.push(&target.module, target.procedure, key, encode)
-    })
+    SCRATCH.with_borrow_mut(|scratch| encode_document(format, params, args, out, scratch))
 }
 
 impl From<ArgsError> for Refusal {

@@ -13,6 +13,7 @@ mod body;
 mod calls;
 mod checkpoints;
 mod codec;
+mod convoy;
 mod docs;
 mod events;
 mod front;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reprise_abi::value::ARGS_BYTES_MAX;
-use reprise_base::limits::WAITING_TXNS_MAX;
+use reprise_base::limits::{BATCH_CALLS_MAX, WAITING_TXNS_MAX};
 
 /// What one client may take of connections and time. The constants below are what is right unless configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,9 @@ pub const LANE_LARGE_CALL: usize = 32;
 /// Answers that are gathered before they are written.
 pub const LANE_ANSWER_BYTES: usize = 64 << 10;
 
+/// Calls of different connections that travel together.
+pub const CONVOY_CALLS_MAX: usize = 32;
+
 /// Longest body of one call, and longest line of a batch, in bytes.
 pub const CALL_BODY_BYTES_MAX: usize = 2 << 20;
 /// Bytes of a body beyond its limit that are read and dropped, so that the client sees the answer.
@@ -101,6 +104,7 @@ const _: () = assert!(HEADER_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
 const _: () = assert!(LANE_REQUEST_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
 const _: () = assert!(LANE_REQUEST_BYTES_MAX <= CALL_BODY_BYTES_MAX);
 const _: () = assert!(LANE_HEADERS_MAX <= HEADERS_MAX);
+const _: () = assert!(CONVOY_CALLS_MAX <= BATCH_CALLS_MAX);
 const _: () = assert!(LANE_LARGE_CALL <= LANE_CALLS_IN_FLIGHT_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX > ARGS_BYTES_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);

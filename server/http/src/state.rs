@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     auth::Auth,
+    convoy::Convoys,
     limits::{BATCH_CALLS_IN_FLIGHT_MAX, CONTROL_OPS_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX},
     metrics::Metrics,
     refusal::Refusal,
@@ -37,6 +38,7 @@ pub struct Parts {
     pub tracer: Option<SdkTracer>,
     pub metrics: Metrics,
     pub counts: Counts,
+    pub convoys: Convoys,
     /// Calls of batches that may yet be given to the engine.
     pub batch_calls: Arc<Semaphore>,
     pub control_ops: Semaphore,
@@ -65,6 +67,7 @@ impl Counts {
 
 impl AppState {
     pub fn new(router: Router, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
+        let convoys = Convoys::new(router.partitions_count());
         Self(Arc::new(Parts {
             router,
             catalog,
@@ -73,6 +76,7 @@ impl AppState {
             tracer: options.tracer,
             metrics: Metrics::new(),
             counts: Counts::default(),
+            convoys,
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
             control_ops: Semaphore::new(CONTROL_OPS_MAX),
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),

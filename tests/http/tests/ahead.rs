@@ -411,6 +411,19 @@ fn calls_whose_module_is_replaced_on_their_way_run_with_the_new_one() {
             }
             rounds
         });
+        // And each alone, with others beside it.
+        for client in 0..20 {
+            let server = &server;
+            scope.spawn(move || {
+                let (mut stream, mut text) = (connect(server), String::new());
+                for id in client * 1_000..client * 1_000 + 300 {
+                    let request = call("echo", &format!("{{\"id\":{id}}}"), "");
+                    stream.write_all(request.as_bytes()).expect("send");
+                    let told = answer(&mut stream, &mut text);
+                    assert_eq!(told, format!("200 {{ result {id}"));
+                }
+            });
+        }
         for round in 0..12 {
             let module = if round % 2 == 0 {
                 probe_grown()
@@ -442,4 +455,120 @@ fn a_stopping_server_answers_what_it_took_and_says_that_it_closes() {
     assert!(!answers.is_empty());
     assert!(text.contains("connection: close\r\n"), "{text}");
     assert_eq!(rest(&mut idle), "");
+}
+
+/// Reads one answer.
+fn answer(stream: &mut TcpStream, text: &mut String) -> String {
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some((head, tail)) = text.split_once("\r\n\r\n") {
+            let length = head
+                .split("content-length: ")
+                .nth(1)
+                .and_then(|text| text.lines().next());
+            let length: usize = length.expect("a length").parse().expect("a number");
+            if tail.len() >= length {
+                let rest = tail[length..].to_owned();
+                let whole = text[..head.len() + 4 + length].to_owned();
+                *text = rest;
+                return answers(&whole).remove(0);
+            }
+        }
+        let bytes = stream.read(&mut buffer).expect("an answer");
+        assert!(bytes > 0, "the server closed: {text}");
+        *text += &String::from_utf8_lossy(&buffer[..bytes]);
+    }
+}
+
+#[test]
+fn single_calls_of_many_connections_each_get_their_own_answers() {
+    const CLIENTS: i64 = 60;
+    const ROUNDS: i64 = 60;
+    let server = server();
+    thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let server = &server;
+            scope.spawn(move || {
+                let mut stream = connect(server);
+                let mut text = String::new();
+                for round in 0..ROUNDS {
+                    let id = client * ROUNDS + round;
+                    let put = format!("{{\"id\":{id},\"amount\":{client}}}");
+                    for (request, expected) in [
+                        (call("put", &put, ""), "200 { result null".to_owned()),
+                        (
+                            call("put", &put, ""),
+                            "422 { type /problems/procedure-aborted".to_owned(),
+                        ),
+                        (
+                            call("echo", &format!("{{\"id\":{id}}}"), ""),
+                            format!("200 {{ result {id}"),
+                        ),
+                        (
+                            call("echo", "{}", ""),
+                            "400 { type /problems/invalid-arguments".to_owned(),
+                        ),
+                        (
+                            call("everywhere", &format!("{{\"id\":{id}}}"), ""),
+                            format!("200 {{ result {id}"),
+                        ),
+                    ] {
+                        stream.write_all(request.as_bytes()).expect("send");
+                        assert_eq!(answer(&mut stream, &mut text), expected, "{id}");
+                    }
+                }
+            });
+        }
+    });
+    let rows = server.get("/v1/tables/items").ok(200)["rows"].clone();
+    assert!(
+        rows == CLIENTS * ROUNDS || rows == (CLIENTS * ROUNDS).to_string(),
+        "{rows}"
+    );
+}
+
+#[test]
+fn a_head_that_came_before_is_judged_by_its_own_token() {
+    let server = Server::start_with(Options {
+        tokens: true,
+        ..Options::default()
+    });
+    let admin = [("authorization", "Bearer secret-admin")];
+    server
+        .send(reqwest::Method::PUT, "/v1/modules/probe", &admin, probe())
+        .ok(201);
+    let mut stream = connect(&server);
+    let mut text = String::new();
+    let mut told = |procedure: &str, token: &str, id: i64| {
+        let body = format!("{{\"id\":{id},\"amount\":1}}");
+        let body = if procedure == "echo" {
+            format!("{{\"id\":{id}}}")
+        } else {
+            body
+        };
+        let line = format!("authorization: Bearer {token}\r\n");
+        stream
+            .write_all(call(procedure, &body, &line).as_bytes())
+            .expect("send");
+        answer(&mut stream, &mut text)
+    };
+    for id in 10..20 {
+        assert_eq!(told("put", "secret-write", id), "200 { result null");
+        assert_eq!(
+            told("put", "secret-read!", id),
+            "401 { type /problems/unauthorized"
+        );
+        assert_eq!(
+            told("put", "secret-read", id),
+            "403 { type /problems/forbidden"
+        );
+        assert_eq!(
+            told("echo", "secret-read", id),
+            format!("200 {{ result {id}")
+        );
+        assert_eq!(
+            told("echo", "secret-none", id),
+            "401 { type /problems/unauthorized"
+        );
+    }
 }

@@ -5,7 +5,10 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -16,6 +19,9 @@ use serde_json::json;
 /// Batches that fill what batches may have waiting, and single calls that go over the whole limit.
 const BATCHES: usize = 20;
 const SINGLES: usize = 1_500;
+
+/// One test at a time: each wants the machine for itself.
+static MACHINE: Mutex<()> = Mutex::new(());
 
 fn raise_file_limit() {
     let mut limit = libc::rlimit {
@@ -37,6 +43,7 @@ fn raise_file_limit() {
 
 #[test]
 fn too_many_waiting_calls_are_refused_with_a_time_to_come_back() {
+    let _machine = MACHINE.lock();
     raise_file_limit();
     let server = Server::start_with(Options {
         partitions: Some(1),
@@ -227,21 +234,17 @@ fn offer(address: &str, rate: f64, calls: usize) -> (Instant, Vec<Told>, Duratio
     })
 }
 
-#[test]
-fn three_times_too_many_calls_are_refused_in_part_and_the_others_stay_quick() {
-    let server = Server::start_with(Options {
-        partitions: Some(1),
-        ..Options::default()
-    });
-    server.put_module("probe", probe()).ok(201);
-    capacity(&server.address); // everything is warm then
-    let before = server.resident_bytes();
-    let capacity = capacity(&server.address);
-    let (rate, queue_s) = (3.0 * capacity, WAITING_MAX / capacity);
-    // The queue is full after half the time that it takes.
-    let calls = (rate * (3.0 + queue_s)) as usize / CLIENTS * CLIENTS;
-    let (begun, told, late) = offer(&server.address, rate, calls);
-    let after = server.resident_bytes();
+/// What became of calls that were offered at a rate.
+struct Outcome {
+    /// Waits of the accepted, and of the refused, from when each was due; ascending.
+    accepted: Vec<Duration>,
+    refused: Vec<Duration>,
+    late: Duration,
+    seconds: f64,
+}
+
+fn overload(address: &str, rate: f64, calls: usize) -> Outcome {
+    let (begun, told, late) = offer(address, rate, calls);
     let waits = |wanted: bool| {
         let due = |call: usize| begun + Duration::from_secs_f64(call as f64 / rate);
         let calls = told.iter().enumerate().filter(|(_, told)| told.0 == wanted);
@@ -251,31 +254,65 @@ fn three_times_too_many_calls_are_refused_in_part_and_the_others_stay_quick() {
         waits.sort();
         waits
     };
-    let (accepted, refused) = (waits(false), waits(true));
-    let share = refused.len() as f64 / calls as f64;
-    let p99 = accepted[accepted.len() * 99 / 100];
-    println!(
-        "capacity {capacity:.0}/s, offered {rate:.0}/s: accepted {} (p50 {:?}, p99 {p99:?}), refused {:.0} % (p99 {:?}); \
-         sender {late:?} late at the end; resident {} MiB before, {} after",
-        accepted.len(),
-        accepted[accepted.len() / 2],
-        100.0 * share,
-        refused.get(refused.len() * 99 / 100),
-        before >> 20,
-        after >> 20,
-    );
-    assert!(
-        share > 0.2,
-        "refused {share:.2} of what is three times too much"
-    );
-    let bound = Duration::from_secs_f64(2.0 * queue_s) + SLACK + late;
-    assert!(p99 < bound, "p99 {p99:?}, bound {bound:?}");
-    assert!(
-        after < before + (64 << 20),
-        "from {} to {} KiB",
-        before >> 10,
-        after >> 10
-    );
+    Outcome {
+        accepted: waits(false),
+        refused: waits(true),
+        late,
+        seconds: begun.elapsed().as_secs_f64(),
+    }
+}
+
+#[test]
+fn three_times_too_many_calls_are_refused_in_part_and_the_others_stay_quick() {
+    let _machine = MACHINE.lock();
+    let server = Server::start_with(Options {
+        partitions: Some(1),
+        ..Options::default()
+    });
+    server.put_module("probe", probe()).ok(201);
+    let mut capacity = capacity(&server.address).max(capacity(&server.address));
+    let before = server.resident_bytes();
+    for attempt in 1.. {
+        let (rate, queue_s) = (3.0 * capacity, WAITING_MAX / capacity);
+        // The queue is full after half the time that it takes.
+        let calls = (rate * (3.0 + queue_s)) as usize / CLIENTS * CLIENTS;
+        let outcome = overload(&server.address, rate, calls);
+        let Outcome {
+            accepted,
+            refused,
+            late,
+            seconds,
+        } = &outcome;
+        let after = server.resident_bytes();
+        let p99 = accepted[accepted.len() * 99 / 100];
+        println!(
+            "capacity {capacity:.0}/s, offered {rate:.0}/s: accepted {} (p50 {:?}, p99 {p99:?}), refused {} (p99 {:?}); \
+             sender {late:?} late at the end; resident {} MiB before, {} after",
+            accepted.len(),
+            accepted[accepted.len() / 2],
+            refused.len(),
+            refused.get(refused.len() * 99 / 100),
+            before >> 20,
+            after >> 20,
+        );
+        let bound = Duration::from_secs_f64(2.0 * queue_s) + SLACK + *late;
+        assert!(p99 < bound, "p99 {p99:?}, bound {bound:?}");
+        assert!(
+            after < before + (64 << 20),
+            "from {} to {} KiB",
+            before >> 10,
+            after >> 10
+        );
+        if refused.len() * 5 > calls {
+            break;
+        }
+        assert!(
+            attempt < 4,
+            "few of what is three times too much are refused"
+        );
+        // The machine did something else when the capacity was measured.
+        capacity = capacity.max(accepted.len() as f64 / seconds) * 1.2;
+    }
     let begun = Instant::now();
     server.call("echo", json!({"id": 1})).ok(200);
     assert!(begun.elapsed() < SLACK, "{:?}", begun.elapsed());

@@ -10,45 +10,39 @@
 
 mod answer;
 mod request;
+mod run;
 
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     io,
     mem::MaybeUninit,
-    ops::Range,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
-use axum::{
-    body::Body,
-    extract::Request,
-    http::{Method, Response},
-};
-use http_body_util::BodyExt;
-use reprise_router::{BatchBuilder, BatchReply, Deployed, ReplyOutcome};
+use axum::http::Method;
+use reprise_router::Deployed;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
-    sync::{oneshot, watch},
+    sync::watch,
     time::{Instant, Sleep, sleep_until},
 };
 
 use crate::{
-    calls::{self, Asked, push_call},
-    codec::Format,
+    calls::Asked,
     limits::{
-        LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX, LANE_LARGE_CALL,
+        LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX,
         LANE_PARTIAL_WAIT_MAX, LANE_REQUEST_BYTES_MAX,
     },
     refusal::Refusal,
     stall::StallGuard,
     state::AppState,
-    submit::{Target, engine_gone, submit},
 };
 use answer::Answers;
 use request::{Head, Seen, recognise};
+use run::{Call, Progress, Run, SlotState};
 
 const READ_BYTES: usize = 32 << 10;
 /// Longest head that is remembered to recognise the next one like it.
@@ -141,49 +135,7 @@ struct Known {
     head: Box<[u8]>,
     body_bytes: usize,
     generation: u64,
-    target: Target,
-    format: Format,
-    answer: Format,
-}
-
-/// Calls that were taken together.
-#[derive(Default)]
-struct Run {
-    /// Their requests.
-    text: Vec<u8>,
-    slots: Vec<Slot>,
-    weight: usize,
-    reply: Reply,
-    /// Slots answered.
-    done: usize,
-    /// The next slot's call, made once more: its module was replaced.
-    again: Option<Again>,
-}
-
-#[derive(Default)]
-enum Reply {
-    Awaited(oneshot::Receiver<BatchReply>),
-    Here(BatchReply),
-    /// Nothing was submitted, or the engine stopped.
-    #[default]
-    None,
-}
-
-struct Slot {
-    /// In `Run::text`.
-    request: Range<u32>,
-    state: SlotState,
-}
-
-type Again = Pin<Box<dyn Future<Output = Response<Vec<u8>>> + Send>>;
-
-enum SlotState {
-    Called {
-        index: usize,
-        target: Target,
-        answer: Format,
-    },
-    Refused(Box<Refusal>),
+    call: Call,
 }
 
 /// How far a write or a read got.
@@ -272,7 +224,8 @@ impl Lane {
 
     /// True while more calls may be on their way, beside those of `run`.
     fn has_room(&self, run: &Run) -> bool {
-        self.in_flight + run.weight < LANE_CALLS_IN_FLIGHT_MAX
+        !self.runs.front().is_some_and(Run::is_riding)
+            && self.in_flight + run.weight < LANE_CALLS_IN_FLIGHT_MAX
             && self.in_flight_bytes + run.bytes() < LANE_BYTES_IN_FLIGHT_MAX
             && self.out.len() < LANE_ANSWER_BYTES
     }
@@ -285,10 +238,9 @@ impl Lane {
             return false;
         }
         let deployed = self.state.router.deployed();
-        let mut batch = BatchBuilder::new(deployed.clone(), &self.state.router);
         let input = std::mem::take(&mut self.input);
         while run.bytes() < input.len() && self.has_room(&run) {
-            match self.take_call(&input[run.bytes()..], &deployed, &mut batch) {
+            match self.take_call(&input, run.bytes(), &deployed) {
                 Taken::Call { bytes, state } => run.push(bytes, state),
                 Taken::Part => break,
                 Taken::Other => {
@@ -302,79 +254,71 @@ impl Lane {
         if run.slots.is_empty() {
             return self.intake == Intake::Other;
         }
-        if !batch.is_empty() {
-            run.reply = Reply::Awaited(submit(&self.state.router, batch, None));
-        }
+        // With others on their way a convoy might leave after what is submitted behind it.
+        run.submit(&self.state, &deployed, self.runs.is_empty());
         self.in_flight += run.weight;
         self.in_flight_bytes += run.bytes();
         self.runs.push_back(run);
         true
     }
 
-    fn take_call(&mut self, input: &[u8], deployed: &Deployed, batch: &mut BatchBuilder) -> Taken {
+    /// The call that begins at `at`.
+    fn take_call(&mut self, input: &[u8], at: usize, deployed: &Deployed) -> Taken {
+        let input = &input[at..];
         if let Some(known) = &self.known
             && known.generation == deployed.generation
             && input.starts_with(&known.head)
         {
-            let bytes = known.head.len() + known.body_bytes;
-            let Some(body) = input.get(known.head.len()..bytes) else {
+            let body = known.head.len()..known.head.len() + known.body_bytes;
+            if input.len() < body.end {
                 return Taken::Part;
+            }
+            return Taken::Call {
+                bytes: body.end,
+                state: SlotState::called(at, body, known.call.clone()),
             };
-            let Known {
-                target,
-                format,
-                answer,
-                ..
-            } = known;
-            let state = called(batch, target, None, (*format, *answer), body);
-            return Taken::Call { bytes, state };
         }
         match recognise(input) {
             Seen::Part => Taken::Part,
             Seen::Other => Taken::Other,
-            Seen::Call(head) => Taken::Call {
-                bytes: head.bytes + head.body_bytes,
-                state: self.judge(input, &head, deployed, batch),
-            },
+            Seen::Call(head) => {
+                let body = head.bytes..head.bytes + head.body_bytes;
+                Taken::Call {
+                    bytes: body.end,
+                    state: match self.judge(input, &head, deployed) {
+                        Ok(call) => SlotState::called(at, body, call),
+                        Err(refusal) => SlotState::Refused(Box::new(refusal)),
+                    },
+                }
+            }
         }
     }
 
-    /// Adds a call to the batch, or says why not.
+    /// What a head asks for, or why it may not.
     fn judge(
         &mut self,
         input: &[u8],
         head: &Head<'_>,
         deployed: &Deployed,
-        batch: &mut BatchBuilder,
-    ) -> SlotState {
-        let checked = self
-            .state
-            .auth
-            .check(&Method::POST, head.path, &head.headers);
-        let asked =
-            checked.and_then(|()| Asked::of(&self.state, deployed, head.path, &head.headers));
-        let Asked {
-            target,
-            key,
-            format,
-            answer,
-        } = match asked {
-            Ok(asked) => asked,
-            Err(refusal) => return SlotState::Refused(Box::new(refusal)),
+    ) -> Result<Call, Refusal> {
+        let auth = &self.state.auth;
+        auth.check(&Method::POST, head.path, &head.headers)?;
+        let asked = Asked::of(&self.state, deployed, head.path, &head.headers)?;
+        let call = Call {
+            key: asked.key.map(Into::into),
+            format: asked.format,
+            answer: asked.answer,
+            target: asked.target,
         };
-        let body = &input[head.bytes..head.bytes + head.body_bytes];
-        let state = called(batch, &target, key, (format, answer), body);
-        if key.is_none() && head.bytes <= KNOWN_HEAD_BYTES_MAX {
+        if call.key.is_none() && head.bytes <= KNOWN_HEAD_BYTES_MAX {
             self.known = Some(Known {
                 head: input[..head.bytes].into(),
                 body_bytes: head.body_bytes,
                 generation: deployed.generation,
-                target,
-                format,
-                answer,
+                call: call.clone(),
             });
         }
-        state
+        Ok(call)
     }
 
     /// Takes the answers that are there, in order. True: stopped by their size, and there may be more.
@@ -482,131 +426,4 @@ enum Taken {
     /// The rest of it is not here yet.
     Part,
     Other,
-}
-
-fn called(
-    batch: &mut BatchBuilder,
-    target: &Target,
-    key: Option<&str>,
-    (format, answer): (Format, Format),
-    body: &[u8],
-) -> SlotState {
-    match push_call(batch, target, key, format, body) {
-        Ok(index) => SlotState::Called {
-            index,
-            target: target.clone(),
-            answer,
-        },
-        Err(error) => SlotState::Refused(Box::new(error.into())),
-    }
-}
-
-/// How far the answers to a run got.
-enum Progress {
-    Done,
-    /// So many answers are to be written first.
-    Full,
-    /// The engine has one to give.
-    Waits,
-}
-
-impl Run {
-    fn bytes(&self) -> usize {
-        self.slots
-            .last()
-            .map_or(0, |slot| slot.request.end as usize)
-    }
-
-    fn push(&mut self, bytes: usize, state: SlotState) {
-        self.weight += match &state {
-            SlotState::Called { target, .. } if !target.has_small_result => LANE_LARGE_CALL,
-            _ => 1,
-        };
-        let begin = self.bytes();
-        let request = begin as u32..(begin + bytes) as u32;
-        self.slots.push(Slot { request, state });
-    }
-
-    /// Writes the answers that are there. `is_last`: nothing is answered after this run.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        state: &AppState,
-        answers: &mut Answers<'_>,
-        is_last: bool,
-    ) -> Progress {
-        if let Reply::Awaited(reply) = &mut self.reply {
-            match Pin::new(reply).poll(cx) {
-                Poll::Pending => return Progress::Waits,
-                Poll::Ready(Ok(reply)) => self.reply = Reply::Here(reply),
-                Poll::Ready(Err(_)) => self.reply = Reply::None,
-            }
-        }
-        while self.done < self.slots.len() {
-            if answers.out.len() >= LANE_ANSWER_BYTES {
-                return Progress::Full;
-            }
-            let closes = is_last && self.done + 1 == self.slots.len();
-            let Poll::Ready(status) = self.poll_slot(cx, state, answers, closes) else {
-                return Progress::Waits;
-            };
-            state.counts.answered(status);
-            self.done += 1;
-        }
-        Progress::Done
-    }
-
-    /// Writes the next slot's answer; its status.
-    fn poll_slot(
-        &mut self,
-        cx: &mut Context<'_>,
-        state: &AppState,
-        answers: &mut Answers<'_>,
-        closes: bool,
-    ) -> Poll<u16> {
-        if let Some(again) = &mut self.again {
-            let answer = ready!(again.as_mut().poll(cx));
-            self.again = None;
-            return Poll::Ready(answers.push_answer(answer, closes));
-        }
-        let slot = &self.slots[self.done];
-        let (index, target, format) = match &slot.state {
-            SlotState::Refused(refusal) => {
-                return Poll::Ready(answers.push_answer(refusal.answer(), closes));
-            }
-            SlotState::Called {
-                index,
-                target,
-                answer,
-            } => (*index, target, *answer),
-        };
-        let Reply::Here(reply) = &self.reply else {
-            return Poll::Ready(answers.push_answer(engine_gone().answer(), closes));
-        };
-        let reply = reply.get(index);
-        if *reply.outcome != ReplyOutcome::Superseded {
-            return Poll::Ready(answers.push_reply(target, &reply, format, closes));
-        }
-        let request = &self.text[slot.request.start as usize..slot.request.end as usize];
-        self.again = Some(Box::pin(call_again(state.clone(), request.to_vec())));
-        self.poll_slot(cx, state, answers, closes)
-    }
-}
-
-/// A call whose module was replaced on its way, from its beginning.
-async fn call_again(state: AppState, text: Vec<u8>) -> Response<Vec<u8>> {
-    let Seen::Call(head) = recognise(&text) else {
-        unreachable!("it was recognised before");
-    };
-    let body = Body::from(text[head.bytes..].to_vec());
-    let mut request = Request::new(body);
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = head.path.parse().expect("a plain path");
-    *request.headers_mut() = head.headers;
-    let (head, body) = calls::answer(&state, request).await.into_parts();
-    let body = body
-        .collect()
-        .await
-        .expect("an answer to a call is in memory");
-    Response::from_parts(head, body.to_bytes().into())
 }

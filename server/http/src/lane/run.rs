@@ -1,0 +1,271 @@
+//! Calls that were taken together, from their requests to their answers.
+
+use std::{
+    future::Future,
+    ops::Range,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{Method, Response},
+};
+use http_body_util::BodyExt;
+use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, ReplyOutcome};
+use tokio::sync::oneshot;
+
+use super::{
+    answer::Answers,
+    request::{Seen, recognise},
+};
+use crate::{
+    calls::{self, encode_call},
+    codec::Format,
+    convoy::{Convoys, Ride, SharedReply},
+    limits::{LANE_ANSWER_BYTES, LANE_LARGE_CALL},
+    refusal::Refusal,
+    state::AppState,
+    submit::{Target, engine_gone, submit},
+};
+
+#[derive(Default)]
+pub struct Run {
+    /// The requests.
+    pub text: Vec<u8>,
+    pub slots: Vec<Slot>,
+    pub weight: usize,
+    reply: Reply,
+    /// Slots answered.
+    done: usize,
+    /// The next slot's call, made once more: its module was replaced.
+    again: Option<Again>,
+}
+
+type Again = Pin<Box<dyn Future<Output = Response<Vec<u8>>> + Send>>;
+
+#[derive(Default)]
+enum Reply {
+    Awaited(oneshot::Receiver<BatchReply>),
+    /// The call travels with those of other connections.
+    Riding(Ride),
+    Own(BatchReply),
+    Shared(SharedReply),
+    /// Nothing was submitted, or the engine stopped.
+    #[default]
+    None,
+}
+
+pub struct Slot {
+    /// In `Run::text`.
+    request: Range<u32>,
+    state: SlotState,
+}
+
+pub enum SlotState {
+    Called {
+        /// In the reply, once submitted.
+        index: usize,
+        /// In `Run::text`.
+        body: Range<u32>,
+        call: Call,
+    },
+    Refused(Box<Refusal>),
+}
+
+/// What a head asks for.
+#[derive(Clone)]
+pub struct Call {
+    pub target: Target,
+    pub key: Option<Box<str>>,
+    /// Of the arguments.
+    pub format: Format,
+    pub answer: Format,
+}
+
+/// How far the answers to a run got.
+pub enum Progress {
+    Done,
+    /// So many answers are to be written first.
+    Full,
+    /// The engine has one to give.
+    Waits,
+}
+
+impl SlotState {
+    /// A call whose request begins at `at` and whose body lies at `body` of that.
+    pub fn called(at: usize, body: Range<usize>, call: Call) -> Self {
+        Self::Called {
+            index: 0,
+            body: (at + body.start) as u32..(at + body.end) as u32,
+            call,
+        }
+    }
+}
+
+impl Run {
+    pub fn bytes(&self) -> usize {
+        self.slots
+            .last()
+            .map_or(0, |slot| slot.request.end as usize)
+    }
+
+    pub fn is_riding(&self) -> bool {
+        matches!(self.reply, Reply::Riding(_))
+    }
+
+    pub fn push(&mut self, bytes: usize, state: SlotState) {
+        self.weight += match &state {
+            SlotState::Called { call, .. } if !call.target.has_small_result => LANE_LARGE_CALL,
+            _ => 1,
+        };
+        let begin = self.bytes();
+        let request = begin as u32..(begin + bytes) as u32;
+        self.slots.push(Slot { request, state });
+    }
+
+    /// Hands the calls to the engine. `may_ride`: a single one may go with those of other connections.
+    pub fn submit(&mut self, state: &AppState, deployed: &Arc<Deployed>, may_ride: bool) {
+        if may_ride && self.slots.len() == 1 && self.ride(state, deployed) {
+            return;
+        }
+        let mut batch = BatchBuilder::new(deployed.clone(), &state.router);
+        for slot in &mut self.slots {
+            let SlotState::Called { index, body, call } = &mut slot.state else {
+                continue;
+            };
+            let (target, key) = (&call.target, call.key.as_deref());
+            let body = &self.text[body.start as usize..body.end as usize];
+            let encode = |out: &mut Vec<u8>| encode_call(target, call.format, body, out);
+            match batch.push(&target.module, target.procedure, key, encode) {
+                Ok(at) => *index = at,
+                Err(error) => slot.state = SlotState::Refused(Box::new(error.into())),
+            }
+        }
+        if !batch.is_empty() {
+            self.reply = Reply::Awaited(submit(&state.router, batch, None));
+        }
+    }
+
+    /// Sends the only call with a convoy, or says what is wrong with it. False: it has to go alone.
+    fn ride(&mut self, state: &AppState, deployed: &Arc<Deployed>) -> bool {
+        let slot = &mut self.slots[0];
+        let SlotState::Called { index, body, call } = &mut slot.state else {
+            return true;
+        };
+        let target = &call.target;
+        if call.key.is_some() || !target.has_small_result {
+            return false;
+        }
+        let mut args = Vec::new();
+        let body = &self.text[body.start as usize..body.end as usize];
+        if let Err(error) = encode_call(target, call.format, body, &mut args) {
+            slot.state = SlotState::Refused(Box::new(error.into()));
+            return true;
+        }
+        let partitions = state.router.partitions_count();
+        let bound = target.module.route(target.procedure, &args, partitions);
+        let Ok(Bound::One(partition)) = bound else {
+            return false;
+        };
+        let (at, ride) = Convoys::join(state, deployed, partition, target, &args);
+        *index = at;
+        self.reply = Reply::Riding(ride);
+        true
+    }
+
+    /// Writes the answers that are there. `is_last`: nothing is answered after this run.
+    pub fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &AppState,
+        answers: &mut Answers<'_>,
+        is_last: bool,
+    ) -> Progress {
+        let here = match &mut self.reply {
+            Reply::Awaited(reply) => Pin::new(reply).poll(cx).map_ok(Reply::Own),
+            Reply::Riding(ride) => Pin::new(ride).poll(cx).map_ok(Reply::Shared),
+            here => Poll::Ready(Ok(std::mem::take(here))),
+        };
+        match here {
+            Poll::Ready(reply) => self.reply = reply.unwrap_or(Reply::None),
+            Poll::Pending => return Progress::Waits,
+        }
+        while self.done < self.slots.len() {
+            if answers.out.len() >= LANE_ANSWER_BYTES {
+                return Progress::Full;
+            }
+            let closes = is_last && self.done + 1 == self.slots.len();
+            let Poll::Ready(status) = self.poll_slot(cx, state, answers, closes) else {
+                return Progress::Waits;
+            };
+            state.counts.answered(status);
+            self.done += 1;
+        }
+        Progress::Done
+    }
+
+    /// Writes the next slot's answer; its status.
+    fn poll_slot(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &AppState,
+        answers: &mut Answers<'_>,
+        closes: bool,
+    ) -> Poll<u16> {
+        if let Some(again) = &mut self.again {
+            let answer = ready!(again.as_mut().poll(cx));
+            self.again = None;
+            return Poll::Ready(answers.push_answer(answer, closes));
+        }
+        if let Some(status) = self.push_answer(answers, closes) {
+            return Poll::Ready(status);
+        }
+        let request = &self.slots[self.done].request;
+        let request = &self.text[request.start as usize..request.end as usize];
+        self.again = Some(Box::pin(call_again(state.clone(), request.to_vec())));
+        self.poll_slot(cx, state, answers, closes)
+    }
+
+    /// Writes the next slot's answer, or finds that its module was replaced.
+    fn push_answer(&self, answers: &mut Answers<'_>, closes: bool) -> Option<u16> {
+        let (index, call) = match &self.slots[self.done].state {
+            SlotState::Refused(refusal) => {
+                return Some(answers.push_answer(refusal.answer(), closes));
+            }
+            SlotState::Called { index, call, .. } => (*index, call),
+        };
+        let shared;
+        let reply = match &self.reply {
+            Reply::Own(reply) => reply,
+            Reply::Shared(reply) => {
+                shared = reply.lock().expect("held to look at an answer alone");
+                &*shared
+            }
+            _ => return Some(answers.push_answer(engine_gone().answer(), closes)),
+        };
+        let reply = reply.get(index);
+        let is_superseded = *reply.outcome == ReplyOutcome::Superseded;
+        (!is_superseded).then(|| answers.push_reply(&call.target, &reply, call.answer, closes))
+    }
+}
+
+/// A call whose module was replaced on its way, from its beginning.
+async fn call_again(state: AppState, text: Vec<u8>) -> Response<Vec<u8>> {
+    let Seen::Call(head) = recognise(&text) else {
+        unreachable!("it was recognised before");
+    };
+    let body = Body::from(text[head.bytes..].to_vec());
+    let mut request = Request::new(body);
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = head.path.parse().expect("a plain path");
+    *request.headers_mut() = head.headers;
+    let (head, body) = calls::answer(&state, request).await.into_parts();
+    let body = body
+        .collect()
+        .await
+        .expect("an answer to a call is in memory");
+    Response::from_parts(head, body.to_bytes().into())
+}
