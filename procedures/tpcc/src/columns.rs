@@ -201,6 +201,11 @@ pub struct StockSold {
     pub s_remote_cnt: i32,
     pub s_ytd: i64,
     pub s_dist_01: SmallText<24>,
+}
+
+/// Looked at where the item is of the brand, which one in ten is.
+#[columns(Stock)]
+pub struct StockData {
     pub s_data: SmallText<50>,
 }
 
@@ -226,7 +231,6 @@ macro_rules! of_district {
                 s_remote_cnt: i32,
                 s_ytd: i64,
                 $dist: SmallText<24>,
-                s_data: SmallText<50>,
             }
         )*
 

@@ -5,7 +5,7 @@ use reprise_procedure::prelude::*;
 use crate::{
     LINES_MAX, RATE_ONE,
     columns::{
-        CustomerCredit, DistrictNext, DistrictTax, ItemSold, StockTaken, WarehouseTax, stocks_of,
+        CustomerCredit, DistrictNext, DistrictTax, ItemSold, StockData, StockTaken, WarehouseTax, stocks_of,
     },
     missing,
     tables::{Customer, NewOrder, Order, OrderLine},
@@ -164,7 +164,8 @@ fn order_lines(tx: &Txn, order: &Order, lines: &[Line]) -> Result<(Vec<OrderedLi
             ol_amount,
             ol_dist_info: stock.s_dist_01,
         });
-        let is_brand = is_original(item.i_data.as_bytes()) && is_original(stock.s_data.as_bytes());
+        let is_brand = is_original(item.i_data.as_bytes())
+            && is_original(StockData::read(tx, stock.handle()).s_data.as_bytes());
         shown.push(OrderedLine {
             i_name: item.i_name,
             s_quantity: now.s_quantity,

@@ -26,13 +26,63 @@ pub fn stock_level(tx: &Txn, w_id: i16, d_id: i8, threshold: i16) -> Result<i32,
     let lines = lines
         .columns::<LineItem>()
         .batch_bytes(lines_max * LINE_BYTES);
-    let mut items = Vec::with_capacity(lines_max);
-    items.extend(lines.iter().map(|line| line.ol_i_id));
-    items.sort_unstable();
-    items.dedup();
+    let mut items = Distinct::with_room_for(lines_max);
+    lines.iter().for_each(|line| items.add(line.ol_i_id));
+    let items = items.list;
     let stocks = StockQuantity::multi_read(tx, items.iter().map(|i_id| (w_id, *i_id)));
     let low = stocks
         .flatten()
         .filter(|stock| stock.s_quantity < threshold);
     Ok(low.count() as i32)
+}
+
+/// Numbers from 1 on, each once, in the order of their first coming.
+struct Distinct {
+    list: Vec<i32>,
+    /// At its hash or behind it, going around; 0 where none is. At most half of the places are used.
+    places: Vec<i32>,
+}
+
+impl Distinct {
+    fn with_room_for(count: usize) -> Self {
+        Self {
+            list: Vec::with_capacity(count),
+            places: vec![0; 2 * count.next_power_of_two()],
+        }
+    }
+
+    fn add(&mut self, number: i32) {
+        let mask = self.places.len() - 1;
+        let mut at = (number as u32).wrapping_mul(0x9e37_79b9) as usize >> 8;
+        while let Some(place) = self.places.get_mut(at & mask) {
+            if *place == number {
+                return;
+            }
+            if *place == 0 {
+                *place = number;
+                self.list.push(number);
+                return;
+            }
+            at += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_is_listed_once() {
+        let mut distinct = Distinct::with_room_for(300);
+        let numbers: Vec<i32> = (0..300).map(|n| 1 + n * n % 97).collect();
+        numbers.iter().for_each(|number| distinct.add(*number));
+        let mut expected = Vec::new();
+        for number in numbers {
+            if !expected.contains(&number) {
+                expected.push(number);
+            }
+        }
+        assert_eq!(distinct.list, expected);
+    }
 }

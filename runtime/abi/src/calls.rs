@@ -49,7 +49,7 @@
 
 use alloc::{format, string::String};
 
-use crate::columns::ColumnSet;
+use crate::{columns::ColumnSet, plan::ColumnPlan, room::Room};
 
 /// Longest buffer that a guest may offer for its arguments or its result.
 pub const BUFFER_BYTES_MAX: usize = 4096;
@@ -243,6 +243,30 @@ pub enum OpError {
     Guest(String),
 }
 
+/// `HostOps::multi_get_columns` by whole rows.
+pub fn look_up_rows<O: HostOps + ?Sized>(
+    ops: &mut O,
+    target: Target,
+    keys: Packed<'_>,
+    plan: &ColumnPlan,
+    out: &mut [u8],
+) -> Result<usize, OpError> {
+    let mut room = Room::new(plan, out);
+    ops.multi_get(target, keys, &mut |handle, row| room.push(handle, row))?;
+    Ok(room.filled())
+}
+
+/// `HostOps::scan_columns` by whole rows, which `scan` shows.
+pub fn scan_rows(
+    plan: &ColumnPlan,
+    out: &mut [u8],
+    scan: impl FnOnce(&mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError>,
+) -> Result<(ScanBatch, usize), OpError> {
+    let mut room = Room::new(plan, out);
+    let batch = scan(&mut |handle, row| room.try_push(handle, row))?;
+    Ok((batch, room.filled()))
+}
+
 /// A transaction as a procedure sees it. `txn` implements it over storage; `host` (wasm) and the SDK's native mode call it.
 /// After an error other than `DuplicateKey` the caller must end the transaction without another call.
 pub trait HostOps {
@@ -267,6 +291,17 @@ pub trait HostOps {
             }
         }
         Ok(())
+    }
+    /// As `multi_get`, of some columns alone: what the import of this name writes to `out`. The bytes that all of it needs;
+    /// where that is more than `out` has, its contents are undefined. `plan` is one of the module's table.
+    fn multi_get_columns(
+        &mut self,
+        target: Target,
+        keys: Packed<'_>,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<usize, OpError> {
+        look_up_rows(self, target, keys, plan, out)
     }
     /// The row behind a handle, as it is now.
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError>;
@@ -331,6 +366,25 @@ pub trait HostOps {
         cursor: u32,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError>;
+    /// As `scan`, of some columns alone: what the import of this name writes to `out`, and the bytes of it. `plan` is one
+    /// of the module's table.
+    fn scan_columns(
+        &mut self,
+        request: &ScanRequest<'_>,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<(ScanBatch, usize), OpError> {
+        scan_rows(plan, out, |visit| self.scan(request, visit))
+    }
+    /// As `scan_columns`.
+    fn scan_next_columns(
+        &mut self,
+        cursor: u32,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<(ScanBatch, usize), OpError> {
+        scan_rows(plan, out, |visit| self.scan_next(cursor, visit))
+    }
     /// Counts the rows of a range.
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError>;
 

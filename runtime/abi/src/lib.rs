@@ -14,6 +14,7 @@ pub mod describe;
 pub mod key;
 pub mod plan;
 pub mod random;
+pub mod room;
 pub mod row;
 pub mod schema;
 pub mod types;
@@ -22,6 +23,7 @@ pub mod value;
 pub use calls::{Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
 pub use columns::{ColumnSet, ColumnsMalformed};
 pub use plan::{ColumnPlan, Plans};
+pub use room::Room;
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
     ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey, NearPart,

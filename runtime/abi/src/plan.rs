@@ -18,6 +18,32 @@ struct Span {
     bytes: u32,
 }
 
+impl Span {
+    #[inline(always)]
+    fn read(&self, row: &[u8], out: &mut [u8]) {
+        copy_span(row, self.from, out, self.to, self.bytes);
+    }
+
+    #[inline(always)]
+    fn write(&self, row: &mut [u8], values: &[u8]) {
+        copy_span(values, self.to, row, self.from, self.bytes);
+    }
+}
+
+/// Copies bytes from a place in one run to a place in another; mostly those of one number.
+#[inline(always)]
+fn copy_span(source: &[u8], from: u32, target: &mut [u8], to: u32, bytes: u32) {
+    let (from, to, bytes) = (from as usize, to as usize, bytes as usize);
+    let (source, target) = (&source[from..from + bytes], &mut target[to..to + bytes]);
+    match bytes {
+        8 => target[..8].copy_from_slice(&source[..8]),
+        4 => target[..4].copy_from_slice(&source[..4]),
+        2 => target[..2].copy_from_slice(&source[..2]),
+        1 => target[0] = source[0],
+        _ => copy_short(source, target),
+    }
+}
+
 /// A nullable column: its bit in the null bitmaps of both, and its slot.
 struct Nullable {
     from: u16,
@@ -148,15 +174,30 @@ impl ColumnPlan {
         self.fixed_bytes as usize + data.sum::<usize>()
     }
 
-    /// Copies the columns of a valid row to `out`, which is `bytes` long.
+    /// The bytes of a row among which those of the columns lie; to the end of all rows where text is chosen.
     #[inline]
+    pub fn near(&self) -> core::ops::Range<usize> {
+        match self.is_fixed() {
+            true => self.written(),
+            false => 0..usize::MAX,
+        }
+    }
+
+    /// Copies the columns of a valid row to `out`, which is `bytes` long.
+    #[inline(always)]
     pub fn read(&self, row: &[u8], out: &mut [u8]) {
+        match &self.spans[..] {
+            [span] if self.nullable.is_empty() && self.texts.is_empty() => span.read(row, out),
+            _ => self.read_any(row, out),
+        }
+    }
+
+    fn read_any(&self, row: &[u8], out: &mut [u8]) {
         if !self.nullable.is_empty() {
             self.read_nulls(row, out);
         }
         for span in &self.spans {
-            let (from, to, bytes) = (span.from as usize, span.to as usize, span.bytes as usize);
-            copy_short(&row[from..from + bytes], &mut out[to..to + bytes]);
+            span.read(row, out);
         }
         if !self.texts.is_empty() {
             self.read_texts(row, out);
@@ -253,8 +294,7 @@ impl ColumnPlan {
             *byte = *byte & !mask | bit(values, column.to) << (column.from % 8);
         }
         for span in &self.spans {
-            let (from, to, bytes) = (span.from as usize, span.to as usize, span.bytes as usize);
-            copy_short(&values[to..to + bytes], &mut row[from..from + bytes]);
+            span.write(row, values);
         }
     }
 }

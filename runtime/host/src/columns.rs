@@ -2,11 +2,11 @@
 
 use reprise_abi::{
     ColumnPlan, ColumnSet, Handles, Plans, RowLayout, Target,
-    calls::{HANDLE_NONE, Packed},
+    calls::Packed,
 };
 
 use crate::state::{
-    Answer, HostState, Output, ROW_HEADER_BYTES, Refusal, narrow, or_duplicate, request_of,
+    Answer, HostState, Output, Refusal, narrow, or_duplicate, request_of,
     run_past_end, transaction_of,
 };
 
@@ -49,18 +49,6 @@ impl Output {
         }
         bytes
     }
-
-    #[inline]
-    fn try_push_columns(&mut self, handle: u32, plan: &ColumnPlan, row: &[u8]) -> bool {
-        let bytes = plan.bytes(row);
-        let Some(room) = self.room(ROW_HEADER_BYTES + bytes) else {
-            return false;
-        };
-        let (header, values) = room.split_at_mut(ROW_HEADER_BYTES);
-        header.copy_from_slice(&(u64::from(handle) | (bytes as u64) << 32).to_le_bytes());
-        plan.read(row, values);
-        true
-    }
 }
 
 impl HostState {
@@ -94,23 +82,11 @@ impl HostState {
         self.keys.extend_from_slice(bytes);
         let items = Packed::to_end(&self.keys);
         let items = items.ok_or_else(|| run_past_end(self.memory, keys, "keys"))?;
-        let (mut needed, mut fits) = (0, true);
-        let visit = &mut |handle: u32, row: &[u8]| {
-            let is_pushed = match handle {
-                HANDLE_NONE => out.try_push_row(handle, &[]),
-                _ => out.try_push_columns(handle, plan, row),
-            };
-            if fits && is_pushed {
-                needed = out.filled();
-            } else {
-                fits = false;
-                let bytes = if handle == HANDLE_NONE { 0 } else { plan.bytes(row) };
-                needed += ROW_HEADER_BYTES + bytes;
-            }
-        };
-        transaction_of(&mut self.ops)?.multi_get(target, items, visit)?;
+        let room = out.room(out.capacity()).unwrap_or_default();
+        let capacity = room.len();
+        let needed = transaction_of(&mut self.ops)?.multi_get_columns(target, items, plan, room)?;
         self.charge(needed)?;
-        Ok(if fits {
+        Ok(if needed <= capacity {
             needed as i64
         } else {
             -(needed as i64)
@@ -139,9 +115,9 @@ impl HostState {
         let request = request_of(self.memory, request, &mut self.lower, &mut self.upper)?;
         let table = request.target.table as u32;
         let plan = plan_of(&self.layouts, &mut self.plans, table, columns)?;
-        let visit = &mut |handle, row: &[u8]| out.try_push_columns(handle, plan, row);
-        let batch = transaction_of(&mut self.ops)?.scan(&request, visit)?;
-        self.scanned(batch.cursor, out.filled())
+        let room = out.room(out.capacity()).unwrap_or_default();
+        let scanned = transaction_of(&mut self.ops)?.scan_columns(&request, plan, room)?;
+        self.scanned(scanned.0.cursor, scanned.1)
     }
 
     pub fn scan_next_columns(
@@ -155,9 +131,9 @@ impl HostState {
         let plan = plan_of(&self.layouts, &mut self.plans, table, columns)?;
         let ops = transaction_of(&mut self.ops)?;
         check_table(ops.table_of_cursor(cursor), table, "the cursor")?;
-        let visit = &mut |handle, row: &[u8]| out.try_push_columns(handle, plan, row);
-        let batch = ops.scan_next(cursor, visit)?;
-        self.scanned(batch.cursor, out.filled())
+        let room = out.room(out.capacity()).unwrap_or_default();
+        let (batch, filled) = ops.scan_next_columns(cursor, plan, room)?;
+        self.scanned(batch.cursor, filled)
     }
 
     /// Writes the same columns of several rows, each with its own values.

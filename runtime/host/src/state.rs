@@ -110,8 +110,8 @@ impl Output {
         })
     }
 
-    pub fn filled(&self) -> usize {
-        self.filled
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// The next `bytes` bytes, to be written by the caller; none when they do not fit.

@@ -102,11 +102,13 @@ impl Rows {
         self.places.touch(rid);
     }
 
-    /// Brings near the bytes of a row under an id that an index holds, and says where they are.
-    #[inline]
-    pub fn touch_live(&self, rid: Rid) -> Location {
+    /// Brings near some bytes of a row under an id that an index holds, and says where the row is.
+    #[inline(always)]
+    pub fn touch_live(&self, rid: Rid, near: &std::ops::Range<usize>) -> Location {
         let place = self.places.live(rid);
-        bring_near(self.arena.get(place));
+        let stored = self.arena.get(place);
+        let end = near.end.min(stored.len());
+        bring_near(&stored[near.start.min(end)..end]);
         place
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use reprise_abi::{ColumnSet, RowLayout, TableSchema};
 
 use crate::{
+    arena::Location,
     digest::fold,
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::{NO_RID, Rid},
@@ -241,25 +242,30 @@ impl Store {
         self.table(table).rows.touch(rid);
     }
 
-    /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once.
+    /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once: of the
+    /// rows the bytes `near`.
     #[inline]
     pub fn multi_get<'k>(
         &self,
         table: TableId,
         index: u16,
         mut keys: impl Iterator<Item = &'k [u8]> + Clone,
+        near: std::ops::Range<usize>,
         mut visit: impl FnMut(Option<(Rid, &[u8])>),
     ) {
         let table = self.table(table);
         let index = &table.indexes[index as usize];
-        let (mut rids, mut places) = ([NO_RID; NEAR_KEYS], [None; NEAR_KEYS]);
+        let (mut rids, mut places) = ([NO_RID; NEAR_KEYS], [Location::NOWHERE; NEAR_KEYS]);
         loop {
             let count = index.get_batch(&table.rows, &mut keys, &mut rids);
             for (rid, place) in rids[..count].iter().zip(&mut places) {
-                *place = (*rid != NO_RID).then(|| table.rows.touch_live(Rid(*rid)));
+                if *rid != NO_RID {
+                    *place = table.rows.touch_live(Rid(*rid), &near);
+                }
             }
             for (rid, place) in rids[..count].iter().zip(&places) {
-                visit(place.map(|place| (Rid(*rid), table.rows.read(place).row)));
+                let found = *rid != NO_RID;
+                visit(found.then(|| (Rid(*rid), table.rows.read(*place).row)));
             }
             if count < NEAR_KEYS {
                 return;
@@ -297,6 +303,51 @@ impl Store {
         let table = self.table(table);
         let on_entry = |rid| visit(rid, table.rows.at(rid).row);
         table.indexes[index as usize].scan(range, position, on_entry)
+    }
+
+    /// The next rows of a range, as many as `rids` takes at most, and how many there were. `position` is then at the row
+    /// behind them, or at the end.
+    #[inline]
+    pub fn scan_page(
+        &self,
+        table: TableId,
+        index: u16,
+        range: &Range<'_>,
+        position: &mut ScanPosition,
+        rids: &mut [Rid],
+    ) -> Result<usize, NotOrdered> {
+        let mut count = 0;
+        let on_entry = |rid| match rids.get_mut(count) {
+            Some(room) => {
+                *room = rid;
+                count += 1;
+                Visit::Next
+            }
+            None => Visit::Again,
+        };
+        self.table(table).indexes[index as usize].scan(range, position, on_entry)?;
+        Ok(count)
+    }
+
+    /// Shows rows that an index named; the bytes `near` of all of them are asked for before the first is shown.
+    #[inline]
+    pub fn read_rows(
+        &self,
+        table: TableId,
+        rids: &[Rid],
+        near: std::ops::Range<usize>,
+        mut visit: impl FnMut(Rid, &[u8]),
+    ) {
+        let rows = &self.table(table).rows;
+        let mut places = [Location::NOWHERE; NEAR_KEYS];
+        for rids in rids.chunks(NEAR_KEYS) {
+            for (rid, place) in rids.iter().zip(&mut places) {
+                *place = rows.touch_live(*rid, &near);
+            }
+            for (rid, place) in rids.iter().zip(&places) {
+                visit(*rid, rows.read(*place).row);
+            }
+        }
     }
 
     /// The number of rows in a range.

@@ -1,8 +1,9 @@
 //! A transaction on one partition: the hot path.
 
 use reprise_abi::{
-    ColumnSet, Handles, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
-    calls::{HANDLE_NONE, Packed},
+    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, OpError, Placement, Room, RowHandle, ScanBatch, ScanRequest,
+    Target,
+    calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store};
@@ -13,7 +14,7 @@ use crate::{
     ops::{binding, guest, index_of, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
-    scan::{Cursor, OwnedRange, range_of, run_on_one, show},
+    scan::{Cursor, Leg, OwnedRange, range_of, read_on_one, run_on_one, show},
 };
 
 pub(crate) struct SingleTxn<'a> {
@@ -142,12 +143,48 @@ impl HostOps for SingleTxn<'_> {
             Ok(())
         };
         let mut result = Ok(());
-        self.store.multi_get(binding.table, index, keys, |found| {
+        let all = 0..usize::MAX;
+        self.store.multi_get(binding.table, index, keys, all, |found| {
             if result.is_ok() {
                 result = on_found(found);
             }
         });
         result
+    }
+
+    fn multi_get_columns(
+        &mut self,
+        target: Target,
+        keys: Packed<'_>,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<usize, OpError> {
+        let binding = binding(self.input, target.table)?;
+        if binding.projection.is_some() {
+            return look_up_rows(self, target, keys, plan, out);
+        }
+        let index = index_of(binding, target.index)?;
+        let frame = &mut *self.frame;
+        let mut room = Room::new(plan, out);
+        let mut result = Ok(());
+        let mut on_found = |found: Option<(Rid, &[u8])>| {
+            frame.count_op()?;
+            let Some((rid, row)) = found else {
+                room.push(HANDLE_NONE, &[]);
+                return Ok(());
+            };
+            let table = target.table;
+            let handle = frame.push_handle(Handle { table, store: 0, rid })?;
+            room.push(handle, row);
+            Ok(())
+        };
+        self.store.multi_get(binding.table, index, keys, plan.near(), |found| {
+            if result.is_ok() {
+                result = on_found(found);
+            }
+        });
+        result?;
+        Ok(room.filled())
     }
 
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {
@@ -317,6 +354,75 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let cursor = self.frame.take_cursor(cursor)?;
         self.run_cursor(cursor, visit)
+    }
+
+    fn scan_columns(
+        &mut self,
+        request: &ScanRequest<'_>,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<(ScanBatch, usize), OpError> {
+        let (table, range) = (request.target.table, range_of(request)?);
+        let binding = binding(self.input, table)?;
+        if binding.projection.is_some() || !plan.is_fixed() {
+            return scan_rows(plan, out, |visit| self.scan(request, visit));
+        }
+        self.frame.count_op()?;
+        let mut leg = Leg {
+            table,
+            store: 0,
+            stored: binding.table,
+            index: index_of(binding, request.target.index)?,
+            range,
+            position: ScanPosition::default(),
+            left: (request.limit > 0).then_some(request.limit),
+        };
+        let (rows, filled) = read_on_one(self.store, self.frame, &mut leg, plan, out)?;
+        let cursor = match leg.is_end() {
+            true => 0,
+            false => self.frame.push_cursor(Cursor {
+                table,
+                stored: leg.stored,
+                index: leg.index,
+                request: OwnedRange::new(request),
+                left: leg.left,
+                first_store: 0,
+                positions: vec![leg.position],
+            })?,
+        };
+        Ok((ScanBatch { cursor, rows }, filled))
+    }
+
+    fn scan_next_columns(
+        &mut self,
+        cursor: u32,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<(ScanBatch, usize), OpError> {
+        let table = self.frame.table_of_cursor(cursor);
+        let is_projected = |table| Ok(binding(self.input, table)?.projection.is_some());
+        if !plan.is_fixed() || table.map_or(Ok(true), is_projected)? {
+            return scan_rows(plan, out, |visit| self.scan_next(cursor, visit));
+        }
+        self.frame.count_op()?;
+        let mut cursor = self.frame.take_cursor(cursor)?;
+        let mut leg = Leg {
+            table: cursor.table,
+            store: cursor.first_store,
+            stored: cursor.stored,
+            index: cursor.index,
+            range: cursor.request.range(),
+            position: std::mem::take(&mut cursor.positions[0]),
+            left: cursor.left,
+        };
+        let (rows, filled) = read_on_one(self.store, self.frame, &mut leg, plan, out)?;
+        let (is_end, left, position) = (leg.is_end(), leg.left, leg.position);
+        (cursor.left, cursor.positions[0]) = (left, position);
+        let cursor = match is_end {
+            true => 0,
+            false => self.frame.push_cursor(cursor)?,
+        };
+        Ok((ScanBatch { cursor, rows }, filled))
     }
 
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use reprise_abi::{
-    HostOps, OpError, Target,
-    calls::{HANDLE_NONE, Packed},
+    ColumnPlan, ColumnSet, HostOps, OpError, ScanFlags, ScanRequest, Target,
+    calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
@@ -94,8 +94,113 @@ fn procedure(ops: &mut dyn HostOps) -> Result<(), OpError> {
     Ok(())
 }
 
+/// What a run of `[handle][len][columns]` holds: the columns, and the rows that the handles name.
+fn told(ops: &mut dyn HostOps, mut run: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, OpError> {
+    let mut told = Vec::new();
+    while let Some((header, rest)) = run.split_first_chunk::<8>() {
+        let header = u64::from_le_bytes(*header);
+        let (columns, rest) = rest.split_at((header >> 32) as usize);
+        let row = match header as u32 {
+            HANDLE_NONE => Vec::new(),
+            handle => ops.row(handle)?.to_vec(),
+        };
+        told.push((columns.to_vec(), row));
+        run = rest;
+    }
+    Ok(told)
+}
+
+/// A scan from its beginning to its end, in buffers of so many bytes; by columns, or by whole rows.
+fn scanned(
+    ops: &mut dyn HostOps,
+    request: &ScanRequest<'_>,
+    plan: &ColumnPlan,
+    bytes: usize,
+    by_rows: bool,
+) -> Result<Vec<Vec<(Vec<u8>, Vec<u8>)>>, OpError> {
+    let (mut out, mut batches) = (vec![0; bytes], Vec::new());
+    let (mut batch, mut filled) = match by_rows {
+        true => scan_rows(plan, &mut out, |visit| ops.scan(request, visit))?,
+        false => ops.scan_columns(request, plan, &mut out)?,
+    };
+    loop {
+        let rows = told(ops, &out[..filled])?;
+        assert_eq!(rows.len(), batch.rows as usize);
+        batches.push(rows);
+        if batch.cursor == 0 {
+            return Ok(batches);
+        }
+        let cursor = batch.cursor;
+        (batch, filled) = match by_rows {
+            true => scan_rows(plan, &mut out, |visit| ops.scan_next(cursor, visit))?,
+            false => ops.scan_next_columns(cursor, plan, &mut out)?,
+        };
+    }
+}
+
+fn columns_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
+    let types = [(reprise_abi::ScalarType::U32, false); 2];
+    let layout = reprise_abi::RowLayout::from_types(types.into_iter());
+    for k in 0..100_u32 {
+        let fields = [k.into(), (7 * k).into()].map(reprise_abi::Field::Uint);
+        ops.insert(0, &layout.build(&fields))?;
+    }
+    let target = Target { table: 0, index: 0 };
+    let key = |k: u32| k.to_be_bytes();
+    for set in [0b01, 0b10, 0b11] {
+        let plan = ColumnPlan::new(&layout, ColumnSet(set));
+        let each = 8 + plan.fixed_bytes();
+        for (lower, upper, limit) in [(0, 99, 0), (0, 99, 1), (3, 72, 0), (3, 72, 40), (5, 36, 32), (9, 8, 0), (200, 300, 1)] {
+            for (flags, rows) in [(0, 100), (4, 100), (3, 1), (4, 32), (0, 33), (7, 7)] {
+                let request = ScanRequest {
+                    target,
+                    flags: ScanFlags(flags),
+                    limit,
+                    lower: &key(lower),
+                    upper: &key(upper),
+                };
+                let bytes = rows * each + 3;
+                let expected = scanned(ops, &request, &plan, bytes, true)?;
+                let found = scanned(ops, &request, &plan, bytes, false)?;
+                assert_eq!(found, expected, "{set} {lower}..{upper} {limit} {flags} {rows}");
+            }
+        }
+        let keys: Vec<_> = (60..140_u32).rev().map(|k| key(k).to_vec()).collect();
+        let bytes = packed(&keys);
+        let keys = Packed::to_end(&bytes).expect("whole items");
+        let mut out = vec![0; 80 * each];
+        let needed = look_up_rows(ops, target, keys, &plan, &mut out)?;
+        let expected = told(ops, &out[..needed])?;
+        out.fill(1);
+        assert_eq!(ops.multi_get_columns(target, keys, &plan, &mut out)?, needed);
+        assert_eq!(told(ops, &out[..needed])?, expected);
+        let short = ops.multi_get_columns(target, keys, &plan, &mut out[..each - 1])?;
+        assert_eq!(short, needed, "what it takes is said where there is no room");
+    }
+    let plan = ColumnPlan::new(&layout, ColumnSet(1));
+    let forged = ScanRequest {
+        target,
+        flags: ScanFlags(64),
+        limit: 0,
+        lower: &[],
+        upper: &[],
+    };
+    assert!(matches!(ops.scan_columns(&forged, &plan, &mut []), Err(OpError::Guest(_))));
+    assert!(matches!(ops.scan_next_columns(9, &plan, &mut []), Err(OpError::Guest(_))));
+    Ok(())
+}
+
+#[test]
+fn columns_of_many_rows_are_those_of_whole_rows() {
+    check(columns_by_both_ways);
+}
+
 #[test]
 fn many_keys_find_what_each_finds() {
+    check(procedure);
+}
+
+fn check(procedure: fn(&mut dyn HostOps) -> Result<(), OpError>) {
     let mut store = Store::new();
     let schema = describe::from_json(SCHEMA.as_bytes()).expect("a description");
     let candidate = Candidate {

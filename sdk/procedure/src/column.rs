@@ -4,7 +4,7 @@ use reprise_abi::ScalarType;
 
 use crate::{
     scratch::Scratch,
-    types::{Bytes, Decimal, SmallText, Timestamp, Uuid},
+    types::{Bytes, Decimal, SmallText, Timestamp, Uuid, copy_text},
     value::Encode,
 };
 
@@ -216,7 +216,7 @@ fixed! {
 #[inline(always)]
 fn put_data(row: &mut [u8], place: Place, end: &mut u32, data: &[u8]) {
     let start = (place.fixed_bytes + *end) as usize;
-    row[start..start + data.len()].copy_from_slice(data);
+    copy_text(data, &mut row[start..start + data.len()]);
     *end += data.len() as u32;
     put(row, place.offset, end.to_le_bytes());
 }

@@ -427,6 +427,20 @@ unsafe impl GlobalAlloc for Allocator {
     }
 
     #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as in `alloc`; the block has room for the bytes that are cleared.
+        unsafe {
+            let heap = &mut *self.0.get();
+            let (block, is_used) = heap.allocate_for_zeros(layout.size(), layout.align());
+            let block = block as *mut u8;
+            if is_used && !block.is_null() {
+                block.write_bytes(0, layout.size());
+            }
+            block
+        }
+    }
+
+    #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: as in `alloc`.
         unsafe { (*self.0.get()).free(block as usize, layout.size()) }

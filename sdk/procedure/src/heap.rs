@@ -53,6 +53,15 @@ impl<M: Memory> Heap<M> {
         self.allocate_fresh(1 << class, align.max(BLOCK_BYTES_MIN))
     }
 
+    /// As `allocate`; and whether the block may hold other bytes than zeros: what comes from the end of memory does not, for
+    /// nobody wrote there yet.
+    #[inline]
+    pub fn allocate_for_zeros(&mut self, bytes: usize, align: usize) -> (usize, bool) {
+        let end = self.next;
+        let block = self.allocate(bytes, align);
+        (block, block < end)
+    }
+
     fn allocate_fresh(&mut self, block_bytes: usize, align: usize) -> usize {
         if self.next == NO_BLOCK {
             self.next = self.memory.base();
@@ -85,9 +94,10 @@ impl<M: Memory> Heap<M> {
         if class == class_new {
             return true;
         }
+        // The end of memory only grows: nobody wrote behind it.
         let is_last = block + (1 << class) == self.next;
         let end = block + (1 << class_new);
-        if !is_last || !self.memory.grow_to(end) {
+        if class_new < class || !is_last || !self.memory.grow_to(end) {
             return false;
         }
         self.next = end;
@@ -139,6 +149,7 @@ mod tests {
         for _ in 0..20_000 {
             let draw = random.next_u64() as usize;
             let bytes = 1 + (draw >> 8) % 300;
+            let end = heap.next;
             if draw.is_multiple_of(3) && !live.is_empty() {
                 let (block, bytes) = live.swap_remove(draw % live.len());
                 heap.free(block, bytes);
@@ -150,10 +161,12 @@ mod tests {
                 }
             } else if live.len() < 100 {
                 let align = 1 << ((draw >> 4) % 7);
-                let block = heap.allocate(bytes, align);
+                let (block, is_used) = heap.allocate_for_zeros(bytes, align);
                 assert!(block != 0 && block % align == 0 && block >= 40);
+                assert_eq!(is_used, block < end, "only what lies beyond the end is zero");
                 live.push((block, bytes));
             }
+            assert!(heap.next >= end);
             live.sort_unstable();
             assert!(
                 live.windows(2)

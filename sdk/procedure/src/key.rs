@@ -79,11 +79,11 @@ impl KeyArg<Uuid> for Uuid {
 #[inline]
 fn push_escaped(mut bytes: &[u8], out: &mut Scratch) {
     while let Some(zero) = bytes.iter().position(|byte| *byte == 0) {
-        out.push(bytes.get(..zero).unwrap_or(&[]));
+        out.push_text(bytes.get(..zero).unwrap_or(&[]));
         out.push(&[0, 0xff]);
         bytes = bytes.get(zero + 1..).unwrap_or(&[]);
     }
-    out.push(bytes);
+    out.push_text(bytes);
     out.push(&[0, 0]);
 }
 

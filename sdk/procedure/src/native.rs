@@ -11,7 +11,7 @@ use std::{
 use reprise_abi::{
     ColumnPlan, Handles, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch,
     ScanRequest, Target,
-    calls::{HANDLE_NONE, Packed},
+    calls::Packed,
 };
 
 use crate::{
@@ -69,7 +69,7 @@ impl NativeModule {
     /// Runs the procedure at `index` with the arguments that `host` holds. After a fault the host must undo the transaction.
     pub fn call(&self, index: usize, host: &mut dyn HostOps) -> Result<CallEnd, NativeFault> {
         let mut args = Scratch::new();
-        args.push(host.args());
+        args.push_text(host.args());
         let run = self.procedures[index].run;
         let ended = with_txn(host, |tx| match run(tx, args.as_slice()) {
             Ok(()) => CallEnd::Done,
@@ -203,27 +203,16 @@ impl Ops<'_> {
         columns: Columns,
         out: &mut [u8],
     ) -> Result<usize, usize> {
-        let mut needed = 0;
         let Some(keys) = Packed::to_end(keys) else {
             fault(OpError::Guest(
                 "multi_get with a key that is cut off".into(),
             ));
         };
-        let plan = (columns.plan)();
-        let visit = &mut |handle, row: &[u8]| {
-            let left = out.get_mut(needed..).unwrap_or_default();
-            needed += match handle {
-                HANDLE_NONE => push_empty(left),
-                _ => push_columns(plan, left, handle, row).1,
-            };
-        };
         let mut host = self.host.borrow_mut();
-        host.multi_get(Target::unpack(target), keys, visit)
-            .or_fault();
-        if needed <= out.len() {
-            Ok(needed)
-        } else {
-            Err(needed)
+        let needed = host.multi_get_columns(Target::unpack(target), keys, (columns.plan)(), out);
+        match needed.or_fault() {
+            needed if needed <= out.len() => Ok(needed),
+            needed => Err(needed),
         }
     }
 
@@ -238,15 +227,17 @@ impl Ops<'_> {
         columns: Columns,
         out: &mut [u8],
     ) -> (u32, usize) {
-        fill_columns(out, columns, |visit| {
-            self.host.borrow_mut().scan(request, visit)
-        })
+        let mut host = self.host.borrow_mut();
+        let scanned = host.scan_columns(request, (columns.plan)(), out);
+        let (batch, filled) = scanned.or_fault();
+        (batch.cursor, filled)
     }
 
     pub fn scan_next_columns(&self, cursor: u32, columns: Columns, out: &mut [u8]) -> (u32, usize) {
-        fill_columns(out, columns, |visit| {
-            self.host.borrow_mut().scan_next(cursor, visit)
-        })
+        let mut host = self.host.borrow_mut();
+        let scanned = host.scan_next_columns(cursor, (columns.plan)(), out);
+        let (batch, filled) = scanned.or_fault();
+        (batch.cursor, filled)
     }
 
     /// Writes the columns of each row, whose values lie one after the other.
@@ -392,41 +383,4 @@ fn read_if_fits(plan: &ColumnPlan, row: &[u8], out: &mut [u8]) -> usize {
         plan.read(row, room);
     }
     bytes
-}
-
-/// Writes `[handle u32][len u32][values]` where it fits; whether it did, and its bytes either way.
-#[inline]
-fn push_columns(plan: &ColumnPlan, out: &mut [u8], handle: RowHandle, row: &[u8]) -> (bool, usize) {
-    let bytes = plan.bytes(row);
-    let Some(room) = out.get_mut(..8 + bytes) else {
-        return (false, 8 + bytes);
-    };
-    let (header, values) = room.split_at_mut(8);
-    header.copy_from_slice(&(handle as u64 | (bytes as u64) << 32).to_le_bytes());
-    plan.read(row, values);
-    (true, 8 + bytes)
-}
-
-fn push_empty(out: &mut [u8]) -> usize {
-    if let Some(room) = out.get_mut(..8) {
-        room[..4].copy_from_slice(&HANDLE_NONE.to_le_bytes());
-        room[4..].fill(0);
-    }
-    8
-}
-
-/// As `fill`, but some columns alone.
-fn fill_columns(
-    out: &mut [u8],
-    columns: Columns,
-    run: impl FnOnce(Visit<'_>) -> Result<ScanBatch, OpError>,
-) -> (u32, usize) {
-    let (mut filled, plan) = (0, (columns.plan)());
-    let batch = run(&mut |handle, row| {
-        let left = out.get_mut(filled..).unwrap_or_default();
-        let (is_pushed, bytes) = push_columns(plan, left, handle, row);
-        filled += if is_pushed { bytes } else { 0 };
-        is_pushed
-    });
-    (batch.or_fault().cursor, filled)
 }

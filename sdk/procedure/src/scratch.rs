@@ -1,5 +1,7 @@
 //! A growing run of bytes whose first part lies on the stack: keys and results rarely need the heap.
 
+use reprise_abi::plan::copy_short;
+
 /// Bytes that are held in place.
 pub const INLINE_BYTES: usize = 64;
 const FIRST_HEAP_BYTES: usize = 512;
@@ -9,7 +11,7 @@ const FIRST_HEAP_BYTES: usize = 512;
 pub struct Scratch {
     inline: [u8; INLINE_BYTES],
     length: usize,
-    /// Holds everything once `inline` was too small; empty until then.
+    /// Room for everything once `inline` was too small; empty until then.
     heap: Vec<u8>,
 }
 
@@ -34,67 +36,87 @@ impl Scratch {
     #[inline]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
-            heap: Vec::with_capacity(bytes),
+            heap: vec![0; bytes],
             ..Self::new()
         }
     }
 
+    /// Where the bytes lie, and room behind them.
     #[inline(always)]
-    fn is_in_place(&self) -> bool {
-        self.heap.capacity() == 0
-    }
-
-    pub fn len(&self) -> usize {
-        self.as_slice().len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.as_slice().is_empty()
-    }
-
-    /// Runs `push` and puts the length of what it appended, a `u32`, before it.
-    #[inline]
-    pub(crate) fn push_with_length(&mut self, push: impl FnOnce(&mut Self)) {
-        let start = self.len();
-        self.push(&[0; 4]);
-        push(self);
-        let length = (self.len() - start - 4) as u32;
-        let bytes = match self.is_in_place() {
-            true => &mut self.inline[..],
-            false => &mut self.heap[..],
-        };
-        if let Some(room) = bytes.get_mut(start..start + 4) {
-            room.copy_from_slice(&length.to_le_bytes());
+    fn room(&mut self) -> &mut [u8] {
+        match self.heap.is_empty() {
+            true => &mut self.inline,
+            false => &mut self.heap,
         }
     }
 
     #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Runs `push` and puts the length of what it appended, a `u32`, before it.
+    #[inline(always)]
+    pub(crate) fn push_with_length(&mut self, push: impl FnOnce(&mut Self)) {
+        let start = self.length;
+        self.push(&[0; 4]);
+        push(self);
+        let length = (self.length - start - 4) as u32;
+        if let Some(room) = self.room().get_mut(start..start + 4) {
+            room.copy_from_slice(&length.to_le_bytes());
+        }
+    }
+
+    /// Appends bytes whose number the caller's code knows; others are for `push_text`.
+    #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
-        let end = self.length.wrapping_add(bytes.len());
-        if self.is_in_place() && end <= INLINE_BYTES {
-            // The slice exists: `length <= end <= INLINE_BYTES`, unless `wrapping_add` wrapped, which no slice is long enough for.
-            if let Some(target) = self.inline.get_mut(self.length..end) {
+        let (start, end) = (self.length, self.length.wrapping_add(bytes.len()));
+        match self.room().get_mut(start..end) {
+            Some(target) => {
                 target.copy_from_slice(bytes);
                 self.length = end;
             }
-        } else if self.heap.capacity() - self.heap.len() >= bytes.len() {
-            self.heap.extend_from_slice(bytes);
-        } else {
-            self.grow(bytes);
+            None => self.grow(bytes),
+        }
+    }
+
+    /// Appends bytes of which there are mostly few.
+    #[inline(never)]
+    pub(crate) fn push_text(&mut self, bytes: &[u8]) {
+        let (start, end) = (self.length, self.length.wrapping_add(bytes.len()));
+        match self.room().get_mut(start..end) {
+            Some(target) => {
+                copy_short(bytes, target);
+                self.length = end;
+            }
+            None => self.grow(bytes),
         }
     }
 
     #[cold]
     #[inline(never)]
     fn grow(&mut self, bytes: &[u8]) {
-        if self.is_in_place() {
-            let inline = self.inline.get(..self.length).unwrap_or(&[]);
-            // What outgrows the stack mostly goes on growing.
-            self.heap
-                .reserve(FIRST_HEAP_BYTES.max(inline.len() + bytes.len()));
-            self.heap.extend_from_slice(inline);
+        let end = self.length + bytes.len();
+        // What outgrows its room mostly goes on growing.
+        let room = FIRST_HEAP_BYTES.max(2 * end);
+        if self.heap.is_empty() {
+            self.heap = vec![0; room];
+            let (heap, inline) = (self.heap.get_mut(..self.length), self.inline.get(..self.length));
+            if let (Some(heap), Some(inline)) = (heap, inline) {
+                heap.copy_from_slice(inline);
+            }
+        } else {
+            self.heap.resize(room, 0);
         }
-        self.heap.extend_from_slice(bytes);
+        if let Some(target) = self.heap.get_mut(self.length..end) {
+            target.copy_from_slice(bytes);
+            self.length = end;
+        }
     }
 
     /// Appends a LEB128 varint.
@@ -108,18 +130,29 @@ impl Scratch {
     }
 
     /// Appends a varint length and the bytes.
+    #[inline(never)]
     pub fn push_counted(&mut self, bytes: &[u8]) {
-        self.push_varint(bytes.len() as u32);
-        self.push(bytes);
+        let (start, end) = (self.length, self.length.wrapping_add(bytes.len()).wrapping_add(1));
+        match self.room().get_mut(start..end) {
+            Some([count, target @ ..]) if bytes.len() < 0x80 => {
+                *count = bytes.len() as u8;
+                copy_short(bytes, target);
+                self.length = end;
+            }
+            _ => {
+                self.push_varint(bytes.len() as u32);
+                self.push_text(bytes);
+            }
+        }
     }
 
     #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
-        if self.is_in_place() {
-            self.inline.get(..self.length).unwrap_or(&[])
-        } else {
-            &self.heap
-        }
+        let bytes = match self.heap.is_empty() {
+            true => self.inline.get(..self.length),
+            false => self.heap.get(..self.length),
+        };
+        bytes.unwrap_or(&[])
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, ops::Deref};
 
+use reprise_abi::plan::copy_short;
+
 /// An exact number: `units / 10^SCALE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decimal<const SCALE: u8> {
@@ -126,15 +128,8 @@ impl<const N: usize> SmallText<N> {
 
 /// Copies bytes without a call out of the module, which a copy of a length that is known only now would be.
 #[inline(never)]
-fn copy_text(from: &[u8], to: &mut [u8]) {
-    let (from_words, from_rest) = from.as_chunks::<8>();
-    let (to_words, to_rest) = to.as_chunks_mut::<8>();
-    for (to, from) in to_words.iter_mut().zip(from_words) {
-        *to = *from;
-    }
-    for (to, from) in to_rest.iter_mut().zip(from_rest) {
-        *to = *from;
-    }
+pub(crate) fn copy_text(from: &[u8], to: &mut [u8]) {
+    copy_short(from, to);
 }
 
 impl<const N: usize> Default for SmallText<N> {

@@ -1,0 +1,107 @@
+//! A buffer that rows' columns are written to one behind the other: `[handle u32][len u32][columns]` each.
+
+use crate::{
+    calls::{HANDLE_NONE, RowHandle},
+    plan::ColumnPlan,
+};
+
+/// Bytes before each row's columns.
+pub const HEADER_BYTES: usize = 8;
+
+/// See the module's header.
+pub struct Room<'a> {
+    plan: &'a ColumnPlan,
+    out: &'a mut [u8],
+    filled: usize,
+}
+
+impl<'a> Room<'a> {
+    #[inline]
+    pub fn new(plan: &'a ColumnPlan, out: &'a mut [u8]) -> Self {
+        Self {
+            plan,
+            out,
+            filled: 0,
+        }
+    }
+
+    /// Bytes that were appended, and those that were only counted.
+    #[inline]
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Rows that still fit, of columns of fixed width.
+    #[inline]
+    pub fn rows_left(&self) -> usize {
+        self.out.len().saturating_sub(self.filled) / (HEADER_BYTES + self.plan.fixed_bytes())
+    }
+
+    /// Appends the columns of a valid row; false where they do not fit.
+    #[inline(always)]
+    pub fn try_push(&mut self, handle: RowHandle, row: &[u8]) -> bool {
+        let bytes = self.plan.bytes(row);
+        let is_pushed = self.write(handle, bytes, row);
+        self.filled += if is_pushed { HEADER_BYTES + bytes } else { 0 };
+        is_pushed
+    }
+
+    /// Appends the columns of a valid row, or (`HANDLE_NONE`) the word that there is none. What does not fit is counted.
+    #[inline(always)]
+    pub fn push(&mut self, handle: RowHandle, row: &[u8]) {
+        if handle == HANDLE_NONE {
+            return self.push_none();
+        }
+        let bytes = self.plan.bytes(row);
+        self.write(handle, bytes, row);
+        self.filled += HEADER_BYTES + bytes;
+    }
+
+    fn push_none(&mut self) {
+        if let Some(header) = self.out.get_mut(self.filled..self.filled + HEADER_BYTES) {
+            header.copy_from_slice(&u64::from(HANDLE_NONE).to_le_bytes());
+        }
+        self.filled += HEADER_BYTES;
+    }
+
+    #[inline(always)]
+    fn write(&mut self, handle: RowHandle, bytes: usize, row: &[u8]) -> bool {
+        let end = self.filled + HEADER_BYTES + bytes;
+        let Some(room) = self.out.get_mut(self.filled..end) else {
+            return false;
+        };
+        let (header, values) = room.split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&(u64::from(handle) | (bytes as u64) << 32).to_le_bytes());
+        self.plan.read(row, values);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::{ColumnSet, Field, RowLayout, ScalarType};
+
+    #[test]
+    fn rows_are_appended_while_they_fit_and_counted_beyond() {
+        let types = [(ScalarType::I32, false), (ScalarType::Text, false)];
+        let layout = RowLayout::from_types(types.into_iter());
+        let row = layout.build(&[Field::Int(5), Field::Text("four")]);
+        let plan = ColumnPlan::new(&layout, ColumnSet(0b10));
+        let mut out = vec![0; 40];
+        let mut room = Room::new(&plan, &mut out);
+        assert!(room.try_push(9, &row) && room.try_push(10, &row));
+        assert!(!room.try_push(11, &row));
+        assert_eq!(room.filled(), 32);
+        room.push(HANDLE_NONE, &[]);
+        room.push(12, &row);
+        assert_eq!(room.filled(), 56);
+        let expected = b"\x09\0\0\0\x08\0\0\0\x04\0\0\0four";
+        assert_eq!(out[..16], expected[..]);
+        assert_eq!(out[32..], [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+        let plan = ColumnPlan::new(&layout, ColumnSet(0b01));
+        assert_eq!(Room::new(&plan, &mut out).rows_left(), 3);
+    }
+}
