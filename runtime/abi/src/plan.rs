@@ -167,6 +167,9 @@ impl ColumnPlan {
     /// Bytes of the columns of a valid row.
     #[inline]
     pub fn bytes(&self, row: &[u8]) -> usize {
+        if self.is_fixed() {
+            return self.fixed_bytes();
+        }
         let data = self.texts.iter().map(|texts| {
             let (start, end) = texts.place(row);
             end as usize - start as usize
@@ -206,6 +209,10 @@ impl ColumnPlan {
 
     #[inline]
     fn read_nulls(&self, row: &[u8], out: &mut [u8]) {
+        if let [column] = &self.nullable[..] {
+            out[0] = bit(row, column.from);
+            return;
+        }
         for (byte, columns) in out.iter_mut().zip(self.nullable.chunks(8)) {
             let bits = columns.iter().enumerate();
             *byte = bits.fold(0, |bits, (at, column)| bits | bit(row, column.from) << at);
@@ -254,7 +261,9 @@ impl ColumnPlan {
         if !self.is_fixed() || values.len() != self.fixed_bytes as usize {
             return Err(ColumnsMalformed);
         }
-        match self.nullable.is_empty() && self.bools.is_empty() {
+        // Without a null there is no slot that must be zero.
+        let nulls = &values[..self.bitmap_bytes as usize];
+        match self.bools.is_empty() && nulls.iter().all(|byte| *byte == 0) {
             true => Ok(()),
             false => self.check_values(values),
         }

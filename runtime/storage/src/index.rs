@@ -13,7 +13,7 @@ use crate::{
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
     tree::{Tree, edge},
-    treekey::{Edge, TreeKey, Wide},
+    treekey::{Edge, Long, TreeKey, Wide},
 };
 
 pub(crate) struct Index {
@@ -36,7 +36,7 @@ enum Body {
     W16(Tree<u128, 48>),
     W24(Tree<Wide<3>, 32>),
     W32(Tree<Wide<4>, 32>),
-    Bytes(Tree<Box<[u8]>, 32>),
+    Bytes(Tree<Long, 32>),
 }
 
 /// Nominal bytes of a hash entry: 8, at the mean fill of segments that split when they are full.

@@ -38,6 +38,7 @@ pub use difference::RowDifference;
 pub use index::{NotOrdered, Range, ScanPosition, Visit};
 pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};
+pub use patch::Patcher;
 pub use project::{DefaultError, RowProjection};
 pub use redo::TableRedo;
 pub use schema::{Conflict, TableChange};

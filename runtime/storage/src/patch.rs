@@ -1,12 +1,15 @@
 //! Writing some columns of a row: in place where no index and no length is touched.
 
-use reprise_abi::{ColumnSet, RowError};
+use reprise_abi::{ColumnPlan, ColumnSet, RowError, RowLayout};
 
 use crate::{
     digest::fold,
+    index::Index,
     indirection::Rid,
     journal::{Change, Journal},
-    rows::split_stored,
+    rows::{Rows, split_stored},
+    snapshot::Snapshot,
+    store::{Store, TableId},
     table::{Table, WriteError, fold_key},
 };
 
@@ -24,23 +27,28 @@ impl Table {
         if columns.0 & !self.plain_columns != 0 {
             return self.patch_as_row(id, rid, columns, values, journal);
         }
-        let plan = self.plans.of(&self.layout, columns);
-        plan.check(values).map_err(|_| malformed(values))?;
-        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
-        let (stored, has_number) = self.rows.stored_mut(place);
-        let row = split_stored(stored, has_number);
-        fold_key(
-            &self.indexes,
-            &self.layout,
-            row,
-            (id, Change::Patch, 0),
+        let mut patcher = self.patcher(id, columns, journal, None);
+        patcher.patch(rid, values)
+    }
+
+    /// Of columns that are all plain.
+    #[inline]
+    fn patcher<'a>(
+        &'a mut self,
+        id: u16,
+        columns: ColumnSet,
+        journal: &'a mut Journal,
+        snapshot: Option<&'a mut Snapshot>,
+    ) -> Patcher<'a> {
+        Patcher {
+            id,
+            rows: &mut self.rows,
+            indexes: &self.indexes,
+            layout: &self.layout,
+            plan: self.plans.of(&self.layout, columns),
             journal,
-        );
-        journal.written.digest = fold(journal.written.digest, columns.0, values);
-        journal.count(values.len());
-        journal.note_columns(id, rid, plan, row.row);
-        plan.write(stored, values);
-        Ok(())
+            snapshot,
+        }
     }
 
     /// Columns of which an index or the row's length hangs: the whole row is written.
@@ -58,6 +66,51 @@ impl Table {
         let patched = self.layout.patch_row(columns, before, values, &mut row);
         patched.map_err(|_| malformed(values))?;
         self.update(id, rid, &row, journal)
+    }
+}
+
+/// Writes the same columns of several rows of one table where they lie.
+pub struct Patcher<'a> {
+    id: u16,
+    rows: &'a mut Rows,
+    indexes: &'a [Index],
+    layout: &'a RowLayout,
+    plan: &'a ColumnPlan,
+    journal: &'a mut Journal,
+    snapshot: Option<&'a mut Snapshot>,
+}
+
+impl Patcher<'_> {
+    /// As `Store::patch`.
+    #[inline(always)]
+    pub fn patch(&mut self, rid: Rid, values: &[u8]) -> Result<(), WriteError> {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.before_change(TableId(self.id), rid, self.rows, false);
+        }
+        let (plan, journal) = (self.plan, &mut *self.journal);
+        plan.check(values).map_err(|_| malformed(values))?;
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        let (stored, has_number) = self.rows.stored_mut(place);
+        let row = split_stored(stored, has_number);
+        let what = (self.id, Change::Patch, 0);
+        fold_key(self.indexes, self.layout, row, what, journal);
+        journal.written.digest = fold(journal.written.digest, plan.set().0, values);
+        journal.count(values.len());
+        journal.note_columns(self.id, rid, plan, row.row);
+        plan.write(stored, values);
+        Ok(())
+    }
+}
+
+impl Store {
+    /// For writing these columns of several rows; None where an index or a row's length hangs on one: `patch` each then.
+    #[inline]
+    pub fn patcher(&mut self, table: TableId, columns: ColumnSet) -> Option<Patcher<'_>> {
+        assert!(self.journal.is_active, "writes need a transaction");
+        let snapshot = self.snapshot.as_deref_mut();
+        let (found, journal) = (&mut self.tables[table.0 as usize], &mut self.journal);
+        let is_plain = columns.0 & !found.plain_columns == 0;
+        is_plain.then(|| found.patcher(table.0, columns, journal, snapshot))
     }
 }
 
@@ -162,6 +215,37 @@ mod tests {
         let mut key = Vec::new();
         reprise_abi::key::push_i32(&mut key, id);
         key
+    }
+
+    #[test]
+    fn a_run_of_patches_is_each_of_them() {
+        let columns = ColumnSet(0b110110);
+        let fields = |at: i64| {
+            [Field::Int(0), Field::Int(at), Field::Int(-at), Field::Null, Field::Bool(true), Field::Int(at)]
+        };
+        let run = |by_patcher: bool| {
+            let (mut store, table, rid) = store();
+            store.begin();
+            let values: Vec<_> = (1..4).map(|at| values(&store, table, columns.0, fields(at))).collect();
+            if by_patcher {
+                let mut patcher = store.patcher(table, columns).expect("plain columns");
+                values.iter().for_each(|values| patcher.patch(rid, values).expect("patched"));
+                assert!(patcher.patch(crate::Rid(9), &values[0]).is_err());
+                assert!(patcher.patch(rid, &values[0][1..]).is_err());
+            } else {
+                for values in &values {
+                    store.patch(table, rid, columns, values).expect("patched");
+                }
+            }
+            let written = store.commit();
+            (written, store.row(table, rid).expect("live").to_vec(), store.digest())
+        };
+        assert_eq!(run(true), run(false));
+        let (mut store, table, _) = store();
+        store.begin();
+        assert!(store.patcher(table, ColumnSet(0b1)).is_none(), "a key");
+        assert!(store.patcher(table, ColumnSet(0b1010)).is_none(), "text");
+        store.rollback();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Keys of the B+tree: memcomparable bytes as integers where they always fit, else as a boxed slice.
+//! Keys of the B+tree: memcomparable bytes as integers where they always fit, else on the heap with their first bytes beside.
 //!
 //! Encoded keys are prefix-free, so padding them with zero bytes to one width keeps their order and keeps them apart.
 
@@ -369,12 +369,52 @@ fn compare_prefix(key: &[u8], bytes: &[u8]) -> std::cmp::Ordering {
     })
 }
 
-impl TreeKey for Box<[u8]> {
-    type Probe<'a> = Edge<'a>;
+/// Bytes of a long key that lie in the node.
+const HEAD_BYTES: usize = 16;
+
+/// A key of any width. Its first bytes lie in the node, padded with zeros, so that most comparisons end there; all of them lie on
+/// the heap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Long {
+    // Order matters to the derived comparison: keys are prefix-free, so heads that differ are in the order of their keys.
+    head: u128,
+    bytes: Box<[u8]>,
+}
+
+/// An edge between long keys.
+pub(crate) struct LongProbe<'a> {
+    edge: Edge<'a>,
+    /// As a key's, of what the edge has of it.
+    head: u128,
+    /// Covers the bytes of `head` that the edge has.
+    mask: u128,
+}
+
+fn head_of(bytes: &[u8]) -> u128 {
+    u128::load(&bytes[..bytes.len().min(HEAD_BYTES)])
+}
+
+impl LongProbe<'_> {
+    /// The key against the edge: as `compare_prefix` of all bytes.
+    #[inline]
+    fn compare(&self, key: &Long) -> std::cmp::Ordering {
+        let order = (key.head & self.mask).cmp(&self.head);
+        match order.is_eq() && self.edge.bytes.len() > HEAD_BYTES {
+            true => compare_prefix(&key.bytes, self.edge.bytes),
+            false => order,
+        }
+    }
+}
+
+impl TreeKey for Long {
+    type Probe<'a> = LongProbe<'a>;
     const IS_COPIED: bool = false;
 
     fn from_bytes(bytes: &[u8]) -> Self {
-        bytes.into()
+        Self {
+            head: head_of(bytes),
+            bytes: bytes.into(),
+        }
     }
     fn from_ints(_: &IntKey, _: RowRef<'_>) -> Self {
         unreachable!("keys of integers alone are of fixed width")
@@ -382,37 +422,43 @@ impl TreeKey for Box<[u8]> {
     fn from_words(_: &[u64]) -> Self {
         unreachable!("keys of this type are of any width")
     }
-    fn as_probe(&self) -> Edge<'_> {
-        Edge {
-            bytes: self,
+    fn as_probe(&self) -> LongProbe<'_> {
+        Self::probe(Edge {
+            bytes: &self.bytes,
             after: false,
+        })
+    }
+    fn probe(edge: Edge<'_>) -> LongProbe<'_> {
+        LongProbe {
+            head: head_of(edge.bytes),
+            mask: !u128::tail_ones(edge.bytes.len().min(HEAD_BYTES)),
+            edge,
         }
     }
-    fn probe(edge: Edge<'_>) -> Edge<'_> {
-        edge
+    #[inline]
+    fn is_before(&self, probe: &LongProbe<'_>) -> bool {
+        let order = probe.compare(self);
+        order.is_lt() || probe.edge.after && order.is_eq()
     }
-    fn is_before(&self, edge: &Edge<'_>) -> bool {
-        let order = compare_prefix(self, edge.bytes);
-        order.is_lt() || edge.after && order.is_eq()
-    }
-    fn is_at(&self, edge: &Edge<'_>) -> bool {
-        **self == *edge.bytes
+    #[inline]
+    fn is_at(&self, probe: &LongProbe<'_>) -> bool {
+        self.head == probe.head && *self.bytes == *probe.edge.bytes
     }
     fn push_to(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(self);
+        out.extend_from_slice(&self.bytes);
     }
     fn heap_bytes(&self) -> usize {
-        (self.len() + 8).next_multiple_of(16)
+        (self.bytes.len() + 8).next_multiple_of(16)
     }
     fn vacant() -> Self {
         Self::default()
     }
-    fn rank_before(keys: &[Self], len: usize, edge: &Edge<'_>) -> usize {
-        keys[..len].partition_point(|key| key.is_before(edge))
+    fn rank_before(keys: &[Self], len: usize, probe: &LongProbe<'_>) -> usize {
+        keys[..len].partition_point(|key| key.is_before(probe))
     }
-    fn rank_fences(fences: &[Self], len: usize, edge: &Edge<'_>) -> usize {
+    fn rank_fences(fences: &[Self], len: usize, probe: &LongProbe<'_>) -> usize {
         // A fence that only begins with the edge's bytes may lie behind it: keys between them exist.
-        fences[..len].partition_point(|fence| fence.is_before(edge) || fence.is_at(edge))
+        fences[..len].partition_point(|fence| fence.is_before(probe) || fence.is_at(probe))
     }
     fn rank_less(keys: &[Self], len: usize, key: &Self) -> usize {
         keys[..len].partition_point(|k| k < key)
@@ -426,7 +472,7 @@ impl TreeKey for Box<[u8]> {
     fn close_gap(keys: &mut [Self], at: usize) {
         keys[at..].rotate_left(1);
         if let Some(last) = keys.last_mut() {
-            *last = Box::default();
+            *last = Self::default();
         }
     }
 }

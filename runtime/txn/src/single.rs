@@ -277,17 +277,21 @@ impl HostOps for SingleTxn<'_> {
         values: &[u8],
     ) -> Result<(), OpError> {
         let binding = self.writable(table)?;
-        for at in 0..handles.len() {
-            let values = &values[at * bytes_each..(at + 1) * bytes_each];
-            if binding.projection.is_some() {
-                self.patch(table, handles.at(at), columns, values)?;
-                continue;
-            }
-            let rid = self.frame.handle_in(table, handles.at(at))?.rid;
+        let moves = matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1);
+        let each = |at: usize| (handles.at(at), &values[at * bytes_each..(at + 1) * bytes_each]);
+        let in_place = match moves || binding.projection.is_some() {
+            true => None,
+            false => self.store.patcher(binding.table, columns),
+        };
+        let Some(mut patcher) = in_place else {
+            let mut rows = (0..handles.len()).map(each);
+            return rows.try_for_each(|(handle, values)| self.patch(table, handle, columns, values));
+        };
+        for (handle, values) in (0..handles.len()).map(each) {
+            let rid = self.frame.handle_in(table, handle)?.rid;
             self.frame.count_op()?;
-            let patched = self.store.patch(binding.table, rid, columns, values);
+            let patched = patcher.patch(rid, values);
             patched.map_err(|error| write_error(error, binding))?;
-            self.check_place(binding, rid)?;
         }
         Ok(())
     }

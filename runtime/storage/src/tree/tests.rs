@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::{NONE, Tree, edge};
-use crate::treekey::{TreeKey, Wide};
+use crate::treekey::{Long, TreeKey, Wide};
 
 impl<K: TreeKey + std::fmt::Debug, const CAP: usize> Tree<K, CAP> {
     fn entries(&self) -> Vec<(K, u32)> {
@@ -94,15 +94,16 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     )
 }
 
-/// Twelve bytes whose order is the number's; zero bytes in front, in the middle and at the end do occur.
-fn bytes_of(number: u32) -> Vec<u8> {
-    let mut bytes = vec![0; 3];
+/// Five bytes behind a lead whose order is the number's; zero bytes in front, in the middle and at the end do occur.
+fn bytes_of(lead: usize, number: u32) -> Vec<u8> {
+    let mut bytes = vec![0; lead];
     bytes.extend_from_slice(&(number / 7).to_be_bytes());
     bytes.push((number % 7) as u8);
     bytes
 }
 
 fn check_tree<K: TreeKey + std::fmt::Debug>(
+    lead: usize,
     ops: &[Op],
     bounds: &[(u32, usize, bool, u32, usize, bool)],
 ) {
@@ -116,7 +117,7 @@ fn check_tree<K: TreeKey + std::fmt::Debug>(
             Op::RemoveRun(key, count) => (key, count as u32, false),
         };
         for number in first..first + count {
-            let key = bytes_of(number);
+            let key = bytes_of(lead, number);
             let probe = edge(&key, false);
             assert_eq!(tree.get(&K::probe(probe)), model.get(&key).copied());
             if is_insert {
@@ -136,18 +137,19 @@ fn check_tree<K: TreeKey + std::fmt::Debug>(
         expected.iter().map(|(k, _)| k.heap_bytes()).sum::<usize>()
     );
     for bound in bounds {
-        check_range(&tree, &model, bound);
+        check_range(lead, &tree, &model, bound);
     }
 }
 
 fn check_range<K: TreeKey>(
+    lead: usize,
     tree: &Tree<K, 8>,
     model: &BTreeMap<Vec<u8>, u32>,
     &(low, low_len, low_after, high, high_len, high_after): &(u32, usize, bool, u32, usize, bool),
 ) {
     let cut = |number, len: usize| {
-        let mut bytes = bytes_of(number);
-        bytes.resize(len, 0);
+        let mut bytes = bytes_of(lead, number);
+        bytes.resize(lead - 3 + len, 0);
         bytes
     };
     let (low, high) = (cut(low, low_len), cut(high, high_len));
@@ -197,10 +199,12 @@ proptest! {
         ops in ops(),
         bounds in prop::collection::vec((0..700u32, 0..12usize, any::<bool>(), 0..700u32, 0..12usize, any::<bool>()), 20),
     ) {
-        check_tree::<u64>(&ops, &bounds);
-        check_tree::<u128>(&ops, &bounds);
-        check_tree::<Wide<3>>(&ops, &bounds);
-        check_tree::<Box<[u8]>>(&ops, &bounds);
+        check_tree::<u64>(3, &ops, &bounds);
+        check_tree::<u128>(3, &ops, &bounds);
+        check_tree::<Wide<3>>(3, &ops, &bounds);
+        for lead in [3, 8, 11, 12, 15, 16, 30] {
+            check_tree::<Long>(lead, &ops, &bounds);
+        }
     }
 }
 
