@@ -119,9 +119,7 @@ impl AnswerReader {
         }
         let mut seen = self.used;
         let head_end = loop {
-            let end = self.received[seen..]
-                .windows(4)
-                .position(|window| window == b"\r\n\r\n");
+            let end = memchr::memmem::find(&self.received[seen..], b"\r\n\r\n");
             if let Some(end) = end {
                 break seen + end + 4;
             }

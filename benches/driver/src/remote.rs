@@ -298,11 +298,13 @@ impl<W: Workload> Load<W> {
             )));
         }
         let mut answered = 0;
-        for line in answer
-            .body
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-        {
+        let mut begin = 0;
+        let ends = memchr::memchr_iter(b'\n', answer.body).chain([answer.body.len()]);
+        for end in ends {
+            let line = &answer.body[std::mem::replace(&mut begin, end + 1)..end];
+            if line.is_empty() {
+                continue;
+            }
             let Some(call) = calls.get(answered) else {
                 return Err(Ended::Answer("a batch has more answers than calls".into()));
             };

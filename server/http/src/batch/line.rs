@@ -134,8 +134,22 @@ impl Chunk {
         may_write: bool,
         round: u16,
     ) -> (Range<u32>, SlotState) {
-        let text = self.text.clone(); // a count, so that the call can be read while targets are added
+        let text = std::mem::take(&mut self.text); // so that the call can be read while targets are added
         let bytes = &text[line.start as usize..line.end as usize];
+        let parsed = self.parse_bytes(line, bytes, batch, parser, may_write, round);
+        self.text = text;
+        parsed
+    }
+
+    fn parse_bytes(
+        &mut self,
+        line: Range<u32>,
+        bytes: &[u8],
+        batch: &mut BatchBuilder,
+        parser: &mut LineParser,
+        may_write: bool,
+        round: u16,
+    ) -> (Range<u32>, SlotState) {
         let read = match self.format {
             Format::Json => self.read_json(bytes, batch, parser),
             Format::Cbor => self.read_all(Cbor::new(bytes), batch, parser),

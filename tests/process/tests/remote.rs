@@ -1,0 +1,62 @@
+//! `reprise bench --url`: by every way to a server, the tables hold what the workload's own checks ask for, TPC-C's twelve
+//! conditions among them.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use reprise_test_crash::{Launch, Server, binary};
+use serde_json::Value;
+
+fn bench(server: &Server, args: &[&str]) -> Result<Value> {
+    let url = format!("http://{}", server.address);
+    let mut command = Command::new(binary()?);
+    let short = ["--seconds", "1", "--warmup", "0.3", "--output", "json"];
+    command.arg("bench").args(args).args(short);
+    let output = command
+        .args(["--url", &url])
+        .output()
+        .context("run the load")?;
+    ensure!(
+        output.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).context("the report")?;
+    ensure!(report["checks"] == "passed", "{args:?}: {report}");
+    ensure!(report["committed"].as_u64() > Some(0), "{args:?}: {report}");
+    Ok(report)
+}
+
+fn server(partitions: &str) -> Result<(tempfile::TempDir, Server)> {
+    let dir = tempfile::tempdir().context("temporary directory")?;
+    let launch = Launch::new(dir.path()).args(&["--partitions", partitions]);
+    let mut server = Server::start(&launch)?;
+    server.wait_ready()?;
+    Ok((dir, server))
+}
+
+#[test]
+fn votes_come_in_alone_ahead_and_in_batches() -> Result<()> {
+    let (_dir, server) = server("2")?;
+    for way in [
+        &["--via", "single", "--connections", "40"][..],
+        &["--via", "single", "--connections", "4", "--pipeline", "16"],
+        &["--via", "batch"],
+    ] {
+        bench(&server, &[&["voter"][..], way].concat())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn tpcc_holds_its_conditions_over_http() -> Result<()> {
+    let (_dir, server) = server("2")?;
+    for way in [
+        &["--via", "batch"][..],
+        &["--via", "single", "--connections", "20"],
+        &["--via", "single", "--connections", "4", "--pipeline", "8"],
+    ] {
+        bench(&server, &[&["tpcc"][..], way].concat())?;
+    }
+    Ok(())
+}
