@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::{options::Options, workload::Workload};
+use crate::{BenchError, options::Options, workload::Workload};
 
 /// Longest latency that is told apart, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
@@ -77,7 +77,7 @@ pub(crate) struct Meter {
     pub unsent: u64,
     pub whole: Tally,
     pub window: Tally,
-    pub first_failure: Option<String>,
+    first_failure: Option<String>,
     latency_ns: Histogram<u64>,
     pub begun: Instant,
     pub opens: Instant,
@@ -85,6 +85,17 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    /// A run in which calls failed reports nothing.
+    pub(crate) fn refuse_failures(&self) -> Result<(), BenchError> {
+        match &self.first_failure {
+            None => Ok(()),
+            Some(reason) => Err(BenchError::Checks(format!(
+                "{} calls failed, the first: {reason}",
+                self.whole.failed
+            ))),
+        }
+    }
+
     pub(crate) fn new<W: Workload>(options: &Options) -> Self {
         let begun = Instant::now();
         let opens = begun + Duration::from_secs_f64(options.warmup_s);

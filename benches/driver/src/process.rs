@@ -69,12 +69,7 @@ pub(crate) fn run<W: Workload>(
     let during = load.during.map(During::finish).transpose()?;
 
     on_progress(Progress::Checking);
-    if let Some(reason) = &meter.first_failure {
-        return Err(BenchError::Checks(format!(
-            "{} calls failed, the first: {reason}",
-            meter.whole.failed
-        )));
-    }
+    meter.refuse_failures()?;
     let checked = workload.check(&mut local, options.seed, &meter.whole)?;
     let status = router.status();
     let subject = Subject {

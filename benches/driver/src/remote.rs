@@ -52,12 +52,7 @@ pub(crate) fn run<W: Workload>(
     let meter = load.meter.borrow();
 
     on_progress(Progress::Checking);
-    if let Some(reason) = &meter.first_failure {
-        return Err(BenchError::Checks(format!(
-            "{} calls failed, the first: {reason}",
-            meter.whole.failed
-        )));
-    }
+    meter.refuse_failures()?;
     let checked = load
         .workload
         .check(&mut client, options.seed, &meter.whole)?;
