@@ -16,13 +16,14 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Code, Deployed, Executors, Frame, Module, Outcome, TxnInput, WasmCode, apply, plan,
+    Candidate, Deployed, Executors, Frame, Module, Outcome, TxnInput, WasmCode, apply, plan,
     run_single,
 };
 
 use crate::inputs::{Inputs, KINDS, Kind};
 
-const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm]
+const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]]
+unmetered: beside it, without fuel and the settings that make guests deterministic
 kinds: new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location";
 
 fn main() -> Result<()> {
@@ -33,36 +34,70 @@ fn main() -> Result<()> {
     };
     let count = args.next().map_or(Ok(2_000), |text| text.parse())?;
     let wasm = args.next().map(std::fs::read).transpose()?;
-    let mut bench = Bench::open(kind, wasm)?;
-    for (procedure, args) in (kind.load)() {
-        bench
-            .call(procedure, &args)
-            .with_context(|| format!("load by {procedure}"))?;
+    let mut benches = match (&wasm, args.next().as_deref()) {
+        (None, _) => vec![("native", Bench::open(kind, Code::Native)?)],
+        (Some(wasm), None) => vec![("wasm", Bench::open(kind, Code::Metered(wasm))?)],
+        (Some(wasm), Some("unmetered")) => vec![
+            ("wasm", Bench::open(kind, Code::Metered(wasm))?),
+            ("unmetered", Bench::open(kind, Code::Unmetered(wasm))?),
+        ],
+        (Some(_), Some(other)) => bail!("no choice {other:?}\n{USAGE}"),
+    };
+    for (_, bench) in &mut benches {
+        for (procedure, args) in (kind.load)() {
+            bench
+                .call(procedure, &args)
+                .with_context(|| format!("load by {procedure}"))?;
+        }
     }
     let mut inputs = Inputs::new();
     let mut warm = || (kind.draw)(&mut inputs);
     let calls: Vec<Vec<u8>> = (0..count + count / 10).map(|_| warm()).collect();
     let (first, rest) = calls.split_at(count / 10);
-    let procedure = bench.procedure(kind.procedure)?;
-    // Pieces short enough that other work of the machine meets few of them.
-    measured_apart(&mut bench, procedure, first);
-    let mut times: Vec<f64> = Vec::new();
+    let procedure = benches[0].1.procedure(kind.procedure)?;
+    let mut times = vec![Vec::new(); benches.len()];
     let mut committed = 0;
-    for calls in rest.chunks(200) {
-        let begun = Instant::now();
-        committed += measured(&mut bench, procedure, calls);
-        times.push(begun.elapsed().as_nanos() as f64 / calls.len() as f64);
+    for (_, bench) in &mut benches {
+        measured_apart(bench, procedure, first);
     }
-    times.sort_by(f64::total_cmp);
-    let at = |part: f64| times[(times.len() as f64 * part) as usize];
-    println!(
-        "{name}: {count} calls, {committed} committed; ns each: least {:.0}, best tenth {:.0}, median {:.0}",
-        at(0.0),
-        at(0.1),
-        at(0.5)
-    );
-    ensure!(committed * 10 > rest.len() * 8, "most calls must commit");
+    // Pieces short enough that other work of the machine meets few of them; in turn, so that it meets all alike.
+    for calls in rest.chunks(200) {
+        for ((_, bench), times) in benches.iter_mut().zip(&mut times) {
+            let begun = Instant::now();
+            committed += measured(bench, procedure, calls);
+            times.push(begun.elapsed().as_nanos() as f64 / calls.len() as f64);
+        }
+    }
+    let least_committed = rest.len() * benches.len() * 8 / 10;
+    ensure!(committed > least_committed, "most calls must commit");
+    report(&name, count, &benches, times);
     Ok(())
+}
+
+fn report(name: &str, count: usize, benches: &[(&str, Bench)], mut times: Vec<Vec<f64>>) {
+    if let [metered, unmetered] = &times[..] {
+        let mut shares: Vec<f64> = metered.iter().zip(unmetered).map(|(a, b)| a / b).collect();
+        shares.sort_by(f64::total_cmp);
+        println!("{name}: median of the pieces, wasm / unmetered: {:.3}", shares[shares.len() / 2]);
+    }
+    for ((what, _), times) in benches.iter().zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        let at = |part: f64| times[(times.len() as f64 * part) as usize];
+        println!(
+            "{name}, {what}: {count} calls; ns each: least {:.0}, best tenth {:.0}, median {:.0}",
+            at(0.0),
+            at(0.1),
+            at(0.5)
+        );
+    }
+}
+
+/// What runs the procedures.
+#[derive(Clone, Copy)]
+enum Code<'a> {
+    Native,
+    Metered(&'a [u8]),
+    Unmetered(&'a [u8]),
 }
 
 struct Bench {
@@ -95,17 +130,18 @@ fn run(bench: &mut Bench, procedure: usize, calls: &[Vec<u8>]) -> usize {
 }
 
 impl Bench {
-    fn open(kind: &Kind, wasm: Option<Vec<u8>>) -> Result<Self> {
+    fn open(kind: &Kind, code: Code<'_>) -> Result<Self> {
         let native: &'static NativeModule = kind.module;
         let mut store = Store::new();
-        let (hash, schema, code): (_, _, Arc<dyn Code>) = match &wasm {
-            None => (
-                [0; 32],
-                native.schema(),
-                Arc::new(NativeCode(native)),
-            ),
-            Some(bytes) => {
-                let code = CompiledModule::compile(&Engine::new(Limits::default()), bytes)?;
+        let compiled = match code {
+            Code::Native => None,
+            Code::Metered(wasm) => Some((Engine::new(Limits::default()), wasm)),
+            Code::Unmetered(wasm) => Some((Engine::unmetered(Limits::default()), wasm)),
+        };
+        let (hash, schema, code): (_, _, Arc<dyn reprise_txn::Code>) = match compiled {
+            None => ([0; 32], native.schema(), Arc::new(NativeCode(native))),
+            Some((engine, wasm)) => {
+                let code = CompiledModule::compile(&engine, wasm)?;
                 (code.hash(), code.schema().clone(), Arc::new(WasmCode(code)))
             }
         };

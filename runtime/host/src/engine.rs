@@ -106,6 +106,8 @@ struct Inner {
     /// For modules whose instances are not used twice; made with the first of them. None where the machine refuses.
     pooled: OnceLock<Option<Runtime>>,
     limits: Limits,
+    /// False for `Engine::unmetered` alone.
+    is_metered: bool,
 }
 
 /// A wasmtime engine with the imports bound.
@@ -126,6 +128,16 @@ impl Runtime {
 impl Engine {
     /// Panics when this machine can't run wasm at all.
     pub fn new(limits: Limits) -> Self {
+        Self::build(limits, true)
+    }
+
+    /// Without fuel and without the settings that make guests deterministic: to measure what these cost, and for nothing else.
+    /// An endless loop runs for ever.
+    pub fn unmetered(limits: Limits) -> Self {
+        Self::build(limits, false)
+    }
+
+    fn build(limits: Limits, is_metered: bool) -> Self {
         let missing = processor::missing();
         assert!(
             missing.is_empty(),
@@ -133,7 +145,7 @@ impl Engine {
             processor::NAME,
             missing.join(", ")
         );
-        let mut config = config(&limits);
+        let mut config = config(&limits, is_metered);
         config
             .with_host_memory(Arc::new(Creator))
             .memory_init_cow(false);
@@ -144,6 +156,7 @@ impl Engine {
                 reused,
                 pooled: OnceLock::new(),
                 limits,
+                is_metered,
             }),
         }
     }
@@ -152,8 +165,14 @@ impl Engine {
         &self.inner.limits
     }
 
+    #[inline]
+    pub(crate) fn is_metered(&self) -> bool {
+        self.inner.is_metered
+    }
+
     /// Equal on two machines exactly when every guest computes the same on both. Goes into the log's header.
     pub fn settings_hash(&self) -> u64 {
+        assert!(self.is_metered(), "what is unmetered is not to be replayed");
         let settings = format!(
             "host {HOST_VERSION}; wasmtime {WASMTIME_VERSION}; abi {ABI_VERSION}; features {:x}; \
              cpu {}; nan canonical; fuel br,br_if,br_table,call,call_indirect,nop 1, bulk 1 per byte; \
@@ -178,7 +197,7 @@ impl Engine {
     pub(crate) fn pooled(&self) -> Option<&Runtime> {
         let limits = &self.inner.limits;
         let make = || {
-            let mut config = config(limits);
+            let mut config = config(limits, self.is_metered());
             config.allocation_strategy(pool(limits));
             Runtime::new(&config).ok()
         };
@@ -201,7 +220,7 @@ fn pool(limits: &Limits) -> PoolingAllocationConfig {
     pool
 }
 
-fn config(limits: &Limits) -> Config {
+fn config(limits: &Limits, is_metered: bool) -> Config {
     let mut config = Config::new();
     let libc = if cfg!(target_env = "musl") {
         "musl"
@@ -217,8 +236,8 @@ fn config(limits: &Limits) -> Config {
     }
     config
         .cranelift_opt_level(OptLevel::Speed)
-        .cranelift_nan_canonicalization(true)
-        .consume_fuel(true)
+        .cranelift_nan_canonicalization(is_metered)
+        .consume_fuel(is_metered)
         .operator_cost(operator_cost())
         .max_wasm_stack(limits.guest_stack_bytes_max)
         .guard_before_linear_memory(false)
@@ -275,6 +294,12 @@ mod tests {
         let lock = include_str!("../../../Cargo.lock");
         let entry = format!("name = \"wasmtime\"\nversion = \"{WASMTIME_VERSION}\"\n");
         assert!(lock.contains(&entry), "lock file has another wasmtime");
+    }
+
+    #[test]
+    fn an_unmetered_engine_has_no_settings_hash() {
+        let engine = Engine::unmetered(Limits::default());
+        assert!(std::panic::catch_unwind(|| engine.settings_hash()).is_err());
     }
 
     #[test]

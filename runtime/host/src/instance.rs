@@ -81,7 +81,10 @@ impl Instance {
             None => self.live.insert(restart(&self.module, procedure_index)),
         };
         let fuel_max = code.engine.limits().fuel_max;
-        live.store.set_fuel(fuel_max).expect("fuel is switched on");
+        let is_metered = code.engine.is_metered();
+        if is_metered {
+            live.store.set_fuel(fuel_max).expect("fuel is switched on");
+        }
         live.offer_args(ops.args());
         // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
         unsafe { live.store.data_mut().begin_call(ops) };
@@ -106,7 +109,10 @@ impl Instance {
             Ok(returned) => call_end(returned, live.store.data().aborted),
             Err(error) => Err(fault(code, live.store.data_mut(), &error)),
         };
-        let fuel_left = live.store.get_fuel().expect("fuel is switched on");
+        let fuel_left = match is_metered {
+            true => live.store.get_fuel().expect("fuel is switched on"),
+            false => fuel_max,
+        };
         match &mut live.hot {
             Some(hot) => hot.reset(),
             None => self.live = None,
@@ -174,9 +180,11 @@ impl Live {
     pub fn start(code: &Code) -> Result<Self, HostError> {
         let failed = |error: wasmtime::Error| HostError::Instantiate(format!("{error:#}"));
         let mut store = Store::new(code.pre.module().engine(), HostState::new());
-        store
-            .set_fuel(code.engine.limits().fuel_max)
-            .map_err(failed)?;
+        if code.engine.is_metered() {
+            store
+                .set_fuel(code.engine.limits().fuel_max)
+                .map_err(failed)?;
+        }
         let instance = code.pre.instantiate(&mut store).map_err(failed)?;
         let memory = instance
             .get_memory(&mut store, MEMORY_EXPORT)
@@ -256,9 +264,11 @@ impl Live {
     pub fn describe(&mut self, code: &Code) -> Result<Vec<u8>, HostError> {
         let failed = |error: wasmtime::Error| HostError::Describe(format!("{error:#}"));
         let store = &mut self.store;
-        store
-            .set_fuel(code.engine.limits().fuel_max)
-            .map_err(failed)?;
+        if code.engine.is_metered() {
+            store
+                .set_fuel(code.engine.limits().fuel_max)
+                .map_err(failed)?;
+        }
         let describe = self
             .instance
             .get_typed_func::<(), u64>(&mut *store, DESCRIBE_EXPORT)
