@@ -7,7 +7,9 @@ use reprise_abi::{
     calls::{BUFFER_BYTES_MAX, RETURNED_IN_BUFFER},
     value::ARGS_BYTES_MAX,
 };
-use wasmtime::{Extern, ModuleExport, Store, Trap, TypedFunc, WasmBacktrace, unix::StoreExt};
+use wasmtime::{
+    Extern, Global, ModuleExport, Store, Trap, TypedFunc, Val, WasmBacktrace, unix::StoreExt,
+};
 
 use crate::{
     calls::stop,
@@ -16,7 +18,7 @@ use crate::{
     inspect::MEMORY_EXPORT,
     module::{Code, CompiledModule},
     outcome::{CallEnd, CallOutcome, Fault},
-    rewrite::START_EXPORT,
+    rewrite::{FUEL_EXPORT, START_EXPORT},
     state::{GuestMemory, HostState, Refusal, unpack},
 };
 
@@ -80,11 +82,6 @@ impl Instance {
             Some(live) => live,
             None => self.live.insert(restart(&self.module, procedure_index)),
         };
-        let fuel_max = code.engine.limits().fuel_max;
-        let is_metered = code.engine.is_metered();
-        if is_metered {
-            live.store.set_fuel(fuel_max).expect("fuel is switched on");
-        }
         live.offer_args(ops.args());
         // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
         unsafe { live.store.data_mut().begin_call(ops) };
@@ -107,19 +104,17 @@ impl Instance {
         };
         let kind = match result {
             Ok(returned) => call_end(returned, live.store.data().aborted),
-            Err(error) => Err(fault(code, live.store.data_mut(), &error)),
+            Err(error) => Err(fault(code, &mut live.store, live.fuel, &error)),
         };
-        let fuel_left = match is_metered {
-            true => live.store.get_fuel().expect("fuel is switched on"),
-            false => fuel_max,
-        };
+        let fuel_max = code.engine.limits().fuel_max;
+        let fuel_left = fuel_left(&mut live.store, live.fuel).max(0) as u64;
         match &mut live.hot {
             Some(hot) => hot.reset(),
             None => self.live = None,
         }
         CallOutcome {
             kind,
-            fuel_used: fuel_max - fuel_left,
+            fuel_used: fuel_max.saturating_sub(fuel_left),
         }
     }
 }
@@ -173,6 +168,8 @@ pub(crate) struct Live {
     hot: Option<HotSet>,
     /// Where arguments are put before a call; a slice of no bytes for nowhere.
     args_buffer: u64,
+    /// What is left to burn.
+    fuel: Global,
 }
 
 impl Live {
@@ -180,11 +177,6 @@ impl Live {
     pub fn start(code: &Code) -> Result<Self, HostError> {
         let failed = |error: wasmtime::Error| HostError::Instantiate(format!("{error:#}"));
         let mut store = Store::new(code.pre.module().engine(), HostState::new());
-        if code.engine.is_metered() {
-            store
-                .set_fuel(code.engine.limits().fuel_max)
-                .map_err(failed)?;
-        }
         let instance = code.pre.instantiate(&mut store).map_err(failed)?;
         let memory = instance
             .get_memory(&mut store, MEMORY_EXPORT)
@@ -201,15 +193,18 @@ impl Live {
             // SAFETY: as above; only the thread that runs the store touches the memory.
             false => Some(unsafe { watched(&mut store, base, bytes, &code.data_ranges) }?),
         };
+        let fuel = instance
+            .get_global(&mut store, FUEL_EXPORT)
+            .ok_or_else(|| HostError::Instantiate("fuel is missing".to_owned()))?;
         let start = instance
             .get_typed_func::<(), ()>(&mut store, START_EXPORT)
             .map_err(failed)?;
         start
             .call(&mut store, ())
-            .map_err(|error| HostError::Start(fault(code, store.data_mut(), &error)))?;
-        let args_buffer = ask_buffer(code, &mut store, &instance, ARGS_BUFFER_EXPORT)?;
-        store.data_mut().result_buffer =
-            ask_buffer(code, &mut store, &instance, RESULT_BUFFER_EXPORT)?;
+            .map_err(|error| HostError::Start(fault(code, &mut store, fuel, &error)))?;
+        let ask = |store: &mut Store<HostState>, export| ask_buffer(code, store, &instance, fuel, export);
+        let args_buffer = ask(&mut store, ARGS_BUFFER_EXPORT)?;
+        store.data_mut().result_buffer = ask(&mut store, RESULT_BUFFER_EXPORT)?;
         if let Some(hot) = &mut hot {
             let (pointer, length) = unpack(args_buffer);
             hot.take_image((pointer as usize, length as usize))?;
@@ -220,6 +215,7 @@ impl Live {
             entries: Vec::new(),
             hot,
             args_buffer,
+            fuel,
         })
     }
 
@@ -264,17 +260,12 @@ impl Live {
     pub fn describe(&mut self, code: &Code) -> Result<Vec<u8>, HostError> {
         let failed = |error: wasmtime::Error| HostError::Describe(format!("{error:#}"));
         let store = &mut self.store;
-        if code.engine.is_metered() {
-            store
-                .set_fuel(code.engine.limits().fuel_max)
-                .map_err(failed)?;
-        }
         let describe = self
             .instance
             .get_typed_func::<(), u64>(&mut *store, DESCRIBE_EXPORT)
             .map_err(failed)?;
         let packed = describe.call(&mut *store, ()).map_err(|error| {
-            HostError::Describe(fault(code, store.data_mut(), &error).to_string())
+            HostError::Describe(fault(code, &mut *store, self.fuel, &error).to_string())
         })?;
         let (_, length) = unpack(packed);
         if length as usize > DESCRIPTION_BYTES_MAX {
@@ -294,6 +285,7 @@ fn ask_buffer(
     code: &Code,
     store: &mut Store<HostState>,
     instance: &wasmtime::Instance,
+    fuel: Global,
     export: &str,
 ) -> Result<u64, HostError> {
     let Ok(ask) = instance.get_typed_func::<(), u64>(&mut *store, export) else {
@@ -312,7 +304,7 @@ fn ask_buffer(
         };
         Err(stop(state, export, refusal))
     });
-    asked.map_err(|error| HostError::Start(fault(code, store.data_mut(), &error)))
+    asked.map_err(|error| HostError::Start(fault(code, store, fuel, &error)))
 }
 
 /// Puts the memory of a new instance under watch.
@@ -337,11 +329,28 @@ unsafe fn watched(
     Ok(hot)
 }
 
+/// What is left to burn; below zero once it was spent.
+#[inline]
+fn fuel_left(store: &mut Store<HostState>, fuel: Global) -> i64 {
+    match fuel.get(store) {
+        Val::I64(left) => left,
+        _ => unreachable!("fuel is counted in an i64"),
+    }
+}
+
 /// Turns the error of a stopped guest into a fault, with the guest's functions by name.
 #[cold]
-fn fault(code: &Code, state: &mut HostState, error: &wasmtime::Error) -> Box<Fault> {
-    let mut fault = match (state.fault.take(), error.downcast_ref::<Trap>()) {
+fn fault(
+    code: &Code,
+    store: &mut Store<HostState>,
+    fuel: Global,
+    error: &wasmtime::Error,
+) -> Box<Fault> {
+    let is_spent = fuel_left(store, fuel) < 0;
+    let mut fault = match (store.data_mut().fault.take(), error.downcast_ref::<Trap>()) {
         (Some(fault), _) => fault,
+        // Where fuel is paid and was not enough, the guest is made to do the unreachable.
+        (None, Some(Trap::UnreachableCodeReached)) if is_spent => trap_fault(code, Trap::OutOfFuel),
         (None, Some(trap)) => trap_fault(code, *trap),
         (None, None) => Fault::trap("unknown", format!("{error:#}")),
     };

@@ -131,7 +131,8 @@ impl CompiledModule {
 
 impl Code {
     fn build(engine: &Engine, found: &Inspected<'_>) -> Result<Self, InvalidModule> {
-        let (wasm, guest_functions) = rewrite(found)?;
+        let fuel_max = engine.is_metered().then_some(engine.limits().fuel_max);
+        let (wasm, guest_functions) = rewrite(found, fuel_max)?;
         let compile = |runtime: &Runtime| {
             let module = wasmtime::Module::new(&runtime.wasmtime, &wasm)?;
             runtime.linker.instantiate_pre(&module)

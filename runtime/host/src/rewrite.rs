@@ -4,7 +4,9 @@
 //!   nothing, is the same on every replica, and is undone with the other globals. Pages not grown yet read as zeros.
 //! * Each procedure gets a wrapper that puts all mutable globals back to their values after start-up, then calls it.
 //! * Start function, `_initialize` and the copying of the globals move into one export, called once per instance.
-//! * A `nop`, which costs fuel, is put into long runs of instructions that cost none.
+//! * Fuel is a global that goes down by one at the beginning of a function, at each turn of a loop, before a call of the host or
+//!   through a table and after a long run of other instructions, and by the bytes or items of a bulk operation before
+//!   it. Below zero the guest traps. So a loop's turn pays once, and calls between the guest's own functions carry nothing.
 //! * All other exports and custom sections but the names go.
 
 use reprise_abi::{ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, RESULT_BUFFER_EXPORT};
@@ -22,9 +24,10 @@ use crate::{
 
 /// Export that starts an instance.
 pub(crate) const START_EXPORT: &str = "reprise_start";
+/// Export of the fuel that is left; below zero once it was spent.
+pub(crate) const FUEL_EXPORT: &str = "reprise_fuel";
 /// Instructions without fuel cost that may follow each other at most.
 const FREE_INSTRUCTIONS_MAX: u32 = 256;
-const NOP: u8 = 0x01;
 
 /// Numbers of what is appended.
 struct Added {
@@ -39,11 +42,27 @@ struct Added {
     pages: u32,
     /// First of the globals that keep the values after start-up.
     first_kept: u32,
+    /// Global with the fuel that is left.
+    fuel: u32,
+    /// Global that holds the size of a bulk operation while it is paid for.
+    size: u32,
+    /// What a call may burn. None: nothing is charged.
+    fuel_max: Option<i64>,
+    /// Functions below this one are the host's.
+    imported_functions: u32,
 }
 
 /// Returns the module that runs, and the number of the first function that is not the guest's.
-pub(crate) fn rewrite(found: &Inspected<'_>) -> Result<(Vec<u8>, u32), InvalidModule> {
+///
+/// `fuel_max` is what a call may burn; without it nothing is charged.
+pub(crate) fn rewrite(
+    found: &Inspected<'_>,
+    fuel_max: Option<u64>,
+) -> Result<(Vec<u8>, u32), InvalidModule> {
     let functions = found.imported_functions + found.functions.count;
+    let first_kept = found.globals.count + 1;
+    // Behind the kept values of the guest's globals and of the counter of pages.
+    let fuel = first_kept + found.mutable_globals.len() as u32 + 1;
     let added = Added {
         type_call: found.types.count,
         type_start: found.types.count + 1,
@@ -51,7 +70,11 @@ pub(crate) fn rewrite(found: &Inspected<'_>) -> Result<(Vec<u8>, u32), InvalidMo
         start: functions + 1,
         first_wrapper: functions + 2,
         pages: found.globals.count,
-        first_kept: found.globals.count + 1,
+        first_kept,
+        fuel,
+        size: fuel + 1,
+        fuel_max: fuel_max.map(|fuel| i64::try_from(fuel).unwrap_or(i64::MAX)),
+        imported_functions: found.imported_functions,
     };
     let mut module = Module::new();
     section(&mut module, SectionId::Type, &types(found.types));
@@ -63,7 +86,7 @@ pub(crate) fn rewrite(found: &Inspected<'_>) -> Result<(Vec<u8>, u32), InvalidMo
     );
     copy(&mut module, SectionId::Table, found.tables);
     module.section(&memory(found));
-    section(&mut module, SectionId::Global, &globals(found));
+    section(&mut module, SectionId::Global, &globals(found, &added));
     module.section(&exports(found, &added));
     copy(&mut module, SectionId::Element, found.elements);
     if let Some(count) = found.data_count {
@@ -132,9 +155,9 @@ fn memory(found: &Inspected<'_>) -> MemorySection {
     memories
 }
 
-fn globals(found: &Inspected<'_>) -> Vec<u8> {
+fn globals(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     let kept = found.mutable_globals.iter().map(|(_, ty)| *ty);
-    let mut data = extended(found.globals, 2 + found.mutable_globals.len() as u32);
+    let mut data = extended(found.globals, 4 + found.mutable_globals.len() as u32);
     push_global(
         &mut data,
         ValType::I32,
@@ -155,6 +178,9 @@ fn globals(found: &Inspected<'_>) -> Vec<u8> {
         };
         push_global(&mut data, ty, &zero);
     }
+    let fuel = ConstExpr::i64_const(added.fuel_max.unwrap_or(0));
+    push_global(&mut data, ValType::I64, &fuel);
+    push_global(&mut data, ValType::I32, &ConstExpr::i32_const(0));
     data
 }
 
@@ -172,6 +198,7 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
     let mut exports = ExportSection::new();
     exports.export(MEMORY_EXPORT, ExportKind::Memory, 0);
     exports.export(START_EXPORT, ExportKind::Func, added.start);
+    exports.export(FUEL_EXPORT, ExportKind::Global, added.fuel);
     for (name, function) in [
         (DESCRIBE_EXPORT, found.describe),
         (ARGS_BUFFER_EXPORT, found.args_buffer),
@@ -255,77 +282,193 @@ fn wrapper(found: &Inspected<'_>, added: &Added, procedure: u32) -> Function {
         function.instruction(&Instruction::GlobalGet(kept));
         function.instruction(&Instruction::GlobalSet(global));
     }
+    if let Some(fuel) = added.fuel_max {
+        function.instruction(&Instruction::I64Const(fuel));
+        function.instruction(&Instruction::GlobalSet(added.fuel));
+    }
     function.instruction(&Instruction::LocalGet(0));
     function.instruction(&Instruction::Call(procedure));
     function.instruction(&Instruction::End);
     function
 }
 
-/// Counts the instructions since the last one that costs fuel, on the longest way that leads here.
+/// Counts the instructions since the last that was paid for, on the longest way that leads here.
 #[derive(Default)]
 struct FreeRun {
     count: u32,
-    /// Per open block: the count at its `if`, and at the end of its first branch.
-    open: Vec<(Option<u32>, u32)>,
+    open: Vec<OpenBlock>,
+}
+
+/// A block that is not ended yet.
+#[derive(Default)]
+struct OpenBlock {
+    is_loop: bool,
+    /// The count at its `if`, while there is no `else`.
+    at_if: Option<u32>,
+    /// The largest count of those ways that lead to its end and were seen already.
+    at_end: u32,
 }
 
 impl FreeRun {
-    fn on(&mut self, operator: &Operator<'_>) {
+    /// Notes a jump to the block `depth` blocks out. One to a loop leads to where its turn is paid for.
+    fn jump(&mut self, depth: u32) {
+        let at = self.open.len().checked_sub(depth as usize + 1);
+        if let Some(target) = at.and_then(|at| self.open.get_mut(at))
+            && !target.is_loop
+        {
+            target.at_end = target.at_end.max(self.count);
+        }
+    }
+
+    fn on(&mut self, operator: &Operator<'_>) -> Result<(), InvalidModule> {
         self.count += 1;
         match operator {
-            Operator::If { .. } => self.open.push((Some(self.count), 0)),
-            Operator::Block { .. } | Operator::Loop { .. } => self.open.push((None, 0)),
+            Operator::If { .. } => self.open.push(OpenBlock {
+                at_if: Some(self.count),
+                ..OpenBlock::default()
+            }),
+            Operator::Block { .. } => self.open.push(OpenBlock::default()),
+            Operator::Loop { .. } => {
+                self.open.push(OpenBlock {
+                    is_loop: true,
+                    ..OpenBlock::default()
+                });
+                self.count = 0;
+            }
             Operator::Else => {
-                if let Some((at_if, first_branch)) = self.open.last_mut() {
-                    *first_branch = self.count;
-                    self.count = at_if.take().unwrap_or(self.count);
+                if let Some(block) = self.open.last_mut() {
+                    block.at_end = block.at_end.max(self.count);
+                    self.count = block.at_if.take().unwrap_or(self.count);
                 }
             }
             Operator::End => {
-                let (at_if, first_branch) = self.open.pop().unwrap_or_default();
-                self.count = self.count.max(first_branch).max(at_if.unwrap_or(0));
+                let block = self.open.pop().unwrap_or_default();
+                self.count = self.count.max(block.at_end).max(block.at_if.unwrap_or(0));
             }
-            Operator::Br { .. }
-            | Operator::BrIf { .. }
-            | Operator::BrTable { .. }
-            | Operator::Call { .. }
+            Operator::BrIf { relative_depth } => self.jump(*relative_depth),
+            Operator::Br { relative_depth } => {
+                self.jump(*relative_depth);
+                self.count = 0; // nothing runs from here to the block's end
+            }
+            Operator::BrTable { targets } => {
+                for target in targets.targets() {
+                    self.jump(target?);
+                }
+                self.jump(targets.default());
+                self.count = 0;
+            }
+            // A call is paid for here or where the function begins.
+            Operator::Call { .. }
             | Operator::CallIndirect { .. }
-            | Operator::Nop => self.count = 0,
+            | Operator::Return
+            | Operator::Unreachable => self.count = 0,
             _ => {}
         }
+        Ok(())
+    }
+}
+
+/// What is paid for an instruction, before it.
+enum Price {
+    Nothing,
+    One,
+    /// As much as the `i32` on top of the stack says.
+    Size,
+}
+
+fn price_of(operator: &Operator<'_>, added: &Added) -> Price {
+    match operator {
+        Operator::Call { function_index } if *function_index < added.imported_functions => {
+            Price::One
+        }
+        Operator::CallIndirect { .. } => Price::One,
+        Operator::MemoryCopy { .. }
+        | Operator::MemoryFill { .. }
+        | Operator::MemoryInit { .. }
+        | Operator::TableCopy { .. }
+        | Operator::TableFill { .. }
+        | Operator::TableInit { .. }
+        | Operator::TableGrow { .. } => Price::Size,
+        _ => Price::Nothing,
+    }
+}
+
+/// Takes a price from the fuel, and traps where that is not enough.
+fn pay(price: Price, added: &Added, out: &mut Vec<u8>) {
+    let (fuel, size) = (added.fuel, added.size);
+    let mut push = |instruction: Instruction<'_>| instruction.encode(out);
+    match price {
+        Price::Nothing => return,
+        Price::One => {
+            push(Instruction::GlobalGet(fuel));
+            push(Instruction::I64Const(1));
+        }
+        Price::Size => {
+            push(Instruction::GlobalSet(size));
+            push(Instruction::GlobalGet(fuel));
+            push(Instruction::GlobalGet(size));
+            push(Instruction::I64ExtendI32U);
+        }
+    }
+    let is_size = matches!(price, Price::Size);
+    for instruction in [
+        Instruction::I64Sub,
+        Instruction::GlobalSet(fuel),
+        Instruction::GlobalGet(fuel),
+        Instruction::I64Const(0),
+        Instruction::I64LtS,
+        Instruction::If(wasm_encoder::BlockType::Empty),
+        Instruction::Unreachable,
+        Instruction::End,
+    ] {
+        push(instruction);
+    }
+    if is_size {
+        push(Instruction::GlobalGet(size));
     }
 }
 
 /// A function's bytes with the two memory instructions replaced and the costs put in.
 fn rewrite_body(body: &FunctionBody<'_>, added: &Added) -> Result<Vec<u8>, InvalidModule> {
+    let is_metered = added.fuel_max.is_some();
     let (bytes, origin) = (body.as_bytes(), body.range().start);
-    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 128 + 8);
-    let mut copied = 0;
+    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4 + 32);
     let mut run = FreeRun::default();
     let mut reader = body.get_operators_reader()?;
+    let mut copied = reader.original_position() - origin;
+    out.extend_from_slice(&bytes[..copied]);
+    if is_metered {
+        pay(Price::One, added, &mut out);
+    }
     while !reader.eof() {
         let (operator, offset) = reader.read_with_offset()?;
         let (start, end) = (offset - origin, reader.original_position() - origin);
-        run.on(&operator);
+        run.on(&operator)?;
         let replacement = match operator {
             Operator::MemorySize { .. } => Some(Instruction::GlobalGet(added.pages)),
             Operator::MemoryGrow { .. } => Some(Instruction::Call(added.grow)),
             _ => None,
         };
-        // After the instruction, never before: before an `end` the cost would fall on one of two ways only.
-        let costs = run.count >= FREE_INSTRUCTIONS_MAX && !reader.eof();
-        if !costs && replacement.is_none() {
+        let (mut before, mut after) = (Price::Nothing, Price::Nothing);
+        if is_metered {
+            before = price_of(&operator, added);
+            // A long run pays after the instruction, never before: before an `end` only one of two ways would.
+            let is_due = run.count >= FREE_INSTRUCTIONS_MAX && !reader.eof();
+            if is_due || matches!(operator, Operator::Loop { .. }) {
+                after = Price::One;
+                run.count = 0;
+            }
+        }
+        if let (Price::Nothing, Price::Nothing, None) = (&before, &after, &replacement) {
             continue;
         }
         out.extend_from_slice(&bytes[copied..start]);
+        pay(before, added, &mut out);
         match replacement {
             Some(instruction) => instruction.encode(&mut out),
             None => out.extend_from_slice(&bytes[start..end]),
         }
-        if costs {
-            out.push(NOP);
-            run.count = 0;
-        }
+        pay(after, added, &mut out);
         copied = end;
     }
     out.extend_from_slice(&bytes[copied..]);

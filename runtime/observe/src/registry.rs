@@ -54,18 +54,14 @@ impl Recorder {
     }
 
     #[inline]
-    pub fn burned(&self, fuel: u64) {
-        self.0.fuel.add(fuel);
-    }
-
-    #[inline]
     pub fn logged(&self, bytes: u64) {
         self.0.log_bytes.add(bytes);
     }
 
-    /// A batch of `calls` ran in `elapsed`; each counts with its share.
+    /// A batch of `calls` ran in `elapsed`, each counting with its share, and burned `fuel`.
     #[inline]
-    pub fn ran(&self, calls: u64, elapsed: Duration) {
+    pub fn ran(&self, calls: u64, elapsed: Duration, fuel: u64) {
+        self.0.fuel.add(fuel);
         self.0.batches.add(1);
         let share = nanoseconds(elapsed) / calls.max(1);
         self.0.run.record(share, calls);
@@ -218,7 +214,7 @@ mod tests {
             recorder.failed(true);
             recorder.failed(false);
             recorder.logged(40);
-            recorder.ran(2, Duration::from_micros(10));
+            recorder.ran(2, Duration::from_micros(10), 5);
         }
         flush.flushes.add(3);
         registry.answered(5, Duration::from_millis(2));
@@ -228,6 +224,7 @@ mod tests {
             aborted: 2,
             trapped: 2,
             log_bytes: 80,
+            fuel: 10,
             batches: 2,
             flushes: 3,
             ..Totals::default()

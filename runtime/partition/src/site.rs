@@ -504,7 +504,7 @@ impl Site {
             slot = run_alike(partition, tools, &mut batch, slot, &turn);
         }
         tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
-        tools.recorder.ran(count as u64, started.elapsed());
+        tools.recorder.ran(count as u64, started.elapsed(), tools.frame.take_fuel());
         let records = std::mem::take(&mut tools.records);
         publish(tools, &records, &mut [partition], batch);
         tools.records = records;
@@ -740,7 +740,7 @@ impl Held<'_> {
         let started = Instant::now();
         self.tools.records.clear();
         self.run_held_slot(&mut batch);
-        self.tools.recorder.ran(1, started.elapsed());
+        self.tools.recorder.ran(1, started.elapsed(), self.tools.frame.take_fuel());
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions: Vec<&mut Partition> =
             self.partitions.iter_mut().map(|part| &mut **part).collect();

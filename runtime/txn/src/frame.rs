@@ -35,6 +35,8 @@ pub struct Frame {
     abort: Option<(String, String)>,
     random: Option<TxnRandom>,
     ops: u64,
+    /// Burned since `take_fuel`.
+    fuel: u64,
     /// How the next transactions' changes are kept; none: they are not.
     capture: Option<AfterImage>,
     pub(crate) changes: Vec<u8>,
@@ -79,6 +81,17 @@ impl Frame {
     /// Rows in `changes`.
     pub fn changed_rows(&self) -> u32 {
         self.changed_rows
+    }
+
+    #[inline]
+    pub(crate) fn note_fuel(&mut self, fuel: u64) {
+        self.fuel += fuel;
+    }
+
+    /// What transactions burned since the last call of this.
+    #[inline]
+    pub fn take_fuel(&mut self) -> u64 {
+        std::mem::take(&mut self.fuel)
     }
 
     /// The encoded result of the last transaction.

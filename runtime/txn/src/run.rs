@@ -97,11 +97,12 @@ pub fn run_single(
 ) -> Outcome {
     frame.clear();
     store.begin();
-    let kind = {
+    let ended = {
         let mut txn = SingleTxn::new(store, partition, input, frame);
-        executor.call(input.procedure, &mut txn).kind
+        executor.call(input.procedure, &mut txn)
     };
-    match judge(kind, frame) {
+    frame.note_fuel(ended.fuel_used);
+    match judge(ended.kind, frame) {
         None => {
             if let Some(images) = frame.capture() {
                 frame.changed_rows = store.write_set(images, &mut frame.changes);
@@ -126,11 +127,12 @@ pub fn run_multi(
     for (_, store) in stores.iter_mut() {
         store.begin();
     }
-    let kind = {
+    let ended = {
         let mut txn = MultiTxn::new(stores, input, frame);
-        executor.call(input.procedure, &mut txn).kind
+        executor.call(input.procedure, &mut txn)
     };
-    match judge(kind, frame) {
+    frame.note_fuel(ended.fuel_used);
+    match judge(ended.kind, frame) {
         None => {
             capture_groups(stores, frame);
             let summaries: Vec<_> = stores.iter_mut().map(|(_, store)| store.commit()).collect();

@@ -376,6 +376,9 @@ fn status_metrics_and_events() {
         metrics.contains("reprise_transaction_latency_seconds{quantile=\"0.99\"}"),
         "{metrics}"
     );
+    let fuel = metrics.lines().find_map(|line| line.strip_prefix("reprise_fuel_total "));
+    let fuel: f64 = fuel.expect("fuel is told").parse().expect("a number");
+    assert!(fuel > 0.0, "{metrics}");
     assert!(!metrics.contains("otel_scope"), "{metrics}");
     let mut stream = TcpStream::connect(&server.address).expect("connect");
     stream
