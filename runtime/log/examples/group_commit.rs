@@ -1,4 +1,5 @@
-//! Measures group commit on a real directory: `cargo run --release -p reprise-log --example group_commit [DIR]`.
+//! Measures group commit on a real directory: `cargo run --release -p reprise-log --example group_commit
+//! [DIR [SECONDS]]`, so many seconds for each figure.
 //!
 //! Commit latency (append until told) at several numbers of commits on their way, bytes per second with large appends,
 //! and the cost of encoding and appending a record on the engine's side. The commits of a run belong to one thread, as
@@ -25,7 +26,6 @@ use reprise_wire::{CommandRef, PartitionSet, RecordRef};
 /// The number of a commit on its way, and where it is told.
 type Waiter = (usize, Sender<(usize, Result<Lsn, String>)>);
 
-const RUN: Duration = Duration::from_secs(3);
 
 fn open<P: Send + 'static>(
     directory: &Path,
@@ -57,7 +57,7 @@ fn command(number: u64, args: &[u8]) -> CommandRef<'_> {
 }
 
 /// Keeps `count` commits on their way until the time is over.
-fn commit_in_turn(log: &Log<Waiter>, histogram: &LatencyHistogram, count: usize) {
+fn commit_in_turn(log: &Log<Waiter>, histogram: &LatencyHistogram, count: usize, run: Duration) {
     let appender = log.appender();
     let mut record = Vec::new();
     RecordRef::Command(command(1, &[5; 20])).encode(&mut record);
@@ -69,7 +69,7 @@ fn commit_in_turn(log: &Log<Waiter>, histogram: &LatencyHistogram, count: usize)
             .map_err(|e| e.0)
             .expect("append");
     };
-    let until = Instant::now() + RUN;
+    let until = Instant::now() + run;
     let mut began = vec![Instant::now(); count];
     (0..count).for_each(append);
     let mut on_their_way = count;
@@ -92,6 +92,7 @@ fn latency(
     threads: usize,
     commits: usize,
     delay_us: u64,
+    run: Duration,
 ) -> Result<(), Box<dyn Error>> {
     let log = open(directory, delay_us, |outcome, (commit, teller): Waiter| {
         // A committer that is gone needs no answer.
@@ -100,7 +101,7 @@ fn latency(
     let histogram = LatencyHistogram::default();
     thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| commit_in_turn(&log, &histogram, commits / threads));
+            scope.spawn(|| commit_in_turn(&log, &histogram, commits / threads, run));
         }
     });
     let (summary, stats) = (histogram.summary(), log.stats());
@@ -108,22 +109,22 @@ fn latency(
         "{commits:3} commits on their way, {threads:2} threads, delay {delay_us:3} us: p50 {:5.0} us, p99 {:5.0} us, {:7.0} commits/s, {:5.0} writes/s, write p50 {:.0} us",
         summary.p50_ns as f64 / 1e3,
         summary.p99_ns as f64 / 1e3,
-        summary.count as f64 / RUN.as_secs_f64(),
-        stats.flushes.get() as f64 / RUN.as_secs_f64(),
+        summary.count as f64 / run.as_secs_f64(),
+        stats.flushes.get() as f64 / run.as_secs_f64(),
         stats.write.summary().p50_ns as f64 / 1e3,
     );
     log.close()?;
     Ok(())
 }
 
-fn throughput(directory: &Path, record_bytes: usize) -> Result<(), Box<dyn Error>> {
+fn throughput(directory: &Path, record_bytes: usize, run: Duration) -> Result<(), Box<dyn Error>> {
     let log = open(directory, 0, |_, _: ()| {})?;
     let appender = log.appender();
     let mut record = Vec::new();
     RecordRef::Command(command(1, &vec![5; record_bytes])).encode(&mut record);
     let began = Instant::now();
     let (mut bytes, mut end) = (0, Lsn(0));
-    while began.elapsed() < RUN {
+    while began.elapsed() < run {
         let start = appender.append(&record, None).map_err(|e| e.0)?;
         end = Lsn(start.0 + record.len() as u64);
         bytes += record.len();
@@ -183,13 +184,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let root = std::env::args()
         .nth(1)
         .map_or_else(std::env::temp_dir, PathBuf::from);
+    let seconds = std::env::args().nth(2).map(|text| text.parse());
+    let run = Duration::from_secs_f64(seconds.transpose()?.unwrap_or(3.0));
     let directory = root.join(format!("reprise-group-commit-{}", std::process::id()));
     for (threads, commits) in [(1, 1), (1, 8), (1, 64), (8, 8), (64, 64)] {
-        latency(&directory, threads, commits, 0)?;
+        latency(&directory, threads, commits, 0, run)?;
     }
-    latency(&directory, 1, 64, 100)?;
+    latency(&directory, 1, 64, 100, run)?;
     for record_bytes in [1_000, 100_000, 1_000_000] {
-        throughput(&directory, record_bytes)?;
+        throughput(&directory, record_bytes, run)?;
     }
     for (args, batch) in [(20, 1), (20, 32), (20, 256), (150, 32)] {
         append_cost(&directory, args, batch)?;

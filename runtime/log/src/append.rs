@@ -42,6 +42,10 @@ impl<P: Send + 'static> Appender<P> {
             state
                 .fill_pending
                 .push((start + records.len() as u64, waiting));
+            if state.awaited > 0 && state.fill_pending.len() >= state.awaited {
+                state.awaited = 0;
+                shared.work.notify_one();
+            }
         }
         if state.flusher_sleeps {
             state.flusher_sleeps = false;

@@ -1,6 +1,9 @@
 //! The flusher thread: one block after the other, each one write.
 
-use std::sync::{Arc, MutexGuard, atomic::Ordering};
+use std::{
+    sync::{Arc, MutexGuard, atomic::Ordering},
+    time::Duration,
+};
 
 use reprise_base::Lsn;
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile, Step, Work};
@@ -10,6 +13,7 @@ use crate::{
     cursor::Continuity,
     error::{LogError, UnavailableKind},
     index::{SPARE_NAME, segment_name},
+    returns::{Returns, Wait},
     state::{Block, Shared, Spare, State},
 };
 
@@ -22,6 +26,9 @@ pub(crate) struct Flusher<P> {
     pub next: Continuity,
     /// Whoever is told after the next write; kept for its allocation.
     pub told: Vec<(u64, P)>,
+    pub returns: Returns,
+    /// What is waited for, and since when; only where the flusher is stepped.
+    pub wait: Option<(Wait, u64)>,
     /// Since when there was nothing to write; only where the flusher is stepped.
     pub idle_since_ns: Option<u64>,
 }
@@ -91,6 +98,7 @@ impl<P: Send + 'static> Work for Flusher<P> {
         match self.next(&state, is_quiet) {
             Next::Wait => Step::Idle,
             Next::Over => Step::Over,
+            Next::Write(BlockKind::Data) if self.still_awaits_returns(&state, now_ns) => Step::Idle,
             Next::Write(kind) => {
                 self.idle_since_ns = None;
                 let block = self.take(state, kind);
@@ -129,8 +137,8 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// Waits for the next block to write; none when the log is stopped or closed.
-    fn next_block(&self) -> Option<Block> {
-        let shared = &*self.shared;
+    fn next_block(&mut self) -> Option<Block> {
+        let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         let mut is_quiet = false;
         loop {
@@ -138,7 +146,10 @@ impl<P: Send + 'static> Flusher<P> {
                 Next::Over => return None,
                 Next::Wait => (state, is_quiet) = self.sleep(state),
                 Next::Write(BlockKind::Data) => {
-                    state = self.gather(state);
+                    state = match shared.config.group_commit_delay.is_zero() {
+                        true => self.await_returns(&shared, state),
+                        false => self.gather(state),
+                    };
                     return Some(self.take(state, BlockKind::Data));
                 }
                 Next::Write(kind) => return Some(self.take(state, kind)),
@@ -170,17 +181,62 @@ impl<P: Send + 'static> Flusher<P> {
     /// Lets the group grow for the configured time, unless somebody waits for it.
     fn gather<'a>(&self, state: MutexGuard<'a, State<P>>) -> MutexGuard<'a, State<P>> {
         let delay = self.shared.config.group_commit_delay;
-        if delay.is_zero() {
-            return state;
-        }
-        let grows = |state: &mut State<P>| {
-            !state.is_hurried
-                && !state.is_closing
-                && !state.is_filled_enough()
-                && state.stopped.is_none()
-        };
+        let grows = |state: &mut State<P>| may_grow(state);
         let waited = self.shared.work.wait_timeout_while(state, delay, grows);
         waited.expect("the log's state is whole").0
+    }
+
+    /// True where a group may wait for whoever was just told: by default, and unless somebody waits for this group itself.
+    fn is_patient(&self, state: &State<P>) -> bool {
+        let has_delay = !self.shared.config.group_commit_delay.is_zero();
+        !has_delay && may_grow(state) && state.durable_waiters == 0 && state.appenders_wait == 0
+    }
+
+    fn begin_wait(&mut self, state: &State<P>) -> Option<Wait> {
+        match self.is_patient(state) {
+            true => self.returns.begin_wait(state.fill_pending.len()),
+            false => None,
+        }
+    }
+
+    /// As `await_returns`, where the flusher is stepped: true while it waits.
+    fn still_awaits_returns(&mut self, state: &State<P>, now_ns: u64) -> bool {
+        let begun = match self.wait.take() {
+            None => self.begin_wait(state).map(|wait| (wait, now_ns)),
+            begun => begun,
+        };
+        let Some((wait, began_ns)) = begun else {
+            return false;
+        };
+        let (count, waited_ns) = (state.fill_pending.len(), now_ns - began_ns);
+        if count < wait.until_count && waited_ns < wait.ns_max && self.is_patient(state) {
+            self.wait = begun;
+            return true;
+        }
+        self.returns.note_wait(wait, count, waited_ns);
+        false
+    }
+
+    /// Waits for those who were just told and come back at once. Asleep: they may need this core for it.
+    fn await_returns<'a>(
+        &mut self,
+        shared: &'a Shared<P>,
+        mut state: MutexGuard<'a, State<P>>,
+    ) -> MutexGuard<'a, State<P>> {
+        let Some(wait) = self.begin_wait(&state) else {
+            return state;
+        };
+        let began_ns = shared.clock.monotonic_ns();
+        state.awaited = wait.until_count;
+        let grows = |state: &mut State<P>| state.awaited > 0 && may_grow(state);
+        let ns_max = Duration::from_nanos(wait.ns_max);
+        let waited = shared.work.wait_timeout_while(state, ns_max, grows);
+        state = waited.expect("the log's state is whole").0;
+        state.awaited = 0;
+        let waited_ns = shared.clock.monotonic_ns() - began_ns;
+        self.returns
+            .note_wait(wait, state.fill_pending.len(), waited_ns);
+        state
     }
 
     /// Sleeps until there may be work; true when the log has been quiet behind records that no seal follows.
@@ -245,14 +301,13 @@ impl<P: Send + 'static> Flusher<P> {
         })?;
         self.next.chain = crc;
         self.shared.index.mark(block.start);
+        let write_ns = self.shared.clock.monotonic_ns() - began_ns;
         let stats = &self.shared.stats;
-        stats
-            .write
-            .record(self.shared.clock.monotonic_ns() - began_ns, 1);
+        stats.write.record(write_ns, 1);
         stats.flushes.add(1);
         stats.bytes.add(block.buffer.len() as u64);
         stats.records.add(block.records_count as u64);
-        self.acknowledge(block);
+        self.acknowledge(block, write_ns);
         Ok(())
     }
 
@@ -284,7 +339,7 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// Publishes that a block is durable and tells who waited for it, in the order of positions.
-    fn acknowledge(&mut self, block: Block) {
+    fn acknowledge(&mut self, block: Block, write_ns: u64) {
         let shared = &*self.shared;
         let mut state = shared.lock();
         shared
@@ -293,6 +348,8 @@ impl<P: Send + 'static> Flusher<P> {
         state.last_kind = block.kind;
         state.return_buffer(block.buffer);
         std::mem::swap(&mut self.told, &mut state.flight_pending);
+        self.returns
+            .note_told(self.told.len(), state.fill_pending.len(), write_ns);
         if state.durable_waiters > 0 {
             shared.durable_grew.notify_all();
         }
@@ -301,6 +358,11 @@ impl<P: Send + 'static> Flusher<P> {
             (shared.complete)(Ok(Lsn(end)), waiting);
         }
     }
+}
+
+/// True while a group may wait for more: it is not large yet, and nobody waits for room.
+fn may_grow<P>(state: &State<P>) -> bool {
+    !state.is_hurried && !state.is_closing && !state.is_filled_enough() && state.stopped.is_none()
 }
 
 /// The log's beginning: a segment for the very first block.

@@ -15,6 +15,7 @@ mod index;
 mod log;
 mod prepare;
 mod reader;
+mod returns;
 mod scan;
 mod state;
 

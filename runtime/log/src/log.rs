@@ -19,6 +19,7 @@ use crate::{
     flush::{Flusher, create_first_segment},
     index::{RECYCLE_NAME, SPARE_NAME, segment_name},
     prepare::Preparer,
+    returns::Returns,
     scan::{Scan, VerifyReport, scan},
     state::{Around, Shared, State},
 };
@@ -34,7 +35,8 @@ pub type Complete<P> = Box<dyn Fn(Result<Lsn, &LogError>, P) + Send + Sync>;
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     pub segment_bytes: u64,
-    /// Time for which a group may grow before it is written. Zero: a group is what came in during the write before it.
+    /// Time for which a group may grow before it is written. Zero: a group is what came in during the write before it, and
+    /// whoever comes back at once of those that were told by that write.
     pub group_commit_delay: Duration,
     /// Quiet time after which a block of records is sealed; zero: only at close.
     pub seal_after: Duration,
@@ -383,6 +385,8 @@ impl Opened {
             database_tag: self.scan.database_tag,
             next: self.scan.next,
             told: Vec::new(),
+            returns: Returns::default(),
+            wait: None,
             idle_since_ns: None,
         };
         let preparer = Preparer::new(Arc::clone(&shared));

@@ -79,6 +79,8 @@ pub(crate) struct State<P> {
     /// Somebody waits for room: no delay for the sake of larger groups.
     pub is_hurried: bool,
     pub flusher_sleeps: bool,
+    /// The flusher waits until so many wait for the block being filled. 0: it does not.
+    pub awaited: usize,
     pub appenders_wait: u32,
     /// Appends that need a block of their own; smaller ones wait behind them, or they would never find it empty.
     pub large_wait: u32,
@@ -154,6 +156,7 @@ impl<P> State<P> {
             is_closing: false,
             is_hurried: false,
             flusher_sleeps: false,
+            awaited: 0,
             appenders_wait: 0,
             large_wait: 0,
             durable_waiters: 0,
@@ -344,11 +347,17 @@ impl<P> Shared<P> {
         if self.durable.get() >= end.0 {
             return true;
         }
-        if self.threads.is_stepped() {
-            return self.step_until_durable(end, timeout);
-        }
         let mut state = self.lock();
         state.durable_waiters += 1;
+        if std::mem::take(&mut state.awaited) > 0 {
+            self.work.notify_one();
+        }
+        if self.threads.is_stepped() {
+            drop(state);
+            let is_durable = self.step_until_durable(end, timeout);
+            self.lock().durable_waiters -= 1;
+            return is_durable;
+        }
         let waits = |state: &mut State<P>| self.durable.get() < end.0 && state.stopped.is_none();
         let waited = self.durable_grew.wait_timeout_while(state, timeout, waits);
         state = waited.expect("the log's state is whole").0;
