@@ -64,7 +64,7 @@ pub(crate) fn run<W: Workload>(
         None if process.prepared => load.run_prepared(process.partitions, on_progress)?,
         None => load.run_closed(on_progress)?,
     }
-    let (meter, log_bytes) = (load.meter, load.log_bytes);
+    let (meter, log_bytes) = (load.meter, load.log_span.bytes());
     let (batch, in_flight) = (load.batch, load.in_flight_max);
     let during = load.during.map(During::finish).transpose()?;
 
@@ -246,8 +246,7 @@ pub(crate) struct Load<'a, W: Workload> {
     spare: Vec<Vec<W::Call>>,
     /// The engine leaves one to the generator.
     has_free_core: bool,
-    lsn_at_open: Option<u64>,
-    log_bytes: u64,
+    log_span: LogSpan,
     told_at: Instant,
     during: Option<During>,
 }
@@ -286,8 +285,7 @@ impl<'a, W: Workload> Load<'a, W> {
             in_flight: 0,
             spare: Vec::new(),
             has_free_core: cores > process.sites as usize,
-            lsn_at_open: None,
-            log_bytes: 0,
+            log_span: LogSpan::default(),
         })
     }
 
@@ -349,7 +347,6 @@ impl<'a, W: Workload> Load<'a, W> {
     }
 
     pub(crate) fn finish(&mut self) -> Result<(), BenchError> {
-        self.note_log(self.meter.closes);
         let handover = self.handover.clone();
         while self.in_flight > 0 {
             handover.take_many(1, None, &mut self.arrived);
@@ -429,6 +426,7 @@ impl<'a, W: Workload> Load<'a, W> {
     pub(crate) fn settle(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
         self.in_flight -= 1;
         let part = self.meter.part(done.ended);
+        let is_inside = self.meter.opens <= done.ended && done.ended < self.meter.closes;
         let (mut answered, mut committed) = (0, 0);
         for (at, call) in done.calls.iter().enumerate() {
             let reply = done.reply.get(at);
@@ -437,7 +435,12 @@ impl<'a, W: Workload> Load<'a, W> {
                 other => judge::<W>(other)?,
             };
             self.meter.add(W::procedure(call), &verdict, part);
-            committed += matches!(verdict, Verdict::Committed(_)) as u64;
+            if matches!(verdict, Verdict::Committed(_)) {
+                committed += 1;
+                if is_inside {
+                    self.log_span.note(reply.lsn.0);
+                }
+            }
             if matches!(verdict, Verdict::Refused) {
                 continue;
             }
@@ -460,7 +463,6 @@ impl<'a, W: Workload> Load<'a, W> {
     }
 
     pub(crate) fn note(&mut self, now: Instant, on_progress: OnProgress<'_>) {
-        self.note_log(now);
         if let Some(during) = &mut self.during {
             during.note(now);
         }
@@ -473,14 +475,24 @@ impl<'a, W: Workload> Load<'a, W> {
             });
         }
     }
+}
 
-    /// Bytes of the log between the window's opening and its closing.
-    fn note_log(&mut self, now: Instant) {
-        if now < self.meter.opens || (self.lsn_at_open.is_some() && now < self.meter.closes) {
-            return;
-        }
-        let lsn = self.router.status().committed_lsn.0;
-        self.log_bytes = lsn - *self.lsn_at_open.get_or_insert(lsn);
+/// Where the records of the window's calls lie in the log.
+#[derive(Debug, Default)]
+struct LogSpan {
+    first: Option<u64>,
+    last: u64,
+}
+
+impl LogSpan {
+    fn note(&mut self, lsn: u64) {
+        self.first = Some(self.first.map_or(lsn, |first| first.min(lsn)));
+        self.last = self.last.max(lsn);
+    }
+
+    /// From the first record to the last.
+    fn bytes(&self) -> u64 {
+        self.last - self.first.unwrap_or(self.last)
     }
 }
 
@@ -500,10 +512,10 @@ fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
 }
 
 /// Calls of one batch and batches on their way. A commit that waits for the device needs many on their way; without the
-/// wait few keep the engine busy.
+/// wait few keep the engine busy. A prepared run has as many with any log, so that runs compare.
 fn shape(process: &ProcessOptions) -> (usize, usize) {
-    let waits =
-        !matches!(process.log, LogMode::None) && matches!(process.commit, CommitMode::Sync);
+    let waits = process.prepared
+        || !matches!(process.log, LogMode::None) && matches!(process.commit, CommitMode::Sync);
     let batch = process.batch.unwrap_or(if waits { 128 } else { 64 });
     let chosen = if waits {
         (WAITING_TXNS_MAX - 1) / batch

@@ -36,6 +36,11 @@ fn prepared_calls_all_run_and_are_all_counted() -> Result<()> {
         ensure!(report["checks"] == "passed", "{report}");
         ensure!(report["refused"] == 0, "{report}");
         ensure!(report["committed"].as_u64() > Some(0), "{report}");
+        // Its passes are longer than the window; still the log's bytes are those of the window's calls.
+        let bytes = report["log_bytes"].as_f64().context("bytes")?;
+        let each = bytes / report["committed"].as_f64().context("calls")?;
+        let expected = if log == "none" { 0.0..=0.0 } else { 20.0..=120.0 };
+        ensure!(expected.contains(&each), "{each} bytes a call: {report}");
     }
     Ok(())
 }
