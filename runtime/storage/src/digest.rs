@@ -1,7 +1,8 @@
-//! The 64-bit fold behind write digests, store digests and the hash index.
+//! The 64-bit fold behind write digests, result digests, store digests and the hash index.
 //!
-//! Frozen: write digests are in the log, and replay must find the same ones. A step multiplies two words to 128 bits and
-//! xors both halves and both operands (the protected form of wyhash's mix: a zero product does not wipe the state).
+//! Frozen: digests are in the log, and replay must find the same ones. A step multiplies two words, the data in one and the
+//! state in the other, to 128 bits and xors both halves (the mix of wyhash). It serves to notice that a replay came to
+//! something else, by accident; who wants two runs to have one digest can make them have it.
 
 const K: [u64; 5] = [
     0x2d35_8dcc_aa6c_78a5,
@@ -10,51 +11,77 @@ const K: [u64; 5] = [
     0x4d5a_2da5_1de1_aa47,
     0xa076_1d64_78bd_642f,
 ];
+/// From so many bytes on a run is folded in four chains.
+const LANES_FROM: usize = 128;
+/// The tag of a result. Changes have theirs in the lower byte.
+const RESULT_TAG: u64 = 0xff;
 
-#[inline]
+#[inline(always)]
 fn mix(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
-    a ^ b ^ product as u64 ^ (product >> 64) as u64
+    product as u64 ^ (product >> 64) as u64
 }
 
-#[inline]
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+#[inline(always)]
+fn words(chunk: &[u8; 16]) -> (u64, u64) {
+    let both = u128::from_le_bytes(*chunk);
+    (both as u64, (both >> 64) as u64)
+}
+
+/// What tag and length add to the first word: every bit of both, spread.
+#[inline(always)]
+fn spread(tag: u64, len: usize) -> u64 {
+    tag.wrapping_mul(K[4]) ^ (len as u64).wrapping_mul(K[0]) ^ K[3]
 }
 
 /// Folds one tagged run of bytes into `state`; order, tag, length and every byte count.
-#[inline]
+#[inline(always)]
 pub(crate) fn fold(state: u64, tag: u64, bytes: &[u8]) -> u64 {
-    let len = bytes.len();
-    let mut state = mix(state ^ K[0] ^ (len as u64).wrapping_mul(K[4]), tag ^ K[1]);
-    let mut rest = bytes;
-    if len >= 64 {
-        (state, rest) = fold_lanes(state, rest);
-    }
-    while rest.len() >= 16 {
-        state = mix(word(rest, 0) ^ K[2], word(rest, 8) ^ state);
-        rest = &rest[16..];
-    }
-    let (low, high) = match rest.len() {
-        8.. => (word(rest, 0), word(rest, rest.len() - 8)),
-        4..8 => {
-            let at = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().expect("4 bytes"));
-            (at(0) as u64, at(rest.len() - 4) as u64)
-        }
-        1..4 => (
-            rest[0] as u64 | (rest[rest.len() / 2] as u64) << 8,
-            rest[rest.len() - 1] as u64,
-        ),
-        0 => (0, 0),
+    let spread = spread(tag, bytes.len());
+    let Some(last) = bytes.last_chunk::<16>() else {
+        let (low, high) = short(bytes);
+        return mix(low ^ spread, high ^ state ^ K[1]);
     };
-    mix(low ^ K[3], high ^ state)
+    let (mut state, mut rest) = (state ^ K[1], bytes);
+    if bytes.len() >= LANES_FROM {
+        (state, rest) = fold_lanes(state, bytes);
+    }
+    // The last 16 bytes come at the end, whether or not some of them were here.
+    let (chunks, _) = rest[..rest.len() - 1].as_chunks::<16>();
+    for chunk in chunks {
+        let (low, high) = words(chunk);
+        state = mix(low ^ K[2], high ^ state);
+    }
+    let (low, high) = words(last);
+    mix(low ^ spread, high ^ state)
+}
+
+/// Fewer than 16 bytes, in two words.
+#[inline(always)]
+fn short(bytes: &[u8]) -> (u64, u64) {
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        return (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        return (
+            u32::from_le_bytes(*first) as u64,
+            u32::from_le_bytes(*last) as u64,
+        );
+    }
+    match bytes {
+        [] => (0, 0),
+        [first, .., last] => (
+            *first as u64 | (bytes[bytes.len() / 2] as u64) << 8,
+            *last as u64,
+        ),
+        [only] => (*only as u64 | (*only as u64) << 8, *only as u64),
+    }
 }
 
 /// As `fold`, of the two words of a key of integers.
 #[inline(always)]
 pub(crate) fn fold_ints(state: u64, tag: u64, key: [u64; 2]) -> u64 {
-    let state = mix(state ^ K[0], tag ^ K[1]);
-    mix(key[0] ^ K[2], key[1] ^ state)
+    mix(key[0] ^ spread(tag, 0), key[1] ^ state ^ K[2])
 }
 
 /// Folds one word into `state`.
@@ -63,24 +90,36 @@ pub(crate) fn fold_word(state: u64, word: u64) -> u64 {
     mix(state ^ K[3], word ^ K[4])
 }
 
-/// 32 bits for the hash index, of an integer key. Not frozen: nothing observable depends on it.
+/// The digest of a transaction's result, which those of its write sets are folded into.
 #[inline]
-pub(crate) fn hash_words(high: u64, low: u64) -> u32 {
-    (mix(mix(high ^ K[0], low ^ K[1]), K[2]) >> 32) as u32
+pub fn result_digest(result: &[u8]) -> u64 {
+    fold(0, RESULT_TAG, result)
 }
 
-/// Four independent chains, so that long rows are not bound by the latency of the multiplication.
-fn fold_lanes(state: u64, mut rest: &[u8]) -> (u64, &[u8]) {
-    let mut lanes = [state ^ K[1], state ^ K[2], state ^ K[3], state ^ K[4]];
-    while rest.len() >= 64 {
-        for (lane, chunk) in lanes.iter_mut().zip(rest.chunks_exact(16)) {
-            *lane = mix(word(chunk, 0) ^ K[2], word(chunk, 8) ^ *lane);
+/// 32 bits for the hash index, of an integer key. Not frozen: nothing observable depends on it. Both operands stay in it, for
+/// here somebody may choose keys to make the product zero.
+#[inline]
+pub(crate) fn hash_words(high: u64, low: u64) -> u32 {
+    let both = |a: u64, b: u64| a ^ b ^ mix(a, b);
+    (both(both(high ^ K[0], low ^ K[1]), K[2]) >> 32) as u32
+}
+
+/// Four independent chains over pieces of 64 bytes, so that long runs are not bound by the latency of the multiplication. What
+/// is left has a byte or more.
+#[inline(never)]
+fn fold_lanes(state: u64, bytes: &[u8]) -> (u64, &[u8]) {
+    let mut lanes = [state, state ^ K[2], state ^ K[3], state ^ K[4]];
+    let (pieces, _) = bytes[..bytes.len() - 1].as_chunks::<64>();
+    for piece in pieces {
+        let (chunks, _) = piece.as_chunks::<16>();
+        for (lane, chunk) in lanes.iter_mut().zip(chunks) {
+            let (low, high) = words(chunk);
+            *lane = mix(low ^ K[2], high ^ *lane);
         }
-        rest = &rest[64..];
     }
     let low = mix(lanes[0] ^ K[3], lanes[1]);
     let high = mix(lanes[2] ^ K[4], lanes[3]);
-    (mix(low, high.rotate_left(32)), rest)
+    (mix(low ^ K[0], high), &bytes[64 * pieces.len()..])
 }
 
 #[cfg(test)]
@@ -91,7 +130,7 @@ mod tests {
     #[test]
     fn the_fold_is_frozen() {
         let bytes: Vec<u8> = (0..=255).collect();
-        let found: Vec<String> = [0, 1, 3, 4, 7, 8, 15, 16, 22, 63, 64, 200]
+        let found: Vec<String> = [0, 1, 2, 3, 4, 7, 8, 15, 16, 17, 32, 60, 64, 127, 128, 129, 192, 255]
             .map(|len| format!("{:016x}", fold(7, 1, &bytes[..len])))
             .to_vec();
         expect_test::expect_file!["../tests/golden/fold.txt"].assert_eq(&(found.join("\n") + "\n"));
@@ -110,13 +149,16 @@ mod tests {
         }
         // Of each bit three places and a word; without it one of each, tag 1 and tag 2. Bit 1 adds nothing to tag 2.
         assert_eq!(seen.len(), 64 * 4 - 1 + 3);
+        let key = |key: [u64; 2]| fold_ints(7, 1, key);
+        assert_ne!(key([1, 2]), key([2, 1]));
+        assert_ne!(key([3, 3]), key([4, 4]));
         assert_ne!(fold_word(fold_word(7, 1), 2), fold_word(fold_word(7, 2), 1));
     }
 
     #[test]
     fn every_byte_the_length_the_tag_and_the_order_count() {
         let mut seen = BTreeSet::new();
-        for len in 0..150 {
+        for len in 0..300 {
             let mut bytes = vec![0u8; len];
             assert!(seen.insert(fold(1, 1, &bytes)));
             for at in 0..len {
@@ -124,6 +166,17 @@ mod tests {
                 assert!(seen.insert(fold(1, 1, &bytes)), "byte {at} of {len}");
                 bytes[at] = 0;
             }
+        }
+        for len in 16..300 {
+            // Equal words in another order.
+            let mut bytes: Vec<u8> = (0..len).map(|at| (at / 8) as u8).collect();
+            assert!(seen.insert(fold(1, 1, &bytes)));
+            bytes.swap(0, len - 1);
+            assert!(seen.insert(fold(1, 1, &bytes)), "{len}");
+        }
+        for bit in 0..64 {
+            assert!(seen.insert(fold(1, 1 ^ 1 << bit, b"")), "tag bit {bit}");
+            assert!(seen.insert(fold(1 << bit, 1, b"x")), "state bit {bit}");
         }
         assert_ne!(fold(1, 2, b"a"), fold(1, 1, b"a"));
         assert_ne!(

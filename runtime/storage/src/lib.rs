@@ -35,6 +35,7 @@ mod writeset;
 pub use apply::{ApplyError, Near};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use difference::RowDifference;
+pub use digest::result_digest;
 pub use index::{NotOrdered, Range, ScanPosition, Visit};
 pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};

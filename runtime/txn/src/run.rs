@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, Fault, FaultKind};
-use reprise_storage::{Store, WriteSummary};
+use reprise_storage::{Store, WriteSummary, result_digest};
 use reprise_wire::ChangesRef;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     frame::Frame,
@@ -196,7 +196,7 @@ fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut Frame) -> Option<Failure
 }
 
 fn commit(summaries: &[WriteSummary], frame: &Frame) -> Outcome {
-    let mut digest = xxh3_64(frame.result());
+    let mut digest = result_digest(frame.result());
     let (mut rows_written, mut bytes_written) = (0, 0);
     for summary in summaries {
         digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ summary.digest;

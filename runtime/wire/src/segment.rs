@@ -6,8 +6,8 @@ use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
-/// Version of everything in this crate. A reader takes this one only.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of everything in this crate, and of what a digest is made of. A reader takes this one only.
+pub const FORMAT_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"RPRSLOG\n";
 const FIELDS_BYTES: usize = 56;
