@@ -59,11 +59,7 @@ pub(crate) fn run<W: Workload>(
     }
 
     let mut load = Load::new(&workload, router, options, process)?;
-    match options.rate {
-        Some(rate) => load.run_open(rate, on_progress)?,
-        None if process.prepared => load.run_prepared(process.partitions, on_progress)?,
-        None => load.run_closed(on_progress)?,
-    }
+    load.run(options, process, on_progress)?;
     let (meter, log_bytes) = (load.meter, load.log_span.bytes());
     let (batch, in_flight) = (load.batch, load.in_flight_max);
     let during = load.during.map(During::finish).transpose()?;
@@ -287,6 +283,20 @@ impl<'a, W: Workload> Load<'a, W> {
             has_free_core: cores > process.sites as usize,
             log_span: LogSpan::default(),
         })
+    }
+
+    /// In the open loop, of prepared calls, or in the closed loop.
+    fn run(
+        &mut self,
+        options: &Options,
+        process: &ProcessOptions,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), BenchError> {
+        match options.rate {
+            Some(rate) => self.run_open(rate, on_progress),
+            None if process.prepared => self.run_prepared(process.partitions, on_progress),
+            None => self.run_closed(on_progress),
+        }
     }
 
     /// As many batches on their way as may be, each sent again when it is back.
