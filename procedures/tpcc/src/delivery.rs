@@ -24,6 +24,7 @@ pub struct Delivered {
 #[procedure(partition_by(w_id))]
 pub fn delivery(tx: &Txn, w_id: i16, o_carrier_id: i8) -> Result<Vec<Delivered>, Abort> {
     let mut delivered = Vec::with_capacity(DISTRICTS as usize);
+    let carried = (o_carrier_id, tx.now());
     for d_id in 1..=DISTRICTS {
         let oldest = NewOrder::scan(tx).prefix((w_id, d_id)).first();
         let o_id = match oldest {
@@ -31,7 +32,7 @@ pub fn delivery(tx: &Txn, w_id: i16, o_carrier_id: i8) -> Result<Vec<Delivered>,
             Some(waiting) => {
                 let o_id = waiting.no_o_id;
                 waiting.delete(tx);
-                deliver(tx, (w_id, d_id, o_id), o_carrier_id)?;
+                deliver(tx, (w_id, d_id, o_id), carried)?;
                 Some(o_id)
             }
         };
@@ -40,14 +41,19 @@ pub fn delivery(tx: &Txn, w_id: i16, o_carrier_id: i8) -> Result<Vec<Delivered>,
     Ok(delivered)
 }
 
-fn deliver(tx: &Txn, key: (i16, i8, i32), o_carrier_id: i8) -> Result<(), Abort> {
+/// Delivers one order: by which carrier, and when.
+fn deliver(
+    tx: &Txn,
+    key: (i16, i8, i32),
+    (o_carrier_id, now): (i8, Timestamp),
+) -> Result<(), Abort> {
     let order = OrderCustomer::get(tx, key);
     let order = order.ok_or_else(|| missing("a new order is no order"))?;
     let carried = OrderDelivered {
         o_carrier_id: Some(o_carrier_id),
     };
     carried.write(tx, order.handle())?;
-    let (now, mut sum) = (tx.now(), 0);
+    let mut sum = 0;
     let mut lines = Vec::with_capacity(LINES_MAX as usize);
     let of_order = OrderLine::scan(tx).prefix(key).columns::<LineDelivery>();
     for mut line in of_order.batch_bytes(LINES_MAX as usize * LINE_BYTES).iter() {

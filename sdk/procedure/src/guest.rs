@@ -5,6 +5,7 @@ use std::{
     arch::wasm32::{memory_grow, memory_size},
     cell::{Cell, UnsafeCell},
     marker::PhantomData,
+    mem::MaybeUninit,
     panic::PanicHookInfo,
 };
 
@@ -67,6 +68,34 @@ pub struct Found {
     pub bytes: usize,
 }
 
+/// Room on the stack for a row that the host writes. Nothing clears it: no more is ever read than the host wrote.
+pub struct Answer<B> {
+    room: MaybeUninit<B>,
+    filled: usize,
+}
+
+impl<B> Answer<B> {
+    #[inline(always)]
+    pub fn new(_: B) -> Self {
+        Self {
+            room: MaybeUninit::uninit(),
+            filled: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn out(&mut self) -> u64 {
+        self.room.as_mut_ptr() as u32 as u64 | (size_of::<B>() as u64) << 32
+    }
+
+    /// The bytes that a call of `Ops` wrote.
+    #[inline(always)]
+    pub fn filled(&self) -> &[u8] {
+        // SAFETY: `filled` is set by `Ops` alone, to what the host wrote from the start of the room on.
+        unsafe { std::slice::from_raw_parts(self.room.as_ptr().cast(), self.filled) }
+    }
+}
+
 /// The host's calls.
 pub struct Ops<'h> {
     call: PhantomData<&'h ()>,
@@ -121,21 +150,68 @@ impl Ops<'_> {
         }
     }
 
-    /// As `get`, but some columns alone.
+    /// As `get`, of some columns alone where they are given. A row that does not fit is not written.
     #[inline(always)]
-    pub fn get_columns(
+    pub fn get_into<B>(
         &self,
         target: u32,
         key: &[u8],
-        columns: Columns,
-        out: &mut [u8],
+        columns: Option<Columns>,
+        answer: &mut Answer<B>,
     ) -> Option<Found> {
+        let (key, out) = (slice(key), answer.out());
         // SAFETY: as above.
-        let found = unsafe { import::get_columns(target, slice(key), columns.set, out_slice(out)) };
-        (found >= 0).then_some(Found {
+        let found = match columns {
+            None => unsafe { import::get(target, key, out) },
+            Some(columns) => unsafe { import::get_columns(target, key, columns.set, out) },
+        };
+        if found < 0 {
+            return None;
+        }
+        let bytes = found as u32 as usize;
+        answer.filled = if bytes <= size_of::<B>() { bytes } else { 0 };
+        Some(Found {
             handle: (found >> 32) as u32,
-            bytes: found as u32 as usize,
+            bytes,
         })
+    }
+
+    /// As `row_read`, of some columns alone where they are given.
+    #[inline(always)]
+    pub fn row_read_into<B>(
+        &self,
+        handle: RowHandle,
+        columns: Option<Columns>,
+        answer: &mut Answer<B>,
+    ) -> usize {
+        let out = answer.out();
+        // SAFETY: as above.
+        let bytes = match columns {
+            None => unsafe { import::row_read(handle, out) },
+            Some(columns) => unsafe {
+                import::row_read_columns(handle, columns.table as u32, columns.set, out)
+            },
+        } as usize;
+        answer.filled = if bytes <= size_of::<B>() { bytes } else { 0 };
+        bytes
+    }
+
+    /// As `scan`, of some columns alone where they are given: the cursor.
+    #[inline(always)]
+    pub fn scan_into<B>(
+        &self,
+        request: &ScanRequest<'_>,
+        columns: Option<Columns>,
+        answer: &mut Answer<B>,
+    ) -> u32 {
+        let (request, out) = (request_words(request), answer.out());
+        // SAFETY: as above; the request is eight words long.
+        let batch = match columns {
+            None => unsafe { import::scan(request.as_ptr(), out) },
+            Some(columns) => unsafe { import::scan_columns(request.as_ptr(), columns.set, out) },
+        };
+        answer.filled = batch as u32 as usize;
+        (batch >> 32) as u32
     }
 
     /// As `multi_get`, but some columns alone.

@@ -138,6 +138,27 @@ pub struct Found {
     pub bytes: usize,
 }
 
+/// Room on the stack for a row that the host writes.
+pub struct Answer<B> {
+    room: B,
+    filled: usize,
+}
+
+impl<B> Answer<B> {
+    #[inline(always)]
+    pub fn new(room: B) -> Self {
+        Self { room, filled: 0 }
+    }
+}
+
+impl<B: AsRef<[u8]>> Answer<B> {
+    /// The bytes that a call of `Ops` wrote.
+    #[inline(always)]
+    pub fn filled(&self) -> &[u8] {
+        self.room.as_ref().get(..self.filled).unwrap_or(&[])
+    }
+}
+
 /// The host's calls.
 pub struct Ops<'h> {
     host: RefCell<&'h mut dyn HostOps>,
@@ -178,21 +199,56 @@ impl Ops<'_> {
         Ok(found.len())
     }
 
-    /// As `get`, but some columns alone.
+    /// As `get`, of some columns alone where they are given. A row that does not fit is not written.
     #[inline]
-    pub fn get_columns(
+    pub fn get_into<B: AsMut<[u8]>>(
         &self,
         target: u32,
         key: &[u8],
-        columns: Columns,
-        out: &mut [u8],
+        columns: Option<Columns>,
+        answer: &mut Answer<B>,
     ) -> Option<Found> {
+        let Some(columns) = columns else {
+            let found = self.get(target, key, answer.room.as_mut())?;
+            answer.filled = found.bytes;
+            return Some(found);
+        };
         let mut host = self.host.borrow_mut();
         let (handle, row) = host.get(Target::unpack(target), key).or_fault()?;
-        Some(Found {
-            handle,
-            bytes: read_if_fits((columns.plan)(), row, out),
-        })
+        let bytes = read_if_fits((columns.plan)(), row, answer.room.as_mut());
+        answer.filled = bytes;
+        Some(Found { handle, bytes })
+    }
+
+    /// As `row_read`, of some columns alone where they are given.
+    #[inline]
+    pub fn row_read_into<B: AsMut<[u8]>>(
+        &self,
+        handle: RowHandle,
+        columns: Option<Columns>,
+        answer: &mut Answer<B>,
+    ) -> usize {
+        answer.filled = match columns {
+            None => self.row_read(handle, answer.room.as_mut()),
+            Some(columns) => self.row_read_columns(handle, columns, answer.room.as_mut()),
+        };
+        answer.filled
+    }
+
+    /// As `scan`, of some columns alone where they are given: the cursor.
+    #[inline]
+    pub fn scan_into<B: AsMut<[u8]>>(
+        &self,
+        request: &ScanRequest<'_>,
+        columns: Option<Columns>,
+        answer: &mut Answer<B>,
+    ) -> u32 {
+        let (cursor, filled) = match columns {
+            None => self.scan(request, answer.room.as_mut()),
+            Some(columns) => self.scan_columns(request, columns, answer.room.as_mut()),
+        };
+        answer.filled = filled;
+        cursor
     }
 
     /// As `multi_get`, but some columns alone.

@@ -9,6 +9,7 @@ use reprise_abi::{ScanFlags, ScanRequest, Target};
 
 use crate::{
     key::KeyPrefix,
+    ops::Answer,
     scratch::Scratch,
     table::{ColumnsOf, InModule, IndexOf, Row, Table, misfit, take_row},
     txn::Txn,
@@ -128,17 +129,17 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     #[inline(always)]
     pub fn first(mut self) -> Option<Row<T>> {
         self.limit = 1;
-        let mut buffer = T::EMPTY_BUFFER;
-        let (cursor, filled) = read::<T>(self.tx, &self.request(), buffer.as_mut());
-        if filled == 0 {
+        let mut answer = Answer::new(T::EMPTY_BUFFER);
+        let cursor = self.tx.ops.scan_into(&self.request(), T::COLUMNS, &mut answer);
+        let mut row = answer.filled();
+        if row.is_empty() {
             return if cursor == 0 {
                 None
             } else {
                 Rows::resume(self.tx, cursor).next()
             };
         }
-        let mut rest = buffer.as_ref().get(..filled).unwrap_or(&[]);
-        read_next(&mut rest)
+        read_next(&mut row)
     }
 
     /// The number of rows in the range, without reading them.

@@ -11,7 +11,7 @@ use crate::{
     column::{Columns, has_same_shape},
     key::WholeKey,
     module::{Abort, TableInfo},
-    ops::Found,
+    ops::{Answer, Found},
     scratch::Scratch,
     txn::Txn,
 };
@@ -227,12 +227,13 @@ fn with_row<T: Table, R>(row: &T, then: impl FnOnce(&[u8]) -> R) -> R {
     then(out)
 }
 
-/// The row in `buffer`, or read again over the heap when it was too long for it.
+/// The row that was answered, or read again over the heap when it was too long for it.
 #[inline(always)]
-fn found_row<T: Table>(tx: &Txn<'_>, found: Found, buffer: &[u8]) -> Row<T> {
-    let value = match buffer.get(..found.bytes) {
-        Some(row) => T::read_row(row).unwrap_or_else(|| misfit()),
-        None => read_by_handle(tx, found.handle),
+fn found_row<T: Table>(tx: &Txn<'_>, found: Found, answer: &Answer<T::Buffer>) -> Row<T> {
+    let row = answer.filled();
+    let value = match row.len() == found.bytes {
+        true => T::read_row(row).unwrap_or_else(|| misfit()),
+        false => read_by_handle(tx, found.handle),
     };
     Row::new(value, found.handle)
 }
@@ -240,12 +241,9 @@ fn found_row<T: Table>(tx: &Txn<'_>, found: Found, buffer: &[u8]) -> Row<T> {
 /// Reads the row, or columns of it, behind a handle of the table: of a row of which other columns were read.
 #[inline(always)]
 pub fn read<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> Row<T> {
-    let mut buffer = T::EMPTY_BUFFER;
-    let bytes = match T::COLUMNS {
-        None => tx.ops.row_read(handle, buffer.as_mut()),
-        Some(columns) => tx.ops.row_read_columns(handle, columns, buffer.as_mut()),
-    };
-    found_row(tx, Found { handle, bytes }, buffer.as_ref())
+    let mut answer = Answer::new(T::EMPTY_BUFFER);
+    let bytes = tx.ops.row_read_into(handle, T::COLUMNS, &mut answer);
+    found_row(tx, Found { handle, bytes }, &answer)
 }
 
 #[cold]
@@ -278,13 +276,10 @@ pub fn get<T: InModule + IndexOf<I>, const I: u16>(
 ) -> Option<Row<T>> {
     let mut bytes = Scratch::new();
     key.push_whole(&mut bytes);
-    let mut buffer = T::EMPTY_BUFFER;
-    let (target, out) = (target(T::TABLE, I), buffer.as_mut());
-    let found = match T::COLUMNS {
-        None => tx.ops.get(target, bytes.as_slice(), out)?,
-        Some(columns) => tx.ops.get_columns(target, bytes.as_slice(), columns, out)?,
-    };
-    Some(found_row(tx, found, buffer.as_ref()))
+    let mut answer = Answer::new(T::EMPTY_BUFFER);
+    let (target, key) = (target(T::TABLE, I), bytes.as_slice());
+    let found = tx.ops.get_into(target, key, T::COLUMNS, &mut answer)?;
+    Some(found_row(tx, found, &answer))
 }
 
 /// Whether a row with this key exists, without reading it.
