@@ -315,7 +315,10 @@ impl CheckpointService for Checkpointer {
             load_bytes,
             load: speeds.load,
             replay_bytes: self.log.filled().0.saturating_sub(from.0),
-            replay: speeds.replay.or_else(|| running_speed(&self.router.metrics(), sites)),
+            replay: speeds.replay(
+                self.shared.logging.rule,
+                running_speed(&self.router.metrics(), sites),
+            ),
             target_seconds: (!target.is_zero()).then(|| target.as_secs_f64()),
         }
     }

@@ -187,6 +187,9 @@ pub struct RecoveryReport {
     pub seconds: f64,
     /// Of the log that was replayed.
     pub log_bytes: u64,
+    /// Of these, changes alone that all cores applied together, and how long that took.
+    pub redo_bytes: u64,
+    pub redo_seconds: f64,
     /// The checkpoint that was loaded, and how long that took.
     pub checkpoint: Option<LoadedCheckpoint>,
     /// Newer checkpoints that could not be used, and why.
@@ -210,6 +213,8 @@ pub struct LoadedCheckpoint {
     pub row_bytes: u64,
     pub file_bytes: u64,
     pub seconds: f64,
+    /// Of these, what compiling its modules took.
+    pub compile_seconds: f64,
 }
 
 /// What an opening for reading alone found.

@@ -60,6 +60,8 @@ impl Database {
         }
         let recovered = recovery.finish()?;
         report.commands = recovered.commands;
+        report.redo_bytes = recovered.redo_bytes;
+        report.redo_seconds = recovered.redo_seconds;
         self.restore_keys(recovered.remembered);
         report.keys = self.router.idempotency().len();
         report.module_versions = self.shared.deployed.load().versions.len();
@@ -133,6 +135,7 @@ impl Database {
         let begun = Instant::now();
         let (bytes, is_over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
         let size = reader.size();
+        let mut recovery = self.recovery();
         let keys = thread::scope(|scope| {
             // Where one thread does everything, nobody could look meanwhile.
             let shown = (!self.shared.threads.is_stepped()).then_some(());
@@ -147,7 +150,7 @@ impl Database {
                     thread::park_timeout(PROGRESS_EVERY);
                 }
             }));
-            let keys = self.recovery().load(reader, &bytes);
+            let keys = recovery.load(reader, &bytes);
             is_over.store(true, Ordering::Release);
             keys
         })?;
@@ -158,6 +161,7 @@ impl Database {
             row_bytes: size.row_bytes,
             file_bytes: size.file_bytes,
             seconds: begun.elapsed().as_secs_f64(),
+            compile_seconds: recovery.compile_seconds(),
         })
     }
 

@@ -57,6 +57,8 @@ struct State {
 /// What is known once all is applied.
 #[derive(Default)]
 struct End {
+    /// Of log.
+    bytes: u64,
     seen: Vec<Seen>,
     multi_tick: u64,
     keyed: Vec<KeyedCall>,
@@ -145,6 +147,8 @@ impl Lane {
 
     /// Applies what comes until the lane is closed, or something fails. Every partition is held.
     pub fn run(&self, held: &mut Held<'_>, outcome: &Outcome, threads: usize) {
+        let clock = held.tools.shared.clock.clone();
+        let begun_ns = clock.monotonic_ns();
         let stores = held.partitions.iter_mut().map(|part| &mut part.store);
         let mut tables = 0;
         let redos: Vec<_> = stores
@@ -173,6 +177,7 @@ impl Lane {
         });
         drop(redos);
         let end = mem::take(&mut self.lock().end);
+        outcome.note_lane(end.bytes, clock.monotonic_ns() - begun_ns);
         end.tell(held, outcome);
     }
 
@@ -187,7 +192,7 @@ impl Lane {
                 }
                 Task::Apply(table, sorted, place) => {
                     let mut redo = redos[table].lock().expect("one thread at a time");
-                    let applied = redo.apply(sorted.changes(place));
+                    let applied = redo.apply(sorted.count(place), |at| sorted.change(place, at));
                     drop(redo);
                     let failure = applied.err().and_then(|(record, error)| {
                         let redo = sorted.window.redo_at(record as usize)?;
@@ -288,6 +293,7 @@ impl State {
         for (all, seen) in self.end.seen.iter_mut().zip(&sorted.seen) {
             all.note(seen.tick, seen.end);
         }
+        self.end.bytes += sorted.window.bytes.len() as u64;
         self.end.multi_tick = self.end.multi_tick.max(sorted.multi_tick);
         self.end.keyed.append(&mut sorted.keyed);
         let sorted = Arc::new(sorted);

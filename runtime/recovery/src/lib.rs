@@ -93,6 +93,10 @@ pub enum RecoverFrom {
 pub struct Recovered {
     /// Transactions replayed.
     pub commands: u64,
+    /// Bytes of log that held changes alone and were applied by all cores, and how long that took; the rest of the log is
+    /// mostly commands.
+    pub redo_bytes: u64,
+    pub redo_seconds: f64,
     /// Outcomes of the calls that carried idempotency keys, in no particular order.
     pub remembered: Vec<Replayed>,
 }
@@ -118,6 +122,8 @@ pub struct Recovery {
     /// A token per job that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
     commands: u64,
+    /// Compiling the modules of a checkpoint took so long.
+    compiled_ns: u64,
 }
 
 impl Drop for Recovery {
@@ -162,6 +168,8 @@ struct Outcome {
     error: Mutex<Option<RecoveryError>>,
     remembered: Mutex<Vec<Replayed>>,
     replayed: AtomicU64,
+    lane_bytes: AtomicU64,
+    lane_ns: AtomicU64,
 }
 
 impl Outcome {
@@ -197,6 +205,11 @@ impl Outcome {
         self.replayed.fetch_add(replayed, Ordering::Relaxed);
     }
 
+    fn note_lane(&self, bytes: u64, ns: u64) {
+        self.lane_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.lane_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
     fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -226,6 +239,7 @@ impl Recovery {
             outcome: Arc::default(),
             tokens,
             commands: 0,
+            compiled_ns: 0,
         }
     }
 
@@ -244,6 +258,11 @@ impl Recovery {
             true => RecoverFrom::Changes,
             false => self.from,
         }
+    }
+
+    /// Of `load`, what compiling its modules took.
+    pub fn compile_seconds(&self) -> f64 {
+        self.compiled_ns as f64 / 1e9
     }
 
     /// Transactions that the sites have replayed so far.
@@ -611,6 +630,8 @@ impl Recovery {
         let mut remembered = self.outcome.remembered.lock().expect("no site works now");
         Ok(Recovered {
             commands: self.commands,
+            redo_bytes: self.outcome.lane_bytes.load(Ordering::Relaxed),
+            redo_seconds: self.outcome.lane_ns.load(Ordering::Relaxed) as f64 / 1e9,
             remembered: std::mem::take(&mut remembered),
         })
     }

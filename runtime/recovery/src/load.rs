@@ -122,10 +122,12 @@ impl Recovery {
         let tables = reader.tables().iter();
         let tables: Result<Vec<_>, _> = tables.map(|json| table_of(reader, json)).collect();
         let tables = tables?;
+        let begun_ns = self.shared.clock.monotonic_ns();
         let modules = reader.modules().iter();
         let modules: Result<Vec<_>, _> =
             modules.map(|module| self.module_of(reader, &module.get())).collect();
         let modules = modules?;
+        self.compiled_ns = self.shared.clock.monotonic_ns() - begun_ns;
         let (reader, outcome) = (reader.clone(), self.outcome.clone());
         self.gather(
             Touched::All,

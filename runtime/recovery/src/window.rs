@@ -1,12 +1,12 @@
 //! A piece of the log that holds nothing but changes, told apart by table.
 
-use reprise_base::{Lsn, PartitionId};
+use reprise_base::{Lsn, PartitionId, limits::BLOCK_BYTES_MAX};
 use reprise_replay::{Keyed, Redo};
 use reprise_storage::ApplyError;
 use reprise_txn::ModuleId;
 use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, RawRecords};
 
-use crate::RecoveryError;
+use crate::{RecoveryError, WINDOW_BYTES};
 
 /// Blocks of the log, one behind the other, as they lie there.
 #[derive(Default)]
@@ -61,13 +61,18 @@ impl Window {
     }
 }
 
-/// Where a change lies in the window: its record, itself, and what comes behind it.
+/// Where a change lies in the window: its record, itself, and what comes behind it. Of an insertion without a number the row
+/// alone, which is marked in `record`.
 #[derive(Clone, Copy)]
 struct Found {
     record: u32,
     at: u32,
     end: u32,
 }
+
+const ROW_ALONE: u32 = 1 << 31;
+/// A window and one block more stay below what the mark leaves of an offset.
+const _: () = assert!(BLOCK_BYTES_MAX + WINDOW_BYTES < ROW_ALONE as usize);
 
 /// What a window holds of one table of one partition, in the order of the log.
 pub(crate) struct TableChanges {
@@ -177,25 +182,36 @@ impl Sorted {
                 procedure: changes.procedure,
             };
             self.note_seen(shape, &redo, &changes)?;
+            let record_at = (block_at + record.start) as u32;
             for (partition, group) in changes.groups() {
                 check_partition(shape, redo.lsn, partition)?;
                 let group_at = place_of(group);
                 let mut walk = Changes::new(group);
                 let mut offset = 0;
                 while let Some(change) = walk.next() {
-                    let table = change.map_err(malformed)?.table();
+                    let change = change.map_err(malformed)?;
+                    let table = change.table();
                     if table >= shape.tables {
                         let count = shape.tables as usize;
                         return Err(Stop::Misfit(redo, ApplyError::Table { table, count }));
                     }
-                    let end = walk.offset();
-                    let found = Found {
-                        record: (block_at + record.start) as u32,
-                        at: (group_at + offset) as u32,
-                        end: (group_at + end) as u32,
+                    let (start, end) = (offset, walk.offset());
+                    offset = end;
+                    let found = match change {
+                        Change::Insert {
+                            number: None, row, ..
+                        } => Found {
+                            record: record_at | ROW_ALONE,
+                            at: (group_at + end - row.len()) as u32,
+                            end: (group_at + end) as u32,
+                        },
+                        _ => Found {
+                            record: record_at,
+                            at: (group_at + start) as u32,
+                            end: (group_at + end) as u32,
+                        },
                     };
                     self.list_of(shape, partition, table).push(found);
-                    offset = end;
                 }
             }
             lsn = redo.end;
@@ -264,14 +280,27 @@ impl Sorted {
         Ok(())
     }
 
-    /// The changes of one of `tables`, each with its record's place in the window.
-    pub fn changes(&self, table: usize) -> impl Iterator<Item = (u32, Change<'_>)> {
-        let bytes = &self.window.bytes;
-        let found = self.tables[table].found.iter();
-        found.filter_map(|found| {
-            let change = Change::again(&bytes[found.at as usize..found.end as usize])?;
-            Some((found.record, change))
-        })
+    /// Changes of one of `tables`.
+    pub fn count(&self, table: usize) -> usize {
+        self.tables[table].found.len()
+    }
+
+    /// One of these, with its record's place in the window.
+    #[inline]
+    pub fn change(&self, table: usize, at: usize) -> (u32, Change<'_>) {
+        let TableChanges { table, found, .. } = &self.tables[table];
+        let found = found[at];
+        let bytes = &self.window.bytes[found.at as usize..found.end as usize];
+        if found.record & ROW_ALONE == 0 {
+            let change = Change::again(bytes).expect("read when it was found");
+            return (found.record, change);
+        }
+        let insert = Change::Insert {
+            table: *table,
+            number: None,
+            row: bytes,
+        };
+        (found.record & !ROW_ALONE, insert)
     }
 }
 
@@ -353,7 +382,8 @@ mod tests {
         let (sorted, done) = sort(&[(512, first), (4_096, second.clone())]);
         assert!(done.is_ok());
         let rows = |place: usize| {
-            let rows = sorted.changes(place).map(|(record, change)| match change {
+            let changes = (0..sorted.count(place)).map(|at| sorted.change(place, at));
+            let rows = changes.map(|(record, change)| match change {
                 Change::Insert { row, .. } => (sorted.window.redo_at(record as usize), row),
                 _ => panic!("insertions alone"),
             });
@@ -382,7 +412,7 @@ mod tests {
         assert!(
             matches!(done, Err(Stop::Misfit(redo, ApplyError::Table { table: 3, count: 3 })) if redo.lsn == Lsn(lsn))
         );
-        assert_eq!(sorted.changes(0).count(), 1);
+        assert_eq!(sorted.count(0), 1);
         let (_, done) = with(record(2, &[insert(0, b"x")]));
         let Err(Stop::Error(RecoveryError::Partition {
             lsn: at,
@@ -420,7 +450,10 @@ mod tests {
             }
             let (sorted, _) = sort(&[(0, bytes)]);
             for place in 0..sorted.tables.len() {
-                sorted.changes(place).for_each(drop);
+                for at in 0..sorted.count(place) {
+                    let (record, _) = sorted.change(place, at);
+                    assert!(sorted.window.redo_at(record as usize).is_some());
+                }
             }
         }
     }

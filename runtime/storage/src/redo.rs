@@ -38,44 +38,41 @@ impl Store {
 }
 
 impl TableRedo<'_> {
-    /// Applies changes of this table in the order of the log, each with a number of its transaction, growing. The error comes
-    /// with the number that it belongs to; the table is of no use then.
+    /// Applies `count` changes of this table in the order of the log, each with a number of its transaction, growing; `change`
+    /// is asked for one a few times. The error comes with the number that it belongs to; the table is of no use then.
     pub fn apply<'c>(
         &mut self,
-        changes: impl Iterator<Item = (u32, Change<'c>)>,
+        count: usize,
+        change: impl Fn(usize) -> (u32, Change<'c>),
     ) -> Result<(), (u32, ApplyError)> {
-        let mut changes = changes.peekable();
-        let mut group = Vec::with_capacity(GROUP);
         let mut hints = [NO_RID; GROUP];
-        while changes.peek().is_some() {
-            group.clear();
-            group.extend(changes.by_ref().take(GROUP));
-            hints.fill(NO_RID);
-            if self.table.is_far() {
-                self.bring_near(&group, &mut hints);
+        let mut at = 0;
+        while at < count {
+            let group = at..count.min(at + GROUP);
+            let is_far = self.table.is_far();
+            if is_far {
+                self.bring_near(group.clone().map(|at| change(at).1), &mut hints);
             }
-            let mut at = 0;
-            while let Some((txn, change)) = group.get(at) {
-                let hint = hints.get(at).map_or(NO_RID, |hint| *hint);
-                match self.apply_one(change, hint) {
+            while at < group.end {
+                let (txn, next) = change(at);
+                let hint = match is_far {
+                    true => hints[at - group.start],
+                    false => NO_RID,
+                };
+                match self.apply_one(&next, hint) {
                     Ok(()) => at += 1,
                     Err(ApplyError::Row {
                         error: WriteError::Duplicate { .. },
                         ..
                     }) => {
-                        let txn = *txn;
                         // What is left of the transaction may give up the unique value in question.
-                        let is_its = |next: &(u32, Change<'_>)| next.0 == txn;
-                        while let Some(next) = changes.next_if(is_its) {
-                            group.push(next);
-                        }
-                        let rest = group[at..].iter().take_while(|next| is_its(next));
-                        let count = rest.clone().count();
-                        let rest = rest.map(|(_, change)| change);
-                        self.apply_at_once(rest).map_err(|error| (txn, error))?;
-                        at += count;
+                        let end = (at..count).find(|at| change(*at).0 != txn);
+                        let rest = at..end.unwrap_or(count);
+                        at = rest.end;
+                        self.apply_at_once(rest.map(|at| change(at).1))
+                            .map_err(|error| (txn, error))?;
                     }
-                    Err(error) => return Err((*txn, error)),
+                    Err(error) => return Err((txn, error)),
                 }
             }
         }
@@ -84,15 +81,20 @@ impl TableRedo<'_> {
 
     /// Asks for what the changes will look at, each step for all of them before the next; where their rows probably are.
     #[inline]
-    fn bring_near(&self, changes: &[(u32, Change<'_>)], hints: &mut [u32; GROUP]) {
+    fn bring_near<'c>(
+        &self,
+        changes: impl Iterator<Item = Change<'c>> + Clone,
+        hints: &mut [u32; GROUP],
+    ) {
         let index = &self.table.indexes[0];
         // Of a tree the way down is not worth going twice.
         if !index.is_ordered() {
-            for (_, change) in changes {
-                self.table.touch_change(change, Near::Index);
+            for change in changes.clone() {
+                self.table.touch_change(&change, Near::Index);
             }
         }
-        for ((_, change), hint) in changes.iter().zip(hints.iter_mut()) {
+        for (change, hint) in changes.zip(hints.iter_mut()) {
+            *hint = NO_RID;
             let name = match change {
                 Change::Insert { .. } => continue,
                 Change::Replace { name, .. }
@@ -124,11 +126,12 @@ impl TableRedo<'_> {
     }
 
     /// Applies changes of one transaction with all its rows out of the indexes first.
-    fn apply_at_once<'a, 'c: 'a>(
+    #[cold]
+    fn apply_at_once<'c>(
         &mut self,
-        changes: impl Iterator<Item = &'a Change<'c>>,
+        changes: impl Iterator<Item = Change<'c>>,
     ) -> Result<(), ApplyError> {
-        let again = changes.map(|change| self.table.last_state(change));
+        let again = changes.map(|change| self.table.last_state(&change));
         let again = again.collect::<Result<Vec<_>, _>>()?;
         for rid in again.iter().filter_map(|entry| entry.rid) {
             self.table.check_live(rid)?;

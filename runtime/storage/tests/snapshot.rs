@@ -134,3 +134,55 @@ fn a_schema_change_does_not_tear_a_snapshot() {
     let next: Vec<_> = tables.iter().map(|table| table.next_number).collect();
     assert_eq!(load(&pages, &next).digest(), digest);
 }
+
+#[test]
+fn a_snapshot_holds_no_more_than_the_rows_that_change_meanwhile() {
+    const PAGE_BYTES: usize = 256 << 10;
+    let mut store = empty();
+    let text = "x".repeat(100);
+    let row = |store: &Store, id: i64, sum: i64| {
+        let fields = [Field::Int(id), Field::Int(sum), Field::Text(&text)];
+        store.layout(KEYED).build(&fields)
+    };
+    store.begin();
+    for id in 0..40_000 {
+        let row = row(&store, id, 0);
+        store.insert(KEYED, &row).expect("new");
+    }
+    store.commit();
+    let row_bytes = row(&store, 0, 0).len();
+    let rids = store.sorted_rids(KEYED);
+    store.begin_snapshot();
+    let (mut held, mut copied) = (0, 0);
+    let mut take = |store: &mut Store| {
+        let pages = store.take_snapshot_pages();
+        held += pages.iter().map(|page| page.bytes.capacity()).sum::<usize>();
+        copied += pages.iter().map(|page| page.rows).sum::<u32>();
+        (held, copied)
+    };
+    // Each of 5,000 rows four times, and rows of later: only what the first changes found is kept.
+    for turn in 1..5 {
+        for at in 0..5_000 {
+            store.begin();
+            let rid = rids[at * 8];
+            let id = at as i64 * 8;
+            let changed = row(&store, id, turn);
+            store.update(KEYED, rid, &changed).expect("live");
+            let new = row(&store, turn * 1_000_000 + id, 0);
+            store.insert(KEYED, &new).expect("new");
+            store.commit();
+        }
+        let (held, copied) = take(&mut store);
+        assert!(copied <= 5_000 && copied as usize >= 5_000 - PAGE_BYTES / row_bytes);
+        assert!(
+            held <= 5_000 * (row_bytes + 8) + PAGE_BYTES,
+            "{held} bytes for 5,000 rows of {row_bytes}"
+        );
+    }
+    // Copied as it is taken, the rest is never held at once.
+    while !store.copy_snapshot(64 << 10) {
+        let pages = store.take_snapshot_pages();
+        assert!(pages.len() <= 1, "{} pages of one slice", pages.len());
+    }
+    store.end_snapshot();
+}

@@ -333,8 +333,9 @@ fn redo_by_table(store: &mut Store, log: &[Vec<u8>]) -> Result<(), ApplyError> {
     });
     let changes: Vec<_> = changes.collect();
     for (table, redo) in store.redos().iter_mut().enumerate().rev() {
-        let its = changes.iter().filter(|(_, change)| change.table() as usize == table);
-        redo.apply(its.copied()).map_err(|(_, error)| error)?;
+        let of_table = |(_, change): &&(u32, Change<'_>)| change.table() as usize == table;
+        let its: Vec<_> = changes.iter().filter(of_table).copied().collect();
+        redo.apply(its.len(), |at| its[at]).map_err(|(_, error)| error)?;
     }
     Ok(())
 }
