@@ -18,6 +18,8 @@ use crate::{
 /// Bytes a second, of rows loaded and of log replayed, that any machine reaches.
 const MODEST_LOAD: f64 = 200e6;
 const MODEST_REPLAY: f64 = 30e6;
+/// Of changes, which are put in place on all cores.
+const MODEST_REDO: f64 = 150e6;
 /// The first reasons are enough.
 const REFUSALS_MAX: usize = 16;
 
@@ -57,6 +59,8 @@ pub struct Inspection {
     pub records: Vec<(RecordKind, u64)>,
     pub transactions: u64,
     pub replay_bytes: u64,
+    /// Of these, records of changes whose transactions were not logged by their commands, too.
+    pub changes_bytes: u64,
     pub last_txn: Option<TxnId>,
     /// Settings hash of the log's newest part, where it is not this program's: every outcome is compared all the same.
     pub other_settings_hash: Option<u64>,
@@ -114,7 +118,10 @@ impl Inspection {
 
     fn estimate(&mut self) {
         let loaded = self.taken().map_or(0, |found| found.row_bytes) as f64;
-        self.seconds = loaded / MODEST_LOAD + self.replay_bytes as f64 / MODEST_REPLAY;
+        let changes = self.changes_bytes.min(self.replay_bytes);
+        let commands = (self.replay_bytes - changes) as f64;
+        self.seconds =
+            loaded / MODEST_LOAD + commands / MODEST_REPLAY + changes as f64 / MODEST_REDO;
     }
 }
 
@@ -232,7 +239,11 @@ fn look_at_log(
             Some((_, count)) => *count += 1,
             None => found.records.push((kind, 1)),
         }
-        found.last_txn = record.record.txn_id().or(found.last_txn);
+        let txn_id = record.record.txn_id();
+        if kind == RecordKind::Changes && txn_id != found.last_txn {
+            found.changes_bytes += record.bytes.len() as u64;
+        }
+        found.last_txn = txn_id.or(found.last_txn);
         let judged = look_at_record(&record.record, engine, found);
         if let (Err(reason), true) = (judged, found.refused.len() < REFUSALS_MAX) {
             found

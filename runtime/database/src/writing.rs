@@ -27,8 +27,8 @@ const KEYS_AT_ONCE: usize = 1_000;
 /// Bytes of keys after which a block is written.
 const KEYS_BLOCK_BYTES: usize = 256 << 10;
 
-/// Rests so many times as long as it worked: a thirteenth of a core at most, where calls wait.
-const REST_FACTOR: u32 = 12;
+/// Rests so many times as long as it worked: a seventeenth of a core at most, where calls wait.
+const REST_FACTOR: u32 = 16;
 /// Of what a piece took, no more than this counts: the rest was the disk.
 const PIECE_MAX: Duration = Duration::from_millis(4);
 
