@@ -28,14 +28,14 @@ fn words(chunk: &[u8; 16]) -> (u64, u64) {
     (both as u64, (both >> 64) as u64)
 }
 
-/// What tag and length add to the first word: every bit of both, spread.
+/// What tag and length add to a word: every bit of both, spread. Not zero where they are, or nothing of the state were left.
 #[inline(always)]
 fn spread(tag: u64, len: usize) -> u64 {
     tag.wrapping_mul(K[4]) ^ (len as u64).wrapping_mul(K[0]) ^ K[3]
 }
 
 /// Folds one tagged run of bytes into `state`; order, tag, length and every byte count.
-#[inline(always)]
+#[inline]
 pub(crate) fn fold(state: u64, tag: u64, bytes: &[u8]) -> u64 {
     let spread = spread(tag, bytes.len());
     let Some(last) = bytes.last_chunk::<16>() else {
@@ -178,6 +178,8 @@ mod tests {
             assert!(seen.insert(fold(1, 1 ^ 1 << bit, b"")), "tag bit {bit}");
             assert!(seen.insert(fold(1 << bit, 1, b"x")), "state bit {bit}");
         }
+        // Without a tag and without bytes the state still counts.
+        assert_ne!(fold(1, 0, b""), fold(2, 0, b""));
         assert_ne!(fold(1, 2, b"a"), fold(1, 1, b"a"));
         assert_ne!(
             fold(fold(0, 1, b"a"), 1, b"b"),

@@ -19,7 +19,8 @@ use crate::{
     quick::QuickReader,
     check, corrupt,
     record::{
-        HAS_KEY, PARTITIONS_MASK, RecordKind, begin, decode_flags, decode_partitions, varint_bytes,
+        HAS_KEY, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_partitions,
+        varint_bytes,
     },
 };
 
@@ -219,6 +220,7 @@ impl<'a> Change<'a> {
     }
 
     /// Appends the change.
+    #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Insert { table, number, row } => {
@@ -395,8 +397,10 @@ impl<'a> ChangesRef<'a> {
     }
 
     /// False where the changes are more than a record can hold.
+    #[inline]
     pub fn fits(&self) -> bool {
-        self.body_bytes() + 6 <= RECORD_BYTES_MAX
+        let is_small = self.keyed.is_none() && self.changes.len() <= RECORD_BYTES_MAX / 2;
+        is_small || self.body_bytes() + 6 <= RECORD_BYTES_MAX
     }
 
     fn body_bytes(&self) -> usize {
@@ -411,6 +415,22 @@ impl<'a> ChangesRef<'a> {
 
     #[inline]
     pub fn encode(&self, out: &mut Vec<u8>) {
+        let partitions_code = self.partitions.code(self.txn_id);
+        if !PlainHead::suits(partitions_code) || self.keyed.is_some() {
+            return self.encode_any(out);
+        }
+        let head = PlainHead {
+            kind: RecordKind::Changes,
+            partitions_code,
+            txn_id: self.txn_id,
+            digest: self.digest,
+            module_id: self.module_id,
+            procedure: self.procedure,
+        };
+        head.encode(self.changes, out);
+    }
+
+    fn encode_any(&self, out: &mut Vec<u8>) {
         begin(out, RecordKind::Changes, self.body_bytes());
         let key_flag = if self.keyed.is_some() { HAS_KEY } else { 0 };
         out.push(self.partitions.code(self.txn_id) | key_flag);

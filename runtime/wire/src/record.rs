@@ -204,6 +204,46 @@ impl PartitionSet<'_> {
     }
 }
 
+/// What a command or changes begin with where partitions and key take no bytes: the common case.
+pub(crate) struct PlainHead {
+    pub kind: RecordKind,
+    pub partitions_code: u8,
+    pub txn_id: TxnId,
+    pub digest: u64,
+    pub module_id: u32,
+    pub procedure: u16,
+}
+
+impl PlainHead {
+    /// True for codes of partitions that are encoded as nothing.
+    #[inline]
+    pub fn suits(partitions_code: u8) -> bool {
+        matches!(partitions_code, ORIGIN | ALL)
+    }
+
+    /// Appends the record: all before `rest` is put together on the stack.
+    #[inline]
+    pub fn encode(&self, rest: &[u8], out: &mut Vec<u8>) {
+        let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
+        let body_bytes = 1 + 8 + 8 + numbers + rest.len();
+        assert!(
+            body_bytes + 6 <= RECORD_BYTES_MAX,
+            "record of {body_bytes} bytes"
+        );
+        let mut head = [0; PLAIN_HEAD_BYTES_MAX];
+        let mut at = put_varint(&mut head, 0, body_bytes as u32 + 1);
+        head[at] = self.kind as u8;
+        head[at + 1] = self.partitions_code;
+        head[at + 2..at + 10].copy_from_slice(&self.txn_id.0.to_le_bytes());
+        head[at + 10..at + 18].copy_from_slice(&self.digest.to_le_bytes());
+        at = put_varint(&mut head, at + 18, self.module_id);
+        at = put_varint(&mut head, at, self.procedure as u32);
+        out.reserve(at + rest.len());
+        out.extend_from_slice(&head[..at]);
+        out.extend_from_slice(rest);
+    }
+}
+
 impl CommandRef<'_> {
     fn partitions_code(&self) -> u8 {
         self.partitions.code(self.txn_id)
@@ -221,25 +261,19 @@ impl CommandRef<'_> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.args.len() <= ARGS_BYTES_MAX);
         match (self.partitions_code(), self.idempotency_key) {
-            (ORIGIN | ALL, None) => self.encode_plain(out),
+            (code @ (ORIGIN | ALL), None) => {
+                let head = PlainHead {
+                    kind: RecordKind::Command,
+                    partitions_code: code,
+                    txn_id: self.txn_id,
+                    digest: self.digest,
+                    module_id: self.module_id,
+                    procedure: self.procedure,
+                };
+                head.encode(self.args, out);
+            }
             _ => self.encode_any(out),
         }
-    }
-
-    /// The common case: everything before the arguments is put together on the stack.
-    #[inline]
-    fn encode_plain(&self, out: &mut Vec<u8>) {
-        let mut head = [0; PLAIN_HEAD_BYTES_MAX];
-        let mut at = put_varint(&mut head, 0, self.body_bytes() as u32 + 1);
-        head[at] = RecordKind::Command as u8;
-        head[at + 1] = self.partitions_code();
-        head[at + 2..at + 10].copy_from_slice(&self.txn_id.0.to_le_bytes());
-        head[at + 10..at + 18].copy_from_slice(&self.digest.to_le_bytes());
-        at = put_varint(&mut head, at + 18, self.module_id);
-        at = put_varint(&mut head, at, self.procedure as u32);
-        out.reserve(at + self.args.len());
-        out.extend_from_slice(&head[..at]);
-        out.extend_from_slice(self.args);
     }
 
     fn encode_any(&self, out: &mut Vec<u8>) {
