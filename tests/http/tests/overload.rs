@@ -295,7 +295,9 @@ fn three_times_too_many_calls_are_refused_in_part_and_the_others_stay_quick() {
             before >> 20,
             after >> 20,
         );
-        let bound = Duration::from_secs_f64(2.0 * queue_s) + SLACK + *late;
+        // What may wait takes as long as the server needs for it now, beside the sender and whatever else the machine does.
+        let done_per_s = capacity.min(accepted.len() as f64 / seconds);
+        let bound = Duration::from_secs_f64(3.0 * WAITING_MAX / done_per_s) + SLACK + *late;
         assert!(p99 < bound, "p99 {p99:?}, bound {bound:?}");
         assert!(
             after < before + (64 << 20),
