@@ -29,7 +29,7 @@ pub struct DuringCheckpoint {
     pub during: PhaseFigures,
     /// Null where the window closed first.
     pub after: Option<PhaseFigures>,
-    /// How much slower calls went than before and after, on average.
+    /// How much slower calls went than on the straight line through before and after: a run whose tables grow slows by itself.
     pub throughput_cost_percent: f64,
     /// Of the time during it to that before.
     pub p99_ratio: f64,
@@ -151,10 +151,7 @@ impl During {
         let before = before.figures(begun - self.opens);
         let during = during.figures(ended - begun);
         let after = (ended < self.closes).then(|| after.figures(self.closes - ended));
-        let around = after.map_or(before.txn_per_s, |after| {
-            let committed = before.txn_per_s * before.seconds + after.txn_per_s * after.seconds;
-            committed / (before.seconds + after.seconds)
-        });
+        let around = after.map_or(before.txn_per_s, |after| line_at(&before, &during, &after));
         Ok(DuringCheckpoint {
             seconds: taken.seconds.unwrap_or(0.0),
             rows: taken.rows,
@@ -167,6 +164,13 @@ impl During {
             p99_ratio: (during.p99_us / before.p99_us * 100.0).round() / 100.0,
         })
     }
+}
+
+/// Throughput in the middle of `during`, had it gone on the straight line through the middles of `before` and `after`.
+fn line_at(before: &PhaseFigures, during: &PhaseFigures, after: &PhaseFigures) -> f64 {
+    let to_middle = (before.seconds + during.seconds) / 2.0;
+    let to_end = to_middle + (during.seconds + after.seconds) / 2.0;
+    before.txn_per_s + (after.txn_per_s - before.txn_per_s) * to_middle / to_end
 }
 
 impl Phase {
@@ -185,4 +189,25 @@ impl Phase {
 
 fn tenth(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_slows_by_itself_is_no_cost() {
+        let phase = |seconds: f64, txn_per_s: f64| PhaseFigures {
+            seconds,
+            txn_per_s,
+            p50_us: 0.0,
+            p99_us: 0.0,
+            max_us: 0.0,
+        };
+        // One less each second: the phases' means are those of their middles, at 2, 7 and 10.5 seconds.
+        let (before, during, after) = (phase(4.0, 98.0), phase(6.0, 93.0), phase(1.0, 89.5));
+        assert!((line_at(&before, &during, &after) - 93.0).abs() < 1e-9);
+        let steady = phase(1.0, 98.0);
+        assert!((line_at(&before, &during, &steady) - 98.0).abs() < 1e-9);
+    }
 }
