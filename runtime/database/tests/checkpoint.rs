@@ -5,7 +5,7 @@ mod common;
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use common::{config, files, fill, i64s, open, submit, take, transfer, wasm};
@@ -172,18 +172,22 @@ fn the_schedule_takes_them_by_time_and_by_length() {
         database.recover().expect("recover");
         database.router().deploy("bank", &wasm("bank")).expect("deploy");
         fill(&database, 0, 200);
-        for round in 0..1000 {
-            transfer(&database, round);
-            thread::sleep(Duration::from_millis(5));
-            if database.router().status().checkpointed_lsn.is_some() {
+        let is_taken = || {
+            let taken = database.router().checkpoints();
+            let estimate = database.router().status().restart.expect("there is a log");
+            let is_published = taken.iter().any(|info| info.state == CheckpointState::Published);
+            is_published && estimate.load.is_some() && estimate.load_bytes > 0
+        };
+        let until = Instant::now() + Duration::from_secs(60);
+        for round in 0.. {
+            if is_taken() {
                 break;
             }
+            let taken = database.router().checkpoints();
+            assert!(Instant::now() < until, "{taken:?}");
+            transfer(&database, round);
+            thread::sleep(Duration::from_millis(5));
         }
-        let taken = database.router().checkpoints();
-        assert!(taken.iter().any(|info| info.state == CheckpointState::Published), "{taken:?}");
-        let status = database.router().status();
-        let estimate = status.restart.expect("there is a log");
-        assert!(estimate.load.is_some() && estimate.load_bytes > 0, "{estimate:?}");
     }
 }
 
