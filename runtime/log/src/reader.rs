@@ -147,24 +147,31 @@ impl LogReader {
         })
     }
 
-    /// The next record; none at the end of what can be read now (a running log may have more later).
-    pub fn next_record(&mut self) -> Result<Option<LogRecord<'_>>, LogError> {
-        let block = loop {
+    /// The block that the next record lies in, loaded; none at the end of what can be read now.
+    fn current_block(&mut self) -> Result<Option<BlockHeader>, LogError> {
+        loop {
             if let Some(block) = self.block
                 && self.record_at < block.payload_bytes as usize
             {
-                break block;
+                return Ok(Some(block));
             }
             if !self.load_block()? {
                 return Ok(None);
             }
+        }
+    }
+
+    /// The next record; none at the end of what can be read now (a running log may have more later).
+    pub fn next_record(&mut self) -> Result<Option<LogRecord<'_>>, LogError> {
+        let Some(block) = self.current_block()? else {
+            return Ok(None);
         };
         let record_at = self.record_at;
         let cursor = self.cursor.as_mut().expect("a block was loaded through it");
         let segment_start = cursor.start;
         let payload = cursor.payload(&block)?;
         let decoded = Records::at(payload, record_at).next();
-        match decoded.expect("the loop leaves at least one byte") {
+        match decoded.expect("the block has at least one byte left") {
             Ok((_, record, bytes)) => {
                 self.record_at += bytes.len();
                 Ok(Some(LogRecord {
@@ -180,15 +187,8 @@ impl LogReader {
     /// What is left of the block that the next record lies in, checksum checked, its records not looked at; none as with
     /// `next_record`. The next call of either goes on behind it.
     pub fn next_block(&mut self) -> Result<Option<LogBlock<'_>>, LogError> {
-        let block = loop {
-            if let Some(block) = self.block
-                && self.record_at < block.payload_bytes as usize
-            {
-                break block;
-            }
-            if !self.load_block()? {
-                return Ok(None);
-            }
+        let Some(block) = self.current_block()? else {
+            return Ok(None);
         };
         let record_at = self.record_at;
         self.record_at = block.payload_bytes as usize;
