@@ -22,6 +22,8 @@ struct State<T> {
     done: Vec<T>,
     /// Wake the generator once so many are there; 0 while it does not wait.
     wake_at: usize,
+    /// No more will come.
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -42,6 +44,7 @@ impl<T> Handover<T> {
             state: Mutex::new(State {
                 done: Vec::new(),
                 wake_at: 0,
+                is_closed: false,
             }),
             arrived: Condvar::new(),
         }
@@ -64,6 +67,19 @@ impl<T> Handover<T> {
         state.wake_at = 0;
         drop(state);
         self.arrived.notify_one();
+    }
+
+    /// Nothing more will be given.
+    pub(crate) fn close(&self) {
+        self.state().is_closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// Waits until nothing more will be given, and moves all of it to `out`, which is empty.
+    pub(crate) fn take_all(&self, out: &mut Vec<T>) {
+        let is_open = |state: &mut State<T>| !state.is_closed;
+        let waited = self.arrived.wait_while(self.state(), is_open);
+        self.move_to(&mut waited.expect("nothing panics while this is held"), out);
     }
 
     /// Moves what is there to `out`, which is empty.
@@ -145,5 +161,9 @@ mod tests {
         assert!(taken.iter().copied().eq(0..COUNT));
         handover.take_many(1, Some(Instant::now() + Duration::from_millis(5)), &mut out);
         assert!(out.is_empty());
+        handover.give(COUNT);
+        handover.close();
+        handover.take_all(&mut out);
+        assert_eq!(out, [COUNT]);
     }
 }

@@ -10,6 +10,7 @@ mod bank;
 mod client;
 mod control;
 mod during;
+mod engine;
 mod handover;
 mod http1;
 mod kernel;

@@ -49,6 +49,11 @@ impl Tally {
         }
     }
 
+    /// Calls that ran.
+    pub(crate) fn answered(&self) -> u64 {
+        self.committed + self.aborted + self.failed
+    }
+
     #[inline]
     fn add(&mut self, procedure: usize, verdict: &Verdict) {
         match verdict {

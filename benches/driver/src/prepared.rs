@@ -1,11 +1,16 @@
 //! The closed loop without a load generator beside the engine: calls are made while nothing runs, then only run.
 //!
 //! A pass makes its calls, grouped by the partition that they go to, and sends the first few batches of each; whoever ends a
-//! batch (the engine thread, or the log's thread where commits wait for it) sends the partition's next one. Answers are
-//! looked at after the pass. The time of making and looking counts nowhere: a clock that stands still meanwhile.
+//! batch (the engine thread, or the log's thread where commits wait for it) sends the partition's next one. Once a partition
+//! has none left the pass is over, and what the others have left is not sent: all of them are busy to its end. Answers are
+//! looked at after the pass, and lie in memory made before it: no client holds so many. The time of making and looking
+//! counts nowhere: a clock that stands still meanwhile.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -29,18 +34,31 @@ struct Pass<C> {
     /// By partition.
     queues: Vec<Queue<C>>,
     done: Handover<Done<C>>,
+    /// Batches on their way, and one more until the first ones are sent.
+    on_their_way: AtomicUsize,
+    /// A partition has none left to send.
+    is_over: AtomicBool,
 }
 
 impl<C: Send + 'static> Pass<C> {
+    /// Those that have calls: one to which none go ends no pass.
+    fn partitions(&self) -> Vec<usize> {
+        let has_some = |queue: &Queue<C>| queue.lock().is_ok_and(|queue| queue.len() > 0);
+        let all = 0..self.queues.len();
+        all.filter(|at| has_some(&self.queues[*at])).collect()
+    }
+
     /// Sends the next batch of a partition, if there is one. Its end sends the one after it.
     fn send_next(self: &Arc<Self>, partition: usize) {
-        let next = self.queues[partition]
-            .lock()
-            .expect("held for a look")
-            .next();
-        let Some((builder, calls)) = next else {
+        if self.is_over.load(Ordering::Relaxed) {
             return;
+        }
+        let mut queue = self.queues[partition].lock().expect("held for a look");
+        let Some((builder, calls)) = queue.next() else {
+            return self.is_over.store(true, Ordering::Relaxed);
         };
+        drop(queue);
+        self.on_their_way.fetch_add(1, Ordering::Relaxed);
         let (pass, due) = (self.clone(), Instant::now());
         let done = Box::new(move |reply| {
             let ended = Instant::now();
@@ -52,8 +70,16 @@ impl<C: Send + 'static> Pass<C> {
                 spacing: Duration::ZERO,
                 ended,
             });
+            pass.end_one();
         });
         self.router.submit(builder, done);
+    }
+
+    /// The last one to end wakes the generator.
+    fn end_one(&self) {
+        if self.on_their_way.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.done.close();
+        }
     }
 }
 
@@ -67,18 +93,20 @@ impl<W: Workload> Load<'_, W> {
         let mut now = Instant::now();
         while now < self.meter.closes {
             let begun = Instant::now();
-            let (pass, batches) = self.prepare(partitions as usize);
+            let pass = self.prepare(partitions as usize);
             stood_still += begun.elapsed();
             let each = self.in_flight_max.div_ceil(partitions as usize);
-            for partition in 0..partitions as usize {
+            for partition in pass.partitions() {
                 (0..each).for_each(|_| pass.send_next(partition));
             }
+            pass.end_one();
             let mut arrived = Vec::new();
-            pass.done.take_many(batches, None, &mut arrived);
+            pass.done.take_all(&mut arrived);
             let ended = arrived.iter().map(|done| done.ended).max();
             let begun = ended.unwrap_or_else(Instant::now);
             now = begun - stood_still;
-            self.in_flight += batches;
+            self.in_flight += arrived.len();
+            self.note_results(&arrived);
             for mut done in arrived {
                 done.due -= stood_still;
                 done.ended -= stood_still;
@@ -90,8 +118,13 @@ impl<W: Workload> Load<'_, W> {
         self.finish()
     }
 
-    /// A pass and the number of its batches.
-    fn prepare(&mut self, partitions: usize) -> (Arc<Pass<W::Call>>, usize) {
+    /// Takes what the answers were long into what the next pass makes room for.
+    fn note_results(&mut self, arrived: &[Done<W::Call>]) {
+        let longest = arrived.iter().map(|done| done.reply.result_bytes()).max();
+        self.results_bytes = self.results_bytes.max(longest.unwrap_or(0));
+    }
+
+    fn prepare(&mut self, partitions: usize) -> Arc<Pass<W::Call>> {
         let mut queues: Vec<Vec<_>> = (0..partitions).map(|_| Vec::new()).collect();
         let mut open: Vec<_> = (0..partitions)
             .map(|_| (self.new_batch(), Vec::new()))
@@ -113,7 +146,9 @@ impl<W: Workload> Load<'_, W> {
                 queue.push(rest);
             }
         }
-        let batches = queues.iter().map(Vec::len).sum();
+        for (builder, _) in queues.iter_mut().flatten() {
+            builder.make_room_for_results(self.results_bytes);
+        }
         let pass = Pass {
             router: self.router.clone(),
             queues: queues
@@ -121,7 +156,9 @@ impl<W: Workload> Load<'_, W> {
                 .map(|queue| Mutex::new(queue.into_iter()))
                 .collect(),
             done: Handover::new(false),
+            on_their_way: AtomicUsize::new(1),
+            is_over: AtomicBool::new(false),
         };
-        (Arc::new(pass), batches)
+        Arc::new(pass)
     }
 }

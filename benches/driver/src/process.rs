@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     BenchError, OnProgress, Progress, failed,
     during::{self, During},
+    engine,
     handover::Handover,
     local::{Local, describe},
     measure::{Meter, Verdict},
@@ -59,7 +60,9 @@ pub(crate) fn run<W: Workload>(
     }
 
     let mut load = Load::new(&workload, router, options, process)?;
+    let ran_before = engine::ran_ns();
     load.run(options, process, on_progress)?;
+    let ran = engine::ran_ns().zip(ran_before).map(|(after, before)| after - before);
     let (meter, log_bytes) = (load.meter, load.log_span.bytes());
     let (batch, in_flight) = (load.batch, load.in_flight_max);
     let during = load.during.map(During::finish).transpose()?;
@@ -82,6 +85,7 @@ pub(crate) fn run<W: Workload>(
         prepared: process.prepared,
     };
     let mut report = Report::new(subject, options, &workload, &meter, checked);
+    report.engine_ns_per_call = ran.map(|ns| ns / meter.whole.answered().max(1));
     report.checkpoint = during;
     let digest = process.restart.then(|| router.digest()).transpose();
     let digest = digest.map_err(|error| failed("digest the tables", error))?;
@@ -239,6 +243,8 @@ pub(crate) struct Load<'a, W: Workload> {
     pub(crate) batch: usize,
     pub(crate) in_flight_max: usize,
     pub(crate) in_flight: usize,
+    /// What all results of a prepared batch took at most.
+    pub(crate) results_bytes: usize,
     spare: Vec<Vec<W::Call>>,
     /// The engine leaves one to the generator.
     has_free_core: bool,
@@ -279,6 +285,7 @@ impl<'a, W: Workload> Load<'a, W> {
             batch,
             in_flight_max,
             in_flight: 0,
+            results_bytes: 0,
             spare: Vec::new(),
             has_free_core: cores > process.sites as usize,
             log_span: LogSpan::default(),

@@ -61,6 +61,8 @@ pub struct Report {
     pub seed: u64,
     /// What the checks found, in words.
     pub checked: Vec<String>,
+    /// Processor time of the engine's threads by call, of the whole run, in nanoseconds; null where it is not known.
+    pub engine_ns_per_call: Option<u64>,
     /// With `--checkpoint-during`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<DuringCheckpoint>,
@@ -148,6 +150,7 @@ impl Report {
             warmup_s: options.warmup_s,
             seed: options.seed,
             checked,
+            engine_ns_per_call: None,
             checkpoint: None,
             restart: None,
         }

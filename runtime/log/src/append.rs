@@ -1,6 +1,9 @@
 //! The engine threads' side: records in, position out.
 
-use std::sync::{Arc, MutexGuard, atomic::Ordering};
+use std::{
+    sync::{Arc, MutexGuard, atomic::Ordering},
+    time::Duration,
+};
 
 use reprise_base::Lsn;
 use reprise_wire::count_records;
@@ -28,6 +31,17 @@ impl<P: Send + 'static> Appender<P> {
     /// Waits, within bounds, while both buffers are full. An error gives `pending` back: nothing was appended.
     /// Panics when the bytes are not records: they would be written.
     pub fn append(&self, records: &[u8], pending: Option<P>) -> Result<Lsn, (LogError, Option<P>)> {
+        self.append_held(records, pending, Duration::ZERO)
+    }
+
+    /// As `append`, of records that may be kept for as long after the last write, so that others share theirs: an engine
+    /// thread before which calls wait is not sooner done with them for a write more, and each write costs some processor time.
+    pub fn append_held(
+        &self,
+        records: &[u8],
+        pending: Option<P>,
+        hold: Duration,
+    ) -> Result<Lsn, (LogError, Option<P>)> {
         let count = count_records(records).expect("appended bytes are whole records");
         assert!(count > 0, "append of no record");
         let shared = &*self.0;
@@ -51,6 +65,7 @@ impl<P: Send + 'static> Appender<P> {
             state.flusher_sleeps = false;
             shared.work.notify_one();
         }
+        shared.note_hold(&mut state, hold);
         Ok(Lsn(start))
     }
 
@@ -113,8 +128,8 @@ impl<P: Send + 'static> Appender<P> {
     }
 
     /// Completes `pending` when everything before `end` is durable: at once, on this thread, where it already is. For
-    /// answers that tell of records which others appended.
-    pub fn pend(&self, end: Lsn, pending: P) {
+    /// answers that tell of records which others appended. `hold` is as of `append_held`.
+    pub fn pend(&self, end: Lsn, pending: P, hold: Duration) {
         let shared = &*self.0;
         if shared.durable.get() >= end.0 {
             return (shared.complete)(Ok(end), pending);
@@ -131,7 +146,8 @@ impl<P: Send + 'static> Appender<P> {
                     end.0 <= state.filled(),
                     "wait for LSN {end}, which nobody appended"
                 );
-                return state.fill_pending.push((end.0, pending));
+                state.fill_pending.push((end.0, pending));
+                return shared.note_hold(&mut state, hold);
             }
         };
         drop(state);

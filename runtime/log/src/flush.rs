@@ -27,6 +27,8 @@ pub(crate) struct Flusher<P> {
     /// Whoever is told after the next write; kept for its allocation.
     pub told: Vec<(u64, P)>,
     pub returns: Returns,
+    /// When the last write ended, and how long its block might have been kept.
+    pub last_write: (u64, Duration),
     /// What is waited for, and since when; only where the flusher is stepped.
     pub wait: Option<(Wait, u64)>,
     /// Since when there was nothing to write; only where the flusher is stepped.
@@ -144,10 +146,19 @@ impl<P: Send + 'static> Flusher<P> {
         loop {
             match self.next(&state, is_quiet) {
                 Next::Over => return None,
-                Next::Wait => (state, is_quiet) = self.sleep(state),
+                Next::Wait => {
+                    // Who could keep the last block is about to append again, and need not wake this thread for it.
+                    let held = std::mem::take(&mut self.last_write.1);
+                    (state, is_quiet) = match held.is_zero() {
+                        true => self.sleep(state),
+                        false => (self.hold(&shared, state, held), false),
+                    };
+                }
                 Next::Write(BlockKind::Data) => {
+                    let hold = Duration::from_nanos(state.hold_ns);
                     state = match shared.config.group_commit_delay.is_zero() {
-                        true => self.await_returns(&shared, state),
+                        true if hold.is_zero() => self.await_returns(&shared, state),
+                        true => self.hold(&shared, state, hold),
                         false => self.gather(state),
                     };
                     return Some(self.take(state, BlockKind::Data));
@@ -181,15 +192,35 @@ impl<P: Send + 'static> Flusher<P> {
     /// Lets the group grow for the configured time, unless somebody waits for it.
     fn gather<'a>(&self, state: MutexGuard<'a, State<P>>) -> MutexGuard<'a, State<P>> {
         let delay = self.shared.config.group_commit_delay;
-        let grows = |state: &mut State<P>| may_grow(state);
+        let grows = |state: &mut State<P>| state.may_grow();
         let waited = self.shared.work.wait_timeout_while(state, delay, grows);
         waited.expect("the log's state is whole").0
+    }
+
+    /// Lets the group grow for so long after the last write, unless somebody is in a hurry.
+    fn hold<'a>(
+        &self,
+        shared: &'a Shared<P>,
+        mut state: MutexGuard<'a, State<P>>,
+        hold: Duration,
+    ) -> MutexGuard<'a, State<P>> {
+        let since_ns = shared.clock.monotonic_ns() - self.last_write.0;
+        let left = hold.saturating_sub(Duration::from_nanos(since_ns));
+        if left.is_zero() || !state.may_hold() {
+            return state;
+        }
+        state.is_held = true;
+        let is_held = |state: &mut State<P>| state.is_held && state.may_hold();
+        let waited = shared.work.wait_timeout_while(state, left, is_held);
+        state = waited.expect("the log's state is whole").0;
+        state.is_held = false;
+        state
     }
 
     /// True where a group may wait for whoever was just told: by default, and unless somebody waits for this group itself.
     fn is_patient(&self, state: &State<P>) -> bool {
         let has_delay = !self.shared.config.group_commit_delay.is_zero();
-        !has_delay && may_grow(state) && state.durable_waiters == 0 && state.appenders_wait == 0
+        !has_delay && state.may_grow() && state.durable_waiters == 0 && state.appenders_wait == 0
     }
 
     fn begin_wait(&mut self, state: &State<P>) -> Option<Wait> {
@@ -228,7 +259,7 @@ impl<P: Send + 'static> Flusher<P> {
         };
         let began_ns = shared.clock.monotonic_ns();
         state.awaited = wait.until_count;
-        let grows = |state: &mut State<P>| state.awaited > 0 && may_grow(state);
+        let grows = |state: &mut State<P>| state.awaited > 0 && state.may_grow();
         let ns_max = Duration::from_nanos(wait.ns_max);
         let waited = shared.work.wait_timeout_while(state, ns_max, grows);
         state = waited.expect("the log's state is whole").0;
@@ -260,7 +291,12 @@ impl<P: Send + 'static> Flusher<P> {
         (state, is_seal_due)
     }
 
-    fn take(&self, mut state: MutexGuard<'_, State<P>>, kind: BlockKind) -> Block {
+    fn take(&mut self, mut state: MutexGuard<'_, State<P>>, kind: BlockKind) -> Block {
+        let is_kept = state.fill_records > 0 && self.shared.config.group_commit_delay.is_zero();
+        self.last_write.1 = match is_kept {
+            true => Duration::from_nanos(state.hold_ns),
+            false => Duration::ZERO,
+        };
         let block = state.take_block(kind);
         if block.begins.is_some() {
             // The next segment may be twice as large: small databases stay small, large ones seldom change files.
@@ -301,7 +337,9 @@ impl<P: Send + 'static> Flusher<P> {
         })?;
         self.next.chain = crc;
         self.shared.index.mark(block.start);
-        let write_ns = self.shared.clock.monotonic_ns() - began_ns;
+        let ended_ns = self.shared.clock.monotonic_ns();
+        let write_ns = ended_ns - began_ns;
+        self.last_write.0 = ended_ns;
         let stats = &self.shared.stats;
         stats.write.record(write_ns, 1);
         stats.flushes.add(1);
@@ -358,11 +396,6 @@ impl<P: Send + 'static> Flusher<P> {
             (shared.complete)(Ok(Lsn(end)), waiting);
         }
     }
-}
-
-/// True while a group may wait for more: it is not large yet, and nobody waits for room.
-fn may_grow<P>(state: &State<P>) -> bool {
-    !state.is_hurried && !state.is_closing && !state.is_filled_enough() && state.stopped.is_none()
 }
 
 /// The log's beginning: a segment for the very first block.

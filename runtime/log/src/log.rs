@@ -386,6 +386,7 @@ impl Opened {
             next: self.scan.next,
             told: Vec::new(),
             returns: Returns::default(),
+            last_write: (0, Duration::ZERO),
             wait: None,
             idle_since_ns: None,
         };

@@ -79,6 +79,10 @@ pub(crate) struct State<P> {
     /// Somebody waits for room: no delay for the sake of larger groups.
     pub is_hurried: bool,
     pub flusher_sleeps: bool,
+    /// How long the block being filled may be kept for company: the least that any of its appenders allows.
+    pub hold_ns: u64,
+    /// The flusher keeps the block being filled, until somebody is in a hurry.
+    pub is_held: bool,
     /// The flusher waits until so many wait for the block being filled. 0: it does not.
     pub awaited: usize,
     pub appenders_wait: u32,
@@ -156,6 +160,8 @@ impl<P> State<P> {
             is_closing: false,
             is_hurried: false,
             flusher_sleeps: false,
+            hold_ns: u64::MAX,
+            is_held: false,
             awaited: 0,
             appenders_wait: 0,
             large_wait: 0,
@@ -248,6 +254,7 @@ impl<P> State<P> {
         };
         self.fill_start += bytes as u64;
         self.is_hurried = false;
+        self.hold_ns = u64::MAX;
         assert!(
             self.flight_pending.is_empty(),
             "one block in flight at most"
@@ -264,6 +271,16 @@ impl<P> State<P> {
         buffer.clear();
         buffer.resize(BLOCK_HEADER_BYTES);
         self.idle_buffer = Some(buffer);
+    }
+
+    /// True while nobody needs the block being filled to be written now.
+    pub fn may_hold(&self) -> bool {
+        self.hold_ns > 0 && self.may_grow() && self.durable_waiters == 0 && self.appenders_wait == 0
+    }
+
+    /// True while a group may wait for more: it is not large yet, and nobody waits for room.
+    pub fn may_grow(&self) -> bool {
+        !self.is_hurried && !self.is_closing && !self.is_filled_enough() && self.stopped.is_none()
     }
 
     pub fn is_filled_enough(&self) -> bool {
@@ -343,13 +360,22 @@ impl<P> Shared<P> {
         self.lock().refusal()
     }
 
+    /// Somebody who joined the block being filled lets it be kept so long.
+    pub fn note_hold(&self, state: &mut State<P>, hold: Duration) {
+        state.hold_ns = state.hold_ns.min(hold.as_nanos() as u64);
+        if state.is_held && !state.may_hold() {
+            state.is_held = false;
+            self.work.notify_one();
+        }
+    }
+
     pub fn wait_durable(&self, end: Lsn, timeout: Duration) -> bool {
         if self.durable.get() >= end.0 {
             return true;
         }
         let mut state = self.lock();
         state.durable_waiters += 1;
-        if std::mem::take(&mut state.awaited) > 0 {
+        if std::mem::take(&mut state.awaited) > 0 || std::mem::take(&mut state.is_held) {
             self.work.notify_one();
         }
         if self.threads.is_stepped() {

@@ -72,6 +72,54 @@ fn everybody_is_told_once_and_in_order() {
     assert!(log.refusal().is_some());
 }
 
+/// Appends a word that may be kept for so long; where its record ends.
+fn append_held(log: &Log<String>, word: &str, hold: Duration) -> Lsn {
+    let records = encode(&[word]);
+    let appended = log.appender().append_held(&records, Some(word.into()), hold);
+    Lsn(appended.map_err(|e| e.0).expect("append").0 + records.len() as u64)
+}
+
+#[test]
+fn a_group_is_kept_until_somebody_is_in_a_hurry() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let (log, _, told) = open(&SimDisk::new()).expect("open");
+    let all_told = |count: usize| wait_until(|| told.lock().expect("test").len() == count);
+    let hurries: [&dyn Fn(&Log<String>, Lsn); 4] = [
+        &|log, _| assert!(append_held(log, "hurry", Duration::ZERO).0 > 0),
+        &|log, end| log.appender().pend(end, "read".into(), Duration::ZERO),
+        &|log, end| assert!(log.wait_durable(end, HOUR)),
+        &|log, _| log.close().expect("close"),
+    ];
+    let mut count = 0;
+    for (at, hurry) in hurries.iter().enumerate() {
+        append_held(&log, "before", Duration::ZERO);
+        count += 1;
+        all_told(count);
+        let flushes = log.stats().flushes.get();
+        append_held(&log, "a", HOUR);
+        let end = append_held(&log, "b", HOUR);
+        assert!(log.durable() < end, "nobody is in a hurry");
+        hurry(&log, end);
+        count += 2 + usize::from(at < 2);
+        all_told(count);
+        // The last one is the log's end.
+        assert_eq!(log.stats().flushes.get() - flushes, 1 + u64::from(at == 3));
+    }
+}
+
+#[test]
+fn groups_are_kept_no_longer_than_they_may() {
+    let (log, _, told) = open(&SimDisk::new()).expect("open");
+    for round in 0..60 {
+        append_held(&log, "kept", Duration::from_micros(400 * (round % 3)));
+        // Now and then while the flusher expects another one, now and then while it sleeps.
+        if round % 7 == 0 {
+            wait_until(|| told.lock().expect("test").len() as u64 == round + 1);
+        }
+    }
+    wait_until(|| told.lock().expect("test").len() == 60);
+}
+
 #[test]
 fn readers_of_others_writes_wait_for_them() {
     let disk = SimDisk::new();
@@ -85,8 +133,8 @@ fn readers_of_others_writes_wait_for_them() {
         .map_err(|e| e.0)
         .expect("append");
     let end = Lsn(start.0 + records.len() as u64);
-    appender.pend(Lsn(0), "early".into());
-    appender.pend(end, "reader".into());
+    appender.pend(Lsn(0), "early".into(), Duration::ZERO);
+    appender.pend(end, "reader".into(), Duration::ZERO);
     assert_eq!(
         told.lock().expect("test").len(),
         1,
@@ -95,7 +143,7 @@ fn readers_of_others_writes_wait_for_them() {
     assert!(!log.wait_durable(end, Duration::ZERO));
     assert!(log.wait_durable(end, Duration::from_secs(5)));
     wait_until(|| told.lock().expect("test").len() == 2);
-    appender.pend(end, "late".into());
+    appender.pend(end, "late".into(), Duration::ZERO);
     let words: Vec<_> = told
         .lock()
         .expect("test")

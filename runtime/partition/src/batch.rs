@@ -1,7 +1,7 @@
 //! The unit that crosses from a client to an engine thread and back: calls of one partition, with their arguments and,
 //! on the way back, their outcomes.
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_txn::{Failure, ModuleId};
@@ -54,13 +54,31 @@ pub struct CallBatch {
     pub done: Option<BatchDone>,
     /// Bytes of the batch's records in the log, all appended at once.
     pub record_bytes: u32,
+    /// The log may keep it so long after its last write: others waited longer to be run.
+    pub hold: Duration,
 }
 
 /// Argument bytes that one batch carries at most, but for its first call.
 pub const BATCH_ARGS_BYTES_MAX: usize = 2 << 20;
 
-/// What a small result takes.
+/// Room that is made for a result before it is there: for a small one, and at most.
 const RESULT_BYTES_USUAL: usize = 8;
+const RESULT_BYTES_USUAL_MAX: usize = 1024;
+
+/// While calls wait to be run, a commit may wait for company by this part of that time, and at most.
+const HOLD_PART: u64 = 8;
+const HOLD_MAX: Duration = Duration::from_millis(4);
+/// What a write to the log takes about: less is not worth a timer.
+const HOLD_MIN: Duration = Duration::from_micros(100);
+
+/// How long the log may keep `count` calls that ran for so long, when `left` more wait to be run after them.
+pub(crate) fn hold_of(ran: Duration, count: usize, left: usize) -> Duration {
+    let wait_ns = (ran.as_nanos() as u64 / count.max(1) as u64).saturating_mul(left as u64);
+    match Duration::from_nanos(wait_ns / HOLD_PART).min(HOLD_MAX) {
+        hold if hold < HOLD_MIN => Duration::ZERO,
+        hold => hold,
+    }
+}
 
 impl CallBatch {
     pub fn new(partition: Option<PartitionId>) -> Self {
@@ -71,6 +89,7 @@ impl CallBatch {
             results: Vec::new(),
             done: None,
             record_bytes: 0,
+            hold: Duration::ZERO,
         }
     }
 
@@ -101,9 +120,15 @@ impl CallBatch {
         });
     }
 
-    /// For small results of all calls, so that they do not grow one by one.
-    pub(crate) fn make_room_for_results(&mut self) {
-        self.results.reserve(RESULT_BYTES_USUAL * self.calls.len());
+    /// For results of so many bytes each, so that they do not grow one by one.
+    pub(crate) fn make_room_for_results(&mut self, bytes_each: usize) {
+        self.results.reserve(bytes_each * self.calls.len());
+    }
+
+    /// The longest that a result is made room for before it is there.
+    pub(crate) fn usual_result_bytes(&self) -> usize {
+        let mean = self.results.len() / self.calls.len().max(1);
+        (mean + mean / 4).clamp(RESULT_BYTES_USUAL, RESULT_BYTES_USUAL_MAX)
     }
 
     pub fn result(&self, slot: usize) -> &[u8] {
@@ -140,5 +165,31 @@ impl CallBatch {
                 slot.outcome = SlotOutcome::LogUnavailable(reason.clone());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_is_kept_for_a_part_of_what_others_wait() {
+        let ran = Duration::from_micros(1_280);
+        assert_eq!(hold_of(ran, 128, 0), Duration::ZERO);
+        assert_eq!(hold_of(ran, 128, 79), Duration::ZERO, "less than a write takes");
+        assert_eq!(hold_of(ran, 128, 800), Duration::from_millis(1));
+        assert_eq!(hold_of(ran, 128, usize::MAX), HOLD_MAX);
+        assert_eq!(hold_of(Duration::MAX, 0, 1), HOLD_MAX);
+    }
+
+    #[test]
+    fn room_is_made_for_what_results_took() {
+        let mut batch = CallBatch::new(None);
+        assert_eq!(batch.usual_result_bytes(), RESULT_BYTES_USUAL);
+        (0..4).for_each(|_| batch.push(ModuleId(0), 0, &[], None));
+        batch.results.resize(400, 0);
+        assert_eq!(batch.usual_result_bytes(), 125);
+        batch.results.resize(1 << 20, 0);
+        assert_eq!(batch.usual_result_bytes(), RESULT_BYTES_USUAL_MAX);
     }
 }

@@ -98,10 +98,12 @@ impl Sink for SyncSink {
         batch.record_bytes = records.len() as u32;
         if records.is_empty() {
             // A read waits for the writes that it saw: it must not tell of a transaction that a crash could still take back.
-            self.0.pend(end_of(partitions), batch);
+            let hold = batch.hold;
+            self.0.pend(end_of(partitions), batch, hold);
             return Ok(());
         }
-        match self.0.append(records, Some(batch)) {
+        let hold = batch.hold;
+        match self.0.append_held(records, Some(batch), hold) {
             Ok(start) => {
                 note_end(partitions, Lsn(start.0 + records.len() as u64));
                 Ok(())

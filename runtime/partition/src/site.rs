@@ -23,7 +23,7 @@ use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionList, PartitionSet
 
 use crate::{
     ahead::LookAhead,
-    batch::{CallBatch, CallSlot, SlotOutcome},
+    batch::{CallBatch, CallSlot, SlotOutcome, hold_of},
     copy::{Copying, Slice},
     gather::{Gathering, Lead},
     home::{Due, Home, Parked, Traveller},
@@ -92,6 +92,8 @@ pub struct Tools {
     pub sink: Box<dyn Sink>,
     pub recorder: Recorder,
     pub records: Vec<u8>,
+    /// What a result took in the last batch, and a little more.
+    result_bytes: usize,
     deployed: Arc<Deployed>,
     /// The versions in service, by `ModuleId`.
     in_service: Vec<Option<Arc<Module>>>,
@@ -166,6 +168,7 @@ impl Tools {
             sink,
             recorder,
             records: Vec::new(),
+            result_bytes: 0,
             deployed,
             in_service,
         }
@@ -498,13 +501,16 @@ impl Site {
         };
         tools.records.clear();
         let count = batch.calls.len();
-        batch.make_room_for_results();
+        batch.make_room_for_results(tools.result_bytes);
         let mut slot = 0;
         while slot < count {
             slot = run_alike(partition, tools, &mut batch, slot, &turn);
         }
-        tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
-        tools.recorder.ran(count as u64, started.elapsed(), tools.frame.take_fuel());
+        tools.result_bytes = batch.usual_result_bytes();
+        let waited = tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
+        let ran = started.elapsed();
+        batch.hold = hold_of(ran, count, waited.saturating_sub(count));
+        tools.recorder.ran(count as u64, ran, tools.frame.take_fuel());
         let records = std::mem::take(&mut tools.records);
         publish(tools, &records, &mut [partition], batch);
         tools.records = records;

@@ -111,6 +111,14 @@ impl BatchBuilder {
         self.places.is_empty()
     }
 
+    /// Makes memory for so many bytes of results of each of its parts, and touches it: the engine then takes none for them.
+    pub fn make_room_for_results(&mut self, bytes: usize) {
+        for part in &mut self.parts {
+            part.batch.results.resize(bytes, 0);
+            part.batch.results.clear();
+        }
+    }
+
     /// Adds a call of `module`'s procedure number `procedure`; `encode` appends the encoded arguments. Returns its index.
     /// Err: what `encode` found; nothing is added.
     pub fn push<E>(
@@ -334,6 +342,12 @@ static COMMITTED: ReplyOutcome = ReplyOutcome::Committed;
 static SUPERSEDED: ReplyOutcome = ReplyOutcome::Superseded;
 
 impl BatchReply {
+    /// Bytes of the results of that part whose results are longest.
+    pub fn result_bytes(&self) -> usize {
+        let parts = self.parts.iter();
+        parts.map(|part| part.results.len()).max().unwrap_or(0)
+    }
+
     fn take_part(&mut self, mut batch: Box<CallBatch>) {
         let all_committed = batch
             .calls

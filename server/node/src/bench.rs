@@ -281,6 +281,7 @@ fn print_report(report: &Report) -> std::io::Result<()> {
         ("log", describe_log(report)),
         ("checks", format!("passed: {}", report.checked.join("; "))),
     ];
+    pairs.extend(describe_engine(report).map(|engine| ("engine", engine)));
     if let Some(checkpoint) = &report.checkpoint {
         pairs.extend(describe_during(checkpoint));
     }
@@ -364,6 +365,11 @@ fn describe_latency(report: &Report) -> String {
         "p50 {}  p95 {}  p99 {}  p99.9 {}  max {}",
         latency.p50, latency.p95, latency.p99, latency.p999, latency.max
     )
+}
+
+fn describe_engine(report: &Report) -> Option<String> {
+    let ns = report.engine_ns_per_call?;
+    Some(format!("{} ns of processor time a call", grouped(ns)))
 }
 
 fn describe_counts(counts: &BTreeMap<String, u64>) -> String {
