@@ -38,7 +38,7 @@ use reprise_env::{DiskError, Started};
 use reprise_log::{Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, complete,
+    AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, complete,
 };
 pub use reprise_recovery::RecoverFrom;
 use reprise_replay::Replayed;
@@ -306,6 +306,7 @@ impl Database {
             binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
             logging: Logging::new(config.log.rule(), config.redo.images),
+            desk: Desk::new(config.partitions, config.sites),
         });
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
         let router = Router::new(RouterConfig {

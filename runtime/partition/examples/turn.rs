@@ -101,6 +101,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
         logging: reprise_partition::Logging::default(),
+        desk: reprise_partition::Desk::new(1, 1),
     });
     let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
     let mut site = Site::new(SiteId(0), tools, crossbeam_channel::never());

@@ -6,6 +6,8 @@ use std::{ops::Range, time::Duration};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_txn::{Failure, ModuleId};
 
+use crate::gather::Stream;
+
 /// What became of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SlotOutcome {
@@ -48,6 +50,8 @@ pub type BatchDone = Box<dyn FnOnce(Box<CallBatch>) + Send>;
 pub struct CallBatch {
     /// None for a multi-partition call, which travels alone in its batch.
     pub partition: Option<PartitionId>,
+    /// Whose jobs over several partitions it must not overtake; none: nobody's.
+    pub stream: Option<Stream>,
     pub calls: Vec<CallSlot>,
     pub args: Vec<u8>,
     pub results: Vec<u8>,
@@ -84,6 +88,7 @@ impl CallBatch {
     pub fn new(partition: Option<PartitionId>) -> Self {
         Self {
             partition,
+            stream: None,
             calls: Vec::new(),
             args: Vec::new(),
             results: Vec::new(),

@@ -10,16 +10,19 @@
 mod ahead;
 mod batch;
 mod copy;
+mod desk;
 mod gather;
 mod home;
 mod logging;
+mod meet;
 mod sink;
 mod site;
 mod wait;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};
 pub use copy::Copied;
-pub use gather::{Gathering, Job, Touched};
+pub use desk::{Desk, MeetingStats};
+pub use gather::{Gathering, Job, Stream, Touched};
 pub use logging::{AutoChoice, CallCosts, LogKind, LogRule, Logging};
 pub use sink::{AsyncSink, NoLog, Sink, SyncSink, complete};
 pub use site::{Held, Partition, Shared, Site, SiteMessage, Tools};

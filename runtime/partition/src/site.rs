@@ -10,7 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvError};
 use reprise_base::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
 use reprise_env::{Clock, Step, Threads};
 use reprise_observe::{RecentLines, Recorder};
@@ -25,10 +25,12 @@ use crate::{
     ahead::LookAhead,
     batch::{CallBatch, CallSlot, SlotOutcome, hold_of},
     copy::{Copying, Slice},
-    gather::{Gathering, Lead},
-    home::{Due, Home, Parked, Traveller},
+    desk::{Desk, Meeting},
+    gather::Gathering,
+    home::Home,
     logging::{Choice, LogKind, Logging, Sample},
     sink::Sink,
+    wait::{LOOK, LOOK_AWAY, is_soon},
 };
 
 /// How soon an idle site looks whether the writer of a checkpoint takes more.
@@ -82,6 +84,8 @@ pub struct Shared {
     pub binaries: Mutex<Vec<Arc<[u8]>>>,
     pub lines: Arc<RecentLines>,
     pub logging: Logging,
+    /// Where jobs over several partitions wait.
+    pub desk: Desk,
 }
 
 /// What a thread runs procedures with.
@@ -101,17 +105,16 @@ pub struct Tools {
     choices: Vec<Vec<Choice>>,
 }
 
-/// Jobs over several partitions that a site runs before it looks after its own partitions again.
-const JOBS_IN_A_ROW_MAX: usize = 64;
-
 /// An engine thread's own state.
 pub struct Site {
     pub id: SiteId,
-    home: Home,
+    pub(crate) home: Home,
     pub tools: Tools,
-    inbox: Receiver<SiteMessage>,
-    /// Taken from the inbox, and to be done once every partition is home. Only where the site is stepped.
-    held_back: Option<SiteMessage>,
+    pub(crate) inbox: Receiver<SiteMessage>,
+    /// Taken from the inbox, and the next to be done.
+    pub(crate) held_back: Option<SiteMessage>,
+    /// Meetings that this site is the host of.
+    pub(crate) called: VecDeque<Arc<Meeting>>,
 }
 
 /// What a multi-partition job works on.
@@ -179,7 +182,7 @@ impl Tools {
     }
 
     /// Takes up a deployment made since the last turn.
-    fn refresh_if_due(&mut self) {
+    pub(crate) fn refresh_if_due(&mut self) {
         if self.shared.generation.load(Ordering::Acquire) != self.deployed.generation {
             self.deployed = self.shared.deployed.load_full();
             self.in_service = in_service(&self.deployed);
@@ -324,10 +327,11 @@ impl Site {
         let (count, sites) = (tools.shared.partitions_count, tools.shared.sites_count);
         Self {
             id,
-            home: Home::new(id, count, sites),
+            home: Home::new(id, count, sites, &tools.shared.desk),
             tools,
             inbox,
             held_back: None,
+            called: VecDeque::new(),
         }
     }
 
@@ -335,9 +339,10 @@ impl Site {
     pub fn run(mut self) {
         while let Some(message) = self.next_message() {
             self.copy_slices(false);
-            if message.needs_all() {
-                self.wait_for_all();
-            }
+            let message = match message.needs_all() {
+                true => self.wait_before(message),
+                false => message,
+            };
             if !self.handle(message) {
                 break;
             }
@@ -347,23 +352,27 @@ impl Site {
 
     /// As `run`, one message or less. For a site without a thread of its own.
     pub fn step(&mut self) -> Step {
-        if let Ok(partition) = self.home.returns.try_recv() {
-            self.welcome(partition);
+        if !self.is_quiet() && (self.attend() || self.act_if_due()) {
             return Step::Done;
         }
-        let next = match self.held_back.take() {
-            Some(message) => Some(message),
-            None => self.inbox.try_recv().ok(),
+        let is_let = |message: &mut SiteMessage| !message.needs_all() || self.home.is_quiet();
+        let next = match self.held_back.is_some() {
+            true => self.held_back.take_if(is_let),
+            false => self.inbox.try_recv().ok(),
         };
         let Some(message) = next else {
+            if self.attend_idle() {
+                return Step::Done;
+            }
             return match self.copy_slices(true) {
                 Slice::Copied => Step::Done,
                 _ => Step::Idle,
             };
         };
-        if message.needs_all() && !self.home.is_complete() {
+        self.tools.shared.desk.set_idle(self.id, false);
+        if message.needs_all() && !self.is_quiet() {
             self.held_back = Some(message);
-            return Step::Idle;
+            return Step::Done;
         }
         self.copy_slices(false);
         match self.handle(message) {
@@ -386,25 +395,37 @@ impl Site {
         true
     }
 
-    /// The next message; meanwhile partitions come home, and what was parked for them runs.
+    /// The next message; meanwhile partitions come and go, and what waited for them is done.
     fn next_message(&mut self) -> Option<SiteMessage> {
-        while !self.home.is_complete() {
-            if let Ok(partition) = self.home.returns.try_recv() {
-                self.welcome(partition);
+        while !self.is_quiet() {
+            if self.attend() {
                 continue;
             }
-            if let Ok(message) = self.inbox.try_recv() {
-                return Some(message);
-            }
-            if crate::wait::is_soon(|| !self.home.returns.is_empty() || !self.inbox.is_empty()) {
-                continue;
-            }
-            crossbeam_channel::select! {
-                recv(self.home.returns) -> partition => {
-                    self.welcome(partition.expect("the site holds a sender"));
+            // What only takes its place is taken first: others wait for what this site announces. Then what waited here and
+            // what arrives take turns.
+            let message = self.held_back.take().or_else(|| self.inbox.try_recv().ok());
+            match message {
+                Some(SiteMessage::Gather(gathering)) => {
+                    self.join(&gathering);
+                    continue;
                 }
-                recv(self.inbox) -> message => return message.ok(),
+                Some(message) => {
+                    self.act_if_due();
+                    return Some(message);
+                }
+                None if self.act_if_due() => continue,
+                None => {}
             }
+            let next = self.wait_idle();
+            self.tools.shared.desk.set_idle(self.id, false);
+            match next {
+                Ok(None) => {}
+                Ok(Some(message)) => return Some(message),
+                Err(RecvError) => return None,
+            }
+        }
+        if let Some(message) = self.held_back.take() {
+            return Some(message);
         }
         while self.tools.shared.copying.load(Ordering::Relaxed) > 0 {
             if let Ok(message) = self.inbox.try_recv() {
@@ -418,6 +439,25 @@ impl Site {
             }
         }
         self.inbox.recv().ok()
+    }
+
+    /// Waits for whatever comes first. None: an arrival, or one that this site made itself.
+    fn wait_idle(&mut self) -> Result<Option<SiteMessage>, RecvError> {
+        if self.attend_idle() || self.is_quiet() {
+            return Ok(None);
+        }
+        let (arrivals, inbox) = (&self.home.arrivals, &self.inbox);
+        let look = if self.home.has_away() { LOOK_AWAY } else { LOOK };
+        if is_soon(look, || !arrivals.is_empty() || !inbox.is_empty()) {
+            return Ok(None);
+        }
+        crossbeam_channel::select! {
+            recv(arrivals) -> arrival => {
+                self.welcome(arrival.expect("the desk holds a sender"));
+                Ok(None)
+            }
+            recv(inbox) -> message => message.map(Some),
+        }
     }
 
     /// Copies a slice of each partition that is being copied. `Copied` where one can go on at once.
@@ -434,38 +474,24 @@ impl Site {
         })
     }
 
-    /// Waits until every partition is home and nothing is parked. It ends: gatherings are in one order in all inboxes, so
-    /// what the first of them lacks waits for nothing.
+    /// Waits for all before a message; nothing that arrived after it is done meanwhile.
+    fn wait_before(&mut self, message: SiteMessage) -> SiteMessage {
+        self.held_back = Some(message);
+        self.wait_for_all();
+        self.held_back.take().expect("nobody takes it while all are waited for")
+    }
+
+    /// Waits until every partition is home and nothing waits. It ends: jobs are in one order in all inboxes, so what the first
+    /// of them lacks waits for nothing.
     fn wait_for_all(&mut self) {
-        while !self.home.is_complete() {
-            let partition = self.home.returns.recv();
-            self.welcome(partition.expect("the site holds a sender"));
-        }
-    }
-
-    /// Takes a partition back and does what was parked for it.
-    fn welcome(&mut self, traveller: Traveller) {
-        let put = self.home.put(traveller);
-        assert!(put.is_ok(), "a partition is sent to its own site");
-        self.run_due();
-    }
-
-    fn run_due(&mut self) {
-        while let Some(due) = self.home.take_due() {
-            match due {
-                Due::Batch(batch) => self.run_batch(batch),
-                Due::Bring(gathering, traveller) => self.bring(&gathering, traveller),
+        while !self.is_quiet() {
+            if self.attend() || self.act_if_due() || self.attend_idle() || self.is_quiet() {
+                continue;
             }
+            let arrival = self.home.arrivals.recv();
+            self.welcome(arrival.expect("the desk holds a sender"));
         }
-    }
-
-    fn take_batch(&mut self, batch: Box<CallBatch>) {
-        let id = batch
-            .partition
-            .expect("a multi-partition call comes as a job");
-        if let Err(batch) = self.home.park(batch, id) {
-            self.run_batch(batch);
-        }
+        self.tools.shared.desk.set_idle(self.id, false);
     }
 
     /// From now on what is committed can be taken back until it is durable. Called once the log is replayed.
@@ -514,57 +540,6 @@ impl Site {
         let records = std::mem::take(&mut tools.records);
         publish(tools, &records, &mut [partition], batch);
         tools.records = records;
-    }
-
-    /// Brings what a gathering touches. Its other partitions go on; the site that brings the last one runs the job.
-    fn join(&mut self, gathering: &Arc<Gathering>) {
-        for traveller in self.home.take_touched(gathering) {
-            self.bring(gathering, traveller);
-        }
-        self.run_due();
-    }
-
-    /// Brings a partition; if it was the last one, runs the job and sends the partitions on. One whose next message is
-    /// another gathering goes straight there, so that jobs in a row change threads once and not each time.
-    fn bring(&mut self, gathering: &Gathering, traveller: Traveller) {
-        let mut leads: VecDeque<Lead> = gathering.bring(traveller).into_iter().collect();
-        let mut jobs = 0;
-        while let Some(lead) = leads.pop_front() {
-            jobs += 1;
-            for mut traveller in self.lead(lead) {
-                let parked = &mut traveller.luggage.parked;
-                if jobs < JOBS_IN_A_ROW_MAX
-                    && let Some(Parked::Gather(next)) = parked.pop_front_if(Parked::is_gather)
-                {
-                    leads.extend(next.bring(traveller));
-                } else if let Err(traveller) = self.home.put(traveller) {
-                    let home = traveller.luggage.home.clone();
-                    let sent = home.send(traveller);
-                    sent.expect("a site waits for its partitions before it ends");
-                }
-            }
-        }
-    }
-
-    fn lead(&mut self, lead: Lead) -> Vec<Traveller> {
-        let Lead {
-            job,
-            mut partitions,
-            luggage,
-        } = lead;
-        self.tools.refresh_if_due();
-        let sink = &*self.tools.sink;
-        partitions
-            .iter_mut()
-            .for_each(|partition| partition.settle(sink));
-        job(&mut Held {
-            partitions: &mut partitions,
-            tools: &mut self.tools,
-        });
-        let travellers = partitions.into_iter().zip(luggage);
-        travellers
-            .map(|(partition, luggage)| Traveller { partition, luggage })
-            .collect()
     }
 }
 

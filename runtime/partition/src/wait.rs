@@ -20,11 +20,13 @@ pub fn receive<T>(threads: &dyn Threads, receiver: &Receiver<T>) -> Result<T, Re
 }
 
 /// How long a thread looks for what will soon be there before it sleeps: a few times what waking it takes.
-const LOOK: Duration = Duration::from_micros(50);
+pub(crate) const LOOK: Duration = Duration::from_micros(50);
+/// The same while a partition is at a meeting, which is over when as many jobs as it runs are.
+pub(crate) const LOOK_AWAY: Duration = Duration::from_micros(500);
 
 /// Looks for a while; true as soon as `is_there` is. Other threads that want the processor come first.
-pub(crate) fn is_soon(is_there: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + LOOK;
+pub(crate) fn is_soon(look: Duration, is_there: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + look;
     loop {
         for _ in 0..32 {
             if is_there() {

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_partition::{CallBatch, SlotOutcome};
+use reprise_partition::{CallBatch, SlotOutcome, Stream};
 use reprise_txn::{Bound, Deployed, Failure, Module};
 
 use crate::{
@@ -81,6 +81,7 @@ pub struct BatchBuilder {
     places: Vec<Place>,
     ready: Vec<Ready>,
     args: Vec<u8>,
+    stream: Option<Stream>,
     submitted: bool,
 }
 
@@ -94,8 +95,15 @@ impl BatchBuilder {
             places: Vec::new(),
             ready: Vec::new(),
             args: Vec::new(),
+            stream: None,
             submitted: false,
         }
+    }
+
+    /// Its calls keep their order with those of other batches of the stream.
+    pub fn in_stream(mut self, stream: Stream) -> Self {
+        self.stream = Some(stream);
+        self
     }
 
     /// The modules for which the calls are encoded.
@@ -220,7 +228,11 @@ impl BatchBuilder {
         mut dispatch: impl FnMut(Part),
     ) {
         self.submitted = true;
-        let parts = std::mem::take(&mut self.parts);
+        let mut parts = std::mem::take(&mut self.parts);
+        if self.stream.is_none() && parts.iter().any(|part| part.batch.partition.is_none()) {
+            self.stream = Some(self.router.new_stream());
+        }
+        parts.iter_mut().for_each(|part| part.batch.stream = self.stream);
         let ready = std::mem::take(&mut self.ready);
         let awaited: Vec<(usize, Box<str>)> = ready
             .iter()

@@ -28,5 +28,6 @@ pub use logs::{
 pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
+pub use reprise_partition::{MeetingStats, Stream};
 pub use reprise_storage::Conflict;
 pub use reprise_txn::{Bound, Deployed, Failure, Module, ModuleId};

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, RwLock, Weak,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -14,7 +14,7 @@ use reprise_base::{Lsn, PartitionId, limits::WAITING_TXNS_MAX};
 use reprise_log::Log;
 use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Touched, receive,
+    CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
@@ -112,6 +112,8 @@ pub(crate) struct Inner {
     phase: RwLock<Phase>,
     /// Held while a multi-partition job enters the inboxes: one order for all.
     order: Mutex<()>,
+    /// The next stream's number.
+    streams: AtomicU64,
     /// Held for a whole deployment or removal.
     pub deploying: Mutex<()>,
     idempotency: Idempotency,
@@ -141,6 +143,7 @@ impl Router {
             config,
             phase,
             order: Mutex::new(()),
+            streams: AtomicU64::new(0),
             deploying: Mutex::new(()),
             idempotency: Idempotency::default(),
             checkpoints: OnceLock::new(),
@@ -229,6 +232,12 @@ impl Router {
         }
     }
 
+    /// For batches that are to keep their order among each other where some calls are of several partitions: those that one
+    /// client sends without waiting for answers. The calls of one batch keep theirs anyway.
+    pub fn new_stream(&self) -> Stream {
+        Stream(self.0.streams.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Runs a batch. `done` is called once, with every answer, on an engine or log thread: it must only hand them over.
     pub fn submit(&self, builder: BatchBuilder, done: Box<dyn FnOnce(BatchReply) + Send>) {
         let accepted_at = Instant::now();
@@ -292,20 +301,21 @@ impl Router {
                 return batch.turn_away(&SlotOutcome::Overloaded);
             }
         }
+        let stream = batch.stream.expect("a batch of several partitions is of a stream");
         let job: Job = Box::new(move |held: &mut Held<'_>| {
             for partition in held.partitions.iter() {
                 held.tools.shared.waiting[partition.id.index()].fetch_sub(1, Ordering::Relaxed);
             }
             held.run_call(batch);
         });
-        self.gather(touched, job);
+        let (count, sent_ns) = (shared.partitions_count, shared.clock.monotonic_ns());
+        self.gather(Gathering::in_stream(touched, count, stream, sent_ns, job));
     }
 
     /// Sends a job over several partitions on its way; it runs once all are held.
-    pub(crate) fn gather(&self, touched: Touched, job: Job) {
-        let shared = &self.0.config.shared;
-        let sites = touched.sites(shared.sites_count);
-        let gathering = Arc::new(Gathering::new(touched, shared.partitions_count, job));
+    fn gather(&self, gathering: Gathering) {
+        let sites = gathering.touched().sites(self.0.config.shared.sites_count);
+        let gathering = Arc::new(gathering);
         let _order = self.0.order.lock().expect("held for sends alone");
         for site in sites {
             self.send(site, SiteMessage::Gather(gathering.clone()));
@@ -324,7 +334,8 @@ impl Router {
         let job: Job = Box::new(move |held| {
             let _ = sender.send(job(held)); // the caller may have gone; the job is done all the same
         });
-        self.gather(Touched::All, job);
+        let count = self.0.config.shared.partitions_count;
+        self.gather(Gathering::new(Touched::All, count, job));
         receive(&*self.0.config.shared.threads, &receiver)
             .map_err(|_| Unavailable("the engine has stopped".into()))
     }

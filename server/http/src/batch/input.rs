@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use reprise_router::BatchBuilder;
+use reprise_router::{BatchBuilder, Stream};
 
 use super::{
     Cut,
@@ -27,6 +27,8 @@ pub enum Piece {
 /// A batch's calls, on their way from the body to the engine.
 pub struct Input {
     format: Format,
+    /// Keeps the calls of all chunks in order in the engine.
+    order: Stream,
     parser: LineParser,
     /// The beginning of a call whose end has not come yet.
     rest: BytesMut,
@@ -43,9 +45,10 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: Format, order: Stream) -> Self {
         Self {
             format,
+            order,
             parser: LineParser::default(),
             rest: BytesMut::new(),
             skipping: false,
@@ -147,7 +150,8 @@ impl Input {
             return None;
         }
         let mut chunk = Chunk::new(self.text.clone(), self.format);
-        let mut batch = BatchBuilder::new(state.router.deployed(), &state.router);
+        let batch = BatchBuilder::new(state.router.deployed(), &state.router);
+        let mut batch = batch.in_stream(self.order);
         self.parser.begin_chunk();
         while self.at < self.text.len() && has_place(&chunk, calls_max) {
             let (end, after) = self.next_end();

@@ -85,7 +85,7 @@ pub fn answer(state: &AppState, request: Request) -> Response {
         answers,
         body: Some(body),
         idle: None,
-        input: Input::new(format),
+        input: Input::new(format, state.router.new_stream()),
         calls_max: FIRST_CALLS,
         cut: None,
         permit: None,

@@ -23,7 +23,7 @@ use std::{
 };
 
 use axum::http::Method;
-use reprise_router::Deployed;
+use reprise_router::{Deployed, Stream};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     sync::watch,
@@ -113,6 +113,8 @@ struct Lane {
     input: Vec<u8>,
     /// In the order of their requests.
     runs: VecDeque<Run>,
+    /// Keeps their calls in order in the engine.
+    order: Stream,
     /// Weight of the calls in `runs`, and bytes of their requests.
     in_flight: usize,
     in_flight_bytes: usize,
@@ -152,6 +154,7 @@ impl Lane {
             let _ = drained.wait_for(|draining| *draining).await; // the sender lives as long as the state
         };
         Self {
+            order: state.router.new_stream(),
             state,
             stream,
             intake: Intake::Open,
@@ -255,7 +258,7 @@ impl Lane {
             return self.intake == Intake::Other;
         }
         // With others on their way a convoy might leave after what is submitted behind it.
-        run.submit(&self.state, &deployed, self.runs.is_empty());
+        run.submit(&self.state, &deployed, self.order, self.runs.is_empty());
         self.in_flight += run.weight;
         self.in_flight_bytes += run.bytes();
         self.runs.push_back(run);

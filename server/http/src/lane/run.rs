@@ -14,7 +14,7 @@ use axum::{
     http::{Method, Response},
 };
 use http_body_util::BodyExt;
-use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, ReplyOutcome};
+use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, ReplyOutcome, Stream};
 use tokio::sync::oneshot;
 
 use super::{
@@ -127,11 +127,18 @@ impl Run {
     }
 
     /// Hands the calls to the engine. `may_ride`: a single one may go with those of other connections.
-    pub fn submit(&mut self, state: &AppState, deployed: &Arc<Deployed>, may_ride: bool) {
+    pub fn submit(
+        &mut self,
+        state: &AppState,
+        deployed: &Arc<Deployed>,
+        order: Stream,
+        may_ride: bool,
+    ) {
         if may_ride && self.slots.len() == 1 && self.ride(state, deployed) {
             return;
         }
-        let mut batch = BatchBuilder::new(deployed.clone(), &state.router);
+        let batch = BatchBuilder::new(deployed.clone(), &state.router);
+        let mut batch = batch.in_stream(order);
         for slot in &mut self.slots {
             let SlotState::Called { index, body, call } = &mut slot.state else {
                 continue;

@@ -1,0 +1,5 @@
+//! Sites that bring their partitions together.
+
+mod away;
+mod meetings;
+mod sites;

@@ -1,0 +1,168 @@
+//! Sites on threads of their own, and what happened on them.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crossbeam_channel::Sender;
+use reprise_base::{PartitionId, SiteId};
+use reprise_env::{RealClock, RealThreads};
+use reprise_observe::{RecentLines, Registry};
+use reprise_partition::{
+    CallBatch, Gathering, Held, NoLog, Shared, Site, SiteMessage, Stream, Tools, Touched,
+};
+use reprise_txn::ModuleId;
+
+/// Sites over four partitions, and what happened so far, a word each.
+pub struct Sites {
+    pub shared: Arc<Shared>,
+    inboxes: Vec<Sender<SiteMessage>>,
+    pub threads: Vec<JoinHandle<()>>,
+    happened: Arc<Mutex<Vec<String>>>,
+}
+
+impl Sites {
+    pub fn start(sites_count: u16) -> Self {
+        let shared = Arc::new(Shared {
+            deployed: Default::default(),
+            generation: AtomicU64::new(0),
+            clock: Arc::new(RealClock::new()),
+            threads: Arc::new(RealThreads),
+            secret: [1, 2],
+            partitions_count: 4,
+            sites_count,
+            waiting: (0..4).map(|_| AtomicUsize::new(0)).collect(),
+            multi_tick: AtomicU64::new(0),
+            copying: AtomicUsize::new(0),
+            binaries: Mutex::default(),
+            lines: Arc::new(RecentLines::new()),
+            logging: reprise_partition::Logging::default(),
+            desk: reprise_partition::Desk::new(4, sites_count),
+        });
+        let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
+        for id in 0..sites_count {
+            let (sender, inbox) = crossbeam_channel::unbounded();
+            let shared = shared.clone();
+            threads.push(std::thread::spawn(move || {
+                let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
+                Site::new(SiteId(id), tools, inbox).run();
+            }));
+            inboxes.push(sender);
+        }
+        Self {
+            shared,
+            inboxes,
+            threads,
+            happened: Arc::default(),
+        }
+    }
+
+    pub fn note(&self, word: &str) -> impl FnOnce() + Send + use<> {
+        let (happened, word) = (self.happened.clone(), word.to_owned());
+        move || happened.lock().expect("held for a push").push(word)
+    }
+
+    /// A batch of one call; its module is unknown, so it ends as soon as it runs.
+    pub fn batch(&self, partition: u16, word: &str) {
+        self.batch_of(None, partition, word);
+    }
+
+    pub fn batch_of(&self, stream: Option<Stream>, partition: u16, word: &str) {
+        let mut batch = CallBatch::new(Some(PartitionId(partition)));
+        batch.stream = stream;
+        batch.push(ModuleId(0), 0, &[], None);
+        let note = self.note(word);
+        batch.done = Some(Box::new(move |_| note()));
+        self.shared.waiting[partition as usize].fetch_add(1, Ordering::Relaxed);
+        self.send(
+            partition % self.shared.sites_count,
+            SiteMessage::Batch(Box::new(batch)),
+        );
+    }
+
+    /// A strict one.
+    pub fn gathering(&self, partitions: &[u16], word: &str) -> Arc<Gathering> {
+        let (touched, job) = (touched(partitions), self.job(partitions, self.note(word)));
+        Arc::new(Gathering::new(touched, 4, job))
+    }
+
+    pub fn gathering_of(
+        &self,
+        stream: Stream,
+        partitions: &[u16],
+        note: impl FnOnce() + Send + 'static,
+    ) -> Arc<Gathering> {
+        let (touched, job) = (touched(partitions), self.job(partitions, note));
+        Arc::new(Gathering::in_stream(touched, 4, stream, 0, job))
+    }
+
+    fn job(
+        &self,
+        partitions: &[u16],
+        note: impl FnOnce() + Send + 'static,
+    ) -> reprise_partition::Job {
+        let expected = partitions.to_vec();
+        Box::new(move |held: &mut Held<'_>| {
+            let ids: Vec<u16> = held
+                .partitions
+                .iter()
+                .map(|partition| partition.id.0)
+                .collect();
+            assert_eq!(ids, expected);
+            note();
+        })
+    }
+
+    /// To each touched site.
+    pub fn send_gathering(&self, gathering: &Arc<Gathering>) {
+        for site in gathering.touched().sites(self.shared.sites_count) {
+            self.gather(site as u16, gathering);
+        }
+    }
+
+    pub fn send(&self, site: u16, message: SiteMessage) {
+        self.inboxes[site as usize]
+            .send(message)
+            .expect("the site runs");
+    }
+
+    pub fn gather(&self, site: u16, gathering: &Arc<Gathering>) {
+        self.send(site, SiteMessage::Gather(gathering.clone()));
+    }
+
+    /// What has happened once it is `count` things; waits for them.
+    pub fn after(&self, count: usize) -> Vec<String> {
+        for _ in 0..2_000 {
+            let happened = self.happened.lock().expect("held for a push").clone();
+            if happened.len() >= count {
+                return happened;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!(
+            "only {:?} happened",
+            self.happened.lock().expect("held for a push")
+        );
+    }
+
+    pub fn stop(self) {
+        for site in 0..self.inboxes.len() as u16 {
+            self.send(site, SiteMessage::Stop);
+        }
+        for thread in self.threads {
+            thread.join().expect("no site panics");
+        }
+        for waiting in &self.shared.waiting {
+            assert_eq!(waiting.load(Ordering::Relaxed), 0);
+        }
+    }
+}
+
+fn touched(partitions: &[u16]) -> Touched {
+    Touched::Some(partitions.iter().copied().map(PartitionId).collect())
+}
