@@ -183,6 +183,13 @@ impl Frame {
         self.cursors.get(at)?.as_ref().map(|cursor| cursor.table)
     }
 
+    /// The held stores that a cursor scans; 0 for one that is not open.
+    pub(crate) fn stores_of_cursor(&self, cursor: u32) -> usize {
+        let at = (cursor as usize).wrapping_sub(1);
+        let cursor = self.cursors.get(at).and_then(Option::as_ref);
+        cursor.map_or(0, |cursor| cursor.positions.len())
+    }
+
     /// Keeps the savepoints of all held stores under one number.
     pub(crate) fn push_savepoint(&mut self, savepoints: Vec<Savepoint>) -> Result<u32, OpError> {
         if self.savepoints.len() >= SAVEPOINTS_MAX {

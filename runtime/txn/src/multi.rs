@@ -2,12 +2,15 @@
 //!
 //! Rows placed by a column lie on the partition that its value names, and a read whose keys hold that value looks there
 //! alone; a replicated table is written on all and read from the first; of a partition-local table reads see all rows, and
-//! inserts go to the first touched partition.
+//! inserts go to the first touched partition. Keys, handles and scans that lie on one partition in a row are passed to its
+//! store together, as a transaction on one partition does.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use reprise_abi::{
-    ColumnSet, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanRequest, Target,
+    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, OpError, Placement, Room, RowHandle,
+    ScalarType, ScanBatch, ScanRequest, Target,
+    calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, TableId};
@@ -19,7 +22,7 @@ use crate::{
     ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
-    scan::{Cursor, Merge, OwnedRange, range_of, run_on_one},
+    scan::{Cursor, Merge, OwnedRange, range_of, read_columns, run_on_one, show},
 };
 
 pub(crate) struct MultiTxn<'a, 's> {
@@ -103,8 +106,18 @@ impl<'a, 's> MultiTxn<'a, 's> {
         let Placement::By(column) = binding.placement else {
             return Ok(0);
         };
-        let layout = self.stores[0].1.layout(binding.table);
-        layout.validate(row).map_err(|error| guest(error.to_string()))?;
+        let (layout, schema) = (
+            self.stores[0].1.layout(binding.table),
+            self.stores[0].1.schema(binding.table),
+        );
+        // A value of fixed width can be read of any row that is long enough; the store judges the rest of it.
+        let is_variable = matches!(
+            schema.columns[column as usize].ty,
+            ScalarType::Text | ScalarType::Bytes
+        );
+        if is_variable || row.len() < layout.fixed_bytes() {
+            layout.validate(row).map_err(|error| guest(error.to_string()))?;
+        }
         let home = partition_of_field(&layout.field(row, column), self.input.partitions_count);
         self.held(home).ok_or_else(|| {
             guest(format!("the row belongs to partition {home}, which the call does not touch"))
@@ -112,20 +125,21 @@ impl<'a, 's> MultiTxn<'a, 's> {
     }
 
     /// The row as it is to be stored.
-    fn widened(
+    fn widened<'r>(
         &self,
         binding: &TableBinding,
-        row: &[u8],
+        row: &'r [u8],
         old: Option<&[u8]>,
-    ) -> Result<Vec<u8>, OpError> {
+    ) -> Result<Cow<'r, [u8]>, OpError> {
         let Some(projection) = &binding.projection else {
-            return Ok(row.to_vec());
+            return Ok(Cow::Borrowed(row));
         };
         let widened = match old {
             None => projection.widen_insert(row),
             Some(old) => projection.widen_update(row, old),
         };
-        widened.map_err(|error| guest(error.to_string()))
+        let widened = widened.map_err(|error| guest(error.to_string()))?;
+        Ok(Cow::Owned(widened))
     }
 
     /// The stores that a change of this row has to be made on, with the row's place in each.
@@ -134,9 +148,9 @@ impl<'a, 's> MultiTxn<'a, 's> {
         binding: &TableBinding,
         store: usize,
         rid: Rid,
-    ) -> Result<Vec<(usize, Rid)>, OpError> {
+    ) -> Result<Copies, OpError> {
         if binding.placement != Placement::Replicated {
-            return Ok(vec![(store, rid)]);
+            return Ok(Copies::One((store, rid)));
         }
         let row = self.stored_row(store, binding.table, rid)?;
         let first = &self.stores[0].1;
@@ -149,7 +163,90 @@ impl<'a, 's> MultiTxn<'a, 's> {
             let missing = || guest(format!("partition {id} lacks a row of a replicated table"));
             rid.map(|rid| (at, rid)).ok_or_else(missing)
         });
-        found.collect()
+        Ok(Copies::All(found.collect::<Result<_, _>>()?))
+    }
+
+    /// Looks up many keys, each run of keys that lie on the same stores at once.
+    fn look_up(
+        &mut self,
+        what: &LookUp<'_>,
+        keys: Packed<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]),
+    ) -> Result<(), OpError> {
+        let (mut rest, mut run, mut count, mut held) = (keys, keys, 0, 0..0);
+        loop {
+            let from = rest;
+            let next = rest.next().map(|key| self.readable(what.binding, what.index, (key, key)));
+            if count > 0 && next.as_ref() != Some(&held) {
+                self.look_up_run(what, held, run.take(count), visit)?;
+                (run, count) = (from, 0);
+            }
+            let Some(next) = next else {
+                return Ok(());
+            };
+            (held, count) = (next, count + 1);
+        }
+    }
+
+    /// Looks up keys that all lie on the same stores.
+    fn look_up_run<'k>(
+        &mut self,
+        what: &LookUp<'_>,
+        held: Range<usize>,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+        visit: &mut dyn FnMut(RowHandle, &[u8]),
+    ) -> Result<(), OpError> {
+        let (stores, frame, binding) = (&*self.stores, &mut *self.frame, what.binding);
+        let mut on_found = |store: usize, found: Option<(Rid, &[u8])>| {
+            frame.count_op()?;
+            let Some((rid, row)) = found else {
+                visit(HANDLE_NONE, &[]);
+                return Ok(());
+            };
+            let (table, store) = (what.table, store as u16);
+            let handle = frame.push_handle(Handle { table, store, rid })?;
+            match &binding.projection {
+                None => visit(handle, row),
+                Some(projection) => visit(handle, &projection.narrow(row)),
+            }
+            Ok(())
+        };
+        if held.len() == 1 {
+            let (at, near, mut result) = (held.start, what.near.clone(), Ok(()));
+            let store = &stores[at].1;
+            store.multi_get(binding.table, what.index, keys, near, |found| {
+                if result.is_ok() {
+                    result = on_found(at, found);
+                }
+            });
+            return result;
+        }
+        for key in keys {
+            let row_on = |at: usize| stores[at].1.get_row(binding.table, what.index, key);
+            let found = held.clone().find_map(|at| Some((at, row_on(at)?)));
+            match found {
+                Some((at, found)) => on_found(at, Some(found))?,
+                None => on_found(0, None)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// An open scan of a range on the stores that it may lie on.
+    fn cursor(&self, request: &ScanRequest<'_>) -> Result<Cursor, OpError> {
+        range_of(request)?;
+        let binding = binding(self.input, request.target.table)?;
+        let index = index_of(binding, request.target.index)?;
+        let readable = self.readable(binding, index, (request.lower, request.upper));
+        Ok(Cursor {
+            table: request.target.table,
+            stored: binding.table,
+            index,
+            request: OwnedRange::new(request),
+            left: (request.limit > 0).then_some(request.limit),
+            first_store: readable.start as u16,
+            positions: vec![ScanPosition::default(); readable.len()],
+        })
     }
 
     fn run_cursor(
@@ -198,6 +295,36 @@ impl<'a, 's> MultiTxn<'a, 's> {
     }
 }
 
+/// What many keys are looked for in.
+struct LookUp<'b> {
+    /// The module's number of the table.
+    table: u16,
+    binding: &'b TableBinding,
+    index: u16,
+    /// Bytes of a row that are read.
+    near: Range<usize>,
+}
+
+/// The places of one row: on its store, or on each that holds a replicated table.
+enum Copies {
+    One((usize, Rid)),
+    All(Vec<(usize, Rid)>),
+}
+
+impl Copies {
+    fn places(&self) -> &[(usize, Rid)] {
+        match self {
+            Self::One(place) => std::slice::from_ref(place),
+            Self::All(places) => places,
+        }
+    }
+}
+
+/// Writing these columns may change where a row belongs.
+fn may_move(binding: &TableBinding, columns: ColumnSet) -> bool {
+    matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1)
+}
+
 fn shared<'b>(stores: &'b [(PartitionId, &mut Store)]) -> Vec<&'b Store> {
     stores.iter().map(|(_, store)| &**store).collect()
 }
@@ -217,8 +344,8 @@ impl HostOps for MultiTxn<'_, '_> {
         let index = index_of(binding, target.index)?;
         let mut readable = self.readable(binding, index, (key, key));
         let found = readable
-            .find_map(|at| Some((at, self.stores[at].1.get(binding.table, index, key)?)));
-        let Some((store, rid)) = found else {
+            .find_map(|at| Some((at, self.stores[at].1.get_row(binding.table, index, key)?)));
+        let Some((store, (rid, row))) = found else {
             return Ok(None);
         };
         let handle = self.frame.push_handle(Handle {
@@ -226,7 +353,49 @@ impl HostOps for MultiTxn<'_, '_> {
             store: store as u16,
             rid,
         })?;
-        Ok(Some((handle, self.seen_row(binding, store, rid)?)))
+        if let Some(projection) = &binding.projection {
+            self.frame.row = projection.narrow(row);
+            return Ok(Some((handle, &self.frame.row)));
+        }
+        Ok(Some((handle, row)))
+    }
+
+    fn multi_get(
+        &mut self,
+        target: Target,
+        keys: Packed<'_>,
+        visit: &mut dyn FnMut(RowHandle, &[u8]),
+    ) -> Result<(), OpError> {
+        let binding = binding(self.input, target.table)?;
+        let what = LookUp {
+            table: target.table,
+            binding,
+            index: index_of(binding, target.index)?,
+            near: 0..usize::MAX,
+        };
+        self.look_up(&what, keys, visit)
+    }
+
+    fn multi_get_columns(
+        &mut self,
+        target: Target,
+        keys: Packed<'_>,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<usize, OpError> {
+        let binding = binding(self.input, target.table)?;
+        if binding.projection.is_some() {
+            return look_up_rows(self, target, keys, plan, out);
+        }
+        let what = LookUp {
+            table: target.table,
+            binding,
+            index: index_of(binding, target.index)?,
+            near: plan.near(),
+        };
+        let mut room = Room::new(plan, out);
+        self.look_up(&what, keys, &mut |handle, row| room.push(handle, row))?;
+        Ok(room.filled())
     }
 
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {
@@ -271,7 +440,7 @@ impl HostOps for MultiTxn<'_, '_> {
                 "an update can't move a row to another partition: delete it and insert it",
             ));
         }
-        for (at, rid) in self.copies(binding, store, rid)? {
+        for &(at, rid) in self.copies(binding, store, rid)?.places() {
             let updated = self.stores[at].1.update(binding.table, rid, &row);
             updated.map_err(|error| write_error(error, binding))?;
         }
@@ -295,16 +464,52 @@ impl HostOps for MultiTxn<'_, '_> {
     ) -> Result<(), OpError> {
         let Handle { store, rid, .. } = self.frame.handle_in(table, handle)?;
         let binding = self.writable(table)?;
-        let may_move = matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1);
-        if may_move || binding.projection.is_some() {
+        if may_move(binding, columns) || binding.projection.is_some() {
             let mut row = Vec::new();
             patch_row(binding, self.row(handle)?, columns, values, &mut row)?;
             return self.update(handle, &row);
         }
         self.frame.count_op()?;
-        for (at, rid) in self.copies(binding, store as usize, rid)? {
+        for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
             let patched = self.stores[at].1.patch(binding.table, rid, columns, values);
             patched.map_err(|error| write_error(error, binding))?;
+        }
+        Ok(())
+    }
+
+    fn multi_patch(
+        &mut self,
+        table: u16,
+        handles: Handles<'_>,
+        columns: ColumnSet,
+        bytes_each: usize,
+        values: &[u8],
+    ) -> Result<(), OpError> {
+        let binding = self.writable(table)?;
+        let is_in_place = binding.projection.is_none() && !may_move(binding, columns);
+        let values = |at: usize| &values[at * bytes_each..(at + 1) * bytes_each];
+        let mut at = 0;
+        while at < handles.len() {
+            let store = self.frame.handle_in(table, handles.at(at))?.store;
+            let patcher = match is_in_place && binding.placement != Placement::Replicated {
+                true => self.stores[store as usize].1.patcher(binding.table, columns),
+                false => None,
+            };
+            let Some(mut patcher) = patcher else {
+                self.patch(table, handles.at(at), columns, values(at))?;
+                at += 1;
+                continue;
+            };
+            while at < handles.len() {
+                let handle = self.frame.handle_in(table, handles.at(at))?;
+                if handle.store != store {
+                    break;
+                }
+                self.frame.count_op()?;
+                let patched = patcher.patch(handle.rid, values(at));
+                patched.map_err(|error| write_error(error, binding))?;
+                at += 1;
+            }
         }
         Ok(())
     }
@@ -313,7 +518,7 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
-        for (at, rid) in self.copies(binding, store as usize, rid)? {
+        for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
             let deleted = self.stores[at].1.delete(binding.table, rid);
             deleted.map_err(|error| write_error(error, binding))?;
         }
@@ -325,7 +530,7 @@ impl HostOps for MultiTxn<'_, '_> {
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
         let mut value = 0;
-        for (at, rid) in self.copies(binding, store as usize, rid)? {
+        for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
             let added = self.stores[at].1.add(binding.table, rid, column, delta);
             value = added.map_err(|error| write_error(error, binding))?;
         }
@@ -338,23 +543,25 @@ impl HostOps for MultiTxn<'_, '_> {
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
         self.frame.count_op()?;
-        range_of(request)?;
-        let binding = binding(self.input, request.target.table)?;
-        let index = index_of(binding, request.target.index)?;
-        let readable = self.readable(binding, index, (request.lower, request.upper));
-        if readable.is_empty() {
-            return Ok(ScanBatch { cursor: 0, rows: 0 });
-        }
-        let cursor = Cursor {
-            table: request.target.table,
-            stored: binding.table,
-            index,
-            request: OwnedRange::new(request),
-            left: (request.limit > 0).then_some(request.limit),
-            first_store: readable.start as u16,
-            positions: vec![ScanPosition::default(); readable.len()],
+        let cursor = self.cursor(request)?;
+        let at = match (cursor.positions.len(), request.limit) {
+            (0, _) => return Ok(ScanBatch { cursor: 0, rows: 0 }),
+            (1, 1) => cursor.first_store,
+            _ => return self.run_cursor(cursor, visit),
         };
-        self.run_cursor(cursor, visit)
+        // The commonest scan by far ("the last one").
+        let binding = binding(self.input, cursor.table)?;
+        let (store, range) = (&*self.stores[at as usize].1, range_of(request)?);
+        let first = store.first(cursor.stored, cursor.index, &range);
+        let Some(rid) = first.map_err(|error| guest(error.to_string()))? else {
+            return Ok(ScanBatch { cursor: 0, rows: 0 });
+        };
+        let row = store.row(cursor.stored, rid).expect("an index names live rows");
+        let (table, store) = (cursor.table, at);
+        match show(self.frame, binding, Handle { table, store, rid }, row, visit)? {
+            true => Ok(ScanBatch { cursor: 0, rows: 1 }),
+            false => self.run_cursor(cursor, visit),
+        }
     }
 
     fn scan_next(
@@ -365,6 +572,42 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         let cursor = self.frame.take_cursor(cursor)?;
         self.run_cursor(cursor, visit)
+    }
+
+    fn scan_columns(
+        &mut self,
+        request: &ScanRequest<'_>,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<(ScanBatch, usize), OpError> {
+        let cursor = self.cursor(request)?;
+        let is_projected = binding(self.input, cursor.table)?.projection.is_some();
+        if is_projected || !plan.is_fixed() || cursor.positions.len() != 1 {
+            return scan_rows(plan, out, |visit| self.scan(request, visit));
+        }
+        self.frame.count_op()?;
+        let store = &*self.stores[cursor.first_store as usize].1;
+        read_columns(store, self.frame, cursor, plan, out)
+    }
+
+    fn scan_next_columns(
+        &mut self,
+        cursor: u32,
+        plan: &ColumnPlan,
+        out: &mut [u8],
+    ) -> Result<(ScanBatch, usize), OpError> {
+        let is_projected = |table| Ok(binding(self.input, table)?.projection.is_some());
+        let table = self.frame.table_of_cursor(cursor);
+        if !plan.is_fixed()
+            || table.map_or(Ok(true), is_projected)?
+            || self.frame.stores_of_cursor(cursor) != 1
+        {
+            return scan_rows(plan, out, |visit| self.scan_next(cursor, visit));
+        }
+        self.frame.count_op()?;
+        let cursor = self.frame.take_cursor(cursor)?;
+        let store = &*self.stores[cursor.first_store as usize].1;
+        read_columns(store, self.frame, cursor, plan, out)
     }
 
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {

@@ -151,6 +151,33 @@ pub(crate) fn read_on_one(
     Ok((rows, room.filled()))
 }
 
+/// Goes on with a scan of one store for columns of fixed width.
+pub(crate) fn read_columns(
+    store: &Store,
+    frame: &mut Frame,
+    mut cursor: Cursor,
+    plan: &ColumnPlan,
+    out: &mut [u8],
+) -> Result<(ScanBatch, usize), OpError> {
+    let mut leg = Leg {
+        table: cursor.table,
+        store: cursor.first_store,
+        stored: cursor.stored,
+        index: cursor.index,
+        range: cursor.request.range(),
+        position: std::mem::take(&mut cursor.positions[0]),
+        left: cursor.left,
+    };
+    let (rows, filled) = read_on_one(store, frame, &mut leg, plan, out)?;
+    let (is_end, left, position) = (leg.is_end(), leg.left, leg.position);
+    (cursor.left, cursor.positions[0]) = (left, position);
+    let cursor = match is_end {
+        true => 0,
+        false => frame.push_cursor(cursor)?,
+    };
+    Ok((ScanBatch { cursor, rows }, filled))
+}
+
 /// A scan of one store on its way.
 pub(crate) struct Leg<'a> {
     /// The module's number of the table.

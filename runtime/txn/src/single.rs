@@ -14,7 +14,7 @@ use crate::{
     ops::{binding, guest, index_of, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
-    scan::{Cursor, Leg, OwnedRange, range_of, read_on_one, run_on_one, show},
+    scan::{Cursor, Leg, OwnedRange, range_of, read_columns, read_on_one, run_on_one, show},
 };
 
 pub(crate) struct SingleTxn<'a> {
@@ -409,24 +409,8 @@ impl HostOps for SingleTxn<'_> {
             return scan_rows(plan, out, |visit| self.scan_next(cursor, visit));
         }
         self.frame.count_op()?;
-        let mut cursor = self.frame.take_cursor(cursor)?;
-        let mut leg = Leg {
-            table: cursor.table,
-            store: cursor.first_store,
-            stored: cursor.stored,
-            index: cursor.index,
-            range: cursor.request.range(),
-            position: std::mem::take(&mut cursor.positions[0]),
-            left: cursor.left,
-        };
-        let (rows, filled) = read_on_one(self.store, self.frame, &mut leg, plan, out)?;
-        let (is_end, left, position) = (leg.is_end(), leg.left, leg.position);
-        (cursor.left, cursor.positions[0]) = (left, position);
-        let cursor = match is_end {
-            true => 0,
-            false => self.frame.push_cursor(cursor)?,
-        };
-        Ok((ScanBatch { cursor, rows }, filled))
+        let cursor = self.frame.take_cursor(cursor)?;
+        read_columns(self.store, self.frame, cursor, plan, out)
     }
 
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use reprise_abi::{
     ColumnPlan, ColumnSet, HostOps, OpError, ScanFlags, ScanRequest, Target,
-    calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
+    Handles, calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
 use reprise_txn::{
     Candidate, Code, Deployed, Executor, Frame, ModuleId, Outcome, TxnInput, apply, plan,
-    run_single,
+    run_multi, run_single,
 };
 
 const SCHEMA: &str = r#"{"abi":1,
@@ -200,34 +200,128 @@ fn many_keys_find_what_each_finds() {
     check(procedure);
 }
 
-fn check(procedure: fn(&mut dyn HostOps) -> Result<(), OpError>) {
-    let mut store = Store::new();
-    let schema = describe::from_json(SCHEMA.as_bytes()).expect("a description");
+/// Rows of warehouses 0 to 5, of which those of partition 2 of three are not held.
+fn several_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
+    let types = [(reprise_abi::ScalarType::U32, false); 3];
+    let layout = reprise_abi::RowLayout::from_types(types.into_iter());
+    let row = |w: u32, k: u32| layout.build(&[w, k, 100 * w + k].map(|x| reprise_abi::Field::Uint(x.into())));
+    let key = |w: u32, k: u32| [w.to_be_bytes(), k.to_be_bytes()].concat();
+    let held = [0, 1, 3, 4];
+    let rows: Vec<_> = (0..200).map(|at| row(held[at % 4], at as u32 / 4)).collect();
+    let bytes = packed(&rows);
+    ops.multi_insert(0, Packed::new(&bytes, 200).expect("whole items"))?;
+
+    let target = Target { table: 0, index: 0 };
+    let keys: Vec<_> = (0..90_u32).map(|at| key(at / 4 % 6, at * 7 % 60)).collect();
+    let bytes = packed(&keys);
+    let keys_packed = Packed::new(&bytes, 90).expect("whole items");
+    let mut found = Vec::new();
+    ops.multi_get(target, keys_packed, &mut |handle, row| found.push((handle, row.to_vec())))?;
+    assert_eq!(found.len(), keys.len());
+    for (key, (handle, many)) in keys.iter().zip(&found) {
+        match ops.get(target, key)? {
+            Some((_, one)) => assert_eq!(one, many),
+            None => assert!(*handle == HANDLE_NONE && many.is_empty()),
+        }
+    }
+    let there = found.iter().filter(|(handle, _)| *handle != HANDLE_NONE).count();
+    assert!((30..70).contains(&there), "{there}");
+
+    let columns = ColumnSet(0b100);
+    let plan = ColumnPlan::new(&layout, columns);
+    let mut out = vec![0; 90 * (8 + plan.fixed_bytes())];
+    let needed = look_up_rows(ops, target, keys_packed, &plan, &mut out)?;
+    let expected = told(ops, &out[..needed])?;
+    assert_eq!(ops.multi_get_columns(target, keys_packed, &plan, &mut out)?, needed);
+    assert_eq!(told(ops, &out[..needed])?, expected);
+
+    for (lower, upper) in [(key(3, 5), key(3, 40)), (key(2, 0), key(2, 50)), (key(0, 3), key(4, 9))] {
+        for (limit, rows) in [(0, 100), (1, 100), (0, 7), (20, 9)] {
+            let request = ScanRequest {
+                target,
+                flags: ScanFlags(0),
+                limit,
+                lower: &lower,
+                upper: &upper,
+            };
+            let bytes = rows * (8 + plan.fixed_bytes());
+            let expected = scanned(ops, &request, &plan, bytes, true)?;
+            assert_eq!(scanned(ops, &request, &plan, bytes, false)?, expected);
+        }
+    }
+
+    let handles: Vec<_> = found.iter().map(|(handle, _)| *handle).filter(|handle| *handle != HANDLE_NONE).collect();
+    let values: Vec<_> = (0..handles.len() as u32).flat_map(|at| (5_000 + at).to_le_bytes()).collect();
+    ops.multi_patch(0, Handles::Numbers(&handles), columns, 4, &values)?;
+    for (at, handle) in handles.iter().enumerate() {
+        let expected = 5_000 + at as u64;
+        let now = ops.row(*handle)?;
+        assert_eq!(layout.field(now, 2), reprise_abi::Field::Uint(expected));
+    }
+    let moved = ops.multi_patch(0, Handles::Numbers(&handles[..1]), ColumnSet(1), 4, &[1, 0, 0, 0]);
+    let stays = layout.field(ops.row(handles[0])?, 0) == reprise_abi::Field::Uint(1);
+    assert!(moved.is_err() || stays, "a row does not leave its partition");
+    Ok(())
+}
+
+const SEVERAL: &str = r#"{"abi":1,
+  "tables":[{"name":"t","columns":[{"name":"w","type":"u32"},{"name":"k","type":"u32"},{"name":"v","type":"u32"}],
+    "primary_key":["w","k"],"placement":{"by":"w"}}],
+  "procedures":[{"name":"p","params":[],"returns":"unit","partitioning":"all"}]}"#;
+
+#[test]
+fn several_partitions_answer_for_many_rows_as_for_each() {
+    let mut stores = [Store::new(), Store::new(), Store::new()];
+    let deployed = deployed(SEVERAL, &mut stores);
+    let (mut executor, mut frame) = (Procedure(several_by_both_ways), Frame::default());
+    let [first, second, _] = &mut stores;
+    let held = &mut [(PartitionId(0), first), (PartitionId(1), second)];
+    let outcome = run_multi(held, &input(&deployed, 3), &mut executor, &mut frame);
+    assert!(matches!(outcome, Outcome::Commit(_)), "{outcome:?}");
+}
+
+fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
     let candidate = Candidate {
         name: "m".into(),
         hash: [0; 32],
         wasm_bytes: 0,
-        schema,
+        schema: describe::from_json(schema.as_bytes()).expect("a description"),
         code: Arc::new(NoCode),
     };
     let before = Deployed::default();
-    let steps = plan(&before, &candidate, &[&store]).expect("no conflict");
-    let deployed = apply(&before, candidate, steps, TxnId(1), &mut [&mut store]);
-    let input = TxnInput {
+    let steps = plan(&before, &candidate, &stores.iter().collect::<Vec<_>>()).expect("no conflict");
+    let mut stores: Vec<_> = stores.iter_mut().collect();
+    apply(&before, candidate, steps, TxnId(1), &mut stores)
+}
+
+fn input(deployed: &Deployed, partitions_count: u16) -> TxnInput<'_> {
+    TxnInput {
         txn_id: TxnId(2),
         secret: [0; 2],
-        partitions_count: 1,
+        partitions_count,
         module: deployed.module(ModuleId(0)).expect("deployed"),
         procedure: 0,
         args: &[],
-    };
+    }
+}
+
+/// On one partition, and over several whose rows lie on the first.
+fn check(procedure: fn(&mut dyn HostOps) -> Result<(), OpError>) {
     let (mut executor, mut frame) = (Procedure(procedure), Frame::default());
+    let mut stores = [Store::new()];
+    let one = deployed(SCHEMA, &mut stores);
     let outcome = run_single(
-        &mut store,
+        &mut stores[0],
         PartitionId(0),
-        &input,
+        &input(&one, 1),
         &mut executor,
         &mut frame,
     );
+    assert!(matches!(outcome, Outcome::Commit(_)), "{outcome:?}");
+    let mut stores = [Store::new(), Store::new()];
+    let both = deployed(SCHEMA, &mut stores);
+    let ids = [0, 1].map(PartitionId).into_iter();
+    let mut held: Vec<_> = ids.zip(&mut stores).collect();
+    let outcome = run_multi(&mut held, &input(&both, 2), &mut executor, &mut frame);
     assert!(matches!(outcome, Outcome::Commit(_)), "{outcome:?}");
 }
