@@ -292,22 +292,7 @@ impl Database {
         if let Some(log) = &log {
             registry.attach_flush(log.stats());
         }
-        let shared = Arc::new(Shared {
-            deployed: ArcSwap::default(),
-            generation: AtomicU64::new(0),
-            clock: around.clock.clone(),
-            threads: around.threads.clone(),
-            secret: genesis.secret,
-            partitions_count: config.partitions,
-            sites_count: config.sites,
-            waiting: (0..config.partitions).map(|_| AtomicUsize::new(0)).collect(),
-            multi_tick: AtomicU64::new(0),
-            copying: AtomicUsize::new(0),
-            binaries: Mutex::default(),
-            lines: Arc::new(RecentLines::new()),
-            logging: Logging::new(config.log.rule(), config.redo.images),
-            desk: Desk::new(config.partitions, config.sites),
-        });
+        let shared = shared(&config, &around, genesis.secret);
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
         let router = Router::new(RouterConfig {
             shared: shared.clone(),
@@ -656,6 +641,25 @@ fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis,
 }
 
 type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn Started>>);
+
+fn shared(config: &DatabaseConfig, around: &Surroundings, secret: [u64; 2]) -> Arc<Shared> {
+    Arc::new(Shared {
+        deployed: ArcSwap::default(),
+        generation: AtomicU64::new(0),
+        clock: around.clock.clone(),
+        threads: around.threads.clone(),
+        secret,
+        partitions_count: config.partitions,
+        sites_count: config.sites,
+        waiting: (0..config.partitions).map(|_| AtomicUsize::new(0)).collect(),
+        multi_tick: AtomicU64::new(0),
+        copying: AtomicUsize::new(0),
+        binaries: Mutex::default(),
+        lines: Arc::new(RecentLines::new()),
+        logging: Logging::new(config.log.rule(), config.redo.images),
+        desk: Desk::new(config.partitions, config.sites),
+    })
+}
 
 fn start_sites(
     config: &DatabaseConfig,

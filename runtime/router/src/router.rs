@@ -14,7 +14,7 @@ use reprise_base::{Lsn, PartitionId, limits::WAITING_TXNS_MAX};
 use reprise_log::Log;
 use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, Gathering, Held, Job, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
+    CallBatch, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
@@ -218,6 +218,11 @@ impl Router {
 
     pub fn metrics(&self) -> MetricsSnapshot {
         self.0.config.registry.snapshot()
+    }
+
+    /// What sites did together so far, and how long calls of several partitions waited for that.
+    pub fn meetings(&self) -> MeetingStats {
+        self.0.config.shared.desk.stats()
     }
 
     pub fn procedure_log(&self, limit: usize) -> Vec<RecentLine> {

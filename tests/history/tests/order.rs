@@ -167,9 +167,14 @@ fn a_storm_of_multi_partition_calls_starves_no_one() {
     assert_eq!(history.len(), 6 * 4_000);
     check_ids(&history, "seed 9");
     assert_eq!(database.router().status().waiting, 0);
+    let meetings = database.router().meetings();
+    assert!(meetings.meetings > 0 && meetings.jobs >= meetings.meetings, "{meetings:?}");
     println!(
-        "slowest batch in the storm: {:?}",
-        slowest.lock().expect("no client panics")
+        "slowest batch in the storm: {:?}; {} calls in {} meetings, of which each waited {:?} at most once it could run",
+        slowest.lock().expect("no client panics"),
+        meetings.jobs,
+        meetings.meetings,
+        Duration::from_nanos(meetings.wait_ns_max),
     );
 }
 
