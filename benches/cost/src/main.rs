@@ -14,7 +14,7 @@ use reprise_base::{PartitionId, TxnId};
 use reprise_driver::NativeCode;
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
-use reprise_storage::Store;
+use reprise_storage::{AfterImage, Store};
 use reprise_txn::{
     Candidate, Deployed, Executors, Frame, Module, Outcome, TxnInput, WasmCode, apply, plan,
     run_single,
@@ -22,12 +22,15 @@ use reprise_txn::{
 
 use crate::inputs::{Inputs, KINDS, Kind};
 
-const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]]
+const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]] [changes]
 unmetered: beside it, without fuel and the settings that make guests deterministic
+changes: each transaction's changes are put together for the log, as for a physiological record
 kinds: new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location";
 
 fn main() -> Result<()> {
-    let mut args = std::env::args().skip(1);
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let images = args.pop_if(|last| last == "changes").map(|_| AfterImage::Changed);
+    let mut args = args.into_iter();
     let name = args.next().context(USAGE)?;
     let Some(kind) = KINDS.iter().find(|kind| kind.procedure == name) else {
         bail!("no kind {name:?}\n{USAGE}");
@@ -58,6 +61,7 @@ fn main() -> Result<()> {
     let mut times = vec![Vec::new(); benches.len()];
     let mut committed = 0;
     for (_, bench) in &mut benches {
+        bench.frame.set_capture(images);
         measured_apart(bench, procedure, first);
     }
     // Pieces short enough that other work of the machine meets few of them; in turn, so that it meets all alike.

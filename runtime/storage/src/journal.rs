@@ -11,6 +11,7 @@ use crate::{
     indirection::Rid,
     keyplan::Scratch,
     retained::Turn,
+    writeset::{Capture, Captured},
 };
 
 /// What a change did to a row, and so how to take it back.
@@ -26,7 +27,8 @@ pub(crate) enum UndoKind {
     /// Some columns of fixed width were overwritten, `detail` being their `ColumnSet`. `width` times eight bytes end
     /// `Journal::bytes`: what the bytes that their `ColumnPlan` writes among held, and more.
     Columns,
-    /// The integer of `width` bytes at `detail` of the row was changed. What it was ends `Journal::bytes`, as a `u64`.
+    /// An integer column of `width` bytes was changed. The lower half of `detail` is where it lies in the row, the upper half
+    /// its position. What it was ends `Journal::bytes`, as a `u64`.
     Add,
 }
 
@@ -52,6 +54,18 @@ impl Undo {
             UndoKind::Columns => 8 * self.width as usize,
             UndoKind::Add => 8,
         }
+    }
+
+    /// Table and record id.
+    #[inline(always)]
+    pub fn row(&self) -> u64 {
+        (self.table as u64) << 32 | self.rid.0 as u64
+    }
+
+    /// Position of the column that was added to.
+    #[inline]
+    pub fn column(&self) -> usize {
+        (self.detail >> 32) as usize
     }
 
     /// The place in `detail`, of a kind that has one.
@@ -98,6 +112,7 @@ fn tag(table: u16, change: Change, detail: u16) -> u64 {
 pub struct Savepoint {
     pub(crate) undo_len: usize,
     pub(crate) written: WriteSummary,
+    pub(crate) captured: Captured,
     pub(crate) txn: u64,
 }
 
@@ -126,6 +141,7 @@ pub(crate) struct Journal {
     /// A delete or a move left something to free at commit.
     pub has_garbage: bool,
     pub written: WriteSummary,
+    pub capture: Capture,
     pub scratch: Scratch,
     pub is_active: bool,
     /// Commits keep their undo here until the turn is sealed.
@@ -168,16 +184,22 @@ impl Journal {
         });
     }
 
-    /// Notes that an integer at `offset` of a row was `before`.
+    /// Notes that the integer column (its position, and where it lies) of a row was `before`.
     #[inline]
-    pub fn note_add(&mut self, table: u16, rid: Rid, offset: u32, width: usize, before: u64) {
+    pub fn note_add(
+        &mut self,
+        (table, rid): (u16, Rid),
+        (column, offset): (u16, u32),
+        width: usize,
+        before: u64,
+    ) {
         self.bytes.extend_from_slice(&before.to_le_bytes());
         self.ops.push(Undo {
             rid,
             table,
             kind: UndoKind::Add,
             width: width as u8,
-            detail: offset as u64,
+            detail: (column as u64) << 32 | offset as u64,
         });
     }
 
@@ -218,6 +240,7 @@ impl Journal {
         self.txn_bytes_start = self.bytes.len();
         self.txn += 1;
         self.written = WriteSummary::default();
+        self.capture.is_on = false;
     }
 
     /// Ends the transaction; `ops` and `buried` have been settled, or are retained.

@@ -1,6 +1,7 @@
 //! How an index makes its keys from rows: which columns, how wide, and the quick ways to encode and compare them.
 
 use reprise_abi::{RowLayout, ScalarType, key::KEY_BYTES_MAX, row::ColumnSlot};
+use reprise_wire::ShortName;
 
 use crate::intkey::{IntKey, KeyLoad};
 
@@ -117,6 +118,11 @@ impl KeyPlan {
         }
     }
 
+    /// The hidden number ends the key; of a primary index, is the key.
+    pub fn has_number(&self) -> bool {
+        self.has_number
+    }
+
     pub fn holds(&self, column: u16) -> bool {
         self.columns.contains(&column)
     }
@@ -175,6 +181,22 @@ impl KeyPlan {
         match (&self.ints, &self.form) {
             (Some(ints), Form::Fixed { bytes: ..=16, .. }) => Some(ints.words(row)),
             _ => None,
+        }
+    }
+
+    /// A row's name in the log by the words of its primary key (`int_words`): its key, or its hidden number.
+    #[inline(always)]
+    pub fn short_name(&self, [first, second]: [u64; 2]) -> ShortName {
+        if self.has_number {
+            return ShortName::Number(first);
+        }
+        let key = (first as u128) << 64 | second as u128;
+        let (Form::Fixed { bytes, .. } | Form::Bounded(bytes)) = self.form else {
+            unreachable!("keys of text have no words");
+        };
+        ShortName::Key {
+            padded: key.to_be_bytes(),
+            bytes: bytes as u8,
         }
     }
 

@@ -10,7 +10,8 @@ use crate::{
     rows::{Rows, split_stored},
     snapshot::Snapshot,
     store::{Store, TableId},
-    table::{Table, WriteError, fold_key},
+    table::{Table, WriteError, changed, fold_key},
+    writeset::PatchPlan,
 };
 
 impl Table {
@@ -40,8 +41,10 @@ impl Table {
         journal: &'a mut Journal,
         snapshot: Option<&'a mut Snapshot>,
     ) -> Patcher<'a> {
+        let logged = journal.capture.is_on;
         Patcher {
             id,
+            logged: logged.then(|| self.logged_patches.of(&self.layout, columns)),
             rows: &mut self.rows,
             indexes: &self.indexes,
             layout: &self.layout,
@@ -72,6 +75,8 @@ impl Table {
 /// Writes the same columns of several rows of one table where they lie.
 pub struct Patcher<'a> {
     id: u16,
+    /// Where changes are captured.
+    logged: Option<&'a PatchPlan>,
     rows: &'a mut Rows,
     indexes: &'a [Index],
     layout: &'a RowLayout,
@@ -93,11 +98,17 @@ impl Patcher<'_> {
         let (stored, has_number) = self.rows.stored_mut(place);
         let row = split_stored(stored, has_number);
         let what = (self.id, Change::Patch, 0);
-        fold_key(self.indexes, self.layout, row, what, journal);
+        let words = fold_key(self.indexes, self.layout, row, what, journal);
         journal.written.digest = fold(journal.written.digest, plan.set().0, values);
         journal.count(values.len());
         journal.note_columns(self.id, rid, plan, row.row);
         plan.write(stored, values);
+        if let Some(logged) = self.logged {
+            let now = split_stored(stored, has_number);
+            let changed = changed(self.id, self.indexes, self.layout, now, words);
+            let scratch = &mut journal.scratch;
+            journal.capture.columns(&changed, logged, now.row, scratch);
+        }
         Ok(())
     }
 }

@@ -98,6 +98,7 @@ impl Store {
         Savepoint {
             undo_len: self.journal.ops.len(),
             written: self.journal.written,
+            captured: self.journal.capture.captured(),
             txn: self.journal.txn,
         }
     }
@@ -116,6 +117,7 @@ impl Store {
         );
         self.undo_to(savepoint.undo_len);
         self.journal.written = savepoint.written;
+        self.journal.capture.take_back(savepoint.captured);
     }
 
     fn undo_to(&mut self, len: usize) {

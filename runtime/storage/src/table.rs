@@ -12,6 +12,7 @@ use crate::{
     journal::{Change, Journal, Undo, UndoKind},
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
+    writeset::{Changed, PatchPlans},
 };
 
 /// Why a change was refused. The tables are as before.
@@ -68,6 +69,8 @@ pub(crate) struct Table {
     pub plain_columns: u64,
     /// Of what is patched.
     pub plans: Plans,
+    /// Of patches in write sets.
+    pub logged_patches: PatchPlans,
     /// The number of the next row, in a table without a primary key.
     next_number: u64,
 }
@@ -127,6 +130,7 @@ impl Table {
         Self {
             plain_columns,
             plans: Plans::default(),
+            logged_patches: PatchPlans::default(),
             schema,
             layout,
             rows,
@@ -180,6 +184,10 @@ impl Table {
             journal.fold(id, Change::Number, 0, &row.number.to_le_bytes());
         }
         journal.count(row.row.len());
+        if journal.capture.is_on {
+            let number = self.has_number().then_some(row.number);
+            journal.capture.insert(id, number, row.row);
+        }
         journal.note(id, rid, UndoKind::Insert, Location(0));
         Ok(rid)
     }
@@ -224,13 +232,17 @@ impl Table {
     pub fn delete(&mut self, id: u16, rid: Rid, journal: &mut Journal) -> Result<(), WriteError> {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let row = self.rows.read(place);
-        fold_key(
+        let words = fold_key(
             &self.indexes,
             &self.layout,
             row,
             (id, Change::Delete, 0),
             journal,
         );
+        if journal.capture.is_on {
+            let changed = changed(id, &self.indexes, &self.layout, row, words);
+            journal.capture.delete(&changed, &mut journal.scratch);
+        }
         unlink(
             &mut self.indexes,
             &self.layout,
@@ -285,6 +297,10 @@ impl Table {
             journal.fold(id, Change::Number, 0, &new.number.to_le_bytes());
         }
         journal.count(row.len());
+        if journal.capture.is_on {
+            let changed = changed(id, &self.indexes, &self.layout, old, None);
+            journal.capture.update(&changed, row, &mut journal.scratch);
+        }
         match self.rows.resized(place, row.len()) {
             Some(to) => {
                 journal.bytes.extend_from_slice(self.rows.stored(place));
@@ -369,7 +385,7 @@ impl Table {
         let (ty, offset) = (slot.ty, slot.offset);
         let before = read_integer(row, offset, ty.slot_bytes());
         let value = sum(ty, before, delta).ok_or(WriteError::Overflow)?;
-        fold_key(
+        let words = fold_key(
             &self.indexes,
             &self.layout,
             found,
@@ -379,7 +395,13 @@ impl Table {
         journal.written.fold_word(value);
         journal.count(ty.slot_bytes());
         write_integer(self.rows.bytes_mut(place), offset, ty.slot_bytes(), value);
-        journal.note_add(id, rid, offset, ty.slot_bytes(), before);
+        if journal.capture.is_on {
+            let now = self.rows.read(place);
+            let changed = changed(id, &self.indexes, &self.layout, now, words);
+            let slot = (column, offset, ty.slot_bytes());
+            journal.capture.sum(&changed, slot, now.row, &mut journal.scratch);
+        }
+        journal.note_add((id, rid), (column, offset), ty.slot_bytes(), before);
         Ok(value as i64)
     }
 
@@ -519,7 +541,8 @@ impl Table {
     }
 }
 
-/// Folds the row's primary key (or hidden number) into the digest, tagged with table, change and detail.
+/// Folds the row's primary key (or hidden number) into the digest, tagged with table, change and detail. The key's words, where it
+/// is of a few integers.
 #[inline(always)]
 pub(crate) fn fold_key(
     indexes: &[Index],
@@ -527,14 +550,34 @@ pub(crate) fn fold_key(
     row: RowRef<'_>,
     (id, change, detail): (u16, Change, u16),
     journal: &mut Journal,
-) {
+) -> Option<[u64; 2]> {
     let plan = &indexes[0].plan;
-    match plan.int_words(row) {
+    let words = plan.int_words(row);
+    match words {
         Some(key) => journal.written.fold_ints(id, change, detail, key),
         None => {
             let key = plan.encode(layout, row, &mut journal.scratch);
             journal.written.fold(id, change, detail, key.bytes);
         }
+    }
+    words
+}
+
+/// What a captured change is about.
+#[inline(always)]
+pub(crate) fn changed<'a>(
+    table: u16,
+    indexes: &'a [Index],
+    layout: &'a RowLayout,
+    row: RowRef<'a>,
+    words: Option<[u64; 2]>,
+) -> Changed<'a> {
+    Changed {
+        table,
+        plan: &indexes[0].plan,
+        layout,
+        row,
+        words,
     }
 }
 

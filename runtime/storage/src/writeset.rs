@@ -2,17 +2,21 @@
 //! (paper A, section III-A). Rows are found by the undo entries, after-images are the live rows, and images from before serve
 //! to name a row whose key changed and to tell which columns an update changed.
 
+mod capture;
+
 use reprise_abi::{ColumnSet, RowLayout, row::ColumnSlot};
-use reprise_wire::{Change, PatchWriter, RowName};
+use reprise_wire::{Change, ChangesBuffer, PatchWriter, RowName};
 
 use crate::{
     arena::Location,
     indirection::Rid,
     journal::{Journal, Undo, UndoKind},
-    keyplan::{NO_PREVIOUS, RowRef, Scratch},
+    keyplan::{KeyPlan, NO_PREVIOUS, RowRef, Scratch},
     store::Store,
     table::Table,
 };
+
+pub(crate) use capture::{Capture, Captured, Changed, PatchPlan, PatchPlans};
 
 /// How updates are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -66,25 +70,77 @@ pub(crate) struct WriteSet {
 }
 
 impl Store {
+    /// From now on the changes of the running transaction, which has made none yet, are written down as they are made:
+    /// `write_set` and `take_changes` then cost little. Where whole rows are wanted it does nothing.
+    #[inline]
+    pub fn capture(&mut self, images: AfterImage) {
+        let journal = &mut self.journal;
+        assert!(
+            journal.is_active && journal.ops.len() == journal.txn_start,
+            "capture begins with a transaction"
+        );
+        if images == AfterImage::Changed {
+            journal.capture.begin();
+        }
+    }
+
     /// Appends the changes of the running transaction (walked by `reprise_wire::Changes`) to `out`; the number of rows
     /// changed. Applied by `apply` to a store that is as this one was when the transaction began, they make it the same.
     pub fn write_set(&mut self, images: AfterImage, out: &mut Vec<u8>) -> u32 {
+        let journal = &mut self.journal;
         assert!(
-            self.journal.is_active,
+            journal.is_active,
             "only a running transaction has changes"
         );
-        let (tables, set) = (&self.tables, &mut self.write_set);
-        set.gather(tables, &self.journal, images);
-        let mut rows = 0;
-        for touched in &set.touched {
-            let table = &tables[(touched.row >> 32) as usize];
-            rows += touched.write(table, &self.journal, images, &mut set.scratch, out) as u32;
+        if let Some((rows, changes)) = journal.captured_whole(images) {
+            out.extend_from_slice(changes.as_bytes());
+            return rows;
         }
-        rows
+        self.write_set.write_merged(&self.tables, journal, images, out)
+    }
+
+    /// As `write_set`, in place of what `out` holds.
+    #[inline]
+    pub fn take_changes(&mut self, images: AfterImage, out: &mut ChangesBuffer) -> u32 {
+        if let Some((rows, changes)) = self.journal.captured_whole(images) {
+            std::mem::swap(out, changes);
+            self.journal.capture.is_on = false;
+            return rows;
+        }
+        out.clear();
+        out.other(|out| self.write_set(images, out))
+    }
+}
+
+impl Journal {
+    /// What was captured of the running transaction, if it is of use.
+    #[inline]
+    fn captured_whole(&mut self, images: AfterImage) -> Option<(u32, &mut ChangesBuffer)> {
+        match images {
+            AfterImage::Changed => self.capture.whole(&self.ops[self.txn_start..]),
+            AfterImage::Whole => None,
+        }
     }
 }
 
 impl WriteSet {
+    /// Of any transaction: what was done to a row is put together first.
+    fn write_merged(
+        &mut self,
+        tables: &[Table],
+        journal: &Journal,
+        images: AfterImage,
+        out: &mut Vec<u8>,
+    ) -> u32 {
+        self.gather(tables, journal, images);
+        let mut rows = 0;
+        for touched in &self.touched {
+            let table = &tables[(touched.row >> 32) as usize];
+            rows += touched.write(table, journal, images, &mut self.scratch, out) as u32;
+        }
+        rows
+    }
+
     fn gather(&mut self, tables: &[Table], journal: &Journal, images: AfterImage) {
         let ops = &journal.ops[journal.txn_start..];
         self.touched.clear();
@@ -94,7 +150,7 @@ impl WriteSet {
         }
         let mut at = journal.txn_bytes_start;
         for undo in ops {
-            let found = self.find_or_add((undo.table as u64) << 32 | undo.rid.0 as u64);
+            let found = self.find_or_add(undo.row());
             let table = &tables[undo.table as usize];
             self.touched[found].note(undo, at, table, journal, images);
             at += undo.kept_bytes();
@@ -121,19 +177,23 @@ impl WriteSet {
             }
             self.slots[slot] = next as u32;
         }
-        self.touched.push(Touched {
+        self.touched.push(Touched::new(row));
+        next
+    }
+}
+
+impl Touched {
+    fn new(row: u64) -> Self {
+        Self {
             row,
             before: Before::None,
             columns: 0,
             was_live: true,
             is_whole: false,
             gone: None,
-        });
-        next
+        }
     }
-}
 
-impl Touched {
     /// Takes up a change; bytes that its undo kept lie at `at`.
     #[inline]
     fn note(
@@ -149,7 +209,7 @@ impl Touched {
                 self.was_live = false;
                 return;
             }
-            UndoKind::Add => return self.note_sum(undo, table),
+            UndoKind::Add => return self.note_sum(undo),
             UndoKind::Columns => {
                 if matches!(self.before, Before::None) {
                     self.columns |= undo.detail;
@@ -179,29 +239,20 @@ impl Touched {
         self.before = before;
     }
 
-    fn note_sum(&mut self, undo: &Undo, table: &Table) {
+    fn note_sum(&mut self, undo: &Undo) {
         if !matches!(self.before, Before::None) {
             return;
         }
-        let columns = &table.layout.columns;
-        let column = columns
-            .iter()
-            .position(|slot| slot.offset as u64 == undo.detail);
-        match column {
-            Some(column) if column < NAMED_COLUMNS => self.columns |= 1 << column,
+        match undo.column() {
+            column if column < NAMED_COLUMNS => self.columns |= 1 << column,
             _ => self.is_whole = true,
         }
     }
 
     fn note_difference(&mut self, layout: &RowLayout, old: &[u8], now: &[u8]) {
-        if layout.columns.len() > NAMED_COLUMNS {
-            self.is_whole |= old != now;
-            return;
-        }
-        for (at, slot) in layout.columns.iter().enumerate() {
-            if column_value(layout, old, slot) != column_value(layout, now, slot) {
-                self.columns |= 1 << at;
-            }
+        match differing_columns(layout, old, now) {
+            Some(columns) => self.columns |= columns,
+            None => self.is_whole = true,
         }
     }
 
@@ -298,17 +349,39 @@ impl Before {
     }
 }
 
+/// The columns in which two rows differ; none where not all that do can be named.
+fn differing_columns(layout: &RowLayout, old: &[u8], now: &[u8]) -> Option<u64> {
+    if old == now {
+        return Some(0);
+    }
+    if layout.columns.len() > NAMED_COLUMNS {
+        return None;
+    }
+    let slots = layout.columns.iter().enumerate();
+    let differ = |slot| column_value(layout, old, slot) != column_value(layout, now, slot);
+    Some(slots.fold(0, |set, (at, slot)| set | (differ(slot) as u64) << at))
+}
+
 #[inline]
 fn name_of<'s>(table: &Table, row: RowRef<'_>, scratch: &'s mut Scratch) -> RowName<'s> {
-    if table.has_number() {
-        return RowName::Number(row.number);
+    name_by_plan(&table.indexes[0].plan, &table.layout, row, scratch)
+}
+
+fn name_by<'s>(changed: &Changed<'_>, scratch: &'s mut Scratch) -> RowName<'s> {
+    name_by_plan(changed.plan, changed.layout, changed.row, scratch)
+}
+
+#[inline]
+fn name_by_plan<'s>(
+    plan: &KeyPlan,
+    layout: &RowLayout,
+    row: RowRef<'_>,
+    scratch: &'s mut Scratch,
+) -> RowName<'s> {
+    match plan.has_number() {
+        true => RowName::Number(row.number),
+        false => RowName::Key(plan.encode(layout, row, scratch).bytes),
     }
-    RowName::Key(
-        table.indexes[0]
-            .plan
-            .encode(&table.layout, row, scratch)
-            .bytes,
-    )
 }
 
 /// Bytes of the columns in a patch, or a few more.
@@ -318,7 +391,7 @@ fn patch_bytes(layout: &RowLayout, columns: ColumnSet, row: &[u8]) -> usize {
         let slot = &layout.columns[at];
         match slot.ty.is_variable() {
             true => 4 + column_value(layout, row, slot).map_or(0, <[u8]>::len),
-            false => 2 + slot.ty.slot_bytes(),
+            false => capture::fixed_bytes(slot.ty.slot_bytes()),
         }
     });
     bytes.sum()

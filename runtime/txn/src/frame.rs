@@ -6,6 +6,7 @@ use reprise_base::limits::{
     ROW_OPS_MAX, SAVEPOINTS_MAX,
 };
 use reprise_storage::{AfterImage, Rid, Savepoint};
+use reprise_wire::ChangesBuffer;
 
 /// A row that a guest has seen: the module's table number, the held store it lies in, and its place there.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ pub struct Frame {
     fuel: u64,
     /// How the next transactions' changes are kept; none: they are not.
     capture: Option<AfterImage>,
-    pub(crate) changes: Vec<u8>,
+    pub(crate) changes: ChangesBuffer,
     pub(crate) changed_rows: u32,
     /// One partition's changes, on their way into `changes`.
     pub(crate) group: Vec<u8>,
@@ -75,7 +76,7 @@ impl Frame {
     /// `reprise_wire::Changes`, of several with a group for each (`ChangesRef::push_group`).
     #[inline]
     pub fn changes(&self) -> &[u8] {
-        &self.changes
+        self.changes.as_bytes()
     }
 
     /// Rows in `changes`.

@@ -97,6 +97,9 @@ pub fn run_single(
 ) -> Outcome {
     frame.clear();
     store.begin();
+    if let Some(images) = frame.capture() {
+        store.capture(images);
+    }
     let ended = {
         let mut txn = SingleTxn::new(store, partition, input, frame);
         executor.call(input.procedure, &mut txn)
@@ -105,7 +108,7 @@ pub fn run_single(
     match judge(ended.kind, frame) {
         None => {
             if let Some(images) = frame.capture() {
-                frame.changed_rows = store.write_set(images, &mut frame.changes);
+                frame.changed_rows = store.take_changes(images, &mut frame.changes);
             }
             commit(&[store.commit()], frame)
         }
@@ -126,6 +129,9 @@ pub fn run_multi(
     frame.clear();
     for (_, store) in stores.iter_mut() {
         store.begin();
+        if let Some(images) = frame.capture() {
+            store.capture(images);
+        }
     }
     let ended = {
         let mut txn = MultiTxn::new(stores, input, frame);
@@ -156,7 +162,8 @@ fn capture_groups(stores: &mut [(PartitionId, &mut Store)], frame: &mut Frame) {
         frame.group.clear();
         frame.changed_rows += store.write_set(images, &mut frame.group);
         if !frame.group.is_empty() {
-            ChangesRef::push_group(&mut frame.changes, *id, &frame.group);
+            let group = &frame.group;
+            frame.changes.other(|out| ChangesRef::push_group(out, *id, group));
         }
     }
 }

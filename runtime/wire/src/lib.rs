@@ -7,6 +7,7 @@
 
 mod block;
 mod body;
+mod buffer;
 mod changes;
 mod checkpoint;
 mod partitions;
@@ -15,6 +16,7 @@ mod record;
 mod segment;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, block_bytes, seal_block};
+pub use buffer::{ChangesBuffer, ShortName};
 pub use changes::{Change, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX,

@@ -2,8 +2,9 @@
 
 use std::hint::black_box;
 
-use reprise_abi::{Field, IndexKind, ScalarType, ScanFlags, key::push_i32};
-use reprise_storage::{Range, Rid, Store, TableId};
+use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, ScanFlags, key::push_i32};
+use reprise_storage::{AfterImage, Range, Rid, Store, TableId};
+use reprise_wire::ChangesBuffer;
 
 use crate::{Random, key, set_i32, table};
 
@@ -23,9 +24,11 @@ const OPERATIONS: &[(&str, fn(usize))] = &[
     ("insert-in-order", insert_in_order),
     ("update", update),
     ("add", add),
-    ("vote", |count| vote(IndexKind::Hash, count)),
-    ("vote-ordered", |count| vote(IndexKind::Ordered, count)),
-    ("new-order", new_order),
+    ("vote", |count| vote(IndexKind::Hash, count, false)),
+    ("vote-logged", |count| vote(IndexKind::Hash, count, true)),
+    ("vote-ordered", |count| vote(IndexKind::Ordered, count, false)),
+    ("new-order", |count| new_order(count, false)),
+    ("new-order-logged", |count| new_order(count, true)),
 ];
 
 pub fn run(name: &str, count: usize) {
@@ -182,8 +185,8 @@ fn add(count: usize) {
 }
 
 /// Contestant looked up, the vote inserted (in an ordered table after a look at the phone's last one), the count of
-/// contestant and area added to.
-fn vote(kind: IndexKind, count: usize) {
+/// contestant and area added to. Logged: its changes are put together, too.
+fn vote(kind: IndexKind, count: usize, is_logged: bool) {
     let mut store = Store::new();
     let mut create = |schema| store.create_table(schema).expect("table is valid");
     let contestants = create(table(
@@ -220,13 +223,16 @@ fn vote(kind: IndexKind, count: usize) {
         Field::Text("MA"),
     ];
     let mut row = store.layout(votes).build(&fields);
-    let mut random = Random(1);
+    let (mut random, mut changes) = (Random(1), ChangesBuffer::default());
     let ordered = |value: i64| (value as u32 ^ 1 << 31).to_be_bytes();
     for _ in 0..count {
         let area = 200 + random.below(300) as i64;
         let phone = area * 10_000_000_000 + random.below(10_000_000_000) as i64;
         let contestant = random.below(6) as i64;
         store.begin();
+        if is_logged {
+            store.capture(AfterImage::Changed);
+        }
         black_box(store.get_row(contestants, 0, &ordered(contestant)));
         if kind == IndexKind::Ordered {
             let prefix = (phone as u64 ^ 1 << 63).to_be_bytes();
@@ -239,12 +245,15 @@ fn vote(kind: IndexKind, count: usize) {
         let key = [ordered(contestant), ordered(area)].concat();
         let (rid, _) = store.get_row(counts, 0, &key).expect("row exists");
         store.add(counts, rid, 2, 1).expect("count fits");
+        if is_logged {
+            black_box(store.take_changes(AfterImage::Changed, &mut changes));
+        }
         black_box(store.commit());
     }
 }
 
-/// Ten stock rows found and updated, ten order lines appended.
-fn new_order(count: usize) {
+/// Ten stock rows found and two columns of each written, ten order lines appended.
+fn new_order(count: usize, is_logged: bool) {
     let mut stock = Stock::new(IndexKind::Dense, KEYS);
     let columns = [I32, I32, I32, I32, I32, I64];
     let schema = table(
@@ -256,24 +265,29 @@ fn new_order(count: usize) {
     );
     let lines = stock.store.create_table(schema).expect("table is valid");
     let (mut line, mut random, mut orders) = ([0; 28], Random(1), [0; 10]);
+    let mut changes = ChangesBuffer::default();
     for _ in 0..count {
         let district = random.below(10) as usize;
         orders[district] += 1;
         stock.store.begin();
+        if is_logged {
+            stock.store.capture(AfterImage::Changed);
+        }
         for number in 0..10 {
             let item = random.below(KEYS as u64) as usize;
             let found = stock.store.get_row(stock.table, 0, &Stock::key(item));
             let (rid, row) = found.expect("row exists");
-            let mut row: [u8; 300] = row.try_into().expect("300 bytes");
-            set_i32(&mut row, 16, number);
-            stock
-                .store
-                .update(stock.table, rid, &row)
-                .expect("row fits");
+            let mut values: [u8; 12] = row[8..20].try_into().expect("12 bytes");
+            set_i32(&mut values, 8, number);
+            let patched = stock.store.patch(stock.table, rid, ColumnSet(0b1100), &values);
+            patched.expect("columns fit");
             set_i32(&mut line, 4, district as i32);
             set_i32(&mut line, 8, orders[district]);
             set_i32(&mut line, 12, number);
             stock.store.insert(lines, &line).expect("fresh key");
+        }
+        if is_logged {
+            black_box(stock.store.take_changes(AfterImage::Changed, &mut changes));
         }
         black_box(stock.store.commit());
     }

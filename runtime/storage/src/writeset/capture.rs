@@ -1,0 +1,499 @@
+//! The running transaction's changes, written down as they are made, where its record is to hold them: rows, keys and columns are
+//! at hand then. Good as they are where no row was changed twice, as in nearly all transactions; else what was done to each row
+//! is put together at the end, from undo and live rows, and these bytes are not used. Either way comes to the same bytes.
+
+use reprise_abi::{ColumnSet, RowLayout, row::ColumnSlot};
+use reprise_wire::{Change, ChangesBuffer, ShortName};
+
+use crate::{
+    journal::Undo,
+    keyplan::{KeyPlan, RowRef, Scratch},
+    writeset::{NAMED_COLUMNS, differing_columns, name_by, patch_bytes, write_patch},
+};
+
+/// Changes up to which each is compared with all before it.
+const FEW_CHANGES: usize = 4;
+/// Changes from which on rows are put together: to compare the few that share a mark would take too long.
+const MANY_CHANGES: usize = 4096;
+/// Marks there are for each change.
+const MARKS_PER_CHANGE: usize = 16;
+
+/// See the module's header.
+#[derive(Default)]
+pub(crate) struct Capture {
+    /// Of this transaction.
+    pub is_on: bool,
+    rows: u32,
+    changes: ChangesBuffer,
+    marks: Marks,
+}
+
+/// How much was captured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Captured {
+    rows: u32,
+    bytes: usize,
+}
+
+/// A row that a change is about: its table, its primary key's plan, the row before the change, and the key's words where it is
+/// of a few integers.
+pub(crate) struct Changed<'a> {
+    pub table: u16,
+    pub plan: &'a KeyPlan,
+    pub layout: &'a RowLayout,
+    pub row: RowRef<'a>,
+    pub words: Option<[u64; 2]>,
+}
+
+impl Changed<'_> {
+    #[inline(always)]
+    fn short_name(&self) -> Option<ShortName> {
+        match self.words {
+            Some(words) if ChangesBuffer::takes_table(self.table) => {
+                Some(self.plan.short_name(words))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Capture {
+    pub fn begin(&mut self) {
+        self.is_on = true;
+        self.rows = 0;
+        self.changes.clear();
+    }
+
+    #[inline]
+    pub fn captured(&self) -> Captured {
+        Captured {
+            rows: self.rows,
+            bytes: self.changes.len(),
+        }
+    }
+
+    /// Takes back what came behind.
+    pub fn take_back(&mut self, to: Captured) {
+        self.rows = to.rows;
+        self.changes.truncate(to.bytes);
+    }
+
+    /// The changes and how many rows they are of, where no row was changed twice. `ops` are the transaction's undo.
+    #[inline]
+    pub fn whole(&mut self, ops: &[Undo]) -> Option<(u32, &mut ChangesBuffer)> {
+        let is_whole = self.is_on && self.marks.are_apart(ops);
+        is_whole.then_some((self.rows, &mut self.changes))
+    }
+
+    #[inline(never)]
+    pub fn insert(&mut self, table: u16, number: Option<u64>, row: &[u8]) {
+        self.rows += 1;
+        self.changes.insert(table, number, row);
+    }
+
+    #[inline(never)]
+    pub fn delete(&mut self, changed: &Changed<'_>, scratch: &mut Scratch) {
+        self.rows += 1;
+        if let Some(name) = changed.short_name() {
+            return self.changes.delete(changed.table, name);
+        }
+        let (table, name) = (changed.table, name_by(changed, scratch));
+        let delete = Change::Delete { table, name };
+        self.changes.other(|out| delete.encode(out));
+    }
+
+    /// The columns of the plan were written, and the row is now so.
+    #[inline(never)]
+    pub fn columns(
+        &mut self,
+        changed: &Changed<'_>,
+        plan: &PatchPlan,
+        now: &[u8],
+        scratch: &mut Scratch,
+    ) {
+        let name = match changed.short_name() {
+            Some(name) if plan.bytes < now.len() && !plan.columns.is_empty() => name,
+            _ => return self.named_columns(changed, plan.set, now, scratch),
+        };
+        self.rows += 1;
+        let count = plan.columns.len() as u8;
+        self.changes.begin_patch(changed.table, name, count);
+        for column in &plan.columns {
+            match column.slot.is_null(now) {
+                true => self.changes.null_column(column.position),
+                false => {
+                    let at = column.slot.offset as usize;
+                    self.changes.column(column.position, now, at, column.width);
+                }
+            }
+        }
+    }
+
+    /// An integer column (its position, where it lies, its bytes) was added to, and the row is now so.
+    #[inline(never)]
+    pub fn sum(
+        &mut self,
+        changed: &Changed<'_>,
+        (column, at, width): (u16, u32, usize),
+        now: &[u8],
+        scratch: &mut Scratch,
+    ) {
+        if column as usize >= NAMED_COLUMNS {
+            return self.replace(changed, now, scratch);
+        }
+        let name = match changed.short_name() {
+            Some(name) if fixed_bytes(width) < now.len() => name,
+            _ => return self.named_columns(changed, 1 << column, now, scratch),
+        };
+        self.rows += 1;
+        self.changes.begin_patch(changed.table, name, 1);
+        self.changes
+            .column(column as u8, now, at as usize, width as u8);
+    }
+
+    /// The whole row was written, and is now so.
+    #[inline(never)]
+    pub fn update(&mut self, changed: &Changed<'_>, now: &[u8], scratch: &mut Scratch) {
+        let is_moved = !changed.plan.is_same(changed.row.row, now);
+        match differing_columns(changed.layout, changed.row.row, now) {
+            Some(columns) if !is_moved => self.named_columns(changed, columns, now, scratch),
+            _ => self.replace(changed, now, scratch),
+        }
+    }
+
+    /// By the ways that suit all tables.
+    fn named_columns(
+        &mut self,
+        changed: &Changed<'_>,
+        columns: u64,
+        now: &[u8],
+        scratch: &mut Scratch,
+    ) {
+        let columns = ColumnSet(columns);
+        if columns.0 == 0 {
+            return;
+        }
+        if patch_bytes(changed.layout, columns, now) >= now.len() {
+            return self.replace(changed, now, scratch);
+        }
+        self.rows += 1;
+        let name = name_by(changed, scratch);
+        let write =
+            |out: &mut Vec<u8>| write_patch(out, changed.table, name, changed.layout, columns, now);
+        self.changes.other(write);
+    }
+
+    fn replace(&mut self, changed: &Changed<'_>, row: &[u8], scratch: &mut Scratch) {
+        self.rows += 1;
+        let (table, name) = (changed.table, name_by(changed, scratch));
+        let replace = Change::Replace { table, name, row };
+        self.changes.other(|out| replace.encode(out));
+    }
+}
+
+/// What a column of fixed width adds to a patch, or a few bytes more.
+pub(super) fn fixed_bytes(width: usize) -> usize {
+    2 + width
+}
+
+/// Rows of a transaction that were met before: a bit for each hash of a row.
+#[derive(Default)]
+struct Marks(Vec<u64>);
+
+impl Marks {
+    /// True where each change is of another row; at times not where there are very many.
+    #[inline]
+    fn are_apart(&mut self, ops: &[Undo]) -> bool {
+        match ops.len() {
+            0..=1 => true,
+            2..=FEW_CHANGES => (1..ops.len()).all(|at| is_first(ops, at)),
+            len if len >= MANY_CHANGES => false,
+            _ => self.are_many_apart(ops),
+        }
+    }
+
+    fn are_many_apart(&mut self, ops: &[Undo]) -> bool {
+        let bits = (ops.len() * MARKS_PER_CHANGE).next_power_of_two();
+        let (marks, shift) = (&mut self.0, 64 - bits.trailing_zeros());
+        marks.clear();
+        marks.resize(bits / 64, 0);
+        (0..ops.len()).all(|at| {
+            let mark = (ops[at].row().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize;
+            let (word, bit) = (&mut marks[mark / 64], 1 << (mark % 64));
+            let is_new = *word & bit == 0;
+            *word |= bit;
+            is_new || is_first(ops, at)
+        })
+    }
+}
+
+/// No change before the one at `at` is of its row.
+#[inline]
+fn is_first(ops: &[Undo], at: usize) -> bool {
+    let row = ops[at].row();
+    ops[..at].iter().all(|before| before.row() != row)
+}
+
+/// Columns of fixed width that are patched together.
+pub(crate) struct PatchPlan {
+    set: u64,
+    columns: Vec<PlannedColumn>,
+    /// As `patch_bytes`.
+    bytes: usize,
+}
+
+struct PlannedColumn {
+    position: u8,
+    width: u8,
+    slot: ColumnSlot,
+}
+
+impl PatchPlan {
+    fn new(layout: &RowLayout, set: u64) -> Self {
+        let columns: Vec<_> = ColumnSet(set)
+            .positions()
+            .map(|at| PlannedColumn {
+                position: at as u8,
+                width: layout.columns[at].ty.slot_bytes() as u8,
+                slot: layout.columns[at],
+            })
+            .collect();
+        let bytes = columns
+            .iter()
+            .map(|column| fixed_bytes(column.width as usize));
+        Self {
+            set,
+            bytes: bytes.sum(),
+            columns,
+        }
+    }
+}
+
+/// Plans of one table, made when first asked for.
+#[derive(Default)]
+pub(crate) struct PatchPlans {
+    plans: Vec<PatchPlan>,
+    last: usize,
+}
+
+/// Plans that are kept; who uses more sets makes them anew.
+const PLANS_MAX: usize = 64;
+
+impl PatchPlans {
+    /// The plan of some columns of fixed width. The layout is always the same one.
+    #[inline]
+    pub fn of(&mut self, layout: &RowLayout, set: ColumnSet) -> &PatchPlan {
+        if self
+            .plans
+            .get(self.last)
+            .is_none_or(|plan| plan.set != set.0)
+        {
+            self.seek(layout, set.0);
+        }
+        &self.plans[self.last]
+    }
+
+    #[inline(never)]
+    fn seek(&mut self, layout: &RowLayout, set: u64) {
+        if let Some(found) = self.plans.iter().position(|plan| plan.set == set) {
+            self.last = found;
+            return;
+        }
+        if self.plans.len() >= PLANS_MAX {
+            self.plans.clear();
+        }
+        self.last = self.plans.len();
+        self.plans.push(PatchPlan::new(layout, set));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::{
+        ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType,
+        TableSchema,
+    };
+
+    use reprise_wire::ChangesBuffer;
+
+    use crate::{AfterImage, Rid, Store, TableId};
+
+    const COLUMNS: [(ScalarType, bool); 7] = [
+        (ScalarType::I32, false),
+        (ScalarType::I64, false),
+        (ScalarType::I16, true),
+        (ScalarType::Text, true),
+        (ScalarType::Bool, false),
+        (ScalarType::Uuid, true),
+        (ScalarType::I64, false),
+    ];
+
+    fn schema(name: &str, key: &[u16], columns: usize) -> TableSchema {
+        let columns = (0..columns).map(|at| ColumnSchema {
+            name: format!("c{at}"),
+            ty: COLUMNS[at % 7].0,
+            nullable: COLUMNS[at % 7].1,
+            default: None,
+        });
+        TableSchema {
+            name: name.into(),
+            columns: columns.collect(),
+            primary_key: key.to_vec(),
+            primary_kind: IndexKind::Ordered,
+            indexes: vec![IndexSchema {
+                name: "second".into(),
+                columns: vec![3],
+                unique: false,
+            }],
+            placement: Placement::Local,
+        }
+    }
+
+    fn row(layout: &RowLayout, id: i64, number: i64) -> Vec<u8> {
+        let fields = (0..layout.columns.len()).map(|at| match at % 7 {
+            0 => Field::Int(id),
+            1 | 6 => Field::Int(number),
+            2 if number % 3 == 0 => Field::Null,
+            2 => Field::Int(number % 100),
+            3 => Field::Text(&"some text that a row holds"[..number as usize % 26]),
+            4 => Field::Bool(number % 2 == 0),
+            _ if number % 4 == 0 => Field::Null,
+            _ => Field::Uuid([number as u8; 16]),
+        });
+        layout.build(&fields.collect::<Vec<_>>())
+    }
+
+    /// A key of integers, none, one of text, one that is too long for a short key, and columns that no set can name.
+    fn filled() -> Store {
+        let mut store = Store::new();
+        let keys: [(&[u16], usize); 5] = [
+            (&[0, 1], 7),
+            (&[], 7),
+            (&[0, 3], 7),
+            (&[0, 1, 6], 7),
+            (&[0], 80),
+        ];
+        for (at, (key, columns)) in keys.into_iter().enumerate() {
+            let table = store.create_table(schema(&format!("t{at}"), key, columns));
+            let table = table.expect("a table");
+            store.begin();
+            for number in 0..90 {
+                let row = row(store.layout(table), number, number);
+                store.insert(table, &row).expect("new");
+            }
+            store.commit();
+        }
+        store
+    }
+
+    /// One change of a row, of the kind that `what` says; refused ones leave nothing.
+    fn change(store: &mut Store, table: TableId, number: u32, what: u64) {
+        let layout = store.layout(table).clone();
+        let id = number as i64;
+        let (rid, new) = (Rid(number), row(&layout, id, id + (what >> 32) as i64 % 3));
+        match what % 6 {
+            0 => _ = store.insert(table, &row(&layout, 1000 + id, id)),
+            1 => _ = store.delete(table, rid),
+            2 => _ = store.update(table, rid, &new),
+            3 => _ = store.add(table, rid, [2, 6, 6, 76][what as usize / 6 % 4], 1),
+            _ => {
+                let set = (what >> 8) % (1 << 7) & !1 | 2;
+                let mut values = vec![0; layout.columns_bytes(ColumnSet(set), &new)];
+                layout.read_columns(ColumnSet(set), &new, &mut values);
+                _ = store.patch(table, rid, ColumnSet(set), &values);
+            }
+        }
+    }
+
+    fn next(random: &mut u64) -> u64 {
+        *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (*random ^ *random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ mixed >> 31
+    }
+
+    /// What was captured and what is put together of the running transaction; the former none where a row was changed twice.
+    fn both(store: &mut Store) -> (Option<(u32, Vec<u8>)>, (u32, Vec<u8>)) {
+        let captured = store.journal.captured_whole(AfterImage::Changed);
+        let captured = captured.map(|(rows, changes)| (rows, changes.as_bytes().to_vec()));
+        let (tables, journal, mut merged) = (&store.tables, &store.journal, Vec::new());
+        let rows = store
+            .write_set
+            .write_merged(tables, journal, AfterImage::Changed, &mut merged);
+        (captured, (rows, merged))
+    }
+
+    #[test]
+    fn captured_changes_are_those_that_are_put_together() {
+        let (mut store, mut random) = (filled(), 5);
+        let (mut captured, mut many, mut buffer) = (0, 0, ChangesBuffer::default());
+        for turn in 0..6_000 {
+            store.begin();
+            store.capture(AfterImage::Changed);
+            let mut savepoint = store.savepoint();
+            for _ in 0..[1, 3, 10, 40][turn % 4] {
+                let [table, number, what] = [0; 3].map(|_| next(&mut random));
+                let table = TableId((table % 5) as u16);
+                change(&mut store, table, number as u32 % 90, what);
+                match what >> 50 & 31 {
+                    0 => savepoint = store.savepoint(),
+                    1 => store.rollback_to(savepoint),
+                    _ => {}
+                }
+            }
+            let (found, expected) = both(&mut store);
+            if let Some(found) = found {
+                assert_eq!(found, expected, "turn {turn}");
+                captured += 1;
+                many += (found.0 > 20) as usize;
+            }
+            let mut out = vec![7];
+            assert_eq!(store.write_set(AfterImage::Changed, &mut out), expected.0);
+            assert_eq!(out[1..], expected.1);
+            assert_eq!(
+                store.take_changes(AfterImage::Changed, &mut buffer),
+                expected.0
+            );
+            assert_eq!(buffer.as_bytes(), expected.1);
+            store.rollback();
+        }
+        assert!(captured > 3_000 && many > 20, "{captured}, {many}");
+    }
+
+    #[test]
+    fn where_a_row_was_changed_twice_what_was_captured_is_not_used() {
+        let mut store = filled();
+        for count in [2, 4, 5, 30, 85] {
+            for what in 0..40 {
+                store.begin();
+                store.capture(AfterImage::Changed);
+                for number in 0..count {
+                    change(&mut store, TableId(0), number, 4 + 768 * what);
+                }
+                assert!(both(&mut store).0.is_some(), "{count} rows");
+                let again = [1, 2, 9][what as usize % 3];
+                change(&mut store, TableId(0), count / 2, again);
+                assert_eq!(both(&mut store).0, None, "{count} rows, change {what}");
+                store.rollback();
+            }
+        }
+    }
+
+    #[test]
+    fn changes_of_a_transaction_without_capture_or_with_whole_rows_are_put_together() {
+        let mut store = filled();
+        for images in [None, Some(AfterImage::Whole)] {
+            store.begin();
+            images.into_iter().for_each(|images| store.capture(images));
+            change(&mut store, TableId(0), 3, 9);
+            assert_eq!(both(&mut store).0, None);
+            let mut out = Vec::new();
+            assert_eq!(store.write_set(AfterImage::Whole, &mut out), 1);
+            let mut walk = reprise_wire::Changes::new(&out).map(|change| change.expect("whole"));
+            assert!(matches!(
+                walk.next(),
+                Some(reprise_wire::Change::Replace { .. })
+            ));
+            store.commit();
+        }
+    }
+}
