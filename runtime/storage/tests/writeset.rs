@@ -172,6 +172,9 @@ fn change(random: &mut Random, store: &mut Store) {
 
 fn transaction(random: &mut Random, store: &mut Store, images: AfterImage) -> Vec<u8> {
     store.begin();
+    if random.next(3) > 0 {
+        store.capture(images);
+    }
     let length = [1, 4, 12, 60][random.next(4) as usize];
     let mut savepoint = store.savepoint();
     for _ in 0..length {
