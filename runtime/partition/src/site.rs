@@ -256,7 +256,7 @@ struct Running<'a> {
 
 impl Running<'_> {
     /// Appends what the log holds of a committed call; its changes and its result are in the frame.
-    #[inline]
+    #[inline(always)]
     fn encode(
         &self,
         partitions: PartitionSet<'_>,

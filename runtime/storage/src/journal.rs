@@ -240,13 +240,13 @@ impl Journal {
         self.txn_bytes_start = self.bytes.len();
         self.txn += 1;
         self.written = WriteSummary::default();
-        self.capture.is_on = false;
     }
 
     /// Ends the transaction; `ops` and `buried` have been settled, or are retained.
     #[inline]
     pub fn end(&mut self) {
         self.is_active = false;
+        self.capture.is_on = false;
         self.buried.clear();
         if !self.retains {
             self.forget();

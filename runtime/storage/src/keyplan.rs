@@ -186,17 +186,16 @@ impl KeyPlan {
 
     /// A row's name in the log by the words of its primary key (`int_words`): its key, or its hidden number.
     #[inline(always)]
-    pub fn short_name(&self, [first, second]: [u64; 2]) -> ShortName {
-        if self.has_number {
-            return ShortName::Number(first);
-        }
-        let key = (first as u128) << 64 | second as u128;
+    pub fn short_name(&self, words: [u64; 2]) -> ShortName {
         let (Form::Fixed { bytes, .. } | Form::Bounded(bytes)) = self.form else {
             unreachable!("keys of text have no words");
         };
-        ShortName::Key {
-            padded: key.to_be_bytes(),
-            bytes: bytes as u8,
+        match self.has_number {
+            true => ShortName::Number(words[0]),
+            false => ShortName::Key {
+                words,
+                bytes: bytes as u8,
+            },
         }
     }
 

@@ -25,11 +25,8 @@ const COLUMN_BYTES: usize = 1 + 1 + 16;
 /// A row's name that is moved as a whole, whatever its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortName {
-    /// The encoded primary key is the first `bytes` of it, at most all.
-    Key {
-        padded: [u8; SHORT_KEY_BYTES_MAX],
-        bytes: u8,
-    },
+    /// The encoded primary key is the first bytes of two words, 16 at most, the most significant first.
+    Key { words: [u64; 2], bytes: u8 },
     /// The hidden number.
     Number(u64),
 }
@@ -119,64 +116,33 @@ impl ChangesBuffer {
 
     #[inline]
     pub fn delete(&mut self, table: u16, name: ShortName) {
-        let (_, bytes) = self.name(DELETE, table, name);
-        self.end += bytes;
-    }
-
-    /// A patch, of which so many columns are still to come, 127 at most.
-    #[inline]
-    pub fn begin_patch(&mut self, table: u16, name: ShortName, columns: u8) {
-        assert!(columns > 0 && (columns as usize) < ONE_BYTE);
-        let (room, bytes) = self.name(PATCH, table, name);
-        room[bytes] = columns;
-        self.end += bytes + 1;
-    }
-
-    /// Kind, table and name at the front of the room; how many bytes.
-    #[inline(always)]
-    fn name(&mut self, kind: u8, table: u16, name: ShortName) -> (&mut [u8; NAME_BYTES], usize) {
-        assert!(Self::takes_table(table));
         let room = self.room::<NAME_BYTES>();
-        let bytes = match name {
-            ShortName::Key { padded, bytes } => {
-                [room[0], room[1], room[2]] = [kind, table as u8, bytes];
-                room[3..3 + SHORT_KEY_BYTES_MAX].copy_from_slice(&padded);
-                assert!(bytes as usize <= SHORT_KEY_BYTES_MAX);
-                3 + bytes as usize
-            }
-            ShortName::Number(number) => {
-                [room[0], room[1]] = [kind | NUMBERED, table as u8];
-                room[2..10].copy_from_slice(&number.to_le_bytes());
-                10
-            }
-        };
-        (room, bytes)
+        self.end += put_name(room, DELETE, table, name);
     }
 
-    /// The next column of a patch, of so many bytes (16 at most) that lie at `at` in the row. Positions grow, below 128.
+    /// A patch of so many columns, 127 at most, which `write` adds.
     #[inline(always)]
-    pub fn column(&mut self, position: u8, row: &[u8], at: usize, width: u8) {
-        debug_assert!((position as usize) < ONE_BYTE);
-        let from = &row[at..];
-        let room = self.room::<COLUMN_BYTES>();
-        [room[0], room[1]] = [position, width + 1];
-        if let (Some(word), true) = (from.first_chunk::<8>(), width <= 8) {
-            // What lies behind the column is overwritten by what comes next.
-            let word = u64::from_le_bytes(*word);
-            room[2..10].copy_from_slice(&word.to_le_bytes());
-        } else {
-            copy_short(&from[..width as usize], &mut room[2..2 + width as usize]);
-        }
-        self.end += 2 + width as usize;
-    }
-
-    /// The next column of a patch, which is null.
-    #[inline]
-    pub fn null_column(&mut self, position: u8) {
-        debug_assert!((position as usize) < ONE_BYTE);
-        let room = self.room::<COLUMN_BYTES>();
-        [room[0], room[1]] = [position, 0];
-        self.end += 2;
+    pub fn patch(
+        &mut self,
+        table: u16,
+        name: ShortName,
+        columns: u8,
+        write: impl FnOnce(&mut PatchRoom<'_>),
+    ) {
+        assert!(columns > 0 && (columns as usize) < ONE_BYTE);
+        self.make_room(NAME_BYTES + columns as usize * COLUMN_BYTES);
+        let mut patch = PatchRoom {
+            room: &mut self.bytes[self.end..],
+            at: 0,
+            left: columns,
+        };
+        let head = patch.room.first_chunk_mut().expect("room was made");
+        let bytes = put_name(head, PATCH, table, name);
+        head[bytes] = columns;
+        patch.at = bytes + 1;
+        write(&mut patch);
+        assert!(patch.left == 0, "columns of a patch");
+        self.end += patch.at;
     }
 
     #[inline(always)]
@@ -203,6 +169,67 @@ impl ChangesBuffer {
     }
 }
 
+/// Where the columns of a patch go.
+pub struct PatchRoom<'b> {
+    room: &'b mut [u8],
+    at: usize,
+    left: u8,
+}
+
+impl PatchRoom<'_> {
+    /// The next column, of so many bytes (16 at most) that lie at `at` in the row. Positions grow, below 128.
+    #[inline(always)]
+    pub fn column(&mut self, position: u8, row: &[u8], at: usize, width: u8) {
+        let from = &row[at..];
+        let room = self.next(position, width + 1);
+        if let (Some(word), true) = (from.first_chunk::<8>(), width <= 8) {
+            // What lies behind the column is overwritten by what comes next.
+            let word = u64::from_le_bytes(*word);
+            room[2..10].copy_from_slice(&word.to_le_bytes());
+        } else {
+            copy_short(&from[..width as usize], &mut room[2..2 + width as usize]);
+        }
+        self.at += 2 + width as usize;
+    }
+
+    /// The next column, which is null.
+    #[inline(always)]
+    pub fn null_column(&mut self, position: u8) {
+        self.next(position, 0);
+        self.at += 2;
+    }
+
+    #[inline(always)]
+    fn next(&mut self, position: u8, length: u8) -> &mut [u8; COLUMN_BYTES] {
+        debug_assert!((position as usize) < ONE_BYTE);
+        self.left = self.left.wrapping_sub(1);
+        let room = self.room[self.at..].first_chunk_mut();
+        let room: &mut [u8; COLUMN_BYTES] = room.expect("room for all columns was made");
+        [room[0], room[1]] = [position, length];
+        room
+    }
+}
+
+/// Kind, table and name; how many bytes.
+#[inline(always)]
+fn put_name(room: &mut [u8; NAME_BYTES], kind: u8, table: u16, name: ShortName) -> usize {
+    assert!(ChangesBuffer::takes_table(table));
+    match name {
+        ShortName::Key { words, bytes } => {
+            assert!(bytes as usize <= SHORT_KEY_BYTES_MAX);
+            [room[0], room[1], room[2]] = [kind, table as u8, bytes];
+            room[3..11].copy_from_slice(&words[0].to_be_bytes());
+            room[11..19].copy_from_slice(&words[1].to_be_bytes());
+            3 + bytes as usize
+        }
+        ShortName::Number(number) => {
+            [room[0], room[1]] = [kind | NUMBERED, table as u8];
+            room[2..10].copy_from_slice(&number.to_le_bytes());
+            10
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,18 +243,24 @@ mod tests {
         for from_end in [true, false] {
             buffer.delete(table, short);
             Change::Delete { table, name }.encode(&mut expected);
-            buffer.begin_patch(table, short, 7);
             let mut patch = PatchWriter::begin(&mut expected, table, name, 7);
-            for (position, width) in WIDTHS {
-                let at = if from_end {
+            let place = |width: u8| {
+                if from_end {
                     row.len() - width as usize
                 } else {
                     3
-                };
-                buffer.column(position, row, at, width);
-                patch.column(position as u16, Some(&row[at..at + width as usize]));
+                }
+            };
+            buffer.patch(table, short, 7, |room| {
+                for (position, width) in WIDTHS {
+                    room.column(position, row, place(width), width);
+                }
+                room.null_column(127);
+            });
+            for (position, width) in WIDTHS {
+                let value = &row[place(width)..][..width as usize];
+                patch.column(position as u16, Some(value));
             }
-            buffer.null_column(127);
             patch.column(127, None);
             patch.finish();
             let other = Change::Replace { table, name, row };
@@ -252,12 +285,14 @@ mod tests {
         }
         assert!(buffer.as_bytes() == expected);
         for (bytes, table) in (0..=16).zip([0, 5, 127].into_iter().cycle()) {
-            let padded = std::array::from_fn(|at| at as u8 + 100);
-            let short = ShortName::Key { padded, bytes };
+            let key: [u8; 16] = std::array::from_fn(|at| at as u8 + 100);
+            let word = |at: usize| u64::from_be_bytes(key[at..at + 8].try_into().expect("8"));
+            let words = [word(0), word(8)];
+            let short = ShortName::Key { words, bytes };
             check_named(
                 table,
                 short,
-                RowName::Key(&padded[..bytes as usize]),
+                RowName::Key(&key[..bytes as usize]),
                 &row[..40],
             );
             let number = u64::MAX >> bytes;

@@ -16,7 +16,7 @@ mod record;
 mod segment;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, block_bytes, seal_block};
-pub use buffer::{ChangesBuffer, ShortName};
+pub use buffer::{ChangesBuffer, PatchRoom, ShortName};
 pub use changes::{Change, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
 pub use checkpoint::{
     CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX,

@@ -131,18 +131,6 @@ pub(crate) const fn varint_bytes(value: u32) -> usize {
     (38 - (value | 1).leading_zeros() as usize) / 7
 }
 
-/// Writes a varint into `head` and returns where it ends.
-#[inline]
-fn put_varint(head: &mut [u8; PLAIN_HEAD_BYTES_MAX], mut at: usize, mut value: u32) -> usize {
-    while value >= 0x80 {
-        head[at] = value as u8 | 0x80;
-        value >>= 7;
-        at += 1;
-    }
-    head[at] = value as u8;
-    at + 1
-}
-
 /// Writes length and kind of a record with so many body bytes.
 #[inline]
 pub(crate) fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
@@ -221,7 +209,8 @@ impl PlainHead {
         matches!(partitions_code, ORIGIN | ALL)
     }
 
-    /// Appends the record: all before `rest` is put together on the stack.
+    /// Appends the record. Each field goes straight to its place: a head put together elsewhere and copied as a whole would wait
+    /// until its parts have left the processor's store buffer.
     #[inline]
     pub fn encode(&self, rest: &[u8], out: &mut Vec<u8>) {
         let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
@@ -230,16 +219,13 @@ impl PlainHead {
             body_bytes + 6 <= RECORD_BYTES_MAX,
             "record of {body_bytes} bytes"
         );
-        let mut head = [0; PLAIN_HEAD_BYTES_MAX];
-        let mut at = put_varint(&mut head, 0, body_bytes as u32 + 1);
-        head[at] = self.kind as u8;
-        head[at + 1] = self.partitions_code;
-        head[at + 2..at + 10].copy_from_slice(&self.txn_id.0.to_le_bytes());
-        head[at + 10..at + 18].copy_from_slice(&self.digest.to_le_bytes());
-        at = put_varint(&mut head, at + 18, self.module_id);
-        at = put_varint(&mut head, at, self.procedure as u32);
-        out.reserve(at + rest.len());
-        out.extend_from_slice(&head[..at]);
+        out.reserve(PLAIN_HEAD_BYTES_MAX + rest.len());
+        push_varint(out, body_bytes as u32 + 1);
+        out.extend_from_slice(&[self.kind as u8, self.partitions_code]);
+        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
+        out.extend_from_slice(&self.digest.to_le_bytes());
+        push_varint(out, self.module_id);
+        push_varint(out, self.procedure as u32);
         out.extend_from_slice(rest);
     }
 }

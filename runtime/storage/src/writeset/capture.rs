@@ -13,6 +13,9 @@ use crate::{
 
 /// Changes up to which each is compared with all before it.
 const FEW_CHANGES: usize = 4;
+/// Changes up to which the marks lie on the stack.
+const SOME_CHANGES: usize = 64;
+const SOME_SHIFT: u32 = 64 - (SOME_CHANGES * MARKS_PER_CHANGE).ilog2();
 /// Changes from which on rows are put together: to compare the few that share a mark would take too long.
 const MANY_CHANGES: usize = 4096;
 /// Marks there are for each change.
@@ -116,17 +119,18 @@ impl Capture {
             _ => return self.named_columns(changed, plan.set, now, scratch),
         };
         self.rows += 1;
-        let count = plan.columns.len() as u8;
-        self.changes.begin_patch(changed.table, name, count);
-        for column in &plan.columns {
-            match column.slot.is_null(now) {
-                true => self.changes.null_column(column.position),
-                false => {
-                    let at = column.slot.offset as usize;
-                    self.changes.column(column.position, now, at, column.width);
+        let (table, count) = (changed.table, plan.columns.len() as u8);
+        self.changes.patch(table, name, count, |patch| {
+            for column in &plan.columns {
+                match column.slot.is_null(now) {
+                    true => patch.null_column(column.position),
+                    false => {
+                        let at = column.slot.offset as usize;
+                        patch.column(column.position, now, at, column.width);
+                    }
                 }
             }
-        }
+        });
     }
 
     /// An integer column (its position, where it lies, its bytes) was added to, and the row is now so.
@@ -146,9 +150,9 @@ impl Capture {
             _ => return self.named_columns(changed, 1 << column, now, scratch),
         };
         self.rows += 1;
-        self.changes.begin_patch(changed.table, name, 1);
-        self.changes
-            .column(column as u8, now, at as usize, width as u8);
+        self.changes.patch(changed.table, name, 1, |patch| {
+            patch.column(column as u8, now, at as usize, width as u8);
+        });
     }
 
     /// The whole row was written, and is now so.
@@ -196,7 +200,7 @@ pub(super) fn fixed_bytes(width: usize) -> usize {
     2 + width
 }
 
-/// Rows of a transaction that were met before: a bit for each hash of a row.
+/// Rows of a transaction that were met before: a bit for each hash of a row, of many changes.
 #[derive(Default)]
 struct Marks(Vec<u64>);
 
@@ -207,24 +211,33 @@ impl Marks {
         match ops.len() {
             0..=1 => true,
             2..=FEW_CHANGES => (1..ops.len()).all(|at| is_first(ops, at)),
+            ..=SOME_CHANGES => {
+                let mut marks = [0; SOME_CHANGES * MARKS_PER_CHANGE / 64];
+                are_marked_once(ops, &mut marks, SOME_SHIFT)
+            }
             len if len >= MANY_CHANGES => false,
-            _ => self.are_many_apart(ops),
+            len => {
+                let bits = (len * MARKS_PER_CHANGE).next_power_of_two();
+                self.0.clear();
+                self.0.resize(bits / 64, 0);
+                are_marked_once(ops, &mut self.0, 64 - bits.trailing_zeros())
+            }
         }
     }
+}
 
-    fn are_many_apart(&mut self, ops: &[Undo]) -> bool {
-        let bits = (ops.len() * MARKS_PER_CHANGE).next_power_of_two();
-        let (marks, shift) = (&mut self.0, 64 - bits.trailing_zeros());
-        marks.clear();
-        marks.resize(bits / 64, 0);
-        (0..ops.len()).all(|at| {
-            let mark = (ops[at].row().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize;
-            let (word, bit) = (&mut marks[mark / 64], 1 << (mark % 64));
-            let is_new = *word & bit == 0;
-            *word |= bit;
-            is_new || is_first(ops, at)
-        })
+/// True where no two changes are of one row. A mark is a hash without its last `shift` bits.
+#[inline(always)]
+fn are_marked_once(ops: &[Undo], marks: &mut [u64], shift: u32) -> bool {
+    for (at, undo) in ops.iter().enumerate() {
+        let mark = (undo.row().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize;
+        let (word, bit) = (&mut marks[mark / 64], 1 << (mark % 64));
+        if *word & bit != 0 && !is_first(ops, at) {
+            return false;
+        }
+        *word |= bit;
     }
+    true
 }
 
 /// No change before the one at `at` is of its row.
