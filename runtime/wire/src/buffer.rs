@@ -37,6 +37,8 @@ pub struct ChangesBuffer {
     /// What was written, and room behind it that holds anything.
     bytes: Vec<u8>,
     end: usize,
+    /// Changes of other forms, on their way into `bytes`.
+    apart: Vec<u8>,
 }
 
 impl ChangesBuffer {
@@ -76,9 +78,16 @@ impl ChangesBuffer {
 
     /// Lets changes of any form be appended.
     pub fn other<T>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        self.bytes.truncate(self.end);
-        let appended = append(&mut self.bytes);
-        self.end = self.bytes.len();
+        // Apart: room that is there already need not be made again behind them.
+        let mut apart = std::mem::take(&mut self.apart);
+        apart.clear();
+        let appended = append(&mut apart);
+        self.make_room(apart.len());
+        self.bytes[self.end..self.end + apart.len()].copy_from_slice(&apart);
+        self.end += apart.len();
+        if apart.len() <= KEPT_BYTES {
+            self.apart = apart;
+        }
         appended
     }
 
@@ -160,7 +169,6 @@ impl ChangesBuffer {
         }
     }
 
-    #[cold]
     #[inline(never)]
     fn grow(&mut self, bytes: usize) {
         // By more and more, so that a transaction of many changes asks seldom.
