@@ -90,8 +90,8 @@ impl Instance {
             let entry = &live.entries[if code.fresh { 0 } else { procedure_index }];
             let store = &mut live.store;
             catch_unwind(AssertUnwindSafe(|| {
-                let returned = entry.call(&mut *store, args_bytes as i32)?;
-                take_result(store.data_mut(), returned)
+                let (returned, fuel_left) = entry.call(&mut *store, args_bytes as i32)?;
+                Ok((take_result(store.data_mut(), returned)?, fuel_left))
             }))
         };
         live.store.data_mut().end_call();
@@ -102,19 +102,21 @@ impl Instance {
                 resume_unwind(panic)
             }
         };
-        let kind = match result {
-            Ok(returned) => call_end(returned, live.store.data().aborted),
-            Err(error) => Err(fault(code, &mut live.store, live.fuel, &error)),
+        let (kind, fuel_left) = match result {
+            Ok((returned, fuel_left)) => (call_end(returned, live.store.data().aborted), fuel_left),
+            Err(error) => {
+                let fault = fault(code, &mut live.store, live.fuel, &error);
+                (Err(fault), fuel_left(&mut live.store, live.fuel))
+            }
         };
         let fuel_max = code.engine.limits().fuel_max;
-        let fuel_left = fuel_left(&mut live.store, live.fuel).max(0) as u64;
         match &mut live.hot {
             Some(hot) => hot.reset(),
             None => self.live = None,
         }
         CallOutcome {
             kind,
-            fuel_used: fuel_max.saturating_sub(fuel_left),
+            fuel_used: fuel_max.saturating_sub(fuel_left.max(0) as u64),
         }
     }
 }
@@ -162,8 +164,8 @@ fn call_end(returned: i32, aborted: bool) -> Result<CallEnd, Box<Fault>> {
 pub(crate) struct Live {
     store: Store<HostState>,
     instance: wasmtime::Instance,
-    /// Entries in the order of the description's procedures.
-    entries: Vec<TypedFunc<i32, i32>>,
+    /// Entries in the order of the description's procedures. They return the fuel that is left beside the result.
+    entries: Vec<TypedFunc<i32, (i32, i64)>>,
     /// None for a module whose instances are not used twice.
     hot: Option<HotSet>,
     /// Where arguments are put before a call; a slice of no bytes for nowhere.

@@ -2,7 +2,8 @@
 //!
 //! * The memory gets its largest size at once, and `memory.size` and `memory.grow` work on a counter, so that growth costs
 //!   nothing, is the same on every replica, and is undone with the other globals. Pages not grown yet read as zeros.
-//! * Each procedure gets a wrapper that puts all mutable globals back to their values after start-up, then calls it.
+//! * Each procedure gets a wrapper that puts all mutable globals back to their values after start-up, then calls it, and
+//!   returns the fuel that is left beside its result.
 //! * Start function, `_initialize` and the copying of the globals move into one export, called once per instance.
 //! * Fuel is a global that goes down by one at the beginning of a function, at each turn of a loop, before a call of the host or
 //!   through a table and after a long run of other instructions, and by the bytes or items of a bulk operation before
@@ -31,9 +32,10 @@ const FREE_INSTRUCTIONS_MAX: u32 = 256;
 
 /// Numbers of what is appended.
 struct Added {
-    /// Types `(i32) -> i32` and `() -> ()`.
+    /// Types `(i32) -> i32`, `() -> ()` and `(i32) -> (i32, i64)`.
     type_call: u32,
     type_start: u32,
+    type_entry: u32,
     /// Function that stands for `memory.grow`.
     grow: u32,
     start: u32,
@@ -66,6 +68,7 @@ pub(crate) fn rewrite(
     let added = Added {
         type_call: found.types.count,
         type_start: found.types.count + 1,
+        type_entry: found.types.count + 2,
         grow: functions,
         start: functions + 1,
         first_wrapper: functions + 2,
@@ -127,9 +130,11 @@ fn extended(items: Items<'_>, added: u32) -> Vec<u8> {
 fn types(items: Items<'_>) -> Vec<u8> {
     const FUNCTION: u8 = 0x60;
     const I32: u8 = 0x7f;
-    let mut data = extended(items, 2);
+    const I64: u8 = 0x7e;
+    let mut data = extended(items, 3);
     data.extend_from_slice(&[FUNCTION, 1, I32, 1, I32]);
     data.extend_from_slice(&[FUNCTION, 0, 0]);
+    data.extend_from_slice(&[FUNCTION, 1, I32, 2, I32, I64]);
     data
 }
 
@@ -138,7 +143,7 @@ fn function_types(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     added.type_call.encode(&mut data);
     added.type_start.encode(&mut data);
     for _ in &found.procedures {
-        added.type_call.encode(&mut data);
+        added.type_entry.encode(&mut data);
     }
     data
 }
@@ -288,6 +293,7 @@ fn wrapper(found: &Inspected<'_>, added: &Added, procedure: u32) -> Function {
     }
     function.instruction(&Instruction::LocalGet(0));
     function.instruction(&Instruction::Call(procedure));
+    function.instruction(&Instruction::GlobalGet(added.fuel));
     function.instruction(&Instruction::End);
     function
 }

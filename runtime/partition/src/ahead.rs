@@ -11,6 +11,7 @@ use crate::batch::CallSlot;
 /// keeps. Each step reads what the one before it brought.
 const SLOT: usize = 12;
 const ARGS: usize = 9;
+const WAY: usize = 6;
 const INDEX: usize = 3;
 const PLACE: usize = 2;
 const ROW: usize = 1;
@@ -20,7 +21,7 @@ const RING: usize = 8;
 /// Rows of a call that are brought near at most.
 const ROWS: usize = 3;
 
-const _: () = assert!(RING > INDEX && RING.is_power_of_two());
+const _: () = assert!(RING > WAY && RING.is_power_of_two());
 
 /// What is known of a row that a call will look at.
 #[derive(Clone, Copy, Default)]
@@ -53,8 +54,11 @@ impl<'m> LookAhead<'m> {
             ring: Default::default(),
         };
         if ahead.is_of_use {
-            for (at, call) in calls.iter().enumerate().take(first + INDEX).skip(first + 1) {
-                ahead.touch(store, at, call, args);
+            for (at, call) in calls.iter().enumerate().take(first + WAY).skip(first + 1) {
+                ahead.touch_way(store, at, call, args);
+                if at < first + INDEX {
+                    ahead.touch(store, at, call);
+                }
             }
         }
         ahead
@@ -75,8 +79,11 @@ impl<'m> LookAhead<'m> {
         {
             fetch(first);
         }
+        if let Some(call) = calls.get(at + WAY) {
+            self.touch_way(store, at + WAY, call, args);
+        }
         if let Some(call) = calls.get(at + INDEX) {
-            self.touch(store, at + INDEX, call, args);
+            self.touch(store, at + INDEX, call);
         }
         if let Some(call) = calls.get(at + PLACE) {
             let rows = rows_of(self.module, call);
@@ -93,12 +100,20 @@ impl<'m> LookAhead<'m> {
     }
 
     #[inline]
-    fn touch(&mut self, store: &Store, at: usize, call: &CallSlot, args: &[u8]) {
+    fn touch_way(&mut self, store: &Store, at: usize, call: &CallSlot, args: &[u8]) {
         let nearing = &mut self.ring[at % RING];
         *nearing = Default::default();
         let args = &args[call.args.start as usize..call.args.end as usize];
         for (row, nearing) in rows_of(self.module, call).iter().zip(nearing) {
-            nearing.key = row.touch(store, args);
+            nearing.key = row.touch_way(store, args);
+        }
+    }
+
+    #[inline]
+    fn touch(&self, store: &Store, at: usize, call: &CallSlot) {
+        let rows = rows_of(self.module, call);
+        for (row, nearing) in rows.iter().zip(&self.ring[at % RING]) {
+            nearing.key.iter().for_each(|key| row.touch(store, *key));
         }
     }
 }

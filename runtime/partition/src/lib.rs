@@ -17,6 +17,7 @@ mod logging;
 mod meet;
 mod sink;
 mod site;
+mod turn;
 mod wait;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};

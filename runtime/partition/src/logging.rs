@@ -47,6 +47,8 @@ pub enum LogKind {
     Command,
     Changes,
     Both,
+    /// There is no log that would keep it.
+    Nothing,
 }
 
 /// The log's settings, and what was measured for `auto`. Shared by all sites.
@@ -139,8 +141,8 @@ impl AutoChoice {
     /// The choice and its reason with the numbers, for people.
     pub fn explain(&self) -> String {
         let kind = match self.kind() {
-            LogKind::Command => "command",
             LogKind::Changes | LogKind::Both => "physiological",
+            LogKind::Command | LogKind::Nothing => "command",
         };
         let measured = self.measured.lock().expect("held for a look");
         let Some(costs) = measured.last else {
@@ -218,7 +220,7 @@ impl Logging {
         let procedures = module.schema.procedures.iter().enumerate();
         let choices = procedures.map(|(at, procedure)| {
             let (kind, is_auto) = match (self.rule, procedure.log) {
-                (LogRule::None, _) => (LogKind::Command, false),
+                (LogRule::None, _) => (LogKind::Nothing, false),
                 (LogRule::Both, _) => (LogKind::Both, false),
                 (_, LogChoice::Command) => (LogKind::Command, false),
                 (_, LogChoice::Physiological) => (LogKind::Changes, false),

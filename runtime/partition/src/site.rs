@@ -15,21 +15,18 @@ use reprise_base::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
 use reprise_env::{Clock, Step, Threads};
 use reprise_observe::{RecentLines, Recorder};
 use reprise_storage::Store;
-use reprise_txn::{
-    Commit, Deployed, Executors, Failure, Frame, Module, ModuleId, Outcome, TxnInput,
-    call_hash, run_multi, run_single,
-};
-use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionList, PartitionSet};
+use reprise_txn::{Deployed, Executors, Frame, Module, ModuleId, Outcome, run_multi};
+use reprise_wire::{PartitionList, PartitionSet};
 
 use crate::{
-    ahead::LookAhead,
-    batch::{CallBatch, CallSlot, SlotOutcome, hold_of},
+    batch::{CallBatch, SlotOutcome, hold_of},
     copy::{Copying, Slice},
     desk::{Desk, Meeting},
     gather::Gathering,
     home::Home,
-    logging::{Choice, LogKind, Logging, Sample},
+    logging::{Choice, Logging},
     sink::Sink,
+    turn::{Running, TurnStart, begin_capture, input_of, note_sample, run_alike, settle},
     wait::{LOOK, LOOK_AWAY, is_soon},
 };
 
@@ -100,9 +97,9 @@ pub struct Tools {
     result_bytes: usize,
     deployed: Arc<Deployed>,
     /// The versions in service, by `ModuleId`.
-    in_service: Vec<Option<Arc<Module>>>,
+    pub(crate) in_service: Vec<Option<Arc<Module>>>,
     /// What their calls leave in the log, by procedure.
-    choices: Vec<Vec<Choice>>,
+    pub(crate) choices: Vec<Vec<Choice>>,
 }
 
 /// An engine thread's own state.
@@ -239,86 +236,6 @@ fn choices(shared: &Shared, in_service: &[Option<Arc<Module>>]) -> Vec<Vec<Choic
     let choices_of = |module: &Arc<Module>| shared.logging.choices_of(module);
     let modules = in_service.iter();
     modules.map(|module| module.as_ref().map_or_else(Vec::new, choices_of)).collect()
-}
-
-/// Records of one batch, in bytes, from which on commands alone are logged: all of a batch is one append, and a write set may
-/// be longer than the arguments that made it.
-const CHANGES_BYTES_MAX: usize = 8 << 20;
-
-/// A call while it runs.
-struct Running<'a> {
-    module: &'a Arc<Module>,
-    procedure: u16,
-    txn_id: TxnId,
-    args: &'a [u8],
-    idempotency_key: Option<&'a str>,
-}
-
-impl Running<'_> {
-    /// Appends what the log holds of a committed call; its changes and its result are in the frame.
-    #[inline(always)]
-    fn encode(
-        &self,
-        partitions: PartitionSet<'_>,
-        commit: &Commit,
-        kind: LogKind,
-        frame: &Frame,
-        records: &mut Vec<u8>,
-    ) {
-        if kind == LogKind::Command {
-            return self.encode_command(partitions, commit.digest, records);
-        }
-        let changes = ChangesRef {
-            txn_id: self.txn_id,
-            partitions,
-            module_id: self.module.id.0,
-            procedure: self.procedure,
-            digest: commit.digest,
-            keyed: self.idempotency_key.map(|key| KeyedRef {
-                key: key.as_bytes(),
-                fingerprint: self.call_hash(),
-                result: frame.result(),
-            }),
-            changes: frame.changes(),
-        };
-        let fits = records.len() < CHANGES_BYTES_MAX && changes.fits();
-        if kind == LogKind::Both || !fits {
-            self.encode_command(partitions, commit.digest, records);
-        }
-        if fits {
-            changes.encode(records);
-        }
-    }
-
-    fn call_hash(&self) -> u128 {
-        let procedure = &self.module.schema.procedures[self.procedure as usize];
-        call_hash(&self.module.name, &procedure.name, self.args)
-    }
-
-    #[inline]
-    fn encode_command(&self, partitions: PartitionSet<'_>, digest: u64, records: &mut Vec<u8>) {
-        CommandRef {
-            txn_id: self.txn_id,
-            partitions,
-            module_id: self.module.id.0,
-            procedure: self.procedure,
-            digest,
-            idempotency_key: self.idempotency_key.map(str::as_bytes),
-            args: self.args,
-        }
-        .encode(records);
-    }
-
-    #[cold]
-    fn note_lines(&self, shared: &Shared, frame: &mut Frame) {
-        let procedure = &self.module.schema.procedures[self.procedure as usize].name;
-        for line in frame.take_lines() {
-            let level = line.level as u8;
-            shared
-                .lines
-                .push(self.txn_id, &self.module.name, procedure, level, line.text);
-        }
-    }
 }
 
 impl Site {
@@ -568,150 +485,6 @@ fn publish(
             batch.refuse(&reason);
             batch.finish();
         }
-    }
-}
-
-/// What all calls of a turn have in common.
-struct TurnStart {
-    now_us: i64,
-    /// Why writes can't be taken, if so.
-    refusal: Option<Arc<str>>,
-}
-
-/// Runs the calls from `first` on that are of one module: what hangs on the module is looked up once for all of them.
-/// Returns the slot of the first call that is of another one.
-fn run_alike(
-    partition: &mut Partition,
-    tools: &mut Tools,
-    batch: &mut CallBatch,
-    first: usize,
-    turn: &TurnStart,
-) -> usize {
-    let CallBatch {
-        calls,
-        args,
-        results,
-        ..
-    } = batch;
-    let id = calls[first].module;
-    let Tools {
-        shared,
-        executors,
-        frame,
-        recorder,
-        records,
-        in_service,
-        choices,
-        ..
-    } = tools;
-    let Some(module) = in_service.get(id.0 as usize).and_then(Option::as_ref) else {
-        calls[first].lsn = Lsn(records.len() as u64);
-        calls[first].outcome = SlotOutcome::Superseded;
-        return first + 1;
-    };
-    let mut executor = executors.get(module);
-    let choices = &mut choices[id.0 as usize];
-    let mut slot = first;
-    let mut ahead = LookAhead::begin(module, &partition.store, calls, first, args);
-    while calls.get(slot).is_some_and(|call| call.module == id) {
-        ahead.step(&partition.store, calls, slot, args);
-        let call = &mut calls[slot];
-        slot += 1;
-        call.lsn = Lsn(records.len() as u64);
-        let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
-        if let (Some(reason), false) = (&turn.refusal, is_read_only) {
-            call.outcome = SlotOutcome::LogUnavailable(reason.clone());
-            continue;
-        }
-        call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
-        let running = Running {
-            module,
-            procedure: call.procedure,
-            txn_id: call.txn_id,
-            args: &args[call.args.start as usize..call.args.end as usize],
-            idempotency_key: call.idempotency_key.as_deref(),
-        };
-        let choice = &mut choices[call.procedure as usize];
-        let (kind, sample) = begin_capture(choice, shared, frame);
-        let (store, input) = (&mut partition.store, input_of(shared, &running));
-        let outcome = match &mut executor {
-            Ok(executor) => run_single(store, partition.id, &input, &mut **executor, frame),
-            Err(failure) => Outcome::Fail(failure.clone()),
-        };
-        if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {
-            let one = PartitionSet::One(partition.id);
-            running.encode(one, commit, kind, frame, records);
-            note_sample(choice, sample, &running, frame, &*shared.clock);
-        }
-        if frame.has_lines() {
-            running.note_lines(shared, frame);
-        }
-        settle(recorder, frame, call, results, outcome);
-    }
-    slot
-}
-
-/// What is logged of the call that begins, and whether it is measured; lets its changes be kept where they are wanted.
-#[inline]
-fn begin_capture(
-    choice: &mut Choice,
-    shared: &Shared,
-    frame: &mut Frame,
-) -> (LogKind, Option<Sample>) {
-    let (kind, sample) = (choice.kind(), choice.sample(&*shared.clock));
-    let is_wanted = kind != LogKind::Command || sample.is_some();
-    frame.set_capture(is_wanted.then_some(shared.logging.images));
-    (kind, sample)
-}
-
-/// Takes a measured call into the weighing of its procedure's log.
-#[inline]
-fn note_sample(
-    choice: &Choice,
-    sample: Option<Sample>,
-    running: &Running<'_>,
-    frame: &Frame,
-    clock: &dyn Clock,
-) {
-    if let Some(sample) = sample {
-        let (now_ns, args) = (clock.monotonic_ns(), running.args.len());
-        choice.note(&sample, now_ns, args, frame.changes().len(), frame.changed_rows());
-    }
-}
-
-/// Notes what became of a call.
-#[inline]
-fn settle(
-    recorder: &Recorder,
-    frame: &Frame,
-    call: &mut CallSlot,
-    results: &mut Vec<u8>,
-    outcome: Outcome,
-) {
-    match outcome {
-        Outcome::Commit(_) => {
-            let start = results.len() as u32;
-            results.extend_from_slice(frame.result());
-            call.result = start..results.len() as u32;
-            call.outcome = SlotOutcome::Committed;
-            recorder.committed();
-        }
-        Outcome::Fail(failure) => {
-            let is_abort = matches!(failure, Failure::Aborted { .. });
-            recorder.failed(is_abort);
-            call.outcome = SlotOutcome::Failed(Box::new(failure));
-        }
-    }
-}
-
-fn input_of<'a>(shared: &Shared, running: &Running<'a>) -> TxnInput<'a> {
-    TxnInput {
-        txn_id: running.txn_id,
-        secret: shared.secret,
-        partitions_count: shared.partitions_count,
-        module: running.module,
-        procedure: running.procedure as usize,
-        args: running.args,
     }
 }
 

@@ -196,6 +196,12 @@ impl HashIndex {
         alike.map(|(_, stored)| stored - 1).collect()
     }
 
+    /// Brings the directory's entry near that leads to the tag's segment.
+    #[inline]
+    pub fn touch_way(&self, tag: u32) {
+        fetch(&self.directory[(tag & self.mask) as usize]);
+    }
+
     /// Brings the line near in which the tag's entries begin.
     #[inline]
     pub fn touch(&self, tag: u32) {

@@ -337,6 +337,14 @@ impl Index {
         }
     }
 
+    /// Brings near what `touch_bits` of the key will look at, where that is large.
+    #[inline]
+    pub fn touch_way_of_bits(&self, key: u128) {
+        if let Body::HashInts(hash) = &self.body {
+            hash.touch_way(tag_of(key));
+        }
+    }
+
     /// Brings near what an insertion of the row will write, where that lies anywhere.
     #[inline]
     pub fn touch_of(&self, row: RowRef<'_>) {

@@ -216,7 +216,16 @@ impl Store {
         Some((rid, row.row))
     }
 
-    /// Brings near what a `get` of the key will look at first, while other work goes on.
+    /// Brings near what `touch` of the key will look at, while other work goes on.
+    #[inline]
+    pub fn touch_way(&self, table: TableId, index: u16, key: IntKeyBits) {
+        let index = &self.table(table).indexes[index as usize];
+        if index.key_bytes() == Some(key.bytes) {
+            index.touch_way_of_bits(key.bits);
+        }
+    }
+
+    /// Brings near what a `get` of the key will look at first.
     #[inline]
     pub fn touch(&self, table: TableId, index: u16, key: IntKeyBits) {
         let index = &self.table(table).indexes[index as usize];
@@ -238,7 +247,7 @@ impl Store {
         candidate.inspect(|rid| table.rows.touch_place(*rid))
     }
 
-    /// The last of the three: the row's bytes, if it is still there.
+    /// The last of the four: the row's bytes, if it is still there.
     #[inline]
     pub fn touch_row(&self, table: TableId, rid: Rid) {
         self.table(table).rows.touch(rid);

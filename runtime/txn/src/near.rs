@@ -88,9 +88,9 @@ impl NearRow {
         Some(row)
     }
 
-    /// The first step: brings near what a look-up of the row reads first. The row's key, if these arguments have one.
+    /// The first step: brings near what leads to what a look-up of the row reads. The row's key, if these arguments have one.
     #[inline]
-    pub fn touch(&self, store: &Store, args: &[u8]) -> Option<IntKeyBits> {
+    pub fn touch_way(&self, store: &Store, args: &[u8]) -> Option<IntKeyBits> {
         if args.len() < self.args_bytes_min {
             return None;
         }
@@ -98,18 +98,24 @@ impl NearRow {
         for part in &self.parts {
             key.bits |= part.bits(args);
         }
-        store.touch(self.table, 0, key);
+        store.touch_way(self.table, 0, key);
         Some(key)
     }
 
-    /// The second: where the place of the row stands that will probably be found. A step reads what the one before it brought,
+    /// The second: what a look-up of the row reads first.
+    #[inline]
+    pub fn touch(&self, store: &Store, key: IntKeyBits) {
+        store.touch(self.table, 0, key);
+    }
+
+    /// The third: where the place of the row stands that will probably be found. A step reads what the one before it brought,
     /// so there is other work to be done between two of them.
     #[inline]
     pub fn touch_place(&self, store: &Store, key: IntKeyBits) -> Option<Rid> {
         store.touch_place(self.table, 0, key)
     }
 
-    /// The third: the row.
+    /// The last: the row.
     #[inline]
     pub fn touch_row(&self, store: &Store, rid: Rid) {
         store.touch_row(self.table, rid);
@@ -273,8 +279,9 @@ mod tests {
             .create_table(schema.tables[0].clone())
             .expect("a table");
         for len in 0..10 {
-            let key = rows[0][0].touch(&store, &vec![0xff; len]);
+            let key = rows[0][0].touch_way(&store, &vec![0xff; len]);
             assert_eq!(key.is_some(), len >= 8);
+            key.iter().for_each(|key| rows[0][0].touch(&store, *key));
             let found = key.and_then(|key| rows[0][0].touch_place(&store, key));
             assert_eq!(found, None, "the table is empty");
         }

@@ -26,8 +26,8 @@ pub use checkpoint::{
 };
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DeployRef, Genesis, RECORD_KINDS, RecordKind, RecordRef, Records,
-    RawRecord, RawRecords, RemoveRef, count_records,
+    CheckpointMark, CommandRef, DeployRef, Genesis, PlainCommand, RECORD_KINDS, RecordKind, RecordRef,
+    Records, RawRecord, RawRecords, RemoveRef, count_records,
 };
 pub use segment::{FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader};
 
