@@ -210,17 +210,31 @@ impl HotSet {
         self.close()
     }
 
-    /// Writes to the start of the kept bytes, between two calls: the signal handler is not asked then.
+    /// Writes to the start of the kept bytes, between two calls: the signal handler is not asked then. The bytes begin with
+    /// values of these widths, each of which is written at once, as it will be read: a read over two writes would wait for
+    /// all writes before them to reach the cache.
     #[inline]
-    pub fn write_kept(&mut self, bytes: &[u8]) {
+    pub fn write_kept(&mut self, bytes: &[u8], widths: &[u8]) {
         assert!(bytes.len() <= self.kept.1);
         if !self.kept_open {
             self.open_all();
         }
-        // SAFETY: the kept bytes lie in the memory (`take_image`) and are writable; `bytes` is not the guest's.
+        let (mut target, mut rest) = (self.base.wrapping_add(self.kept.0), bytes);
+        // SAFETY: the kept bytes lie in the memory (`take_image`) and are writable; `bytes` is not the guest's, and `target`
+        // goes forward by what was taken from `rest`.
         unsafe {
-            let target = self.base.add(self.kept.0);
-            ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+            for width in widths {
+                let written = match width {
+                    8 => put_value::<8>(rest, target),
+                    4 => put_value::<4>(rest, target),
+                    2 => put_value::<2>(rest, target),
+                    _ => put_value::<1>(rest, target),
+                };
+                let Some(behind) = written else { break };
+                target = target.add(rest.len() - behind.len());
+                rest = behind;
+            }
+            ptr::copy_nonoverlapping(rest.as_ptr(), target, rest.len());
         }
     }
 
@@ -349,4 +363,16 @@ impl HotSet {
         self.kept_open = bytes > 0 && pages.into_iter().all(|page| self.watch.heat(page));
         Ok(())
     }
+}
+
+/// Writes the first `N` bytes in one piece and returns those behind them; none where there are fewer.
+///
+/// # Safety
+/// `target` is valid for writing as many bytes as `bytes` has, and does not lie among them.
+#[inline(always)]
+unsafe fn put_value<const N: usize>(bytes: &[u8], target: *mut u8) -> Option<&[u8]> {
+    let (value, rest) = bytes.split_first_chunk::<N>()?;
+    // SAFETY: passed on.
+    unsafe { target.cast::<[u8; N]>().write(*value) };
+    Some(rest)
 }

@@ -82,7 +82,7 @@ impl Instance {
             Some(live) => live,
             None => self.live.insert(restart(&self.module, procedure_index)),
         };
-        live.offer_args(ops.args());
+        live.offer_args(ops.args(), self.module.args_widths(procedure_index));
         // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
         unsafe { live.store.data_mut().begin_call(ops) };
         let result = {
@@ -221,15 +221,15 @@ impl Live {
         })
     }
 
-    /// Puts arguments where the guest looks for them, if they fit there.
+    /// Puts arguments where the guest looks for them, if they fit there. They begin with values of these widths.
     #[inline]
-    fn offer_args(&mut self, args: &[u8]) {
+    fn offer_args(&mut self, args: &[u8], widths: &[u8]) {
         let (pointer, room) = unpack(self.args_buffer);
         if room == 0 || args.len() > room as usize {
             return;
         }
         match &mut self.hot {
-            Some(hot) => hot.write_kept(args),
+            Some(hot) => hot.write_kept(args, widths),
             None => {
                 let written = self.store.data().memory.write_at(pointer, args);
                 written.expect("the buffer was checked at the start");

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{
-    CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ProcedureSchema, RowLayout,
+    CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ProcedureSchema, RowLayout, Type,
 };
 use sha2::{Digest, Sha256};
 use wasmtime::{InstancePre, ModuleExport};
@@ -46,6 +46,8 @@ struct Inner {
     schema: ModuleSchema,
     /// Where each of the schema's procedures is entered.
     entries: Vec<ModuleExport>,
+    /// Bytes of the integers and the like that each procedure's arguments begin with.
+    args_widths: Vec<Box<[u8]>>,
     /// Of the schema's tables, in its order.
     layouts: Arc<[RowLayout]>,
     hash: [u8; 32],
@@ -95,12 +97,14 @@ impl CompiledModule {
             export.expect("each described procedure is exported")
         };
         let entries = schema.procedures.iter().map(entry).collect();
+        let args_widths = schema.procedures.iter().map(args_widths).collect();
         Ok(Self {
             inner: Arc::new(Inner {
                 code,
                 layouts: schema.tables.iter().map(RowLayout::of_table).collect(),
                 schema,
                 entries,
+                args_widths,
                 hash: Sha256::digest(wasm).into(),
             }),
         })
@@ -124,9 +128,24 @@ impl CompiledModule {
         &self.inner.code
     }
 
+    pub(crate) fn args_widths(&self, procedure: usize) -> &[u8] {
+        &self.inner.args_widths[procedure]
+    }
+
     pub(crate) fn entries(&self) -> &[ModuleExport] {
         &self.inner.entries
     }
+}
+
+/// Widths of the parameters of fixed length that come before any other, as they lie in encoded arguments; wider ones than a
+/// register's in halves.
+fn args_widths(procedure: &ProcedureSchema) -> Box<[u8]> {
+    let scalars = procedure.params.iter().map_while(|param| match &param.ty {
+        Type::Scalar(scalar) if !scalar.is_variable() => Some(scalar.slot_bytes()),
+        _ => None,
+    });
+    let pieces = scalars.flat_map(|bytes| std::iter::repeat_n(bytes.min(8) as u8, bytes.div_ceil(8)));
+    pieces.collect()
 }
 
 impl Code {

@@ -43,6 +43,19 @@ pub struct CallSlot {
     pub lsn: Lsn,
 }
 
+impl CallSlot {
+    const EMPTY: Self = Self {
+        module: ModuleId(0),
+        procedure: 0,
+        args: 0..0,
+        idempotency_key: None,
+        outcome: SlotOutcome::Waiting,
+        result: 0..0,
+        txn_id: TxnId(0),
+        lsn: Lsn(0),
+    };
+}
+
 /// Called once, off the engine thread where the log is synchronous, with every outcome set.
 pub type BatchDone = Box<dyn FnOnce(Box<CallBatch>) + Send>;
 
@@ -113,16 +126,12 @@ impl CallBatch {
     ) {
         let start = self.args.len() as u32;
         self.args.extend_from_slice(args);
-        self.calls.push(CallSlot {
-            module,
-            procedure,
-            args: start..self.args.len() as u32,
-            idempotency_key,
-            outcome: SlotOutcome::Waiting,
-            result: 0..0,
-            txn_id: TxnId::default(),
-            lsn: Lsn::default(),
-        });
+        // Filled in its place: put together elsewhere and moved, it would wait for its own parts to reach the cache.
+        let slot = self.calls.push_mut(CallSlot::EMPTY);
+        slot.module = module;
+        slot.procedure = procedure;
+        slot.args = start..self.args.len() as u32;
+        slot.idempotency_key = idempotency_key;
     }
 
     /// For results of so many bytes each, so that they do not grow one by one.

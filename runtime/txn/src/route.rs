@@ -41,11 +41,11 @@ impl Module {
         args: &[u8],
         partitions_count: u16,
     ) -> Result<Bound, RouteError> {
-        Ok(route(
-            &self.schema.procedures[procedure],
-            args,
-            partitions_count,
-        )?)
+        if partitions_count == 1 {
+            return Ok(Bound::One(PartitionId(0)));
+        }
+        let found = route(&self.schema.procedures[procedure], args, partitions_count);
+        found.map_err(RouteError)
     }
 }
 
@@ -54,9 +54,6 @@ fn route(
     args: &[u8],
     partitions_count: u16,
 ) -> Result<Bound, ValueError> {
-    if partitions_count == 1 {
-        return Ok(Bound::One(PartitionId(0)));
-    }
     let positions = match &schema.partitioning {
         Partitioning::Any => return Ok(Bound::One(PartitionId(0))),
         Partitioning::All => return Ok(Bound::All),
