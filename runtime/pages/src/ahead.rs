@@ -1,20 +1,22 @@
 //! Huge pages made ready by a thread of their own: clearing one takes the kernel longer than many transactions take.
 //!
-//! The thread begins with the first piece that is asked for and keeps one ready, which is memory that the process holds and
-//! nobody uses yet. Whoever finds none ready has its own made, as if there were no thread.
+//! The thread begins with the first piece that is asked for and keeps one ready, or a few where one was not enough: memory that
+//! the process holds and nobody uses yet. Whoever finds none ready has its own made, as if there were no thread.
 
 use std::{
     ptr::NonNull,
     sync::{
         Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
 };
 
 use crate::{HUGE_BYTES, map};
 
-/// Pieces that wait at most: the kernel clears one much faster than any table fills it.
-const READY_MAX: usize = 1;
+/// Pieces that wait at most. One is enough for a table that grows, as the kernel clears one much faster than it is filled;
+/// several arrays may come to their ends together, so each piece that was asked for in vain raises the number by one.
+const READY_MAX: usize = 6;
 
 /// A mapping of `HUGE_BYTES` zero bytes that nobody uses, in memory already where the kernel let it.
 pub(crate) struct Piece {
@@ -57,6 +59,8 @@ impl Drop for Piece {
 
 struct Maker {
     ready: Mutex<Vec<Piece>>,
+    /// Pieces that are kept ready now.
+    wanted: AtomicUsize,
     wake: SyncSender<()>,
 }
 
@@ -66,6 +70,10 @@ static MAKER: OnceLock<Option<Maker>> = OnceLock::new();
 pub(crate) fn take() -> Option<Piece> {
     let maker = MAKER.get_or_init(start).as_ref()?;
     let piece = maker.ready.try_lock().ok()?.pop();
+    if piece.is_none() {
+        let wanted = maker.wanted.load(Relaxed);
+        maker.wanted.store((wanted + 1).min(READY_MAX), Relaxed);
+    }
     match maker.wake.try_send(()) {
         Ok(()) | Err(TrySendError::Full(())) => {} // it wakes, or is awake
         Err(TrySendError::Disconnected(())) => {}  // nobody makes any more: all is as without it
@@ -85,6 +93,7 @@ fn start() -> Option<Maker> {
     let maker = maker.spawn(move || make(&woken));
     maker.ok().map(|_| Maker {
         ready: Mutex::new(Vec::with_capacity(READY_MAX)),
+        wanted: AtomicUsize::new(0),
         wake,
     })
 }
@@ -93,7 +102,8 @@ fn make(woken: &Receiver<()>) {
     while woken.recv().is_ok() {
         while let Some(maker) = MAKER.get().and_then(Option::as_ref) {
             let count = |pieces: &Vec<Piece>| pieces.len();
-            if maker.ready.lock().map_or(READY_MAX, |ready| count(&ready)) >= READY_MAX {
+            let ready = maker.ready.lock().map_or(READY_MAX, |ready| count(&ready));
+            if ready >= maker.wanted.load(Relaxed) {
                 break;
             }
             let Some(piece) = Piece::new() else {

@@ -31,9 +31,10 @@ pub enum SlotOutcome {
 pub struct CallSlot {
     pub module: ModuleId,
     pub procedure: u16,
+    /// Length of its idempotency key, which follows its arguments; 0 for none.
+    key_bytes: u8,
     /// In [`CallBatch::args`].
     pub args: Range<u32>,
-    pub idempotency_key: Option<Box<str>>,
     pub outcome: SlotOutcome,
     /// In [`CallBatch::results`]; meaningful once committed.
     pub result: Range<u32>,
@@ -43,17 +44,31 @@ pub struct CallSlot {
     pub lsn: Lsn,
 }
 
+// One line of the cache: the engine reads and writes every slot of what others made.
+const _: () = assert!(size_of::<CallSlot>() <= 64);
+
 impl CallSlot {
     const EMPTY: Self = Self {
         module: ModuleId(0),
         procedure: 0,
+        key_bytes: 0,
         args: 0..0,
-        idempotency_key: None,
         outcome: SlotOutcome::Waiting,
         result: 0..0,
         txn_id: TxnId(0),
         lsn: Lsn(0),
     };
+
+    /// The call's arguments in those of its batch, and its idempotency key: 1 to 255 bytes.
+    #[inline]
+    pub(crate) fn args_and_key<'a>(&self, args: &'a [u8]) -> (&'a [u8], Option<&'a [u8]>) {
+        let (start, end) = (self.args.start as usize, self.args.end as usize);
+        let key = match self.key_bytes {
+            0 => None,
+            bytes => Some(&args[end..end + bytes as usize]),
+        };
+        (&args[start..end], key)
+    }
 }
 
 /// Called once, off the engine thread where the log is synchronous, with every outcome set.
@@ -66,6 +81,9 @@ pub struct CallBatch {
     /// Whose jobs over several partitions it must not overtake; none: nobody's.
     pub stream: Option<Stream>,
     pub calls: Vec<CallSlot>,
+    /// Calls with an idempotency key.
+    keyed: u32,
+    /// Each call's arguments, and its idempotency key.
     pub args: Vec<u8>,
     pub results: Vec<u8>,
     pub done: Option<BatchDone>,
@@ -103,6 +121,7 @@ impl CallBatch {
             partition,
             stream: None,
             calls: Vec::new(),
+            keyed: 0,
             args: Vec::new(),
             results: Vec::new(),
             done: None,
@@ -116,22 +135,27 @@ impl CallBatch {
             || self.args.len() >= BATCH_ARGS_BYTES_MAX
     }
 
-    /// Adds a call whose encoded arguments are the bytes of `args` from `args_start` on.
+    /// Adds a call with these encoded arguments. A key has 1 to 255 bytes.
     pub fn push(
         &mut self,
         module: ModuleId,
         procedure: u16,
         args: &[u8],
-        idempotency_key: Option<Box<str>>,
+        idempotency_key: Option<&str>,
     ) {
         let start = self.args.len() as u32;
         self.args.extend_from_slice(args);
+        let end = self.args.len() as u32;
         // Filled in its place: put together elsewhere and moved, it would wait for its own parts to reach the cache.
         let slot = self.calls.push_mut(CallSlot::EMPTY);
         slot.module = module;
         slot.procedure = procedure;
-        slot.args = start..self.args.len() as u32;
-        slot.idempotency_key = idempotency_key;
+        slot.args = start..end;
+        if let Some(key) = idempotency_key {
+            slot.key_bytes = u8::try_from(key.len()).expect("a key has 255 bytes at most");
+            self.args.extend_from_slice(key.as_bytes());
+            self.keyed += 1;
+        }
     }
 
     /// For results of so many bytes each, so that they do not grow one by one.
@@ -151,8 +175,19 @@ impl CallBatch {
     }
 
     pub fn args(&self, slot: usize) -> &[u8] {
-        let range = &self.calls[slot].args;
-        &self.args[range.start as usize..range.end as usize]
+        self.calls[slot].args_and_key(&self.args).0
+    }
+
+    /// The calls with an idempotency key, by position, with their keys.
+    pub fn keys(&self) -> impl Iterator<Item = (usize, &str)> {
+        let calls = match self.keyed {
+            0 => &[][..],
+            _ => &self.calls[..],
+        };
+        calls.iter().enumerate().filter_map(|(at, call)| {
+            let key = call.args_and_key(&self.args).1?;
+            Some((at, str::from_utf8(key).expect("a key is text")))
+        })
     }
 
     /// Hands the batch back to whoever waits for it.
@@ -194,6 +229,18 @@ mod tests {
         assert_eq!(hold_of(ran, 128, 800), Duration::from_millis(1));
         assert_eq!(hold_of(ran, 128, usize::MAX), HOLD_MAX);
         assert_eq!(hold_of(Duration::MAX, 0, 1), HOLD_MAX);
+    }
+
+    #[test]
+    fn keys_lie_behind_their_arguments() {
+        let mut batch = CallBatch::new(None);
+        let long = "k".repeat(255);
+        for (args, key) in [(&b"ab"[..], None), (b"", Some("one")), (b"c", None), (b"def", Some(long.as_str()))] {
+            batch.push(ModuleId(0), 0, args, key);
+        }
+        let args: Vec<_> = (0..4).map(|slot| batch.args(slot)).collect();
+        assert_eq!(args, [&b"ab"[..], b"", b"c", b"def"]);
+        assert_eq!(batch.keys().collect::<Vec<_>>(), [(1, "one"), (3, long.as_str())]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use reprise_base::Lsn;
 use reprise_log::{Appender, LogError};
 
 use crate::{
-    batch::{CallBatch, SlotOutcome},
+    batch::CallBatch,
     site::Partition,
 };
 
@@ -196,14 +196,13 @@ impl Sink for NoLog {
 
     fn publish(
         &self,
-        _: &[u8],
+        records: &[u8],
         _: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
     ) -> Result<(), (Arc<str>, Box<CallBatch>)> {
-        for slot in &mut batch.calls {
-            if slot.outcome == SlotOutcome::Committed {
-                slot.lsn = Lsn(0);
-            }
+        // Without records every offset is 0 already.
+        if !records.is_empty() {
+            batch.calls.iter_mut().for_each(|slot| slot.lsn = Lsn(0));
         }
         batch.finish();
         Ok(())

@@ -520,12 +520,13 @@ impl Held<'_> {
             return;
         }
         call.txn_id = tools.next_multi_id(self.partitions);
+        let (args, idempotency_key) = call.args_and_key(args);
         let running = Running {
             module: &module,
             procedure: call.procedure,
             txn_id: call.txn_id,
-            args: &args[call.args.start as usize..call.args.end as usize],
-            idempotency_key: call.idempotency_key.as_deref(),
+            args,
+            idempotency_key,
         };
         let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
         let (kind, sample) = begin_capture(choice, &tools.shared, &mut tools.frame);

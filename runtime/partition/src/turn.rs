@@ -25,7 +25,7 @@ pub(crate) struct Running<'a> {
     pub procedure: u16,
     pub txn_id: TxnId,
     pub args: &'a [u8],
-    pub idempotency_key: Option<&'a str>,
+    pub idempotency_key: Option<&'a [u8]>,
 }
 
 impl Running<'_> {
@@ -51,7 +51,7 @@ impl Running<'_> {
             procedure: self.procedure,
             digest: commit.digest,
             keyed: self.idempotency_key.map(|key| KeyedRef {
-                key: key.as_bytes(),
+                key,
                 fingerprint: self.call_hash(),
                 result: frame.result(),
             }),
@@ -92,7 +92,7 @@ impl Running<'_> {
             module_id: self.module.id.0,
             procedure: self.procedure,
             digest,
-            idempotency_key: self.idempotency_key.map(str::as_bytes),
+            idempotency_key: self.idempotency_key,
             args: self.args,
         }
         .encode(records);
@@ -163,12 +163,13 @@ pub(crate) fn run_alike(
             continue;
         }
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
+        let (args, idempotency_key) = call.args_and_key(args);
         let running = Running {
             module,
             procedure: call.procedure,
             txn_id: call.txn_id,
-            args: &args[call.args.start as usize..call.args.end as usize],
-            idempotency_key: call.idempotency_key.as_deref(),
+            args,
+            idempotency_key,
         };
         let choice = &mut choices[call.procedure as usize];
         let (kind, sample) = begin_capture(choice, shared, frame);

@@ -168,7 +168,7 @@ impl BatchBuilder {
             }
         };
         let batch = &mut self.parts[part].batch;
-        batch.push(module.id, procedure as u16, args, key.map(Into::into));
+        batch.push(module.id, procedure as u16, args, key);
         self.places
             .push(Place::Slot(part as u32, batch.calls.len() as u32 - 1));
     }
@@ -301,7 +301,7 @@ impl Drop for BatchBuilder {
             return;
         }
         for part in &self.parts {
-            for key in part.batch.calls.iter().filter_map(|c| c.idempotency_key.as_deref()) {
+            for (_, key) in part.batch.keys() {
                 self.router.idempotency().release(key, ReplyOutcome::Superseded);
             }
         }

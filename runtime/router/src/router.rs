@@ -365,10 +365,8 @@ impl Router {
 
     /// Remembers or frees the idempotency keys of a finished part.
     pub(crate) fn settle_keys(&self, batch: &CallBatch) {
-        for (at, slot) in batch.calls.iter().enumerate() {
-            let Some(key) = &slot.idempotency_key else {
-                continue;
-            };
+        for (at, key) in batch.keys() {
+            let slot = &batch.calls[at];
             if slot.outcome != SlotOutcome::Committed {
                 let outcome = outcome_of(&mut slot.outcome.clone());
                 self.0.idempotency.release(key, outcome);

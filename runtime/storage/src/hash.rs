@@ -88,6 +88,31 @@ fn put_in_segment(segment: &mut Segment, tag: u32, stored: u32) -> bool {
     false
 }
 
+/// A segment's entries by bit `depth` of their tags. The places that each line has used are counted beside the lines: to look
+/// for a free one in what was written just now would wait for that to reach the cache.
+fn halve(segment: &Segment, depth: u32) -> [Segment; 2] {
+    let mut halves = [[[[0; LINE_ENTRIES]; 2]; LINES]; 2];
+    let mut used = [[0_usize; LINES]; 2];
+    for [tags, rids] in segment {
+        for (tag, stored) in tags.iter().copied().zip(*rids) {
+            if stored == 0 {
+                break; // used places come first
+            }
+            let side = (tag >> depth & 1) as usize;
+            let mut at = home_of(tag);
+            // Half a segment fits into a segment.
+            while used[side][at] == LINE_ENTRIES {
+                at = (at + 1) % LINES;
+            }
+            let [tags, rids] = &mut halves[side][at];
+            tags[used[side][at]] = tag;
+            rids[used[side][at]] = stored;
+            used[side][at] += 1;
+        }
+    }
+    halves
+}
+
 /// A way through the lines in which a tag's entries may be. What overflowed is not on it.
 pub(crate) struct Walk<'a> {
     segment: &'a Segment,
@@ -307,15 +332,9 @@ impl HashIndex {
         for entry in (first..self.directory.len()).step_by(1 << (depth + 1)) {
             self.directory[entry] = new;
         }
-        let old = std::mem::replace(&mut self.segments[id], [[[0; LINE_ENTRIES]; 2]; LINES]);
-        for [tags, rids] in &old {
-            for (tag, stored) in tags.iter().copied().zip(*rids) {
-                if stored != 0 {
-                    let to = if tag >> depth & 1 == 1 { new } else { id };
-                    let is_put = put_in_segment(&mut self.segments[to], tag, stored);
-                    assert!(is_put, "half a segment fits into a segment");
-                }
-            }
+        let halves = halve(&self.segments[id], depth);
+        for (to, half) in [id, new].into_iter().zip(halves) {
+            self.segments[to] = half;
         }
         self.drain_overflow(common, depth);
     }
