@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_base::{Lsn, TxnId};
+use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::Clock;
 use reprise_observe::Recorder;
 use reprise_txn::{Commit, Failure, Frame, Module, Outcome, TxnInput, call_hash, run_single};
@@ -66,14 +66,25 @@ impl Running<'_> {
         }
     }
 
-    /// As `encode` of a command that its own partition ran and that has no key: nearly all are such.
+    /// As `encode`, of a call that ran on the partition that its id names; a command without a key in a quick way, for nearly
+    /// all are such.
     #[inline(always)]
-    fn encode_plain(&self, digest: u64, records: &mut Vec<u8>) {
+    fn encode_on_one(
+        &self,
+        partition: PartitionId,
+        commit: &Commit,
+        kind: LogKind,
+        frame: &Frame,
+        records: &mut Vec<u8>,
+    ) {
+        if kind != LogKind::Command || self.idempotency_key.is_some() {
+            return self.encode(PartitionSet::One(partition), commit, kind, frame, records);
+        }
         PlainCommand {
             txn_id: self.txn_id,
             module_id: self.module.id.0,
             procedure: self.procedure,
-            digest,
+            digest: commit.digest,
             args: self.args,
         }
         .encode(records);
@@ -179,12 +190,7 @@ pub(crate) fn run_alike(
             Err(failure) => Outcome::Fail(failure.clone()),
         };
         if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {
-            match kind {
-                LogKind::Command if running.idempotency_key.is_none() => {
-                    running.encode_plain(commit.digest, records)
-                }
-                _ => running.encode(PartitionSet::One(partition.id), commit, kind, frame, records),
-            }
+            running.encode_on_one(partition.id, commit, kind, frame, records);
             note_sample(choice, sample, &running, frame, &*shared.clock);
         }
         if frame.has_lines() {
