@@ -30,7 +30,7 @@ pub(crate) struct Running<'a> {
 
 impl Running<'_> {
     /// Appends what the log holds of a committed call; its changes and its result are in the frame.
-    #[inline]
+    #[inline(always)]
     pub fn encode(
         &self,
         partitions: PartitionSet<'_>,
