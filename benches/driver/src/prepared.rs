@@ -25,6 +25,8 @@ use crate::{
 
 /// Calls of a pass: enough that its beginning and its end, when queues are short, hardly count.
 const PASS_CALLS: usize = 200_000;
+/// Of the first pass, which tells how long answers are.
+const FIRST_PASS_CALLS: usize = 10_000;
 
 type Queue<C> = Mutex<std::vec::IntoIter<(BatchBuilder, Vec<C>)>>;
 
@@ -130,7 +132,11 @@ impl<W: Workload> Load<'_, W> {
             .map(|_| (self.new_batch(), Vec::new()))
             .collect();
         let mut args = Vec::new();
-        for _ in 0..PASS_CALLS * partitions {
+        let pass_calls = match self.meter.whole.answered() {
+            0 => FIRST_PASS_CALLS,
+            _ => PASS_CALLS,
+        };
+        for _ in 0..pass_calls * partitions {
             let (call, partition) = self.next_call(&mut args);
             let (builder, calls) = &mut open[partition.index()];
             self.push(builder, &call);

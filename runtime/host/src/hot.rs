@@ -21,8 +21,8 @@ use crate::{
 
 /// Pages that stay writable between calls at most; each costs about 30 ns per call.
 const HOT_PAGES_MAX: usize = 64;
-/// Up to this many hot pages stay in the first cache between two calls.
-const HOT_PAGES_NEAR: usize = 8;
+/// Up to this many hot pages stay in the first cache between two calls, beside what a transaction reads and writes.
+const HOT_PAGES_NEAR: usize = 4;
 /// Above this many hot pages the set is thrown away often. Each set is from time to time, so that a page once touched is not
 /// paid for ever.
 const HOT_PAGES_CHEAP: usize = 16;

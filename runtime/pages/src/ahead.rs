@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use crate::{HUGE_BYTES, map};
+use crate::{HUGE_BYTES, PAGE_BYTES, map};
 
 /// Pieces that wait at most. One is enough for a table that grows, as the kernel clears one much faster than it is filled;
 /// several arrays may come to their ends together, so each piece that was asked for in vain raises the number by one.
@@ -32,12 +32,13 @@ impl Piece {
         let piece = Self {
             base: map(HUGE_BYTES)?,
         };
-        // SAFETY: the range is the mapping just made. Neither advice changes its contents; a kernel that does not know the
-        // second one leaves the work to the first write.
-        unsafe {
-            let start = piece.base.as_ptr().cast();
-            libc::madvise(start, HUGE_BYTES, libc::MADV_HUGEPAGE);
-            libc::madvise(start, HUGE_BYTES, libc::MADV_POPULATE_WRITE);
+        // SAFETY: the range is the mapping just made, and the advice does not change its contents.
+        unsafe { libc::madvise(piece.base.as_ptr().cast(), HUGE_BYTES, libc::MADV_HUGEPAGE) };
+        // By writes of its own: `MADV_POPULATE_WRITE` holds the process's lock on its mappings while the kernel clears, and any
+        // thread that maps or protects memory, as its allocator does, would wait for that.
+        for at in (0..HUGE_BYTES).step_by(PAGE_BYTES) {
+            // SAFETY: the byte lies in the mapping, which nobody else knows yet, and is zero already.
+            unsafe { piece.base.add(at).write_volatile(0) };
         }
         Some(piece)
     }

@@ -6,7 +6,7 @@ use crossbeam_channel::{Sender, TrySendError};
 use reprise_base::PartitionId;
 use reprise_storage::{SnapshotPage, SnapshotTable};
 
-use crate::site::{Partition, Shared};
+use crate::{shared::Shared, site::Partition};
 
 /// Bytes of rows that one slice copies: tens of microseconds.
 const SLICE_BYTES: usize = 64 << 10;

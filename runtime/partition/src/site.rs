@@ -2,18 +2,14 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use arc_swap::ArcSwap;
 use crossbeam_channel::{Receiver, RecvError};
 use reprise_base::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
-use reprise_env::{Clock, Step, Threads};
-use reprise_observe::{RecentLines, Recorder};
+use reprise_env::{Clock, Step};
+use reprise_observe::Recorder;
 use reprise_storage::Store;
 use reprise_txn::{Deployed, Executors, Frame, Module, ModuleId, Outcome, run_multi};
 use reprise_wire::{PartitionList, PartitionSet};
@@ -21,10 +17,11 @@ use reprise_wire::{PartitionList, PartitionSet};
 use crate::{
     batch::{CallBatch, SlotOutcome, hold_of},
     copy::{Copying, Slice},
-    desk::{Desk, Meeting},
+    desk::Meeting,
     gather::Gathering,
     home::Home,
-    logging::{Choice, Logging},
+    logging::Choice,
+    shared::Shared,
     sink::Sink,
     turn::{Running, TurnStart, begin_capture, input_of, note_sample, run_alike, settle},
     wait::{LOOK, LOOK_AWAY, is_soon},
@@ -60,31 +57,6 @@ pub struct Partition {
     pub(crate) copying: Option<Copying>,
 }
 
-/// What all sites of a node share.
-pub struct Shared {
-    pub deployed: ArcSwap<Deployed>,
-    /// `Deployed::generation`, readable without touching the swap.
-    pub generation: AtomicU64,
-    pub clock: Arc<dyn Clock>,
-    pub threads: Arc<dyn Threads>,
-    /// Key of the transactions' random streams.
-    pub secret: [u64; 2],
-    pub partitions_count: u16,
-    pub sites_count: u16,
-    /// Calls accepted and not yet run, per partition.
-    pub waiting: Vec<AtomicUsize>,
-    /// The last tick that a multi-partition transaction took.
-    pub multi_tick: AtomicU64,
-    /// Partitions whose tables are being copied.
-    pub copying: AtomicUsize,
-    /// The bytes of every module version, by `ModuleId`: a checkpoint carries them.
-    pub binaries: Mutex<Vec<Arc<[u8]>>>,
-    pub lines: Arc<RecentLines>,
-    pub logging: Logging,
-    /// Where jobs over several partitions wait.
-    pub desk: Desk,
-}
-
 /// What a thread runs procedures with.
 pub struct Tools {
     pub shared: Arc<Shared>,
@@ -95,6 +67,8 @@ pub struct Tools {
     pub records: Vec<u8>,
     /// What a result took in the last batch, and a little more.
     result_bytes: usize,
+    /// What a call of the last batch took.
+    call_ns: u64,
     deployed: Arc<Deployed>,
     /// The versions in service, by `ModuleId`.
     pub(crate) in_service: Vec<Option<Arc<Module>>>,
@@ -119,13 +93,6 @@ pub struct Held<'a> {
     /// The touched partitions, ascending.
     pub partitions: &'a mut [Box<Partition>],
     pub tools: &'a mut Tools,
-}
-
-impl Shared {
-    /// The bytes of the module version that was installed last.
-    pub fn note_binary(&self, wasm: Arc<[u8]>) {
-        self.binaries.lock().expect("held for a push").push(wasm);
-    }
 }
 
 impl Partition {
@@ -169,6 +136,7 @@ impl Tools {
             recorder,
             records: Vec::new(),
             result_bytes: 0,
+            call_ns: 0,
             deployed,
             in_service,
         }
@@ -452,7 +420,8 @@ impl Site {
         tools.result_bytes = batch.usual_result_bytes();
         let waited = tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
         let ran = started.elapsed();
-        batch.hold = hold_of(ran, count, waited.saturating_sub(count));
+        tools.call_ns = ran.as_nanos() as u64 / count.max(1) as u64;
+        batch.hold = hold_of(tools.call_ns, waited.saturating_sub(count));
         tools.recorder.ran(count as u64, ran, tools.frame.take_fuel());
         let records = std::mem::take(&mut tools.records);
         publish(tools, &records, &mut [partition], batch);
@@ -495,11 +464,19 @@ impl Held<'_> {
         self.tools.records.clear();
         self.run_held_slot(&mut batch);
         self.tools.recorder.ran(1, started.elapsed(), self.tools.frame.take_fuel());
+        batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions: Vec<&mut Partition> =
             self.partitions.iter_mut().map(|part| &mut **part).collect();
         publish(self.tools, &records, &mut partitions, batch);
         self.tools.records = records;
+    }
+
+    /// Calls that wait for the partition for which fewest do.
+    fn fewest_waiting(&self) -> usize {
+        let waiting = |part: &Box<Partition>| &self.tools.shared.waiting[part.id.index()];
+        let counts = self.partitions.iter().map(|part| waiting(part).load(Ordering::Relaxed));
+        counts.min().unwrap_or(0)
     }
 
     fn run_held_slot(&mut self, batch: &mut CallBatch) {

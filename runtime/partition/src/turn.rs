@@ -12,7 +12,8 @@ use crate::{
     ahead::LookAhead,
     batch::{CallBatch, CallSlot, SlotOutcome},
     logging::{Choice, LogKind, Sample},
-    site::{Partition, Shared, Tools},
+    shared::Shared,
+    site::{Partition, Tools},
 };
 
 /// Records of one batch, in bytes, from which on commands alone are logged: all of a batch is one append, and a write set may

@@ -4,6 +4,7 @@
 //! a handle of the transaction never comes to name another row.
 
 use reprise_abi::{ColumnPlan, row::COLUMNS_MAX};
+use reprise_pages::fetch;
 
 use crate::{
     arena::Location,
@@ -66,6 +67,12 @@ impl Undo {
     #[inline]
     pub fn column(&self) -> usize {
         (self.detail >> 32) as usize
+    }
+
+    /// Once it can't be taken back any more, there are bytes or an id to free.
+    #[inline]
+    pub fn leaves_garbage(&self) -> bool {
+        matches!(self.kind, UndoKind::Delete | UndoKind::Move)
     }
 
     /// The place in `detail`, of a kind that has one.
@@ -138,8 +145,8 @@ pub(crate) struct Journal {
     pub bytes: Vec<u8>,
     /// Ids of inserted rows that were taken back; free at the transaction's end.
     pub buried: Vec<(u16, Rid)>,
-    /// A delete or a move left something to free at commit.
-    pub has_garbage: bool,
+    /// Those of `ops` that left something to free at commit: deletes and moves, which are few.
+    pub garbage: Vec<Undo>,
     pub written: WriteSummary,
     pub capture: Capture,
     pub scratch: Scratch,
@@ -159,6 +166,10 @@ const _: () = assert!((64 * 16 + COLUMNS_MAX / 8) / 8 < u8::MAX as usize);
 /// Undo memory that is kept for the next transaction, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
 
+/// What the processor fetches at once, and how much of it a transaction's undo takes: more is brought for the next ones.
+const LINE_BYTES: usize = 64;
+const NEAR_LINES: usize = 6;
+
 impl Journal {
     #[inline]
     pub fn fold(&mut self, table: u16, change: Change, detail: u16, bytes: &[u8]) {
@@ -175,13 +186,26 @@ impl Journal {
     /// Notes a change at a place, or of a kind that needs none.
     #[inline]
     pub fn note(&mut self, table: u16, rid: Rid, kind: UndoKind, place: Location) {
-        self.ops.push(Undo {
+        let undo = Undo {
             rid,
             table,
             kind,
             width: 0,
             detail: place.0,
-        });
+        };
+        self.ops.push(undo);
+        if undo.leaves_garbage() {
+            self.garbage.push(undo);
+        }
+    }
+
+    /// Takes the last change off, to be taken back.
+    pub fn pop(&mut self) -> Option<Undo> {
+        let undo = self.ops.pop()?;
+        if undo.leaves_garbage() {
+            self.garbage.pop();
+        }
+        Some(undo)
     }
 
     /// Notes that the integer column (its position, and where it lies) of a row was `before`.
@@ -240,6 +264,18 @@ impl Journal {
         self.txn_bytes_start = self.bytes.len();
         self.txn += 1;
         self.written = WriteSummary::default();
+        if self.retains {
+            self.bring_room_near();
+        }
+    }
+
+    /// Undo that is retained goes to memory that was last used some turns ago, far away by now.
+    #[inline]
+    fn bring_room_near(&mut self) {
+        let ops = self.ops.spare_capacity_mut();
+        ops.iter().step_by(LINE_BYTES / size_of::<Undo>()).take(NEAR_LINES).for_each(fetch);
+        let bytes = self.bytes.spare_capacity_mut();
+        bytes.iter().step_by(LINE_BYTES).take(NEAR_LINES).for_each(fetch);
     }
 
     /// Ends the transaction; `ops` and `buried` have been settled, or are retained.
@@ -259,12 +295,14 @@ impl Journal {
         self.ops.clear();
         self.bytes.clear();
         self.buried.clear();
-        self.has_garbage = false;
+        self.garbage.clear();
         if self.bytes.capacity() > KEPT_BYTES {
             self.bytes = Vec::new();
         }
-        if self.ops.capacity() > KEPT_BYTES / size_of::<Undo>() {
-            self.ops = Vec::new();
+        for ops in [&mut self.ops, &mut self.garbage] {
+            if ops.capacity() > KEPT_BYTES / size_of::<Undo>() {
+                *ops = Vec::new();
+            }
         }
     }
 
@@ -272,10 +310,12 @@ impl Journal {
     pub fn restore(&mut self, turn: Turn) {
         assert!(self.ops.is_empty() && self.bytes.is_empty());
         self.ops = turn.ops;
+        self.garbage = turn.garbage;
         self.bytes = turn.bytes;
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ops.capacity() * size_of::<Undo>()
+        let entries = self.ops.capacity() + self.garbage.capacity();
+        self.bytes.capacity() + entries * size_of::<Undo>()
     }
 }

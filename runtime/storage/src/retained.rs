@@ -9,7 +9,8 @@ use crate::journal::{Journal, Undo};
 pub(crate) struct Turn {
     pub ops: Vec<Undo>,
     pub bytes: Vec<u8>,
-    pub has_garbage: bool,
+    /// Those of `ops` that left something to free.
+    pub garbage: Vec<Undo>,
     /// The log position from which on it is durable.
     end: u64,
 }
@@ -43,7 +44,7 @@ impl Retained {
         let mut turn = self.spare.pop().unwrap_or_default();
         std::mem::swap(&mut turn.ops, &mut journal.ops);
         std::mem::swap(&mut turn.bytes, &mut journal.bytes);
-        turn.has_garbage = std::mem::take(&mut journal.has_garbage);
+        std::mem::swap(&mut turn.garbage, &mut journal.garbage);
         turn.end = end;
         self.turns.push_back(turn);
     }
@@ -60,6 +61,7 @@ impl Retained {
     pub fn recycle(&mut self, mut turn: Turn) {
         if self.spare.len() < SPARE_MAX && turn.ops.capacity() <= SPARE_OPS_MAX {
             turn.ops.clear();
+            turn.garbage.clear();
             turn.bytes.clear();
             self.spare.push(turn);
         }
@@ -67,8 +69,9 @@ impl Retained {
 
     pub fn memory_bytes(&self) -> usize {
         let turns = self.turns.iter().chain(&self.spare);
+        let entries = |turn: &Turn| turn.ops.capacity() + turn.garbage.capacity();
         turns
-            .map(|turn| turn.bytes.capacity() + turn.ops.capacity() * size_of::<Undo>())
+            .map(|turn| turn.bytes.capacity() + entries(turn) * size_of::<Undo>())
             .sum()
     }
 }

@@ -122,7 +122,7 @@ impl Store {
 
     fn undo_to(&mut self, len: usize) {
         while self.journal.ops.len() > len {
-            let undo = self.journal.ops.pop().expect("longer than `len`");
+            let undo = self.journal.pop().expect("longer than `len`");
             self.tables[undo.table as usize].undo(undo, &mut self.journal);
         }
     }
@@ -138,8 +138,8 @@ impl Store {
     #[inline]
     pub fn commit(&mut self) -> WriteSummary {
         assert!(self.journal.is_active, "no transaction to commit");
-        if self.journal.has_garbage && !self.journal.retains {
-            free_garbage(&mut self.tables, &self.journal.ops);
+        if !self.journal.garbage.is_empty() && !self.journal.retains {
+            free_garbage(&mut self.tables, &self.journal.garbage);
         }
         self.release_buried();
         self.journal.end();
@@ -170,9 +170,7 @@ impl Store {
     /// Forgets the undo of everything before `durable`.
     pub fn settle(&mut self, durable: u64) {
         while let Some(turn) = self.retained.take_settled(durable) {
-            if turn.has_garbage {
-                free_garbage(&mut self.tables, &turn.ops);
-            }
+            free_garbage(&mut self.tables, &turn.garbage);
             self.retained.recycle(turn);
         }
     }
@@ -564,8 +562,8 @@ impl Store {
 }
 
 /// Frees what deletes and moves left behind.
-fn free_garbage(tables: &mut [Table], ops: &[Undo]) {
-    for undo in ops {
+fn free_garbage(tables: &mut [Table], garbage: &[Undo]) {
+    for undo in garbage {
         let rows = &mut tables[undo.table as usize].rows;
         match undo.kind {
             UndoKind::Delete => {

@@ -252,7 +252,6 @@ impl Table {
         );
         journal.count(0);
         self.rows.bury(rid);
-        journal.has_garbage = true;
         journal.note(id, rid, UndoKind::Delete, place);
         Ok(())
     }
@@ -310,7 +309,6 @@ impl Table {
             None => {
                 let to = self.rows.store(new);
                 self.rows.redirect(rid, to);
-                journal.has_garbage = true;
                 journal.note(id, rid, UndoKind::Move, place);
             }
         }

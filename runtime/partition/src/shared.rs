@@ -1,0 +1,45 @@
+//! What the sites of a node have in common.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, AtomicUsize},
+};
+
+use arc_swap::ArcSwap;
+use reprise_env::{Clock, Threads};
+use reprise_observe::RecentLines;
+use reprise_txn::Deployed;
+
+use crate::{desk::Desk, logging::Logging};
+
+/// What all sites of a node share.
+pub struct Shared {
+    pub deployed: ArcSwap<Deployed>,
+    /// `Deployed::generation`, readable without touching the swap.
+    pub generation: AtomicU64,
+    pub clock: Arc<dyn Clock>,
+    pub threads: Arc<dyn Threads>,
+    /// Key of the transactions' random streams.
+    pub secret: [u64; 2],
+    pub partitions_count: u16,
+    pub sites_count: u16,
+    /// Calls accepted and not yet run, per partition.
+    pub waiting: Vec<AtomicUsize>,
+    /// The last tick that a multi-partition transaction took.
+    pub multi_tick: AtomicU64,
+    /// Partitions whose tables are being copied.
+    pub copying: AtomicUsize,
+    /// The bytes of every module version, by `ModuleId`: a checkpoint carries them.
+    pub binaries: Mutex<Vec<Arc<[u8]>>>,
+    pub lines: Arc<RecentLines>,
+    pub logging: Logging,
+    /// Where jobs over several partitions wait.
+    pub desk: Desk,
+}
+
+impl Shared {
+    /// The bytes of the module version that was installed last.
+    pub fn note_binary(&self, wasm: Arc<[u8]>) {
+        self.binaries.lock().expect("held for a push").push(wasm);
+    }
+}
