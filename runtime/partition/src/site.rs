@@ -8,7 +8,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, RecvError};
 use reprise_base::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
-use reprise_env::{Clock, Step};
+use reprise_env::Step;
 use reprise_observe::Recorder;
 use reprise_storage::Store;
 use reprise_txn::{Deployed, Executors, Frame, Module, ModuleId, Outcome, run_multi};
