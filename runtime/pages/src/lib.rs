@@ -22,6 +22,8 @@ use std::{
 
 /// What a mapping's length and place are multiples of: a huge page of the processor, in bytes.
 pub const HUGE_BYTES: usize = 2 << 20;
+/// How far behind an array's end `Pages::fetch_end` asks.
+const END_BYTES: usize = 512;
 /// An ordinary page, in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -113,6 +115,16 @@ impl<T> Pages<T> {
         (self.capacity * size_of::<T>())
             .next_multiple_of(HUGE_BYTES)
             .max(HUGE_BYTES)
+    }
+
+    /// Asks for the memory of elements that will be pushed, some lines behind the last one. Never waits, changes nothing.
+    #[inline]
+    pub fn fetch_end(&self) {
+        let ahead = self.len + END_BYTES / size_of::<T>().max(1);
+        if ahead < self.capacity {
+            // SAFETY: the element lies within the mapping.
+            near::fetch_at(unsafe { self.base.as_ptr().add(ahead) });
+        }
     }
 
     /// Appends. Panics when the capacity is used up.

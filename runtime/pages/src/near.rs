@@ -23,14 +23,20 @@ pub fn bring_near(bytes: &[u8]) {
 /// Asks for the line in which `value` begins.
 #[inline(always)]
 pub fn fetch<T>(value: &T) {
+    fetch_at(std::ptr::from_ref(value));
+}
+
+/// Asks for the line that the address lies in.
+#[inline(always)]
+pub(crate) fn fetch_at<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch reads nothing that the program sees and faults on no address; SSE belongs to every x86-64 processor.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
+    let _ = address;
 }
 
 #[cfg(test)]

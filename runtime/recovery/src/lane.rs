@@ -24,6 +24,8 @@ use crate::{
 /// Windows that were read and not applied by all tables yet, at most, and windows that wait to be read.
 const SORTED_MAX: u64 = 6;
 const WAITING_MAX: usize = 4;
+/// Ready tables among which a thread looks for one that it had before.
+const LOOKED_AT_MAX: usize = 64;
 
 /// What the thread that reads the log and those that apply it share.
 #[derive(Default)]
@@ -89,6 +91,8 @@ struct TableQueue {
     windows: VecDeque<(Arc<Sorted>, usize)>,
     /// In `ready`, or with a thread.
     is_claimed: bool,
+    /// The thread that had it last: much of the table is near that one's core.
+    thread: Option<usize>,
     has_failed: bool,
 }
 
@@ -151,15 +155,19 @@ impl Lane {
         let begun_ns = clock.monotonic_ns();
         let stores = held.partitions.iter_mut().map(|part| &mut part.store);
         let mut tables = 0;
+        let mut overwritable = Vec::new();
         let redos: Vec<_> = stores
             .flat_map(|store| {
                 tables = store.table_count() as u16;
-                store.redos().into_iter().map(Mutex::new)
+                let redos = store.redos();
+                overwritable = redos.iter().map(TableRedo::overwritable).collect();
+                redos.into_iter().map(Mutex::new)
             })
             .collect();
         let shape = Shape {
             partitions: held.tools.shared.partitions_count,
             tables,
+            overwritable: &overwritable,
         };
         {
             let mut state = self.lock();
@@ -170,10 +178,11 @@ impl Lane {
                 .resize(shape.partitions as usize, Seen::default());
         }
         thread::scope(|scope| {
-            (1..threads).for_each(|_| {
-                scope.spawn(|| self.work(shape, &redos, outcome));
+            (1..threads).for_each(|thread| {
+                let redos = &redos;
+                scope.spawn(move || self.work(thread, shape, redos, outcome));
             });
-            self.work(shape, &redos, outcome);
+            self.work(0, shape, &redos, outcome);
         });
         drop(redos);
         let end = mem::take(&mut self.lock().end);
@@ -181,9 +190,15 @@ impl Lane {
         end.tell(held, outcome);
     }
 
-    fn work(&self, shape: Shape, redos: &[Mutex<TableRedo<'_>>], outcome: &Outcome) {
+    fn work(
+        &self,
+        thread: usize,
+        shape: Shape<'_>,
+        redos: &[Mutex<TableRedo<'_>>],
+        outcome: &Outcome,
+    ) {
         let _guard = Guard(self);
-        while let Some(task) = self.take() {
+        while let Some(task) = self.take(thread) {
             match task {
                 Task::Sort(number, mut sorted) => {
                     let stop = sorted.sort(shape).err();
@@ -192,7 +207,8 @@ impl Lane {
                 }
                 Task::Apply(table, sorted, place) => {
                     let mut redo = redos[table].lock().expect("one thread at a time");
-                    let applied = redo.apply(sorted.count(place), |at| sorted.change(place, at));
+                    let changes = &sorted.tables[place].changes;
+                    let applied = redo.apply(&sorted.window.bytes, changes);
                     drop(redo);
                     let failure = applied.err().and_then(|(record, error)| {
                         let redo = sorted.window.redo_at(record as usize)?;
@@ -205,14 +221,12 @@ impl Lane {
         self.woken.notify_all();
     }
 
-    /// The next task; none when there will be none.
-    fn take(&self) -> Option<Task> {
+    /// The next task; none when there will be none. A table that another thread had last is taken if there is nothing else to do.
+    fn take(&self, thread: usize) -> Option<Task> {
         let mut state = self.lock();
         loop {
-            if let Some(table) = state.ready.pop_front() {
-                let next = state.tables[table].windows.pop_front();
-                let (sorted, place) = next.expect("a ready table has something to do");
-                return Some(Task::Apply(table, sorted, place));
+            if let Some(task) = state.take_table(|last| last.is_none_or(|last| last == thread), thread) {
+                return Some(task);
             }
             if state.begun - state.done < SORTED_MAX
                 && !state.is_stopped
@@ -227,6 +241,9 @@ impl Lane {
                 self.woken.notify_all(); // whoever waits to push
                 return Some(Task::Sort(number, sorted));
             }
+            if let Some(task) = state.take_table(|_| true, thread) {
+                return Some(task);
+            }
             let is_idle = state.begun == state.done;
             let is_over = state.is_stopped || state.is_closed && state.waiting.is_empty();
             if is_idle && is_over {
@@ -237,7 +254,7 @@ impl Lane {
     }
 
     /// Hands windows that were read to the tables, in their order.
-    fn hand(&self, number: u64, sorted: Sorted, shape: Shape, stop: Option<Stop>) {
+    fn hand(&self, number: u64, sorted: Sorted, shape: Shape<'_>, stop: Option<Stop>) {
         let mut state = self.lock();
         if let Some(stop) = stop {
             state.fail(match stop {
@@ -289,7 +306,19 @@ impl State {
         self.end.failures.push(failure);
     }
 
-    fn hand(&mut self, mut sorted: Sorted, shape: Shape) {
+    /// The next window of the ready table that came first among those that `may` be taken, by who had them last.
+    fn take_table(&mut self, may: impl Fn(Option<usize>) -> bool, thread: usize) -> Option<Task> {
+        let mut first = self.ready.iter().take(LOOKED_AT_MAX);
+        let at = first.position(|table| may(self.tables[*table].thread))?;
+        let table = self.ready.remove(at)?;
+        let queue = &mut self.tables[table];
+        queue.thread = Some(thread);
+        let next = queue.windows.pop_front();
+        let (sorted, place) = next.expect("a ready table has something to do");
+        Some(Task::Apply(table, sorted, place))
+    }
+
+    fn hand(&mut self, mut sorted: Sorted, shape: Shape<'_>) {
         for (all, seen) in self.end.seen.iter_mut().zip(&sorted.seen) {
             all.note(seen.tick, seen.end);
         }

@@ -47,6 +47,8 @@ const JOBS_IN_FLIGHT_MAX: usize = 64;
 /// everything nothing is gained by it: there they are few, so that simulation meets it.
 const WINDOW_BYTES: usize = 1 << 20;
 const WINDOW_BYTES_STEPPED: usize = 1 << 10;
+/// The same once there is a lane: the longer a window, the more writes are overwritten within it, and the more memory it takes.
+const LANE_WINDOW_BYTES: usize = 2 << 20;
 
 /// Why the tables could not be made from the log.
 #[derive(Debug, thiserror::Error)]
@@ -314,9 +316,10 @@ impl Recovery {
 
     fn send_window_if_full(&mut self) -> Result<(), RecoveryError> {
         let is_stepped = self.shared.threads.is_stepped();
-        let full = match is_stepped {
-            true => WINDOW_BYTES_STEPPED,
-            false => WINDOW_BYTES,
+        let full = match (is_stepped, &self.lane) {
+            (true, _) => WINDOW_BYTES_STEPPED,
+            (false, None) => WINDOW_BYTES,
+            (false, Some(_)) => LANE_WINDOW_BYTES,
         };
         match self.window.bytes.len() >= full {
             true => self.send_window(is_stepped),

@@ -2,11 +2,11 @@
 
 use reprise_base::{Lsn, PartitionId, limits::BLOCK_BYTES_MAX};
 use reprise_replay::{Keyed, Redo};
-use reprise_storage::ApplyError;
+use reprise_storage::{ApplyError, Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList};
 use reprise_txn::ModuleId;
 use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, RawRecords};
 
-use crate::{RecoveryError, WINDOW_BYTES};
+use crate::{LANE_WINDOW_BYTES, RecoveryError};
 
 /// Blocks of the log, one behind the other, as they lie there.
 #[derive(Default)]
@@ -61,24 +61,14 @@ impl Window {
     }
 }
 
-/// Where a change lies in the window: its record, itself, and what comes behind it. Of an insertion without a number the row
-/// alone, which is marked in `record`.
-#[derive(Clone, Copy)]
-struct Found {
-    record: u32,
-    at: u32,
-    end: u32,
-}
-
-const ROW_ALONE: u32 = 1 << 31;
-/// A window and one block more stay below what the mark leaves of an offset.
-const _: () = assert!(BLOCK_BYTES_MAX + WINDOW_BYTES < ROW_ALONE as usize);
+/// A window and one block more.
+const _: () = assert!(BLOCK_BYTES_MAX + LANE_WINDOW_BYTES < REDO_WINDOW_BYTES_MAX);
 
 /// What a window holds of one table of one partition, in the order of the log.
 pub(crate) struct TableChanges {
     pub partition: PartitionId,
     pub table: u16,
-    found: Vec<Found>,
+    pub changes: RedoList,
 }
 
 /// What a partition has seen at the end of a window.
@@ -106,19 +96,22 @@ pub(crate) struct Sorted {
     pub multi_tick: u64,
     pub keyed: Vec<KeyedCall>,
     /// Lists of an earlier window, for their memory.
-    spares: Vec<Vec<Found>>,
+    spares: Vec<RedoList>,
     /// Position in `tables` + 1, by partition and table.
     places: Vec<u32>,
+    last: LastWrites,
 }
 
 /// How many partitions there are, and how many tables on each.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct Shape<'a> {
     pub partitions: u16,
     pub tables: u16,
+    /// By table: `TableRedo::overwritable`.
+    pub overwritable: &'a [u64],
 }
 
-impl Shape {
+impl Shape<'_> {
     pub fn count(self) -> usize {
         self.partitions as usize * self.tables as usize
     }
@@ -133,27 +126,26 @@ impl Sorted {
     /// Forgets all but its memory.
     pub fn clear(&mut self) {
         self.window.clear();
-        for mut list in self.tables.drain(..) {
-            list.found.clear();
-            self.spares.push(list.found);
-        }
+        let lists = self.tables.drain(..).map(|table| table.changes);
+        self.spares.extend(lists);
         self.seen.clear();
         self.multi_tick = 0;
         self.keyed.clear();
     }
 
     /// Reads `self.window`. An error leaves what lies before it.
-    pub fn sort(&mut self, shape: Shape) -> Result<(), Stop> {
+    pub fn sort(&mut self, shape: Shape<'_>) -> Result<(), Stop> {
         self.seen.resize(shape.partitions as usize, Seen::default());
         self.places.clear();
         self.places.resize(shape.count(), 0);
+        self.last.begin(self.window.bytes.len());
         let window = std::mem::take(&mut self.window);
         let sorted = self.sort_all(&window, shape);
         self.window = window;
         sorted
     }
 
-    fn sort_all(&mut self, window: &Window, shape: Shape) -> Result<(), Stop> {
+    fn sort_all(&mut self, window: &Window, shape: Shape<'_>) -> Result<(), Stop> {
         for (lsn, block) in window.blocks() {
             self.sort_block(window, lsn, block, shape)?;
         }
@@ -165,7 +157,7 @@ impl Sorted {
         window: &Window,
         block_lsn: Lsn,
         block: &[u8],
-        shape: Shape,
+        shape: Shape<'_>,
     ) -> Result<(), Stop> {
         let place_of = |part: &[u8]| part.as_ptr() as usize - window.bytes.as_ptr() as usize;
         let block_at = place_of(block);
@@ -197,21 +189,12 @@ impl Sorted {
                     }
                     let (start, end) = (offset, walk.offset());
                     offset = end;
-                    let found = match change {
-                        Change::Insert {
-                            number: None, row, ..
-                        } => Found {
-                            record: record_at | ROW_ALONE,
-                            at: (group_at + end - row.len()) as u32,
-                            end: (group_at + end) as u32,
-                        },
-                        _ => Found {
-                            record: record_at,
-                            at: (group_at + start) as u32,
-                            end: (group_at + end) as u32,
-                        },
+                    let found = Found {
+                        txn: record_at,
+                        at: (group_at + start) as u32,
+                        end: (group_at + end) as u32,
                     };
-                    self.list_of(shape, partition, table).push(found);
+                    self.add(shape, partition, found, &change);
                 }
             }
             lsn = redo.end;
@@ -220,23 +203,33 @@ impl Sorted {
     }
 
     #[inline]
-    fn list_of(&mut self, shape: Shape, partition: PartitionId, table: u16) -> &mut Vec<Found> {
+    fn add(
+        &mut self,
+        shape: Shape<'_>,
+        partition: PartitionId,
+        found: Found,
+        change: &Change<'_>,
+    ) {
+        let table = change.table();
         let place = &mut self.places[shape.place(partition, table)];
         if *place == 0 {
+            let mut changes = self.spares.pop().unwrap_or_default();
+            changes.begin(self.tables.len() as u32, shape.overwritable[table as usize]);
             self.tables.push(TableChanges {
                 partition,
                 table,
-                found: self.spares.pop().unwrap_or_default(),
+                changes,
             });
             *place = self.tables.len() as u32;
         }
-        &mut self.tables[*place as usize - 1].found
+        let list = &mut self.tables[*place as usize - 1].changes;
+        list.push(found, change, &mut self.last);
     }
 
     #[inline]
     fn note_seen(
         &mut self,
-        shape: Shape,
+        shape: Shape<'_>,
         redo: &Redo,
         changes: &ChangesRef<'_>,
     ) -> Result<(), Stop> {
@@ -279,29 +272,6 @@ impl Sorted {
         }
         Ok(())
     }
-
-    /// Changes of one of `tables`.
-    pub fn count(&self, table: usize) -> usize {
-        self.tables[table].found.len()
-    }
-
-    /// One of these, with its record's place in the window.
-    #[inline]
-    pub fn change(&self, table: usize, at: usize) -> (u32, Change<'_>) {
-        let TableChanges { table, found, .. } = &self.tables[table];
-        let found = found[at];
-        let bytes = &self.window.bytes[found.at as usize..found.end as usize];
-        if found.record & ROW_ALONE == 0 {
-            let change = Change::again(bytes).expect("read when it was found");
-            return (found.record, change);
-        }
-        let insert = Change::Insert {
-            table: *table,
-            number: None,
-            row: bytes,
-        };
-        (found.record & !ROW_ALONE, insert)
-    }
 }
 
 impl Seen {
@@ -318,7 +288,7 @@ pub(crate) enum Stop {
     Misfit(Redo, ApplyError),
 }
 
-fn check_partition(shape: Shape, lsn: Lsn, partition: PartitionId) -> Result<(), Stop> {
+fn check_partition(shape: Shape<'_>, lsn: Lsn, partition: PartitionId) -> Result<(), Stop> {
     if partition.0 < shape.partitions {
         return Ok(());
     }
@@ -336,9 +306,10 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: Shape = Shape {
+    const SHAPE: Shape<'_> = Shape {
         partitions: 2,
         tables: 3,
+        overwritable: &[0, 0b110, 0],
     };
 
     fn record(origin: u16, changes: &[Change<'_>]) -> Vec<u8> {
@@ -375,6 +346,13 @@ mod tests {
         (sorted, done)
     }
 
+    /// With their records' places in the window.
+    fn changes(sorted: &Sorted, place: usize) -> impl Iterator<Item = (u32, Change<'_>)> {
+        let TableChanges { table, changes, .. } = &sorted.tables[place];
+        let bytes = &sorted.window.bytes;
+        (0..changes.len()).map(move |at| (changes.txn(at), changes.change(bytes, at, *table)))
+    }
+
     #[test]
     fn changes_are_told_apart_by_partition_and_table_in_their_order() {
         let first = record(0, &[insert(2, b"a"), insert(0, b"b"), insert(2, b"c")]);
@@ -382,7 +360,7 @@ mod tests {
         let (sorted, done) = sort(&[(512, first), (4_096, second.clone())]);
         assert!(done.is_ok());
         let rows = |place: usize| {
-            let changes = (0..sorted.count(place)).map(|at| sorted.change(place, at));
+            let changes = changes(&sorted, place);
             let rows = changes.map(|(record, change)| match change {
                 Change::Insert { row, .. } => (sorted.window.redo_at(record as usize), row),
                 _ => panic!("insertions alone"),
@@ -412,7 +390,7 @@ mod tests {
         assert!(
             matches!(done, Err(Stop::Misfit(redo, ApplyError::Table { table: 3, count: 3 })) if redo.lsn == Lsn(lsn))
         );
-        assert_eq!(sorted.count(0), 1);
+        assert_eq!(sorted.tables[0].changes.len(), 1);
         let (_, done) = with(record(2, &[insert(0, b"x")]));
         let Err(Stop::Error(RecoveryError::Partition {
             lsn: at,
@@ -450,8 +428,7 @@ mod tests {
             }
             let (sorted, _) = sort(&[(0, bytes)]);
             for place in 0..sorted.tables.len() {
-                for at in 0..sorted.count(place) {
-                    let (record, _) = sorted.change(place, at);
+                for (record, _) in changes(&sorted, place) {
                     assert!(sorted.window.redo_at(record as usize).is_some());
                 }
             }

@@ -173,7 +173,8 @@ impl Table {
         let key = match change {
             Change::Insert { row, .. } => {
                 if near == Near::Index && row.len() >= self.layout.fixed_bytes() {
-                    index.touch_of(RowRef { row, number: 0 });
+                    let tag = index.touch_of(RowRef { row, number: 0 });
+                    tag.into_iter().for_each(|tag| index.touch_tag(tag));
                 }
                 return;
             }
@@ -202,12 +203,27 @@ impl Table {
         else {
             return false;
         };
+        self.is_named(rid, *name)
+    }
+
+    /// True where the row is there and that is its name now.
+    #[inline]
+    pub fn is_named(&self, rid: Rid, name: RowName<'_>) -> bool {
         let Some(row) = self.rows.live(rid) else {
             return false;
         };
-        match *name {
+        match name {
             RowName::Key(key) => !self.has_number() && self.indexes[0].is_of(row, key),
             RowName::Number(number) => self.has_number() && row.number == number,
+        }
+    }
+
+    /// The row of that name, which is there.
+    #[inline]
+    pub fn named(&self, name: RowName<'_>) -> Result<Rid, ApplyError> {
+        match self.find(name)? {
+            Some(rid) => Ok(rid),
+            None => Err(self.missing(name)),
         }
     }
 
@@ -407,7 +423,7 @@ impl Table {
     }
 
     #[inline]
-    fn put_columns(
+    pub fn put_columns(
         &mut self,
         rid: Rid,
         columns: PatchColumns<'_>,

@@ -3,7 +3,7 @@
 //! Space is taken from the end; a freed slot waits in the list of its size class. Rows never cross a piece.
 
 use reprise_abi::row::ROW_BYTES_MAX;
-use reprise_pages::{HUGE_BYTES, Pages};
+use reprise_pages::{HUGE_BYTES, Pages, fetch};
 
 use crate::chunked::{add_chunk, new_chunk, touched_bytes};
 
@@ -20,6 +20,9 @@ const CHUNK_GRANULES: usize = 1 << CHUNK_SHIFT;
 /// Granules up to which each count is a class of its own. Above, an octave has `STEPS` classes.
 const EXACT_MAX: usize = 128;
 const STEPS: usize = 8;
+
+/// How far ahead `touch_end` looks.
+const AHEAD_BYTES: usize = 1024;
 
 const _: () = assert!(ROW_BYTES_MAX + 8 < 1 << 22);
 const _: () = assert!(slot_of(ROW_BYTES_MAX + 8).1 <= CHUNK_GRANULES);
@@ -105,6 +108,15 @@ impl Arena {
             bytes[row.len()..].copy_from_slice(trailer);
         }
         location
+    }
+
+    /// Asks for what rows to come will be written to, some bytes ahead.
+    #[inline]
+    pub fn touch_end(&self) {
+        let ahead = (self.used & (CHUNK_GRANULES - 1)) * GRANULE_BYTES + AHEAD_BYTES;
+        if let Some(byte) = self.chunks.last().and_then(|chunk| chunk.get(ahead)) {
+            fetch(byte);
+        }
     }
 
     #[inline]

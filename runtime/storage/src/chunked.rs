@@ -68,6 +68,14 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
+    /// Asks for memory that elements to come will be written to.
+    #[inline]
+    pub fn touch_end(&self) {
+        if let Some(chunk) = self.chunks.last() {
+            chunk.fetch_end();
+        }
+    }
+
     /// Appends an element of zero bits.
     pub fn push_zeroed(&mut self)
     where

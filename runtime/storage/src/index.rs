@@ -345,14 +345,45 @@ impl Index {
         }
     }
 
-    /// Brings near what an insertion of the row will write, where that lies anywhere.
+    /// Brings near what an insertion of the row will write, where that lies anywhere. Of a hash of integer keys only what leads
+    /// there: the tag that is returned is to be given to `touch_tag` when that may have come, and to `insert_tagged`.
     #[inline]
-    pub fn touch_of(&self, row: RowRef<'_>) {
+    pub fn touch_of(&self, row: RowRef<'_>) -> Option<u32> {
         match &self.body {
-            Body::HashInts(hash) => hash.touch(tag_of(int_key(&self.plan, row))),
+            Body::HashInts(hash) => {
+                let tag = tag_of(int_key(&self.plan, row));
+                hash.touch_way(tag);
+                return Some(tag);
+            }
             Body::Dense(dense) => dense.touch(int_key(&self.plan, row)),
             _ => {}
         }
+        None
+    }
+
+    /// Brings near what an insertion of a row with the tag will write.
+    #[inline]
+    pub fn touch_tag(&self, tag: u32) {
+        if let Body::HashInts(hash) = &self.body {
+            hash.touch(tag);
+        }
+    }
+
+    /// As `insert`, of a row whose tag `touch_of` returned.
+    #[inline]
+    pub fn insert_tagged(
+        &mut self,
+        rows: &Rows,
+        row: RowRef<'_>,
+        rid: Rid,
+        tag: u32,
+    ) -> Result<(), Refused> {
+        let Body::HashInts(hash) = &mut self.body else {
+            unreachable!("only a hash of integer keys has tags of its rows");
+        };
+        let key = |row| int_key(&self.plan, row);
+        let is_same = |other| key(rows.keyed_at(Rid(other))) == key(row);
+        hash.insert(tag, rid.0, is_same).map_err(|_| Refused::Taken)
     }
 
     /// The row that a `get` of the key will probably find: to have it brought near.

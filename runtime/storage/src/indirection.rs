@@ -76,6 +76,12 @@ impl Indirection {
         }
     }
 
+    /// Brings near what the next ones that `take` gives out will be written to, a few ahead.
+    #[inline]
+    pub fn touch_end(&self) {
+        self.places.touch_end();
+    }
+
     /// Where a row lies that is known to be live.
     #[inline(always)]
     pub fn live(&self, rid: Rid) -> Location {

@@ -41,7 +41,7 @@ pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};
 pub use patch::Patcher;
 pub use project::{DefaultError, RowProjection};
-pub use redo::TableRedo;
+pub use redo::{Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList, TableRedo};
 pub use schema::{Conflict, TableChange};
 pub use snapshot::{SnapshotPage, SnapshotTable};
 pub use store::{IntKeyBits, Store, TableId};

@@ -112,6 +112,13 @@ impl Rows {
         place
     }
 
+    /// Brings near where rows to come will be written.
+    #[inline]
+    pub fn touch_end(&self) {
+        self.arena.touch_end();
+        self.places.touch_end();
+    }
+
     /// Brings the row's bytes near.
     #[inline]
     pub fn touch(&self, rid: Rid) {

@@ -209,6 +209,23 @@ impl Table {
         Ok(())
     }
 
+    /// As `load`, of a table whose only index has the tag for the row (`Index::touch_of`).
+    #[inline]
+    pub fn load_tagged(&mut self, row: &[u8], tag: u32) -> Result<(), WriteError> {
+        self.validate(row)?;
+        if self.rows.is_full() {
+            return Err(WriteError::Full);
+        }
+        let [index] = &mut self.indexes[..] else {
+            unreachable!("asked of tables with one index");
+        };
+        let (row, rid) = (RowRef { row, number: 0 }, self.rows.next_rid());
+        let linked = index.insert_tagged(&self.rows, row, rid, tag);
+        linked.map_err(|refused| write_error(refused, 0))?;
+        self.rows.insert(row);
+        Ok(())
+    }
+
     /// False where it would fall.
     pub fn raise_next_number(&mut self, number: u64) -> bool {
         let is_raised = number >= self.next_number && (self.has_number() || number == 0);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::table;
+use common::{redo::redo_by_table, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, ApplyError, Near, Range, Rid, ScanPosition, Store, TableId, Visit};
@@ -326,21 +326,6 @@ fn emptied(store: &mut Store, table: TableId) -> Vec<u8> {
     store.write_set(AfterImage::Changed, &mut changes);
     store.commit();
     changes
-}
-
-/// Applies transactions table by table, the last table first.
-fn redo_by_table(store: &mut Store, log: &[Vec<u8>]) -> Result<(), ApplyError> {
-    let changes = (0u32..).zip(log).flat_map(|(txn, changes)| {
-        let whole = Changes::new(changes).filter_map(Result::ok);
-        whole.map(move |change| (txn, change))
-    });
-    let changes: Vec<_> = changes.collect();
-    for (table, redo) in store.redos().iter_mut().enumerate().rev() {
-        let of_table = |(_, change): &&(u32, Change<'_>)| change.table() as usize == table;
-        let its: Vec<_> = changes.iter().filter(of_table).copied().collect();
-        redo.apply(its.len(), |at| its[at]).map_err(|(_, error)| error)?;
-    }
-    Ok(())
 }
 
 /// Tables so large that rows are looked for ahead; keys come, go and move among a few neighbours meanwhile.

@@ -182,6 +182,26 @@ impl<'a> QuickReader<'a> {
         }
     }
 
+    /// As `whole_change`, of a patch alone.
+    #[inline(always)]
+    pub fn whole_patch(mut self) -> Option<(RowName<'a>, PatchColumns<'a>)> {
+        let op = self.byte()?;
+        if op & 7 != PATCH {
+            return None;
+        }
+        self.varint()?;
+        let name = match op & NUMBERED {
+            0 => {
+                let count = self.varint()?;
+                RowName::Key(self.take(count)?)
+            }
+            _ => RowName::Number(self.number()?),
+        };
+        let count = self.varint()? as u16;
+        let bytes = self.bytes.get(self.at..)?;
+        Some((name, PatchColumns { count, bytes }))
+    }
+
     #[inline]
     fn columns(&mut self) -> Option<PatchColumns<'a>> {
         let count = self.varint()?;
@@ -247,6 +267,11 @@ mod tests {
             let slow = Change::read_whole(&bytes);
             if let Ok((expected, end)) = &slow {
                 assert_eq!(Change::again(&bytes[..*end]), Some(*expected), "{bytes:?}");
+                let patch = match *expected {
+                    Change::Patch { name, columns, .. } => Some((name, columns)),
+                    _ => None,
+                };
+                assert_eq!(Change::patch_again(&bytes[..*end]), patch, "{bytes:?}");
             }
             match (found, &slow) {
                 (Some(found), Ok((expected, end))) => {

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses its part.
 
 pub mod model;
+pub mod redo;
 
 use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
 

@@ -1,0 +1,312 @@
+//! Redo in windows against the same changes applied one by one: few rows that are inserted, written, deleted and moved, so that
+//! most patches are overwritten by later ones of their window.
+
+mod common;
+
+use common::{redo::redo_by_table, table};
+use proptest::prelude::*;
+use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
+use reprise_storage::{AfterImage, ApplyError, Rid, Store, TableId};
+use reprise_wire::{Change, Changes, PatchWriter};
+
+use ScalarType::*;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % below
+    }
+}
+
+/// By hash, in order, dense, by a hidden number, by names of any length; each with columns that may be overwritten, a `Bool`, a
+/// text, and a unique value.
+fn schemas() -> Vec<TableSchema> {
+    let columns = [
+        ("id", I64, false),
+        ("sum", I64, false),
+        ("part", I16, true),
+        ("flag", Bool, false),
+        ("text", Text, true),
+        ("rank", I32, false),
+        ("far", F64, true),
+    ];
+    let kinds = [
+        Some(IndexKind::Hash),
+        Some(IndexKind::Ordered),
+        Some(IndexKind::Dense),
+        None,
+    ];
+    let schema = |kind: Option<IndexKind>| {
+        let key: &[u16] = if kind.is_some() { &[0] } else { &[] };
+        let mut schema = table("t", &columns, key, &[("by_rank", &[5], true)]);
+        schema.name = kind.map_or("numbered".into(), |kind| format!("{kind:?}").to_lowercase());
+        schema.primary_kind = kind.unwrap_or(IndexKind::Ordered);
+        schema
+    };
+    let mut schemas = kinds.map(schema).to_vec();
+    let mut named = schema(Some(IndexKind::Hash));
+    named.name = "named".into();
+    named.columns[0].ty = Text;
+    schemas.push(named);
+    schemas
+}
+
+/// Ids in names of other lengths: none, of one word, of two, of more than are looked at.
+const NAMES: [&str; 8] = [
+    "",
+    "a",
+    "b",
+    "a name",
+    "eight by",
+    "a name of two",
+    "a name that is longer",
+    "a name that is longeR",
+];
+
+fn store_of(schemas: Vec<TableSchema>) -> Store {
+    let mut store = Store::new();
+    for schema in schemas {
+        store.create_table(schema).expect("a table");
+    }
+    store
+}
+
+fn row(random: &mut Random, store: &Store, table: TableId) -> Vec<u8> {
+    let part = [Field::Null, Field::Int(7), Field::Int(-1)][random.next(3) as usize];
+    let text = [Field::Null, Field::Text(""), Field::Text("longer")][random.next(3) as usize];
+    let id = random.next(8);
+    let id = match store.schema(table).columns[0].ty {
+        Text => Field::Text(NAMES[id as usize]),
+        _ => Field::Int(id as i64),
+    };
+    store.layout(table).build(&[
+        id,
+        Field::Int(random.next(1 << 20) as i64),
+        part,
+        Field::Bool(random.next(2) == 1),
+        text,
+        Field::Int(random.next(12) as i64),
+        Field::F64(random.next(9) as f64),
+    ])
+}
+
+/// Mostly writes of columns, some of them in an index; a few insertions, deletions and whole rows.
+fn change(random: &mut Random, store: &mut Store, table: TableId) {
+    let rids: Vec<_> = store.rids_from(table, Rid(0)).collect();
+    let row = row(random, store, table);
+    let rare = random.next(20);
+    if rids.len() < 3 || rare == 0 {
+        let _ = store.insert(table, &row); // refused where the key or the value is taken
+        return;
+    }
+    let rid = rids[random.next(rids.len() as u64) as usize];
+    let set = match rare {
+        1 => return store.delete(table, rid).expect("live"),
+        2 => {
+            let _ = store.update(table, rid, &row); // as above
+            return;
+        }
+        3 => 1 << 5 | 1 << 1,
+        4 => 1 << 4,
+        5 => 1 << 3 | 1 << 1,
+        6..9 => 1 << 2,
+        9..12 => 1 << 1 | 1 << 6,
+        _ => 1 << 1,
+    };
+    let layout = store.layout(table);
+    let mut values = vec![0; layout.columns_bytes(ColumnSet(set), &row)];
+    layout.read_columns(ColumnSet(set), &row, &mut values);
+    let _ = store.patch(table, rid, ColumnSet(set), &values);
+}
+
+fn transaction(random: &mut Random, store: &mut Store) -> Vec<u8> {
+    store.begin();
+    for _ in 0..random.next(6) {
+        let table = TableId(random.next(store.table_count() as u64) as u16);
+        change(random, store, table);
+    }
+    let mut changes = Vec::new();
+    store.write_set(AfterImage::Changed, &mut changes);
+    store.commit();
+    changes
+}
+
+/// Applies each transaction by itself; the first error, with its position.
+fn apply_each(store: &mut Store, log: &[Vec<u8>]) -> Result<(), (u32, ApplyError)> {
+    (0..)
+        .zip(log)
+        .try_for_each(|(txn, changes)| store.apply(changes).map_err(|error| (txn, error)))
+}
+
+fn count(log: &[Vec<u8>]) -> usize {
+    log.iter()
+        .map(|changes| Changes::new(changes).count())
+        .sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn windows_of_every_size_come_to_what_each_transaction_does(seed: u64) {
+        let mut random = Random(seed);
+        let mut ran = store_of(schemas());
+        let mut log: Vec<_> = (0..50).map(|_| transaction(&mut random, &mut ran)).collect();
+        let mut serial = store_of(schemas());
+        apply_each(&mut serial, &log).expect("its own log");
+        prop_assert_eq!(serial.digest(), ran.digest());
+        for size in 1..=log.len() {
+            let mut redone = store_of(schemas());
+            for window in log.chunks(size) {
+                redo_by_table(&mut redone, window).expect("its own log");
+            }
+            prop_assert_eq!(redone.digest(), ran.digest(), "windows of {}", size);
+        }
+        // What comes and goes later meets what was made so.
+        let mut redone = store_of(schemas());
+        redo_by_table(&mut redone, &log).expect("its own log");
+        log = (0..50).map(|_| transaction(&mut random, &mut ran)).collect();
+        apply_each(&mut redone, &log).expect("the log goes on");
+        prop_assert_eq!(redone.digest(), ran.digest());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_of_the_same_transaction_in_the_same_words(seed: u64, is_cut: bool) {
+        let mut random = Random(seed);
+        let (mut ran, mut serial, mut redone) = (store_of(schemas()), store_of(schemas()), store_of(schemas()));
+        let begin: Vec<_> = (0..20).map(|_| transaction(&mut random, &mut ran)).collect();
+        for store in [&mut serial, &mut redone] {
+            apply_each(store, &begin).expect("its own log");
+        }
+        let mut log: Vec<_> = (0..60).map(|_| transaction(&mut random, &mut ran)).collect();
+        let table = TableId(random.next(5) as u16);
+        let rids: Vec<_> = redone.rids_from(table, Rid(0)).collect();
+        if is_cut {
+            let (from, step) = (random.next(60) as usize, random.next(3) as usize + 1);
+            log[from..].iter_mut().step_by(step).for_each(|changes| *changes = cut(changes, table));
+        } else if !rids.is_empty() {
+            let rid = rids[random.next(rids.len() as u64) as usize];
+            for store in [&mut serial, &mut redone] {
+                store.begin();
+                store.delete(table, rid).expect("live");
+                store.commit();
+            }
+        }
+        let found = redo_by_table(&mut redone, &log).map(drop);
+        prop_assert_eq!(found, apply_each(&mut serial, &log));
+    }
+}
+
+/// The changes again, the values of the table's patches cut by a byte.
+fn cut(changes: &[u8], of: TableId) -> Vec<u8> {
+    let mut out = Vec::new();
+    for change in Changes::new(changes) {
+        match change.expect("well-formed") {
+            Change::Patch {
+                table,
+                name,
+                columns,
+            } if table == of.0 => {
+                let mut patch = PatchWriter::begin(&mut out, table, name, columns.count() as u16);
+                for (column, value) in columns.iter() {
+                    patch.column(
+                        column,
+                        value.map(|value| &value[..value.len().saturating_sub(1)]),
+                    );
+                }
+                patch.finish();
+            }
+            change => change.encode(&mut out),
+        }
+    }
+    out
+}
+
+/// A counter of few rows: of thousands of additions each row's last one is applied, in whatever table.
+#[test]
+fn of_many_writes_of_few_rows_the_last_ones_are_applied() {
+    for table in (0..4).map(TableId) {
+        let (mut ran, mut redone) = (store_of(schemas()), store_of(schemas()));
+        let mut begin = Vec::new();
+        ran.begin();
+        for id in 0..50 {
+            let fields = [
+                Field::Int(id),
+                Field::Int(0),
+                Field::Null,
+                Field::Bool(true),
+            ];
+            let rest = [Field::Null, Field::Int(id), Field::F64(0.0)];
+            let row = ran.layout(table).build(&[&fields[..], &rest].concat());
+            ran.insert(table, &row).expect("new");
+        }
+        ran.write_set(AfterImage::Changed, &mut begin);
+        ran.commit();
+        redone.apply(&begin).expect("new rows");
+        let rids: Vec<_> = ran.rids_from(table, Rid(0)).collect();
+        let add = |turn: u64| {
+            let mut changes = Vec::new();
+            ran.begin();
+            let rid = rids[(turn * 7 % 50) as usize];
+            ran.add(table, rid, 1, turn as i64).expect("a sum");
+            ran.write_set(AfterImage::Changed, &mut changes);
+            ran.commit();
+            changes
+        };
+        let log: Vec<_> = (1..=3_000).map(add).collect();
+        let applied = redo_by_table(&mut redone, &log).expect("fits");
+        // Places in which a row's last write is looked for are shared: some are forgotten.
+        assert!(
+            (50..1_000).contains(&applied),
+            "{applied} of {}",
+            count(&log)
+        );
+        assert_eq!(ran.digest(), redone.digest());
+    }
+}
+
+/// A table that is far, of one index: rows come, go and change their keys, and what comes twice is refused.
+#[test]
+fn insertions_into_a_large_table_are_where_their_keys_say() {
+    for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {
+        let mut schema = table("t", &[("id", I64, false), ("n", I32, false)], &[0], &[]);
+        schema.primary_kind = kind;
+        let mut random = Random(5);
+        let make = || store_of(vec![schema.clone()]);
+        let (mut ran, mut redone, mut serial) = (make(), make(), make());
+        let table = TableId(0);
+        let mut log = Vec::new();
+        for window in 0..12 {
+            log.clear();
+            for turn in 0..400 {
+                ran.begin();
+                for _ in 0..4 {
+                    let fields = [Field::Int(random.next(6_000) as i64), Field::Int(turn)];
+                    let row = ran.layout(table).build(&fields);
+                    let rid = Rid(random.next(2_000) as u32);
+                    // Refused where the key is taken, or the row is not there.
+                    let _ = match random.next(8) {
+                        0 if ran.row(table, rid).is_some() => ran.delete(table, rid),
+                        1 => ran.update(table, rid, &row),
+                        _ => ran.insert(table, &row).map(drop),
+                    };
+                }
+                let mut changes = Vec::new();
+                ran.write_set(AfterImage::Changed, &mut changes);
+                ran.commit();
+                log.push(changes);
+            }
+            redo_by_table(&mut redone, &log).expect("its own log");
+            apply_each(&mut serial, &log).expect("its own log");
+            assert_eq!(ran.digest(), redone.digest(), "{kind:?}, window {window}");
+        }
+        assert!(ran.rids_from(table, Rid(0)).count() > 2_000);
+        let found = redo_by_table(&mut redone, &log).map(drop);
+        assert!(found.is_err(), "the last window once more");
+        assert_eq!(found, apply_each(&mut serial, &log));
+    }
+}
