@@ -80,6 +80,8 @@ pub(crate) struct Meter {
     committed_by_part: [u64; PARTS],
     /// Calls that were due and never sent, as the generator's connections were all busy.
     pub unsent: u64,
+    /// By how much a call of the open loop was sent later than it was due, at most.
+    pub late: Duration,
     pub whole: Tally,
     pub window: Tally,
     first_failure: Option<String>,
@@ -109,6 +111,7 @@ impl Meter {
             is_open: options.rate.is_some(),
             committed_by_part: [0; PARTS],
             unsent: 0,
+            late: Duration::ZERO,
             whole: tally.clone(),
             window: tally,
             first_failure: None,

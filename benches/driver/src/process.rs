@@ -335,6 +335,7 @@ impl<'a, W: Workload> Load<'a, W> {
             let due_by_now = ((now - begun).as_secs_f64() * rate) as u64 + 1;
             if due_by_now > next {
                 let count = (due_by_now - next).min(self.batch as u64);
+                self.meter.late = self.meter.late.max(now.saturating_duration_since(due_at(next)));
                 self.submit(count as usize, due_at(next), spacing);
                 next += count;
                 self.settle_ready()?;

@@ -215,6 +215,11 @@ impl<W: Workload> Load<W> {
         let mut calls: Vec<W::Call> = Vec::new();
         while let Some(slot) = self.schedule.take(self.batch).await {
             calls.clear();
+            if self.schedule.rate.is_some() {
+                let late = Instant::now().saturating_duration_since(slot.due);
+                let mut meter = self.meter.borrow_mut();
+                meter.late = meter.late.max(late);
+            }
             {
                 let mut random = self.random.borrow_mut();
                 calls.extend((0..slot.count).map(|_| self.workload.generate(&mut random)));

@@ -50,6 +50,8 @@ pub struct Report {
     pub prepared: bool,
     /// Calls that were due in the open loop and never sent: latencies count them by how late they already were.
     pub unsent: u64,
+    /// By how much the generator sent a call of the open loop later than it was due, at most. Latencies contain it.
+    pub late_us: f64,
     /// Committed calls a second in equal parts of the window.
     pub txn_per_s_by_part: Vec<f64>,
     /// By how many percent the last third of the window was faster than the first; beyond ten the run was not steady.
@@ -143,6 +145,7 @@ impl Report {
             pipeline: subject.pipeline,
             prepared: subject.prepared,
             unsent: meter.unsent,
+            late_us: meter.late.as_micros() as f64,
             txn_per_s_by_part: meter.rates(),
             drift_percent: meter.drift_percent(),
             is_steady: meter.drift_percent().abs() <= DRIFT_PERCENT_MAX,

@@ -12,6 +12,9 @@ use common::{config, files, fill, i64s, open, submit, take, transfer, wasm};
 use reprise_database::{CheckpointConfig, Database, OpenError};
 use reprise_router::{CheckpointInfo, CheckpointState, ReplyOutcome};
 
+/// A wait that ends only by a mistake.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
 #[test]
 fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -178,7 +181,7 @@ fn the_schedule_takes_them_by_time_and_by_length() {
             let is_published = taken.iter().any(|info| info.state == CheckpointState::Published);
             is_published && estimate.load.is_some() && estimate.load_bytes > 0
         };
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + WAIT_MAX;
         for round in 0.. {
             if is_taken() {
                 break;
@@ -206,7 +209,8 @@ fn a_checkpoint_is_begun_when_a_restart_would_take_too_long() {
         estimate.replay.is_some()
     };
     let mut round = 0;
-    while database.router().checkpoints().is_empty() && round < 20_000 {
+    let until = Instant::now() + WAIT_MAX;
+    while database.router().checkpoints().is_empty() && Instant::now() < until {
         transfer(&database, round);
         round += 1;
     }

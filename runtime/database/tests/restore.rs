@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::{fill, files, open, take, transfer, wasm};
 use reprise_base::{Lsn, TxnId};
@@ -138,6 +138,17 @@ fn points_that_are_not_there_are_refused_and_leave_nothing() {
     assert_eq!(digest_of(&empty), last.digest);
 }
 
+/// The segment in which a position lies, and where it begins: how many there are depends on how calls came to share blocks.
+fn segment_of(dir: &Path, lsn: Lsn) -> (PathBuf, u64) {
+    let segments = files(dir, "log").into_iter().filter(|path| !path.ends_with("spare.seg"));
+    let begins = segments.map(|path| {
+        let bytes = std::fs::read(&path).expect("a segment");
+        (path, u64::from_le_bytes(bytes[32..40].try_into().expect("8 bytes")))
+    });
+    let before = begins.filter(|(_, begins)| *begins <= lsn.0);
+    before.max_by_key(|(_, begins)| *begins).expect("it is in the log")
+}
+
 #[test]
 fn what_is_damaged_is_gone_around_and_said_so() {
     let source = tempfile::tempdir().expect("a directory");
@@ -157,17 +168,11 @@ fn what_is_damaged_is_gone_around_and_said_so() {
     assert_eq!(digest_of(&target), last.digest);
     // The log: points before the damage are as good as ever.
     let found = &moments[2];
-    let mut segments = files(source.path(), "log").into_iter();
-    let segment = segments.rfind(|path| !path.ends_with("spare.seg"));
-    let segment = segment.expect("segments");
-    {
-        let mut bytes = std::fs::read(&segment).expect("a segment");
-        // In the record behind that moment: what was told later lies in other blocks behind it, so it is no torn tail.
-        let begins = u64::from_le_bytes(bytes[32..40].try_into().expect("8 bytes"));
-        let at = (512 + moments[3].lsn.0 - begins) as usize + 4;
-        bytes[at] ^= 1;
-        std::fs::write(&segment, bytes).expect("written");
-    }
+    // In the record behind that moment: what was told later lies in other blocks behind it, so it is no torn tail.
+    let (segment, begins) = segment_of(source.path(), moments[3].lsn);
+    let mut bytes = std::fs::read(&segment).expect("a segment");
+    bytes[(512 + moments[3].lsn.0 - begins) as usize + 4] ^= 1;
+    std::fs::write(&segment, bytes).expect("written");
     let error = restore(source.path(), &to.path().join("all"), Point::End).expect_err("refused");
     assert!(matches!(&error, RestoreError::Damaged { .. }), "{error}");
     let target = to.path().join("before");

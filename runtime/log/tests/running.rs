@@ -2,9 +2,13 @@
 
 mod common;
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
-use common::{append, config, encode, open, open_with, segments, word, words_in, words_on};
+use common::{WAIT_MAX, append, config, encode, open, open_with, segments, word, words_in, words_on};
 use reprise_base::Lsn;
 use reprise_env::{
     Disk, RealClock, RealDisk, SimClock, SimDisk, Stepper,
@@ -14,13 +18,20 @@ use reprise_log::{Log, LogError, UnavailableKind, verify};
 use reprise_wire::BlockKind;
 
 fn wait_until(mut holds: impl FnMut() -> bool) {
-    for _ in 0..5000 {
+    let until = Instant::now() + WAIT_MAX;
+    while Instant::now() < until {
         if holds() {
             return;
         }
         thread::sleep(Duration::from_millis(1));
     }
     panic!("waited in vain");
+}
+
+/// The preparer is done with the next segment: the last thing that it does makes its name durable. Whatever fails from now on
+/// is not its own.
+fn wait_prepared(disk: &SimDisk) {
+    wait_until(|| disk.crash(&CrashPolicy::LoseAll).list().expect("list").len() == 2);
 }
 
 #[test]
@@ -124,7 +135,7 @@ fn groups_are_kept_no_longer_than_they_may() {
 fn readers_of_others_writes_wait_for_them() {
     let disk = SimDisk::new();
     let mut slow = config();
-    slow.group_commit_delay = Duration::from_millis(300);
+    slow.group_commit_delay = Duration::from_secs(2);
     let (log, _, told) = open_with(&disk, slow).expect("open");
     let appender = log.appender();
     let records = encode(&["a"]);
@@ -141,7 +152,7 @@ fn readers_of_others_writes_wait_for_them() {
         "only what was durable already"
     );
     assert!(!log.wait_durable(end, Duration::ZERO));
-    assert!(log.wait_durable(end, Duration::from_secs(5)));
+    assert!(log.wait_durable(end, WAIT_MAX));
     wait_until(|| told.lock().expect("test").len() == 2);
     appender.pend(end, "late".into(), Duration::ZERO);
     let words: Vec<_> = told
@@ -192,8 +203,7 @@ fn a_failed_write_or_sync_stops_the_log_for_good() {
         let (log, _, told) = open(&disk).expect("open");
         append(&log, &["a"]);
         // The preparer has its own writes.
-        wait_until(|| disk.list().expect("list").len() == 2);
-        thread::sleep(Duration::from_millis(20));
+        wait_prepared(&disk);
         disk.set_faults(fault);
         let records = encode(&["b"]);
         log.appender()
@@ -239,8 +249,7 @@ fn a_failed_write_or_sync_stops_the_log_for_good() {
 fn a_full_disk_refuses_loses_nothing_and_works_again() {
     let disk = SimDisk::new();
     let (log, _, told) = open(&disk).expect("open");
-    wait_until(|| disk.list().expect("list").len() == 2);
-    thread::sleep(Duration::from_millis(20));
+    wait_prepared(&disk);
     disk.set_faults(FaultPlan {
         capacity_bytes: Some(0),
         ..FaultPlan::default()
@@ -470,7 +479,7 @@ fn a_real_directory_holds_what_was_told() {
                 .append(&records, Some(()))
                 .map_err(|e| e.0)
                 .expect("append");
-            assert!(log.wait_durable(Lsn(start.0 + records.len() as u64), Duration::from_secs(5)));
+            assert!(log.wait_durable(Lsn(start.0 + records.len() as u64), WAIT_MAX));
             expected.push(name);
         }
         assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), expected);
@@ -497,8 +506,7 @@ fn what_is_appended_is_not_kept_without_the_block_before_it() {
     assert!(open(&disk).is_err());
     disk.set_faults(FaultPlan::default());
     let (log, _, told) = open(&disk).expect("open");
-    wait_until(|| disk.list().expect("list").len() == 2);
-    thread::sleep(Duration::from_millis(20));
+    wait_prepared(&disk);
     disk.set_faults(FaultPlan {
         sync_error_in: Some(0),
         ..FaultPlan::default()
@@ -554,8 +562,7 @@ fn what_was_refused_because_a_write_failed_does_not_come_back() {
         let disk = SimDisk::new();
         let (log, _, told) = open(&disk).expect("open");
         append(&log, &["a"]);
-        wait_until(|| disk.list().expect("list").len() == 2);
-        thread::sleep(Duration::from_millis(20));
+        wait_prepared(&disk);
         disk.set_faults(FaultPlan {
             sync_error_in: Some(0),
             fails_once,

@@ -6,11 +6,16 @@ use common::*;
 use reprise_abi::{Field, IndexKind, ScalarType};
 use reprise_storage::Store;
 
-/// Bytes of memory behind this process.
+/// Bytes of memory behind this process, counted page by page: `statm` may be wrong by some pages a core.
 fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has statm");
-    let pages = statm.split(' ').nth(1).expect("a second number");
-    pages.parse::<usize>().expect("a number") * 4096
+    let Ok(rollup) = std::fs::read_to_string("/proc/self/smaps_rollup") else {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has statm");
+        let pages = statm.split(' ').nth(1).expect("a second number");
+        return pages.parse::<usize>().expect("a number") * 4096;
+    };
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    number.expect("what is resident").parse::<usize>().expect("a number") << 10
 }
 
 const VOTES: u64 = 1_000_000;
@@ -40,7 +45,7 @@ fn measure(kind: IndexKind, number: impl Fn(u64) -> u64) -> (f64, f64, f64) {
         store.insert(votes, &row).expect("fresh key");
         store.commit();
     }
-    let counted = resident_bytes() - before;
+    let counted = resident_bytes().saturating_sub(before);
     let stats = store.stats(votes);
     let estimate = stats.row_bytes + stats.index_bytes;
     let per_row = |bytes: f64| bytes / VOTES as f64;

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(180);
 
 /// A whole answer.
 #[derive(Debug)]

@@ -42,6 +42,9 @@ pub struct Config {
     pub keeps: bool,
 }
 
+/// A check that takes longer hangs.
+const CHECK_WAIT_MAX: Duration = Duration::from_secs(600);
+
 /// Another kind of log at each start.
 pub const MIXED: &str = "mixed";
 const LOG_KINDS: [&str; 4] = ["command", "physiological", "both", "auto"];
@@ -291,19 +294,20 @@ impl Database {
             fixed => fixed,
         };
         let own = [
-            "--log",
-            log,
-            "--partitions",
-            &partitions,
-            "--sites",
-            &sites,
-            "--group-commit-us",
-            delay,
-            "--checkpoint-every",
-            every,
+            ("--log", log),
+            ("--partitions", &partitions),
+            ("--sites", &sites),
+            ("--group-commit-us", delay),
+            ("--checkpoint-every", every),
         ];
+        // Those given to the run go before ours.
+        let is_given = |flag: &str| self.server_args.iter().any(|arg| arg == flag);
+        let own = own.into_iter().filter(|(flag, _)| !is_given(flag));
         let further = self.server_args.iter().map(String::as_str);
-        let args: Vec<_> = own.into_iter().chain(further).collect();
+        let args: Vec<_> = own
+            .flat_map(|(flag, value)| [flag, value])
+            .chain(further)
+            .collect();
         Launch::new(&self.data_dir()).args(&args)
     }
 
@@ -368,7 +372,7 @@ impl Database {
         );
         self.raise_floor();
         ensure!(
-            begun.elapsed() < Duration::from_secs(60),
+            begun.elapsed() < CHECK_WAIT_MAX,
             "the check took {:?}",
             begun.elapsed()
         );

@@ -15,9 +15,10 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::http::{Answer, Connection};
 
-const START_WAIT_MAX: Duration = Duration::from_secs(60);
-const SAID_WAIT_MAX: Duration = Duration::from_secs(10);
-const END_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Waits that end only by a mistake: long enough for a machine that is busy with other things.
+const START_WAIT_MAX: Duration = Duration::from_secs(180);
+const SAID_WAIT_MAX: Duration = Duration::from_secs(180);
+const END_WAIT_MAX: Duration = Duration::from_secs(180);
 
 /// How a server is to be started.
 #[derive(Clone)]

@@ -17,7 +17,10 @@ fn no_acknowledged_transaction_is_lost_none_is_half_none_is_there_twice() {
 #[test]
 fn a_loss_is_noticed() {
     let config = Config {
-        server_args: vec!["--commit".into(), "async".into()],
+        // What is told early stays unwritten for a while: a kill in that time is no matter of luck.
+        server_args: ["--commit", "async", "--group-commit-us", "100000"]
+            .map(String::from)
+            .into(),
         keeps: false,
         ..Config::new(25, 2)
     };

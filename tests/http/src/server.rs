@@ -16,7 +16,13 @@ use tempfile::TempDir;
 
 use crate::wire::Answer;
 
-const START_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Waits that end only by a mistake: long enough for a machine that is busy with other things.
+const START_WAIT_MAX: Duration = Duration::from_secs(180);
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(180);
+/// Less than any server of these tests keeps a silent connection: what it is about to close is not used again.
+const IDLE_MAX: Duration = Duration::from_millis(500);
+/// Cores of a server whose memory is measured, or fewer: each has a thread with memory of its own.
+const MEASURED_CORES_MAX: usize = 4;
 
 /// How a server is to be started.
 #[derive(Clone, Copy, Default)]
@@ -28,6 +34,8 @@ pub struct Options {
     pub settings: &'static str,
     /// Lets `Server::refuse_writes` work.
     pub survives_file_limit: bool,
+    /// Its memory depends on neither the number of cores nor the machine's huge pages.
+    pub is_measured: bool,
 }
 
 pub struct Server {
@@ -149,15 +157,19 @@ impl Server {
         );
     }
 
-    /// Memory of the server that is resident.
+    /// Memory of the server that is resident: counted page by page, since `statm` may be wrong by some pages a core.
     pub fn resident_bytes(&self) -> u64 {
-        let path = format!("/proc/{}/statm", self.child.id());
-        let text = std::fs::read_to_string(path).expect("read the server's memory");
-        let pages = text
-            .split(' ')
-            .nth(1)
-            .and_then(|field| field.parse::<u64>().ok());
-        pages.expect("a number of pages") * 4096
+        assert!(self.options.is_measured);
+        let read = |name| std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id()));
+        let Ok(text) = read("smaps_rollup") else {
+            let text = read("statm").expect("read the server's memory");
+            let pages = text.split(' ').nth(1).and_then(|field| field.parse::<u64>().ok());
+            return pages.expect("a number of pages") * 4096;
+        };
+        let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
+        let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let number = number.and_then(|number| number.parse::<u64>().ok());
+        number.expect("a line of what is resident") << 10
     }
 
     pub fn get(&self, path: &str) -> Answer {
@@ -216,7 +228,8 @@ impl Drop for Server {
 
 fn client() -> Client {
     let builder = Client::builder()
-        .timeout(Duration::from_secs(60))
+        .timeout(ANSWER_WAIT_MAX)
+        .pool_idle_timeout(IDLE_MAX)
         .redirect(reqwest::redirect::Policy::none());
     builder.build().expect("HTTP client")
 }
@@ -245,6 +258,11 @@ fn launch(dir: &Path, options: Options) -> anyhow::Result<(Child, String)> {
         // SAFETY: the closure makes one async-signal-safe call.
         unsafe { command.pre_exec(ignore) };
     }
+    if options.is_measured {
+        command.env("MALLOC_ARENA_MAX", "8");
+        // SAFETY: the closure makes system calls alone.
+        unsafe { command.pre_exec(level) };
+    }
     let mut child = command.spawn().context("spawn server")?;
     let mut lines = BufReader::new(child.stdout.take().context("piped")?).lines();
     let url = loop {
@@ -260,6 +278,28 @@ fn launch(dir: &Path, options: Options) -> anyhow::Result<(Child, String)> {
     // What it says later is not read, but must not block it.
     std::thread::spawn(move || lines.for_each(drop));
     Ok((child, url))
+}
+
+/// Few cores, and no huge pages for this process and what it becomes.
+fn level() -> std::io::Result<()> {
+    // SAFETY: all zero is the empty set, and the pointers are valid for the length of the calls.
+    unsafe {
+        libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0); // a kernel without them has none to disable
+        let mut cores: libc::cpu_set_t = std::mem::zeroed();
+        let size = size_of::<libc::cpu_set_t>();
+        if libc::sched_getaffinity(0, size, &mut cores) != 0 {
+            return Ok(()); // more cores than a set has places: left as it is
+        }
+        let mut kept = 0;
+        for core in 0..libc::CPU_SETSIZE as usize {
+            match libc::CPU_ISSET(core, &cores) {
+                true if kept == MEASURED_CORES_MAX => libc::CPU_CLR(core, &mut cores),
+                is_ours => kept += usize::from(is_ours),
+            }
+        }
+        libc::sched_setaffinity(0, size, &cores); // refused: left as it is
+    }
+    Ok(())
 }
 
 fn configuration(options: Options) -> String {

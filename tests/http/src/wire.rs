@@ -86,7 +86,7 @@ impl Answer {
 pub fn raw(address: &str, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).expect("connect");
     stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(180)))
         .expect("set timeout");
     stream.write_all(request).expect("send");
     let mut answer = Vec::new();

@@ -4,9 +4,10 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -132,24 +133,47 @@ impl Tally {
 pub struct Load {
     threads: Vec<JoinHandle<Result<Tally>>>,
     is_over: Arc<AtomicBool>,
+    /// Clients that had a call refused.
+    refused: Arc<AtomicUsize>,
 }
 
 impl Load {
     pub fn start(server: &Server, clients: i64, openings: usize) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
+        let refused = Arc::new(AtomicUsize::new(0));
         let client = |client: i64| {
             let (address, is_over) = (server.address.clone(), is_over.clone());
+            let refused = refused.clone();
             thread::spawn(move || {
                 let mut tally = Tally::new(client);
                 let mut connection = Connection::open(&address).context("connect")?;
-                while !is_over.load(Ordering::Acquire) && tally.batch(&mut connection, openings)? {}
+                while !is_over.load(Ordering::Acquire) {
+                    let was_refused = !tally.refused.is_empty();
+                    if !tally.batch(&mut connection, openings)? {
+                        break;
+                    }
+                    if !was_refused && !tally.refused.is_empty() {
+                        refused.fetch_add(1, Ordering::Release);
+                    }
+                }
                 Ok(tally)
             })
         };
         Self {
             threads: (1..=clients).map(client).collect(),
             is_over: is_over.clone(),
+            refused,
         }
+    }
+
+    /// Until every client had a call refused.
+    pub fn wait_refused(&self, wait_max: Duration) -> Result<()> {
+        let until = Instant::now() + wait_max;
+        while self.refused.load(Ordering::Acquire) < self.threads.len() {
+            ensure!(Instant::now() < until, "not every client is refused");
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// Lets each client end its batch.

@@ -11,6 +11,8 @@ use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Connection, Launch, Server, Spawned};
 use reprise_test_process::{Load, Mount, Tally, balance, check, fill, open_accounts, prepare};
 
+/// A wait that ends only by a mistake.
+const LONG: Duration = Duration::from_secs(180);
 const DISK_BYTES: usize = 48 << 20;
 const LOG_UNAVAILABLE: &str = "/problems/log-unavailable";
 
@@ -77,7 +79,7 @@ fn write_until_refused(server: &Server) -> Result<Vec<Tally>> {
             );
         }
         ensure!(
-            begun.elapsed() < Duration::from_secs(90),
+            begun.elapsed() < LONG,
             "the disk does not get full"
         );
     }
@@ -107,7 +109,8 @@ fn a_write_error_under_load_leaves_nothing_of_what_was_refused() -> Result<()> {
         let load = Load::start(&server, 4, 1 + round * 10);
         thread::sleep(Duration::from_millis(200));
         server.refuse_file_writes()?;
-        thread::sleep(Duration::from_millis(200));
+        load.wait_refused(LONG)
+            .with_context(|| format!("round {round}"))?;
         let tallies = load.stop()?;
         for tally in &tallies {
             ensure!(tally.unknown.is_empty(), "a call was not answered");
@@ -186,7 +189,7 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
     let begun = Instant::now();
     loop {
         let mut again = Connection::open(&server.address)?;
-        again.set_wait(Duration::from_secs(2))?;
+        again.set_wait(Duration::from_secs(5))?;
         let refused = tally.refused.len();
         if again
             .get("/readyz")
@@ -197,7 +200,7 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
             break;
         }
         ensure!(
-            begun.elapsed() < Duration::from_secs(20),
+            begun.elapsed() < LONG,
             "it does not serve again: {:?}",
             tally.problems
         );

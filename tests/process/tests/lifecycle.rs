@@ -1,19 +1,32 @@
 //! Signals, restarts, and two servers that want one directory.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned};
 use reprise_test_process::{Load, balance, check, open_accounts, prepare, verify};
 use serde_json::json;
 
+/// Transactions that ran and committed, durable or not yet.
+fn committed(server: &Server) -> Result<u64> {
+    let metrics = server.get("/metrics")?.text();
+    let name = "reprise_transactions_committed_total ";
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.with_context(|| format!("no {name}: {metrics}"))?;
+    Ok(number.parse::<f64>().context("a number")? as u64)
+}
+
 #[test]
 fn sigterm_answers_the_calls_in_flight_and_ends_with_0() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
     // A group of commits that waits keeps its calls in flight for so long.
-    let mut server = Server::start(&Launch::new(&data).args(&["--group-commit-us", "300000"]))?;
+    let mut server = Server::start(&Launch::new(&data).args(&["--group-commit-us", "1000000"]))?;
     prepare(&server, 0)?;
+    let before = committed(&server)?;
     let call = |account: i64| {
         let mut connection = server.connect()?;
         let body = json!({"account": account, "balance": 5}).to_string();
@@ -35,7 +48,12 @@ fn sigterm_answers_the_calls_in_flight_and_ends_with_0() -> Result<()> {
         &[],
         lines.collect::<String>().as_bytes(),
     )?;
-    thread::sleep(Duration::from_millis(60));
+    // All have run, and wait for the log.
+    let until = Instant::now() + Duration::from_secs(180);
+    while committed(&server)? < before + 2008 {
+        ensure!(Instant::now() < until, "not all calls run");
+        thread::sleep(Duration::from_millis(5));
+    }
     server.process().signal(libc::SIGTERM)?;
     for mut connection in connections {
         let answer = connection

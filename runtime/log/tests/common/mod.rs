@@ -14,11 +14,14 @@ use reprise_wire::{DeployRef, RecordRef, RemoveRef};
 /// What was told, in the order of telling.
 pub type Told = Arc<Mutex<Vec<(Result<Lsn, LogError>, String)>>>;
 
+/// A wait that ends only by a mistake.
+pub const WAIT_MAX: Duration = Duration::from_secs(120);
+
 pub fn config() -> LogConfig {
     let mut config = LogConfig::new(*b"a log in a test!");
     config.segment_bytes = 16 << 10;
     config.seal_after = Duration::ZERO;
-    config.append_wait_max = Duration::from_secs(5);
+    config.append_wait_max = Duration::from_secs(30);
     config
 }
 
@@ -84,7 +87,7 @@ pub fn append(log: &Log<String>, words: &[&str]) -> Lsn {
         .append(&records, Some(words.join(" ")))
         .map_err(|e| e.0);
     let end = Lsn(start.expect("append").0 + records.len() as u64);
-    assert!(log.wait_durable(end, Duration::from_secs(5)));
+    assert!(log.wait_durable(end, WAIT_MAX));
     end
 }
 

@@ -137,7 +137,7 @@ impl Sites {
 
     /// What has happened once it is `count` things; waits for them.
     pub fn after(&self, count: usize) -> Vec<String> {
-        for _ in 0..2_000 {
+        for _ in 0..24_000 {
             let happened = self.happened.lock().expect("held for a push").clone();
             if happened.len() >= count {
                 return happened;
