@@ -8,7 +8,7 @@ use std::{
 
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, Checkpoints};
-use reprise_env::{Clock, Disk, RealClock, RealDisk};
+use reprise_env::{Clock, Disk, RealClock};
 use reprise_log::{LogReader, VerifyReport};
 use reprise_wire::{
     CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, RecordRef, WireError,
@@ -18,8 +18,9 @@ use crate::{
     manifest::{
         BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, hex, is_place,
     },
-    restore::{Point, RestoreError, RestoreReport, Source},
+    restore::{Point, RestoreError, RestoreReport, Source, new_place},
     staging::Staging,
+    tree::Place,
 };
 
 /// What a backup was found to hold.
@@ -36,15 +37,23 @@ pub struct VerifiedBackup {
 
 /// Makes a backup of a data directory on which no server runs: its newest whole checkpoint and the log behind it.
 pub fn create_backup(source: &Path, target: &Path) -> Result<BackupManifest, RestoreError> {
+    create_backup_in(&Place::at(source), &new_place(target)?, RealClock::new().now_us())
+}
+
+/// The same in any tree; `now_us` since 1970.
+pub fn create_backup_in(
+    source: &Place,
+    target: &Place,
+    now_us: i64,
+) -> Result<BackupManifest, RestoreError> {
     let place = Source::open(source)?;
     let _held = place.lock()?;
-    if source.join(MANIFEST_NAME).exists() {
-        return Err(RestoreError::NoDatabase(source.to_owned()));
+    if source.holds(MANIFEST_NAME) {
+        return Err(RestoreError::NoDatabase(source.path()));
     }
     let staging = Staging::begin(target)?;
-    let now = RealClock::new().now_us();
-    let report = place.write_to(&staging, Point::End, now)?;
-    seal(staging, &report, now, &mut |_| true)
+    let report = place.write_to(&staging, Point::End, now_us)?;
+    seal(staging, &report, now_us, &mut |_| true)
 }
 
 /// Writes the manifest of what lies in the new directory, and gives the directory its name.
@@ -55,8 +64,8 @@ pub(crate) fn seal(
     goes_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<BackupManifest, RestoreError> {
     let (log, checkpoints) = (staging.folder("log")?, staging.folder("checkpoints")?);
-    let folders: [(&str, &dyn Disk); 2] = [("checkpoints", &*checkpoints), ("log", &*log)];
-    let files = describe_files(staging.path(), &folders, goes_on)?;
+    let folders = [("checkpoints", checkpoints.clone()), ("log", log.clone())];
+    let files = describe_files(staging.place(), &folders, goes_on)?;
     // As a restore reads it: what can't be read back is no backup.
     let (_, found) = LogReader::open(log.clone(), Lsn(0))?;
     let genesis = genesis_of(
@@ -78,7 +87,7 @@ pub(crate) fn seal(
         records: report.records,
         files,
     };
-    let root = staging.root()?;
+    let root = staging.place().root()?;
     let file = root.create(MANIFEST_NAME)?;
     file.write_at(0, manifest.encode().as_bytes())?;
     file.sync()?;
@@ -113,7 +122,7 @@ pub fn receive_backup(
     files: &[BackupFile],
     open: &mut dyn FnMut(&str) -> io::Result<Box<dyn Read>>,
 ) -> Result<BackupManifest, RestoreError> {
-    let staging = Staging::begin(target)?;
+    let staging = Staging::begin(&new_place(target)?)?;
     for file in files {
         let is_manifest = file.path == MANIFEST_NAME;
         if !is_manifest && !is_place(&file.path) {
@@ -123,7 +132,7 @@ pub fn receive_backup(
         }
         let folder: Arc<dyn Disk> = match file.path.split_once('/') {
             Some((folder, _)) => staging.folder(folder)?,
-            None => Arc::new(staging.root()?),
+            None => staging.place().root()?,
         };
         let failed = |error| ManifestError::Io {
             file: file.path.clone(),
@@ -131,8 +140,8 @@ pub fn receive_backup(
         };
         receive_file(&*folder, file, open(file.name()).map_err(failed)?)?;
     }
-    let manifest = BackupManifest::read(staging.path())?;
-    manifest.check_files(staging.path(), &mut |_| true)?;
+    let manifest = BackupManifest::read_in(staging.place())?;
+    manifest.check_files(staging.place(), &mut |_| true)?;
     staging.publish()?;
     Ok(manifest)
 }
@@ -166,14 +175,21 @@ pub fn verify_backup(
     dir: &Path,
     goes_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<VerifiedBackup, RestoreError> {
-    let manifest = BackupManifest::read(dir)?;
-    manifest.check_files(dir, goes_on)?;
+    verify_backup_in(&Place::at(dir), goes_on)
+}
+
+/// The same in any tree.
+pub fn verify_backup_in(
+    place: &Place,
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<VerifiedBackup, RestoreError> {
+    let manifest = BackupManifest::read_in(place)?;
+    manifest.check_files(place, goes_on)?;
     let wrong = |file: &str, what: String| {
         let file = file.to_owned();
         RestoreError::Manifest(ManifestError::File { file, what })
     };
-    let disk = Arc::new(RealDisk::open(dir.join("log"))?);
-    let (_, log) = LogReader::open(disk, Lsn(0))?;
+    let (_, log) = LogReader::open(place.folder("log")?, Lsn(0))?;
     if let Some(damage) = &log.damage {
         let damage = Box::new(damage.clone());
         return Err(RestoreError::Damaged { damage });
@@ -195,8 +211,7 @@ pub fn verify_backup(
         idempotency_keys: 0,
     };
     if let Some(lsn) = verified.manifest.checkpoint_lsn {
-        let disk = Arc::new(RealDisk::open(dir.join("checkpoints"))?);
-        let reader = Checkpoints::new(disk).open(Lsn(lsn))?;
+        let reader = Checkpoints::new(place.folder("checkpoints")?).open(Lsn(lsn))?;
         if hex(&reader.header().database_id) != verified.manifest.database_id {
             return Err(wrong(reader.name(), "it is another database's".into()));
         }

@@ -2,18 +2,17 @@
 
 use std::{
     fs::File,
-    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
-use reprise_env::{Clock, RealDisk};
+use reprise_env::{Clock, Disk, Started, Step, Work};
 use reprise_log::{CopyRange, Log};
 use reprise_partition::CallBatch;
 use reprise_router::{
@@ -23,10 +22,11 @@ use reprise_router::{
 
 use crate::{
     backup::seal,
-    checkpoint::Checkpointer,
+    checkpoint::{Checkpointer, Kept},
     manifest::{BackupManifest, MANIFEST_NAME, sum_file},
     restore::{RestoreError, RestoreReport},
     staging::{Staging, copy_file},
+    tree::{Place, Tree},
 };
 
 const PREFIX: &str = "backup-";
@@ -35,14 +35,15 @@ const LOOK: Duration = Duration::from_millis(20);
 const FAILURES_MAX: usize = 8;
 
 pub(crate) struct Backups {
-    dir: PathBuf,
-    checkpoints_dir: PathBuf,
+    /// Where backups lie beside each other.
+    tree: Arc<dyn Tree>,
+    checkpoints: Arc<dyn Disk>,
     log: Arc<Log<Box<CallBatch>>>,
     checkpointer: Arc<Checkpointer>,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     is_stopping: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Box<dyn Started>>>,
     this: Weak<Self>,
 }
 
@@ -57,15 +58,15 @@ struct State {
 
 impl Backups {
     pub fn new(
-        dir: PathBuf,
-        data_dir: &Path,
+        tree: Arc<dyn Tree>,
+        checkpoints: Arc<dyn Disk>,
         log: Arc<Log<Box<CallBatch>>>,
         checkpointer: Arc<Checkpointer>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            dir,
-            checkpoints_dir: data_dir.join("checkpoints"),
+            tree,
+            checkpoints,
             log,
             checkpointer,
             clock,
@@ -85,7 +86,7 @@ impl Backups {
         self.is_stopping.store(true, Ordering::Release);
         let thread = self.thread.lock().expect("held to take").take();
         if let Some(thread) = thread {
-            let _ = thread.join(); // what it did is in the list
+            thread.join(); // what it did is in the list
         }
     }
 
@@ -93,8 +94,7 @@ impl Backups {
         !self.is_stopping.load(Ordering::Acquire)
     }
 
-    fn run(&self, id: &str) {
-        let made = self.make(id);
+    fn note_end(&self, id: &str, made: Result<BackupManifest, RestoreError>) {
         let mut state = self.lock();
         let seconds = state
             .begun
@@ -116,12 +116,12 @@ impl Backups {
         }
     }
 
-    fn make(&self, id: &str) -> Result<BackupManifest, RestoreError> {
-        RealDisk::create(&self.dir)?;
-        // Not released before the copy is made: neither the checkpoint nor the log behind it.
-        let _kept = self.checkpointer.keep_all();
-        let staging = Staging::begin(&self.dir.join(format!("{PREFIX}{id}")))?;
-        let (checkpoint, checkpoint_bytes) = self.copy_checkpoint(&staging)?;
+    /// All of a backup but its checkpoint, which was copied, and has so many bytes.
+    fn make(
+        &self,
+        staging: Staging,
+        (checkpoint, checkpoint_bytes): (Lsn, u64),
+    ) -> Result<BackupManifest, RestoreError> {
         // In this order: what is not in it is later, but for the length of a turn.
         let created_us = self.clock.now_us();
         let until = self.log.durable();
@@ -152,49 +152,47 @@ impl Backups {
         seal(staging, &report, created_us, &mut |_| self.goes_on())
     }
 
-    /// The copy of a checkpoint of now, and its bytes. An older one may have decayed since it was written: the copy is read
-    /// back, and a new one is taken where it is not whole.
-    fn copy_checkpoint(&self, staging: &Staging) -> Result<(Lsn, u64), RestoreError> {
-        let source = RealDisk::open(&self.checkpoints_dir)?;
+    /// Copies a checkpoint and reads the copy back: it may have decayed since it was written. Its bytes; none for one that is
+    /// not whole.
+    fn copy_checkpoint(&self, staging: &Staging, lsn: Lsn) -> Result<Option<u64>, RestoreError> {
         let target = staging.folder("checkpoints")?;
         let copies = Checkpoints::new(target.clone());
-        for older in [self.checkpointer.fresh(), None] {
-            let lsn = match older {
-                Some(lsn) => lsn,
-                None => self.new_checkpoint()?,
-            };
-            let name = checkpoint_name(lsn);
-            let bytes = copy_file(&source, &*target, &name, &mut || self.goes_on())?;
-            match copies.open(lsn).and_then(|reader| reader.verify()) {
-                Ok(()) => return Ok((lsn, bytes)),
-                Err(error) if error.is_corrupt() && older.is_some() => copies.remove(lsn)?,
-                Err(error) => return Err(error.into()),
+        let name = checkpoint_name(lsn);
+        let bytes = copy_file(&*self.checkpoints, &*target, &name, &mut || self.goes_on())?;
+        match copies.open(lsn).and_then(|reader| reader.verify()) {
+            Ok(()) => Ok(Some(bytes)),
+            Err(error) if error.is_corrupt() => {
+                copies.remove(lsn)?;
+                Ok(None)
             }
+            Err(error) => Err(error.into()),
         }
-        Err(RestoreError::GivenUp(
-            "no checkpoint can be read back".into(),
-        ))
     }
 
+    /// Begins a checkpoint that the backup needs.
     fn new_checkpoint(&self) -> Result<Lsn, RestoreError> {
+        let begun = self.checkpointer.take();
+        begun.map(|begun| begun.lsn).map_err(|error| {
+            RestoreError::GivenUp(format!("a checkpoint is needed first: {error}"))
+        })
+    }
+
+    /// Whether that checkpoint is published.
+    fn is_published(&self, lsn: Lsn) -> Result<bool, RestoreError> {
         let given_up = |reason: String| Err(RestoreError::GivenUp(reason));
-        let begun = match self.checkpointer.take() {
-            Ok(begun) => begun.lsn,
-            Err(error) => return given_up(format!("a checkpoint is needed first: {error}")),
-        };
-        while self.goes_on() {
-            let all = self.checkpointer.list();
-            match all.into_iter().find(|found| found.lsn == begun) {
-                Some(found) if found.state == CheckpointState::Published => return Ok(begun),
-                Some(found) if found.state == CheckpointState::Failed => {
-                    let reason = found.error.unwrap_or_default();
-                    return given_up(format!("a checkpoint is needed first: {reason}"));
-                }
-                Some(_) => thread::sleep(LOOK),
-                None => return given_up("the checkpoint that was taken for it is gone".into()),
-            }
+        if !self.goes_on() {
+            return given_up("the node stops".into());
         }
-        given_up("the node stops".into())
+        let all = self.checkpointer.list();
+        match all.into_iter().find(|found| found.lsn == lsn) {
+            Some(found) if found.state == CheckpointState::Published => Ok(true),
+            Some(found) if found.state == CheckpointState::Failed => {
+                let reason = found.error.unwrap_or_default();
+                given_up(format!("a checkpoint is needed first: {reason}"))
+            }
+            Some(_) => Ok(false),
+            None => given_up("the checkpoint that was taken for it is gone".into()),
+        }
     }
 
     fn running(&self) -> Option<BackupInfo> {
@@ -204,13 +202,13 @@ impl Backups {
         Some(info)
     }
 
-    fn place(&self, id: &str) -> Option<PathBuf> {
+    fn place(&self, id: &str) -> Option<Place> {
         let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
-        is_id.then(|| self.dir.join(format!("{PREFIX}{id}")))
+        is_id.then(|| Place::new(self.tree.clone(), &format!("{PREFIX}{id}")))
     }
 
     fn published(&self, id: &str) -> Option<BackupInfo> {
-        let dir = self.place(id)?;
+        let place = self.place(id)?;
         let began_unix_us = id.parse().ok()?;
         let mut info = BackupInfo {
             id: id.to_owned(),
@@ -220,16 +218,16 @@ impl Backups {
             bytes: 0,
             checkpoint_lsn: None,
             end_lsn: None,
-            directory: dir.display().to_string(),
+            directory: place.path().display().to_string(),
             files: Vec::new(),
             error: None,
         };
-        match BackupManifest::read(&dir) {
+        match BackupManifest::read_in(&place) {
             Ok(manifest) => {
                 info.bytes = manifest.bytes();
                 info.checkpoint_lsn = manifest.checkpoint_lsn.map(Lsn);
                 info.end_lsn = Some(Lsn(manifest.log_end));
-                info.files = files_of(&dir, &manifest);
+                info.files = files_of(&place, &manifest);
             }
             Err(crate::ManifestError::Missing(_)) => return None,
             Err(error) => {
@@ -245,13 +243,14 @@ impl Backups {
 }
 
 /// The manifest's files, and itself.
-fn files_of(dir: &Path, manifest: &BackupManifest) -> Vec<BackupFileInfo> {
+fn files_of(place: &Place, manifest: &BackupManifest) -> Vec<BackupFileInfo> {
     let named = manifest.files.iter().map(|file| BackupFileInfo {
         path: file.path.clone(),
         bytes: file.bytes,
         sha256: file.sha256.clone(),
     });
-    let own = sum_file(&dir.join(MANIFEST_NAME), &mut |_| true);
+    let shown = place.path().join(MANIFEST_NAME);
+    let own = sum_file(place.root(), MANIFEST_NAME, shown, &mut |_| true);
     let own = own.ok().map(|(bytes, sha256)| BackupFileInfo {
         path: MANIFEST_NAME.to_owned(),
         bytes,
@@ -271,7 +270,7 @@ impl BackupService for Backups {
         }
         let began_unix_us = self.clock.now_us();
         let id = began_unix_us.to_string();
-        let directory = self.dir.join(format!("{PREFIX}{id}"));
+        let directory = self.tree.path(&format!("{PREFIX}{id}"));
         let info = BackupInfo {
             id: id.clone(),
             state: BackupState::Running,
@@ -286,10 +285,9 @@ impl BackupService for Backups {
         };
         let this = self.this.upgrade();
         let this = this.ok_or_else(|| BackupError::Unavailable("the node stops".into()))?;
-        let spawned = thread::Builder::new()
-            .name("backup".into())
-            .spawn(move || this.run(&id));
-        let thread = spawned.map_err(|error| {
+        let make = Box::new(move || Box::new(Making::new(this, id)) as Box<dyn Work>);
+        let started = self.checkpointer.shared.threads.start("backup", make);
+        let thread = started.map_err(|error| {
             BackupError::Unavailable(format!("no thread could be started for it: {error}").into())
         })?;
         *self.thread.lock().expect("held for a store") = Some(thread);
@@ -299,8 +297,7 @@ impl BackupService for Backups {
 
     fn list(&self) -> Vec<BackupInfo> {
         // Where it can't be read there are none to list.
-        let listed = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let names = listed.filter_map(|entry| entry.file_name().into_string().ok());
+        let names = self.tree.list().unwrap_or_default().into_iter();
         let mut ids: Vec<_> = names
             .filter_map(|name| name.strip_prefix(PREFIX)?.parse::<i64>().ok())
             .collect();
@@ -327,27 +324,108 @@ impl BackupService for Backups {
         let mut files = info.files.iter();
         let found = files.find(|file| file.path.rsplit('/').next() == Some(name));
         let found = found.ok_or(BackupError::NotFound)?;
-        let dir = self.place(id).ok_or(BackupError::NotFound)?;
-        let file = File::open(dir.join(&found.path));
+        let place = self.place(id).ok_or(BackupError::NotFound)?;
+        let file = File::open(place.path().join(&found.path));
         let file = file.map_err(|error| BackupError::Unavailable(error.to_string().into()))?;
         Ok((file, found.bytes))
     }
 
     fn remove(&self, id: &str) -> Result<(), BackupError> {
-        let failed = |error: std::io::Error| BackupError::Unavailable(error.to_string().into());
+        let failed =
+            |error: reprise_env::DiskError| BackupError::Unavailable(error.to_string().into());
         let known = self.lock().failed.len();
         self.lock().failed.retain(|info| info.id != id);
         let was_failure = self.lock().failed.len() < known;
-        let dir = match self
-            .place(id)
-            .filter(|dir| dir.join(MANIFEST_NAME).exists())
-        {
-            Some(dir) => dir,
+        let place = match self.place(id).filter(|place| place.holds(MANIFEST_NAME)) {
+            Some(place) => place,
             None if was_failure => return Ok(()),
             None => return Err(BackupError::NotFound),
         };
         // Without its manifest it is no backup any more, whatever happens to the rest.
-        std::fs::remove_file(dir.join(MANIFEST_NAME)).map_err(failed)?;
-        std::fs::remove_dir_all(&dir).map_err(failed)
+        let root = place.root().map_err(failed)?;
+        root.remove(MANIFEST_NAME).map_err(failed)?;
+        root.sync_dir().map_err(failed)?;
+        self.tree.remove(place.name()).map_err(failed)
+    }
+}
+
+/// A backup on its way.
+struct Making {
+    backups: Arc<Backups>,
+    id: String,
+    at: Stage,
+}
+
+/// What comes next. While it lives, neither the checkpoint nor the log behind it is let go.
+enum Stage {
+    Begin,
+    /// A checkpoint of now, or one that is as good.
+    Choose(Staging, Kept),
+    /// Until this checkpoint is published.
+    Wait(Staging, Kept, Lsn),
+    Over,
+}
+
+impl Making {
+    fn new(backups: Arc<Backups>, id: String) -> Self {
+        let at = Stage::Begin;
+        Self { backups, id, at }
+    }
+
+    fn go_on(&mut self) -> Result<Step, RestoreError> {
+        let backups = &self.backups;
+        match std::mem::replace(&mut self.at, Stage::Over) {
+            Stage::Begin => {
+                backups.tree.prepare()?;
+                let kept = backups.checkpointer.keep_all();
+                let place = Place::new(backups.tree.clone(), &format!("{PREFIX}{}", self.id));
+                self.at = Stage::Choose(Staging::begin(&place)?, kept);
+            }
+            Stage::Choose(staging, kept) => {
+                if let Some(lsn) = backups.checkpointer.fresh()
+                    && let Some(bytes) = backups.copy_checkpoint(&staging, lsn)?
+                {
+                    return self.finish(staging, lsn, bytes);
+                }
+                self.at = Stage::Wait(staging, kept, backups.new_checkpoint()?);
+            }
+            Stage::Wait(staging, kept, lsn) => {
+                if !backups.is_published(lsn)? {
+                    self.at = Stage::Wait(staging, kept, lsn);
+                    return Ok(Step::Idle);
+                }
+                let Some(bytes) = backups.copy_checkpoint(&staging, lsn)? else {
+                    return Err(RestoreError::GivenUp("no checkpoint can be read back".into()));
+                };
+                return self.finish(staging, lsn, bytes);
+            }
+            Stage::Over => return Ok(Step::Over),
+        }
+        Ok(Step::Done)
+    }
+
+    fn finish(&self, staging: Staging, lsn: Lsn, bytes: u64) -> Result<Step, RestoreError> {
+        let manifest = self.backups.make(staging, (lsn, bytes))?;
+        self.backups.note_end(&self.id, Ok(manifest));
+        Ok(Step::Over)
+    }
+}
+
+impl Work for Making {
+    fn run(mut self: Box<Self>) {
+        loop {
+            match self.step() {
+                Step::Done => {}
+                Step::Idle => thread::sleep(LOOK),
+                Step::Over => return,
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        self.go_on().unwrap_or_else(|error| {
+            self.backups.note_end(&self.id, Err(error));
+            Step::Over
+        })
     }
 }

@@ -16,10 +16,11 @@ mod recover;
 mod restore;
 mod staging;
 mod surroundings;
+mod tree;
 mod writing;
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -40,6 +41,7 @@ use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
     AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, complete,
 };
+pub use reprise_partition::Sampling;
 pub use reprise_recovery::RecoverFrom;
 use reprise_replay::Replayed;
 use reprise_router::{
@@ -49,17 +51,20 @@ pub use reprise_storage::AfterImage;
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{Genesis, RecordRef};
 
-use crate::{backups::Backups, checkpoint::Checkpointer, surroundings::SiteWork};
+use crate::{backups::Backups, checkpoint::Checkpointer, surroundings::SiteWork, tree::RealTree};
 
-pub use backup::{VerifiedBackup, create_backup, decode_all, receive_backup, verify_backup};
+pub use backup::{
+    VerifiedBackup, create_backup, create_backup_in, decode_all, receive_backup, verify_backup, verify_backup_in,
+};
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError};
 pub use quarantine::Quarantined;
 pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::Divergence;
-pub use restore::{Point, RestoreError, RestoreReport, restore};
+pub use restore::{Point, RestoreError, RestoreReport, restore, restore_in};
 pub use staging::StagingError;
 pub use surroundings::{Folders, Surroundings};
+pub use tree::{Place, Tree};
 
 /// What is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,8 +235,8 @@ pub struct ReadOnly {
 struct Upkeep {
     backups: OnceLock<Arc<Backups>>,
     is_read_only: AtomicBool,
-    /// None where the files are not the system's.
-    dir: Option<PathBuf>,
+    /// None without a log.
+    folders: Option<Folders>,
     quarantine: Mutex<Vec<Quarantined>>,
 }
 
@@ -265,17 +270,14 @@ impl Database {
             return Err(OpenError::IsBackup(dir.clone()));
         }
         let surroundings = Surroundings::real(&config)?;
-        let dir = config.dir.clone();
-        let quarantine = dir.as_deref().map_or_else(|| Ok(Vec::new()), quarantine::load)?;
-        let mut database = Self::open_in(config, surroundings)?;
-        database.upkeep.dir = dir;
-        database.upkeep.quarantine = Mutex::new(quarantine);
-        Ok(database)
+        Self::open_in(config, surroundings)
     }
 
     /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
     pub fn open_in(config: DatabaseConfig, around: Surroundings) -> Result<Self, OpenError> {
         check(&config)?;
+        let root = around.folders.as_ref().map(|folders| folders.root.clone());
+        let quarantine = root.as_deref().map_or_else(|| Ok(Vec::new()), quarantine::load)?;
         let opened = match config.log {
             LogMode::None => None,
             _ => Some(open_log(&config, &around)?),
@@ -326,18 +328,30 @@ impl Database {
             checkpointer,
             files,
             recover_from: config.redo.from,
-            upkeep: Upkeep::default(),
+            upkeep: Upkeep {
+                folders: around.folders,
+                quarantine: Mutex::new(quarantine),
+                ..Upkeep::default()
+            },
             sites: Mutex::new(sites),
         })
     }
 
-    /// Lets backups be made, and found, below `dir`. Once, and of a database of real files.
-    pub fn serve_backups(&self, dir: PathBuf, data_dir: &Path) {
+    /// Lets backups be made, and found, below `dir`. Once.
+    pub fn serve_backups(&self, dir: PathBuf) {
+        self.serve_backups_in(Arc::new(RealTree(dir)));
+    }
+
+    /// The same in any tree.
+    pub fn serve_backups_in(&self, tree: Arc<dyn Tree>) {
         let (Some(log), Some(checkpointer)) = (&self.log, &self.checkpointer) else {
             return;
         };
-        let clock = self.shared.clock.clone();
-        let backups = Backups::new(dir, data_dir, log.clone(), checkpointer.clone(), clock);
+        let Some(folders) = &self.upkeep.folders else {
+            return;
+        };
+        let (checkpoints, clock) = (folders.checkpoints.clone(), self.shared.clock.clone());
+        let backups = Backups::new(tree, checkpoints, log.clone(), checkpointer.clone(), clock);
         let service: Arc<dyn BackupService> = backups.clone();
         self.router.set_backups(Arc::downgrade(&service));
         assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
@@ -426,8 +440,8 @@ impl Database {
     /// Makes the quarantine outlast this process. After a recovery that went through.
     pub fn keep_quarantine(&self) -> Result<(), OpenError> {
         let list = self.upkeep.quarantine.lock().expect("held for a look").clone();
-        match &self.upkeep.dir {
-            Some(dir) => Ok(quarantine::save(dir, &list)?),
+        match &self.upkeep.folders {
+            Some(folders) => Ok(quarantine::save(&*folders.root, &list)?),
             None => Ok(()),
         }
     }
@@ -656,7 +670,7 @@ fn shared(config: &DatabaseConfig, around: &Surroundings, secret: [u64; 2]) -> A
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
-        logging: Logging::new(config.log.rule(), config.redo.images),
+        logging: Logging::new(config.log.rule(), config.redo.images, around.sampling),
         desk: Desk::new(config.partitions, config.sites),
     })
 }

@@ -1,15 +1,17 @@
 //! The manifest of a backup: what it holds, and the checksum of every byte.
 
 use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk};
+use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_log::parse_segment_name;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::tree::Place;
 
 /// The file that makes a directory a backup.
 pub const MANIFEST_NAME: &str = "manifest.json";
@@ -122,19 +124,18 @@ impl BackupManifest {
     }
 
     pub fn read(dir: &Path) -> Result<Self, ManifestError> {
-        let path = dir.join(MANIFEST_NAME);
-        let failed = |error| ManifestError::Io {
-            file: path.display().to_string(),
-            error,
-        };
-        let file = File::open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => ManifestError::Missing(dir.display().to_string()),
-            _ => failed(error),
+        Self::read_in(&Place::at(dir))
+    }
+
+    pub fn read_in(place: &Place) -> Result<Self, ManifestError> {
+        let opened = place.root().and_then(|root| root.open_read(MANIFEST_NAME));
+        let file = opened.map_err(|error| match error.kind {
+            DiskErrorKind::NotFound => ManifestError::Missing(place.path().display().to_string()),
+            _ => error.into(),
         })?;
-        let mut text = Vec::new();
-        file.take(MANIFEST_BYTES_MAX)
-            .read_to_end(&mut text)
-            .map_err(failed)?;
+        let mut text = vec![0; file.len()?.min(MANIFEST_BYTES_MAX) as usize];
+        let read = file.read_at(0, &mut text)?;
+        text.truncate(read);
         let text = String::from_utf8(text);
         Self::decode(&text.map_err(|_| ManifestError::Damaged("it is no text".into()))?)
     }
@@ -142,11 +143,12 @@ impl BackupManifest {
     /// Every file is there, as long as it was, with its checksum. `goes_on` is told how many bytes were read.
     pub fn check_files(
         &self,
-        dir: &Path,
+        place: &Place,
         goes_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), ManifestError> {
         for file in &self.files {
-            let found = sum_file(&dir.join(&file.path), goes_on)?;
+            let shown = place.path().join(&file.path);
+            let found = sum_file(folder_of(place, file), file.name(), shown, goes_on)?;
             let what = match (found.0 == file.bytes, found.1 == file.sha256) {
                 (true, true) => continue,
                 (false, _) => format!("{} bytes in place of {}", found.0, file.bytes),
@@ -155,13 +157,13 @@ impl BackupManifest {
             let file = file.path.clone();
             return Err(ManifestError::File { file, what });
         }
-        self.check_folders(dir)
+        self.check_folders(place)
     }
 
     /// A file that nobody named would be taken for a part of the log.
-    fn check_folders(&self, dir: &Path) -> Result<(), ManifestError> {
+    fn check_folders(&self, place: &Place) -> Result<(), ManifestError> {
         for folder in ["log", "checkpoints"] {
-            let names = match RealDisk::open(dir.join(folder)) {
+            let names = match place.folder(folder) {
                 Ok(disk) => disk.list()?,
                 Err(error) if error.kind == DiskErrorKind::NotFound => continue,
                 Err(error) => return Err(error.into()),
@@ -191,32 +193,41 @@ pub(crate) fn is_place(path: &str) -> bool {
     }
 }
 
-/// Length and SHA-256 of a file.
+fn folder_of(place: &Place, file: &BackupFile) -> Result<Arc<dyn Disk>, DiskError> {
+    match file.path.split_once('/') {
+        Some((folder, _)) => place.folder(folder),
+        None => place.root(),
+    }
+}
+
+/// Length and SHA-256 of a file; `shown` is where it lies, for messages.
 pub(crate) fn sum_file(
-    path: &Path,
+    disk: Result<Arc<dyn Disk>, DiskError>,
+    name: &str,
+    shown: PathBuf,
     goes_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<(u64, String), ManifestError> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => ManifestError::File {
-            file: path.display().to_string(),
+    let opened = disk.and_then(|disk| disk.open_read(name));
+    let file = opened.map_err(|error| match error.kind {
+        DiskErrorKind::NotFound => ManifestError::File {
+            file: shown.display().to_string(),
             what: "it is missing".into(),
         },
-        _ => ManifestError::Io {
-            file: path.display().to_string(),
-            error,
-        },
-    };
-    let mut file = File::open(path).map_err(failed)?;
+        _ => error.into(),
+    })?;
     let (mut sum, mut bytes) = (Sha256::new(), 0);
-    let mut piece = vec![0; 1 << 20];
+    let mut piece = vec![0; file.len()?.clamp(1, 1 << 20) as usize];
     loop {
-        match file.read(&mut piece).map_err(failed)? {
+        match file.read_at(bytes, &mut piece)? {
             0 => return Ok((bytes, hex(&sum.finalize()))),
             read => {
                 sum.update(&piece[..read]);
                 bytes += read as u64;
                 if !goes_on(read as u64) {
-                    return Err(failed(io::Error::other("it was given up: the node stops")));
+                    return Err(ManifestError::Io {
+                        file: shown.display().to_string(),
+                        error: io::Error::other("it was given up: the node stops"),
+                    });
                 }
             }
         }
@@ -225,15 +236,16 @@ pub(crate) fn sum_file(
 
 /// Describes the files of a directory that were just written.
 pub(crate) fn describe_files(
-    dir: &Path,
-    folders: &[(&str, &dyn Disk)],
+    place: &Place,
+    folders: &[(&str, Arc<dyn Disk>)],
     goes_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Vec<BackupFile>, ManifestError> {
     let mut files = Vec::new();
     for (folder, disk) in folders {
         for name in disk.list()? {
             let path = format!("{folder}/{name}");
-            let (bytes, sha256) = sum_file(&dir.join(&path), goes_on)?;
+            let shown = place.path().join(&path);
+            let (bytes, sha256) = sum_file(Ok(disk.clone()), &name, shown, goes_on)?;
             files.push(BackupFile {
                 path,
                 bytes,

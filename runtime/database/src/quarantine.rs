@@ -1,8 +1,8 @@
 //! Procedures that were taken out of service because their replay diverged: a file in the data directory.
 
-use std::{io, path::Path};
+use std::io;
 
-use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk};
+use reprise_env::{Disk, DiskError, DiskErrorKind};
 use reprise_replay::Divergence;
 use serde::{Deserialize, Serialize};
 
@@ -55,14 +55,9 @@ impl Quarantined {
     }
 }
 
-/// What the file in `dir` lists; nothing where there is none.
-pub(crate) fn load(dir: &Path) -> Result<Vec<Quarantined>, DiskError> {
-    let disk = match RealDisk::open(dir) {
-        Ok(disk) => disk,
-        Err(error) if error.kind == DiskErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let file = match disk.open_read(QUARANTINE_NAME) {
+/// What the file in the data directory lists; nothing where there is none.
+pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Quarantined>, DiskError> {
+    let file = match root.open_read(QUARANTINE_NAME) {
         Ok(file) => file,
         Err(error) if error.kind == DiskErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
@@ -73,14 +68,13 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Quarantined>, DiskError> {
         let reason = format!(
             "{error}. Restore the file from a copy, or remove it to let go of the quarantine"
         );
-        let path = dir.join(QUARANTINE_NAME).display().to_string();
+        let path = format!("{}/{QUARANTINE_NAME}", root.describe());
         DiskError::new("read", &path, DiskErrorKind::Io, &reason)
     })
 }
 
 /// Replaces the list: the old or the new one is there, whatever happens.
-pub(crate) fn save(dir: &Path, list: &[Quarantined]) -> Result<(), DiskError> {
-    let disk = RealDisk::open(dir)?;
+pub(crate) fn save(disk: &dyn Disk, list: &[Quarantined]) -> Result<(), DiskError> {
     let unfit = |error: io::Error| {
         DiskError::new(
             "write",
@@ -104,12 +98,15 @@ pub(crate) fn save(dir: &Path, list: &[Quarantined]) -> Result<(), DiskError> {
 
 #[cfg(test)]
 mod tests {
+    use reprise_env::RealDisk;
+
     use super::*;
 
     #[test]
     fn a_list_reads_back_and_garbage_is_said() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(load(dir.path()).expect("none"), []);
+        let disk = RealDisk::open(dir.path()).expect("opened");
+        assert_eq!(load(&disk).expect("none"), []);
         let list = [Quarantined {
             module_id: 3,
             procedure_number: 1,
@@ -120,11 +117,11 @@ mod tests {
             what: "it did something else".into(),
         }];
         for _ in 0..2 {
-            save(dir.path(), &list).expect("saved");
-            assert_eq!(load(dir.path()).expect("read"), list);
+            save(&disk, &list).expect("saved");
+            assert_eq!(load(&disk).expect("read"), list);
         }
         std::fs::write(dir.path().join(QUARANTINE_NAME), b"{").expect("written");
-        let error = load(dir.path()).expect_err("garbage").to_string();
+        let error = load(&disk).expect_err("garbage").to_string();
         assert!(
             error.contains(QUARANTINE_NAME) && error.contains("remove it"),
             "{error}"

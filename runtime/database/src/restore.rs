@@ -1,17 +1,21 @@
 //! A new data directory that holds a database as it was at a point of its log. Nothing runs: the newest checkpoint before
 //! the point and the log behind it, cut there, are copied; opening the directory does the rest.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use reprise_base::{Lsn, TxnId};
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name};
-use reprise_env::{Clock, Disk, DiskError, DiskErrorKind, DiskLock, RealClock, RealDisk};
+use reprise_env::{Clock, Disk, DiskError, DiskErrorKind, DiskLock, RealClock};
 use reprise_log::{CopyRange, Damage, LogCopy, LogError, LogReader, VerifyReport};
 use reprise_wire::RecordRef;
 
 use crate::{
     manifest::{BackupManifest, MANIFEST_NAME, ManifestError},
     staging::{Staging, StagingError, copy_file},
+    tree::Place,
 };
 
 /// Up to where a database is restored. What lies at the point is included.
@@ -90,26 +94,41 @@ pub enum RestoreError {
 /// Makes the directory `target` out of the data directory or backup `source`, which is only read. A server may not run on
 /// a data directory meanwhile; of a backup every checksum is checked first.
 pub fn restore(source: &Path, target: &Path, point: Point) -> Result<RestoreReport, RestoreError> {
-    if source.join(MANIFEST_NAME).exists() {
-        let manifest = BackupManifest::read(source)?;
+    let now_us = RealClock::new().now_us();
+    restore_in(&Place::at(source), &new_place(target)?, point, now_us)
+}
+
+/// The same in any tree; `now_us` since 1970.
+pub fn restore_in(
+    source: &Place,
+    target: &Place,
+    point: Point,
+    now_us: i64,
+) -> Result<RestoreReport, RestoreError> {
+    if source.holds(MANIFEST_NAME) {
+        let manifest = BackupManifest::read_in(source)?;
         manifest.check_files(source, &mut |_| true)?;
         return Source::open(source)?.restore(target, point, manifest.created_us);
     }
     let place = Source::open(source)?;
     let _held = place.lock()?;
-    place.restore(target, point, RealClock::new().now_us())
+    place.restore(target, point, now_us)
+}
+
+pub(crate) fn new_place(target: &Path) -> Result<Place, StagingError> {
+    Place::beside(target).ok_or_else(|| StagingError::Name(target.to_owned()))
 }
 
 /// Where a database lies.
 pub(crate) struct Source {
-    dir: PathBuf,
-    log: RealDisk,
+    place: Place,
+    log: Arc<dyn Disk>,
 }
 
 impl Source {
-    pub fn open(dir: &Path) -> Result<Self, RestoreError> {
-        let missing = || RestoreError::NoDatabase(dir.to_owned());
-        let log = RealDisk::open(dir.join("log")).map_err(|error| match error.kind {
+    pub fn open(place: &Place) -> Result<Self, RestoreError> {
+        let missing = || RestoreError::NoDatabase(place.path());
+        let log = place.folder("log").map_err(|error| match error.kind {
             DiskErrorKind::NotFound => missing(),
             _ => error.into(),
         })?;
@@ -117,7 +136,7 @@ impl Source {
             return Err(missing());
         }
         Ok(Self {
-            dir: dir.to_owned(),
+            place: place.clone(),
             log,
         })
     }
@@ -125,16 +144,16 @@ impl Source {
     /// Held while it is read: a server would write and release what is copied.
     pub fn lock(&self) -> Result<DiskLock, RestoreError> {
         self.log.lock().map_err(|error| match error.kind {
-            DiskErrorKind::Locked => RestoreError::Running(self.dir.clone()),
+            DiskErrorKind::Locked => RestoreError::Running(self.place.path()),
             _ => error.into(),
         })
     }
 
     /// Oldest first; none where there is no folder of them.
-    fn checkpoints(&self) -> Result<Option<(RealDisk, Vec<Lsn>)>, RestoreError> {
-        match RealDisk::open(self.dir.join("checkpoints")) {
+    fn checkpoints(&self) -> Result<Option<(Arc<dyn Disk>, Vec<Lsn>)>, RestoreError> {
+        match self.place.folder("checkpoints") {
             Ok(disk) => {
-                let stored = Checkpoints::new(std::sync::Arc::new(disk.clone())).list()?;
+                let stored = Checkpoints::new(disk.clone()).list()?;
                 Ok(Some((disk, stored)))
             }
             Err(error) if error.kind == DiskErrorKind::NotFound => Ok(None),
@@ -145,7 +164,7 @@ impl Source {
     /// `known_until_us`: later than that nothing is known of the database.
     pub fn restore(
         &self,
-        target: &Path,
+        target: &Place,
         point: Point,
         known_until_us: i64,
     ) -> Result<RestoreReport, RestoreError> {
@@ -162,8 +181,7 @@ impl Source {
         point: Point,
         known_until_us: i64,
     ) -> Result<RestoreReport, RestoreError> {
-        let disk = std::sync::Arc::new(self.log.clone());
-        let (mut reader, found) = LogReader::open(disk, Lsn(0))?;
+        let (mut reader, found) = LogReader::open(self.log.clone(), Lsn(0))?;
         let stored = self.checkpoints()?;
         let oldest = stored.as_ref().and_then(|(_, stored)| {
             stored
@@ -182,7 +200,7 @@ impl Source {
         if let Some((disk, stored)) = &stored {
             let usable = stored.iter().rev().copied();
             let usable = usable.filter(|lsn| *lsn >= found.start && *lsn <= cut.until);
-            copy_checkpoint(disk, usable, staging, &mut report)?;
+            copy_checkpoint(&**disk, usable, staging, &mut report)?;
         }
         if report.checkpoint.is_none() && found.start > Lsn(0) {
             return Err(RestoreError::NoCheckpoint {
@@ -202,7 +220,7 @@ impl Source {
 
 /// Takes the newest checkpoint that is whole, also as a copy.
 fn copy_checkpoint(
-    source: &RealDisk,
+    source: &dyn Disk,
     usable: impl Iterator<Item = Lsn>,
     staging: &Staging,
     report: &mut RestoreReport,

@@ -1,17 +1,15 @@
 //! A new directory that appears whole or not at all.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
-use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock, RealDisk};
+use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
+
+use crate::tree::{Place, Tree};
 
 /// A directory on its way, beside the place where it will be. Dropped unpublished, nothing of it stays.
 pub(crate) struct Staging {
-    path: PathBuf,
-    target: PathBuf,
+    place: Place,
+    target: String,
     /// Two makers of one directory would write into each other's.
     lock: Option<DiskLock>,
 }
@@ -23,64 +21,44 @@ pub enum StagingError {
     NotEmpty(PathBuf),
     #[error("{0} can't be the name of a new directory")]
     Name(PathBuf),
-    #[error("{action} {}: {error}", path.display())]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        error: io::Error,
-    },
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
 
-impl StagingError {
-    fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |error| Self::Io {
-            action,
-            path,
-            error,
-        }
-    }
-}
-
 impl Staging {
     /// Begins a directory that will be `target`, which must not hold anything.
-    pub fn begin(target: &Path) -> Result<Self, StagingError> {
-        check_free(target)?;
-        let name = target.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| StagingError::Name(target.to_owned()))?;
-        let path = target.with_file_name(format!(".{name}.partial"));
-        let lock = take_place(&path)?;
+    pub fn begin(target: &Place) -> Result<Self, StagingError> {
+        let (tree, name) = (target.tree(), target.name());
+        if name.is_empty() {
+            return Err(StagingError::Name(target.path()));
+        }
+        check_free(&**tree, name)?;
+        let partial = format!(".{name}.partial");
+        let lock = take_place(&**tree, &partial)?;
         Ok(Self {
-            path,
-            target: target.to_owned(),
+            place: Place::new(tree.clone(), &partial),
+            target: name.to_owned(),
             lock: Some(lock),
         })
     }
 
     /// A folder of the new directory.
     pub fn folder(&self, name: &str) -> Result<Arc<dyn Disk>, StagingError> {
-        Ok(Arc::new(RealDisk::create(self.path.join(name))?))
+        Ok(self.place.folder_or_new(name)?)
     }
 
-    pub fn root(&self) -> Result<RealDisk, StagingError> {
-        Ok(RealDisk::open(&self.path)?)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Gives the directory its name. Its files were synced before.
     pub fn publish(mut self) -> Result<(), StagingError> {
-        self.root()?.sync_dir()?;
-        check_free(&self.target)?;
-        let renamed = fs::rename(&self.path, &self.target);
-        renamed.map_err(StagingError::at("name the new directory", &self.target))?;
+        let tree = self.place.tree().clone();
+        self.place.root()?.sync_dir()?;
+        check_free(&*tree, &self.target)?;
+        tree.rename(self.place.name(), &self.target)?;
         self.lock = None;
-        let parent = parent(&self.target);
-        Ok(RealDisk::open(parent)?.sync_dir()?)
+        Ok(tree.sync()?)
     }
 }
 
@@ -88,42 +66,30 @@ impl Drop for Staging {
     fn drop(&mut self) {
         if self.lock.is_some() {
             // What can't be removed is removed by the next that makes the same directory.
-            let _ = fs::remove_dir_all(&self.path);
+            let _ = self.place.tree().remove(self.place.name());
         }
     }
 }
 
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
-fn check_free(target: &Path) -> Result<(), StagingError> {
-    match fs::read_dir(target) {
-        Ok(mut entries) => match entries.next() {
-            Some(_) => Err(StagingError::NotEmpty(target.to_owned())),
-            None => Ok(()),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(StagingError::at("look into", target)(error)),
+fn check_free(tree: &dyn Tree, name: &str) -> Result<(), StagingError> {
+    match tree.is_free(name)? {
+        true => Ok(()),
+        false => Err(StagingError::NotEmpty(tree.path(name))),
     }
 }
 
 /// Makes the directory, in place of one that a crash left behind.
-fn take_place(path: &Path) -> Result<DiskLock, StagingError> {
-    let create = || fs::create_dir(path).map_err(StagingError::at("create", path));
-    match create() {
-        Err(StagingError::Io { error, .. }) if error.kind() == io::ErrorKind::AlreadyExists => {
+fn take_place(tree: &dyn Tree, name: &str) -> Result<DiskLock, StagingError> {
+    let made = match tree.make(name) {
+        Err(error) if error.kind == DiskErrorKind::Exists => {
             // Held by whoever still writes it.
-            drop(RealDisk::open(path)?.lock()?);
-            fs::remove_dir_all(path).map_err(StagingError::at("remove", path))?;
-            create()?;
+            drop(tree.open(name)?.lock()?);
+            tree.remove(name)?;
+            tree.make(name)
         }
-        created => created?,
-    }
-    Ok(RealDisk::open(path)?.lock()?)
+        made => made,
+    };
+    Ok(made?.lock()?)
 }
 
 /// Copies a file from one folder to another, and makes it durable; its bytes.

@@ -12,13 +12,15 @@ use reprise_env::{
 };
 use reprise_host::{Engine, Limits};
 use reprise_observe::Recorder;
-use reprise_partition::{Shared, Sink, Site, SiteMessage, Tools};
+use reprise_partition::{Sampling, Shared, Sink, Site, SiteMessage, Tools};
 use reprise_txn::Compiler;
 
 use crate::{DatabaseConfig, LogMode, OpenError};
 
 /// Where a database keeps its files.
 pub struct Folders {
+    /// Of the directory itself.
+    pub root: Arc<dyn Disk>,
     pub log: Arc<dyn Disk>,
     pub checkpoints: Arc<dyn Disk>,
 }
@@ -30,6 +32,8 @@ pub struct Surroundings {
     /// None without a log.
     pub folders: Option<Folders>,
     pub compiler: Arc<dyn Compiler>,
+    /// What is measured on that clock for `LogMode::Auto`.
+    pub sampling: Sampling,
     /// For the identity and the secret of a new database.
     pub entropy: Box<dyn Fn() -> std::io::Result<[u8; 16]>>,
 }
@@ -39,6 +43,7 @@ impl Surroundings {
     pub fn real(config: &DatabaseConfig) -> Result<Self, OpenError> {
         let folders = match (&config.dir, config.log) {
             (Some(dir), log) if log != LogMode::None => Some(Folders {
+                root: Arc::new(RealDisk::create(dir)?),
                 log: Arc::new(RealDisk::create(dir.join("log"))?),
                 checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
             }),
@@ -49,6 +54,7 @@ impl Surroundings {
             threads: Arc::new(RealThreads),
             folders,
             compiler: Arc::new(Engine::new(Limits::default())),
+            sampling: Sampling::default(),
             entropy: Box::new(entropy),
         })
     }

@@ -25,7 +25,7 @@ pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcom
 pub use copy::Copied;
 pub use desk::{Desk, MeetingStats};
 pub use gather::{Gathering, Job, Stream, Touched};
-pub use logging::{AutoChoice, CallCosts, LogKind, LogRule, Logging};
+pub use logging::{AutoChoice, CallCosts, LogKind, LogRule, Logging, Sampling};
 pub use shared::Shared;
 pub use sink::{AsyncSink, NoLog, Sink, SyncSink, complete};
 pub use site::{Held, Partition, Site, SiteMessage, Tools};

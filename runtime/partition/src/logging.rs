@@ -56,13 +56,26 @@ pub enum LogKind {
 pub struct Logging {
     pub rule: LogRule,
     pub images: AfterImage,
+    pub sampling: Sampling,
     choices: Mutex<BTreeMap<(ModuleId, u16), Arc<AutoChoice>>>,
 }
 
-/// Of so many calls one is measured.
-const SAMPLE_EVERY: u32 = 32;
-/// Measured calls after which the choice is looked at again.
-const WINDOW_SAMPLES: u32 = 64;
+/// Which calls are measured for `auto`. Neither number is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// Of so many calls of a procedure on a partition's thread one is measured.
+    pub every: u32,
+    /// Measured calls after which the choice is looked at again.
+    pub window: u32,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        let (every, window) = (32, 64);
+        Self { every, window }
+    }
+}
+
 /// Redo of one row, look-up, write and cache misses: somewhat above what a vote of two rows takes in `docs/PERFORMANCE.md`.
 const ROW_REDO_NS: f64 = 250.0;
 /// Making one row's change at run time: an estimate.
@@ -97,8 +110,8 @@ impl CallCosts {
 }
 
 /// The choice for one procedure, and why.
-#[derive(Default)]
 pub struct AutoChoice {
+    window: u32,
     /// 0: command, 1: changes.
     kind: AtomicU8,
     measured: Mutex<Measured>,
@@ -113,6 +126,14 @@ struct Measured {
 }
 
 impl AutoChoice {
+    fn new(sampling: Sampling) -> Self {
+        Self {
+            window: sampling.window,
+            kind: AtomicU8::new(0),
+            measured: Mutex::default(),
+        }
+    }
+
     #[inline]
     pub fn kind(&self) -> LogKind {
         match self.kind.load(Ordering::Relaxed) {
@@ -129,7 +150,7 @@ impl AutoChoice {
         sums.args_bytes += args_bytes as f64;
         sums.changes_bytes += changes_bytes as f64;
         sums.rows += rows as f64;
-        if sums.calls >= WINDOW_SAMPLES {
+        if sums.calls >= self.window {
             let means = means(std::mem::take(sums));
             measured.last = Some(means);
             let kind = choose(&means, self.kind());
@@ -147,7 +168,7 @@ impl AutoChoice {
         let measured = self.measured.lock().expect("held for a look");
         let Some(costs) = measured.last else {
             let calls = measured.sums.calls;
-            return format!("{kind}: {calls} of {WINDOW_SAMPLES} calls measured so far");
+            return format!("{kind}: {calls} of {} calls measured so far", self.window);
         };
         format!(
             "{kind}: of the last {} measured calls, one runs {:.1} us on {:.0} bytes of arguments and changes {:.1} rows in {:.0} \
@@ -185,10 +206,11 @@ fn choose(costs: &CallCosts, now: LogKind) -> LogKind {
 }
 
 impl Logging {
-    pub fn new(rule: LogRule, images: AfterImage) -> Self {
+    pub fn new(rule: LogRule, images: AfterImage, sampling: Sampling) -> Self {
         Self {
             rule,
             images,
+            sampling,
             choices: Mutex::default(),
         }
     }
@@ -212,7 +234,8 @@ impl Logging {
 
     fn auto_choice(&self, module: ModuleId, procedure: u16) -> Arc<AutoChoice> {
         let mut choices = self.choices.lock().expect("held for a look");
-        choices.entry((module, procedure)).or_default().clone()
+        let new = || Arc::new(AutoChoice::new(self.sampling));
+        choices.entry((module, procedure)).or_insert_with(new).clone()
     }
 
     /// By position in the module's schema.
@@ -233,7 +256,8 @@ impl Logging {
             Choice {
                 kind,
                 auto: is_auto.then(|| self.auto_choice(module.id, at as u16)),
-                until_sample: SAMPLE_EVERY,
+                every: self.sampling.every,
+                until_sample: self.sampling.every,
             }
         });
         choices.collect()
@@ -244,6 +268,7 @@ impl Logging {
 pub(crate) struct Choice {
     kind: LogKind,
     auto: Option<Arc<AutoChoice>>,
+    every: u32,
     until_sample: u32,
 }
 
@@ -269,7 +294,7 @@ impl Choice {
         if self.until_sample > 0 {
             return None;
         }
-        self.until_sample = SAMPLE_EVERY;
+        self.until_sample = self.every;
         Some(Sample {
             began_ns: clock.monotonic_ns(),
         })
@@ -328,8 +353,8 @@ mod tests {
 
     #[test]
     fn a_choice_is_made_after_a_window_and_says_why() {
-        let auto = AutoChoice::default();
-        for call in 0..WINDOW_SAMPLES {
+        let auto = AutoChoice::new(Sampling::default());
+        for call in 0..Sampling::default().window {
             assert_eq!(auto.kind(), LogKind::Command, "call {call}");
             auto.note(300_000, 30, 80, 1);
         }

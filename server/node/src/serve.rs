@@ -138,7 +138,7 @@ fn database_config(
 
 /// Without a log there are none.
 fn with_backups(database: Database, config: &ServeConfig) -> Arc<Database> {
-    database.serve_backups(config.backup_dir.value.clone(), &config.data_dir.value);
+    database.serve_backups(config.backup_dir.value.clone());
     Arc::new(database)
 }
 

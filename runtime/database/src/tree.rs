@@ -1,0 +1,171 @@
+//! Directories beside each other, in which databases and backups lie: the file system's, or a simulation's.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk};
+
+/// Directories, each with files and folders of its own. A path is the name of one, or `name/folder`.
+pub trait Tree: Send + Sync {
+    /// The files in it. `NotFound` where there is none.
+    fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError>;
+    /// Makes an empty one. `Exists` where there is one, even an empty one.
+    fn make(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError>;
+    /// Nothing has that name, or an empty directory.
+    fn is_free(&self, name: &str) -> Result<bool, DiskError>;
+    /// Gives one another name, which is free, all at once. Durable after `sync`.
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
+    /// Removes one with all that is in it.
+    fn remove(&self, name: &str) -> Result<(), DiskError>;
+    /// Makes new names durable.
+    fn sync(&self) -> Result<(), DiskError>;
+    /// Makes the tree's own directory, where there is none.
+    fn prepare(&self) -> Result<(), DiskError>;
+    /// The names of all.
+    fn list(&self) -> Result<Vec<String>, DiskError>;
+    /// Where it lies, for messages and for whoever reads files of the system.
+    fn path(&self, path: &str) -> PathBuf;
+}
+
+/// The directories in a directory of the file system.
+pub(crate) struct RealTree(pub PathBuf);
+
+impl Tree for RealTree {
+    fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
+        Ok(Arc::new(RealDisk::open(self.path(path))?))
+    }
+
+    fn make(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
+        let path = self.path(path);
+        fs::create_dir(&path).map_err(failed("create", &path))?;
+        Ok(Arc::new(RealDisk::open(path)?))
+    }
+
+    fn is_free(&self, name: &str) -> Result<bool, DiskError> {
+        let path = self.path(name);
+        match fs::read_dir(&path) {
+            Ok(mut entries) => Ok(entries.next().is_none()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(failed("look into", &path)(error)),
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let to = self.path(to);
+        fs::rename(self.path(from), &to).map_err(failed("name the new directory", &to))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        let path = self.path(name);
+        fs::remove_dir_all(&path).map_err(failed("remove", &path))
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        RealDisk::open(&self.0)?.sync_dir()
+    }
+
+    fn prepare(&self) -> Result<(), DiskError> {
+        RealDisk::create(&self.0).map(drop)
+    }
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        let entries = fs::read_dir(&self.0).map_err(failed("list", &self.0))?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        Ok(names.collect())
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        match path {
+            "" => self.0.clone(),
+            path => self.0.join(path),
+        }
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
+    let path = path.display().to_string();
+    move |error| {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => DiskErrorKind::NotFound,
+            io::ErrorKind::AlreadyExists => DiskErrorKind::Exists,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DiskErrorKind::Full,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => DiskErrorKind::Refused,
+            _ => DiskErrorKind::Io,
+        };
+        DiskError::new(action, &path, kind, &error.to_string())
+    }
+}
+
+/// One directory of a tree: where a database or a backup lies, or is to lie.
+#[derive(Clone)]
+pub struct Place {
+    tree: Arc<dyn Tree>,
+    /// Empty for the tree's own directory.
+    name: String,
+}
+
+impl Place {
+    pub fn new(tree: Arc<dyn Tree>, name: &str) -> Self {
+        let name = name.to_owned();
+        Self { tree, name }
+    }
+
+    /// A directory that is there.
+    pub(crate) fn at(dir: &Path) -> Self {
+        Self::new(Arc::new(RealTree(dir.to_owned())), "")
+    }
+
+    /// A directory that may not be there yet; None for what can't be a name.
+    pub(crate) fn beside(target: &Path) -> Option<Self> {
+        let name = target.file_name()?.to_str()?;
+        let parent = match target.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        Some(Self::new(Arc::new(RealTree(parent.to_owned())), name))
+    }
+
+    pub(crate) fn tree(&self) -> &Arc<dyn Tree> {
+        &self.tree
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The files of the directory itself.
+    pub(crate) fn root(&self) -> Result<Arc<dyn Disk>, DiskError> {
+        self.tree.open(&self.name)
+    }
+
+    pub(crate) fn folder(&self, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
+        self.tree.open(&join(&self.name, folder))
+    }
+
+    /// As `folder`, made where it is not.
+    pub(crate) fn folder_or_new(&self, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
+        match self.tree.make(&join(&self.name, folder)) {
+            Err(error) if error.kind == DiskErrorKind::Exists => self.folder(folder),
+            made => made,
+        }
+    }
+
+    /// Whether a file of that name lies in the directory itself.
+    pub(crate) fn holds(&self, file: &str) -> bool {
+        self.root().is_ok_and(|root| root.open_read(file).is_ok())
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.tree.path(&self.name)
+    }
+}
+
+fn join(name: &str, folder: &str) -> String {
+    match name {
+        "" => folder.to_owned(),
+        name => format!("{name}/{folder}"),
+    }
+}
