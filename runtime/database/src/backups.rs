@@ -170,27 +170,35 @@ impl Backups {
     }
 
     /// Begins a checkpoint that the backup needs.
-    fn new_checkpoint(&self) -> Result<Lsn, RestoreError> {
+    fn new_checkpoint(&self) -> Result<Awaited, RestoreError> {
+        if self.checkpointer.shared.threads.is_stepped() {
+            // To take one is to wait for engine threads, which may wait themselves: whoever steps them takes it.
+            return Ok(Awaited::After(self.log.filled()));
+        }
         let begun = self.checkpointer.take();
-        begun.map(|begun| begun.lsn).map_err(|error| {
+        begun.map(|begun| Awaited::This(begun.lsn)).map_err(|error| {
             RestoreError::GivenUp(format!("a checkpoint is needed first: {error}"))
         })
     }
 
-    /// Whether that checkpoint is published.
-    fn is_published(&self, lsn: Lsn) -> Result<bool, RestoreError> {
+    /// The checkpoint, once it is published.
+    fn published_one(&self, awaited: Awaited) -> Result<Option<Lsn>, RestoreError> {
         let given_up = |reason: String| Err(RestoreError::GivenUp(reason));
         if !self.goes_on() {
             return given_up("the node stops".into());
         }
+        let lsn = match awaited {
+            Awaited::This(lsn) => lsn,
+            Awaited::After(lsn) => return Ok(self.checkpointer.newest().filter(|newest| *newest >= lsn)),
+        };
         let all = self.checkpointer.list();
         match all.into_iter().find(|found| found.lsn == lsn) {
-            Some(found) if found.state == CheckpointState::Published => Ok(true),
+            Some(found) if found.state == CheckpointState::Published => Ok(Some(lsn)),
             Some(found) if found.state == CheckpointState::Failed => {
                 let reason = found.error.unwrap_or_default();
                 given_up(format!("a checkpoint is needed first: {reason}"))
             }
-            Some(_) => Ok(false),
+            Some(_) => Ok(None),
             None => given_up("the checkpoint that was taken for it is gone".into()),
         }
     }
@@ -349,6 +357,14 @@ impl BackupService for Backups {
     }
 }
 
+/// The checkpoint that a backup waits for.
+#[derive(Clone, Copy)]
+enum Awaited {
+    This(Lsn),
+    /// The first that lies there or behind it.
+    After(Lsn),
+}
+
 /// A backup on its way.
 struct Making {
     backups: Arc<Backups>,
@@ -362,7 +378,7 @@ enum Stage {
     /// A checkpoint of now, or one that is as good.
     Choose(Staging, Kept),
     /// Until this checkpoint is published.
-    Wait(Staging, Kept, Lsn),
+    Wait(Staging, Kept, Awaited),
     Over,
 }
 
@@ -389,11 +405,11 @@ impl Making {
                 }
                 self.at = Stage::Wait(staging, kept, backups.new_checkpoint()?);
             }
-            Stage::Wait(staging, kept, lsn) => {
-                if !backups.is_published(lsn)? {
-                    self.at = Stage::Wait(staging, kept, lsn);
+            Stage::Wait(staging, kept, awaited) => {
+                let Some(lsn) = backups.published_one(awaited)? else {
+                    self.at = Stage::Wait(staging, kept, awaited);
                     return Ok(Step::Idle);
-                }
+                };
                 let Some(bytes) = backups.copy_checkpoint(&staging, lsn)? else {
                     return Err(RestoreError::GivenUp("no checkpoint can be read back".into()));
                 };

@@ -13,6 +13,7 @@ use crate::{
     backup::decode_all,
     manifest::MANIFEST_NAME,
     restore::{RestoreError, Source},
+    tree::Place,
 };
 
 /// Bytes a second, of rows loaded and of log replayed, that any machine reaches.
@@ -72,7 +73,7 @@ pub struct Inspection {
 
 /// Looks at a data directory as a server that opens it would.
 pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
-    let place = Source::open(dir)?;
+    let place = Source::open(&Place::at(dir))?;
     let mut found = Inspection::default();
     if dir.join(MANIFEST_NAME).exists() {
         found

@@ -1,8 +1,8 @@
 //! What clients know of their calls, and what must therefore be stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use reprise_base::TxnId;
+use reprise_base::{Lsn, TxnId};
 use reprise_router::{CallReply, Failure, ReplyOutcome};
 
 use crate::{
@@ -50,7 +50,7 @@ pub struct Attempt {
 }
 
 /// A read, or an abort, at its place in the order.
-struct Seen {
+pub struct Seen {
     txn: u64,
     life: u64,
     call: usize,
@@ -64,6 +64,8 @@ pub struct Ledger {
     seen: Vec<Seen>,
     /// What `draw` drew, by call.
     randoms: BTreeMap<i64, u64>,
+    /// Where the records of acknowledged calls lie.
+    positions: BTreeMap<usize, Lsn>,
     /// In this life the log failed so that it is not known what is stored; what is read then may lack it.
     pub is_doubtful: bool,
     /// The transaction that put the second version into service.
@@ -159,6 +161,7 @@ impl Ledger {
         if let (Op::Draw { .. }, Ret::Number(random)) = (op, &ret) {
             self.randoms.insert(Self::nonce(at), *random as u64);
         }
+        self.positions.entry(at).or_insert(reply.lsn);
         self.repeats += reply.replayed as u64;
         if attempt.is_repeat && !reply.replayed {
             return Err(format!("call {at} ran again as transaction {txn}"));
@@ -208,7 +211,7 @@ impl Ledger {
             seen.ops = None;
             was_told
         });
-        for call in &mut self.calls {
+        for (at, call) in self.calls.iter_mut().enumerate() {
             match &mut call.fate {
                 Fate::Committed { ops: Some(ops), .. } if *ops > ops_at_death => {
                     call.fate = Fate::Unknown
@@ -220,6 +223,9 @@ impl Ledger {
                     call.fate = Fate::Unknown;
                 }
                 _ => {}
+            }
+            if call.fate == Fate::Unknown {
+                self.positions.remove(&at);
             }
             call.flying = 0;
             (call.is_doubtful, call.refused_at) = (false, None);
@@ -251,6 +257,38 @@ impl Ledger {
                 };
             }
         }
+    }
+
+    /// Forgets the calls that a database cut before this position does not hold; those acknowledged before it must be there,
+    /// and those behind it must not.
+    pub fn cut_at(&mut self, cut: Lsn, found: &Tables) -> Result<(), String> {
+        let marks = found.marks.keys().map(|(_, nonce)| *nonce);
+        let stored: BTreeSet<i64> = marks.chain(found.announcements.keys().copied()).collect();
+        for (at, call) in self.calls.iter_mut().enumerate() {
+            let position = self.positions.get(&at).copied();
+            let is_stored = stored.contains(&Self::nonce(at));
+            let is_committed = matches!(call.fate, Fate::Committed { .. });
+            match (is_stored, position) {
+                (true, Some(position)) if position >= cut => {
+                    return Err(format!("call {at} lies at {position}, and is there"));
+                }
+                (false, Some(position)) if is_committed && position < cut => {
+                    return Err(format!("call {at} lies at {position}, and is not there"));
+                }
+                (false, _) if is_committed => call.fate = Fate::Absent,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What was read and aborted, to be given back: where not all is there, it can't be told what it must have been.
+    pub fn take_seen(&mut self) -> Vec<Seen> {
+        std::mem::take(&mut self.seen)
+    }
+
+    pub fn give_seen(&mut self, seen: Vec<Seen>) {
+        self.seen = seen;
     }
 
     /// What must be stored, every answer compared on the way.

@@ -11,6 +11,7 @@ mod model;
 mod module;
 mod op;
 mod run;
+mod tree;
 mod world;
 
 pub use run::{Found, Mutant, Options, Stats, run};

@@ -1,8 +1,15 @@
 //! The module that the simulation calls, compiled into the program, in two versions; and what makes code of its "bytes".
 
-use std::sync::Arc;
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use reprise_abi::{HostOps, OpError};
+use reprise_env::SimClock;
 use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
 use reprise_txn::{Candidate, Code, Compiler, Executor};
@@ -12,6 +19,15 @@ pub const NAME: &str = "sim";
 pub const BYTES: [&[u8]; 2] = [b"native sim 1", b"native sim 2"];
 /// What the second version's new column holds in rows of the first.
 pub const LATER: i64 = 7;
+
+thread_local! {
+    static DRIFT: Cell<i64> = const { Cell::new(0) };
+}
+
+/// What a program that drifts adds.
+fn drift() -> i64 {
+    DRIFT.get()
+}
 
 macro_rules! version {
     ($name:ident, [$($column:tt)*], [$($field:tt)*], $set:expr, $get:expr) => {
@@ -139,6 +155,7 @@ macro_rules! version {
             #[procedure(partition_by(id))]
             pub fn add(tx: &Txn, id: i64, nonce: i64, amount: i64) -> Result<i64, Abort> {
                 mark(tx, id, nonce)?;
+                let amount = amount + super::drift();
                 let Some(mut row) = Item::get(tx, id) else {
                     if amount < 0 {
                         return Err(Abort::new("negative", "there is nothing to take from"));
@@ -256,9 +273,23 @@ version!(
 pub struct NativeCompiler {
     /// Procedures that do something else each time: a mutant.
     pub smuggles: bool,
+    /// `add` does not do again what it did.
+    pub drifts: bool,
+    pub clock: Arc<SimClock>,
+    /// Microseconds that each call takes.
+    pub pace_us: Arc<AtomicU64>,
 }
 
-struct NativeCode(&'static NativeModule, bool);
+struct NativeCode(&'static NativeModule, Ways);
+
+/// How a module's procedures run.
+#[derive(Clone)]
+struct Ways {
+    smuggles: bool,
+    drifts: bool,
+    clock: Arc<SimClock>,
+    pace_us: Arc<AtomicU64>,
+}
 
 impl Compiler for NativeCompiler {
     fn compile(&self, name: &str, wasm: &[u8]) -> Result<Candidate, InvalidModule> {
@@ -278,7 +309,15 @@ impl Compiler for NativeCompiler {
             hash,
             wasm_bytes: wasm.len() as u64,
             schema: module.schema(),
-            code: Arc::new(NativeCode(module, self.smuggles)),
+            code: Arc::new(NativeCode(
+                module,
+                Ways {
+                    smuggles: self.smuggles,
+                    drifts: self.drifts,
+                    clock: self.clock.clone(),
+                    pace_us: self.pace_us.clone(),
+                },
+            )),
         })
     }
 
@@ -291,7 +330,7 @@ impl Code for NativeCode {
     fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
         Ok(Box::new(NativeExecutor {
             module: self.0,
-            smuggles: self.1,
+            ways: self.1.clone(),
             calls: 0,
         }))
     }
@@ -299,7 +338,7 @@ impl Code for NativeCode {
 
 struct NativeExecutor {
     module: &'static NativeModule,
-    smuggles: bool,
+    ways: Ways,
     /// State that survives a call, which no module may have.
     calls: u64,
 }
@@ -308,9 +347,12 @@ impl Executor for NativeExecutor {
     fn call(&mut self, procedure: usize, ops: &mut dyn HostOps) -> CallOutcome {
         self.calls += 1;
         let name = self.module.procedures[procedure].info.name;
+        DRIFT.set((self.ways.drifts && name == "add") as i64);
+        let pace_us = self.ways.pace_us.load(Ordering::Relaxed);
+        self.ways.clock.advance_us(pace_us as i64);
         let kind = match self.module.call(procedure, ops) {
             Ok(native::CallEnd::Done) => {
-                if self.smuggles && name == "add" {
+                if self.ways.smuggles && name == "add" {
                     ops.set_result(&self.calls.to_le_bytes())
                         .expect("short enough");
                 }

@@ -1,9 +1,13 @@
 //! One seed: lives of one database, one after the other, with calls, checkpoints, faults, crashes and harm in between.
 
+mod auto;
+mod backups;
+mod drift;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use reprise_base::Lsn;
-use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, RecoveryReport, RedoConfig};
+use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, RecoveryReport, RedoConfig, Sampling};
 use reprise_env::{
     Disk, SimDisk, Threads,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
@@ -57,6 +61,7 @@ macro_rules! stats {
 stats! {
     seeds, lives, calls, commits, repeats, steps, crashes, closes, checkpoints, loaded_checkpoints, passed_over,
     released_logs, harms, refusals, log_failures, full_disks, refused_calls, checks, upgrades, torn_tails,
+    auto_switches, backups, failed_backups, verified_backups, restores, divergences, quarantines,
 }
 
 /// What a seed found, with the way to see it again.
@@ -106,6 +111,13 @@ struct Run {
     /// Its deployment was acknowledged in this life after so many operations.
     upgraded_at: Option<usize>,
     life: u64,
+    /// Each life logs both kinds: then nothing is lost to a program that drifts.
+    logs_both: bool,
+    told: backups::Told,
+    /// Backups that the server was asked to remove.
+    removed: Vec<String>,
+    /// By procedure: `auto` logs its changes.
+    choices: Vec<bool>,
 }
 
 type Life = World<Attempt>;
@@ -125,7 +137,14 @@ impl Run {
             smuggles: options.mutant == Some(Mutant::SmuggledState),
             log: LogMode::Command,
             redo: RedoConfig::default(),
+            sampling: Sampling {
+                every: one_of(&[1, 2, 5]) as u32,
+                window: one_of(&[1, 3, 10]) as u32,
+            },
+            drifts: false,
+            quarantines: false,
         };
+        let logs_both = one_of(&[0, 0, 0, 1]) == 1;
         let notes_max = one_of(&[2, 40, 700, 5_000]) as u32;
         let fault_percent = one_of(&[0, 0, 1, 3]);
         Self {
@@ -143,6 +162,10 @@ impl Run {
             is_upgraded: false,
             upgraded_at: None,
             life: 0,
+            logs_both,
+            told: backups::Told::default(),
+            removed: Vec::new(),
+            choices: Vec::new(),
         }
     }
 
@@ -171,6 +194,9 @@ impl Run {
             if self.below(3) == 0 {
                 self.harm(&disk)?;
             }
+            if self.options.mutant.is_none() {
+                self.look_aside(&disk)?;
+            }
         }
         // The same tables on every number of sites.
         for sites in [1, self.settings.partitions] {
@@ -186,6 +212,19 @@ impl Run {
         self.stats.repeats = self.ledger.repeats;
         self.stats.calls = self.ledger.calls.len() as u64;
         Ok(self.stats)
+    }
+
+    /// What else can be made of what a life left: copies of it are tried, the next life goes on with itself.
+    fn look_aside(&mut self, disk: &SimDisk) -> Result<(), String> {
+        let now_us = self.now_us;
+        if self.below(4) == 0 {
+            self.check_copies(disk)?;
+        }
+        if self.below(if self.logs_both { 3 } else { 20 }) == 0 {
+            self.check_drift(disk)?;
+        }
+        self.now_us = now_us;
+        Ok(())
     }
 
     fn open_on(&mut self, disk: &SimDisk, sites: u16) -> Result<(Life, RecoveryReport), Refused> {
@@ -208,6 +247,7 @@ impl Run {
             return; // one record a transaction, so that each is missed
         }
         self.settings.log = match self.below(5) {
+            _ if self.logs_both => LogMode::Both,
             0 => LogMode::Command,
             1 => LogMode::Auto,
             2 => LogMode::Both,
@@ -434,7 +474,7 @@ impl Run {
         if self.below(100) < self.fault_percent {
             self.break_disk(world);
         }
-        match self.below(100) {
+        match self.below(104) {
             0..40 => self.call(world),
             40..80 => {
                 for _ in 0..self.below(12) {
@@ -455,7 +495,9 @@ impl Run {
                     self.compare(&found, "while running")?;
                 }
             }
-            _ => self.check_durable(world)?,
+            97..100 => self.check_durable(world)?,
+            100..102 => self.back_up(world),
+            _ => self.change_pace(world),
         }
         Ok(())
     }
@@ -612,6 +654,9 @@ impl Run {
             .iter()
             .filter(|info| info.state == CheckpointState::Published && info.seconds.is_some());
         self.stats.checkpoints += published.count() as u64;
+        self.look_at_choices(&world);
+        self.choices.clear();
+        self.look_at_backups(&world);
         self.stats.log_failures += world.is_log_stopped() as u64;
         self.stats.steps += world.stepper.steps();
         let is_crash = self.below(4) > 0;
@@ -666,6 +711,9 @@ impl Run {
         self.is_upgraded |= self.upgraded_at.is_some_and(|ops| ops <= ops_at_death);
         self.upgraded_at = None;
         self.ledger.died_after(ops_at_death);
+        if self.options.mutant.is_none() {
+            self.check_backups(&image, ops_at_death)?;
+        }
         let log = image.folder("log");
         self.stats.released_logs += log.list().is_ok_and(|names| {
             names.iter().any(|name| name.starts_with("log-"))

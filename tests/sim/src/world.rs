@@ -1,15 +1,18 @@
 //! One life of the process: a database on a simulated disk, clock and threads.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, Folders, LogMode, OpenError,
-    RecoveryReport, RedoConfig, Surroundings,
+    RecoveryReport, RedoConfig, Sampling, Surroundings,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, Router};
 
-use crate::module::{NAME, NativeCompiler};
+use crate::{
+    module::{NAME, NativeCompiler},
+    tree::{CHECKPOINTS, LOG, ROOT, SimTree},
+};
 
 /// What every life of one database has in common.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +25,11 @@ pub struct Settings {
     /// Each life may have others.
     pub log: LogMode,
     pub redo: RedoConfig,
+    pub sampling: Sampling,
+    /// The program does not do again what it did.
+    pub drifts: bool,
+    /// Where replay diverges, the procedure goes into quarantine.
+    pub quarantines: bool,
 }
 
 /// A reply, for these attempts, with the operations that the disk had done when it came.
@@ -35,6 +43,8 @@ pub struct World<A> {
     pub disk: SimDisk,
     pub clock: Arc<SimClock>,
     pub stepper: Stepper,
+    /// Microseconds that each call takes.
+    pub pace_us: Arc<AtomicU64>,
     database: Option<Database>,
     arrived: Arc<Mutex<Vec<Arrived<A>>>>,
 }
@@ -65,7 +75,8 @@ impl<A: Send + 'static> World<A> {
     ) -> Result<(Self, RecoveryReport), Refused> {
         let clock = Arc::new(SimClock::at_us(now_us));
         let stepper = Stepper::new(seed, clock.clone());
-        let opened = open(disk, settings, sites, &clock, &stepper, seed);
+        let pace_us = Arc::new(AtomicU64::new(0));
+        let opened = open(disk, settings, sites, (&clock, &pace_us), &stepper, seed);
         let (database, report) = match opened {
             Ok(opened) => opened,
             Err(refused) => {
@@ -78,6 +89,7 @@ impl<A: Send + 'static> World<A> {
             disk: disk.clone(),
             clock,
             stepper,
+            pace_us,
             database: Some(database),
             arrived: Arc::default(),
         };
@@ -152,7 +164,7 @@ fn open(
     disk: &SimDisk,
     settings: Settings,
     sites: u16,
-    clock: &Arc<SimClock>,
+    (clock, pace_us): (&Arc<SimClock>, &Arc<AtomicU64>),
     stepper: &Stepper,
     seed: u64,
 ) -> Result<(Database, RecoveryReport), Refused> {
@@ -162,12 +174,17 @@ fn open(
         clock: clock.clone(),
         threads,
         folders: Some(Folders {
-            log: Arc::new(disk.folder("log")),
-            checkpoints: Arc::new(disk.folder("checkpoints")),
+            root: Arc::new(disk.folder(ROOT)),
+            log: Arc::new(disk.folder(LOG)),
+            checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
         }),
         compiler: Arc::new(NativeCompiler {
             smuggles: settings.smuggles,
+            drifts: settings.drifts,
+            clock: clock.clone(),
+            pace_us: pace_us.clone(),
         }),
+        sampling: settings.sampling,
         entropy: Box::new(move || {
             let mut random = random.lock().expect("one thread");
             let words = [random.next_u64(), random.next_u64()];
@@ -192,6 +209,10 @@ fn open(
         },
     };
     let database = Database::open_in(config, around).map_err(Refused::Open)?;
-    let report = database.recover().map_err(Refused::Recover)?;
-    Ok((database, report))
+    database.serve_backups_in(Arc::new(SimTree::new(disk)));
+    let recovered = match settings.quarantines {
+        false => database.recover(),
+        true => database.recover_with_quarantine(&[format!("{NAME}.add")]).map(|(report, _)| report),
+    };
+    Ok((database, recovered.map_err(Refused::Recover)?))
 }
