@@ -6,6 +6,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -31,6 +32,8 @@ use crate::{
 const PAGES_IN_FLIGHT_MAX: usize = 64;
 /// How often the schedule is looked at.
 const SCHEDULE_LOOK: Duration = Duration::from_millis(200);
+/// How often it is looked whether one that somebody else begins is marked.
+const BEGIN_LOOK: Duration = Duration::from_millis(1);
 /// Log that has grown by less is no reason for another checkpoint.
 const GROWN_BYTES_MIN: u64 = 4096;
 /// Of the recovery target: with less log to replay another checkpoint would not help.
@@ -275,16 +278,22 @@ impl Checkpointer {
 
 impl CheckpointService for Checkpointer {
     fn take(&self) -> Result<CheckpointInfo, TakeError> {
-        if let Some(running) = self.running() {
-            return Ok(running);
-        }
-        let mut state = self.lock();
-        if state.begun.is_some() {
+        loop {
+            if let Some(running) = self.running() {
+                return Ok(running);
+            }
+            let mut state = self.lock();
+            if state.begun.is_none() {
+                state.begun = Some(Instant::now());
+                break;
+            }
             drop(state);
-            return self.running().ok_or_else(|| TakeError::Failed("it has just ended".into()));
+            // Somebody else has begun one that is not marked yet: it will be, or it fails, and then it is our turn.
+            if self.shared.threads.is_stepped() || self.is_stopping() {
+                return Err(TakeError::Failed("another one is just begun".into()));
+            }
+            thread::sleep(BEGIN_LOOK);
         }
-        state.begun = Some(Instant::now());
-        drop(state);
         let begun = self.begin();
         if begun.is_err() {
             self.lock().begun = None;
