@@ -17,7 +17,7 @@ use reprise_base::{PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_observe::{RecentLines, Registry};
-use reprise_partition::{CallBatch, LogRule, Logging, NoLog, Shared, Site, SlotOutcome, Tools};
+use reprise_partition::{CallBatch, LogRule, Logging, NoLog, Sampling, Shared, Site, SlotOutcome, Tools};
 use reprise_storage::AfterImage;
 use reprise_txn::{Candidate, ModuleId, WasmCode, apply, plan};
 
@@ -101,7 +101,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
-        logging: Logging::new(LogRule::None, AfterImage::default()),
+        logging: Logging::new(LogRule::None, AfterImage::default(), Sampling::default()),
         desk: reprise_partition::Desk::new(1, 1),
     });
     let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
