@@ -76,6 +76,8 @@ struct State {
 /// Ripe jobs of the same partitions.
 struct Group {
     touched: Touched,
+    /// Of the touched partitions.
+    sites: Vec<usize>,
     /// Each with the moment at which it got ripe.
     jobs: VecDeque<(Arc<Gathering>, u64)>,
 }
@@ -171,6 +173,7 @@ impl Desk {
             Some(group) => group.jobs.push_back(job),
             None => state.groups.push(Group {
                 touched: gathering.touched.clone(),
+                sites: gathering.touched.sites(self.sites_count()),
                 jobs: [job].into(),
             }),
         }
@@ -193,7 +196,7 @@ impl Desk {
         let State { groups, engaged } = state;
         let mut reserved: Option<Vec<bool>> = None;
         for group in groups.iter().filter(|group| !group.jobs.is_empty()) {
-            let sites = group.touched.sites(self.sites_count());
+            let sites = &group.sites;
             let is_idle = |site: usize| self.idle[site].load(Ordering::Acquire);
             let idle = sites.iter().filter(|site| is_idle(**site)).count();
             let wait_ns = match idle {
@@ -232,7 +235,7 @@ impl Desk {
                 brought: Brought::new(group.touched.len(self.partitions_count)),
             });
             for site in sites {
-                self.send(SiteId(site as u16), Arrival::Called(meeting.clone()));
+                self.send(SiteId(*site as u16), Arrival::Called(meeting.clone()));
             }
         }
     }
@@ -276,8 +279,7 @@ impl Desk {
 
     /// A site ends. What is left of its partitions' jobs runs no more: its process was killed in a simulation.
     pub(crate) fn forget(&self, site: SiteId) {
-        let sites_count = self.sites_count();
-        let is_its = |group: &mut Group| group.touched.sites(sites_count).contains(&site.index());
+        let is_its = |group: &mut Group| group.sites.contains(&site.index());
         let mut state = self.state();
         let lost: Vec<Group> = state.groups.extract_if(.., is_its).collect();
         let jobs: usize = state.groups.iter().map(|group| group.jobs.len()).sum();

@@ -38,12 +38,34 @@ impl Site {
         !self.home.arrivals.is_empty()
     }
 
-    /// Goes on with a message that waited, if one's turn has come.
+    /// Goes on with messages that waited, up to the first one that takes time. False: no one's turn has come.
     pub(crate) fn act_if_due(&mut self) -> bool {
-        let due = self.home.take_due();
-        let is_due = due.is_some();
-        due.into_iter().for_each(|due| self.act(due));
-        is_due
+        for acted in 0..MEETING_JOBS_MAX {
+            let Some(due) = self.home.take_due() else {
+                return acted > 0;
+            };
+            let is_announcement = matches!(due, Due::Announce(_));
+            self.act(due);
+            if !is_announcement {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Takes gatherings from the inbox up to the first message that is none. Others wait for what this site announces.
+    pub(crate) fn take_gatherings(&mut self) -> bool {
+        for taken in 0..MEETING_JOBS_MAX {
+            if self.held_back.is_some() {
+                return taken > 0;
+            }
+            match self.inbox.try_recv() {
+                Ok(SiteMessage::Gather(gathering)) => self.join(&gathering),
+                Ok(other) => self.held_back = Some(other),
+                Err(_) => return taken > 0,
+            }
+        }
+        true
     }
 
     /// As `attend`, of a site that has nothing else to do: its meetings need not wait.
@@ -84,16 +106,7 @@ impl Site {
             return false;
         };
         // Jobs that have arrived meanwhile may run in the same meeting.
-        for _ in 0..MEETING_JOBS_MAX {
-            if self.held_back.is_some() {
-                break;
-            }
-            match self.inbox.try_recv() {
-                Ok(SiteMessage::Gather(gathering)) => self.join(&gathering),
-                Ok(other) => self.held_back = Some(other),
-                Err(_) => break,
-            }
-        }
+        self.take_gatherings();
         let meeting = self.called.remove(at).expect("found above");
         self.attend_meeting(&meeting);
         true

@@ -286,20 +286,17 @@ impl Site {
             if self.attend() {
                 continue;
             }
-            // What only takes its place is taken first: others wait for what this site announces. Then what waited here and
-            // what arrives take turns.
-            let message = self.held_back.take().or_else(|| self.inbox.try_recv().ok());
-            match message {
-                Some(SiteMessage::Gather(gathering)) => {
-                    self.join(&gathering);
-                    continue;
-                }
-                Some(message) => {
-                    self.act_if_due();
-                    return Some(message);
-                }
-                None if self.act_if_due() => continue,
-                None => {}
+            // What only takes its place comes first; then what waited here and what arrives take turns.
+            let has_taken = self.take_gatherings();
+            let has_acted = self.act_if_due();
+            if has_acted {
+                self.attend(); // nobody waits for two batches
+            }
+            if let Some(message) = self.held_back.take() {
+                return Some(message);
+            }
+            if has_taken || has_acted {
+                continue;
             }
             let next = self.wait_idle();
             self.tools.shared.desk.set_idle(self.id, false);
