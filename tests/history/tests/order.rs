@@ -249,3 +249,51 @@ fn overload_is_refused_and_nothing_is_left_waiting() {
     assert_eq!(router.status().waiting, 0);
     all_of(&database);
 }
+
+/// Calls that one client sends ahead, a batch each, while others keep the partitions busy: each sees what those before it left,
+/// whether they are of one partition or of several.
+#[test]
+fn batches_of_one_stream_keep_their_order() {
+    let database = open(None, 4, 2);
+    deploy(&database);
+    let router = database.router();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let ops: Vec<Op> = Mix::new(11, 0, 8, 40).take(3_000).collect();
+    std::thread::scope(|scope| {
+        for first in 0..2 {
+            let (mut local, is_over) = (Local(router.clone()), &is_over);
+            scope.spawn(move || {
+                let reads = [Op::Read(vec![first, first + 1]), Op::Read(vec![first])];
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    local.call(&reads);
+                }
+            });
+        }
+        let (stream, deployed) = (router.new_stream(), router.deployed());
+        let module = &deployed.current["registers"];
+        let answers = ops.iter().map(|op| {
+            let mut batch = BatchBuilder::new(deployed.clone(), router).in_stream(stream);
+            let procedure = module.procedure(op.procedure()).expect("one of the module's").0;
+            let encode = |out: &mut Vec<u8>| {
+                op.encode(out);
+                Ok::<(), ()>(())
+            };
+            batch.push(module, procedure, None, encode).expect("encoded");
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let done = move |reply| sender.send(reply).expect("received below");
+            router.submit(batch, Box::new(done));
+            receiver
+        });
+        let answers: Vec<_> = answers.collect();
+        let mut model = Model::default();
+        for (op, answer) in ops.iter().zip(answers) {
+            let reply: reprise_router::BatchReply = answer.recv().expect("every call is answered");
+            let call = reply.get(0);
+            if *call.outcome == ReplyOutcome::Committed {
+                let ret = op.decode(call.result).expect("its result");
+                assert_eq!(model.apply(op), ret, "{op:?}");
+            }
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
