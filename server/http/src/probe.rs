@@ -7,7 +7,40 @@ use reprise_router::{BatchBuilder, Router};
 use crate::{
     batch::{Chunk, LineParser, SlotState},
     codec::{Format, Scratch, encode_document},
+    lane::request::{Seen, recognise},
 };
+
+/// What a lane makes of the first bytes of its input.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The beginning of what may yet become a call.
+    Part,
+    /// A call, in so many bytes of head and then of body.
+    Call {
+        path: String,
+        headers: Vec<(String, Vec<u8>)>,
+        head_bytes: usize,
+        body_bytes: usize,
+    },
+    /// Another reader's.
+    Other,
+}
+
+pub fn request(input: &[u8]) -> Request {
+    let head = match recognise(input) {
+        Seen::Part => return Request::Part,
+        Seen::Other => return Request::Other,
+        Seen::Call(head) => head,
+    };
+    let headers = head.headers.iter();
+    let headers = headers.map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()));
+    Request::Call {
+        path: head.path.to_owned(),
+        headers: headers.collect(),
+        head_bytes: head.bytes,
+        body_bytes: head.body_bytes,
+    }
+}
 
 fn format(is_cbor: bool) -> Format {
     match is_cbor {

@@ -92,6 +92,34 @@ pub fn arguments_cbor(bytes: &[u8]) {
     arguments(true, bytes);
 }
 
+/// What a lane takes for a call does not depend on how the bytes come: all that lies before its end is its beginning, and
+/// nothing behind it matters.
+pub fn request(bytes: &[u8]) {
+    let seen = probe::request(bytes);
+    match &seen {
+        probe::Request::Part => {}
+        probe::Request::Other => {
+            let longer = [bytes, b"\r\n\r\n"].concat();
+            assert_eq!(probe::request(&longer), probe::Request::Other, "more of it makes it a call");
+        }
+        probe::Request::Call { path, headers, head_bytes, body_bytes } => {
+            let end = head_bytes + body_bytes;
+            assert!(end <= bytes.len() && path.starts_with("/v1/call/"));
+            let mut lengths = headers.iter().filter(|(name, _)| name == "content-length");
+            let length = lengths.next().and_then(|(_, value)| std::str::from_utf8(value).ok());
+            assert_eq!(length.and_then(|length| length.parse().ok()), Some(*body_bytes));
+            assert!(lengths.next().is_none(), "two lengths");
+            assert!(!headers.iter().any(|(name, _)| name == "transfer-encoding"), "two ways to end");
+            let step = (end / 16).max(1);
+            let cuts = (0..end).step_by(step).chain([head_bytes - 1, end.saturating_sub(1)]);
+            for cut in cuts.filter(|cut| *cut < end) {
+                assert_eq!(probe::request(&bytes[..cut]), probe::Request::Part, "{cut} of {end} bytes");
+            }
+            assert_eq!(probe::request(&bytes[..end]), seen, "what comes behind it matters");
+        }
+    }
+}
+
 /// Stands for a module's code; no call is submitted.
 struct NoCode;
 

@@ -360,6 +360,16 @@ fn requests(target: &str) -> Vec<Vec<u8>> {
             let schema = reprise_host::describe::to_json(&crate::engine::SCHEMA);
             vec![schema.into(), table.into()]
         }
+        "request" => {
+            let request = |lines: &str, body: &str| {
+                let length = body.len();
+                format!("POST /v1/call/m/p HTTP/1.1\r\n{lines}content-length: {length}\r\n\r\n{body}").into_bytes()
+            };
+            let plain = request("host: localhost\r\n", "{\"id\":1}");
+            let keyed = request("Host: a\r\nIdempotency-Key: k-1\r\nContent-Type: application/json\r\n", "{}");
+            let token = request("authorization: Bearer t\r\nconnection: keep-alive\r\norigin: http://a\r\n", "");
+            vec![[&plain[..], &plain[..]].concat(), plain, keyed, token]
+        }
         "manifest" => vec![manifest()],
         "module" => modules(),
         _ => Vec::new(),

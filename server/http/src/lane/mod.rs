@@ -9,7 +9,7 @@
 //! is beyond stays in the socket.
 
 mod answer;
-mod request;
+pub(crate) mod request;
 mod run;
 
 use std::{
