@@ -19,6 +19,8 @@ fn resident_bytes() -> usize {
 }
 
 const VOTES: u64 = 1_000_000;
+/// Memory that `reprise_pages` makes ready ahead, at most: the process holds it, no table does.
+const READY_BYTES_MAX: u64 = 6 * reprise_pages::HUGE_BYTES as u64;
 
 /// Bytes per row of a million votes, counted and as the store estimates them.
 fn measure(kind: IndexKind, number: impl Fn(u64) -> u64) -> (f64, f64, f64) {
@@ -58,6 +60,7 @@ fn measure(kind: IndexKind, number: impl Fn(u64) -> u64) -> (f64, f64, f64) {
 
 #[test]
 fn a_vote_costs_at_most_eighty_bytes() {
+    let ready = READY_BYTES_MAX as f64 / VOTES as f64;
     // An odd multiplier modulo 2^34 gives each vote a phone number of its own, in random order.
     let random = |vote: u64| vote.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30;
     for (name, kind, is_random) in [
@@ -68,14 +71,11 @@ fn a_vote_costs_at_most_eighty_bytes() {
         let (counted, estimate, held) =
             measure(kind, |vote| if is_random { random(vote) } else { vote });
         println!("{name}: {counted:.1} bytes a vote, estimate {estimate:.1}, held {held:.1}");
-        assert!(counted <= 80.0, "{name}: {counted:.1} bytes a vote");
+        assert!(held <= 80.0 && counted <= 80.0 + ready, "{name}: {counted:.1} bytes a vote");
         assert!(
-            (counted - held).abs() < 8.0,
-            "{name}: {held:.1} bytes said to be held"
+            (-8.0..8.0 + ready).contains(&(counted - held)),
+            "{name}: {held:.1} bytes said to be held, {counted:.1} found"
         );
-        assert!(
-            (counted - estimate).abs() < 16.0,
-            "{name}: estimate {estimate:.1}"
-        );
+        assert!((held - estimate).abs() < 16.0, "{name}: estimate {estimate:.1}, {held:.1} held");
     }
 }
