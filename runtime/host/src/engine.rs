@@ -16,7 +16,7 @@ use crate::{calls, inspect, memory::Creator, state::HostState};
 
 /// Version of wasmtime that runs the guests; a test holds it to the lock file.
 const WASMTIME_VERSION: &str = "48.0.8";
-/// To be raised with every change of `rewrite` and its prices, of `wasi`, or the checks in `state`.
+/// To be raised with every change of `rewrite` that a guest or its fuel can tell, of `wasi`, or the checks in `state`.
 const HOST_VERSION: u32 = 4;
 /// Instances at once of modules whose instances are not used twice; one per engine thread and upload.
 const POOL_INSTANCES: u32 = reprise_base::limits::SITES_MAX as u32 + 44;
