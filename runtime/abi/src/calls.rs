@@ -137,6 +137,8 @@ impl<'a> Packed<'a> {
     }
 }
 
+impl ExactSizeIterator for Packed<'_> {}
+
 impl<'a> Iterator for Packed<'a> {
     type Item = &'a [u8];
 

@@ -22,7 +22,7 @@ pub mod value;
 
 pub use calls::{Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
 pub use columns::{ColumnSet, ColumnsMalformed};
-pub use plan::{ColumnPlan, Plans};
+pub use plan::{ColumnPlan, Near, Plans};
 pub use room::Room;
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{

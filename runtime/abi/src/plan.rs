@@ -79,6 +79,10 @@ pub struct ColumnPlan {
     fixed_bytes: u32,
     /// Where the row's data begin.
     data_offset: u32,
+    /// The bytes of the row among which `write` changes some.
+    written: (u32, u32),
+    /// Those among which bitmap, slots and whatever says where data lie are read.
+    head: (u32, u32),
 }
 
 impl ColumnPlan {
@@ -99,6 +103,8 @@ impl ColumnPlan {
             bitmap_bytes,
             fixed_bytes: bitmap_bytes,
             data_offset: layout.fixed_bytes() as u32,
+            written: (0, 0),
+            head: (0, 0),
         };
         for slot in slots() {
             let (to, bytes) = (plan.fixed_bytes, slot.ty.slot_bytes() as u32);
@@ -119,7 +125,20 @@ impl ColumnPlan {
             }
             plan.fixed_bytes += bytes;
         }
+        plan.written = plan.range_of(false);
+        plan.head = plan.range_of(true);
         plan
+    }
+
+    /// From the first to the last byte of the row that lies in the bitmap, a span or (`with_texts`) the slot of a text.
+    fn range_of(&self, with_texts: bool) -> (u32, u32) {
+        let spans = self.spans.iter().map(|span| (span.from, span.from + span.bytes));
+        let slots = self.ends.iter().map(|(slot, _)| *slot);
+        let slots = slots.chain(self.texts.iter().filter_map(|texts| texts.before));
+        let slots = slots.filter(|_| with_texts).map(|slot| (slot, slot + 4));
+        let all = spans.chain(slots).reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+        let (start, end) = all.unwrap_or((0, 0));
+        (if self.nullable.is_empty() { start } else { 0 }, end)
     }
 
     fn add_fixed(&mut self, from: u32, bytes: u32) {
@@ -167,30 +186,44 @@ impl ColumnPlan {
     /// Bytes of the columns of a valid row.
     #[inline]
     pub fn bytes(&self, row: &[u8]) -> usize {
-        if self.is_fixed() {
-            return self.fixed_bytes();
-        }
-        let data = self.texts.iter().map(|texts| {
-            let (start, end) = texts.place(row);
-            end as usize - start as usize
-        });
-        self.fixed_bytes as usize + data.sum::<usize>()
+        let data = match &self.texts[..] {
+            [] => 0,
+            [texts] => texts.bytes(row),
+            all => all.iter().map(|texts| texts.bytes(row)).sum(),
+        };
+        self.fixed_bytes as usize + data
     }
 
-    /// The bytes of a row among which those of the columns lie; to the end of all rows where text is chosen.
+    /// What is read of rows.
     #[inline]
-    pub fn near(&self) -> core::ops::Range<usize> {
-        match self.is_fixed() {
-            true => self.written(),
-            false => 0..usize::MAX,
+    pub fn near(&self) -> Near<'_> {
+        Near {
+            start: self.head.0 as usize,
+            end: self.head.1 as usize,
+            rest: (!self.is_fixed()).then_some(self),
         }
+    }
+
+    /// The data of a valid row among which those of the columns lie.
+    #[inline]
+    fn data<'r>(&self, row: &'r [u8]) -> &'r [u8] {
+        let (Some(first), Some(last)) = (self.texts.first(), self.texts.last()) else {
+            return &[];
+        };
+        let at = |end: u32| (self.data_offset + end) as usize;
+        row.get(at(first.place(row).0)..at(last.place(row).1)).unwrap_or(&[])
     }
 
     /// Copies the columns of a valid row to `out`, which is `bytes` long.
     #[inline(always)]
     pub fn read(&self, row: &[u8], out: &mut [u8]) {
-        match &self.spans[..] {
-            [span] if self.nullable.is_empty() && self.texts.is_empty() => span.read(row, out),
+        match (&self.spans[..], &self.texts[..]) {
+            ([span], []) if self.nullable.is_empty() => span.read(row, out),
+            ([span], [texts]) if self.nullable.is_empty() => {
+                span.read(row, out);
+                let (slots, data) = out.split_at_mut(self.fixed_bytes as usize);
+                self.read_run(texts, 0, row, (slots, data));
+            }
             _ => self.read_any(row, out),
         }
     }
@@ -221,20 +254,32 @@ impl ColumnPlan {
 
     #[inline]
     fn read_texts(&self, row: &[u8], out: &mut [u8]) {
-        let (slots, data_out) = out.split_at_mut(self.fixed_bytes as usize);
-        let data = &row[self.data_offset as usize..];
+        let (slots, data) = out.split_at_mut(self.fixed_bytes as usize);
         let mut filled = 0;
         for texts in &self.texts {
-            let (start, end) = texts.place(row);
-            let moved = (filled as u32).wrapping_sub(start);
-            for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
-                let end = read_u32(row, *from).wrapping_add(moved);
-                slots[*to as usize..*to as usize + 4].copy_from_slice(&end.to_le_bytes());
-            }
-            let data = &data[start as usize..end as usize];
-            copy_short(data, &mut data_out[filled..filled + data.len()]);
-            filled += data.len();
+            filled = self.read_run(texts, filled, row, (slots, data));
         }
+    }
+
+    /// Copies texts that lie side by side, the data before them being `filled` bytes; how many they are then.
+    #[inline(always)]
+    fn read_run(
+        &self,
+        texts: &Texts,
+        filled: usize,
+        row: &[u8],
+        (slots, data): (&mut [u8], &mut [u8]),
+    ) -> usize {
+        let (start, end) = texts.place(row);
+        let moved = (filled as u32).wrapping_sub(start);
+        for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
+            let end = read_u32(row, *from).wrapping_add(moved);
+            slots[*to as usize..*to as usize + 4].copy_from_slice(&end.to_le_bytes());
+        }
+        let from = &row[(self.data_offset + start) as usize..(self.data_offset + end) as usize];
+        let to = filled + from.len();
+        copy_short(from, &mut data[filled..to]);
+        to
     }
 
     /// Bytes that the values at the front of `values` take, their data included.
@@ -286,12 +331,7 @@ impl ColumnPlan {
     /// The bytes of a row among which `write` changes some, where it changes any.
     #[inline]
     pub fn written(&self) -> core::ops::Range<usize> {
-        let (start, end) = match (self.spans.first(), self.spans.last()) {
-            (Some(first), Some(last)) => (first.from, last.from + last.bytes),
-            _ => (0, 0),
-        };
-        let start = if self.nullable.is_empty() { start } else { 0 };
-        start as usize..end as usize
+        self.written.0 as usize..self.written.1 as usize
     }
 
     /// Writes checked values into a valid row, whose length stays.
@@ -343,9 +383,61 @@ impl Plans {
     }
 }
 
+/// Which bytes of a row are read, for whoever asks for those of many rows ahead: some at first, the rest once it shows where
+/// these are.
+#[derive(Clone, Copy)]
+pub struct Near<'a> {
+    start: usize,
+    end: usize,
+    rest: Option<&'a ColumnPlan>,
+}
+
+/// A row that is no longer than this is asked for as a whole.
+const SHORT_ROW_BYTES: usize = 192;
+
+impl Near<'_> {
+    /// All bytes.
+    pub const ALL: Self = Self {
+        start: 0,
+        end: usize::MAX,
+        rest: None,
+    };
+
+    /// What is read at first of a valid row.
+    #[inline(always)]
+    pub fn first<'r>(&self, row: &'r [u8]) -> &'r [u8] {
+        if self.rest.is_some() && row.len() <= SHORT_ROW_BYTES {
+            return row;
+        }
+        let end = self.end.min(row.len());
+        &row[self.start.min(end)..end]
+    }
+
+    #[inline(always)]
+    pub fn has_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// What is read then of a valid row, or of no bytes.
+    #[inline(always)]
+    pub fn rest<'r>(&self, row: &'r [u8]) -> &'r [u8] {
+        match self.rest {
+            Some(plan) if row.len() > SHORT_ROW_BYTES => plan.data(row),
+            _ => &[],
+        }
+    }
+}
+
 impl Texts {
+    /// Bytes of the data in a valid row.
+    #[inline(always)]
+    fn bytes(&self, row: &[u8]) -> usize {
+        let (start, end) = self.place(row);
+        end as usize - start as usize
+    }
+
     /// Where the data lie in the data of a valid row.
-    #[inline]
+    #[inline(always)]
     fn place(&self, row: &[u8]) -> (u32, u32) {
         let start = match self.before {
             None => 0,
@@ -360,7 +452,7 @@ fn bit(bitmap: &[u8], at: u16) -> u8 {
     bitmap[at as usize / 8] >> (at % 8) & 1
 }
 
-#[inline]
+#[inline(always)]
 fn read_u32(bytes: &[u8], at: u32) -> u32 {
     let at = at as usize;
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))

@@ -8,14 +8,12 @@ const LINES_MAX: usize = 6;
 /// Asks for the lines of `bytes`, the first few of a long one. Never waits, changes nothing.
 #[inline(always)]
 pub fn bring_near(bytes: &[u8]) {
-    let end = bytes.len().min(LINES_MAX * LINE_BYTES);
-    let mut at = 0;
-    while at < end {
-        fetch(&bytes[at]);
-        at += LINE_BYTES;
+    let bytes = &bytes[..bytes.len().min(LINES_MAX * LINE_BYTES)];
+    for line in bytes.chunks(LINE_BYTES) {
+        fetch(&line[0]);
     }
     // What does not begin on a line ends on one more.
-    if let Some(last) = bytes[..end].last() {
+    if let Some(last) = bytes.last() {
         fetch(last);
     }
 }

@@ -28,9 +28,6 @@ const _: () = assert!(ROW_BYTES_MAX + 8 < 1 << 22);
 const _: () = assert!(slot_of(ROW_BYTES_MAX + 8).1 <= CHUNK_GRANULES);
 
 impl Location {
-    /// No bytes.
-    pub const NOWHERE: Self = Self(0);
-
     fn new(len: usize, granule: u64) -> Self {
         Self((len as u64) << LEN_SHIFT | granule)
     }

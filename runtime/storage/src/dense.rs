@@ -35,13 +35,6 @@ pub(crate) struct Dense {
     shift: u32,
 }
 
-/// A place in the array.
-#[derive(Clone, Copy)]
-pub(crate) struct Slot {
-    page: u32,
-    place: u32,
-}
-
 struct Head {
     common: Common,
     count: u32,
@@ -166,22 +159,13 @@ impl Dense {
         self.near_slot_of(key);
     }
 
-    /// Where the array would have the key, brought near; none: nowhere.
+    /// Where the array would have the key, brought near: a record id + 1, or 0. None: nowhere.
     #[inline(always)]
-    pub fn near_slot_of(&self, key: u128) -> Option<Slot> {
+    pub fn near_slot_of(&self, key: u128) -> Option<&u32> {
         let (common, place) = self.split(key);
-        let page = self.page_of(common)?;
-        fetch(&self.pages[page][place]);
-        Some(Slot {
-            page,
-            place: place as u32,
-        })
-    }
-
-    /// The record id in a slot.
-    #[inline(always)]
-    pub fn at(&self, slot: Slot) -> Option<u32> {
-        self.pages[slot.page][slot.place as usize % PAGE_KEYS].checked_sub(1)
+        let slot = &self.pages[self.page_of(common)?][place];
+        fetch(slot);
+        Some(slot)
     }
 
     /// The record id that the array has for the key.

@@ -8,7 +8,7 @@ use crate::{
     dense::{Dense, tag_of},
     digest::fold,
     hash::HashIndex,
-    indirection::{NO_RID, Rid},
+    indirection::Rid,
     intkey::KeyLoad,
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
@@ -239,17 +239,17 @@ impl Index {
         rid.map(found)
     }
 
-    /// Looks up to `N` keys up; how many there were. `NO_RID` stands for no row. What the look-ups wait for is fetched for
-    /// all of them at once, up to where the rows' places stand.
+    /// Looks up to `N` keys up; how many there were. Of each row that there is, where its place stands. What the look-ups wait
+    /// for is fetched for all of them at once, up to these slots.
     #[inline]
-    pub fn get_batch<'k, const N: usize>(
+    pub fn get_batch<'k, 'r, const N: usize>(
         &self,
-        rows: &Rows,
+        rows: &'r Rows,
         keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
-        rids: &mut [u32; N],
+        slots: &mut [Option<(Rid, &'r u64)>; N],
     ) -> usize {
         if let Body::Dense(dense) = &self.body {
-            return self.get_dense_batch(dense, rows, keys, rids);
+            return self.get_dense_batch(dense, rows, keys, slots);
         }
         // Each step asks for what the next one reads.
         let these = keys.clone().take(N);
@@ -261,8 +261,9 @@ impl Index {
         }
         candidates.iter().flatten().for_each(|rid| rows.touch(*rid));
         let mut count = 0;
-        for (key, rid) in these.zip(rids) {
-            *rid = self.get(rows, key).map_or(NO_RID, |(rid, _)| rid.0);
+        for (key, slot) in these.zip(slots) {
+            let found = self.get(rows, key);
+            *slot = found.map(|(rid, _)| (rid, rows.near_slot_of(rid)));
             count += 1;
         }
         keys.by_ref().take(count).for_each(drop);
@@ -270,31 +271,30 @@ impl Index {
     }
 
     #[inline]
-    fn get_dense_batch<'k, const N: usize>(
+    fn get_dense_batch<'k, 'r, const N: usize>(
         &self,
         dense: &Dense,
-        rows: &Rows,
+        rows: &'r Rows,
         keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
-        rids: &mut [u32; N],
+        slots: &mut [Option<(Rid, &'r u64)>; N],
     ) -> usize {
         let these = keys.clone();
-        let mut slots = [None; N];
+        let mut entries = [None; N];
         let mut count = 0;
-        for key in keys.take(N) {
+        // The room first: no key is taken that finds none.
+        for (entry, key) in entries.iter_mut().zip(keys) {
             if self.is_whole(key) {
-                slots[count] = dense.near_slot_of(self.bits_of(key));
+                *entry = dense.near_slot_of(self.bits_of(key));
             }
             count += 1;
         }
-        for (at, (slot, rid)) in slots[..count].iter().zip(rids.iter_mut()).enumerate() {
-            *rid = match slot.and_then(|slot| dense.at(slot)) {
-                Some(rid) => rid,
-                None if dense.thin().is_none() => NO_RID,
-                None => self.get_nth(rows, these.clone(), at),
+        for (at, (entry, slot)) in entries[..count].iter().zip(slots).enumerate() {
+            let rid = match entry.map_or(0, |entry| *entry) {
+                0 if dense.thin().is_none() => None,
+                0 => self.get_nth(rows, these.clone(), at),
+                above => Some(Rid(above - 1)),
             };
-            if *rid != NO_RID {
-                rows.touch_place(Rid(*rid));
-            }
+            *slot = rid.map(|rid| (rid, rows.near_slot_of(rid)));
         }
         count
     }
@@ -305,9 +305,9 @@ impl Index {
         rows: &Rows,
         mut keys: impl Iterator<Item = &'k [u8]>,
         at: usize,
-    ) -> u32 {
+    ) -> Option<Rid> {
         let found = keys.nth(at).and_then(|key| self.get(rows, key));
-        found.map_or(NO_RID, |(rid, _)| rid.0)
+        found.map(|(rid, _)| rid)
     }
 
     /// Brings near what a `get` of the key looks at first.

@@ -76,6 +76,21 @@ impl Indirection {
         }
     }
 
+    /// Where the place of a row stands that an index named, brought near: for `live_at`.
+    #[inline(always)]
+    pub fn near_slot_of(&self, rid: Rid) -> &u64 {
+        let slot = &self.places[rid.0];
+        fetch(slot);
+        slot
+    }
+
+    /// As `live`, of a row whose place stands in `slot`.
+    #[inline(always)]
+    pub fn live_at(slot: &u64) -> Location {
+        assert!(slot & NOT_LIVE == 0, "an index names live rows only");
+        Location(*slot)
+    }
+
     /// Brings near what the next ones that `take` gives out will be written to, a few ahead.
     #[inline]
     pub fn touch_end(&self) {

@@ -80,6 +80,7 @@ enum Shape {
     Four,
     Eight,
     FourFour,
+    TwoFour,
     EightFour,
     Other,
 }
@@ -125,6 +126,7 @@ impl KeyLoad {
             [4] => Shape::Four,
             [8] => Shape::Eight,
             [4, 4] => Shape::FourFour,
+            [2, 4] => Shape::TwoFour,
             [8, 4] => Shape::EightFour,
             _ => Shape::Other,
         };
@@ -140,6 +142,7 @@ impl KeyLoad {
             (Shape::Four, 4) => (four(key, 0) as u128) << 96,
             (Shape::Eight, 8) => (eight(key) as u128) << 64,
             (Shape::FourFour, 8) => ((four(key, 0) << 32 | four(key, second)) as u128) << 64,
+            (Shape::TwoFour, 6) => ((two(key) << 32 | four(key, second)) as u128) << 80,
             (Shape::EightFour, 12) => (eight(key) as u128) << 64 | (four(key, second) as u128) << 32,
             _ => self.load_parts(key),
         }
@@ -166,6 +169,12 @@ impl KeyLoad {
 #[inline(always)]
 fn eight(key: &[u8]) -> u64 {
     u64::from_be_bytes(*key.first_chunk().expect("a whole key"))
+}
+
+/// The key's first two bytes.
+#[inline(always)]
+fn two(key: &[u8]) -> u64 {
+    u16::from_be_bytes(*key.first_chunk().expect("a whole key")) as u64
 }
 
 #[inline(always)]
@@ -230,12 +239,13 @@ mod tests {
     #[test]
     fn a_key_is_the_number_of_its_bytes_whatever_its_shape() {
         use ScalarType::{I16, I32, I64, Uuid};
-        let keys: [&[ScalarType]; 8] = [
+        let keys: [&[ScalarType]; 9] = [
             &[I32],
             &[I64],
             &[I32, I32],
             &[I64, I32],
             &[I32, I64],
+            &[I16, I32],
             &[I16, I32, I64],
             &[Uuid],
             &[I32, I32, I32, I32],

@@ -1,5 +1,6 @@
 //! The rows of one table: bytes in an arena behind the indirection array, and the hidden number of rows without a key.
 
+use reprise_abi::Near;
 use reprise_pages::bring_near;
 
 use crate::{
@@ -102,14 +103,26 @@ impl Rows {
         self.places.touch(rid);
     }
 
-    /// Brings near some bytes of a row under an id that an index holds, and says where the row is.
+    /// As `Indirection::near_slot_of`.
     #[inline(always)]
-    pub fn touch_live(&self, rid: Rid, near: &std::ops::Range<usize>) -> Location {
-        let place = self.places.live(rid);
-        let stored = self.arena.get(place);
-        let end = near.end.min(stored.len());
-        bring_near(&stored[near.start.min(end)..end]);
-        place
+    pub fn near_slot_of(&self, rid: Rid) -> &u64 {
+        self.places.near_slot_of(rid)
+    }
+
+    /// The row whose place stands in a slot; what is read of it is brought near.
+    #[inline(always)]
+    pub fn near_row(&self, slot: &u64, near: &Near<'_>) -> &[u8] {
+        let row = self.read(Indirection::live_at(slot)).row;
+        bring_near(near.first(row));
+        row
+    }
+
+    /// As `near_row`, under an id that an index holds.
+    #[inline(always)]
+    pub fn near_row_of(&self, rid: Rid, near: &Near<'_>) -> &[u8] {
+        let row = self.read(self.places.live(rid)).row;
+        bring_near(near.first(row));
+        row
     }
 
     /// Brings near where rows to come will be written.
@@ -128,14 +141,14 @@ impl Rows {
     }
 
     /// The bytes at a place, whether or not a live row points there.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, place: Location) -> RowRef<'_> {
         let stored = self.arena.get(place);
         self.split(stored)
     }
 
     /// Stored bytes, told apart.
-    #[inline]
+    #[inline(always)]
     pub fn split<'a>(&self, stored: &'a [u8]) -> RowRef<'a> {
         split_stored(stored, self.has_number)
     }

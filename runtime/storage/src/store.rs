@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use reprise_abi::{ColumnSet, RowLayout, TableSchema};
+use reprise_abi::{ColumnSet, Near, RowLayout, TableSchema};
+use reprise_pages::bring_near;
 
 use crate::{
-    arena::Location,
     digest::fold,
     index::{NotOrdered, Range, ScanPosition, Visit},
-    indirection::{NO_RID, Rid},
+    indirection::Rid,
     journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
     retained::Retained,
     schema::{self, Conflict, TableChange},
@@ -252,29 +252,30 @@ impl Store {
     }
 
     /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once: of the
-    /// rows the bytes `near`.
+    /// rows what is `near`.
     #[inline]
     pub fn multi_get<'k>(
         &self,
         table: TableId,
         index: u16,
         mut keys: impl Iterator<Item = &'k [u8]> + Clone,
-        near: std::ops::Range<usize>,
+        near: Near<'_>,
         mut visit: impl FnMut(Option<(Rid, &[u8])>),
     ) {
         let table = self.table(table);
         let index = &table.indexes[index as usize];
-        let (mut rids, mut places) = ([NO_RID; NEAR_KEYS], [Location::NOWHERE; NEAR_KEYS]);
+        let (mut slots, mut rows) = ([None; NEAR_KEYS], [&[][..]; NEAR_KEYS]);
         loop {
-            let count = index.get_batch(&table.rows, &mut keys, &mut rids);
-            for (rid, place) in rids[..count].iter().zip(&mut places) {
-                if *rid != NO_RID {
-                    *place = table.rows.touch_live(Rid(*rid), &near);
-                }
+            let count = index.get_batch(&table.rows, &mut keys, &mut slots);
+            for (slot, row) in slots[..count].iter().zip(&mut rows) {
+                *row = match slot {
+                    Some((_, slot)) => table.rows.near_row(slot, &near),
+                    None => &[],
+                };
             }
-            for (rid, place) in rids[..count].iter().zip(&places) {
-                let found = *rid != NO_RID;
-                visit(found.then(|| (Rid(*rid), table.rows.read(*place).row)));
+            bring_rest_near(&rows[..count], &near);
+            for (slot, row) in slots[..count].iter().zip(&rows) {
+                visit(slot.map(|(rid, _)| (rid, *row)));
             }
             if count < NEAR_KEYS {
                 return;
@@ -344,17 +345,17 @@ impl Store {
         &self,
         table: TableId,
         rids: &[Rid],
-        near: std::ops::Range<usize>,
+        near: Near<'_>,
         mut visit: impl FnMut(Rid, &[u8]),
     ) {
-        let rows = &self.table(table).rows;
-        let mut places = [Location::NOWHERE; NEAR_KEYS];
+        let table = self.table(table);
+        let mut rows = [&[][..]; NEAR_KEYS];
         for rids in rids.chunks(NEAR_KEYS) {
-            for (rid, place) in rids.iter().zip(&mut places) {
-                *place = rows.touch_live(*rid, &near);
+            for (rid, row) in rids.iter().zip(&mut rows) {
+                *row = table.rows.near_row_of(*rid, &near);
             }
-            for (rid, place) in rids.iter().zip(&places) {
-                visit(*rid, rows.read(*place).row);
+            for (rid, row) in rids.iter().zip(&rows) {
+                visit(*rid, row);
             }
         }
     }
@@ -558,6 +559,14 @@ impl Store {
             self.tables[change.table.0 as usize] = changed;
         }
         Ok(())
+    }
+}
+
+/// Asks for what of the rows is known to be read only once their first part has come.
+#[inline(always)]
+fn bring_rest_near(rows: &[&[u8]], near: &Near<'_>) {
+    if near.has_rest() {
+        rows.iter().for_each(|row| bring_near(near.rest(row)));
     }
 }
 

@@ -123,6 +123,26 @@ impl Frame {
         Ok(())
     }
 
+    /// Counts many visited rows at once and makes room for their handles; false, and nothing happened, where one of the limits
+    /// may lie among them.
+    #[inline]
+    pub(crate) fn count_many(&mut self, rows: usize) -> bool {
+        let ops = self.ops + rows as u64;
+        let fits = ops <= ROW_OPS_MAX && self.handles.len() + rows <= HANDLES_MAX;
+        if fits {
+            self.ops = ops;
+            self.handles.reserve(rows);
+        }
+        fits
+    }
+
+    /// The handle of a row that `count_many` made room for.
+    #[inline(always)]
+    pub(crate) fn push_counted(&mut self, handle: Handle) -> RowHandle {
+        self.handles.push(handle);
+        self.handles.len() as u32 - 1
+    }
+
     #[inline]
     pub(crate) fn push_handle(&mut self, handle: Handle) -> Result<RowHandle, OpError> {
         if self.handles.len() >= HANDLES_MAX {

@@ -8,7 +8,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, OpError, Placement, Room, RowHandle,
+    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle,
     ScalarType, ScanBatch, ScanRequest, Target,
     calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
@@ -212,7 +212,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
             Ok(())
         };
         if held.len() == 1 {
-            let (at, near, mut result) = (held.start, what.near.clone(), Ok(()));
+            let (at, near, mut result) = (held.start, what.near, Ok(()));
             let store = &stores[at].1;
             store.multi_get(binding.table, what.index, keys, near, |found| {
                 if result.is_ok() {
@@ -302,7 +302,7 @@ struct LookUp<'b> {
     binding: &'b TableBinding,
     index: u16,
     /// Bytes of a row that are read.
-    near: Range<usize>,
+    near: Near<'b>,
 }
 
 /// The places of one row: on its store, or on each that holds a replicated table.
@@ -371,7 +371,7 @@ impl HostOps for MultiTxn<'_, '_> {
             table: target.table,
             binding,
             index: index_of(binding, target.index)?,
-            near: 0..usize::MAX,
+            near: Near::ALL,
         };
         self.look_up(&what, keys, visit)
     }

@@ -126,15 +126,17 @@ pub(crate) fn read_on_one(
         let count = store.scan_page(leg.stored, leg.index, &leg.range, &mut leg.position, page);
         let count = count.map_err(scan_error)?;
         let page = &rids[..count];
-        let mut result = Ok(());
-        store.read_rows(leg.stored, page, near.clone(), |rid, row| {
-            let counted = frame.count_op().and_then(|()| frame.push_handle(leg.handle(rid)));
-            match counted {
-                Ok(handle) => _ = room.try_push(handle, row),
-                Err(error) => result = Err(error),
+        if !frame.count_many(count) {
+            // One of the limits lies among them: which one is found row by row.
+            for rid in page {
+                frame.count_op()?;
+                frame.push_handle(leg.handle(*rid))?;
             }
+        }
+        store.read_rows(leg.stored, page, near, |rid, row| {
+            let handle = frame.push_counted(leg.handle(rid));
+            room.try_push(handle, row);
         });
-        result?;
         rows += count as u32;
         if let Some(left) = &mut leg.left {
             *left -= count as u32;

@@ -1,7 +1,7 @@
 //! A transaction on one partition: the hot path.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, OpError, Placement, Room, RowHandle, ScanBatch, ScanRequest,
+    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle, ScanBatch, ScanRequest,
     Target,
     calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
@@ -143,8 +143,7 @@ impl HostOps for SingleTxn<'_> {
             Ok(())
         };
         let mut result = Ok(());
-        let all = 0..usize::MAX;
-        self.store.multi_get(binding.table, index, keys, all, |found| {
+        self.store.multi_get(binding.table, index, keys, Near::ALL, |found| {
             if result.is_ok() {
                 result = on_found(found);
             }
@@ -160,30 +159,20 @@ impl HostOps for SingleTxn<'_> {
         out: &mut [u8],
     ) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
-        if binding.projection.is_some() {
+        // Limits are looked at once: nothing may fail for a single row.
+        if binding.projection.is_some() || !self.frame.count_many(keys.len()) {
             return look_up_rows(self, target, keys, plan, out);
         }
         let index = index_of(binding, target.index)?;
-        let frame = &mut *self.frame;
+        let (frame, table) = (&mut *self.frame, target.table);
         let mut room = Room::new(plan, out);
-        let mut result = Ok(());
-        let mut on_found = |found: Option<(Rid, &[u8])>| {
-            frame.count_op()?;
-            let Some((rid, row)) = found else {
-                room.push(HANDLE_NONE, &[]);
-                return Ok(());
-            };
-            let table = target.table;
-            let handle = frame.push_handle(Handle { table, store: 0, rid })?;
-            room.push(handle, row);
-            Ok(())
-        };
-        self.store.multi_get(binding.table, index, keys, plan.near(), |found| {
-            if result.is_ok() {
-                result = on_found(found);
+        self.store.multi_get(binding.table, index, keys, plan.near(), |found| match found {
+            Some((rid, row)) => {
+                let handle = frame.push_counted(Handle { table, store: 0, rid });
+                room.push(handle, row);
             }
+            None => room.push(HANDLE_NONE, &[]),
         });
-        result?;
         Ok(room.filled())
     }
 

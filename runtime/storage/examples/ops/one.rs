@@ -121,7 +121,7 @@ fn multi_get(count: usize) {
         let visit = |found: Option<(Rid, &[u8])>| sum += found.expect("row exists").1[16] as u32;
         stock
             .store
-            .multi_get(stock.table, 0, keys.iter().map(|key| &key[..]), 0..usize::MAX, visit);
+            .multi_get(stock.table, 0, keys.iter().map(|key| &key[..]), reprise_abi::Near::ALL, visit);
         black_box(sum);
     }
 }
