@@ -13,14 +13,14 @@ pub struct WarehouseTax {
 }
 
 #[columns(Warehouse)]
-pub struct WarehouseAddress {
+pub struct WarehouseAddress<'r> {
     pub w_ytd: i64,
-    pub w_name: SmallText<10>,
-    pub w_street_1: SmallText<20>,
-    pub w_street_2: SmallText<20>,
-    pub w_city: SmallText<20>,
-    pub w_state: SmallText<2>,
-    pub w_zip: SmallText<9>,
+    pub w_name: TextRef<'r, 10>,
+    pub w_street_1: TextRef<'r, 20>,
+    pub w_street_2: TextRef<'r, 20>,
+    pub w_city: TextRef<'r, 20>,
+    pub w_state: TextRef<'r, 2>,
+    pub w_zip: TextRef<'r, 9>,
 }
 
 #[columns(Warehouse)]
@@ -40,14 +40,14 @@ pub struct DistrictNext {
 }
 
 #[columns(District)]
-pub struct DistrictAddress {
+pub struct DistrictAddress<'r> {
     pub d_ytd: i64,
-    pub d_name: SmallText<10>,
-    pub d_street_1: SmallText<20>,
-    pub d_street_2: SmallText<20>,
-    pub d_city: SmallText<20>,
-    pub d_state: SmallText<2>,
-    pub d_zip: SmallText<9>,
+    pub d_name: TextRef<'r, 10>,
+    pub d_street_1: TextRef<'r, 20>,
+    pub d_street_2: TextRef<'r, 20>,
+    pub d_city: TextRef<'r, 20>,
+    pub d_state: TextRef<'r, 2>,
+    pub d_zip: TextRef<'r, 9>,
 }
 
 #[columns(District)]
@@ -69,7 +69,7 @@ pub struct CustomerCredit {
 
 /// All but `c_data`, by far the longest.
 #[columns(Customer)]
-pub struct CustomerAccount {
+pub struct CustomerAccount<'r> {
     pub c_id: i32,
     pub c_discount: i16,
     pub c_payment_cnt: i32,
@@ -77,16 +77,16 @@ pub struct CustomerAccount {
     pub c_credit_lim: i64,
     pub c_balance: i64,
     pub c_ytd_payment: i64,
-    pub c_first: SmallText<16>,
-    pub c_middle: SmallText<2>,
-    pub c_last: SmallText<16>,
-    pub c_street_1: SmallText<20>,
-    pub c_street_2: SmallText<20>,
-    pub c_city: SmallText<20>,
-    pub c_state: SmallText<2>,
-    pub c_zip: SmallText<9>,
-    pub c_phone: SmallText<16>,
-    pub c_credit: SmallText<2>,
+    pub c_first: TextRef<'r, 16>,
+    pub c_middle: TextRef<'r, 2>,
+    pub c_last: TextRef<'r, 16>,
+    pub c_street_1: TextRef<'r, 20>,
+    pub c_street_2: TextRef<'r, 20>,
+    pub c_city: TextRef<'r, 20>,
+    pub c_state: TextRef<'r, 2>,
+    pub c_zip: TextRef<'r, 9>,
+    pub c_phone: TextRef<'r, 16>,
+    pub c_credit: TextRef<'r, 2>,
 }
 
 #[columns(Customer)]
@@ -128,10 +128,10 @@ pub struct CustomerSums {
 }
 
 #[columns(Item)]
-pub struct ItemSold {
+pub struct ItemSold<'r> {
     pub i_price: i64,
-    pub i_name: SmallText<24>,
-    pub i_data: SmallText<50>,
+    pub i_name: TextRef<'r, 24>,
+    pub i_data: TextRef<'r, 50>,
 }
 
 /// What a delivery writes: no index hangs of it.
@@ -150,6 +150,21 @@ pub struct OrderShown {
     pub o_id: i32,
     pub o_entry_d: Timestamp,
     pub o_carrier_id: Option<i8>,
+}
+
+/// A whole line, with the text of the stock that it comes from.
+#[columns(OrderLine)]
+pub struct NewLine<'r> {
+    pub ol_w_id: i16,
+    pub ol_d_id: i8,
+    pub ol_o_id: i32,
+    pub ol_number: i8,
+    pub ol_i_id: i32,
+    pub ol_supply_w_id: i16,
+    pub ol_delivery_d: Option<Timestamp>,
+    pub ol_quantity: i8,
+    pub ol_amount: i64,
+    pub ol_dist_info: TextRef<'r, 24>,
 }
 
 #[columns(OrderLine)]
@@ -195,21 +210,22 @@ pub struct StockTaken {
 
 /// What an order reads of a stock: the text of its own district in the place of the first one's.
 #[columns(Stock)]
-pub struct StockSold {
+pub struct StockSold<'r> {
     pub s_quantity: i16,
     pub s_order_cnt: i32,
     pub s_remote_cnt: i32,
     pub s_ytd: i64,
-    pub s_dist_01: SmallText<24>,
+    pub s_dist_01: TextRef<'r, 24>,
 }
 
 /// Looked at where the item is of the brand, which one in ten is.
 #[columns(Stock)]
-pub struct StockData {
-    pub s_data: SmallText<50>,
+pub struct StockData<'r> {
+    pub s_data: TextRef<'r, 50>,
 }
 
-impl StockSold {
+impl StockSold<'_> {
+    #[inline]
     pub fn taken(&self) -> StockTaken {
         StockTaken {
             s_quantity: self.s_quantity,
@@ -225,23 +241,23 @@ macro_rules! of_district {
         $(
             #[allow(dead_code)] // read as `StockSold`
             #[columns(Stock)]
-            struct $name {
+            struct $name<'r> {
                 s_quantity: i16,
                 s_order_cnt: i32,
                 s_remote_cnt: i32,
                 s_ytd: i64,
-                $dist: SmallText<24>,
+                $dist: TextRef<'r, 24>,
             }
         )*
 
         /// Reads the stocks with their `S_DIST_xx` of this district; None for one that there is not.
-        pub fn stocks_of(
+        pub fn stocks_of<'r>(
             tx: &Txn,
             d_id: i8,
             keys: impl Iterator<Item = (i16, i32)>,
-        ) -> FoundRows<StockSold> {
+        ) -> FoundRows<StockSold<'r>> {
             match d_id {
-                $($d_id => table::multi_read_as::<StockSold, $name, _, 0>(tx, keys),)*
+                $($d_id => table::multi_read_as::<StockSold<'r>, $name<'r>, _, 0>(tx, keys),)*
                 _ => StockSold::multi_read(tx, keys),
             }
         }

@@ -1,20 +1,21 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines, each from the stock of a warehouse.
 
-use reprise_procedure::prelude::*;
+use reprise_procedure::{abi::RowHandle, prelude::*, table::RowRoom};
 
 use crate::{
     LINES_MAX, RATE_ONE,
     columns::{
-        CustomerCredit, DistrictNext, DistrictTax, ItemSold, StockData, StockTaken, WarehouseTax, stocks_of,
+        CustomerCredit, DistrictNext, DistrictTax, ItemSold, NewLine, StockData, StockTaken,
+        WarehouseTax, stocks_of,
     },
     missing,
-    tables::{Customer, NewOrder, Order, OrderLine},
+    tables::{Customer, NewOrder, Order},
     text::is_original,
 };
 
 /// What the terminal shows of an order beside its inputs (clause 2.4.3.3).
 #[derive(Clone, Debug, ProcedureResult)]
-pub struct Ordered {
+pub struct Ordered<'r> {
     pub o_id: i32,
     pub o_entry_d: Timestamp,
     pub c_last: SmallText<16>,
@@ -24,16 +25,16 @@ pub struct Ordered {
     pub d_tax: i16,
     /// Cents.
     pub total_amount: i64,
-    pub lines: Vec<OrderedLine>,
+    pub lines: Vec<OrderedLine<'r>>,
 }
 
 /// One line of it.
 #[derive(Clone, Debug, ProcedureResult)]
-pub struct OrderedLine {
-    pub i_name: SmallText<24>,
+pub struct OrderedLine<'r> {
+    pub i_name: TextRef<'r, 24>,
     pub s_quantity: i16,
     /// `B` where item and stock are of the brand, else `G`.
-    pub brand_generic: SmallText<1>,
+    pub brand_generic: TextRef<'r, 1>,
     pub i_price: i64,
     pub ol_amount: i64,
 }
@@ -55,7 +56,7 @@ pub fn new_order(
     i_ids: Vec<i32>,
     supply_w_ids: Vec<i16>,
     quantities: Vec<i8>,
-) -> Result<Ordered, Abort> {
+) -> Result<Reply<Ordered<'static>>, Abort> {
     let lines = lines_of(&i_ids, &supply_w_ids, &quantities)?;
     let warehouse =
         WarehouseTax::get(tx, w_id).ok_or_else(|| missing("there is no such warehouse"))?;
@@ -89,10 +90,11 @@ pub fn new_order(
             no_o_id: o_id,
         },
     )?;
-    let (shown, sum) = order_lines(tx, &order, &lines)?;
+    let items = ItemSold::multi_read(tx, lines.iter().map(|line| line.i_id));
+    let (shown, sum) = order_lines(tx, &order, &lines, items.iter())?;
     let taxes = warehouse.w_tax as i64 + district.d_tax as i64;
     let factors = (RATE_ONE - customer.c_discount as i64) * (RATE_ONE + taxes);
-    Ok(Ordered {
+    Ok(Reply::of(&Ordered {
         o_id,
         o_entry_d,
         c_last: customer.c_last,
@@ -102,7 +104,7 @@ pub fn new_order(
         d_tax: district.d_tax,
         total_amount: (sum * factors + RATE_ONE * RATE_ONE / 2) / (RATE_ONE * RATE_ONE),
         lines: shown,
-    })
+    }))
 }
 
 fn lines_of(i_ids: &[i32], supply_w_ids: &[i16], quantities: &[i8]) -> Result<Vec<Line>, Abort> {
@@ -127,32 +129,37 @@ fn lines_of(i_ids: &[i32], supply_w_ids: &[i16], quantities: &[i8]) -> Result<Ve
 }
 
 /// Takes every line from stock; what is shown of them and the sum of their amounts.
-fn order_lines(tx: &Txn, order: &Order, lines: &[Line]) -> Result<(Vec<OrderedLine>, i64), Abort> {
-    let items = ItemSold::multi_read(tx, lines.iter().map(|line| line.i_id));
+fn order_lines<'r>(
+    tx: &Txn,
+    order: &Order,
+    lines: &[Line],
+    items: impl Iterator<Item = Option<Row<ItemSold<'r>>>>,
+) -> Result<(Vec<OrderedLine<'r>>, i64), Abort> {
     let keys = lines.iter().map(|line| (line.supply_w_id, line.i_id));
     let stocks = stocks_of(tx, order.o_d_id, keys);
-    let mut rows = Vec::<OrderLine>::with_capacity(lines.len());
+    let mut rows = Inserts::<NewLine>::with_room_for(lines.len());
     let mut shown = Vec::<OrderedLine>::with_capacity(lines.len());
-    let mut taken = Vec::<Row<StockTaken>>::with_capacity(lines.len());
+    let mut taken = Updates::<StockTaken>::with_room_for(lines.len());
+    let mut left = Vec::<(&Line, StockTaken)>::with_capacity(lines.len());
     let (mut sum, mut is_complete) = (0, true);
-    for (((line, item), stock), number) in lines.iter().zip(items).zip(stocks).zip(1..) {
+    for (((line, item), stock), number) in lines.iter().zip(items).zip(stocks.iter()).zip(1..) {
         let Some(item) = item else {
             is_complete = false;
             continue;
         };
         let stock = stock.ok_or_else(|| missing("there is no such stock"))?;
-        let mut now = stock.taken();
         // An item that the order has twice was changed since it was read.
-        let is_same = |(row, _): &(&OrderLine, &Row<StockTaken>)| {
-            (row.ol_i_id, row.ol_supply_w_id) == (line.i_id, line.supply_w_id)
+        let is_same = |(other, _): &&(&Line, StockTaken)| {
+            (other.i_id, other.supply_w_id) == (line.i_id, line.supply_w_id)
         };
-        if let Some((_, before)) = rows.iter().zip(&taken).rev().find(is_same) {
-            now = **before;
-        }
+        let before = left.iter().rev().find(is_same);
+        let mut now = before.map_or_else(|| stock.taken(), |(_, now)| *now);
         take_from(&mut now, line, order.o_w_id);
+        taken.push(stock.handle(), &now);
+        left.push((line, now));
         let ol_amount = line.quantity as i64 * item.i_price;
         sum += ol_amount;
-        rows.push(OrderLine {
+        rows.push(&NewLine {
             ol_w_id: order.o_w_id,
             ol_d_id: order.o_d_id,
             ol_o_id: order.o_id,
@@ -164,23 +171,30 @@ fn order_lines(tx: &Txn, order: &Order, lines: &[Line]) -> Result<(Vec<OrderedLi
             ol_amount,
             ol_dist_info: stock.s_dist_01,
         });
-        let is_brand = is_original(item.i_data.as_bytes())
-            && is_original(StockData::read(tx, stock.handle()).s_data.as_bytes());
+        let is_brand = is_original(item.i_data.as_bytes()) && is_original_stock(tx, stock.handle());
         shown.push(OrderedLine {
             i_name: item.i_name,
             s_quantity: now.s_quantity,
-            brand_generic: SmallText::new(if is_brand { "B" } else { "G" }).unwrap_or_default(),
+            brand_generic: if is_brand { "B" } else { "G" }.into(),
             i_price: item.i_price,
             ol_amount,
         });
-        taken.push(Row::at(stock.handle(), now));
     }
-    StockTaken::update_many(tx, &taken)?;
-    OrderLine::insert_many(tx, &rows)?;
+    taken.write(tx)?;
+    rows.insert(tx)?;
     match is_complete {
         true => Ok((shown, sum)),
         false => Err(Abort::new("item_not_found", "Item number is not valid")),
     }
+}
+
+#[inline(never)]
+fn is_original_stock(tx: &Txn, stock: RowHandle) -> bool {
+    is_original(
+        StockData::read_in(tx, stock, &mut RowRoom::new())
+            .s_data
+            .as_bytes(),
+    )
 }
 
 /// Stock that would fall below 10 is filled up by 91 (clause 2.4.2.2).

@@ -48,7 +48,7 @@ pub fn order_status(
 ) -> Result<Status, Abort> {
     let customer = match (c_id, c_last) {
         (Some(c_id), None) => CustomerName::get(tx, (w_id, d_id, c_id)),
-        name => middle_of::<CustomerName>(tx, w_id, d_id, name)?,
+        name => middle_of(tx, w_id, d_id, name)?.map(|handle| CustomerName::read(tx, handle)),
     };
     let customer = customer.ok_or_else(no_customer)?;
     let orders = Order::scan_by_customer(tx).prefix((w_id, d_id, customer.c_id));

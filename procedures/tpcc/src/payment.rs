@@ -1,9 +1,6 @@
 //! Payment (clause 2.5): an amount from a customer to a warehouse and its district.
 
-use reprise_procedure::{
-    prelude::*,
-    table::{self, ColumnsOf},
-};
+use reprise_procedure::{abi::RowHandle, prelude::*, table::RowRoom};
 
 use crate::{
     columns::{
@@ -22,30 +19,30 @@ const NAMED_ROOM_BYTES: usize = 12 * 30;
 
 /// What the terminal shows of a payment beside its inputs (clause 2.5.3.4).
 #[derive(Clone, Debug, ProcedureResult)]
-pub struct Paid {
+pub struct Paid<'r> {
     pub h_date: Timestamp,
-    pub w_street_1: SmallText<20>,
-    pub w_street_2: SmallText<20>,
-    pub w_city: SmallText<20>,
-    pub w_state: SmallText<2>,
-    pub w_zip: SmallText<9>,
-    pub d_street_1: SmallText<20>,
-    pub d_street_2: SmallText<20>,
-    pub d_city: SmallText<20>,
-    pub d_state: SmallText<2>,
-    pub d_zip: SmallText<9>,
+    pub w_street_1: TextRef<'r, 20>,
+    pub w_street_2: TextRef<'r, 20>,
+    pub w_city: TextRef<'r, 20>,
+    pub w_state: TextRef<'r, 2>,
+    pub w_zip: TextRef<'r, 9>,
+    pub d_street_1: TextRef<'r, 20>,
+    pub d_street_2: TextRef<'r, 20>,
+    pub d_city: TextRef<'r, 20>,
+    pub d_state: TextRef<'r, 2>,
+    pub d_zip: TextRef<'r, 9>,
     pub c_id: i32,
-    pub c_first: SmallText<16>,
-    pub c_middle: SmallText<2>,
-    pub c_last: SmallText<16>,
-    pub c_street_1: SmallText<20>,
-    pub c_street_2: SmallText<20>,
-    pub c_city: SmallText<20>,
-    pub c_state: SmallText<2>,
-    pub c_zip: SmallText<9>,
-    pub c_phone: SmallText<16>,
+    pub c_first: TextRef<'r, 16>,
+    pub c_middle: TextRef<'r, 2>,
+    pub c_last: TextRef<'r, 16>,
+    pub c_street_1: TextRef<'r, 20>,
+    pub c_street_2: TextRef<'r, 20>,
+    pub c_city: TextRef<'r, 20>,
+    pub c_state: TextRef<'r, 2>,
+    pub c_zip: TextRef<'r, 9>,
+    pub c_phone: TextRef<'r, 16>,
     pub c_since: Timestamp,
-    pub c_credit: SmallText<2>,
+    pub c_credit: TextRef<'r, 2>,
     pub c_credit_lim: i64,
     pub c_discount: i16,
     pub c_balance: i64,
@@ -65,20 +62,22 @@ pub fn payment(
     c_id: Option<i32>,
     c_last: Option<&str>,
     h_amount: i64,
-) -> Result<Paid, Abort> {
+) -> Result<Reply<Paid<'static>>, Abort> {
     if h_amount <= 0 {
         return Err(Abort::new(
             "invalid_amount",
             "a payment is of at least one cent",
         ));
     }
-    let warehouse = WarehouseAddress::get(tx, w_id);
+    let mut room = (RowRoom::new(), RowRoom::new(), RowRoom::new());
+    let warehouse = WarehouseAddress::get_in(tx, w_id, &mut room.0);
     let mut warehouse = warehouse.ok_or_else(|| missing("there is no such warehouse"))?;
-    let district = DistrictAddress::get(tx, (w_id, d_id));
+    let district = DistrictAddress::get_in(tx, (w_id, d_id), &mut room.1);
     let mut district = district.ok_or_else(|| missing("there is no such district"))?;
     let mut customer = match (c_id, c_last) {
-        (Some(c_id), None) => CustomerAccount::get(tx, (c_w_id, c_d_id, c_id)),
-        name => middle_of::<CustomerAccount>(tx, c_w_id, c_d_id, name)?,
+        (Some(c_id), None) => CustomerAccount::get_in(tx, (c_w_id, c_d_id, c_id), &mut room.2),
+        name => middle_of(tx, c_w_id, c_d_id, name)?
+            .map(|handle| CustomerAccount::read_in(tx, handle, &mut room.2)),
     }
     .ok_or_else(no_customer)?;
     warehouse.w_ytd += h_amount;
@@ -117,13 +116,14 @@ pub fn payment(
         h_data: history_data(warehouse.w_name.as_bytes(), district.d_name.as_bytes()),
     };
     History::insert(tx, &row)?;
-    Ok(shown(row.h_date, &warehouse, &district, &customer, c_data))
+    let paid = shown(row.h_date, &warehouse, &district, &customer, c_data);
+    Ok(Reply::of(&paid))
 }
 
 /// Writes an account with bad credit, and this payment into its data; what is shown of that.
 fn note_payment(
     tx: &Txn,
-    customer: &Row<CustomerAccount>,
+    customer: &Row<CustomerAccount<'_>>,
     place: [i64; 4],
     h_amount: i64,
 ) -> Result<String, Abort> {
@@ -136,13 +136,14 @@ fn note_payment(
     Ok(cut(&data.c_data, DATA_BYTES_SHOWN).to_owned())
 }
 
-fn shown(
+#[inline]
+fn shown<'r>(
     h_date: Timestamp,
-    warehouse: &WarehouseAddress,
-    district: &DistrictAddress,
-    customer: &CustomerAccount,
+    warehouse: &WarehouseAddress<'r>,
+    district: &DistrictAddress<'r>,
+    customer: &CustomerAccount<'r>,
     c_data: Option<String>,
-) -> Paid {
+) -> Paid<'r> {
     Paid {
         h_date,
         w_street_1: warehouse.w_street_1,
@@ -176,12 +177,12 @@ fn shown(
 
 /// Of the customers with a last name, in order of their first names, the one at place n/2 rounded up (clause 2.5.2.2).
 /// An error where the caller named a customer in no way, or in two.
-pub fn middle_of<V: ColumnsOf<Customer>>(
+pub fn middle_of(
     tx: &Txn,
     w_id: i16,
     d_id: i8,
     name: (Option<i32>, Option<&str>),
-) -> Result<Option<Row<V>>, Abort> {
+) -> Result<Option<RowHandle>, Abort> {
     let (None, Some(c_last)) = name else {
         return Err(Abort::new(
             "invalid_customer",
@@ -193,8 +194,7 @@ pub fn middle_of<V: ColumnsOf<Customer>>(
     let numbers = numbers.batch_bytes(NAMED_ROOM_BYTES).iter();
     let handles: Vec<_> = numbers.map(|customer| customer.handle()).collect();
     let middle = handles.len().div_ceil(2).checked_sub(1);
-    let middle = middle.and_then(|at| handles.get(at));
-    Ok(middle.map(|handle| table::read(tx, *handle)))
+    Ok(middle.and_then(|at| handles.get(at)).copied())
 }
 
 #[cold]

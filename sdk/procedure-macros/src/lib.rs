@@ -36,6 +36,10 @@ pub fn table(options: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// Its fields are columns of the table, by name, in the table's order and of their types. It is read as rows are (`get`,
 /// `multi_get`, `scan().columns::<Quantity>()`), and `update` writes back these columns alone. Only they cross the sandbox's wall.
+///
+/// With a lifetime (`struct Label<'r> { name: TextRef<'r, 24> }`) texts stay where the host put them, so that none is copied: rows are
+/// read by `multi_read(…)` and its `iter`, or by `get_in` into a `RowRoom` of the caller's. A result of such texts is handed over
+/// as a `Reply`.
 #[proc_macro_attribute]
 pub fn columns(options: TokenStream, item: TokenStream) -> TokenStream {
     finish(columns::expand(options.into(), item.into()))

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{
-    Error, Expr, Field, Fields, Ident, ItemStruct, Lit, Result, Type, parse2, spanned::Spanned,
+    Error, Expr, Field, Fields, Ident, ItemStruct, Lifetime, Lit, Result, Type, parse2, spanned::Spanned,
 };
 
 use crate::{
@@ -153,7 +153,7 @@ fn row_codec(table: &TableItem) -> Result<TokenStream> {
     let places: Vec<_> = (0..count).collect();
     Ok(quote! {
         const _: () = {
-            use ::reprise_procedure::{column::{Column as __Column, Layout as __Layout}, table::Table as __Table};
+            use ::reprise_procedure::{column::{Column as __Column, Layout as __Layout, ReadColumn as __ReadColumn}, table::{ReadRow as __ReadRow, Table as __Table}};
             const LAYOUT: __Layout<#count> = __Layout::new([#((<#types as __Column>::TYPE, <#types as __Column>::NULLABLE)),*]);
             // Rows whose text is longer than usual go over the heap, so a wide table does not fill the guest's stack.
             const ROOM: usize = {
@@ -174,10 +174,12 @@ fn row_codec(table: &TableItem) -> Result<TokenStream> {
                     #(__Column::write(&self.#idents, out, LAYOUT.places[#places], &mut end);)*
                     let _ = end;
                 }
+            }
+            impl<'r> __ReadRow<'r> for #row {
                 #[inline(always)]
-                fn read_row(row: &[u8]) -> ::core::option::Option<Self> {
+                fn read_row(row: &'r [u8]) -> ::core::option::Option<Self> {
                     ::core::option::Option::Some(Self {
-                        #(#idents: <#types as __Column>::read(row, LAYOUT.places[#places])?,)*
+                        #(#idents: <#types as __ReadColumn<'r>>::read(row, LAYOUT.places[#places])?,)*
                     })
                 }
             }
@@ -308,6 +310,7 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
     };
     if !table.options.primary_key.is_empty() {
         methods.extend(primary_methods());
+        methods.extend(multi_read_method());
     }
     if table.options.kind.is_none() {
         methods.extend(scan_methods());
@@ -365,13 +368,45 @@ pub fn primary_methods() -> TokenStream {
         ) -> ::std::vec::Vec<::core::option::Option<::reprise_procedure::table::Row<Self>>> {
             ::reprise_procedure::table::multi_get::<Self, K, 0>(tx, keys)
         }
-        /// As `multi_get`, but each row is decoded when it is asked for.
+    }
+}
+
+/// What rows that borrow their texts have, too.
+pub fn multi_read_method() -> TokenStream {
+    let key = whole_key(0);
+    quote! {
+        /// The rows with these primary keys, in their order, in one host call; each is decoded when it is asked for.
         #[inline]
         pub fn multi_read<K: #key>(
             tx: &::reprise_procedure::txn::Txn<'_>,
             keys: impl ::core::iter::IntoIterator<Item = K>,
         ) -> ::reprise_procedure::table::FoundRows<Self> {
             ::reprise_procedure::table::multi_read::<Self, K, 0>(tx, keys)
+        }
+    }
+}
+
+/// Reads of rows that borrow their texts from the caller's room.
+pub fn borrowed_methods(lifetime: &Lifetime) -> TokenStream {
+    let key = whole_key(0);
+    quote! {
+        /// The row with this primary key, its texts in `room`.
+        #[inline]
+        pub fn get_in(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            key: impl #key,
+            room: &#lifetime mut ::reprise_procedure::table::RowRoom<Self>,
+        ) -> ::core::option::Option<::reprise_procedure::table::Row<Self>> {
+            ::reprise_procedure::table::get_in::<Self, 0>(tx, key, room)
+        }
+        /// Reads these columns of the row behind a handle of the table, their texts in `room`.
+        #[inline]
+        pub fn read_in(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            handle: ::reprise_procedure::abi::RowHandle,
+            room: &#lifetime mut ::reprise_procedure::table::RowRoom<Self>,
+        ) -> ::reprise_procedure::table::Row<Self> {
+            ::reprise_procedure::table::read_in(tx, handle, room)
         }
     }
 }

@@ -19,6 +19,7 @@ fn no_generics(input: &DeriveInput) -> Result<()> {
 /// A struct that is taken and returned.
 pub fn expand_struct(item: TokenStream) -> Result<TokenStream> {
     let (input, fields) = fields_of(item)?;
+    no_generics(&input)?;
     let (encode, ident) = (encode_struct(&input, &fields), &input.ident);
     let (idents, types) = (
         fields.iter().map(|field| &field.0),
@@ -39,9 +40,12 @@ pub fn expand_struct(item: TokenStream) -> Result<TokenStream> {
     })
 }
 
-/// A struct that is only returned: its fields need no way back.
+/// A struct that is only returned: its fields need no way back, and may be borrowed.
 pub fn expand_result(item: TokenStream) -> Result<TokenStream> {
     let (input, fields) = fields_of(item)?;
+    if input.generics.type_params().next().is_some() || input.generics.const_params().next().is_some() {
+        return no_generics(&input).map(|()| TokenStream::new());
+    }
     Ok(encode_struct(&input, &fields))
 }
 
@@ -50,7 +54,6 @@ type StructItem = (Ident, Type, String);
 
 fn fields_of(item: TokenStream) -> Result<(DeriveInput, Vec<StructItem>)> {
     let input: DeriveInput = parse2(item)?;
-    no_generics(&input)?;
     let ident = &input.ident;
     let Data::Struct(data) = &input.data else {
         return Err(Error::new(
@@ -84,8 +87,9 @@ fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
         fields.iter().map(|field| &field.2),
     );
     let usual = fields.iter().map(|field| &field.1);
+    let (generics, arguments, bounds) = input.generics.split_for_impl();
     quote! {
-        impl ::reprise_procedure::value::ValueType for #ident {
+        impl #generics ::reprise_procedure::value::ValueType for #ident #arguments #bounds {
             fn value_type() -> ::reprise_procedure::abi::Type {
                 ::reprise_procedure::abi::Type::Struct(::std::vec![#(
                     ::reprise_procedure::abi::StructField {
@@ -95,7 +99,7 @@ fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
                 ),*])
             }
         }
-        impl ::reprise_procedure::value::Encode for #ident {
+        impl #generics ::reprise_procedure::value::Encode for #ident #arguments #bounds {
             const USUAL_BYTES: usize = 0 #(+ <#usual as ::reprise_procedure::value::Encode>::USUAL_BYTES)*;
             #[inline]
             fn encode(&self, out: &mut ::reprise_procedure::scratch::Scratch) {

@@ -4,7 +4,7 @@ use reprise_abi::ScalarType;
 
 use crate::{
     scratch::Scratch,
-    types::{Bytes, Decimal, SmallText, Timestamp, Uuid, copy_text},
+    types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid, copy_text},
     value::Encode,
 };
 
@@ -160,10 +160,14 @@ pub trait Column: Sized {
     }
     /// Writes the value at its place in a zeroed row. `end` is where the row's variable data ends so far.
     fn write(&self, row: &mut [u8], place: Place, end: &mut u32);
-    /// Reads the value of a row that the host handed out; None when the bytes are no such value.
-    fn read(row: &[u8], place: Place) -> Option<Self>;
     /// Appends the value as a default in the module's description; false when it is null.
     fn push_default(&self, out: &mut Scratch) -> bool;
+}
+
+/// How a value is read of a row that lives for `'r`.
+pub trait ReadColumn<'r>: Column {
+    /// The value of a row that the host handed out; None when the bytes are no such value.
+    fn read(row: &'r [u8], place: Place) -> Option<Self>;
 }
 
 #[inline(always)]
@@ -185,13 +189,15 @@ macro_rules! fixed {
                 let $value = self;
                 put(row, place.offset, $to);
             }
-            #[inline(always)]
-            fn read(row: &[u8], place: Place) -> Option<Self> {
-                take(row, place.offset).map($from)
-            }
             fn push_default(&self, out: &mut Scratch) -> bool {
                 self.encode(out);
                 true
+            }
+        }
+        impl<'r, $($generic)*> ReadColumn<'r> for $ty {
+            #[inline(always)]
+            fn read(row: &'r [u8], place: Place) -> Option<Self> {
+                take(row, place.offset).map($from)
             }
         }
     )*};
@@ -247,14 +253,16 @@ macro_rules! variable {
                 let $value = self;
                 put_data(row, place, end, $bytes);
             }
-            #[inline(always)]
-            fn read(row: &[u8], place: Place) -> Option<Self> {
-                take_data(row, place).and_then($from)
-            }
             fn push_default(&self, out: &mut Scratch) -> bool {
                 let $value = self;
                 out.push_counted($bytes);
                 true
+            }
+        }
+        impl<'r, $($generic)*> ReadColumn<'r> for $ty {
+            #[inline(always)]
+            fn read(row: &'r [u8], place: Place) -> Option<Self> {
+                take_data(row, place).and_then($from)
             }
         }
     )*};
@@ -266,6 +274,33 @@ variable! {
     [] Bytes => ScalarType::Bytes, INLINE_DATA_BYTES, |v| v.0.as_slice(), |bytes| Some(Self(bytes.to_vec()));
     [const N: usize] SmallText<N> => ScalarType::Text, N, |v| v.as_bytes(),
         Self::from_stored;
+}
+
+impl<const N: usize> Column for TextRef<'_, N> {
+    const TYPE: ScalarType = ScalarType::Text;
+    const INLINE_BYTES: usize = N;
+
+    #[inline(always)]
+    fn data_bytes(&self) -> usize {
+        self.as_bytes().len()
+    }
+
+    #[inline(always)]
+    fn write(&self, row: &mut [u8], place: Place, end: &mut u32) {
+        put_data(row, place, end, self.as_bytes());
+    }
+
+    fn push_default(&self, out: &mut Scratch) -> bool {
+        out.push_counted(self.as_bytes());
+        true
+    }
+}
+
+impl<'r, const N: usize> ReadColumn<'r> for TextRef<'r, N> {
+    #[inline(always)]
+    fn read(row: &'r [u8], place: Place) -> Option<Self> {
+        take_data(row, place).map(TextRef::from_stored)
+    }
 }
 
 impl<C: Column> Column for Option<C> {
@@ -291,15 +326,17 @@ impl<C: Column> Column for Option<C> {
         }
     }
 
+    fn push_default(&self, out: &mut Scratch) -> bool {
+        self.as_ref().is_some_and(|value| value.push_default(out))
+    }
+}
+
+impl<'r, C: ReadColumn<'r>> ReadColumn<'r> for Option<C> {
     #[inline(always)]
-    fn read(row: &[u8], place: Place) -> Option<Self> {
+    fn read(row: &'r [u8], place: Place) -> Option<Self> {
         if row.get(place.null_bit as usize / 8)? >> (place.null_bit % 8) & 1 == 1 {
             return Some(None);
         }
         C::read(row, place).map(Some)
-    }
-
-    fn push_default(&self, out: &mut Scratch) -> bool {
-        self.as_ref().is_some_and(|value| value.push_default(out))
     }
 }

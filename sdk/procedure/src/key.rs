@@ -2,7 +2,7 @@
 
 use crate::{
     scratch::Scratch,
-    types::{Bytes, Decimal, SmallText, Timestamp, Uuid},
+    types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
 };
 
 /// A value that can stand for column type `C` in a key.
@@ -101,9 +101,11 @@ escaped_key! {
     [] &str => String, as_bytes;
     [] &String => String, as_bytes;
     [const N: usize] SmallText<N> => String, as_bytes;
+    [const N: usize] TextRef<'_, N> => String, as_bytes;
     [const N: usize] &str => SmallText<N>, as_bytes;
     [const N: usize] &String => SmallText<N>, as_bytes;
     [const N: usize] SmallText<N> => SmallText<N>, as_bytes;
+    [const N: usize] TextRef<'_, N> => SmallText<N>, as_bytes;
     [] &[u8] => Bytes, as_ref;
     [] &Bytes => Bytes, as_ref;
     [] &[u8] => Vec<u8>, as_ref;

@@ -70,8 +70,9 @@ pub mod prelude {
         procedure,
         scan::{Rows, Scan},
         table,
-        table::{DuplicateKey, Row, RowRef, Table},
+        table::{DuplicateKey, Inserts, Row, RowRef, Table, Updates},
         txn::Txn,
-        types::{Bytes, Decimal, SmallText, Timestamp, Uuid},
+        types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
+        value::Reply,
     };
 }

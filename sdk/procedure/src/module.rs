@@ -10,7 +10,7 @@ use reprise_abi::{
 };
 
 use crate::{
-    scratch::{INLINE_BYTES, Scratch},
+    scratch::Scratch,
     txn::Txn,
     value::{Decode, Encode},
 };
@@ -236,20 +236,9 @@ fn malformed(_: ValueError) -> ! {
     panic!("the arguments are not those that the procedure declares")
 }
 
-/// Room for a result from the start, at most.
-const RESULT_ROOM_BYTES_MAX: usize = 2048;
-
 /// Hands a procedure's result to the host.
 #[inline(always)]
 pub fn finish<T: Encode>(tx: &Txn<'_>, result: Result<T, Abort>) -> Result<(), Abort> {
-    let value = result?;
-    let mut out = match T::USUAL_BYTES > INLINE_BYTES {
-        true => Scratch::with_capacity((2 * T::USUAL_BYTES).min(RESULT_ROOM_BYTES_MAX)),
-        false => Scratch::new(),
-    };
-    value.encode(&mut out);
-    if !out.as_slice().is_empty() {
-        tx.ops.set_result(out.as_slice());
-    }
+    result?.hand_over(tx);
     Ok(())
 }

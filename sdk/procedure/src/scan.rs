@@ -11,7 +11,7 @@ use crate::{
     key::KeyPrefix,
     ops::Answer,
     scratch::Scratch,
-    table::{ColumnsOf, InModule, IndexOf, Row, Table, misfit, take_row},
+    table::{ColumnsOf, InModule, IndexOf, Owned, Row, Table, misfit, take_row},
     txn::Txn,
 };
 
@@ -32,7 +32,7 @@ pub struct Scan<'t, 'h, T, const I: u16> {
     table: PhantomData<fn() -> T>,
 }
 
-impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
+impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> {
     #[doc(hidden)]
     #[inline(always)]
     pub fn new(tx: &'t Txn<'h>) -> Self {
@@ -84,7 +84,7 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
 
     /// Some columns of the rows, and no others.
     #[inline(always)]
-    pub fn columns<V: ColumnsOf<T> + InModule + IndexOf<I>>(self) -> Scan<'t, 'h, V, I> {
+    pub fn columns<V: ColumnsOf<T> + InModule + IndexOf<I> + Owned>(self) -> Scan<'t, 'h, V, I> {
         Scan {
             tx: self.tx,
             flags: self.flags,
@@ -163,7 +163,7 @@ impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> Scan<'t, 'h, T, I> {
     }
 }
 
-impl<'t, 'h, T: InModule + IndexOf<I>, const I: u16> IntoIterator for Scan<'t, 'h, T, I> {
+impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> IntoIterator for Scan<'t, 'h, T, I> {
     type Item = Row<T>;
     type IntoIter = Rows<'t, 'h, T>;
     fn into_iter(self) -> Rows<'t, 'h, T> {
@@ -196,7 +196,7 @@ fn push_bound<C, K: KeyPrefix<C>>(bound: Bound<&K>, out: &mut Scratch) -> bool {
 }
 
 #[inline(always)]
-fn read_next<T: Table>(rest: &mut &[u8]) -> Option<Row<T>> {
+fn read_next<T: Owned>(rest: &mut &[u8]) -> Option<Row<T>> {
     let (handle, row) = take_row(rest)?;
     Some(Row::new(
         T::read_row(row).unwrap_or_else(|| misfit()),
@@ -215,7 +215,7 @@ pub struct Rows<'t, 'h, T> {
     table: PhantomData<fn() -> T>,
 }
 
-impl<'t, 'h, T: Table> Rows<'t, 'h, T> {
+impl<'t, 'h, T: Owned> Rows<'t, 'h, T> {
     /// Goes on with a scan whose first row did not fit.
     #[cold]
     fn resume(tx: &'t Txn<'h>, cursor: u32) -> Self {
@@ -252,7 +252,7 @@ impl<'t, 'h, T: Table> Rows<'t, 'h, T> {
     }
 }
 
-impl<T: Table> Iterator for Rows<'_, '_, T> {
+impl<T: Owned> Iterator for Rows<'_, '_, T> {
     type Item = Row<T>;
 
     fn next(&mut self) -> Option<Row<T>> {

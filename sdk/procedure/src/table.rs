@@ -30,9 +30,17 @@ pub trait Table: Sized {
     fn row_bytes(&self) -> usize;
     /// Writes the row to `out`, which is zeroed and `row_bytes()` long.
     fn write_row(&self, out: &mut [u8]);
-    /// None when the bytes are no row of this table.
-    fn read_row(row: &[u8]) -> Option<Self>;
 }
+
+/// How a row is read from bytes that live for `'r`.
+pub trait ReadRow<'r>: Table {
+    /// None when the bytes are no row of this table.
+    fn read_row(row: &'r [u8]) -> Option<Self>;
+}
+
+/// A row that owns all that it holds.
+pub trait Owned: Table + for<'r> ReadRow<'r> {}
+impl<T: Table + for<'r> ReadRow<'r>> Owned for T {}
 
 /// A table that `module!` lists, and its position there.
 #[diagnostic::on_unimplemented(
@@ -133,7 +141,10 @@ impl<T: Table> Row<T> {
     }
 
     /// Reads the row again, for instance after a roll back to a savepoint.
-    pub fn refresh(&mut self, tx: &Txn<'_>) {
+    pub fn refresh(&mut self, tx: &Txn<'_>)
+    where
+        T: Owned,
+    {
         self.value = read_by_handle(tx, self.handle);
     }
 
@@ -157,21 +168,124 @@ pub fn write<T: Table>(tx: &Txn<'_>, handle: RowHandle, value: &T) -> Result<(),
 
 /// Writes many rows, or the columns that were read of them; columns in one host call.
 pub fn update_many<T: Table>(tx: &Txn<'_>, rows: &[Row<T>]) -> Result<(), DuplicateKey> {
-    let Some(columns) = T::COLUMNS else {
+    if T::COLUMNS.is_none() {
         return rows.iter().try_for_each(|row| row.update(tx));
-    };
-    let mut handles = Vec::with_capacity(rows.len());
-    let first = rows.first().map_or(0, |row| row.value.row_bytes());
-    let mut values = Vec::with_capacity(rows.len() * first);
-    for row in rows {
-        handles.push(row.handle);
-        let start = values.len();
-        values.resize(start + row.value.row_bytes(), 0);
-        row.value.write_row(&mut values[start..]);
     }
-    tx.ops
-        .patch(&handles, columns, &values)
-        .map_err(duplicate::<T>)
+    let mut updates = Updates::with_room_for(rows.len());
+    rows.iter().for_each(|row| updates.push(row.handle, &row.value));
+    updates.write(tx)
+}
+
+/// Rows in the making, one behind the other. They are zeros until they are written.
+struct Packed {
+    bytes: Vec<u8>,
+    filled: usize,
+}
+
+impl Packed {
+    #[inline]
+    fn with_room_for(bytes: usize) -> Self {
+        Self {
+            bytes: vec![0; bytes],
+            filled: 0,
+        }
+    }
+
+    /// The next bytes, which are zeros.
+    #[inline(always)]
+    fn take(&mut self, bytes: usize) -> &mut [u8] {
+        let (start, end) = (self.filled, self.filled + bytes);
+        if end > self.bytes.len() {
+            self.grow(end);
+        }
+        self.filled = end;
+        self.bytes.get_mut(start..end).unwrap_or_default()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, end: usize) {
+        self.bytes.resize(2 * end, 0);
+    }
+
+    #[inline(always)]
+    fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.filled).unwrap_or(&[])
+    }
+}
+
+/// Some columns of rows that are written together: each is put down when it comes, and all go to the table in one host call.
+pub struct Updates<T> {
+    handles: Vec<RowHandle>,
+    values: Packed,
+    table: PhantomData<fn() -> T>,
+}
+
+impl<T: Table> Updates<T> {
+    const COLUMNS: Columns = T::COLUMNS.expect("columns of a table, not its whole rows");
+
+    pub fn with_room_for(rows: usize) -> Self {
+        Self {
+            handles: Vec::with_capacity(rows),
+            values: Packed::with_room_for(rows * (T::EMPTY_BUFFER.as_ref().len() - 8)),
+            table: PhantomData,
+        }
+    }
+
+    /// The row's columns will be these.
+    #[inline]
+    pub fn push(&mut self, handle: RowHandle, value: &T) {
+        self.handles.push(handle);
+        value.write_row(self.values.take(value.row_bytes()));
+    }
+
+    /// Writes them in the order in which they came.
+    pub fn write(self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
+        tx.ops
+            .patch(&self.handles, Self::COLUMNS, self.values.as_slice())
+            .map_err(duplicate::<T>)
+    }
+}
+
+/// Rows that are inserted together: each is put down when it comes, and all go to the table in one host call. Of whole rows, or
+/// of columns that are all of a table's.
+pub struct Inserts<T> {
+    rows: Packed,
+    count: u32,
+    table: PhantomData<fn() -> T>,
+}
+
+impl<T: InModule + Table> Inserts<T> {
+    const IS_WHOLE: () = assert!(
+        T::COLUMNS.is_none() || T::SHAPE.len() == T::INFO.columns.len(),
+        "a row is inserted with all of its columns"
+    );
+
+    pub fn with_room_for(rows: usize) -> Self {
+        let () = Self::IS_WHOLE;
+        Self {
+            rows: Packed::with_room_for(rows * T::EMPTY_BUFFER.as_ref().len()),
+            count: 0,
+            table: PhantomData,
+        }
+    }
+
+    #[inline]
+    pub fn push(&mut self, row: &T) {
+        let length = row.row_bytes();
+        let out = self.rows.take(4 + length);
+        if let Some((head, out)) = out.split_first_chunk_mut::<4>() {
+            *head = (length as u32).to_le_bytes();
+            row.write_row(out);
+        }
+        self.count += 1;
+    }
+
+    /// As `insert_many` of a table.
+    pub fn insert(self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
+        let inserted = tx.ops.multi_insert(T::TABLE, self.rows.as_slice(), self.count);
+        inserted.map_err(duplicate::<T>)
+    }
 }
 
 #[cold]
@@ -229,7 +343,7 @@ fn with_row<T: Table, R>(row: &T, then: impl FnOnce(&[u8]) -> R) -> R {
 
 /// The row that was answered, or read again over the heap when it was too long for it.
 #[inline(always)]
-fn found_row<T: Table>(tx: &Txn<'_>, found: Found, answer: &Answer<T::Buffer>) -> Row<T> {
+fn found_row<T: Owned>(tx: &Txn<'_>, found: Found, answer: &Answer<T::Buffer>) -> Row<T> {
     let row = answer.filled();
     let value = match row.len() == found.bytes {
         true => T::read_row(row).unwrap_or_else(|| misfit()),
@@ -240,7 +354,7 @@ fn found_row<T: Table>(tx: &Txn<'_>, found: Found, answer: &Answer<T::Buffer>) -
 
 /// Reads the row, or columns of it, behind a handle of the table: of a row of which other columns were read.
 #[inline(always)]
-pub fn read<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> Row<T> {
+pub fn read<T: Owned>(tx: &Txn<'_>, handle: RowHandle) -> Row<T> {
     let mut answer = Answer::new(T::EMPTY_BUFFER);
     let bytes = tx.ops.row_read_into(handle, T::COLUMNS, &mut answer);
     found_row(tx, Found { handle, bytes }, &answer)
@@ -248,18 +362,83 @@ pub fn read<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> Row<T> {
 
 #[cold]
 #[inline(never)]
-fn read_by_handle<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> T {
+fn read_by_handle<T: Owned>(tx: &Txn<'_>, handle: RowHandle) -> T {
+    T::read_row(&read_long::<T>(tx, handle)).unwrap_or_else(|| misfit())
+}
+
+/// The bytes of a row, or of columns of one, however many they are.
+#[cold]
+#[inline(never)]
+fn read_long<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> Vec<u8> {
     let mut row = vec![0; T::EMPTY_BUFFER.as_ref().len()];
     loop {
         let bytes = match T::COLUMNS {
             None => tx.ops.row_read(handle, &mut row),
             Some(columns) => tx.ops.row_read_columns(handle, columns, &mut row),
         };
-        match row.get(..bytes) {
-            Some(row) => return T::read_row(row).unwrap_or_else(|| misfit()),
-            None => row.resize(bytes, 0),
+        if bytes <= row.len() {
+            row.truncate(bytes);
+            return row;
+        }
+        row.resize(bytes, 0);
+    }
+}
+
+/// Room for one row of which texts are borrowed (`get_in`).
+pub struct RowRoom<T: Table> {
+    usual: Answer<T::Buffer>,
+    /// A row that is longer than usual.
+    long: Vec<u8>,
+}
+
+impl<T: Table> Default for RowRoom<T> {
+    #[inline(always)]
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Table> RowRoom<T> {
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self {
+            usual: Answer::new(T::EMPTY_BUFFER),
+            long: Vec::new(),
         }
     }
+}
+
+/// As `get`, with texts that lie in `room`.
+#[inline(always)]
+pub fn get_in<'r, T: InModule + IndexOf<I> + ReadRow<'r>, const I: u16>(
+    tx: &Txn<'_>,
+    key: impl WholeKey<<T as IndexOf<I>>::Columns>,
+    room: &'r mut RowRoom<T>,
+) -> Option<Row<T>> {
+    let mut bytes = Scratch::new();
+    key.push_whole(&mut bytes);
+    let (target, key) = (target(T::TABLE, I), bytes.as_slice());
+    let found = tx.ops.get_into(target, key, T::COLUMNS, &mut room.usual)?;
+    Some(row_in(tx, found, room))
+}
+
+/// As `read`, with texts that lie in `room`.
+#[inline(always)]
+pub fn read_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, handle: RowHandle, room: &'r mut RowRoom<T>) -> Row<T> {
+    let bytes = tx.ops.row_read_into(handle, T::COLUMNS, &mut room.usual);
+    row_in(tx, Found { handle, bytes }, room)
+}
+
+#[inline(always)]
+fn row_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, found: Found, room: &'r mut RowRoom<T>) -> Row<T> {
+    if room.usual.filled().len() != found.bytes {
+        room.long = read_long::<T>(tx, found.handle);
+    }
+    let row = match room.long.is_empty() {
+        true => room.usual.filled(),
+        false => &room.long,
+    };
+    Row::new(T::read_row(row).unwrap_or_else(|| misfit()), found.handle)
 }
 
 /// A stored row is valid, so it can only be a `SmallText` that is too small for what another version of the module wrote.
@@ -270,7 +449,7 @@ pub(crate) fn misfit() -> ! {
 }
 
 #[inline(always)]
-pub fn get<T: InModule + IndexOf<I>, const I: u16>(
+pub fn get<T: InModule + IndexOf<I> + Owned, const I: u16>(
     tx: &Txn<'_>,
     key: impl WholeKey<<T as IndexOf<I>>::Columns>,
 ) -> Option<Row<T>> {
@@ -311,7 +490,7 @@ const KEY_BYTES: usize = 20;
 
 /// Reads many rows in one host call, in the order of the keys.
 pub fn multi_get<
-    T: InModule + IndexOf<I>,
+    T: InModule + IndexOf<I> + Owned,
     K: WholeKey<<T as IndexOf<I>>::Columns>,
     const I: u16,
 >(
@@ -395,7 +574,29 @@ pub struct FoundRows<T> {
     table: PhantomData<fn() -> T>,
 }
 
-impl<T: Table> Iterator for FoundRows<T> {
+impl<T> FoundRows<T> {
+    /// The rows that were not handed out yet. Their texts may be borrowed from here.
+    #[inline]
+    pub fn iter<'r>(&'r self) -> impl Iterator<Item = Option<Row<T>>> + use<'r, T>
+    where
+        T: ReadRow<'r>,
+    {
+        let mut rest = self.bytes.get(self.at..self.filled).unwrap_or(&[]);
+        std::iter::from_fn(move || {
+            let (handle, row) = take_row(&mut rest)?;
+            Some(found(handle, row))
+        })
+    }
+}
+
+/// What was found for one key.
+#[inline(always)]
+fn found<'r, T: ReadRow<'r>>(handle: RowHandle, row: &'r [u8]) -> Option<Row<T>> {
+    let read = || Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle);
+    (handle != HANDLE_NONE).then(read)
+}
+
+impl<T: Owned> Iterator for FoundRows<T> {
     type Item = Option<Row<T>>;
 
     #[inline]
@@ -403,8 +604,7 @@ impl<T: Table> Iterator for FoundRows<T> {
         let mut rest = self.bytes.get(self.at..self.filled)?;
         let (handle, row) = take_row(&mut rest)?;
         self.at = self.filled - rest.len();
-        let read = || Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle);
-        Some((handle != HANDLE_NONE).then(read))
+        Some(found(handle, row))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -421,26 +621,9 @@ pub fn insert<T: Table + InModule>(tx: &Txn<'_>, row: &T) -> Result<RowHandle, D
 
 /// Inserts many rows in one host call.
 pub fn insert_many<T: Table + InModule>(tx: &Txn<'_>, rows: &[T]) -> Result<(), DuplicateKey> {
-    let bytes = rows.iter().map(|row| 4 + row.row_bytes()).sum();
-    let mut packed = vec![0; bytes];
-    let mut rest = packed.as_mut_slice();
-    for row in rows {
-        let length = row.row_bytes();
-        let Some((head, after)) = rest.split_first_chunk_mut::<4>() else {
-            break;
-        };
-        let Some((out, after)) = after.split_at_mut_checked(length) else {
-            break;
-        };
-        *head = (length as u32).to_le_bytes();
-        row.write_row(out);
-        rest = after;
-    }
-    let inserted = tx.ops.multi_insert(T::TABLE, &packed, rows.len() as u32);
-    inserted.map_err(|index| DuplicateKey {
-        table: T::INFO,
-        index,
-    })
+    let mut inserts = Inserts::with_room_for(rows.len());
+    rows.iter().for_each(|row| inserts.push(row));
+    inserts.insert(tx)
 }
 
 /// Takes one `[handle u32][len u32][row]` off the front.

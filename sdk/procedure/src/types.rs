@@ -126,6 +126,56 @@ impl<const N: usize> SmallText<N> {
     }
 }
 
+/// Text of a row that was read, where the host put it: nothing is copied. Mostly of at most `N` bytes, which rows that hold it
+/// have room for.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TextRef<'r, const N: usize> {
+    bytes: &'r [u8],
+}
+
+impl<'r, const N: usize> TextRef<'r, N> {
+    /// A stored text: the host checks the rows that it takes, so it is valid.
+    #[inline(always)]
+    pub(crate) fn from_stored(bytes: &'r [u8]) -> Self {
+        Self { bytes }
+    }
+
+    #[inline(always)]
+    pub fn as_bytes(&self) -> &'r [u8] {
+        self.bytes
+    }
+
+    pub fn as_str(&self) -> &'r str {
+        // As of a `SmallText`.
+        std::str::from_utf8(self.bytes).unwrap_or("")
+    }
+}
+
+impl<'r, const N: usize> From<&'r str> for TextRef<'r, N> {
+    #[inline(always)]
+    fn from(text: &'r str) -> Self {
+        Self { bytes: text.as_bytes() }
+    }
+}
+
+impl<const N: usize> PartialEq<&str> for TextRef<'_, N> {
+    fn eq(&self, other: &&str) -> bool {
+        self.bytes == other.as_bytes()
+    }
+}
+
+impl<const N: usize> fmt::Display for TextRef<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl<const N: usize> fmt::Debug for TextRef<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
 /// Copies bytes without a call out of the module, which a copy of a length that is known only now would be.
 #[inline(never)]
 pub(crate) fn copy_text(from: &[u8], to: &mut [u8]) {

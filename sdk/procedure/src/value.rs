@@ -1,13 +1,16 @@
 //! Arguments and results: how a type is described, written and read (`reprise_abi::value` is the format).
 
+use std::marker::PhantomData;
+
 use reprise_abi::{
     ScalarType, Type,
     value::{ValueError, ValueReader},
 };
 
 use crate::{
-    scratch::Scratch,
-    types::{Bytes, Decimal, SmallText, Timestamp, Uuid},
+    scratch::{INLINE_BYTES, Scratch},
+    txn::Txn,
+    types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
 };
 
 /// A type that a description can name.
@@ -25,6 +28,70 @@ pub trait Encode: ValueType {
     const USUAL_BYTES: usize;
 
     fn encode(&self, out: &mut Scratch);
+
+    /// Hands the value to the host as the procedure's result.
+    #[inline(always)]
+    fn hand_over(&self, tx: &Txn<'_>) {
+        put_result(tx, &encoded(self));
+    }
+}
+
+#[inline(always)]
+fn put_result(tx: &Txn<'_>, bytes: &Scratch) {
+    if !bytes.is_empty() {
+        tx.ops.set_result(bytes.as_slice());
+    }
+}
+
+/// Room for a result from the start, at most.
+const RESULT_ROOM_BYTES_MAX: usize = 2048;
+
+#[inline(always)]
+fn encoded<T: Encode + ?Sized>(value: &T) -> Scratch {
+    let mut out = match T::USUAL_BYTES > INLINE_BYTES {
+        true => Scratch::with_capacity((2 * T::USUAL_BYTES).min(RESULT_ROOM_BYTES_MAX)),
+        false => Scratch::new(),
+    };
+    value.encode(&mut out);
+    out
+}
+
+/// A result that is written down already: of a value that borrows from what ends with the procedure, such as texts of rows.
+///
+/// The procedure's signature says `'static` for what is borrowed: of a reply, lifetimes mean nothing (it may be taken for one of a
+/// longer lifetime, as a function that takes a `T`).
+pub struct Reply<T> {
+    bytes: Scratch,
+    of: PhantomData<fn(T)>,
+}
+
+impl<T: Encode> Reply<T> {
+    #[inline(always)]
+    pub fn of(value: &T) -> Self {
+        Self {
+            bytes: encoded(value),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T: ValueType> ValueType for Reply<T> {
+    fn value_type() -> Type {
+        T::value_type()
+    }
+}
+
+impl<T: Encode> Encode for Reply<T> {
+    const USUAL_BYTES: usize = T::USUAL_BYTES;
+
+    fn encode(&self, out: &mut Scratch) {
+        out.push_text(self.bytes.as_slice());
+    }
+
+    #[inline(always)]
+    fn hand_over(&self, tx: &Txn<'_>) {
+        put_result(tx, &self.bytes);
+    }
 }
 
 /// A value that a procedure takes; text and bytes may be borrowed from the arguments.
@@ -184,6 +251,19 @@ impl<const N: usize> ValueType for SmallText<N> {
 }
 impl<const N: usize> Encode for SmallText<N> {
     const USUAL_BYTES: usize = 1 + N / 2;
+    fn encode(&self, out: &mut Scratch) {
+        out.push_counted(self.as_bytes());
+    }
+}
+
+impl<const N: usize> ValueType for TextRef<'_, N> {
+    fn value_type() -> Type {
+        Type::Scalar(ScalarType::Text)
+    }
+}
+impl<const N: usize> Encode for TextRef<'_, N> {
+    const USUAL_BYTES: usize = 1 + N / 2;
+    #[inline(always)]
     fn encode(&self, out: &mut Scratch) {
         out.push_counted(self.as_bytes());
     }

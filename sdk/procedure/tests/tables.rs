@@ -6,7 +6,7 @@ use reprise_procedure::{
     key::WholeKey,
     prelude::*,
     scratch::Scratch,
-    table::IndexOf,
+    table::{IndexOf, ReadRow},
     testkit::{TestDb, TestError},
 };
 
