@@ -9,6 +9,14 @@ use crate::memory::PAGE_BYTES;
 /// `page` is valid for writing `PAGE_BYTES` bytes, and aligned to them.
 #[inline]
 pub(crate) unsafe fn zero(page: *mut u8) {
+    // Processors that have the second one write so wide without slowing down.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("avx512vbmi2")
+    {
+        // SAFETY: passed on; the processor has the instructions.
+        return unsafe { wide::zero_wider(page) };
+    }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if std::arch::is_x86_feature_detected!("avx") {
         // SAFETY: passed on; the processor has the instructions.
@@ -72,7 +80,7 @@ mod wide {
     use crate::memory::PAGE_BYTES;
 
     const STEP_BYTES: usize = 128;
-    const _: () = assert!(PAGE_BYTES.is_multiple_of(STEP_BYTES));
+    const _: () = assert!(PAGE_BYTES.is_multiple_of(2 * STEP_BYTES));
 
     /// # Safety
     /// As the outer `zero`; the processor has AVX.
@@ -94,6 +102,34 @@ mod wide {
                 at = inout(reg) page => _,
                 end = in(reg) page.add(PAGE_BYTES),
                 out("ymm0") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// As `zero`, with half as many writes: those of `zero` are more than the processor's store buffer holds, and what is written
+    /// next waits for it.
+    ///
+    /// # Safety
+    /// As the outer `zero`; the processor has AVX-512.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn zero_wider(page: *mut u8) {
+        // SAFETY: the loop writes the page and nothing else.
+        unsafe {
+            asm!(
+                "vpxor xmm0, xmm0, xmm0",
+                "2:",
+                "vmovdqa64 zmmword ptr [{at}], zmm0",
+                "vmovdqa64 zmmword ptr [{at} + 64], zmm0",
+                "vmovdqa64 zmmword ptr [{at} + 128], zmm0",
+                "vmovdqa64 zmmword ptr [{at} + 192], zmm0",
+                "add {at}, 256",
+                "cmp {at}, {end}",
+                "jne 2b",
+                "vzeroupper",
+                at = inout(reg) page => _,
+                end = in(reg) page.add(PAGE_BYTES),
+                out("zmm0") _,
                 options(nostack),
             );
         }
@@ -250,6 +286,11 @@ mod tests {
         });
         // SAFETY: as above.
         check_write(&zeros, |page| unsafe { zero(page) });
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if std::arch::is_x86_feature_detected!("avx") {
+            // SAFETY: as above.
+            check_write(&zeros, |page| unsafe { wide::zero(page) });
+        }
         // SAFETY: as above.
         check_write(&zeros, |page| unsafe { zero_changed(page) });
     }

@@ -55,9 +55,20 @@ unsafe impl Zeroed for u64 {}
 unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 
 impl<T> Pages<T> {
+    /// No room, and no memory.
+    pub const fn none() -> Self {
+        Self {
+            base: NonNull::dangling(),
+            len: 0,
+            capacity: 0,
+            _owns: PhantomData,
+        }
+    }
+
     /// Room for `capacity` elements, at least one. Only address space: ordinary pages come when they are written.
     pub fn with_capacity(capacity: usize) -> Self {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_BYTES) };
+        assert!(capacity > 0, "room for one element at least");
         let layout =
             Layout::array::<T>(capacity).expect("the array is smaller than the address space");
         let bytes = layout.size().next_multiple_of(HUGE_BYTES).max(HUGE_BYTES);
@@ -112,6 +123,9 @@ impl<T> Pages<T> {
 
     /// Bytes of address space.
     pub fn mapped_bytes(&self) -> usize {
+        if self.capacity == 0 {
+            return 0;
+        }
         (self.capacity * size_of::<T>())
             .next_multiple_of(HUGE_BYTES)
             .max(HUGE_BYTES)
@@ -153,6 +167,9 @@ impl<T> Pages<T> {
     }
 
     fn advise(&self, advice: libc::c_int) {
+        if self.capacity == 0 {
+            return;
+        }
         // SAFETY: the range is the mapping made by `map`, and neither advice about page sizes changes its contents.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.mapped_bytes(), advice) };
     }
@@ -203,6 +220,9 @@ impl<T> DerefMut for Pages<T> {
 
 impl<T> Drop for Pages<T> {
     fn drop(&mut self) {
+        if self.capacity == 0 {
+            return;
+        }
         let elements: *mut [T] = &mut **self;
         // SAFETY: the elements are initialised and not used again; the mapping is ours alone and ends here.
         unsafe {
@@ -249,6 +269,14 @@ mod tests {
         pages.push([7; 4]);
         pages.push_zeroed();
         assert_eq!(*pages, [[7; 4], [0; 4]]);
+    }
+
+    #[test]
+    fn no_pages_hold_nothing() {
+        let none = Pages::<u64>::none();
+        none.advise_huge();
+        none.fetch_end();
+        assert_eq!((none.len(), none.mapped_bytes()), (0, 0));
     }
 
     /// What the kernel says of the mapping at `base`.

@@ -2,7 +2,7 @@
 //! three times, and meanwhile other calls have work to do.
 
 use reprise_pages::fetch;
-use reprise_storage::{IntKeyBits, Rid, Store};
+use reprise_storage::{Nearing, Store};
 use reprise_txn::{Module, NearRow};
 
 use crate::batch::CallSlot;
@@ -16,18 +16,19 @@ const INDEX: usize = 3;
 const PLACE: usize = 2;
 const ROW: usize = 1;
 
-/// Calls whose keys are remembered from step to step, by their position in the batch.
+/// Calls of which it is remembered from step to step what was found, by their position in the batch.
 const RING: usize = 8;
 /// Rows of a call that are brought near at most.
 const ROWS: usize = 3;
 
 const _: () = assert!(RING > WAY && RING.is_power_of_two());
 
-/// What is known of a row that a call will look at.
+/// A call that follows: the rows that it will look at, and what is known of each. None of a call of another module, and behind
+/// the last one.
 #[derive(Clone, Copy, Default)]
-struct Nearing {
-    key: Option<IntKeyBits>,
-    rid: Option<Rid>,
+struct Coming<'m> {
+    rows: &'m [NearRow],
+    found: [Nearing; ROWS],
 }
 
 /// Over the calls of one module.
@@ -35,7 +36,7 @@ pub(crate) struct LookAhead<'m> {
     module: &'m Module,
     /// A procedure of the module declares rows.
     is_of_use: bool,
-    ring: [[Nearing; ROWS]; RING],
+    ring: [Coming<'m>; RING],
 }
 
 impl<'m> LookAhead<'m> {
@@ -54,10 +55,10 @@ impl<'m> LookAhead<'m> {
             ring: Default::default(),
         };
         if ahead.is_of_use {
-            for (at, call) in calls.iter().enumerate().take(first + WAY).skip(first + 1) {
-                ahead.touch_way(store, at, call, args);
+            for at in first + 1..first + WAY {
+                ahead.touch_way(store, at, calls, args);
                 if at < first + INDEX {
-                    ahead.touch(store, at, call);
+                    ahead.touch(store, at);
                 }
             }
         }
@@ -79,50 +80,38 @@ impl<'m> LookAhead<'m> {
         {
             fetch(first);
         }
-        if let Some(call) = calls.get(at + WAY) {
-            self.touch_way(store, at + WAY, call, args);
+        self.touch_way(store, at + WAY, calls, args);
+        self.touch(store, at + INDEX);
+        let Coming { rows, found } = &mut self.ring[(at + PLACE) % RING];
+        for (row, found) in rows.iter().zip(found) {
+            *found = row.touch_place(store, *found);
         }
-        if let Some(call) = calls.get(at + INDEX) {
-            self.touch(store, at + INDEX, call);
+        let Coming { rows, found } = &self.ring[(at + ROW) % RING];
+        for (row, found) in rows.iter().zip(found) {
+            row.touch_row(store, *found);
         }
-        if let Some(call) = calls.get(at + PLACE) {
-            let rows = rows_of(self.module, call);
-            for (row, nearing) in rows.iter().zip(&mut self.ring[(at + PLACE) % RING]) {
-                nearing.rid = nearing.key.and_then(|key| row.touch_place(store, key));
-            }
-        }
-        if let Some(call) = calls.get(at + ROW) {
-            let rows = rows_of(self.module, call);
-            for (row, nearing) in rows.iter().zip(&self.ring[(at + ROW) % RING]) {
-                nearing.rid.iter().for_each(|rid| row.touch_row(store, *rid));
+    }
+
+    #[inline]
+    fn touch_way(&mut self, store: &Store, at: usize, calls: &[CallSlot], args: &[u8]) {
+        let Coming { rows, found } = &mut self.ring[at % RING];
+        *rows = &[];
+        if let Some(call) = calls.get(at)
+            && call.module == self.module.id
+        {
+            *rows = &self.module.near[call.procedure as usize];
+            let args = &args[call.args.start as usize..call.args.end as usize];
+            for (row, found) in rows.iter().zip(found) {
+                *found = row.touch_way(store, args);
             }
         }
     }
 
     #[inline]
-    fn touch_way(&mut self, store: &Store, at: usize, call: &CallSlot, args: &[u8]) {
-        let nearing = &mut self.ring[at % RING];
-        *nearing = Default::default();
-        let args = &args[call.args.start as usize..call.args.end as usize];
-        for (row, nearing) in rows_of(self.module, call).iter().zip(nearing) {
-            nearing.key = row.touch_way(store, args);
+    fn touch(&self, store: &Store, at: usize) {
+        let Coming { rows, found } = &self.ring[at % RING];
+        for (row, found) in rows.iter().zip(found) {
+            row.touch(store, *found);
         }
-    }
-
-    #[inline]
-    fn touch(&self, store: &Store, at: usize, call: &CallSlot) {
-        let rows = rows_of(self.module, call);
-        for (row, nearing) in rows.iter().zip(&self.ring[at % RING]) {
-            nearing.key.iter().for_each(|key| row.touch(store, *key));
-        }
-    }
-}
-
-/// What the call's procedure declares, if it is of the module.
-#[inline]
-fn rows_of<'m>(module: &'m Module, call: &CallSlot) -> &'m [NearRow] {
-    match call.module == module.id {
-        true => &module.near[call.procedure as usize],
-        false => &[],
     }
 }

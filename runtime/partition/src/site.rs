@@ -23,7 +23,7 @@ use crate::{
     logging::Choice,
     shared::Shared,
     sink::Sink,
-    turn::{Running, TurnStart, begin_capture, input_of, note_sample, run_alike, settle},
+    turn::{Running, TurnStart, begin_capture, input_of, note_sample, run_alike, settle_commit, settle_failure},
     wait::{LOOK, LOOK_AWAY, is_soon},
 };
 
@@ -524,6 +524,9 @@ impl Held<'_> {
             note_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
         }
         running.note_lines(&tools.shared, &mut tools.frame);
-        settle(&tools.recorder, &tools.frame, call, results, outcome);
+        match outcome {
+            Outcome::Commit(_) => settle_commit(&tools.recorder, &tools.frame, call, results),
+            Outcome::Fail(failure) => settle_failure(&tools.recorder, call, failure),
+        }
     }
 }

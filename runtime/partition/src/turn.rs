@@ -190,14 +190,20 @@ pub(crate) fn run_alike(
             Ok(executor) => run_single(store, partition.id, &input, &mut **executor, frame),
             Err(failure) => Outcome::Fail(failure.clone()),
         };
-        if let (Outcome::Commit(commit), false) = (&outcome, is_read_only) {
-            running.encode_on_one(partition.id, commit, kind, frame, records);
-            note_sample(choice, sample, &running, frame, &*shared.clock);
+        // Looked at where it is: what was written in pieces and is moved as a whole waits for the store buffer.
+        match outcome {
+            Outcome::Commit(ref commit) => {
+                if !is_read_only {
+                    running.encode_on_one(partition.id, commit, kind, frame, records);
+                    note_sample(choice, sample, &running, frame, &*shared.clock);
+                }
+                settle_commit(recorder, frame, call, results);
+            }
+            Outcome::Fail(failure) => settle_failure(recorder, call, failure),
         }
         if frame.has_lines() {
             running.note_lines(shared, frame);
         }
-        settle(recorder, frame, call, results, outcome);
     }
     slot
 }
@@ -230,29 +236,31 @@ pub(crate) fn note_sample(
     }
 }
 
-/// Notes what became of a call.
+/// Notes that a call was committed.
 #[inline]
-pub(crate) fn settle(
+pub(crate) fn settle_commit(
     recorder: &Recorder,
     frame: &Frame,
     call: &mut CallSlot,
     results: &mut Vec<u8>,
-    outcome: Outcome,
 ) {
-    match outcome {
-        Outcome::Commit(_) => {
-            let start = results.len() as u32;
-            results.extend_from_slice(frame.result());
-            call.result = start..results.len() as u32;
-            call.outcome = SlotOutcome::Committed;
-            recorder.committed();
-        }
-        Outcome::Fail(failure) => {
-            let is_abort = matches!(failure, Failure::Aborted { .. });
-            recorder.failed(is_abort);
-            call.outcome = SlotOutcome::Failed(Box::new(failure));
-        }
+    let start = results.len() as u32;
+    match frame.result() {
+        // The commonest result of all, without a call for it.
+        [byte] => results.push(*byte),
+        result => results.extend_from_slice(result),
     }
+    call.result = start..results.len() as u32;
+    call.outcome = SlotOutcome::Committed;
+    recorder.committed();
+}
+
+/// Notes why a call left nothing behind.
+#[cold]
+pub(crate) fn settle_failure(recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
+    let is_abort = matches!(failure, Failure::Aborted { .. });
+    recorder.failed(is_abort);
+    call.outcome = SlotOutcome::Failed(Box::new(failure));
 }
 
 pub(crate) fn input_of<'a>(shared: &Shared, running: &Running<'a>) -> TxnInput<'a> {

@@ -2,10 +2,10 @@
 //!
 //! Space is taken from the end; a freed slot waits in the list of its size class. Rows never cross a piece.
 
-use reprise_abi::row::ROW_BYTES_MAX;
-use reprise_pages::{HUGE_BYTES, Pages, fetch};
+use reprise_abi::{plan::copy_short, row::ROW_BYTES_MAX};
+use reprise_pages::{HUGE_BYTES, fetch};
 
-use crate::chunked::{add_chunk, new_chunk, touched_bytes};
+use crate::chunked::Pieces;
 
 /// Where a row's bytes lie: length in the upper bits, granule in the lower. The highest bit is never set here;
 /// `Indirection` keeps its own mark there.
@@ -85,7 +85,7 @@ pub(crate) fn footprint_bytes(len: usize) -> usize {
 /// All rows' bytes of one table.
 #[derive(Default)]
 pub(crate) struct Arena {
-    chunks: Vec<Pages<u8>>,
+    chunks: Pieces<u8>,
     /// Granules from here on were never used.
     used: usize,
     /// By class: the last freed slot's granule + 1, or 0. A free slot holds the next one in its first eight bytes.
@@ -99,10 +99,10 @@ impl Arena {
         let len = row.len() + trailer.len();
         let (class, granules) = slot_of(len);
         let location = Location::new(len, self.take(class, granules));
-        let bytes = self.get_mut(location);
-        bytes[..row.len()].copy_from_slice(row);
+        let (row_bytes, rest) = self.get_mut(location).split_at_mut(row.len());
+        copy_short(row, row_bytes);
         if !trailer.is_empty() {
-            bytes[row.len()..].copy_from_slice(trailer);
+            rest.copy_from_slice(trailer);
         }
         location
     }
@@ -124,7 +124,7 @@ impl Arena {
             return self.take_free(class);
         }
         let end = (self.used & (CHUNK_GRANULES - 1)) + granules;
-        if end > CHUNK_GRANULES || self.used >> CHUNK_SHIFT == self.chunks.len() {
+        if end > CHUNK_GRANULES || self.used >> CHUNK_SHIFT == self.chunks.count() {
             self.grow();
         }
         let granule = self.used;
@@ -142,26 +142,26 @@ impl Arena {
     /// Begins a piece; what is left of the last one goes to the free lists.
     #[cold]
     fn grow(&mut self) {
-        let end = self.chunks.len() << CHUNK_SHIFT;
+        let end = self.chunks.count() << CHUNK_SHIFT;
         while self.used < end {
             let granules = slot_within(end - self.used);
             self.free(Location::new(granules * GRANULE_BYTES, self.used as u64));
             self.used += granules;
         }
-        let chunk = new_chunk(&self.chunks, HUGE_BYTES).filled_with_zeros();
-        add_chunk(&mut self.chunks, chunk);
+        let chunk = self.chunks.make(HUGE_BYTES).filled_with_zeros();
+        self.chunks.push(chunk);
     }
 
     #[inline(always)]
     pub fn get(&self, location: Location) -> &[u8] {
         let (chunk, at) = location.place();
-        &self.chunks[chunk][at..at + location.len()]
+        &self.chunks.at(chunk)[at..at + location.len()]
     }
 
     #[inline]
     pub fn get_mut(&mut self, location: Location) -> &mut [u8] {
         let (chunk, at) = location.place();
-        &mut self.chunks[chunk][at..at + location.len()]
+        &mut self.chunks.at_mut(chunk)[at..at + location.len()]
     }
 
     /// The location of the same slot with another length, when the slot's size class takes it.
@@ -184,7 +184,7 @@ impl Arena {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        touched_bytes(&self.chunks, self.used * GRANULE_BYTES) + self.free.capacity() * 8
+        self.chunks.touched_bytes(self.used * GRANULE_BYTES) + self.free.capacity() * 8
     }
 }
 
@@ -242,14 +242,14 @@ mod tests {
         for _ in 0..20 {
             arena.insert(&vec![1; 800 << 10], b"");
         }
-        let chunks = arena.chunks.len();
+        let chunks = arena.chunks.count();
         for _ in 0..40_000 {
             arena.insert(&[2; 64], b"");
         }
         assert!(
-            arena.chunks.len() <= chunks + 2,
+            arena.chunks.count() <= chunks + 2,
             "{} pieces",
-            arena.chunks.len()
+            arena.chunks.count()
         );
     }
 

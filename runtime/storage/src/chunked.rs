@@ -7,46 +7,103 @@ use reprise_pages::{HUGE_BYTES, PAGE_BYTES, Pages, Zeroed};
 /// Pieces after which an array is no longer small: from then on it lies in huge pages, of which it fills most.
 pub(crate) const SMALL_CHUNKS_MAX: usize = 2;
 
+/// The pieces of one array. The first lies apart: most tables have no other, and where it lies is known before the place in it
+/// is, so a look at an element waits for nothing else.
+pub(crate) struct Pieces<T> {
+    first: Pages<T>,
+    rest: Vec<Pages<T>>,
+}
+
+impl<T> Default for Pieces<T> {
+    fn default() -> Self {
+        Self {
+            first: Pages::none(),
+            rest: Vec::new(),
+        }
+    }
+}
+
+impl<T> Pieces<T> {
+    pub fn count(&self) -> usize {
+        match self.first.mapped_bytes() {
+            0 => 0,
+            _ => 1 + self.rest.len(),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Pages<T>> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// The last one, if there is any.
+    #[inline]
+    pub fn last(&self) -> Option<&Pages<T>> {
+        match self.rest.last() {
+            None => (self.count() > 0).then_some(&self.first),
+            last => last,
+        }
+    }
+
+    #[inline(always)]
+    pub fn at(&self, piece: usize) -> &Pages<T> {
+        match piece {
+            0 => &self.first,
+            _ => &self.rest[piece - 1],
+        }
+    }
+
+    #[inline(always)]
+    pub fn at_mut(&mut self, piece: usize) -> &mut Pages<T> {
+        match piece {
+            0 => &mut self.first,
+            _ => &mut self.rest[piece - 1],
+        }
+    }
+
+    /// Adds a piece; the first ones lie in ordinary pages, so that a tiny table stays tiny.
+    pub fn push(&mut self, piece: Pages<T>) {
+        match self.count() {
+            0 => self.first = piece,
+            _ => self.rest.push(piece),
+        }
+        match self.count() {
+            ..=SMALL_CHUNKS_MAX => {}
+            count if count == SMALL_CHUNKS_MAX + 1 => self.all().for_each(Pages::advise_huge),
+            _ => self.last().into_iter().for_each(Pages::advise_huge),
+        }
+    }
+
+    /// The next piece: of a large array one that was made ready ahead, where there is one.
+    pub fn make(&self, elements: usize) -> Pages<T> {
+        match self.count() > SMALL_CHUNKS_MAX {
+            true => Pages::ready(elements),
+            false => Pages::with_capacity(elements),
+        }
+    }
+
+    /// Bytes of memory behind pieces of which the first `used` bytes were written.
+    pub fn touched_bytes(&self, used: usize) -> usize {
+        let list = self.count() * size_of::<Pages<T>>();
+        if self.count() <= SMALL_CHUNKS_MAX {
+            return list + used.next_multiple_of(PAGE_BYTES);
+        }
+        list + self.all().map(Pages::mapped_bytes).sum::<usize>()
+    }
+}
+
 /// Pieces of one huge page, or of the next power of two of elements that fits into it.
 pub(crate) struct Chunked<T> {
-    chunks: Vec<Pages<T>>,
+    pieces: Pieces<T>,
     len: usize,
 }
 
 impl<T> Default for Chunked<T> {
     fn default() -> Self {
         Self {
-            chunks: Vec::new(),
+            pieces: Pieces::default(),
             len: 0,
         }
     }
-}
-
-/// Adds a piece; the first ones lie in ordinary pages, so that a tiny table stays tiny.
-pub(crate) fn add_chunk<T>(chunks: &mut Vec<Pages<T>>, chunk: Pages<T>) {
-    chunks.push(chunk);
-    match chunks.len() {
-        ..=SMALL_CHUNKS_MAX => {}
-        len if len == SMALL_CHUNKS_MAX + 1 => chunks.iter().for_each(Pages::advise_huge),
-        _ => chunks.last().into_iter().for_each(Pages::advise_huge),
-    }
-}
-
-/// The next piece: of a large array one that was made ready ahead, where there is one.
-pub(crate) fn new_chunk<T>(chunks: &[Pages<T>], elements: usize) -> Pages<T> {
-    match chunks.len() > SMALL_CHUNKS_MAX {
-        true => Pages::ready(elements),
-        false => Pages::with_capacity(elements),
-    }
-}
-
-/// Bytes of memory behind pieces of which the first `used` bytes were written.
-pub(crate) fn touched_bytes<T>(chunks: &[Pages<T>], used: usize) -> usize {
-    let list = std::mem::size_of_val(chunks);
-    if chunks.len() <= SMALL_CHUNKS_MAX {
-        return list + used.next_multiple_of(PAGE_BYTES);
-    }
-    list + chunks.iter().map(Pages::mapped_bytes).sum::<usize>()
 }
 
 impl<T> Chunked<T> {
@@ -64,15 +121,15 @@ impl<T> Chunked<T> {
         if self.len & (Self::CHUNK - 1) == 0 {
             self.grow();
         }
-        self.chunks[self.len >> Self::SHIFT].push(value);
+        self.pieces.at_mut(self.len >> Self::SHIFT).push(value);
         self.len += 1;
     }
 
     /// Asks for memory that elements to come will be written to.
     #[inline]
     pub fn touch_end(&self) {
-        if let Some(chunk) = self.chunks.last() {
-            chunk.fetch_end();
+        if let Some(piece) = self.pieces.last() {
+            piece.fetch_end();
         }
     }
 
@@ -84,18 +141,18 @@ impl<T> Chunked<T> {
         if self.len & (Self::CHUNK - 1) == 0 {
             self.grow();
         }
-        self.chunks[self.len >> Self::SHIFT].push_zeroed();
+        self.pieces.at_mut(self.len >> Self::SHIFT).push_zeroed();
         self.len += 1;
     }
 
     #[cold]
     fn grow(&mut self) {
-        let chunk = new_chunk(&self.chunks, Self::CHUNK);
-        add_chunk(&mut self.chunks, chunk);
+        let piece = self.pieces.make(Self::CHUNK);
+        self.pieces.push(piece);
     }
 
     pub fn memory_bytes(&self) -> usize {
-        touched_bytes(&self.chunks, self.len * size_of::<T>())
+        self.pieces.touched_bytes(self.len * size_of::<T>())
     }
 }
 
@@ -104,7 +161,7 @@ impl<T> Index<u32> for Chunked<T> {
     #[inline(always)]
     fn index(&self, at: u32) -> &T {
         let at = at as usize;
-        &self.chunks[at >> Self::SHIFT][at & (Self::CHUNK - 1)]
+        &self.pieces.at(at >> Self::SHIFT)[at & (Self::CHUNK - 1)]
     }
 }
 
@@ -112,6 +169,6 @@ impl<T> IndexMut<u32> for Chunked<T> {
     #[inline(always)]
     fn index_mut(&mut self, at: u32) -> &mut T {
         let at = at as usize;
-        &mut self.chunks[at >> Self::SHIFT][at & (Self::CHUNK - 1)]
+        &mut self.pieces.at_mut(at >> Self::SHIFT)[at & (Self::CHUNK - 1)]
     }
 }

@@ -3,6 +3,7 @@
 mod fill;
 
 use reprise_abi::{IndexKind, RowLayout, ScanFlags};
+use reprise_pages::fetch;
 
 use crate::{
     dense::{Dense, tag_of},
@@ -12,6 +13,7 @@ use crate::{
     intkey::KeyLoad,
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
+    store::Nearing,
     tree::{Tree, edge},
     treekey::{Edge, Long, TreeKey, Wide},
 };
@@ -206,11 +208,17 @@ impl Index {
         match &self.body {
             Body::HashInts(hash) => find_int(hash, &self.plan, rows, self.bits_of(key)),
             Body::Dense(dense) => {
-                let key = self.bits_of(key);
-                if let Some(rid) = dense.find_dense(key) {
-                    return Some((Rid(rid), rows.keyed_at(Rid(rid))));
-                }
-                self.get_thin(dense, rows, key)
+                let found = match &self.load {
+                    Some(load) if self.key_bytes <= 8 => dense.find_short(load.load_short(key)),
+                    _ => dense.find_dense(self.bits_of(key)),
+                };
+                let Some(rid) = found.map(Rid) else {
+                    return self.get_thin(dense, rows, key);
+                };
+                let row = rows.keyed_at(rid);
+                // Whoever only wanted the handle will write to the row next.
+                row.row.first().into_iter().for_each(fetch);
+                Some((rid, row))
             }
             _ => self.get_other(rows, key),
         }
@@ -218,8 +226,8 @@ impl Index {
 
     /// Of a key that the array does not have. Out of line, as `get_other`: `get` keeps its values in registers.
     #[inline(never)]
-    fn get_thin<'r>(&self, dense: &Dense, rows: &'r Rows, key: u128) -> Option<(Rid, RowRef<'r>)> {
-        find_int(dense.thin()?, &self.plan, rows, key)
+    fn get_thin<'r>(&self, dense: &Dense, rows: &'r Rows, key: &[u8]) -> Option<(Rid, RowRef<'r>)> {
+        find_int(dense.thin()?, &self.plan, rows, self.bits_of(key))
     }
 
     #[inline(never)]
@@ -337,11 +345,26 @@ impl Index {
         }
     }
 
-    /// Brings near what `touch_bits` of the key will look at, where that is large.
+    /// Brings near what leads to what a look-up of the key will look at, where that is large; by what to go on.
     #[inline]
-    pub fn touch_way_of_bits(&self, key: u128) {
-        if let Body::HashInts(hash) = &self.body {
-            hash.touch_way(tag_of(key));
+    pub fn touch_way_of_bits(&self, key: u128) -> Nearing {
+        match &self.body {
+            Body::HashInts(hash) => {
+                let tag = tag_of(key);
+                hash.touch_way(tag);
+                Nearing::Tag(tag)
+            }
+            Body::Dense(_) | Body::W8(_) | Body::W16(_) => Nearing::Key(key),
+            _ => Nearing::Nothing,
+        }
+    }
+
+    /// As `candidate`, of a hash that `touch_way_of_bits` returned.
+    #[inline]
+    pub fn candidate_of_tag(&self, tag: u32) -> Option<Rid> {
+        match &self.body {
+            Body::HashInts(hash) => hash.candidate(tag).map(Rid),
+            _ => None,
         }
     }
 

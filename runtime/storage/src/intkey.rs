@@ -9,6 +9,10 @@ const LOAD_BYTES: u32 = 8;
 
 /// Where the columns of a key lie. The key's bytes are the words' bytes, the most significant first, padded with zeros.
 pub(crate) struct IntKey {
+    shape: Shape,
+    /// Of the commonest shapes: where the columns lie, and their sign bits.
+    at: [u32; 2],
+    flip: [u64; 2],
     parts: Box<[Part]>,
 }
 
@@ -40,7 +44,16 @@ impl IntKey {
             )?;
             to += slot.ty.slot_bytes() as u32;
         }
+        let column = |at: usize| {
+            let (slot, bits) = (slots.get(at)?, 8 * slots[at].ty.slot_bytes() as u32);
+            let flip = if is_signed(slot.ty)? { 1 << (bits.min(64) - 1) } else { 0 };
+            Some((slot.offset, flip))
+        };
+        let columns = [column(0).unwrap_or_default(), column(1).unwrap_or_default()];
         Some(Self {
+            shape: Shape::of(slots.iter().map(|slot| slot.ty.slot_bytes())),
+            at: columns.map(|(at, _)| at),
+            flip: columns.map(|(_, flip)| flip),
             parts: parts.into(),
         })
     }
@@ -49,13 +62,38 @@ impl IntKey {
     #[inline(always)]
     pub fn words<const N: usize>(&self, row: RowRef<'_>) -> [u64; N] {
         let mut words = [0; N];
+        // Each column by a load of its own width: a wider one would wait for its neighbour, too, if the row was just written.
+        let eight = |column: usize| {
+            let from = row.row[self.at[column] as usize..].first_chunk();
+            u64::from_le_bytes(*from.expect("a row has all its columns")) ^ self.flip[column]
+        };
+        let four = |column: usize| {
+            let from = row.row[self.at[column] as usize..].first_chunk();
+            u32::from_le_bytes(*from.expect("a row has all its columns")) as u64 ^ self.flip[column]
+        };
+        let two = || {
+            let from = row.row[self.at[0] as usize..].first_chunk();
+            u16::from_le_bytes(*from.expect("a row has all its columns")) as u64 ^ self.flip[0]
+        };
+        match self.shape {
+            Shape::Four => words[0] = four(0) << 32,
+            Shape::Eight => words[0] = eight(0),
+            Shape::FourFour => words[0] = four(0) << 32 | four(1),
+            Shape::TwoFour => words[0] = two() << 48 | four(1) << 16,
+            Shape::EightFour if N > 1 => [words[0], words[1]] = [eight(0), four(1) << 32],
+            _ => self.collect(row, &mut words),
+        }
+        words
+    }
+
+    #[inline(always)]
+    fn collect(&self, row: RowRef<'_>, words: &mut [u64]) {
         // A table with a hidden number has no other integer key, and one without has the number 0.
         words[0] = row.number;
         for part in &self.parts {
             let value = part.load(row.row) ^ part.flip;
             words[part.word as usize] |= value << part.left;
         }
-        words
     }
 
     /// True when two rows of one number have the same key.
@@ -83,6 +121,19 @@ enum Shape {
     TwoFour,
     EightFour,
     Other,
+}
+
+impl Shape {
+    fn of(widths: impl Iterator<Item = usize>) -> Self {
+        match widths.collect::<Vec<_>>()[..] {
+            [4] => Self::Four,
+            [8] => Self::Eight,
+            [4, 4] => Self::FourFour,
+            [2, 4] => Self::TwoFour,
+            [8, 4] => Self::EightFour,
+            _ => Self::Other,
+        }
+    }
 }
 
 const LOAD_PARTS_MAX: usize = 8;
@@ -121,15 +172,7 @@ impl KeyLoad {
                 at += bytes;
             }
         }
-        let widths = load.parts[..load.count].iter().map(|part| part.width);
-        load.shape = match widths.collect::<Vec<_>>()[..] {
-            [4] => Shape::Four,
-            [8] => Shape::Eight,
-            [4, 4] => Shape::FourFour,
-            [2, 4] => Shape::TwoFour,
-            [8, 4] => Shape::EightFour,
-            _ => Shape::Other,
-        };
+        load.shape = Shape::of(load.parts[..load.count].iter().map(|part| part.width as usize));
         (load.count > 0).then_some(load)
     }
 
@@ -148,7 +191,19 @@ impl KeyLoad {
         }
     }
 
+    /// As `load`, of a key of 8 bytes at most: their number.
     #[inline(always)]
+    pub fn load_short(&self, key: &[u8]) -> u64 {
+        let second = self.parts[1].at as usize;
+        match (self.shape, key.len()) {
+            (Shape::Four, 4) => four(key, 0),
+            (Shape::Eight, 8) => eight(key),
+            (Shape::FourFour, 8) => four(key, 0) << 32 | four(key, second),
+            (Shape::TwoFour, 6) => two(key) << 32 | four(key, second),
+            (_, bytes) => (self.load_parts(key) >> (128 - 8 * bytes as u32)) as u64,
+        }
+    }
+
     fn load_parts(&self, key: &[u8]) -> u128 {
         let mut bits = 0;
         for part in &self.parts[..self.count] {
@@ -191,15 +246,20 @@ impl Part {
     }
 }
 
+/// None: of no integer.
+fn is_signed(ty: ScalarType) -> Option<bool> {
+    match ty {
+        ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 => Some(true),
+        ScalarType::Timestamp | ScalarType::Decimal { .. } => Some(true),
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => Some(false),
+        ScalarType::Bool => Some(false),
+        ScalarType::F64 | ScalarType::Uuid | ScalarType::Text | ScalarType::Bytes => None,
+    }
+}
+
 /// The parts of one column whose key bytes begin at `to`; loads begin at `at_max` or before.
 fn push_parts(slot: &ColumnSlot, to: u32, at_max: u32, parts: &mut Vec<Part>) -> Option<()> {
-    let is_signed = match slot.ty {
-        ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 => true,
-        ScalarType::Timestamp | ScalarType::Decimal { .. } => true,
-        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => false,
-        ScalarType::Bool => false,
-        ScalarType::F64 | ScalarType::Uuid | ScalarType::Text | ScalarType::Bytes => return None,
-    };
+    let is_signed = is_signed(slot.ty)?;
     let width = slot.ty.slot_bytes() as u32;
     let mut from = 0;
     while from < width {
@@ -259,6 +319,10 @@ mod tests {
             let number = u128::from_be_bytes(whole);
             assert_eq!(load.load(&bytes[..length]), number, "{types:?}");
             assert_eq!(load.load_parts(&bytes[..length]), number, "{types:?}");
+            if length <= 8 {
+                let short = (number >> (128 - 8 * length)) as u64;
+                assert_eq!(load.load_short(&bytes[..length]), short, "{types:?}");
+            }
         }
     }
 }

@@ -28,6 +28,20 @@ pub struct IntKeyBits {
     pub bytes: usize,
 }
 
+/// A key that will be looked up, and what is known of the way to its row so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nearing {
+    /// Nothing that could be brought near.
+    #[default]
+    Nothing,
+    /// The hash by which its index has it.
+    Tag(u32),
+    /// Its bits: its index has no hash of it.
+    Key(u128),
+    /// The row that will probably be found.
+    Row(Rid),
+}
+
 /// Keys of one look-up of many whose memory is waited for together. The processor has room for about as many lines on
 /// their way.
 const NEAR_KEYS: usize = 16;
@@ -214,41 +228,53 @@ impl Store {
         Some((rid, row.row))
     }
 
-    /// Brings near what `touch` of the key will look at, while other work goes on.
+    /// The first of four steps that bring near what a `get` of the key will look at, while other work goes on: what leads to the
+    /// index's entry, where that lies anywhere. What it returns is for the next step.
     #[inline]
-    pub fn touch_way(&self, table: TableId, index: u16, key: IntKeyBits) {
+    pub fn touch_way(&self, table: TableId, index: u16, key: IntKeyBits) -> Nearing {
         let index = &self.table(table).indexes[index as usize];
-        if index.key_bytes() == Some(key.bytes) {
-            index.touch_way_of_bits(key.bits);
+        match index.key_bytes() == Some(key.bytes) {
+            true => index.touch_way_of_bits(key.bits),
+            false => Nearing::Nothing,
         }
     }
 
-    /// Brings near what a `get` of the key will look at first.
+    /// The second: what the `get` will look at first.
     #[inline]
-    pub fn touch(&self, table: TableId, index: u16, key: IntKeyBits) {
-        let index = &self.table(table).indexes[index as usize];
-        if index.key_bytes() == Some(key.bytes) {
-            index.touch_bits(key.bits);
+    pub fn touch(&self, table: TableId, index: u16, found: Nearing) {
+        let index = || &self.table(table).indexes[index as usize];
+        match found {
+            Nearing::Tag(tag) => index().touch_tag(tag),
+            Nearing::Key(key) => index().touch_bits(key),
+            Nearing::Row(_) | Nearing::Nothing => {}
         }
     }
 
-    /// The row that a `get` of the key will probably find; brings near what it looks at after what `touch` brought: where the
-    /// row's place stands.
+    /// The third: where the place stands of the row that the `get` will probably find.
     #[inline]
-    pub fn touch_place(&self, table: TableId, index: u16, key: IntKeyBits) -> Option<Rid> {
+    pub fn touch_place(&self, table: TableId, index: u16, found: Nearing) -> Nearing {
         let table = self.table(table);
-        let index = &table.indexes[index as usize];
-        if index.key_bytes() != Some(key.bytes) {
-            return None;
+        let index = || &table.indexes[index as usize];
+        let candidate = match found {
+            Nearing::Tag(tag) => index().candidate_of_tag(tag),
+            Nearing::Key(key) => index().candidate_of_bits(key),
+            Nearing::Row(_) | Nearing::Nothing => None,
+        };
+        match candidate {
+            Some(rid) => {
+                table.rows.touch_place(rid);
+                Nearing::Row(rid)
+            }
+            None => Nearing::Nothing,
         }
-        let candidate = index.candidate_of_bits(key.bits);
-        candidate.inspect(|rid| table.rows.touch_place(*rid))
     }
 
-    /// The last of the four: the row's bytes, if it is still there.
+    /// The last: the row's bytes, if it is still there.
     #[inline]
-    pub fn touch_row(&self, table: TableId, rid: Rid) {
-        self.table(table).rows.touch(rid);
+    pub fn touch_row(&self, table: TableId, found: Nearing) {
+        if let Nearing::Row(rid) = found {
+            self.table(table).rows.touch(rid);
+        }
     }
 
     /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once: of the

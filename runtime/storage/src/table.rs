@@ -1,7 +1,8 @@
 //! One table: rows, indexes, and each change together with its way back.
 
 use reprise_abi::{
-    ColumnSet, IndexKind, Plans, RowError, RowLayout, ScalarType, TableSchema, row::ROW_BYTES_MAX,
+    ColumnSet, IndexKind, Plans, RowError, RowLayout, ScalarType, TableSchema,
+    row::{ColumnSlot, ROW_BYTES_MAX},
 };
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     indirection::Rid,
     journal::{Change, Journal, Undo, UndoKind},
     keyplan::{KeyPlan, RowRef, Scratch},
-    rows::Rows,
+    rows::{Rows, split_stored},
     writeset::{Changed, PatchPlans},
 };
 
@@ -63,8 +64,8 @@ pub(crate) struct Table {
     pub rows: Rows,
     /// The primary key (or the hidden number) first.
     pub indexes: Vec<Index>,
-    /// Per column: in a key or an index.
-    indexed: Vec<bool>,
+    /// Per column.
+    summed: Vec<Summed>,
     /// Columns that `patch` writes in place: no index and no length to heed. As a `ColumnSet`.
     pub plain_columns: u64,
     /// Of what is patched.
@@ -73,6 +74,34 @@ pub(crate) struct Table {
     pub logged_patches: PatchPlans,
     /// The number of the next row, in a table without a primary key.
     next_number: u64,
+}
+
+/// What an addition to a column needs to know of it.
+#[derive(Clone, Copy)]
+struct Summed {
+    /// Why it can't be added to, whatever it holds.
+    problem: Option<ColumnProblem>,
+    is_nullable: bool,
+    ty: ScalarType,
+    width: u8,
+    offset: u32,
+}
+
+impl Summed {
+    fn new(slot: &ColumnSlot, is_indexed: bool) -> Self {
+        let problem = match (is_indexed, slot.ty.is_integer()) {
+            (true, _) => Some(ColumnProblem::Indexed),
+            (false, false) => Some(ColumnProblem::NotInteger),
+            (false, true) => None,
+        };
+        Self {
+            problem,
+            is_nullable: slot.is_nullable(),
+            ty: slot.ty,
+            width: slot.ty.slot_bytes() as u8,
+            offset: slot.offset,
+        }
+    }
 }
 
 pub(crate) fn has_number(schema: &TableSchema) -> bool {
@@ -127,6 +156,8 @@ impl Table {
         let plain_columns = first
             .filter(|at| is_plain(*at))
             .fold(0, |set, at| set | 1 << at);
+        let columns = layout.columns.iter().zip(&indexed);
+        let summed = columns.map(|(slot, indexed)| Summed::new(slot, *indexed)).collect();
         Self {
             plain_columns,
             plans: Plans::default(),
@@ -135,7 +166,7 @@ impl Table {
             layout,
             rows,
             indexes,
-            indexed,
+            summed,
             next_number,
         }
     }
@@ -383,23 +414,20 @@ impl Table {
     ) -> Result<i64, WriteError> {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let bad = |problem| Err(WriteError::BadColumn { column, problem });
-        let Some(slot) = self.layout.columns.get(column as usize) else {
+        let Some(summed) = self.summed.get(column as usize) else {
             return bad(ColumnProblem::Missing);
         };
-        if self.indexed[column as usize] {
-            return bad(ColumnProblem::Indexed);
+        if let Some(problem) = summed.problem {
+            return bad(problem);
         }
-        if !slot.ty.is_integer() {
-            return bad(ColumnProblem::NotInteger);
-        }
-        let found = self.rows.read(place);
-        let row = found.row;
-        if slot.is_null(row) {
+        let (offset, width) = (summed.offset, summed.width as usize);
+        let (stored, has_number) = self.rows.stored_mut(place);
+        let found = split_stored(stored, has_number);
+        if summed.is_nullable && self.layout.columns[column as usize].is_null(found.row) {
             return bad(ColumnProblem::Null);
         }
-        let (ty, offset) = (slot.ty, slot.offset);
-        let before = read_integer(row, offset, ty.slot_bytes());
-        let value = sum(ty, before, delta).ok_or(WriteError::Overflow)?;
+        let before = read_integer(found.row, offset, width);
+        let value = sum(summed.ty, before, delta).ok_or(WriteError::Overflow)?;
         let words = fold_key(
             &self.indexes,
             &self.layout,
@@ -408,15 +436,15 @@ impl Table {
             journal,
         );
         journal.written.fold_word(value);
-        journal.count(ty.slot_bytes());
-        write_integer(self.rows.bytes_mut(place), offset, ty.slot_bytes(), value);
+        journal.count(width);
+        write_integer(stored, offset, width, value);
         if journal.capture.is_on {
             let now = self.rows.read(place);
             let changed = changed(id, &self.indexes, &self.layout, now, words);
-            let slot = (column, offset, ty.slot_bytes());
+            let slot = (column, offset, width);
             journal.capture.sum(&changed, slot, now.row, &mut journal.scratch);
         }
-        journal.note_add((id, rid), (column, offset), ty.slot_bytes(), before);
+        journal.note_add((id, rid), (column, offset), width, before);
         Ok(value as i64)
     }
 

@@ -47,18 +47,27 @@ pub struct Frame {
 }
 
 impl Frame {
+    #[inline]
     pub(crate) fn clear(&mut self) {
         self.handles.clear();
-        self.cursors.clear();
-        self.savepoints.clear();
         self.result.clear();
-        self.lines.clear();
-        self.line_bytes = 0;
-        self.abort = None;
+        if self.cursors.len() | self.savepoints.len() | self.line_bytes != 0 || self.abort.is_some() {
+            self.clear_rare();
+        }
         self.random = None;
         self.ops = 0;
         self.changes.clear();
         self.changed_rows = 0;
+    }
+
+    /// What most transactions leave empty.
+    #[cold]
+    fn clear_rare(&mut self) {
+        self.cursors.clear();
+        self.savepoints.clear();
+        self.lines.clear();
+        self.line_bytes = 0;
+        self.abort = None;
     }
 
     /// From now on a committed transaction leaves its changes here, or (none) no longer.
@@ -96,10 +105,12 @@ impl Frame {
     }
 
     /// The encoded result of the last transaction.
+    #[inline]
     pub fn result(&self) -> &[u8] {
         &self.result
     }
 
+    #[inline]
     pub fn has_lines(&self) -> bool {
         !self.lines.is_empty()
     }
@@ -229,12 +240,17 @@ impl Frame {
             .ok_or_else(|| OpError::Guest(format!("savepoint {savepoint} does not stand")))
     }
 
+    #[inline]
     pub(crate) fn set_result(&mut self, bytes: &[u8]) -> Result<(), OpError> {
         if bytes.len() > RESULT_BYTES_MAX {
             return Err(limit("result_bytes", RESULT_BYTES_MAX as u64));
         }
         self.result.clear();
-        self.result.extend_from_slice(bytes);
+        match bytes {
+            // The commonest result of all, without a call for it.
+            [byte] => self.result.push(*byte),
+            _ => self.result.extend_from_slice(bytes),
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! brought near while the calls before it still run. A hint: nothing depends on it but time.
 
 use reprise_abi::{ModuleSchema, NearKey, NearPart, ProcedureSchema, ScalarType, Type};
-use reprise_storage::{IntKeyBits, Rid, Store, TableId};
+use reprise_storage::{IntKeyBits, Nearing, Store, TableId};
 
 use crate::module::TableBinding;
 
@@ -88,37 +88,37 @@ impl NearRow {
         Some(row)
     }
 
-    /// The first step: brings near what leads to what a look-up of the row reads. The row's key, if these arguments have one.
+    /// The first step: brings near what leads to what a look-up of the row reads, if these arguments have its key. What each step
+    /// returns is for the next one.
     #[inline]
-    pub fn touch_way(&self, store: &Store, args: &[u8]) -> Option<IntKeyBits> {
+    pub fn touch_way(&self, store: &Store, args: &[u8]) -> Nearing {
         if args.len() < self.args_bytes_min {
-            return None;
+            return Nearing::Nothing;
         }
         let mut key = self.key;
         for part in &self.parts {
             key.bits |= part.bits(args);
         }
-        store.touch_way(self.table, 0, key);
-        Some(key)
+        store.touch_way(self.table, 0, key)
     }
 
     /// The second: what a look-up of the row reads first.
     #[inline]
-    pub fn touch(&self, store: &Store, key: IntKeyBits) {
-        store.touch(self.table, 0, key);
+    pub fn touch(&self, store: &Store, found: Nearing) {
+        store.touch(self.table, 0, found);
     }
 
     /// The third: where the place of the row stands that will probably be found. A step reads what the one before it brought,
     /// so there is other work to be done between two of them.
     #[inline]
-    pub fn touch_place(&self, store: &Store, key: IntKeyBits) -> Option<Rid> {
-        store.touch_place(self.table, 0, key)
+    pub fn touch_place(&self, store: &Store, found: Nearing) -> Nearing {
+        store.touch_place(self.table, 0, found)
     }
 
     /// The last: the row.
     #[inline]
-    pub fn touch_row(&self, store: &Store, rid: Rid) {
-        store.touch_row(self.table, rid);
+    pub fn touch_row(&self, store: &Store, found: Nearing) {
+        store.touch_row(self.table, found);
     }
 }
 
@@ -279,11 +279,12 @@ mod tests {
             .create_table(schema.tables[0].clone())
             .expect("a table");
         for len in 0..10 {
-            let key = rows[0][0].touch_way(&store, &vec![0xff; len]);
-            assert_eq!(key.is_some(), len >= 8);
-            key.iter().for_each(|key| rows[0][0].touch(&store, *key));
-            let found = key.and_then(|key| rows[0][0].touch_place(&store, key));
-            assert_eq!(found, None, "the table is empty");
+            let found = rows[0][0].touch_way(&store, &vec![0xff; len]);
+            assert_eq!(found != Nearing::Nothing, len >= 8);
+            rows[0][0].touch(&store, found);
+            let found = rows[0][0].touch_place(&store, found);
+            assert_eq!(found, Nearing::Nothing, "the table is empty");
+            rows[0][0].touch_row(&store, found);
         }
     }
 }

@@ -105,18 +105,31 @@ pub fn run_single(
         executor.call(input.procedure, &mut txn)
     };
     frame.note_fuel(ended.fuel_used);
-    match judge(ended.kind, frame) {
-        None => {
-            if let Some(images) = frame.capture() {
-                frame.changed_rows = store.take_changes(images, &mut frame.changes);
-            }
-            commit(&[store.commit()], frame)
-        }
-        Some(failure) => {
-            store.rollback();
-            Outcome::Fail(failure)
-        }
+    let Ok(CallEnd::Returned) = ended.kind else {
+        return fail_single(store, ended.kind, frame);
+    };
+    if let Some(images) = frame.capture() {
+        frame.changed_rows = store.take_changes(images, &mut frame.changes);
     }
+    let written = store.commit();
+    let mut digest = result_digest(frame.result());
+    fold_partition(&mut digest, written.digest);
+    Outcome::Commit(Commit {
+        digest,
+        rows_written: written.rows_written,
+        bytes_written: written.bytes_written as u64,
+    })
+}
+
+#[cold]
+fn fail_single(
+    store: &mut Store,
+    kind: Result<CallEnd, Box<Fault>>,
+    frame: &mut Frame,
+) -> Outcome {
+    let failure = judge(kind, frame).expect("it did not return");
+    store.rollback();
+    Outcome::Fail(failure)
 }
 
 /// Runs one call over the stores of several partitions, ascending by id. All commit, or all are left as they were.
@@ -202,11 +215,17 @@ fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut Frame) -> Option<Failure
     })
 }
 
+/// Folds what was written on one partition into the digest. Frozen, as digests are in the log.
+#[inline(always)]
+fn fold_partition(digest: &mut u64, written: u64) {
+    *digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ written;
+}
+
 fn commit(summaries: &[WriteSummary], frame: &Frame) -> Outcome {
     let mut digest = result_digest(frame.result());
     let (mut rows_written, mut bytes_written) = (0, 0);
     for summary in summaries {
-        digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ summary.digest;
+        fold_partition(&mut digest, summary.digest);
         rows_written += summary.rows_written;
         bytes_written += summary.bytes_written as u64;
     }
