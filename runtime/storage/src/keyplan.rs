@@ -420,6 +420,24 @@ mod tests {
         );
     }
 
+    /// In rows in which the columns lie the other way round.
+    #[test]
+    fn keys_of_the_commonest_shapes_are_those_of_any_other() {
+        let widths = [(I16, -5), (U16, 9), (I32, -70_000), (U32, 70_001), (I64, i64::MIN + 3), (U64, 5)];
+        let field = |(ty, value): (ScalarType, i64)| match ty {
+            U16 | U32 | U64 => Field::Uint(value as u64),
+            _ => Field::Int(value),
+        };
+        for first in widths {
+            check(&[(first.0, false), (F64, false)], &[field(first), Field::F64(0.5)]);
+            for second in widths {
+                check(&[(second.0, false), (first.0, false)], &[field(second), field(first)]);
+            }
+        }
+        check(&[(I64, false)], &[Field::Int(-4)]);
+        check(&[(U32, false), (I32, false), (I64, false)], &[Field::Uint(1), Field::Int(-2), Field::Int(3)]);
+    }
+
     #[test]
     fn plans_agree_with_the_row_layout() {
         check(
