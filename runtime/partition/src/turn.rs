@@ -110,8 +110,15 @@ impl Running<'_> {
         .encode(records);
     }
 
-    #[cold]
+    #[inline]
     pub fn note_lines(&self, shared: &Shared, frame: &mut Frame) {
+        if frame.has_lines() {
+            self.note_all_lines(shared, frame);
+        }
+    }
+
+    #[cold]
+    fn note_all_lines(&self, shared: &Shared, frame: &mut Frame) {
         let procedure = &self.module.schema.procedures[self.procedure as usize].name;
         for line in frame.take_lines() {
             let level = line.level as u8;
@@ -138,12 +145,7 @@ pub(crate) fn run_alike(
     first: usize,
     turn: &TurnStart,
 ) -> usize {
-    let CallBatch {
-        calls,
-        args,
-        results,
-        ..
-    } = batch;
+    let (calls, args, results) = (&mut batch.calls, &batch.args, &mut batch.results);
     let id = calls[first].module;
     let Tools {
         shared,
@@ -201,9 +203,7 @@ pub(crate) fn run_alike(
             }
             Outcome::Fail(failure) => settle_failure(recorder, call, failure),
         }
-        if frame.has_lines() {
-            running.note_lines(shared, frame);
-        }
+        running.note_lines(shared, frame);
     }
     slot
 }

@@ -63,24 +63,22 @@ impl IntKey {
     pub fn words<const N: usize>(&self, row: RowRef<'_>) -> [u64; N] {
         let mut words = [0; N];
         // Each column by a load of its own width: a wider one would wait for its neighbour, too, if the row was just written.
-        let eight = |column: usize| {
-            let from = row.row[self.at[column] as usize..].first_chunk();
-            u64::from_le_bytes(*from.expect("a row has all its columns")) ^ self.flip[column]
-        };
-        let four = |column: usize| {
-            let from = row.row[self.at[column] as usize..].first_chunk();
-            u32::from_le_bytes(*from.expect("a row has all its columns")) as u64 ^ self.flip[column]
-        };
-        let two = || {
-            let from = row.row[self.at[0] as usize..].first_chunk();
-            u16::from_le_bytes(*from.expect("a row has all its columns")) as u64 ^ self.flip[0]
-        };
+        let (row_bytes, [first, second]) = (row.row, self.at.map(|at| at as usize));
         match self.shape {
-            Shape::Four => words[0] = four(0) << 32,
-            Shape::Eight => words[0] = eight(0),
-            Shape::FourFour => words[0] = four(0) << 32 | four(1),
-            Shape::TwoFour => words[0] = two() << 48 | four(1) << 16,
-            Shape::EightFour if N > 1 => [words[0], words[1]] = [eight(0), four(1) << 32],
+            Shape::Four => words[0] = (four_of(row_bytes, first) ^ self.flip[0]) << 32,
+            Shape::Eight => words[0] = eight_of(row_bytes, first) ^ self.flip[0],
+            Shape::FourFour => {
+                let high = four_of(row_bytes, first) ^ self.flip[0];
+                words[0] = high << 32 | four_of(row_bytes, second) ^ self.flip[1];
+            }
+            Shape::TwoFour => {
+                let high = two_of(row_bytes, first) ^ self.flip[0];
+                words[0] = high << 48 | (four_of(row_bytes, second) ^ self.flip[1]) << 16;
+            }
+            Shape::EightFour if N > 1 => {
+                words[0] = eight_of(row_bytes, first) ^ self.flip[0];
+                words[1] = (four_of(row_bytes, second) ^ self.flip[1]) << 32;
+            }
             _ => self.collect(row, &mut words),
         }
         words
@@ -235,6 +233,22 @@ fn two(key: &[u8]) -> u64 {
 #[inline(always)]
 fn four(key: &[u8], at: usize) -> u64 {
     u32::from_be_bytes(*key[at..].first_chunk().expect("a whole key")) as u64
+}
+
+/// Columns of a row, by what they hold in memory.
+#[inline(always)]
+fn eight_of(row: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(*row[at..].first_chunk().expect("a row has all its columns"))
+}
+
+#[inline(always)]
+fn four_of(row: &[u8], at: usize) -> u64 {
+    u32::from_le_bytes(*row[at..].first_chunk().expect("a row has all its columns")) as u64
+}
+
+#[inline(always)]
+fn two_of(row: &[u8], at: usize) -> u64 {
+    u16::from_le_bytes(*row[at..].first_chunk().expect("a row has all its columns")) as u64
 }
 
 impl Part {

@@ -206,7 +206,15 @@ impl Store {
         }
     }
 
+    #[inline]
     fn release_buried(&mut self) {
+        if !self.journal.buried.is_empty() {
+            self.release_all_buried();
+        }
+    }
+
+    #[cold]
+    fn release_all_buried(&mut self) {
         for (table, rid) in &self.journal.buried {
             self.tables[*table as usize].rows.release(*rid);
         }
