@@ -1,6 +1,6 @@
 //! Looking at tables without a procedure: statistics, rows page by page, the digest of everything.
 
-use reprise_abi::ScanFlags;
+use reprise_abi::{Placement, ScanFlags};
 use reprise_base::Lsn;
 use reprise_partition::Held;
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId};
@@ -8,10 +8,12 @@ use reprise_txn::Merge;
 
 use crate::router::{Router, Unavailable};
 
-/// One table over all partitions. A replicated table counts once a partition.
+/// One table over all partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableStats {
+    /// As clients see them: the copies of a replicated table count once.
     pub rows: u64,
+    /// Held in memory, all copies.
     pub row_bytes: u64,
     pub index_bytes: u64,
 }
@@ -79,7 +81,8 @@ impl Router {
                 for id in partition.store.table_ids() {
                     all.resize(all.len().max(id.0 as usize + 1), TableStats::default());
                     let (stats, sum) = (partition.store.stats(id), &mut all[id.0 as usize]);
-                    sum.rows += stats.rows;
+                    let is_copy = partition.store.schema(id).placement == Placement::Replicated;
+                    sum.rows = if is_copy { stats.rows } else { sum.rows + stats.rows };
                     sum.row_bytes += stats.row_bytes;
                     sum.index_bytes += stats.index_bytes;
                 }

@@ -23,9 +23,9 @@ pub struct TableInfo {
     pub partition_column: Option<String>,
     /// Modules in service that declare the table.
     pub modules: Vec<String>,
-    /// Rows on all partitions; a replicated table counts each copy.
+    /// Rows on all partitions; the copies of a replicated table count once.
     pub rows: u64,
-    /// Bytes of memory: rows and indexes.
+    /// Bytes of memory: rows and indexes, all copies.
     pub bytes: u64,
     pub row_bytes: u64,
     pub index_bytes: u64,

@@ -14,6 +14,11 @@ fn work(server: &Server) -> Result<()> {
     server.deploy("bank")?;
     let answer = server.call("voter/initialize", r#"{"contestants": ["a", "b", "c"]}"#)?;
     ensure!(answer.status == 200, "{}", answer.text());
+    let table = server.get("/v1/tables/contestants")?.json();
+    ensure!(
+        table["rows"] == 3,
+        "copies on three partitions are rows of one table: {table}"
+    );
     let mut connection = server.connect()?;
     for round in 0..12i64 {
         let mut body = String::new();

@@ -802,7 +802,7 @@ export type Status = {
 
 export type TableInfo = {
     /**
-     * Bytes of memory: rows and indexes.
+     * Bytes of memory: rows and indexes, all copies.
      */
     bytes: number;
     columns: Array<ColumnInfo>;
@@ -827,7 +827,7 @@ export type TableInfo = {
     primary_key: Array<string>;
     row_bytes: number;
     /**
-     * Rows on all partitions; a replicated table counts each copy.
+     * Rows on all partitions; the copies of a replicated table count once.
      */
     rows: number;
 };
