@@ -1,7 +1,7 @@
 # Reprise: `make run` starts it, `make test` tests it.
 CARGO ?= cargo
 
-.PHONY: help run build test wasm console check tidy
+.PHONY: help run build test wasm console package check tidy
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -29,6 +29,12 @@ wasm: ## Build the sample modules to target/procedures/NAME.wasm
 
 console: ## Build the web console
 	$(CARGO) xtask console
+
+package: ## Build target/package/reprise, optimised by a profile (half an hour on two cores)
+	@xtask/bootstrap.sh package
+	$(CARGO) xtask wasm
+	$(CARGO) xtask console
+	$(CARGO) xtask package
 
 check: ## Clippy and the rules of the tree
 	$(CARGO) xtask check

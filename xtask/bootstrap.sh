@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that the tools for a task are here. Installs what is missing on Debian 12; elsewhere names the one thing.
-# Usage: xtask/bootstrap.sh [run|test]
+# Usage: xtask/bootstrap.sh [run|test|package]
 set -eu
 
 task=${1:-run}
@@ -44,6 +44,14 @@ has cc || need "a C compiler (cc)" gcc libc6-dev
 if ! has_wasm_target && ! { has rustup && rustup target add $wasm_target >/dev/null 2>&1; }; then
     has_debian_wasm || need "the Rust target $wasm_target (rustup target add $wasm_target)" rustc-web cargo-web rust-web-src
     has_wasm_linker || need "a linker for wasm (lld)" lld
+fi
+
+# Profiles are merged by LLVM's tool of the compiler's own version.
+if [ "$task" = package ]; then
+    llvm=$(rustc -vV | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
+    ls "$(rustc --print sysroot)"/lib/rustlib/*/bin/llvm-profdata >/dev/null 2>&1 || has "llvm-profdata-$llvm" ||
+        { has rustup && rustup component add llvm-tools >/dev/null 2>&1; } ||
+        need "llvm-profdata of LLVM $llvm (rustup component add llvm-tools)" "llvm-$llvm"
 fi
 
 if [ -e web-console/package.json ]; then

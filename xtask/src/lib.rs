@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fuzz;
+pub mod package;
 pub mod tasks;
 pub mod tidy;
 pub mod wasm;

@@ -8,7 +8,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use xtask::{fuzz, root, tasks, tidy, wasm};
+use xtask::{fuzz, package, root, tasks, tidy, wasm};
 
 /// One command per task of the project.
 #[derive(Parser)]
@@ -67,14 +67,18 @@ enum Task {
         log: Option<String>,
     },
     /// Run the engine on a disk that fails, crashes and rots, in one thread, by seeds
-    #[command(after_help = "Examples:\n  cargo xtask sim --seeds 100000 --threads 2\n  cargo xtask sim --from 4711 --seeds 1 --verbose")]
+    #[command(
+        after_help = "Examples:\n  cargo xtask sim --seeds 100000 --threads 2\n  cargo xtask sim --from 4711 --seeds 1 --verbose"
+    )]
     Sim {
         /// Flags of the simulation: --seeds N, --from SEED, --threads N, --keep-going, --verbose
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
     /// Fuzz a decoder with coverage; the corpus in fuzz/corpus grows
-    #[command(after_help = "Examples:\n  cargo xtask fuzz records --seconds 60\n  cargo xtask fuzz records --merge")]
+    #[command(
+        after_help = "Examples:\n  cargo xtask fuzz records --seconds 60\n  cargo xtask fuzz records --merge"
+    )]
     Fuzz {
         /// One of `TARGETS` in tests/fuzz-targets
         target: String,
@@ -93,6 +97,13 @@ enum Task {
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
+    },
+    /// Build target/package/reprise: optimised as a whole, and by a profile of the sample workloads
+    #[command(after_help = "Example:\n  cargo xtask package")]
+    Package {
+        /// Leave the profile out: half the time, and no llvm-profdata needed
+        #[arg(long)]
+        without_profile: bool,
     },
     /// Build the web console (npm ci, npm run build) where there is one
     #[command(after_help = "Example:\n  cargo xtask console")]
@@ -127,6 +138,9 @@ fn main() -> ExitCode {
             merge,
         } => fuzz::run(&root(), &target, seconds, engine, merge),
         Task::Bench { args } => tasks::bench(&root(), &args),
+        Task::Package { without_profile } => {
+            package::build(&root(), !without_profile).map(|path| println!("{}", path.display()))
+        }
         Task::Console => tasks::console(&root()),
     };
     match done {
