@@ -19,7 +19,7 @@ fn main() {
     let files = Checkpoints::new(Arc::new(disk));
     let newest = files.list().expect("listed").pop().expect("a checkpoint");
     let reader = files.open(newest).expect("a whole one");
-    let mut blocks = reader.blocks().expect("a decompressor");
+    let mut blocks = reader.blocks();
     let (mut sample, mut bytes) = (Vec::new(), 0);
     for (number, entry) in reader.entries().iter().enumerate() {
         if entry.kind == CheckpointBlockKind::Rows && bytes < SAMPLE_BYTES {

@@ -1,6 +1,6 @@
 //! Reads one checkpoint. A reader is shared by threads: each reads the blocks of its own partitions.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use reprise_base::{Lsn, PartitionId};
 use reprise_env::{Disk, DiskFile};
@@ -130,20 +130,18 @@ impl CheckpointReader {
     }
 
     /// Reads blocks one after the other, checked and decompressed.
-    pub fn blocks(&self) -> Result<Blocks<'_>, CheckpointError> {
-        let decompressor = Decompressor::new();
-        Ok(Blocks {
+    pub fn blocks(&self) -> Blocks<'_> {
+        Blocks {
             reader: self,
-            decompressor: decompressor
-                .map_err(|error| CheckpointError::Compress(error.to_string()))?,
+            decompressor: Lent(None),
             stored: Vec::new(),
             raw: Vec::new(),
-        })
+        }
     }
 
     /// Reads and checks every block.
     pub fn verify(&self) -> Result<(), CheckpointError> {
-        let mut blocks = self.blocks()?;
+        let mut blocks = self.blocks();
         for number in 0..self.entries.len() {
             blocks.read(number)?;
         }
@@ -151,7 +149,7 @@ impl CheckpointReader {
     }
 
     fn read_index(&mut self) -> Result<(), CheckpointError> {
-        let mut blocks = self.blocks()?;
+        let mut blocks = self.blocks();
         let at = self.trailer.index_offset;
         let block = blocks.read_at(at, None)?;
         let raw = std::mem::take(&mut blocks.raw);
@@ -171,7 +169,7 @@ impl CheckpointReader {
         use CheckpointBlockKind as Kind;
         let (mut modules, mut tables, mut partitions) = (Vec::new(), Vec::new(), Vec::new());
         let mut database = None;
-        let mut blocks = self.blocks()?;
+        let mut blocks = self.blocks();
         for (number, entry) in self.entries.iter().enumerate() {
             if matches!(entry.kind, Kind::Rows | Kind::Keys | Kind::Index) {
                 continue;
@@ -247,9 +245,37 @@ impl CheckpointReader {
 /// Reads blocks into buffers of its own.
 pub struct Blocks<'r> {
     reader: &'r CheckpointReader,
-    decompressor: Decompressor<'static>,
+    decompressor: Lent,
     stored: Vec<u8>,
     raw: Vec<u8>,
+}
+
+thread_local! {
+    /// The decompressor that this thread used last.
+    static SPARE: Cell<Option<Decompressor<'static>>> = const { Cell::new(None) };
+}
+
+/// A decompressor, made when the first block needs it and left to the thread's next reader: it is 160 KiB, and a checkpoint of
+/// many small tables has as many readers.
+struct Lent(Option<Decompressor<'static>>);
+
+impl Lent {
+    fn get(&mut self) -> std::io::Result<&mut Decompressor<'static>> {
+        if self.0.is_none() {
+            let spare = SPARE.try_with(Cell::take).ok().flatten();
+            self.0 = Some(spare.map_or_else(Decompressor::new, Ok)?);
+        }
+        Ok(self.0.as_mut().expect("made above"))
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(decompressor) = self.0.take() {
+            // A thread that ends takes it with it.
+            let _ended = SPARE.try_with(|spare| spare.set(Some(decompressor)));
+        }
+    }
 }
 
 impl Blocks<'_> {
@@ -307,7 +333,9 @@ impl Blocks<'_> {
         }
         self.raw.clear();
         self.raw.reserve((block.raw_bytes as usize).min(CHECKPOINT_RAW_BYTES_MAX));
-        let done = self.decompressor.decompress_to_buffer(&self.stored, &mut self.raw);
+        let decompressor = self.decompressor.get();
+        let decompressor = decompressor.map_err(|error| CheckpointError::Compress(error.to_string()))?;
+        let done = decompressor.decompress_to_buffer(&self.stored, &mut self.raw);
         let judged = match done {
             Ok(bytes) => wire_check("decompressed bytes", block.raw_bytes as usize, bytes),
             Err(error) => Err(wire_error("compressed block", "a zstd frame", &error.to_string())),

@@ -75,7 +75,7 @@ pub fn load_sample(reader: &CheckpointReader, bytes_max: u64) -> Result<u64, Che
         let created = store.create_table(table_of(reader, json)?);
         created.map_err(|_| broken(reader, "table", "one that can be made", "another"))?;
     }
-    let mut blocks = reader.blocks()?;
+    let mut blocks = reader.blocks();
     let mut bytes = 0;
     for mut load in store.loads() {
         let of_table = |entry: &CheckpointEntry| {
@@ -234,7 +234,7 @@ impl<'s> Pool<'_, 's> {
 
     fn fill_table(&self, mut task: TableTask<'s>) -> Result<(), CheckpointError> {
         let table = task.load.id();
-        let mut source = Source::new(self.reader, task.blocks)?;
+        let mut source = Source::new(self.reader, task.blocks);
         self.lock().tasks.push_front(Task::Ahead(source.ahead()));
         self.woken.notify_one();
         while let Some(number) = source.advance()? {
@@ -306,7 +306,7 @@ impl<'s> Pool<'_, 's> {
             meeting.is_taken_over = true;
             meeting.next
         };
-        let mut blocks = self.reader.blocks()?;
+        let mut blocks = self.reader.blocks();
         for number in task.blocks.iter().skip(from) {
             let read = blocks.read(*number).map(|_| ());
             let is_over = read.is_err();
@@ -332,17 +332,17 @@ struct Source<'r> {
 }
 
 impl<'r> Source<'r> {
-    fn new(reader: &'r CheckpointReader, blocks: Vec<usize>) -> Result<Self, CheckpointError> {
+    fn new(reader: &'r CheckpointReader, blocks: Vec<usize>) -> Self {
         let (to_self, from_other) = bounded(AHEAD_BLOCKS);
-        Ok(Self {
-            own: reader.blocks()?,
+        Self {
+            own: reader.blocks(),
             blocks,
             done: 0,
             current: Vec::new(),
             meeting: Arc::default(),
             from_other,
             to_self: Some(to_self),
-        })
+        }
     }
 
     /// The work that another thread may take over. Once.

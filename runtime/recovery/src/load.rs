@@ -228,7 +228,7 @@ pub(crate) fn error_of(what: &'static str, expected: &str, found: &str) -> WireE
 
 fn read_keys(reader: &CheckpointReader) -> Result<Vec<LoadedKey>, CheckpointError> {
     let mut keys = Vec::new();
-    let mut blocks = reader.blocks()?;
+    let mut blocks = reader.blocks();
     for (number, entry) in reader.entries().iter().enumerate() {
         if entry.kind != CheckpointBlockKind::Keys {
             continue;

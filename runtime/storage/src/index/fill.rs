@@ -1,7 +1,7 @@
 //! An index of all rows of a table at once, instead of row by row.
 
 use reprise_abi::RowLayout;
-use reprise_pages::Pages;
+use reprise_pages::{HUGE_BYTES, Pages};
 
 use super::{Body, Index, Refused, int_key, tag_of_bytes};
 use crate::{
@@ -151,9 +151,11 @@ fn tree_of<K: TreeKey, const CAP: usize>(
     Tree::from_sorted(entries, leaf_entries).map_err(|SameKey| Refused::Taken)
 }
 
-/// Room for so many, in huge pages: it is written once from end to end.
+/// Room for so many, written once from end to end: in huge pages where it fills a good part of one.
 fn room<T>(count: usize) -> Pages<T> {
     let pages = Pages::with_capacity(count.max(1));
-    pages.advise_huge();
+    if count.saturating_mul(size_of::<T>()) >= HUGE_BYTES / 4 {
+        pages.advise_huge();
+    }
     pages
 }
