@@ -87,9 +87,7 @@ pub fn checkpoint(bytes: &[u8]) {
         return;
     };
     let _ = reader.verify();
-    let Ok(mut blocks) = reader.blocks() else {
-        return;
-    };
+    let mut blocks = reader.blocks();
     for (number, entry) in reader.entries().iter().enumerate() {
         let Ok(raw) = blocks.read(number) else {
             continue;

@@ -186,7 +186,7 @@ pub fn forge_checkpoint(disk: &SimDisk) -> Option<()> {
         .remove(0);
     let layout = RowLayout::of_table(&schema);
     let mut is_forged = false;
-    let mut blocks = reader.blocks().ok()?;
+    let mut blocks = reader.blocks();
     let mut writer = files.begin(*reader.header()).ok()?;
     for (number, entry) in reader.entries().iter().enumerate() {
         let mut raw = blocks.read(number).ok()?.to_vec();
