@@ -168,9 +168,13 @@ pub struct NewLine<'r> {
 }
 
 #[columns(OrderLine)]
+pub struct LineAmount {
+    pub ol_amount: i64,
+}
+
+#[columns(OrderLine)]
 pub struct LineDelivery {
     pub ol_delivery_d: Option<Timestamp>,
-    pub ol_amount: i64,
 }
 
 #[columns(OrderLine)]
@@ -251,6 +255,7 @@ macro_rules! of_district {
         )*
 
         /// Reads the stocks with their `S_DIST_xx` of this district; None for one that there is not.
+        #[inline(never)]
         pub fn stocks_of<'r>(
             tx: &Txn,
             d_id: i8,

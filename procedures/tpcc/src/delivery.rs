@@ -4,13 +4,13 @@ use reprise_procedure::prelude::*;
 
 use crate::{
     DISTRICTS, LINES_MAX,
-    columns::{CustomerDelivered, LineDelivery, OrderCustomer, OrderDelivered},
+    columns::{CustomerDelivered, LineAmount, LineDelivery, OrderCustomer, OrderDelivered},
     missing,
     tables::{NewOrder, OrderLine},
 };
 
 /// What a line takes in the answer of the scan.
-const LINE_BYTES: usize = 8 + 17;
+const LINE_BYTES: usize = 8 + 8;
 
 /// What came of one district: the line of the result file (clause 2.7.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ProcedureStruct)]
@@ -54,14 +54,16 @@ fn deliver(
     };
     carried.write(tx, order.handle())?;
     let mut sum = 0;
-    let mut lines = Vec::with_capacity(LINES_MAX as usize);
-    let of_order = OrderLine::scan(tx).prefix(key).columns::<LineDelivery>();
-    for mut line in of_order.batch_bytes(LINES_MAX as usize * LINE_BYTES).iter() {
+    let mut delivered = Updates::with_room_for(LINES_MAX as usize);
+    let of_order = OrderLine::scan(tx).prefix(key).columns::<LineAmount>();
+    for line in of_order.batch_bytes(LINES_MAX as usize * LINE_BYTES).iter() {
         sum += line.ol_amount;
-        line.ol_delivery_d = Some(now);
-        lines.push(line);
+        let now = LineDelivery {
+            ol_delivery_d: Some(now),
+        };
+        delivered.push(line.handle(), &now);
     }
-    LineDelivery::update_many(tx, &lines)?;
+    delivered.write(tx)?;
     let (w_id, d_id, _) = key;
     let customer = CustomerDelivered::get(tx, (w_id, d_id, order.o_c_id));
     let mut customer = customer.ok_or_else(|| missing("the order's customer does not exist"))?;

@@ -107,6 +107,7 @@ pub fn new_order(
     }))
 }
 
+#[inline(never)]
 fn lines_of(i_ids: &[i32], supply_w_ids: &[i16], quantities: &[i8]) -> Result<Vec<Line>, Abort> {
     let count = i_ids.len();
     let fits = (1..=LINES_MAX as usize).contains(&count)
@@ -129,6 +130,7 @@ fn lines_of(i_ids: &[i32], supply_w_ids: &[i16], quantities: &[i8]) -> Result<Ve
 }
 
 /// Takes every line from stock; what is shown of them and the sum of their amounts.
+#[inline(never)]
 fn order_lines<'r>(
     tx: &Txn,
     order: &Order,

@@ -156,31 +156,39 @@ fn small<const N: usize>(bytes: &[u8]) -> SmallText<N> {
         .unwrap_or_default()
 }
 
-const ORIGINAL: &[u8; 8] = b"ORIGINAL";
-/// How far a search may go on from a byte under the word's last letter, by the byte's five lower bits; 0 for that letter.
-const SKIPS: [u8; 32] = skips();
+const ORIGINAL: u64 = u64::from_le_bytes(*b"ORIGINAL");
+/// Bit `i`: a letter of the word has these six lower bits.
+const LETTERS: u64 = letters();
 
-const fn skips() -> [u8; 32] {
-    let (mut skips, mut at) = ([8; 32], 0);
-    while at < ORIGINAL.len() {
-        skips[(ORIGINAL[at] & 31) as usize] = (ORIGINAL.len() - 1 - at) as u8;
+const fn letters() -> u64 {
+    let (word, mut letters, mut at) = (ORIGINAL.to_le_bytes(), 0, 0);
+    while at < word.len() {
+        letters |= 1 << (word[at] & 63);
         at += 1;
     }
-    skips
+    letters
 }
 
-/// Whether a text holds `ORIGINAL` (Horspool's search).
+/// Whether a text holds `ORIGINAL`: then one of every eight bytes that follow each other is a letter of the word.
+#[inline(never)]
 pub fn is_original(data: &[u8]) -> bool {
-    let mut at = ORIGINAL.len() - 1;
+    let mut at = 7;
     while let Some(byte) = data.get(at) {
-        let skip = SKIPS.get((byte & 31) as usize).copied().unwrap_or(0) as usize;
-        if skip == 0 && data.get(at - 7..=at) == Some(&ORIGINAL[..]) {
+        if LETTERS >> (byte & 63) & 1 == 1 && is_original_around(data, at) {
             return true;
         }
-        // The last letter is in no other place of the word, nor is what shares its five bits.
-        at += if skip == 0 { ORIGINAL.len() } else { skip };
+        at += 8;
     }
     false
+}
+
+/// Whether the word lies over this byte, before which there are seven others.
+#[inline(never)]
+fn is_original_around(data: &[u8], at: usize) -> bool {
+    let around = data.get(at - 7..).unwrap_or(&[]).windows(8).take(8);
+    around
+        .filter_map(|bytes| bytes.first_chunk().copied())
+        .any(|bytes| u64::from_le_bytes(bytes) == ORIGINAL)
 }
 
 #[cfg(test)]

@@ -218,7 +218,14 @@ impl ColumnPlan {
     #[inline(always)]
     pub fn read(&self, row: &[u8], out: &mut [u8]) {
         match (&self.spans[..], &self.texts[..]) {
-            ([span], []) if self.nullable.is_empty() => span.read(row, out),
+            ([span], []) => {
+                match &self.nullable[..] {
+                    [] => {}
+                    [column] => out[0] = bit(row, column.from),
+                    _ => self.read_nulls(row, out),
+                }
+                span.read(row, out);
+            }
             ([span], [texts]) if self.nullable.is_empty() => {
                 span.read(row, out);
                 let (slots, data) = out.split_at_mut(self.fixed_bytes as usize);
@@ -240,12 +247,7 @@ impl ColumnPlan {
         }
     }
 
-    #[inline]
     fn read_nulls(&self, row: &[u8], out: &mut [u8]) {
-        if let [column] = &self.nullable[..] {
-            out[0] = bit(row, column.from);
-            return;
-        }
         for (byte, columns) in out.iter_mut().zip(self.nullable.chunks(8)) {
             let bits = columns.iter().enumerate();
             *byte = bits.fold(0, |bits, (at, column)| bits | bit(row, column.from) << at);
@@ -337,6 +339,19 @@ impl ColumnPlan {
     /// Writes checked values into a valid row, whose length stays.
     #[inline]
     pub fn write(&self, row: &mut [u8], values: &[u8]) {
+        match (&self.nullable[..], &self.spans[..]) {
+            ([], [span]) => span.write(row, values),
+            ([column], [span]) => {
+                let byte = &mut row[column.from as usize / 8];
+                let null = (values[0] & 1) << (column.from % 8);
+                *byte = *byte & !(1 << (column.from % 8)) | null;
+                span.write(row, values);
+            }
+            _ => self.write_any(row, values),
+        }
+    }
+
+    fn write_any(&self, row: &mut [u8], values: &[u8]) {
         for column in &self.nullable {
             let byte = &mut row[column.from as usize / 8];
             let mask = 1 << (column.from % 8);

@@ -11,7 +11,8 @@ pub const HEADER_BYTES: usize = 8;
 /// See the module's header.
 pub struct Room<'a> {
     plan: &'a ColumnPlan,
-    out: &'a mut [u8],
+    /// What is still free.
+    rest: &'a mut [u8],
     filled: usize,
 }
 
@@ -20,7 +21,7 @@ impl<'a> Room<'a> {
     pub fn new(plan: &'a ColumnPlan, out: &'a mut [u8]) -> Self {
         Self {
             plan,
-            out,
+            rest: out,
             filled: 0,
         }
     }
@@ -34,7 +35,7 @@ impl<'a> Room<'a> {
     /// Rows that still fit, of columns of fixed width.
     #[inline]
     pub fn rows_left(&self) -> usize {
-        self.out.len().saturating_sub(self.filled) / (HEADER_BYTES + self.plan.fixed_bytes())
+        self.rest.len() / (HEADER_BYTES + self.plan.fixed_bytes())
     }
 
     /// Appends the columns of a valid row; false where they do not fit.
@@ -57,17 +58,30 @@ impl<'a> Room<'a> {
         self.filled += HEADER_BYTES + bytes;
     }
 
+    #[cold]
     fn push_none(&mut self) {
-        if let Some(header) = self.out.get_mut(self.filled..self.filled + HEADER_BYTES) {
-            header.copy_from_slice(&u64::from(HANDLE_NONE).to_le_bytes());
+        if let Some(room) = self.take(HEADER_BYTES) {
+            room.copy_from_slice(&u64::from(HANDLE_NONE).to_le_bytes());
         }
         self.filled += HEADER_BYTES;
     }
 
+    /// So many bytes off the front.
+    #[inline(always)]
+    fn take(&mut self, bytes: usize) -> Option<&'a mut [u8]> {
+        let rest = core::mem::take(&mut self.rest);
+        if rest.len() < bytes {
+            self.rest = rest;
+            return None;
+        }
+        let (room, rest) = rest.split_at_mut(bytes);
+        self.rest = rest;
+        Some(room)
+    }
+
     #[inline(always)]
     fn write(&mut self, handle: RowHandle, bytes: usize, row: &[u8]) -> bool {
-        let end = self.filled + HEADER_BYTES + bytes;
-        let Some(room) = self.out.get_mut(self.filled..end) else {
+        let Some(room) = self.take(HEADER_BYTES + bytes) else {
             return false;
         };
         let (header, values) = room.split_at_mut(HEADER_BYTES);

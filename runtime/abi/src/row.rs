@@ -201,7 +201,13 @@ impl RowLayout {
         for check in &self.checked {
             let is_null = check.null_bit != NOT_NULL
                 && slots[check.null_bit as usize / 8] >> (check.null_bit % 8) & 1 == 1;
-            start = check.look(is_null, slots, data, start)?;
+            match check.kind {
+                // The commonest ones first, without a result to be looked at.
+                CheckKind::Fixed(_) if !is_null => {}
+                CheckKind::Fixed(8) if read_u64(slots, check.offset) == 0 => {}
+                CheckKind::Fixed(1) if slots[check.offset as usize] == 0 => {}
+                _ => start = check.look(is_null, slots, data, start)?,
+            }
         }
         Ok(())
     }
@@ -398,10 +404,19 @@ impl Check {
 #[inline]
 fn is_utf8(data: &[u8]) -> bool {
     const HIGH: u64 = 0x8080_8080_8080_8080;
+    if let (Some(first), Some(last), ..=32) = (data.first_chunk(), data.last_chunk(), data.len()) {
+        let bits = u128::from_ne_bytes(*first) | u128::from_ne_bytes(*last);
+        return (bits as u64 | (bits >> 64) as u64) & HIGH == 0 || core::str::from_utf8(data).is_ok();
+    }
     let (words, rest) = data.as_chunks::<8>();
     let bits = words.iter().fold(0, |bits, word| bits | u64::from_ne_bytes(*word));
     let rest = rest.iter().fold(0, |bits, byte| bits | byte);
     bits & HIGH == 0 && rest < 0x80 || core::str::from_utf8(data).is_ok()
+}
+
+#[inline]
+fn read_u64(row: &[u8], at: u32) -> u64 {
+    u64::from_le_bytes(array(row, at as usize))
 }
 
 #[inline]

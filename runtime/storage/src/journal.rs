@@ -234,7 +234,13 @@ impl Journal {
         let words = written.len().div_ceil(8);
         let (from, end) = (written.start, written.start + 8 * words);
         match row.get(from..end) {
-            Some(bytes) => self.bytes.extend_from_slice(bytes),
+            Some(bytes) => {
+                self.bytes.reserve(bytes.len());
+                // Few words, each moved as one: a call for them would take longer.
+                for word in bytes.as_chunks::<8>().0 {
+                    self.bytes.extend_from_slice(word);
+                }
+            }
             None => {
                 self.bytes.extend_from_slice(&row[from..]);
                 self.bytes.resize(self.bytes.len() + end - row.len(), 0);

@@ -147,6 +147,21 @@ impl Frame {
         fits
     }
 
+    /// As `count_many`, of host calls whose rows have handles already.
+    #[inline]
+    pub(crate) fn count_ops(&mut self, rows: usize) -> bool {
+        let ops = self.ops + rows as u64;
+        let fits = ops <= ROW_OPS_MAX;
+        self.ops = if fits { ops } else { self.ops };
+        fits
+    }
+
+    /// Takes back what `count_many` counted of rows that were not come to.
+    #[inline]
+    pub(crate) fn uncount(&mut self, rows: usize) {
+        self.ops -= rows as u64;
+    }
+
     /// The handle of a row that `count_many` made room for.
     #[inline(always)]
     pub(crate) fn push_counted(&mut self, handle: Handle) -> RowHandle {

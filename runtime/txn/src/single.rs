@@ -211,6 +211,33 @@ impl HostOps for SingleTxn<'_> {
         })
     }
 
+    fn multi_insert(&mut self, table: u16, rows: Packed<'_>) -> Result<RowHandle, OpError> {
+        let (count, mut first) = (rows.len(), HANDLE_NONE);
+        let binding = match count {
+            0 => return Ok(first),
+            _ => self.writable(table)?,
+        };
+        if binding.projection.is_some() || !self.frame.count_many(count) {
+            for row in rows {
+                first = first.min(self.insert(table, row)?);
+            }
+            return Ok(first);
+        }
+        for (at, row) in rows.enumerate() {
+            let rid = match self.store.insert(binding.table, row) {
+                Ok(rid) => rid,
+                Err(error) => {
+                    self.frame.uncount(count - at - 1);
+                    return Err(write_error(error, binding));
+                }
+            };
+            self.check_place(binding, rid)?;
+            let handle = self.frame.push_counted(Handle { table, store: 0, rid });
+            first = first.min(handle);
+        }
+        Ok(first)
+    }
+
     fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError> {
         self.frame.count_op()?;
         let Handle { table, rid, .. } = self.frame.handle(handle)?;
@@ -267,18 +294,25 @@ impl HostOps for SingleTxn<'_> {
     ) -> Result<(), OpError> {
         let binding = self.writable(table)?;
         let moves = matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1);
-        let each = |at: usize| (handles.at(at), &values[at * bytes_each..(at + 1) * bytes_each]);
+        let rows = values.chunks_exact(bytes_each).take(handles.len()).enumerate();
         let in_place = match moves || binding.projection.is_some() {
             true => None,
-            false => self.store.patcher(binding.table, columns),
+            // Limits are looked at once: nothing may fail for a single row.
+            false if !self.frame.count_ops(handles.len()) => None,
+            false => match self.store.patcher(binding.table, columns) {
+                Some(patcher) => Some(patcher),
+                None => {
+                    self.frame.uncount(handles.len());
+                    None
+                }
+            },
         };
         let Some(mut patcher) = in_place else {
-            let mut rows = (0..handles.len()).map(each);
-            return rows.try_for_each(|(handle, values)| self.patch(table, handle, columns, values));
+            let mut rows = rows;
+            return rows.try_for_each(|(at, values)| self.patch(table, handles.at(at), columns, values));
         };
-        for (handle, values) in (0..handles.len()).map(each) {
-            let rid = self.frame.handle_in(table, handle)?.rid;
-            self.frame.count_op()?;
+        for (at, values) in rows {
+            let rid = self.frame.handle_in(table, handles.at(at))?.rid;
             let patched = patcher.patch(rid, values);
             patched.map_err(|error| write_error(error, binding))?;
         }

@@ -66,7 +66,8 @@ impl<M: Memory> Heap<M> {
         if self.next == NO_BLOCK {
             self.next = self.memory.base();
         }
-        let start = self.next.checked_next_multiple_of(align);
+        // A power of two: a division would take longer than all else here.
+        let start = self.next.checked_add(align - 1).map(|end| end & !(align - 1));
         let end = start.and_then(|start| start.checked_add(block_bytes));
         match (start, end) {
             (Some(start), Some(end)) if self.memory.grow_to(end) => {
