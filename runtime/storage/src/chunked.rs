@@ -60,6 +60,16 @@ impl<T> Pieces<T> {
         }
     }
 
+    /// Two different ones.
+    fn two_mut(&mut self, a: usize, b: usize) -> [&mut Pages<T>; 2] {
+        let Self { first, rest } = self;
+        match (a, b) {
+            (0, _) => [first, &mut rest[b - 1]],
+            (_, 0) => [&mut rest[a - 1], first],
+            _ => rest.get_disjoint_mut([a - 1, b - 1]).expect("two pieces"),
+        }
+    }
+
     /// Adds a piece; the first ones lie in ordinary pages, so that a tiny table stays tiny.
     pub fn push(&mut self, piece: Pages<T>) {
         match self.count() {
@@ -125,6 +135,18 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
+    /// Two different elements.
+    pub fn two_mut(&mut self, a: u32, b: u32) -> [&mut T; 2] {
+        let places = [a, b].map(|at| (at as usize >> Self::SHIFT, at as usize & (Self::CHUNK - 1)));
+        let [(a_piece, a), (b_piece, b)] = places;
+        if a_piece == b_piece {
+            let elements = self.pieces.at_mut(a_piece).get_disjoint_mut([a, b]);
+            return elements.expect("two elements");
+        }
+        let [a_piece, b_piece] = self.pieces.two_mut(a_piece, b_piece);
+        [&mut a_piece[a], &mut b_piece[b]]
+    }
+
     /// Asks for memory that elements to come will be written to.
     #[inline]
     pub fn touch_end(&self) {
@@ -170,5 +192,26 @@ impl<T> IndexMut<u32> for Chunked<T> {
     fn index_mut(&mut self, at: u32) -> &mut T {
         let at = at as usize;
         &mut self.pieces.at_mut(at >> Self::SHIFT)[at & (Self::CHUNK - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_elements_are_told_apart_wherever_they_lie() {
+        // Pieces of four elements each, of which none is touched but the first bytes.
+        let mut array = Chunked::<[u8; HUGE_BYTES / 4]>::default();
+        (0..13).for_each(|_| array.push_zeroed());
+        for a in 0..13 {
+            array[a][0] = a as u8;
+        }
+        for a in 0..13 {
+            for b in (0..13).filter(|b| *b != a) {
+                let [first, second] = array.two_mut(a, b);
+                assert_eq!((first[0], second[0]), (a as u8, b as u8));
+            }
+        }
     }
 }

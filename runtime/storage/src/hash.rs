@@ -88,12 +88,14 @@ fn put_in_segment(segment: &mut Segment, tag: u32, stored: u32) -> bool {
     false
 }
 
-/// A segment's entries by bit `depth` of their tags. The places that each line has used are counted beside the lines: to look
-/// for a free one in what was written just now would wait for that to reach the cache.
-fn halve(segment: &Segment, depth: u32) -> [Segment; 2] {
-    let mut halves = [[[[0; LINE_ENTRIES]; 2]; LINES]; 2];
+/// Moves the entries of a segment whose tags have bit `depth` to an empty one, and the others to where they belong now. The places
+/// that each line has used are counted beside the lines: to look for a free one in what was written just now would wait for
+/// that to reach the cache.
+fn halve(segment: &mut Segment, empty: &mut Segment, depth: u32) {
+    let mut kept = [[[0; LINE_ENTRIES]; 2]; LINES];
     let mut used = [[0_usize; LINES]; 2];
-    for [tags, rids] in segment {
+    let halves = [&mut kept, empty];
+    for [tags, rids] in &*segment {
         for (tag, stored) in tags.iter().copied().zip(*rids) {
             if stored == 0 {
                 break; // used places come first
@@ -110,7 +112,7 @@ fn halve(segment: &Segment, depth: u32) -> [Segment; 2] {
             used[side][at] += 1;
         }
     }
-    halves
+    *segment = kept;
 }
 
 /// A way through the lines in which a tag's entries may be. What overflowed is not on it.
@@ -332,10 +334,8 @@ impl HashIndex {
         for entry in (first..self.directory.len()).step_by(1 << (depth + 1)) {
             self.directory[entry] = new;
         }
-        let halves = halve(&self.segments[id], depth);
-        for (to, half) in [id, new].into_iter().zip(halves) {
-            self.segments[to] = half;
-        }
+        let [segment, empty] = self.segments.two_mut(id, new);
+        halve(segment, empty, depth);
         self.drain_overflow(common, depth);
     }
 

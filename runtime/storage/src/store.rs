@@ -268,20 +268,24 @@ impl Store {
             Nearing::Key(key) => index().candidate_of_bits(key),
             Nearing::Row(_) | Nearing::Nothing => None,
         };
-        match candidate {
-            Some(rid) => {
+        match (candidate, found) {
+            (Some(rid), _) => {
                 table.rows.touch_place(rid);
                 Nearing::Row(rid)
             }
-            None => Nearing::Nothing,
+            (None, Nearing::Tag(_)) => found,
+            (None, _) => Nearing::Nothing,
         }
     }
 
-    /// The last: the row's bytes, if it is still there.
+    /// The last: the row's bytes, if it is still there. Where there is none it will be inserted, maybe, so the index's entry is
+    /// asked for once more: other calls may have driven it from the first cache.
     #[inline]
-    pub fn touch_row(&self, table: TableId, found: Nearing) {
-        if let Nearing::Row(rid) = found {
-            self.table(table).rows.touch(rid);
+    pub fn touch_row(&self, table: TableId, index: u16, found: Nearing) {
+        match found {
+            Nearing::Row(rid) => self.table(table).rows.touch(rid),
+            Nearing::Tag(tag) => self.table(table).indexes[index as usize].touch_tag(tag),
+            Nearing::Key(_) | Nearing::Nothing => {}
         }
     }
 
