@@ -214,6 +214,15 @@ impl ColumnPlan {
         row.get(at(first.place(row).0)..at(last.place(row).1)).unwrap_or(&[])
     }
 
+    /// Where in the row a single number that is never null lies, and its bytes, where that is all.
+    #[inline]
+    pub fn number(&self) -> Option<(usize, usize)> {
+        match (&self.spans[..], self.nullable.is_empty() && self.is_fixed()) {
+            ([span], true) => Some((span.from as usize, span.bytes as usize)),
+            _ => None,
+        }
+    }
+
     /// Copies the columns of a valid row to `out`, which is `bytes` long.
     #[inline(always)]
     pub fn read(&self, row: &[u8], out: &mut [u8]) {

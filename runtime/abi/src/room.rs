@@ -58,6 +58,39 @@ impl<'a> Room<'a> {
         self.filled += HEADER_BYTES + bytes;
     }
 
+    /// As `push` of rows whose handles follow each other.
+    #[inline]
+    pub fn push_all(&mut self, first: RowHandle, rows: &[&[u8]]) {
+        match self.plan.number() {
+            Some((from, 2)) => self.push_numbers::<2>(first, rows, from),
+            Some((from, 4)) => self.push_numbers::<4>(first, rows, from),
+            Some((from, 8)) => self.push_numbers::<8>(first, rows, from),
+            _ => self.push_each(first, rows),
+        }
+    }
+
+    #[inline(always)]
+    fn push_each(&mut self, first: RowHandle, rows: &[&[u8]]) {
+        for (row, handle) in rows.iter().zip(first..) {
+            self.push(handle, row);
+        }
+    }
+
+    /// Of one number of `N` bytes.
+    #[inline]
+    fn push_numbers<const N: usize>(&mut self, first: RowHandle, rows: &[&[u8]], from: usize) {
+        let stride = HEADER_BYTES + N;
+        let Some(room) = self.take(rows.len() * stride) else {
+            return self.push_each(first, rows);
+        };
+        for ((room, row), handle) in room.chunks_exact_mut(stride).zip(rows).zip(first..) {
+            let (header, value) = room.split_at_mut(HEADER_BYTES);
+            header.copy_from_slice(&(u64::from(handle) | (N as u64) << 32).to_le_bytes());
+            value.copy_from_slice(&row[from..from + N]);
+        }
+        self.filled += rows.len() * stride;
+    }
+
     #[cold]
     fn push_none(&mut self) {
         if let Some(room) = self.take(HEADER_BYTES) {
@@ -117,5 +150,34 @@ mod tests {
         assert_eq!(out[32..], [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         let plan = ColumnPlan::new(&layout, ColumnSet(0b01));
         assert_eq!(Room::new(&plan, &mut out).rows_left(), 3);
+    }
+
+    #[test]
+    fn many_rows_are_appended_as_each_of_them() {
+        let types = [
+            (ScalarType::I8, false),
+            (ScalarType::I16, false),
+            (ScalarType::I32, false),
+            (ScalarType::I64, false),
+            (ScalarType::Text, false),
+        ];
+        let layout = RowLayout::from_types(types.into_iter());
+        let texts = ["", "one", "a longer one"].into_iter().zip(-1..);
+        let rows = texts.map(|(text, n)| {
+            let ints = [Field::Int(n), Field::Int(n * 300), Field::Int(n << 20), Field::Int(n << 40)];
+            layout.build(&[&ints[..], &[Field::Text(text)]].concat())
+        });
+        let rows: alloc::vec::Vec<_> = rows.collect();
+        let rows: alloc::vec::Vec<_> = rows.iter().map(|row| &row[..]).collect();
+        for (set, room_bytes) in (1..32).flat_map(|set| [(set, 0), (set, 37), (set, 200)]) {
+            let plan = ColumnPlan::new(&layout, ColumnSet(set));
+            let (mut all, mut each) = (vec![0; room_bytes], vec![0; room_bytes]);
+            let mut room = Room::new(&plan, &mut all);
+            room.push_all(7, &rows);
+            let filled = room.filled();
+            let mut room = Room::new(&plan, &mut each);
+            rows.iter().zip(7..).for_each(|(row, handle)| room.push(handle, row));
+            assert_eq!((filled, &all), (room.filled(), &each), "{set:b}");
+        }
     }
 }

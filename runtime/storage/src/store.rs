@@ -296,9 +296,26 @@ impl Store {
         &self,
         table: TableId,
         index: u16,
-        mut keys: impl Iterator<Item = &'k [u8]> + Clone,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
         near: Near<'_>,
         mut visit: impl FnMut(Option<(Rid, &[u8])>),
+    ) {
+        self.multi_get_rows(table, index, keys, near, |found, rows| {
+            for (slot, row) in found.iter().zip(rows) {
+                visit(slot.map(|(rid, _)| (rid, *row)));
+            }
+        });
+    }
+
+    /// As `multi_get`; some rows are shown at once, with no bytes for those that there are not.
+    #[inline]
+    pub fn multi_get_rows<'k>(
+        &self,
+        table: TableId,
+        index: u16,
+        mut keys: impl Iterator<Item = &'k [u8]> + Clone,
+        near: Near<'_>,
+        mut visit: impl FnMut(&[Option<(Rid, &u64)>], &[&[u8]]),
     ) {
         let table = self.table(table);
         let index = &table.indexes[index as usize];
@@ -312,9 +329,7 @@ impl Store {
                 };
             }
             bring_rest_near(&rows[..count], &near);
-            for (slot, row) in slots[..count].iter().zip(&rows) {
-                visit(slot.map(|(rid, _)| (rid, *row)));
-            }
+            visit(&slots[..count], &rows[..count]);
             if count < NEAR_KEYS {
                 return;
             }
@@ -377,14 +392,14 @@ impl Store {
         Ok(count)
     }
 
-    /// Shows rows that an index named; the bytes `near` of all of them are asked for before the first is shown.
+    /// Shows rows that an index named, some at once; what is `near` of all of these is asked for before.
     #[inline]
     pub fn read_rows(
         &self,
         table: TableId,
         rids: &[Rid],
         near: Near<'_>,
-        mut visit: impl FnMut(Rid, &[u8]),
+        mut visit: impl FnMut(&[Rid], &[&[u8]]),
     ) {
         let table = self.table(table);
         let mut rows = [&[][..]; NEAR_KEYS];
@@ -392,9 +407,7 @@ impl Store {
             for (rid, row) in rids.iter().zip(&mut rows) {
                 *row = table.rows.near_row_of(*rid, &near);
             }
-            for (rid, row) in rids.iter().zip(&rows) {
-                visit(*rid, row);
-            }
+            visit(rids, &rows[..rids.len()]);
         }
     }
 

@@ -162,6 +162,14 @@ impl Frame {
         self.ops -= rows as u64;
     }
 
+    /// The first one of the handles of rows that `count_many` made room for; the others follow it.
+    #[inline(always)]
+    pub(crate) fn push_all(&mut self, handles: impl Iterator<Item = Handle>) -> RowHandle {
+        let first = self.handles.len() as u32;
+        self.handles.extend(handles);
+        first
+    }
+
     /// The handle of a row that `count_many` made room for.
     #[inline(always)]
     pub(crate) fn push_counted(&mut self, handle: Handle) -> RowHandle {

@@ -133,9 +133,9 @@ pub(crate) fn read_on_one(
                 frame.push_handle(leg.handle(*rid))?;
             }
         }
-        store.read_rows(leg.stored, page, near, |rid, row| {
-            let handle = frame.push_counted(leg.handle(rid));
-            room.try_push(handle, row);
+        store.read_rows(leg.stored, page, near, |rids, rows| {
+            let first = frame.push_all(rids.iter().map(|rid| leg.handle(*rid)));
+            room.push_all(first, rows);
         });
         rows += count as u32;
         if let Some(left) = &mut leg.left {

@@ -166,12 +166,18 @@ impl HostOps for SingleTxn<'_> {
         let index = index_of(binding, target.index)?;
         let (frame, table) = (&mut *self.frame, target.table);
         let mut room = Room::new(plan, out);
-        self.store.multi_get(binding.table, index, keys, plan.near(), |found| match found {
-            Some((rid, row)) => {
-                let handle = frame.push_counted(Handle { table, store: 0, rid });
-                room.push(handle, row);
+        let handle = |rid| Handle { table, store: 0, rid };
+        self.store.multi_get_rows(binding.table, index, keys, plan.near(), |found, rows| {
+            if found.iter().all(Option::is_some) {
+                let rids = found.iter().map(|found| found.map_or(Rid(0), |(rid, _)| rid));
+                return room.push_all(frame.push_all(rids.map(handle)), rows);
             }
-            None => room.push(HANDLE_NONE, &[]),
+            for (found, row) in found.iter().zip(rows) {
+                match found {
+                    Some((rid, _)) => room.push(frame.push_counted(handle(*rid)), row),
+                    None => room.push(HANDLE_NONE, &[]),
+                }
+            }
         });
         Ok(room.filled())
     }
