@@ -37,6 +37,7 @@ impl Database {
         let replay_begun = Instant::now();
         let mut recovery = self.recovery();
         recovery.set_from(self.recover_from);
+        recovery.set_log_end(until.map_or(end, |until| until.min(end)));
         let quarantine = self.quarantine();
         let places = quarantine.iter().map(|found| (ModuleId(found.module_id), found.procedure_number));
         recovery.set_quarantine(places.collect());

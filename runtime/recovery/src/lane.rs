@@ -28,10 +28,11 @@ const WAITING_MAX: usize = 4;
 const LOOKED_AT_MAX: usize = 64;
 
 /// What the thread that reads the log and those that apply it share.
-#[derive(Default)]
 pub(crate) struct Lane {
     state: Mutex<State>,
     woken: Condvar,
+    /// Where the log probably ends; 0: not known.
+    log_end: Lsn,
 }
 
 #[derive(Default)]
@@ -113,6 +114,14 @@ impl Drop for Guard<'_> {
 }
 
 impl Lane {
+    pub fn new(log_end: Lsn) -> Self {
+        Self {
+            state: Mutex::default(),
+            woken: Condvar::new(),
+            log_end,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics under this lock")
     }
@@ -208,6 +217,8 @@ impl Lane {
                 Task::Apply(table, sorted, place) => {
                     let mut redo = redos[table].lock().expect("one thread at a time");
                     let changes = &sorted.tables[place].changes;
+                    let coming = 1.0 + sorted.window.windows_behind(self.log_end);
+                    redo.expect((changes.growth() as f64 * coming) as u64);
                     let applied = redo.apply(&sorted.window.bytes, changes);
                     drop(redo);
                     let failure = applied.err().and_then(|(record, error)| {

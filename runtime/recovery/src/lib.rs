@@ -114,6 +114,8 @@ pub struct Recovery {
     pending: Vec<Batch>,
     /// The command before, which may turn out to have been logged by its changes, too.
     held: Option<(Command, Where)>,
+    /// Where the log probably ends: tables make ready for what is still to come.
+    log_end: Lsn,
     /// Changes alone, not handed on yet.
     window: Window,
     /// Where such windows are applied, all partitions being held for it.
@@ -232,6 +234,7 @@ impl Recovery {
             quarantine: BTreeSet::new(),
             pending: inboxes.iter().map(|_| Batch::default()).collect(),
             held: None,
+            log_end: Lsn(0),
             window: Window::default(),
             lane: None,
             spares: crossbeam_channel::unbounded(),
@@ -248,6 +251,11 @@ impl Recovery {
     /// Chooses among the records of transactions that were logged both ways.
     pub fn set_from(&mut self, from: RecoverFrom) {
         self.from = from;
+    }
+
+    /// Tells where what will be fed ends, so that tables can make ready for it. Nothing but speed depends on it.
+    pub fn set_log_end(&mut self, end: Lsn) {
+        self.log_end = end;
     }
 
     /// Of these procedures, by version and number, the changes are applied wherever they were logged.
@@ -334,7 +342,7 @@ impl Recovery {
         self.commands += self.window.records_count;
         let lane = match &self.lane {
             Some(lane) => lane.clone(),
-            None => Arc::<Lane>::default(),
+            None => Arc::new(Lane::new(self.log_end)),
         };
         let next = lane.spare();
         let goes_on = lane.push(std::mem::replace(&mut self.window, next));

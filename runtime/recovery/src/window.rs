@@ -1,6 +1,7 @@
 //! A piece of the log that holds nothing but changes, told apart by table.
 
 use reprise_base::{Lsn, PartitionId, limits::BLOCK_BYTES_MAX};
+use reprise_pages::fetch;
 use reprise_replay::{Keyed, Redo};
 use reprise_storage::{ApplyError, Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList};
 use reprise_txn::ModuleId;
@@ -40,6 +41,12 @@ impl Window {
             .map(|((at, lsn), end)| (*lsn, &self.bytes[*at..end]))
     }
 
+    /// How many more such windows the log has behind it, which ends at `log_end`; 0 where that is not known.
+    pub fn windows_behind(&self, log_end: Lsn) -> f64 {
+        let last = self.starts.last().map_or(0, |(at, lsn)| lsn.0 + (self.bytes.len() - at) as u64);
+        log_end.0.saturating_sub(last) as f64 / self.bytes.len().max(1) as f64
+    }
+
     fn lsn_of(&self, at: usize) -> Lsn {
         let block = self.starts.partition_point(|(start, _)| *start <= at) - 1;
         let (start, lsn) = self.starts[block];
@@ -60,6 +67,9 @@ impl Window {
         })
     }
 }
+
+/// The thread that read the log had the bytes before: they are asked for so far ahead.
+const FETCH_AHEAD_BYTES: usize = 768;
 
 /// A window and one block more.
 const _: () = assert!(BLOCK_BYTES_MAX + LANE_WINDOW_BYTES < REDO_WINDOW_BYTES_MAX);
@@ -163,6 +173,8 @@ impl Sorted {
         let block_at = place_of(block);
         let mut lsn = block_lsn;
         for record in RawRecords::new(block) {
+            let ahead = record.as_ref().map_or(0, |record| record.start) + FETCH_AHEAD_BYTES;
+            block.get(ahead).into_iter().for_each(fetch);
             let malformed = |error| Stop::Error(RecoveryError::Malformed { lsn, error });
             let record = record.map_err(malformed)?;
             let changes = record.changes().map_err(malformed)?;

@@ -11,7 +11,7 @@ use reprise_wire::{Change, Changes, PatchWriter, RowName};
 use ScalarType::{I32, I64, Text};
 
 const VOTES: usize = 4_000_000;
-const COUNTS: u64 = 1_800;
+const COUNTS: u64 = 2_600;
 /// What a record has before its changes.
 const HEAD_BYTES: usize = 21;
 
@@ -142,6 +142,9 @@ fn main() {
         told += begun.elapsed().as_nanos();
         for (table, redo) in redos.iter_mut().enumerate() {
             let begun = Instant::now();
+            if table == 0 {
+                redo.expect((VOTES - votes) as u64);
+            }
             redo.apply(&window, &lists[table]).expect("fits");
             applied[table] += begun.elapsed().as_nanos();
         }

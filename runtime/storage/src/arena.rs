@@ -107,6 +107,29 @@ impl Arena {
         location
     }
 
+    /// Stores rows one behind the other where none was before, their places in `places`, which are as many. False, and none stored,
+    /// where freed slots would take some, or the piece is too small.
+    pub fn append(&mut self, rows: &[&[u8]], places: &mut [Location]) -> bool {
+        let base = self.used & !(CHUNK_GRANULES - 1);
+        if self.used >> CHUNK_SHIFT == self.chunks.count() {
+            return false;
+        }
+        let chunk = self.chunks.at_mut(self.used >> CHUNK_SHIFT);
+        let mut used = self.used - base;
+        for (row, place) in rows.iter().zip(places) {
+            let (class, granules) = slot_of(row.len());
+            let has_freed = self.free.get(class).is_some_and(|head| *head != 0);
+            if has_freed || used + granules > CHUNK_GRANULES {
+                return false;
+            }
+            copy_short(row, &mut chunk[used * GRANULE_BYTES..][..row.len()]);
+            *place = Location::new(row.len(), (base + used) as u64);
+            used += granules;
+        }
+        self.used = base + used;
+        true
+    }
+
     /// Asks for what rows to come will be written to, some bytes ahead.
     #[inline]
     pub fn touch_end(&self) {

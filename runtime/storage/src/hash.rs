@@ -23,6 +23,10 @@ const DEPTH_MAX: u32 = 32 - LINE_BITS;
 /// Lines beyond its own at which an entry rather splits the segment.
 const PROBE_MAX: usize = 5;
 
+/// How many times its entries an index is made ready for, and how full its segments then are at least: as after a split.
+const GROWTH_MAX: usize = 4;
+const FILLED_MIN: usize = LINES * LINE_ENTRIES * 4 / 9;
+
 /// Tags, and as many record ids + 1; 0 in a free place. Used places come first.
 type Line = [[u32; LINE_ENTRIES]; 2];
 type Segment = [Line; LINES];
@@ -36,6 +40,8 @@ pub(crate) struct HashIndex {
     mask: u32,
     /// By segment: the low bits that all its tags have in common.
     depths: Vec<u8>,
+    /// No segment has fewer, as far as `expect` saw to it.
+    depth_min: u32,
     len: usize,
     /// Entries (tag, record id + 1) whose segment is full and can't be split with profit: their tags are alike.
     overflow: BTreeSet<(u32, u32)>,
@@ -156,6 +162,7 @@ impl HashIndex {
             directory: vec![0],
             mask: 0,
             depths: vec![0],
+            depth_min: 0,
             len: 0,
             overflow: BTreeSet::new(),
         }
@@ -339,6 +346,27 @@ impl HashIndex {
         self.drain_overflow(common, depth);
     }
 
+    /// Makes ready for so many entries in all: segments are divided before they are full, when that moves few entries and in the
+    /// order in which they lie. At most for `GROWTH_MAX` times what there is, should the others not come.
+    pub fn expect(&mut self, entries: usize) {
+        let entries = entries.min(self.len * GROWTH_MAX);
+        let segments = (entries / FILLED_MIN).max(1);
+        let depth = segments.ilog2().min(DEPTH_MAX);
+        if depth <= self.depth_min {
+            return;
+        }
+        self.depth_min = depth;
+        for tag in 0..1 << depth {
+            loop {
+                let id = self.directory[(tag & self.mask) as usize];
+                if self.depths[id as usize] as u32 >= depth {
+                    break;
+                }
+                self.split(id, tag);
+            }
+        }
+    }
+
     /// Places anew what overflowed from tags that end in the `depth` bits of `common`.
     fn drain_overflow(&mut self, common: u32, depth: u32) {
         let mask = (1 << depth) - 1;
@@ -456,6 +484,30 @@ mod tests {
             assert!(index.remove(tags[&rid], rid) && !index.remove(tags[&rid], rid));
         }
         check(&index, &BTreeMap::new());
+    }
+
+    #[test]
+    fn an_index_that_was_made_ready_is_as_large_as_one_that_grew() {
+        let tags: BTreeMap<u32, u32> = (0..200_000).map(|rid| (rid, spread(rid * 7 + 1))).collect();
+        let (mut ready, mut grown) = (HashIndex::new(), HashIndex::new());
+        for (rid, tag) in &tags {
+            if rid % 1_000 == 999 {
+                ready.expect(tags.len());
+            }
+            for index in [&mut ready, &mut grown] {
+                let put = index.insert(*tag, *rid, |_| false);
+                put.expect("no key is compared");
+            }
+        }
+        check(&ready, &tags);
+        assert!(ready.segments.len() <= grown.segments.len());
+        // What does not come costs little.
+        let segments = ready.segments.len();
+        ready.expect(usize::MAX / 16);
+        check(&ready, &tags);
+        assert!(ready.segments.len() <= segments * GROWTH_MAX * 2);
+        ready.expect(0);
+        HashIndex::new().expect(1_000_000);
     }
 
     #[test]

@@ -392,6 +392,40 @@ impl Index {
         }
     }
 
+    /// Makes ready for so many entries in all, where that saves work.
+    pub fn expect(&mut self, entries: usize) {
+        if let Body::HashInts(hash) | Body::HashBytes(hash) = &mut self.body {
+            hash.expect(entries);
+        }
+    }
+
+    /// True where `touch_tag_of` and `insert_stored` may be called.
+    pub fn has_tags(&self) -> bool {
+        matches!(self.body, Body::HashInts(_))
+    }
+
+    /// Brings near what an insertion of the row will write; the row's tag.
+    #[inline(always)]
+    pub fn touch_tag_of(&self, row: RowRef<'_>) -> u32 {
+        let Body::HashInts(hash) = &self.body else {
+            unreachable!("only a hash of integer keys has tags of its rows");
+        };
+        let tag = tag_of(int_key(&self.plan, row));
+        hash.touch(tag);
+        tag
+    }
+
+    /// As `insert`, of a row of that tag that is stored already.
+    #[inline(always)]
+    pub fn insert_stored(&mut self, rows: &Rows, rid: Rid, tag: u32) -> Result<(), Refused> {
+        let Body::HashInts(hash) = &mut self.body else {
+            unreachable!("only a hash of integer keys has tags of its rows");
+        };
+        let key = |rid| int_key(&self.plan, rows.keyed_at(rid));
+        let is_same = |other| key(Rid(other)) == key(rid);
+        hash.insert(tag, rid.0, is_same).map_err(|_| Refused::Taken)
+    }
+
     /// As `insert`, of a row whose tag `touch_of` returned.
     #[inline]
     pub fn insert_tagged(

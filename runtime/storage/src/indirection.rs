@@ -36,6 +36,16 @@ impl Indirection {
         self.free == NO_RID && self.places.len() >= RIDS_MAX
     }
 
+    /// False where `count` more ids might be too many.
+    pub fn has_room(&self, count: usize) -> bool {
+        self.places.len() + count <= RIDS_MAX
+    }
+
+    /// True where ids of rows that went are given out next.
+    pub fn has_free(&self) -> bool {
+        self.free != NO_RID
+    }
+
     /// The id that the next `take` gives out.
     #[inline]
     pub fn next(&self) -> Rid {

@@ -2,6 +2,7 @@
 //! another place of the log until all are at its end.
 
 mod list;
+mod run;
 
 use std::ops::Range;
 
@@ -87,14 +88,24 @@ impl TableRedo<'_> {
         self.table.plain_columns & !bools
     }
 
+    /// So many more rows will probably come: indexes are made ready for them, as far as that costs little if they do not.
+    pub fn expect(&mut self, more: u64) {
+        let entries = self.table.rows.count().saturating_add(more) as usize;
+        self.table.indexes.iter_mut().for_each(|index| index.expect(entries));
+    }
+
     /// Applies the changes that a window holds of this table. The error comes with the number of the transaction that it belongs
     /// to; the table is of no use then.
     pub fn apply(&mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
         let mut hints = [NO_RID; GROUP];
         let mut ahead = Ahead::default();
         (0..AHEAD).for_each(|at| ahead.note(at, self.touch_row(window, list, at)));
+        let has_runs = run::has_runs(self.table);
         let mut at = 0;
         while at < list.len() {
+            if has_runs {
+                at = run::insert(self.table, window, list, at);
+            }
             let group = at..list.len().min(at + GROUP);
             let is_far = self.table.rows.count() >= FAR_ROWS;
             if is_far {

@@ -48,6 +48,11 @@ impl Rows {
         self.places.is_full()
     }
 
+    /// False where `count` more rows might be too many.
+    pub fn has_room(&self, count: usize) -> bool {
+        self.places.has_room(count)
+    }
+
     pub fn next_rid(&self) -> Rid {
         self.places.next()
     }
@@ -171,6 +176,22 @@ impl Rows {
         self.count += 1;
         self.nominal_bytes += Self::nominal(place);
         self.places.take(place)
+    }
+
+    /// Inserts rows that get new ids and lie where none was before, `places` and `rids` being as many; false, and none inserted,
+    /// where rows that went have left room, or a piece of memory ends.
+    pub fn append(&mut self, rows: &[&[u8]], places: &mut [Location], rids: &mut [Rid]) -> bool {
+        if self.has_number || self.places.has_free() || !self.arena.append(rows, places) {
+            return false;
+        }
+        for (rid, place) in rids.iter_mut().zip(places) {
+            self.nominal_bytes += Self::nominal(*place);
+            *rid = self.places.take(*place);
+        }
+        self.count += rows.len() as u64;
+        self.places.touch_end();
+        self.arena.touch_end();
+        true
     }
 
     /// Takes the row away; its bytes stay until `free`, its id until `release`.

@@ -7,7 +7,7 @@ use common::{redo::redo_by_table, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
 use reprise_storage::{AfterImage, ApplyError, Rid, Store, TableId};
-use reprise_wire::{Change, Changes, PatchWriter};
+use reprise_wire::{Change, Changes, PatchWriter, RowName};
 
 use ScalarType::*;
 
@@ -308,5 +308,68 @@ fn insertions_into_a_large_table_are_where_their_keys_say() {
         let found = redo_by_table(&mut redone, &log).map(drop);
         assert!(found.is_err(), "the last window once more");
         assert_eq!(found, apply_each(&mut serial, &log));
+    }
+}
+
+/// Insertions alone, into rooms that deleted rows left and behind them; a key that comes again, a row that does not fit, and a key
+/// that its row gives up in the same transaction, each at every place of the run.
+#[test]
+fn a_run_of_insertions_ends_where_one_by_one_would() {
+    let columns = [("id", I64, false), ("n", I32, false), ("state", Text, false)];
+    let mut schema = table("t", &columns, &[0, 1], &[]);
+    schema.primary_kind = IndexKind::Hash;
+    let layout = store_of(vec![schema.clone()]).layout(TableId(0)).clone();
+    let row = |id: i64| layout.build(&[Field::Int(id * 7_919), Field::Int(1), Field::Text("NY")]);
+    let insertion = |row: &[u8]| {
+        let mut out = Vec::new();
+        let change = Change::Insert {
+            table: 0,
+            number: None,
+            row,
+        };
+        change.encode(&mut out);
+        out
+    };
+    let deletion = |id: i64| {
+        let mut key = Vec::new();
+        layout.push_key(&row(id), &[0, 1], &mut key);
+        let name = RowName::Key(&key);
+        let mut out = Vec::new();
+        Change::Delete { table: 0, name }.encode(&mut out);
+        out
+    };
+    let begin: Vec<_> = (0..300).map(|id| insertion(&row(id))).collect();
+    let holes: Vec<_> = (0..20).map(|id| deletion(id * 11)).collect();
+    let run: Vec<_> = (300..500).map(|id| insertion(&row(id))).collect();
+    let check = |begin: &[Vec<u8>], log: &[Vec<u8>], is_good: bool| {
+        let (mut redone, mut serial) = (store_of(vec![schema.clone()]), store_of(vec![schema.clone()]));
+        for store in [&mut redone, &mut serial] {
+            apply_each(store, begin).expect("new rows, and they go");
+        }
+        let found = redo_by_table(&mut redone, log).map(drop);
+        assert_eq!(found, apply_each(&mut serial, log));
+        assert_eq!(found.is_ok(), is_good);
+        assert_eq!(redone.digest(), serial.digest());
+    };
+    check(&begin, &run, true);
+    check(&[&begin[..], &holes].concat(), &run, true);
+    let mut long = row(1_000);
+    long.push(0);
+    let last = row(1_000).len() - 1;
+    let mut no_text = row(1_000);
+    no_text[last] = 0xff;
+    for at in (0..run.len()).step_by(3) {
+        let with = |change: Vec<u8>| {
+            let mut log = run.clone();
+            log[at] = change;
+            log
+        };
+        check(&begin, &with(insertion(&row(299))), false);
+        check(&begin, &with(run[at * 7 % 200].clone()), at * 7 % 200 == at);
+        check(&begin, &with(insertion(&long)), false);
+        check(&begin, &with(insertion(&no_text)), false);
+        check(&begin, &with(insertion(b"short")), false);
+        let given_up = [insertion(&row(17)), deletion(17)].concat();
+        check(&begin, &with(given_up), true);
     }
 }

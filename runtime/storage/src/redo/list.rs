@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use reprise_pages::bring_near;
+use reprise_pages::{bring_near, fetch};
 use reprise_wire::{Change, PatchColumns, RowName};
 
 /// Bytes of a window, at most; numbers of transactions are below it, too.
@@ -21,9 +21,10 @@ const ROW_ALONE: u32 = REDO_WINDOW_BYTES_MAX as u32;
 /// Bytes of a window for each pair of places in which its last writes are looked for.
 const PAIR_BYTES: usize = 256;
 const PAIRS_MAX: usize = 1 << 13;
-/// Looks in vain after which a table's changes are looked at no more, unless one in so many found something.
+/// Looks in vain after which a table's changes are looked at no more, unless one in so many found something: of so few that are
+/// looked at first, most are of rows that come again later.
 const MISSES_MIN: u32 = 512;
-const HITS_SHARE: u32 = 8;
+const HITS_SHARE: u32 = 16;
 
 #[derive(Clone, Copy)]
 struct Entry {
@@ -36,6 +37,8 @@ struct Entry {
 #[derive(Default)]
 pub struct RedoList {
     entries: Vec<Entry>,
+    /// Rows that come, less those that go.
+    growth: i64,
     number: u32,
     /// Columns of which the last value is all that counts, as a `ColumnSet`.
     overwritable: u64,
@@ -185,6 +188,11 @@ impl RedoList {
         self.entries.is_empty()
     }
 
+    /// By how many rows the table grows.
+    pub fn growth(&self) -> u64 {
+        self.growth.max(0) as u64
+    }
+
     /// Adds the next change, which lies where `found` says. Numbers of transactions grow.
     #[inline]
     pub fn push(&mut self, found: Found, change: &Change<'_>, last: &mut LastWrites) {
@@ -207,8 +215,13 @@ impl RedoList {
                 entry.txn |= ROW_ALONE;
                 entry.at = found.end - row.len() as u32;
                 self.run_start = self.entries.len() + 1;
+                self.growth += 1;
             }
-            _ => self.run_start = self.entries.len() + 1,
+            _ => {
+                self.run_start = self.entries.len() + 1;
+                self.growth += matches!(change, Change::Insert { .. }) as i64;
+                self.growth -= matches!(change, Change::Delete { .. }) as i64;
+            }
         }
         self.entries.push(entry);
     }
@@ -275,6 +288,16 @@ impl RedoList {
     pub(super) fn fetch(&self, window: &[u8], at: usize) {
         if let Some(entry) = self.entries.get(at) {
             bring_near(bytes_of(window, *entry));
+        }
+    }
+
+    /// Asks for where a change's bytes begin.
+    #[inline]
+    pub(super) fn fetch_start(&self, window: &[u8], at: usize) {
+        if let Some(entry) = self.entries.get(at)
+            && let Some(byte) = window.get(entry.at as usize)
+        {
+            fetch(byte);
         }
     }
 

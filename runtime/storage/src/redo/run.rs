@@ -1,0 +1,109 @@
+//! Runs of insertions into a table whose only index is a hash of integer keys: a few rows at a time, each step for all of them
+//! before the next, so that a step is a short loop. While rows are put in, the index's lines of the next ones are on their way.
+
+use super::RedoList;
+use crate::{arena::Location, indirection::Rid, keyplan::RowRef, rows::Rows, table::Table};
+
+/// Rows of a piece. The processor has about as many misses of its caches on their way at once.
+const PIECE_ROWS: usize = 16;
+/// Insertions below which a run is not worth its beginning.
+const RUN_MIN: usize = 8;
+/// Changes ahead of which the bytes of the window are asked for.
+const FETCH_AHEAD: usize = 48;
+
+/// Rows that fit the table, and the tags of their keys.
+struct Piece<'w> {
+    rows: [&'w [u8]; PIECE_ROWS],
+    tags: [u32; PIECE_ROWS],
+    count: usize,
+}
+
+impl<'w> Piece<'w> {
+    const EMPTY: Self = Self {
+        rows: [&[]; PIECE_ROWS],
+        tags: [0; PIECE_ROWS],
+        count: 0,
+    };
+
+    /// Takes the rows from `from` on, up to what is no insertion or does not fit, and asks for their lines of the index.
+    fn read(&mut self, table: &Table, (window, list): (&'w [u8], &RedoList), from: usize) {
+        self.count = 0;
+        for (at, place) in self.rows.iter_mut().enumerate() {
+            list.fetch_start(window, from + at + FETCH_AHEAD);
+            match list.row(window, from + at) {
+                Some(row) if table.validate(row).is_ok() => *place = row,
+                _ => break,
+            }
+            self.count += 1;
+        }
+        let index = &table.indexes[0];
+        for (row, tag) in self.rows[..self.count].iter().zip(&mut self.tags) {
+            *tag = index.touch_tag_of(RowRef { row, number: 0 });
+        }
+    }
+
+    /// Puts the rows in, up to one whose key is taken; how many that are.
+    fn put(&self, table: &mut Table) -> usize {
+        let mut rids = [Rid(0); PIECE_ROWS];
+        let rids = &mut rids[..self.count];
+        if !store(&mut table.rows, &self.rows[..self.count], rids) {
+            return 0;
+        }
+        let (index, rows) = (&mut table.indexes[0], &table.rows);
+        let mut entries = rids.iter().zip(&self.tags);
+        let taken = entries.position(|(rid, tag)| index.insert_stored(rows, *rid, *tag).is_err());
+        if let Some(taken) = taken {
+            take_back(&mut table.rows, &rids[taken..]);
+        }
+        taken.unwrap_or(self.count)
+    }
+}
+
+/// Stores the rows; false, and nothing stored, where there might be no room.
+fn store(rows: &mut Rows, new: &[&[u8]], rids: &mut [Rid]) -> bool {
+    if !rows.has_room(new.len()) {
+        return false;
+    }
+    let mut places = [Location(0); PIECE_ROWS];
+    if rows.append(new, &mut places[..new.len()], rids) {
+        return true;
+    }
+    for (rid, row) in rids.iter_mut().zip(new) {
+        *rid = rows.insert(RowRef { row, number: 0 });
+    }
+    true
+}
+
+#[cold]
+fn take_back(rows: &mut Rows, rids: &[Rid]) {
+    for rid in rids.iter().rev() {
+        let place = rows.bury(*rid);
+        rows.free(place);
+        rows.release(*rid);
+    }
+}
+
+/// True where `insert` takes the table's rows.
+pub(super) fn has_runs(table: &Table) -> bool {
+    !table.has_number() && table.indexes.len() == 1 && table.indexes[0].has_tags()
+}
+
+/// Applies the insertions from `at` on that can be applied in a run; where the first one is that was not, for whatever reason.
+pub(super) fn insert(table: &mut Table, window: &[u8], list: &RedoList, mut at: usize) -> usize {
+    if (at..at + RUN_MIN).any(|at| list.row(window, at).is_none()) {
+        return at;
+    }
+    let mut pieces = [Piece::EMPTY, Piece::EMPTY];
+    let [mut piece, mut next] = pieces.each_mut();
+    piece.read(table, (window, list), at);
+    while piece.count > 0 {
+        next.read(table, (window, list), at + piece.count);
+        let put = piece.put(table);
+        at += put;
+        if put < piece.count {
+            break;
+        }
+        std::mem::swap(&mut piece, &mut next);
+    }
+    at
+}
