@@ -395,6 +395,11 @@ impl Site {
         (partition, &mut self.tools)
     }
 
+    /// The modules, as the calls of this turn see them.
+    pub fn deployed(&self) -> &Arc<Deployed> {
+        self.tools.deployed()
+    }
+
     pub fn run_batch(&mut self, mut batch: Box<CallBatch>) {
         let started = Instant::now();
         self.tools.refresh_if_due();

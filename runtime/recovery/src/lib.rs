@@ -192,7 +192,6 @@ impl Outcome {
     }
 
     fn note(&self, result: Result<Option<Replayed>, Box<Divergence>>) {
-        self.count(1);
         match result {
             Ok(None) => {}
             Ok(Some(replayed)) => self.remember(replayed),
@@ -444,6 +443,13 @@ impl Recovery {
                 Where::Gathered(Touched::Some(checked.collect::<Result<_, _>>()?))
             }
         };
+        let mut args = match &place {
+            Where::One(partition) => {
+                self.pending[partition.site(self.shared.sites_count).index()].args()
+            }
+            Where::Gathered(_) => Vec::new(),
+        };
+        args.extend_from_slice(record.args);
         let command = Command {
             lsn,
             end,
@@ -451,7 +457,7 @@ impl Recovery {
             module_id: ModuleId(record.module_id),
             procedure: record.procedure,
             digest: record.digest,
-            args: record.args.to_vec(),
+            args,
             idempotency_key: record.idempotency_key.map(Into::into),
             twin: None,
         };
@@ -495,6 +501,7 @@ impl Recovery {
             touched,
             Box::new(move |held| {
                 if !outcome.has_failed() {
+                    outcome.count(1);
                     outcome.note(replay_multi(held, command));
                 }
             }),

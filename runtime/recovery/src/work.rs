@@ -1,19 +1,25 @@
 //! What travels to a site together: commands to run and changes to apply, in the order of the log.
 
 use reprise_base::PartitionId;
+use reprise_pages::fetch;
 use reprise_partition::Site;
 use reprise_replay::{Command, Divergence, Keyed, Redo, redo, remember, replay_single};
-use reprise_storage::Near;
+use reprise_storage::{Near, Nearing};
+use reprise_txn::{Deployed, NearRow};
 use reprise_wire::{Change, Changes};
 
 use crate::{Outcome, RecoveryError};
 
 /// Records that are decoded ahead, and whose indexes and rows are brought near.
 const LOOK_AHEAD: usize = 16;
+/// Rows of a command that are brought near at most.
+const NEAR_ROWS: usize = 3;
 /// Changes of so many records, usually: more make the list longer.
 const AHEAD_CHANGES: usize = 1_024;
 /// Records that travel together.
 const WORKS_MAX: usize = 512;
+/// Bytes of memory of a command's arguments that are kept for another's.
+const SPARE_ARGS_MAX: usize = 512;
 /// Bytes of changes from which on they are sent, however few.
 const BYTES_MAX: usize = 256 << 10;
 
@@ -43,6 +49,8 @@ pub(crate) struct Batch {
     works: Vec<Work>,
     commands: Vec<Command>,
     bytes: Vec<u8>,
+    /// Of commands that were run.
+    spare_args: Vec<Vec<u8>>,
 }
 
 impl Batch {
@@ -52,6 +60,11 @@ impl Batch {
 
     pub fn is_empty(&self) -> bool {
         self.works.is_empty()
+    }
+
+    /// An empty vector for a command's arguments, with the memory of an earlier one's if there is any.
+    pub fn args(&mut self) -> Vec<u8> {
+        self.spare_args.pop().unwrap_or_default()
     }
 
     pub fn push_command(&mut self, partition: PartitionId, command: Command) {
@@ -69,25 +82,29 @@ impl Batch {
 
     /// Does all of it, until something fails anywhere.
     pub fn run(&mut self, site: &mut Site, outcome: &Outcome) {
-        let mut commands = self.commands.drain(..);
         let mut ahead = Ahead {
             changes: Vec::with_capacity(AHEAD_CHANGES),
             ends: Vec::with_capacity(LOOK_AHEAD),
         };
-        let mut replayed = 0;
+        let deployed = site.deployed().clone();
+        let (mut replayed, mut run) = (0, 0);
         for works in self.works.chunks_mut(LOOK_AHEAD) {
             if outcome.has_failed() {
                 break;
             }
             ahead.read(site, works, &self.bytes);
+            fetch_commands(&self.commands[run..]);
+            bring_near(site, &deployed, works, &self.commands[run..]);
             let mut ends = ahead.ends.iter();
             let mut start = 0;
             for work in works {
                 match work {
                     Work::Command(id) => {
-                        let command = commands.next().expect("one for each such work");
+                        let command = &mut self.commands[run];
+                        run += 1;
+                        replayed += 1;
                         let (partition, tools) = site.split(*id);
-                        outcome.note(replay_single(partition, tools, command));
+                        outcome.note(replay_single(partition, tools, &deployed, command));
                     }
                     Work::Changes(part) => {
                         let end = *ends.next().expect("one for each such work");
@@ -104,10 +121,70 @@ impl Batch {
                 }
             }
         }
-        drop(commands);
         outcome.count(replayed);
         self.works.clear();
         self.bytes.clear();
+        for command in self.commands.drain(..) {
+            let mut args = command.args;
+            args.clear();
+            if args.capacity() <= SPARE_ARGS_MAX {
+                self.spare_args.push(args);
+            }
+        }
+    }
+}
+
+/// A command that comes soon: rows that it will look at, and what is known of the way to each.
+struct Coming<'c> {
+    partition: PartitionId,
+    args: &'c [u8],
+    rows: &'c [NearRow],
+    found: [Nearing; NEAR_ROWS],
+}
+
+/// Asks for the memory of commands, which another core wrote: of the next ones' arguments, and of those that follow themselves.
+fn fetch_commands(commands: &[Command]) {
+    for command in commands.iter().skip(2 * LOOK_AHEAD).take(LOOK_AHEAD) {
+        fetch(&command.args);
+        fetch(&command.digest);
+    }
+    for command in commands.iter().skip(LOOK_AHEAD).take(LOOK_AHEAD) {
+        command.args.first().inspect(|first| fetch(*first));
+    }
+}
+
+/// Brings near the rows that procedures declare for what the commands of these works will look at, as the engine does for the
+/// calls that follow in a batch: each step for all of them, so that the misses of the caches overlap.
+fn bring_near(site: &mut Site, deployed: &Deployed, works: &[Work], commands: &[Command]) {
+    let mut coming = Vec::with_capacity(LOOK_AHEAD);
+    let partitions = works.iter().filter_map(|work| match work {
+        Work::Command(partition) => Some(*partition),
+        Work::Changes(_) => None,
+    });
+    coming.extend(partitions.zip(commands).map(|(partition, command)| {
+        let module = deployed.module(command.module_id);
+        let rows = module.and_then(|module| module.near.get(command.procedure as usize));
+        Coming {
+            partition,
+            args: &command.args,
+            rows: rows.map_or(&[], |rows| rows),
+            found: [Nearing::Nothing; NEAR_ROWS],
+        }
+    }));
+    for step in 0..4 {
+        for of_one in coming.chunk_by_mut(|one, next| one.partition == next.partition) {
+            let store = &site.partition(of_one[0].partition).store;
+            for coming in of_one {
+                for (row, found) in coming.rows.iter().zip(&mut coming.found) {
+                    match step {
+                        0 => *found = row.touch_way(store, coming.args),
+                        1 => row.touch(store, *found),
+                        2 => *found = row.touch_place(store, *found),
+                        _ => row.touch_row(store, *found),
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -11,7 +11,8 @@ use std::sync::{Arc, atomic::Ordering};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_partition::{Held, Partition, Tools};
 use reprise_txn::{
-    Commit, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi, run_single,
+    Commit, Deployed, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi,
+    run_single,
 };
 use reprise_wire::{Change, ChangesRef, PartitionSet};
 
@@ -103,17 +104,19 @@ pub struct Replayed {
     pub partition: Option<PartitionId>,
 }
 
-/// Replays a command of one partition. Returns what has to be remembered of it, if it carried a key.
+/// Replays a command of one partition, whose modules are `deployed`. Returns what has to be remembered of it, if it carried a
+/// key; its key is taken then.
 pub fn replay_single(
     partition: &mut Partition,
     tools: &mut Tools,
-    command: Command,
+    deployed: &Deployed,
+    command: &mut Command,
 ) -> Result<Option<Replayed>, Box<Divergence>> {
-    let module = module_of(tools, &command)?;
-    let input = input_of(tools, &module, &command);
-    let executor = match tools.executors.get(&module) {
+    let module = module_of(deployed, command)?;
+    let input = input_of(tools, module, command);
+    let executor = match tools.executors.get(module) {
         Ok(executor) => executor,
-        Err(failure) => return Err(diverge(&command, &module, &format!("{failure:?}"))),
+        Err(failure) => return Err(diverge(command, module, &format!("{failure:?}"))),
     };
     let images = tools.shared.logging.images;
     tools
@@ -126,7 +129,7 @@ pub fn replay_single(
         executor,
         &mut tools.frame,
     );
-    if let Err(what) = compare(outcome, &command) {
+    if let Err(what) = compare(outcome, command) {
         let difference = command.twin.as_ref().and_then(|twin| {
             let (logged, replayed) = (twin.part(partition.id), tools.frame.changes());
             partition.store.first_difference(logged, replayed)
@@ -134,7 +137,7 @@ pub fn replay_single(
         let difference = difference.map(|difference| difference.to_string());
         return Err(Box::new(Divergence {
             difference,
-            ..*diverge(&command, &module, &what)
+            ..*diverge(command, module, &what)
         }));
     }
     partition.clock.advance_past(command.txn_id.tick());
@@ -146,13 +149,14 @@ pub fn replay_single(
 /// Replays a command over several partitions, all held.
 pub fn replay_multi(
     held: &mut Held<'_>,
-    command: Command,
+    mut command: Command,
 ) -> Result<Option<Replayed>, Box<Divergence>> {
-    let module = module_of(held.tools, &command)?;
-    let input = input_of(held.tools, &module, &command);
-    let executor = match held.tools.executors.get(&module) {
+    let deployed = held.tools.deployed().clone();
+    let module = module_of(&deployed, &command)?;
+    let input = input_of(held.tools, module, &command);
+    let executor = match held.tools.executors.get(module) {
         Ok(executor) => executor,
-        Err(failure) => return Err(diverge(&command, &module, &format!("{failure:?}"))),
+        Err(failure) => return Err(diverge(&command, module, &format!("{failure:?}"))),
     };
     let images = held.tools.shared.logging.images;
     held.tools
@@ -168,7 +172,7 @@ pub fn replay_multi(
         let difference = multi_difference(held, &command);
         return Err(Box::new(Divergence {
             difference,
-            ..*diverge(&command, &module, &what)
+            ..*diverge(&command, module, &what)
         }));
     }
     for partition in held.partitions.iter_mut() {
@@ -177,7 +181,7 @@ pub fn replay_multi(
     }
     let multi_tick = &held.tools.shared.multi_tick;
     multi_tick.fetch_max(command.txn_id.tick(), Ordering::AcqRel);
-    Ok(remembered(held.tools, command, module, None))
+    Ok(remembered(held.tools, &mut command, module, None))
 }
 
 /// Applies one partition's part of a physiological record: none where the transaction touched it and changed nothing.
@@ -203,13 +207,13 @@ pub fn remember(
     keyed: Keyed,
     partition: Option<PartitionId>,
 ) -> Result<Replayed, Box<Divergence>> {
-    let Some(module) = known_module(tools, redo.module_id, redo.procedure) else {
+    let Some(module) = known_module(tools.deployed(), redo.module_id, redo.procedure) else {
         return Err(misfit(tools, redo, NO_MODULE));
     };
     Ok(Replayed {
         lsn: redo.lsn,
         txn_id: redo.txn_id,
-        module,
+        module: module.clone(),
         procedure: redo.procedure,
         key: keyed.key,
         fingerprint: keyed.fingerprint,
@@ -223,7 +227,7 @@ const NO_MODULE: &str = "the log holds no such module or procedure before this r
 /// Changes that do not fit the tables to which they are applied.
 #[cold]
 pub fn misfit(tools: &Tools, redo: &Redo, what: &str) -> Box<Divergence> {
-    let found = known_module(tools, redo.module_id, redo.procedure);
+    let found = known_module(tools.deployed(), redo.module_id, redo.procedure);
     let what = format!("its changes can't be applied: {what}");
     let (number, procedure) = (redo.module_id.0, redo.procedure as usize);
     Box::new(match found {
@@ -274,18 +278,23 @@ fn multi_difference(held: &Held<'_>, command: &Command) -> Option<String> {
         let mut groups = replayed.groups();
         let found = groups.find(|(partition, _)| *partition == part.id);
         let replayed = found.map_or(&[][..], |(_, changes)| changes);
-        let difference = part.store.first_difference(logged.part(part.id), replayed)?;
+        let difference = part
+            .store
+            .first_difference(logged.part(part.id), replayed)?;
         Some(format!("on partition {}, {difference}", part.id.0))
     })
 }
 
-fn known_module(tools: &Tools, id: ModuleId, procedure: u16) -> Option<Arc<Module>> {
-    let module = tools.deployed().module(id)?;
-    ((procedure as usize) < module.schema.procedures.len()).then(|| module.clone())
+fn known_module(deployed: &Deployed, id: ModuleId, procedure: u16) -> Option<&Arc<Module>> {
+    let module = deployed.module(id)?;
+    ((procedure as usize) < module.schema.procedures.len()).then_some(module)
 }
 
-fn module_of(tools: &Tools, command: &Command) -> Result<Arc<Module>, Box<Divergence>> {
-    known_module(tools, command.module_id, command.procedure).ok_or_else(|| {
+fn module_of<'d>(
+    deployed: &'d Deployed,
+    command: &Command,
+) -> Result<&'d Arc<Module>, Box<Divergence>> {
+    known_module(deployed, command.module_id, command.procedure).ok_or_else(|| {
         Box::new(Divergence {
             lsn: command.lsn,
             txn_id: command.txn_id,
@@ -357,13 +366,14 @@ fn diverge(command: &Command, module: &Arc<Module>, what: &str) -> Box<Divergenc
     })
 }
 
+#[inline]
 fn remembered(
     tools: &Tools,
-    command: Command,
-    module: Arc<Module>,
+    command: &mut Command,
+    module: &Arc<Module>,
     partition: Option<PartitionId>,
 ) -> Option<Replayed> {
-    let key = command.idempotency_key?;
+    let key = command.idempotency_key.take()?;
     let procedure = &module.schema.procedures[command.procedure as usize];
     Some(Replayed {
         lsn: command.lsn,
@@ -373,6 +383,6 @@ fn remembered(
         fingerprint: call_hash(&module.name, &procedure.name, &command.args),
         result: tools.frame.result().to_vec(),
         partition,
-        module,
+        module: module.clone(),
     })
 }
