@@ -65,7 +65,10 @@ pub fn build(root: &Path, has_profile: bool) -> Result<PathBuf> {
     }
     let built = compile(root, &rustc, &flags, "final")?;
     let package = work.join("reprise");
-    fs::copy(&built, &package).with_context(|| format!("copy {}", built.display()))?;
+    // Beside and then into its place: the one that is there may be running.
+    let new = work.join("reprise.new");
+    fs::copy(&built, &new).with_context(|| format!("copy {}", built.display()))?;
+    fs::rename(&new, &package).with_context(|| format!("make {}", package.display()))?;
     Ok(package)
 }
 
