@@ -63,27 +63,23 @@ pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred
             "the amount of a transfer can't be negative",
         ));
     }
-    let mut payer = find(tx, from)?;
     let mut payee = find(tx, to)?;
-    if payer.balance < amount {
-        return Err(Abort::new(
-            "insufficient_funds",
-            "the balance is smaller than the amount",
-        ));
-    }
     if from == to {
+        check_funds(payee.balance - amount)?;
         return Ok(Transferred {
-            from_balance: payer.balance,
-            to_balance: payer.balance,
+            from_balance: payee.balance,
+            to_balance: payee.balance,
         });
     }
+    // Neither is negative, so this can't overflow. An abort takes it back.
+    let from_balance = Account::add_balance(tx, from, -amount).ok_or_else(unknown)?;
+    check_funds(from_balance)?;
     if payee.balance.checked_add(amount).is_none() {
         return Err(Abort::new(
             "balance_overflow",
             "the receiving account can't hold the amount",
         ));
     }
-    let from_balance = payer.add_balance(tx, -amount);
     let to_balance = payee.add_balance(tx, amount);
     Ok(Transferred {
         from_balance,
@@ -116,8 +112,29 @@ pub fn total(tx: &Txn) -> Result<Total, Abort> {
 }
 
 fn find(tx: &Txn, account: i64) -> Result<Row<Account>, Abort> {
-    Account::get(tx, account)
-        .ok_or_else(|| Abort::new("unknown_account", "there is no account with this number"))
+    Account::get(tx, account).ok_or_else(unknown)
+}
+
+/// `left` is what a transfer leaves.
+#[inline]
+fn check_funds(left: i64) -> Result<(), Abort> {
+    match left {
+        0.. => Ok(()),
+        _ => Err(insufficient()),
+    }
+}
+
+#[cold]
+fn unknown() -> Abort {
+    Abort::new("unknown_account", "there is no account with this number")
+}
+
+#[cold]
+fn insufficient() -> Abort {
+    Abort::new(
+        "insufficient_funds",
+        "the balance is smaller than the amount",
+    )
 }
 
 reprise_procedure::module! {

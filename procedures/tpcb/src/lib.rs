@@ -180,12 +180,10 @@ pub fn account_update(
     account_id: i32,
     delta: i64,
 ) -> Result<AccountBalance, Abort> {
-    let mut account = Account::find(tx, (account_branch_id, account_id)).ok_or_else(no_account)?;
-    let mut teller = Teller::find(tx, (branch_id, teller_id)).ok_or_else(no_teller)?;
-    let mut branch = Branch::find(tx, branch_id).ok_or_else(no_teller)?;
-    let balance = account.add_balance(tx, delta);
-    teller.add_balance(tx, delta);
-    branch.add_balance(tx, delta);
+    let account = (account_branch_id, account_id);
+    let balance = Account::add_balance(tx, account, delta).ok_or_else(no_account)?;
+    Teller::add_balance(tx, (branch_id, teller_id), delta).ok_or_else(no_teller)?;
+    Branch::add_balance(tx, branch_id, delta).ok_or_else(no_teller)?;
     let time = tx.now();
     let booked = History {
         branch_id,

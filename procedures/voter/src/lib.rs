@@ -148,21 +148,14 @@ pub fn vote(
         )?;
     }
     let area_code = area_code_of(phone_number);
-    match VoteCount::find(tx, (contestant_number, area_code)) {
-        Some(mut count) => {
-            count.add_votes(tx, 1);
-        }
-        None => {
-            VoteCount::insert(
-                tx,
-                &VoteCount {
-                    contestant_number,
-                    area_code,
-                    state,
-                    votes: 1,
-                },
-            )?;
-        }
+    if VoteCount::add_votes(tx, (contestant_number, area_code), 1).is_none() {
+        let count = VoteCount {
+            contestant_number,
+            area_code,
+            state,
+            votes: 1,
+        };
+        VoteCount::insert(tx, &count)?;
     }
     Ok(VoteResult {
         outcome: VoteOutcome::Accepted,

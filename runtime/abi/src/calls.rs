@@ -9,6 +9,7 @@
 //! | `result_write` | `(slice i64)` | nothing; replaces the result so far |
 //! | `get` | `(target i32, key slice i64, out i64) -> i64` | `handle << 32 \| row bytes`, or `-1` not found. A row longer than the capacity is not copied: call `row_read` |
 //! | `multi_get` | `(target i32, keys slice i64, count i32, out i64) -> i64` | bytes written; `keys` is `count` times `[len u32][key]`; the output is `count` times `[handle u32][len u32][row]`, `handle` `0xffff_ffff` where not found; `-needed` when the buffer is too small, whose contents are then undefined |
+//! | `exists` | `(target i32, key slice i64) -> i32` | 1 where `get` would find a row, else 0; no row is handed out |
 //! | `row_read` | `(handle i32, out i64) -> i32` | row bytes; copies only when they fit |
 //! | `get_columns` | `(target i32, key slice i64, columns i64, out i64) -> i64` | as `get`, but these columns alone |
 //! | `multi_get_columns` | `(target i32, keys slice i64, columns i64, out i64) -> i64` | as `multi_get`, but these columns alone; `keys` is run through to its end |
@@ -21,6 +22,7 @@
 //! | `update` | `(handle i32, row slice i64) -> i64` | `0`, or `-2 - index` for a duplicate key |
 //! | `delete` | `(handle i32)` | nothing |
 //! | `add` | `(handle i32, column i32, delta i64) -> i64` | the new value (of an integer column that no key or index holds, not null); wraps never: overflow is a fault |
+//! | `add_by_key` | `(what i64, key slice i64, delta i64, out i64) -> i32` | `what` packs `target \| column << 32`: as `get`, and `add` to the row that it finds; 1, and the new value's eight bytes in `out` where they fit, or 0 where there is no such row. No row is handed out |
 //! | `scan` | `(request pointer i32, out i64) -> i64` | `cursor << 32 \| bytes`; cursor 0 when the range is exhausted; the output is a run of `[handle u32][len u32][row]` |
 //! | `scan_next` | `(cursor i32, out i64) -> i64` | as `scan` |
 //! | `count` | `(request pointer i32) -> i64` | the number of rows in the range (limit applies) |
@@ -305,6 +307,10 @@ pub trait HostOps {
     ) -> Result<usize, OpError> {
         look_up_rows(self, target, keys, plan, out)
     }
+    /// Whether `get` would find a row.
+    fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
+        Ok(self.get(target, key)?.is_some())
+    }
     /// The row behind a handle, as it is now.
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError>;
     fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError>;
@@ -355,6 +361,19 @@ pub trait HostOps {
     }
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError>;
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;
+    /// As `add` to the row that `get` finds; none where there is no such row.
+    fn add_by_key(
+        &mut self,
+        target: Target,
+        key: &[u8],
+        column: u16,
+        delta: i64,
+    ) -> Result<Option<i64>, OpError> {
+        let Some((handle, _)) = self.get(target, key)? else {
+            return Ok(None);
+        };
+        self.add(handle, column, delta).map(Some)
+    }
 
     /// Visits rows in index order until the range ends or `visit` returns false; the row for which it did is visited
     /// again by `scan_next`. A visitor takes at least one row unless its buffer is too small for it.

@@ -44,6 +44,8 @@ pub struct RowLayout {
     last_variable: u32,
     /// Columns of which not every bit pattern is a value.
     checked: Vec<Check>,
+    /// Where the slot of the only one of them lies, if that is a text that is never null; else `NO_PREVIOUS`.
+    only_text: u32,
 }
 
 /// What is to be looked at of a column.
@@ -146,6 +148,10 @@ impl RowLayout {
             }
             offset += ty.slot_bytes() as u32;
         }
+        let only_text = match checked[..] {
+            [Check { null_bit: NOT_NULL, offset, kind: CheckKind::Text, .. }] => offset,
+            _ => NO_PREVIOUS,
+        };
         Self {
             columns: slots,
             nullable_count: nullable_count as u16,
@@ -153,6 +159,7 @@ impl RowLayout {
             data_offset: offset,
             last_variable: previous,
             checked,
+            only_text,
         }
     }
 
@@ -173,7 +180,19 @@ impl RowLayout {
         if self.checked.is_empty() && row.len() == self.fixed_bytes() {
             return Ok(());
         }
+        if self.only_text != NO_PREVIOUS && self.is_valid_with_text(row) {
+            return Ok(());
+        }
         self.validate_checked(row)
+    }
+
+    /// Of a layout that has one text and else nothing to look at: whether the row is valid.
+    #[inline(always)]
+    fn is_valid_with_text(&self, row: &[u8]) -> bool {
+        let Some((slots, data)) = row.split_at_checked(self.fixed_bytes()) else {
+            return false;
+        };
+        read_u32(slots, self.only_text) as usize == data.len() && is_utf8(data)
     }
 
     fn validate_checked(&self, row: &[u8]) -> Result<(), RowError> {
@@ -408,6 +427,13 @@ fn is_utf8(data: &[u8]) -> bool {
         let bits = u128::from_ne_bytes(*first) | u128::from_ne_bytes(*last);
         return (bits as u64 | (bits >> 64) as u64) & HIGH == 0 || core::str::from_utf8(data).is_ok();
     }
+    if let (Some(first), Some(last), ..=8) = (data.first_chunk(), data.last_chunk(), data.len()) {
+        let bits = u32::from_ne_bytes(*first) | u32::from_ne_bytes(*last);
+        return bits & HIGH as u32 == 0 || core::str::from_utf8(data).is_ok();
+    }
+    if let (Some(first), Some(last), ..=3) = (data.first(), data.last(), data.len()) {
+        return (first | data[data.len() / 2] | last) < 0x80 || core::str::from_utf8(data).is_ok();
+    }
     let (words, rest) = data.as_chunks::<8>();
     let bits = words.iter().fold(0, |bits, word| bits | u64::from_ne_bytes(*word));
     let rest = rest.iter().fold(0, |bits, byte| bits | byte);
@@ -453,6 +479,29 @@ mod tests {
         assert_eq!(layout.validate(&row), Ok(()));
         let read: Vec<_> = (0..4).map(|c| layout.field(&row, c)).collect();
         assert_eq!(read, fields);
+    }
+
+    #[test]
+    fn a_row_whose_only_doubt_is_its_text_is_judged_as_any_other() {
+        let layout = RowLayout::from_types([(I32, false), (Text, false), (I32, false)].into_iter());
+        for length in 0..40 {
+            let text = "x".repeat(length);
+            let good = layout.build(&[Field::Int(1), Field::Text(&text), Field::Int(2)]);
+            assert_eq!(layout.validate(&good), Ok(()));
+            for at in 0..length {
+                let mut bad = good.clone();
+                bad[layout.fixed_bytes() + at] = 0xff;
+                assert_eq!(layout.validate(&bad), Err(RowError::Utf8 { column: 1 }), "{at} of {length}");
+            }
+            let mut long = good.clone();
+            long.push(b'x');
+            for (row, found) in [(&long[..], length + 13), (&good[..length + 11], length + 11)] {
+                let refused = layout.validate(row);
+                assert!(matches!(refused, Err(RowError::Length { found: bytes, .. }) if bytes == found));
+            }
+        }
+        let accents = layout.build(&[Field::Int(1), Field::Text("é"), Field::Int(2)]);
+        assert_eq!(layout.validate(&accents), Ok(()));
     }
 
     #[test]

@@ -24,11 +24,12 @@ const fn import(name: &'static str, signature: &'static str) -> Import {
     }
 }
 
-const IMPORTS: [Import; 26] = [
+const IMPORTS: [Import; 28] = [
     import("args_read", "i>"),
     import("result_write", "I>"),
     import("get", "iII>I"),
     import("multi_get", "iIiI>I"),
+    import("exists", "iI>i"),
     import("row_read", "iI>i"),
     import("get_columns", "iIII>I"),
     import("multi_get_columns", "iIII>I"),
@@ -41,6 +42,7 @@ const IMPORTS: [Import; 26] = [
     import("update", "iI>I"),
     import("delete", "i>"),
     import("add", "iiI>I"),
+    import("add_by_key", "IIII>i"),
     import("scan", "iI>I"),
     import("scan_next", "iI>I"),
     import("count", "i>I"),
@@ -116,6 +118,7 @@ fn link_rows(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     define!(linker, M, "multi_get", (target: u32, keys: u64, count: u32, out: u64) -> i64, |s| {
         s.multi_get(target, keys, count, out)
     });
+    define!(linker, M, "exists", (target: u32, key: u64) -> i32, |s| s.exists(target, key));
     define!(linker, M, "row_read", (handle: u32, out: u64) -> i32, |s| s.row_read(handle, out));
     define!(linker, M, "insert", (table: u32, row: u64) -> i64, |s| s.insert(table, row));
     define!(linker, M, "multi_insert", (table: u32, rows: u64, count: u32) -> i64, |s| {
@@ -125,6 +128,9 @@ fn link_rows(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     define!(linker, M, "delete", (handle: u32) -> (), |s| s.delete(handle));
     define!(linker, M, "add", (handle: u32, column: u32, delta: i64) -> i64, |s| {
         s.add(handle, column, delta)
+    });
+    define!(linker, M, "add_by_key", (what: u64, key: u64, delta: i64, out: u64) -> i32, |s| {
+        s.add_by_key(what, key, delta, out)
     });
     define!(linker, M, "scan", (request: u32, out: u64) -> i64, |s| s.scan(request, out));
     define!(linker, M, "scan_next", (cursor: u32, out: u64) -> i64, |s| s.scan_next(cursor, out));

@@ -345,6 +345,12 @@ impl HostState {
         Ok((u64::from(handle) << 32 | length as u64) as i64)
     }
 
+    #[inline]
+    pub fn exists(&mut self, target: u32, key: u64) -> Answer<i32> {
+        let key = self.memory.read(key)?;
+        Ok(self.ops()?.exists(Target::unpack(target), key)? as i32)
+    }
+
     pub fn multi_get(&mut self, target: u32, slice: u64, count: u32, out: u64) -> Answer<i64> {
         let keys = self.memory.read(slice)?;
         let mut out = Output::new(self.memory, out)?;
@@ -420,6 +426,21 @@ impl HostState {
     pub fn add(&mut self, handle: u32, column: u32, delta: i64) -> Answer<i64> {
         let column = narrow(column, "column")?;
         Ok(self.ops()?.add(handle, column, delta)?)
+    }
+
+    #[inline]
+    pub fn add_by_key(&mut self, what: u64, key: u64, delta: i64, out: u64) -> Answer<i32> {
+        let key = self.memory.read(key)?;
+        let mut out = Output::new(self.memory, out)?;
+        let (target, column) = unpack(what);
+        let (target, column) = (Target::unpack(target), narrow(column, "column")?);
+        let Some(value) = self.ops()?.add_by_key(target, key, column, delta)? else {
+            return Ok(0);
+        };
+        if out.capacity >= size_of::<i64>() {
+            out.push(&value.to_le_bytes());
+        }
+        Ok(1)
     }
 
     pub fn scan(&mut self, request: u32, out: u64) -> Answer<i64> {

@@ -208,11 +208,7 @@ impl Index {
         match &self.body {
             Body::HashInts(hash) => find_int(hash, &self.plan, rows, self.bits_of(key)),
             Body::Dense(dense) => {
-                let found = match &self.load {
-                    Some(load) if self.key_bytes <= 8 => dense.find_short(load.load_short(key)),
-                    _ => dense.find_dense(self.bits_of(key)),
-                };
-                let Some(rid) = found.map(Rid) else {
+                let Some(rid) = self.find_dense(dense, key) else {
                     return self.get_thin(dense, rows, key);
                 };
                 let row = rows.keyed_at(rid);
@@ -222,6 +218,28 @@ impl Index {
             }
             _ => self.get_other(rows, key),
         }
+    }
+
+    /// The record id of what `get` finds: a dense index tells it without a look at the row.
+    #[inline]
+    pub fn find(&self, rows: &Rows, key: &[u8]) -> Option<Rid> {
+        if let Body::Dense(dense) = &self.body
+            && self.is_whole(key)
+            && let Some(rid) = self.find_dense(dense, key)
+        {
+            return Some(rid);
+        }
+        self.get(rows, key).map(|(rid, _)| rid)
+    }
+
+    /// A whole key's record id in the array.
+    #[inline(always)]
+    fn find_dense(&self, dense: &Dense, key: &[u8]) -> Option<Rid> {
+        let found = match &self.load {
+            Some(load) if self.key_bytes <= 8 => dense.find_short(load.load_short(key)),
+            _ => dense.find_dense(self.bits_of(key)),
+        };
+        found.map(Rid)
     }
 
     /// Of a key that the array does not have. Out of line, as `get_other`: `get` keeps its values in registers.

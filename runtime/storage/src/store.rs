@@ -228,6 +228,13 @@ impl Store {
         Some(self.get_row(table, index, key)?.0)
     }
 
+    /// As `get`, where that can be without a look at the row.
+    #[inline]
+    pub fn find(&self, table: TableId, index: u16, key: &[u8]) -> Option<Rid> {
+        let table = self.table(table);
+        table.indexes[index as usize].find(&table.rows, key)
+    }
+
     /// As `get`, with the row's bytes.
     #[inline]
     pub fn get_row(&self, table: TableId, index: u16, key: &[u8]) -> Option<(Rid, &[u8])> {

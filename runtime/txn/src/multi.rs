@@ -166,6 +166,32 @@ impl<'a, 's> MultiTxn<'a, 's> {
         Ok(Copies::All(found.collect::<Result<_, _>>()?))
     }
 
+    /// The held store on which a key's row lies, and the row's place there.
+    fn find(&self, target: Target, key: &[u8]) -> Result<Option<(usize, Rid)>, OpError> {
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        let find_on = |at: usize| self.stores[at].1.find(binding.table, index, key);
+        let mut readable = self.readable(binding, index, (key, key));
+        Ok(readable.find_map(|at| Some((at, find_on(at)?))))
+    }
+
+    /// Adds to a column of a row that lies on a held store.
+    fn add_at(
+        &mut self,
+        table: u16,
+        (store, rid): (usize, Rid),
+        column: u16,
+        delta: i64,
+    ) -> Result<i64, OpError> {
+        let binding = self.writable(table)?;
+        let mut value = 0;
+        for &(at, rid) in self.copies(binding, store, rid)?.places() {
+            let added = self.stores[at].1.add(binding.table, rid, column, delta);
+            value = added.map_err(|error| write_error(error, binding))?;
+        }
+        Ok(value)
+    }
+
     /// Looks up many keys, each run of keys that lie on the same stores at once.
     fn look_up(
         &mut self,
@@ -360,6 +386,11 @@ impl HostOps for MultiTxn<'_, '_> {
         Ok(Some((handle, row)))
     }
 
+    fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
+        self.frame.count_op()?;
+        Ok(self.find(target, key)?.is_some())
+    }
+
     fn multi_get(
         &mut self,
         target: Target,
@@ -528,13 +559,22 @@ impl HostOps for MultiTxn<'_, '_> {
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError> {
         self.frame.count_op()?;
         let Handle { table, store, rid } = self.frame.handle(handle)?;
-        let binding = self.writable(table)?;
-        let mut value = 0;
-        for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
-            let added = self.stores[at].1.add(binding.table, rid, column, delta);
-            value = added.map_err(|error| write_error(error, binding))?;
-        }
-        Ok(value)
+        self.add_at(table, (store as usize, rid), column, delta)
+    }
+
+    fn add_by_key(
+        &mut self,
+        target: Target,
+        key: &[u8],
+        column: u16,
+        delta: i64,
+    ) -> Result<Option<i64>, OpError> {
+        self.frame.count_op()?;
+        let Some(place) = self.find(target, key)? else {
+            return Ok(None);
+        };
+        self.frame.count_op()?;
+        self.add_at(target.table, place, column, delta).map(Some)
     }
 
     fn scan(

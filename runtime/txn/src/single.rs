@@ -45,13 +45,19 @@ impl<'a> SingleTxn<'a> {
     #[inline]
     fn writable(&self, table: u16) -> Result<&'a TableBinding, OpError> {
         let binding = binding(self.input, table)?;
+        self.check_writable(binding)?;
+        Ok(binding)
+    }
+
+    #[inline]
+    fn check_writable(&self, binding: &TableBinding) -> Result<(), OpError> {
         may_write(self.is_read_only)?;
         if binding.placement == Placement::Replicated && self.input.partitions_count > 1 {
             return Err(guest(
                 "a replicated table is written by procedures that touch all partitions",
             ));
         }
-        Ok(binding)
+        Ok(())
     }
 
     /// Rows lie where the value of their partition column says, or no one finds them again.
@@ -114,6 +120,13 @@ impl HostOps for SingleTxn<'_> {
                 Ok(Some((handle, &self.frame.row)))
             }
         }
+    }
+
+    fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
+        self.frame.count_op()?;
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        Ok(self.store.find(binding.table, index, key).is_some())
     }
 
     fn multi_get(
@@ -341,6 +354,25 @@ impl HostOps for SingleTxn<'_> {
         self.store
             .add(binding.table, rid, column, delta)
             .map_err(|error| write_error(error, binding))
+    }
+
+    fn add_by_key(
+        &mut self,
+        target: Target,
+        key: &[u8],
+        column: u16,
+        delta: i64,
+    ) -> Result<Option<i64>, OpError> {
+        self.frame.count_op()?;
+        let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        let Some(rid) = self.store.find(binding.table, index, key) else {
+            return Ok(None);
+        };
+        self.frame.count_op()?;
+        self.check_writable(binding)?;
+        let added = self.store.add(binding.table, rid, column, delta);
+        added.map(Some).map_err(|error| write_error(error, binding))
     }
 
     fn scan(

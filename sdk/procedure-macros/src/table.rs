@@ -129,6 +129,12 @@ impl TableItem {
             .collect())
     }
 
+    /// Columns that can be added to, and their positions.
+    fn sums(&self) -> impl Iterator<Item = (u16, &ColumnItem)> {
+        let columns = (0_u16..).zip(&self.columns);
+        columns.filter(|(_, column)| is_integer(&column.ty) && !self.is_in_key(&column.ident))
+    }
+
     /// True when a key or an index holds the column, or rows are placed by it.
     fn is_in_key(&self, column: &Ident) -> bool {
         let by = match &self.options.placement {
@@ -322,10 +328,40 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
         let (name, position) = (position_const(&column.ident), position as u16);
         quote! { #[doc(hidden)] pub const #name: u16 = #position; }
     });
+    methods.extend(add_methods(table));
     Ok(quote! {
         #[allow(dead_code, non_upper_case_globals)]
         impl #row { #methods #(#positions)* }
     })
+}
+
+/// `Table::add_COLUMN(tx, key, delta)` for every integer column outside of keys.
+fn add_methods(table: &TableItem) -> TokenStream {
+    if table.options.primary_key.is_empty() {
+        return TokenStream::new();
+    }
+    let key = whole_key(0);
+    let methods = table.sums().map(|(position, column)| {
+        let (ident, ty) = (&column.ident, &column.ty);
+        let add = format_ident!("add_{}", names::text_of(ident));
+        let doc = format!(
+            "Adds to `{}` of the row with this primary key, in one host call; the new value, or none where there is no such row. Overflow ends the transaction.",
+            names::text_of(ident)
+        );
+        quote! {
+            #[doc = #doc]
+            #[inline]
+            pub fn #add(
+                tx: &::reprise_procedure::txn::Txn<'_>,
+                key: impl #key,
+                delta: i64,
+            ) -> ::core::option::Option<#ty> {
+                let value = ::reprise_procedure::table::add_by_key::<Self, 0>(tx, key, #position, delta);
+                value.map(|value| value as #ty)
+            }
+        }
+    });
+    methods.collect()
 }
 
 /// The constant that holds a column's position, for `#[columns]`.
@@ -462,11 +498,8 @@ fn add_trait(table: &TableItem) -> Result<TokenStream> {
     let name = format_ident!("{}Add", row);
     let (mut declared, mut defined) = (TokenStream::new(), TokenStream::new());
     let mut defined_unread = TokenStream::new();
-    for (position, column) in table.columns.iter().enumerate() {
-        if !is_integer(&column.ty) || table.is_in_key(&column.ident) {
-            continue;
-        }
-        let (ident, ty, position) = (&column.ident, &column.ty, position as u16);
+    for (position, column) in table.sums() {
+        let (ident, ty) = (&column.ident, &column.ty);
         let add = format_ident!("add_{}", names::text_of(ident));
         declared.extend(quote! {
             /// Adds to the column in the table, and in memory where the row was read; returns the new value. Overflow ends the transaction.

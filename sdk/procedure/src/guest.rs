@@ -26,6 +26,7 @@ mod import {
         pub fn result_write(slice: u64);
         pub fn get(target: u32, key: u64, out: u64) -> i64;
         pub fn multi_get(target: u32, keys: u64, count: u32, out: u64) -> i64;
+        pub fn exists(target: u32, key: u64) -> u32;
         pub fn row_read(handle: u32, out: u64) -> u32;
         pub fn get_columns(target: u32, key: u64, columns: u64, out: u64) -> i64;
         pub fn multi_get_columns(target: u32, keys: u64, columns: u64, out: u64) -> i64;
@@ -38,6 +39,7 @@ mod import {
         pub fn update(handle: u32, row: u64) -> i64;
         pub fn delete(handle: u32);
         pub fn add(handle: u32, column: u32, delta: i64) -> i64;
+        pub fn add_by_key(what: u64, key: u64, delta: i64, out: u64) -> u32;
         pub fn scan(request: *const u32, out: u64) -> u64;
         pub fn scan_next(cursor: u32, out: u64) -> u64;
         pub fn count(request: *const u32) -> u64;
@@ -321,6 +323,25 @@ impl Ops<'_> {
     pub fn add(&self, handle: RowHandle, column: u16, delta: i64) -> i64 {
         // SAFETY: as above.
         unsafe { import::add(handle, column as u32, delta) }
+    }
+
+    #[inline(always)]
+    pub fn exists(&self, target: u32, key: &[u8]) -> bool {
+        // SAFETY: as above.
+        unsafe { import::exists(target, slice(key)) != 0 }
+    }
+
+    /// The new value, if there is such a row.
+    #[inline(always)]
+    pub fn add_by_key(&self, target: u32, column: u16, key: &[u8], delta: i64) -> Option<i64> {
+        let mut value = MaybeUninit::<i64>::uninit();
+        let out = value.as_mut_ptr() as u32 as u64 | (size_of::<i64>() as u64) << 32;
+        let what = target as u64 | (column as u64) << 32;
+        // SAFETY: as above; where there is such a row, the host writes all of its new value.
+        unsafe {
+            let is_found = import::add_by_key(what, slice(key), delta, out) != 0;
+            is_found.then(|| value.assume_init())
+        }
     }
 
     /// The cursor and the bytes filled.

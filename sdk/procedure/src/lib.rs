@@ -15,8 +15,8 @@
 //!
 //! #[procedure(partition_by(id))]
 //! pub fn hit(tx: &Txn, id: i64) -> Result<i64, Abort> {
-//!     if let Some(mut counter) = Counter::get(tx, id) {
-//!         return Ok(counter.add_hits(tx, 1));
+//!     if let Some(hits) = Counter::add_hits(tx, id, 1) {
+//!         return Ok(hits);
 //!     }
 //!     Counter::insert(tx, &Counter { id, hits: 1 })?;
 //!     Ok(1)

@@ -349,6 +349,19 @@ impl Ops<'_> {
         self.host.borrow_mut().add(handle, column, delta).or_fault()
     }
 
+    #[inline]
+    pub fn exists(&self, target: u32, key: &[u8]) -> bool {
+        let found = self.host.borrow_mut().exists(Target::unpack(target), key);
+        found.or_fault()
+    }
+
+    /// The new value, if there is such a row.
+    #[inline]
+    pub fn add_by_key(&self, target: u32, column: u16, key: &[u8], delta: i64) -> Option<i64> {
+        let mut host = self.host.borrow_mut();
+        host.add_by_key(Target::unpack(target), key, column, delta).or_fault()
+    }
+
     /// The cursor and the bytes filled.
     pub fn scan(&self, request: &ScanRequest<'_>, out: &mut [u8]) -> (u32, usize) {
         fill(out, |visit| self.host.borrow_mut().scan(request, visit))

@@ -467,7 +467,23 @@ pub fn exists<T: InModule + IndexOf<I>, const I: u16>(
     tx: &Txn<'_>,
     key: impl WholeKey<<T as IndexOf<I>>::Columns>,
 ) -> bool {
-    find::<T, I>(tx, key).is_some()
+    let mut bytes = Scratch::new();
+    key.push_whole(&mut bytes);
+    tx.ops.exists(target(T::TABLE, I), bytes.as_slice())
+}
+
+/// Adds to an integer column of the row with this key and returns the new value; overflow ends the transaction.
+#[doc(hidden)]
+#[inline(always)]
+pub fn add_by_key<T: InModule + IndexOf<I>, const I: u16>(
+    tx: &Txn<'_>,
+    key: impl WholeKey<<T as IndexOf<I>>::Columns>,
+    column: u16,
+    delta: i64,
+) -> Option<i64> {
+    let mut bytes = Scratch::new();
+    key.push_whole(&mut bytes);
+    tx.ops.add_by_key(target(T::TABLE, I), column, bytes.as_slice(), delta)
 }
 
 /// The row with this key, without reading it.

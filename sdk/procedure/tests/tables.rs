@@ -467,6 +467,10 @@ fn mistakes_are_faults_with_a_reason() {
         let mut found = Hashed::find(tx, 1).unwrap();
         assert_eq!(found.add_value(tx, -1), i32::MAX - 1);
         assert_eq!(found.add_value(tx, 1), i32::MAX);
+        assert_eq!(Hashed::add_value(tx, 2, 5), None);
+        assert_eq!(Hashed::add_value(tx, 1, -9), Some(i32::MAX - 9));
+        assert_eq!(Hashed::get(tx, 1).unwrap().value, i32::MAX - 9);
+        assert_eq!(Hashed::add_value(tx, 1, 9), Some(i32::MAX));
         Hashed::get(tx, 1).unwrap().add_value(tx, 1);
         Ok(())
     });
