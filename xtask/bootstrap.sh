@@ -52,6 +52,9 @@ if [ "$task" = package ]; then
     ls "$(rustc --print sysroot)"/lib/rustlib/*/bin/llvm-profdata >/dev/null 2>&1 || has "llvm-profdata-$llvm" ||
         { has rustup && rustup component add llvm-tools >/dev/null 2>&1; } ||
         need "llvm-profdata of LLVM $llvm (rustup component add llvm-tools)" "llvm-$llvm"
+    # A package without it is whole, and a few percent slower.
+    has "llvm-bolt-$llvm" || has llvm-bolt || ! is_debian ||
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "bolt-$llvm" >/dev/null 2>&1 || true
 fi
 
 if [ -e web-console/package.json ]; then

@@ -5,6 +5,7 @@
 //! Called by: `cargo xtask`, the Makefile, continuous integration.
 #![forbid(unsafe_code)]
 
+mod bolt;
 pub mod fuzz;
 pub mod package;
 pub mod tasks;

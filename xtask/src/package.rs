@@ -1,11 +1,11 @@
 //! The package: one binary, optimised as a whole (`lto = "fat"`) and by a profile of the sample workloads.
 //!
 //! A first build counts which way its branches go while it runs votes, TPC-C, TPC-B, TATP and transfers in process, under each
-//! kind of log, restarts from a log, and answers calls over HTTP. A second build is laid out by these counts. Only Rust's own
-//! profile-guided optimisation is used; the profile is made anew each time and kept nowhere.
+//! kind of log, restarts from a log, and answers calls over HTTP. A second build is optimised by these counts, and where LLVM's
+//! BOLT is installed its code is laid out by counts of itself. Profiles are made anew each time and kept nowhere.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
@@ -14,7 +14,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::tasks::{cargo, run};
+use crate::{
+    bolt::{self, Bolt},
+    tasks::{cargo, run},
+};
 
 /// Runs of `reprise bench` that the profile is made of. Short: the counts need the right branches, not many of them.
 const IN_PROCESS: [&str; 11] = [
@@ -46,24 +49,10 @@ pub fn build(root: &Path, has_profile: bool) -> Result<PathBuf> {
     let rustc = Rustc::ask()?;
     let work = root.join("target/package");
     fs::create_dir_all(&work)?;
-    let mut flags = OsString::new();
-    if has_profile {
-        let merger = rustc.profdata()?;
-        let counts = work.join("counts");
-        remove(&counts)?;
-        eprintln!("building the binary that counts");
-        let counting = compile(root, &rustc, &flag("profile-generate", &counts), "counting")?;
-        train(root, &counting, &work)?;
-        let profile = work.join("merged.profdata");
-        run(Command::new(merger)
-            .arg("merge")
-            .arg("-o")
-            .arg(&profile)
-            .arg(&counts))?;
-        flags = flag("profile-use", &profile);
-        eprintln!("building the binary that is laid out by the counts");
-    }
-    let built = compile(root, &rustc, &flags, "final")?;
+    let built = match has_profile {
+        false => compile(root, &rustc, &[], "final")?,
+        true => optimise(root, &rustc, &work)?,
+    };
     let package = work.join("reprise");
     // Beside and then into its place: the one that is there may be running.
     let new = work.join("reprise.new");
@@ -72,21 +61,62 @@ pub fn build(root: &Path, has_profile: bool) -> Result<PathBuf> {
     Ok(package)
 }
 
+fn optimise(root: &Path, rustc: &Rustc, work: &Path) -> Result<PathBuf> {
+    let merger = rustc.profdata()?;
+    let counts = emptied(work.join("counts"))?;
+    eprintln!("building the binary that counts");
+    let counting = compile(
+        root,
+        rustc,
+        &[flag("profile-generate", &counts)],
+        "counting",
+    )?;
+    train(root, &counting, work)?;
+    let profile = work.join("merged.profdata");
+    let mut merge = Command::new(merger);
+    run(merge.arg("merge").arg("-o").arg(&profile).arg(&counts))?;
+    let mut flags = vec![flag("profile-use", &profile)];
+    let bolt = Bolt::find(rustc.llvm);
+    flags.extend(bolt.is_some().then(|| bolt::LINK.into()));
+    eprintln!("building the binary that is optimised by the counts");
+    let built = compile(root, rustc, &flags, "final")?;
+    let Some(bolt) = bolt else {
+        let llvm = rustc.llvm;
+        eprintln!(
+            "llvm-bolt is not here (the package bolt-{llvm}): the code stays where the linker laid it"
+        );
+        return Ok(built);
+    };
+    eprintln!("laying its code out by what it runs");
+    let (counting, laid_out) = (work.join("counting-layout"), work.join("laid-out"));
+    let counts = emptied(work.join("layout"))?;
+    bolt.instrument(&built, &counts, &counting)?;
+    train(root, &counting, work)?;
+    bolt.lay_out(&built, &counts, &laid_out)?;
+    Ok(laid_out)
+}
+
+fn emptied(directory: PathBuf) -> Result<PathBuf> {
+    remove(&directory)?;
+    fs::create_dir_all(&directory)?;
+    Ok(directory)
+}
+
 fn flag(name: &str, path: &Path) -> OsString {
     let mut flag = OsString::from(format!("-C{name}="));
     flag.push(path);
     flag
 }
 
-/// Builds with a flag for the crates of the binary; with `--target`, build scripts and macros don't get it.
-fn compile(root: &Path, rustc: &Rustc, flag: &OsString, name: &str) -> Result<PathBuf> {
+/// Builds with flags for the crates of the binary; with `--target`, build scripts and macros don't get them.
+fn compile(root: &Path, rustc: &Rustc, flags: &[OsString], name: &str) -> Result<PathBuf> {
     let target_dir = root.join("target/package").join(name);
     let mut command = cargo(root);
     command.args(["build", "--profile", "dist", "--package", "reprise-node"]);
     command.args(["--target", &rustc.host]).arg("--target-dir");
     command.arg(&target_dir);
-    if !flag.is_empty() {
-        command.env("CARGO_ENCODED_RUSTFLAGS", flag);
+    if !flags.is_empty() {
+        command.env("CARGO_ENCODED_RUSTFLAGS", flags.join(OsStr::new("\x1f")));
     }
     run(&mut command)?;
     Ok(target_dir.join(&rustc.host).join("dist/reprise"))
@@ -202,7 +232,9 @@ impl Rustc {
 
     /// `llvm-profdata`: rustup's component first, then the system's of the same version.
     fn profdata(&self) -> Result<PathBuf> {
-        let output = Command::new("rustc").args(["--print", "sysroot"]).output()?;
+        let output = Command::new("rustc")
+            .args(["--print", "sysroot"])
+            .output()?;
         let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let component = Path::new(&sysroot).join("lib/rustlib").join(&self.host);
         let candidates = [
@@ -240,7 +272,8 @@ mod tests {
 
     #[test]
     fn profiles_are_merged_by_the_compilers_own_version() {
-        let text = "rustc 1.95.0\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0\nLLVM version: 22.1.2\n";
+        let text =
+            "rustc 1.95.0\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0\nLLVM version: 22.1.2\n";
         let rustc = Rustc {
             host: "x86_64-unknown-linux-gnu".into(),
             llvm: 22,
