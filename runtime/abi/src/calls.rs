@@ -13,6 +13,7 @@
 //! | `row_read` | `(handle i32, out i64) -> i32` | row bytes; copies only when they fit |
 //! | `get_columns` | `(target i32, key slice i64, columns i64, out i64) -> i64` | as `get`, but these columns alone |
 //! | `multi_get_columns` | `(target i32, keys slice i64, columns i64, out i64) -> i64` | as `multi_get`, but these columns alone; `keys` is run through to its end |
+//! | `multi_get_slots` | `(request i64, keys slice i64, columns i64, out i64) -> i64` | as `multi_get_columns`, of keys that all have one length: `request` is `target \| count << 32`, `keys` are `count` keys one after the other, and `out` is `count` slots of one length, each `[handle u32][bytes u32][columns]`. Columns that a slot has no room for are not written, though their bytes are said; returns how many slots these are |
 //! | `row_read_columns` | `(handle i32, table i32, columns i64, out i64) -> i32` | as `row_read`, but these columns alone |
 //! | `scan_columns` | `(request pointer i32, columns i64, out i64) -> i64` | as `scan`, but these columns alone |
 //! | `scan_next_columns` | `(cursor i32, table i32, columns i64, out i64) -> i64` | as `scan_next`, but these columns alone |
@@ -51,7 +52,11 @@
 
 use alloc::{format, string::String};
 
-use crate::{columns::ColumnSet, plan::ColumnPlan, room::Room};
+use crate::{
+    columns::ColumnSet,
+    plan::ColumnPlan,
+    room::{Room, Slots},
+};
 
 /// Longest buffer that a guest may offer for its arguments or its result.
 pub const BUFFER_BYTES_MAX: usize = 4096;
@@ -158,6 +163,27 @@ impl<'a> Iterator for Packed<'a> {
     }
 }
 
+/// Keys that all have one length, one after the other: those of `multi_get_slots`.
+#[derive(Clone, Copy, Debug)]
+pub struct EqualKeys<'a> {
+    bytes: &'a [u8],
+    each: usize,
+}
+
+impl<'a> EqualKeys<'a> {
+    /// None where `bytes` are not `count` keys of one length, of at least one byte.
+    #[inline]
+    pub fn new(bytes: &'a [u8], count: usize) -> Option<Self> {
+        let each = bytes.len().checked_div(count)?;
+        (each > 0 && each * count == bytes.len()).then_some(Self { bytes, each })
+    }
+
+    #[inline]
+    pub fn iter(&self) -> core::slice::ChunksExact<'a, u8> {
+        self.bytes.chunks_exact(self.each)
+    }
+}
+
 /// A table's index: table position in the module in the high half, index (0 = primary key) in the low half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -260,6 +286,22 @@ pub fn look_up_rows<O: HostOps + ?Sized>(
     Ok(room.filled())
 }
 
+/// `HostOps::multi_get_slots` by one look-up for each key.
+pub fn fill_slots<O: HostOps + ?Sized>(
+    ops: &mut O,
+    target: Target,
+    keys: EqualKeys<'_>,
+    mut slots: Slots<'_>,
+) -> Result<usize, OpError> {
+    for key in keys.iter() {
+        match ops.get(target, key)? {
+            Some((handle, row)) => slots.put(handle, row),
+            None => slots.put(HANDLE_NONE, &[]),
+        }
+    }
+    Ok(slots.misfits())
+}
+
 /// `HostOps::scan_columns` by whole rows, which `scan` shows.
 pub fn scan_rows(
     plan: &ColumnPlan,
@@ -310,6 +352,16 @@ pub trait HostOps {
     /// Whether `get` would find a row.
     fn exists(&mut self, target: Target, key: &[u8]) -> Result<bool, OpError> {
         Ok(self.get(target, key)?.is_some())
+    }
+    /// As `multi_get_columns`, of as many keys as there are slots: what the import of this name writes to them, and how many
+    /// rows did not fit theirs.
+    fn multi_get_slots(
+        &mut self,
+        target: Target,
+        keys: EqualKeys<'_>,
+        slots: Slots<'_>,
+    ) -> Result<usize, OpError> {
+        fill_slots(self, target, keys, slots)
     }
     /// The row behind a handle, as it is now.
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError>;

@@ -23,7 +23,7 @@ pub mod value;
 pub use calls::{Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
 pub use columns::{ColumnSet, ColumnsMalformed};
 pub use plan::{ColumnPlan, Near, Plans};
-pub use room::Room;
+pub use room::{Room, Slots};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
     ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey, NearPart,

@@ -244,6 +244,36 @@ impl ColumnPlan {
         }
     }
 
+    /// Copies the columns of a valid row to the front of `room` where they fit; their bytes either way.
+    #[inline(always)]
+    pub fn read_within(&self, row: &[u8], room: &mut [u8]) -> usize {
+        let ([span], [texts], []) = (&self.spans[..], &self.texts[..], &self.nullable[..]) else {
+            return self.read_any_within(row, room);
+        };
+        let (start, end) = texts.place(row);
+        let fixed = self.fixed_bytes as usize;
+        let bytes = fixed + (end - start) as usize;
+        if bytes <= room.len() {
+            span.read(row, room);
+            let (slots, data) = room.split_at_mut(fixed);
+            for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
+                let end = read_u32(row, *from).wrapping_sub(start);
+                slots[*to as usize..*to as usize + 4].copy_from_slice(&end.to_le_bytes());
+            }
+            let from = &row[(self.data_offset + start) as usize..(self.data_offset + end) as usize];
+            copy_short(from, &mut data[..from.len()]);
+        }
+        bytes
+    }
+
+    fn read_any_within(&self, row: &[u8], room: &mut [u8]) -> usize {
+        let bytes = self.bytes(row);
+        if let Some(room) = room.get_mut(..bytes) {
+            self.read(row, room);
+        }
+        bytes
+    }
+
     fn read_any(&self, row: &[u8], out: &mut [u8]) {
         if !self.nullable.is_empty() {
             self.read_nulls(row, out);

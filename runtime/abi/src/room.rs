@@ -1,4 +1,4 @@
-//! A buffer that rows' columns are written to one behind the other: `[handle u32][len u32][columns]` each.
+//! Buffers that rows' columns are written to, `[handle u32][len u32][columns]` each: one behind the other, or each at its own place.
 
 use crate::{
     calls::{HANDLE_NONE, RowHandle},
@@ -124,6 +124,75 @@ impl<'a> Room<'a> {
     }
 }
 
+/// Slots of one length, each for the columns of one row: whoever reads them knows where everything lies.
+pub struct Slots<'a> {
+    plan: &'a ColumnPlan,
+    slots: core::slice::ChunksExactMut<'a, u8>,
+    misfits: usize,
+}
+
+impl<'a> Slots<'a> {
+    /// None where `out` is not `count` slots of one length, or where they are too short for any row's columns.
+    #[inline]
+    pub fn new(plan: &'a ColumnPlan, out: &'a mut [u8], count: usize) -> Option<Self> {
+        let each = out.len().checked_div(count)?;
+        let fits = each >= HEADER_BYTES + plan.fixed_bytes() && each * count == out.len();
+        fits.then(|| Self {
+            plan,
+            slots: out.chunks_exact_mut(each),
+            misfits: 0,
+        })
+    }
+
+    #[inline]
+    pub fn plan(&self) -> &'a ColumnPlan {
+        self.plan
+    }
+
+    /// Rows whose columns did not fit.
+    #[inline]
+    pub fn misfits(&self) -> usize {
+        self.misfits
+    }
+
+    /// Fills the next slot with the columns of a valid row, or (`HANDLE_NONE`) with the word that there is none. Nothing happens
+    /// behind the last one.
+    #[inline(always)]
+    pub fn put(&mut self, handle: RowHandle, row: &[u8]) {
+        let Some(slot) = self.slots.next() else {
+            return;
+        };
+        let (header, room) = slot.split_at_mut(HEADER_BYTES);
+        let bytes = match handle {
+            HANDLE_NONE => 0,
+            _ => self.plan.read_within(row, room),
+        };
+        self.misfits += usize::from(bytes > room.len());
+        header.copy_from_slice(&(u64::from(handle) | (bytes as u64) << 32).to_le_bytes());
+    }
+
+    /// As `put` of rows whose handles follow each other.
+    #[inline(always)]
+    pub fn put_all(&mut self, first: RowHandle, rows: &[&[u8]]) {
+        match self.plan.number() {
+            Some((from, 2)) => self.put_numbers::<2>(first, rows, from),
+            Some((from, 4)) => self.put_numbers::<4>(first, rows, from),
+            Some((from, 8)) => self.put_numbers::<8>(first, rows, from),
+            _ => rows.iter().zip(first..).for_each(|(row, handle)| self.put(handle, row)),
+        }
+    }
+
+    /// Of one number of `N` bytes.
+    #[inline(always)]
+    fn put_numbers<const N: usize>(&mut self, first: RowHandle, rows: &[&[u8]], from: usize) {
+        for ((row, handle), slot) in rows.iter().zip(first..).zip(&mut self.slots) {
+            let header = u64::from(handle) | (N as u64) << 32;
+            slot[..HEADER_BYTES].copy_from_slice(&header.to_le_bytes());
+            slot[HEADER_BYTES..HEADER_BYTES + N].copy_from_slice(&row[from..from + N]);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec;
@@ -152,8 +221,8 @@ mod tests {
         assert_eq!(Room::new(&plan, &mut out).rows_left(), 3);
     }
 
-    #[test]
-    fn many_rows_are_appended_as_each_of_them() {
+    /// A layout, and three rows of it whose texts differ in length.
+    fn rows_of_all_widths() -> (RowLayout, alloc::vec::Vec<alloc::vec::Vec<u8>>) {
         let types = [
             (ScalarType::I8, false),
             (ScalarType::I16, false),
@@ -167,7 +236,50 @@ mod tests {
             let ints = [Field::Int(n), Field::Int(n * 300), Field::Int(n << 20), Field::Int(n << 40)];
             layout.build(&[&ints[..], &[Field::Text(text)]].concat())
         });
-        let rows: alloc::vec::Vec<_> = rows.collect();
+        let rows = rows.collect();
+        (layout, rows)
+    }
+
+    #[test]
+    fn slots_hold_what_fits_and_say_what_does_not() {
+        let (layout, rows) = rows_of_all_widths();
+        let rows: alloc::vec::Vec<_> = rows.iter().map(|row| &row[..]).collect();
+        for (set, more) in (1..32).flat_map(|set| [(set, 0), (set, 5), (set, 20)]) {
+            let plan = ColumnPlan::new(&layout, ColumnSet(set));
+            let each = HEADER_BYTES + plan.fixed_bytes() + more;
+            let (mut all, mut one) = (vec![7; 4 * each], vec![7; 4 * each]);
+            let mut slots = Slots::new(&plan, &mut all, 4).expect("slots");
+            slots.put_all(5, &rows);
+            slots.put(HANDLE_NONE, &[]);
+            let misfits = slots.misfits();
+            slots.put_all(9, &rows);
+            let mut slots = Slots::new(&plan, &mut one, 4).expect("slots");
+            rows.iter().zip(5..).for_each(|(row, handle)| slots.put(handle, row));
+            slots.put(HANDLE_NONE, &[]);
+            assert_eq!((misfits, &all), (slots.misfits(), &one), "{set:b}");
+            let mut too_long = 0;
+            for ((slot, row), handle) in one.chunks(each).zip(&rows).zip(5_u64..) {
+                let bytes = plan.bytes(row);
+                let mut columns = vec![0; bytes];
+                plan.read(row, &mut columns);
+                assert_eq!(slot[..8], (handle | (bytes as u64) << 32).to_le_bytes());
+                match slot[8..].get(..bytes) {
+                    Some(found) => assert_eq!(found, columns),
+                    None => too_long += 1,
+                }
+            }
+            assert_eq!(misfits, too_long);
+            assert_eq!(one[3 * each..][..8], [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+        }
+        let plan = ColumnPlan::new(&layout, ColumnSet(0b11));
+        for (bytes, count) in [(0, 0), (22, 0), (23, 2), (20, 2), (0, 1), (22, usize::MAX)] {
+            assert!(Slots::new(&plan, &mut vec![0; bytes], count).is_none(), "{bytes} {count}");
+        }
+    }
+
+    #[test]
+    fn many_rows_are_appended_as_each_of_them() {
+        let (layout, rows) = rows_of_all_widths();
         let rows: alloc::vec::Vec<_> = rows.iter().map(|row| &row[..]).collect();
         for (set, room_bytes) in (1..32).flat_map(|set| [(set, 0), (set, 37), (set, 200)]) {
             let plan = ColumnPlan::new(&layout, ColumnSet(set));

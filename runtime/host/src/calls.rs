@@ -24,7 +24,7 @@ const fn import(name: &'static str, signature: &'static str) -> Import {
     }
 }
 
-const IMPORTS: [Import; 28] = [
+const IMPORTS: [Import; 29] = [
     import("args_read", "i>"),
     import("result_write", "I>"),
     import("get", "iII>I"),
@@ -33,6 +33,7 @@ const IMPORTS: [Import; 28] = [
     import("row_read", "iI>i"),
     import("get_columns", "iIII>I"),
     import("multi_get_columns", "iIII>I"),
+    import("multi_get_slots", "IIII>I"),
     import("row_read_columns", "iiII>i"),
     import("scan_columns", "iII>I"),
     import("scan_next_columns", "iiII>I"),
@@ -145,6 +146,9 @@ fn link_columns(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     });
     define!(linker, M, "multi_get_columns", (target: u32, keys: u64, columns: u64, out: u64) -> i64, |s| {
         s.multi_get_columns(target, keys, columns, out)
+    });
+    define!(linker, M, "multi_get_slots", (request: u64, keys: u64, columns: u64, out: u64) -> i64, |s| {
+        s.multi_get_slots(request, keys, columns, out)
     });
     define!(linker, M, "row_read_columns", (handle: u32, table: u32, columns: u64, out: u64) -> i32, |s| {
         s.row_read_columns(handle, table, columns, out)

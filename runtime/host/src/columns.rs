@@ -1,13 +1,13 @@
 //! Host calls that move some columns of a row.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, Plans, RowLayout, Target,
-    calls::Packed,
+    ColumnPlan, ColumnSet, Handles, Plans, RowLayout, Slots, Target,
+    calls::{EqualKeys, Packed},
 };
 
 use crate::state::{
     Answer, HostState, Output, Refusal, narrow, or_duplicate, request_of,
-    run_past_end, transaction_of,
+    run_past_end, transaction_of, unpack,
 };
 
 /// How some columns of one of the module's tables are moved.
@@ -37,6 +37,18 @@ fn check_table(found: Option<u16>, table: u32, what: &str) -> Answer<()> {
         return Ok(());
     }
     Err(Refusal::Guest(format!("{what} is not of table {table}")))
+}
+
+/// Whether two slices of guest memory, each within it, have no byte in common.
+#[inline]
+fn are_apart(a: u64, b: u64) -> bool {
+    let ((a, a_bytes), (b, b_bytes)) = (unpack(a), unpack(b));
+    a + a_bytes <= b || b + b_bytes <= a
+}
+
+#[cold]
+fn uneven(what: &str, bytes: usize, count: usize) -> Refusal {
+    Refusal::Guest(format!("{bytes} bytes are not {count} {what} of one length"))
 }
 
 impl Output {
@@ -91,6 +103,39 @@ impl HostState {
         } else {
             -(needed as i64)
         })
+    }
+
+    pub fn multi_get_slots(
+        &mut self,
+        request: u64,
+        keys: u64,
+        columns: u64,
+        out: u64,
+    ) -> Answer<i64> {
+        let (target, count) = unpack(request);
+        let (target, count) = (Target::unpack(target), count as usize);
+        let bytes = self.memory.read(keys)?;
+        let (mut room, is_apart) = (Output::new(self.memory, out)?, are_apart(keys, out));
+        let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        let bytes = match is_apart {
+            true => bytes,
+            // Rows are written over keys that are still to be read.
+            false => {
+                self.keys.clear();
+                self.keys.extend_from_slice(bytes);
+                &self.keys
+            }
+        };
+        let keys = EqualKeys::new(bytes, count).ok_or_else(|| uneven("keys", bytes.len(), count))?;
+        let capacity = room.capacity();
+        let slots = Slots::new(plan, room.room(capacity).unwrap_or_default(), count);
+        let slots = slots.ok_or_else(|| uneven("slots for the columns", capacity, count))?;
+        let misfits = transaction_of(&mut self.ops)?.multi_get_slots(target, keys, slots)?;
+        self.charge(capacity)?;
+        Ok(misfits as i64)
     }
 
     pub fn row_read_columns(

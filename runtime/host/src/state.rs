@@ -52,7 +52,7 @@ impl GuestMemory {
     /// The bytes that a packed slice names.
     ///
     /// The lifetime is free because a slice borrows from the mapping and not from the store; callers let go of it before
-    /// they write to guest memory or return to the guest.
+    /// they write to these bytes of guest memory or return to the guest.
     #[inline]
     pub fn read<'a>(self, packed: u64) -> Result<&'a [u8], Refusal> {
         let (pointer, length) = unpack(packed);

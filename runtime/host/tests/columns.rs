@@ -14,6 +14,7 @@ const DESCRIPTION: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[
 const IMPORTS: &str = r#"
   (import "reprise1" "get_columns" (func $get (param i32 i64 i64 i64) (result i64)))
   (import "reprise1" "multi_get_columns" (func $multi_get (param i32 i64 i64 i64) (result i64)))
+  (import "reprise1" "multi_get_slots" (func $slots (param i64 i64 i64 i64) (result i64)))
   (import "reprise1" "row_read_columns" (func $row_read (param i32 i32 i64 i64) (result i32)))
   (import "reprise1" "scan_columns" (func $scan (param i32 i64 i64) (result i64)))
   (import "reprise1" "scan_next_columns" (func $scan_next (param i32 i32 i64 i64) (result i64)))
@@ -80,6 +81,39 @@ fn chosen_columns_cross_the_wall() {
     assert_eq!(ops.patches, patches);
 }
 
+/// Two keys of four bytes, the second one not there, and slots of 16 and of 12 bytes; then keys that lie where their rows go.
+#[test]
+fn slots_are_filled_and_may_lie_over_their_keys() {
+    let mut instance = start(
+        "(i64.store (i32.const 0x400) (i64.load (i32.const 0x44)))
+         (i32.store (i32.const 0x404) (i32.load (i32.const 0x4c)))
+         (call $check (call $slots (i64.const 0x2_0000_0000) (i64.const 0x8_0000_0400) (i64.const 4) (i64.const 0x20_0000_0100)) (i64.const 0))
+         (call $check (call $slots (i64.const 0x2_0000_0000) (i64.const 0x8_0000_0400) (i64.const 5) (i64.const 0x1c_0000_0120)) (i64.const 0))
+         (call $check (call $slots (i64.const 0x1_0000_0000) (i64.const 0x4_0000_0400) (i64.const 2) (i64.const 0x14_0000_03f8)) (i64.const 0))
+         (call $check (call $slots (i64.const 0x0_0000_0000) (i64.const 0x0_0000_0000) (i64.const 2) (i64.const 0)) (i64.const 0))
+         (call $check (i64.load offset=8 (i32.const 0x3f8)) (i64.const -5))
+         (call $result_write (i64.const 0x3c_0000_0100))",
+    );
+    let mut ops = row();
+    let outcome = instance.call(0, 0, &mut ops);
+    assert!(outcome.kind.is_ok(), "{:?}", outcome.kind);
+    let header = |handle: u32, bytes: u64| (u64::from(handle) | bytes << 32).to_le_bytes();
+    let (seven, three) = (7_i32.to_le_bytes(), 3_i16.to_le_bytes());
+    let expected = [
+        &header(0, 2)[..],
+        &three,
+        &[0; 6],
+        &header(u32::MAX, 0),
+        &[0; 8],
+        &header(1, 6),
+        &seven,
+        &three,
+        &header(u32::MAX, 0),
+        &[0; 6],
+    ];
+    assert_eq!(ops.result, expected.concat());
+}
+
 #[test]
 fn forged_columns_tables_handles_and_pointers_are_faults() {
     let guest = [
@@ -104,6 +138,14 @@ fn forged_columns_tables_handles_and_pointers_are_faults() {
          (drop (call $patch (i32.const 0) (i64.const 0x4_0000_0300) (i64.const 2) (i64.const 0x9_0000_0310)))",
         "(drop (call $patch (i32.const 0) (i64.const 0x3_0000_0300) (i64.const 2) (i64.const 0)))",
         "(drop (call $multi_get (i32.const 0) (i64.const 0x7_0000_0040) (i64.const 2) (i64.const 0)))",
+        // Keys and slots of more than one length, of no bytes, too short for the columns; no such table, no column.
+        "(drop (call $slots (i64.const 0x2_0000_0000) (i64.const 0x7_0000_0040) (i64.const 4) (i64.const 0x20_0000_0100)))",
+        "(drop (call $slots (i64.const 0x2_0000_0000) (i64.const 0x8_0000_0040) (i64.const 4) (i64.const 0x21_0000_0100)))",
+        "(drop (call $slots (i64.const 0x2_0000_0000) (i64.const 0) (i64.const 4) (i64.const 0x20_0000_0100)))",
+        "(drop (call $slots (i64.const 0x2_0000_0000) (i64.const 0x8_0000_0040) (i64.const 2) (i64.const 0x1e_0000_0100)))",
+        "(drop (call $slots (i64.const 0xffff_ffff_0000_0000) (i64.const 0x8_0000_0040) (i64.const 2) (i64.const 0x20_0000_0100)))",
+        "(drop (call $slots (i64.const 0x2_0001_0000) (i64.const 0x8_0000_0040) (i64.const 1) (i64.const 0x20_0000_0100)))",
+        "(drop (call $slots (i64.const 0x2_0000_0000) (i64.const 0x8_0000_0040) (i64.const 8) (i64.const 0x20_0000_0100)))",
     ];
     for body in guest {
         let fault = start(body).call(0, 0, &mut row()).kind.unwrap_err();
@@ -126,6 +168,12 @@ fn forged_columns_tables_handles_and_pointers_are_faults() {
             ),
             format!(
                 "(drop (call $multi_get (i32.const 0) (i64.const 0) (i64.const 1) (i64.const {slice})))"
+            ),
+            format!(
+                "(drop (call $slots (i64.const 0x1_0000_0000) (i64.const {slice}) (i64.const 1) (i64.const 0x20_0000_0100)))"
+            ),
+            format!(
+                "(drop (call $slots (i64.const 0x1_0000_0000) (i64.const 0x4_0000_0000) (i64.const 1) (i64.const {slice})))"
             ),
             format!(
                 "(drop (call $row_read (i32.const 0) (i32.const 0) (i64.const 1) (i64.const {slice})))"

@@ -9,8 +9,8 @@ use std::{borrow::Cow, ops::Range};
 
 use reprise_abi::{
     ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle,
-    ScalarType, ScanBatch, ScanRequest, Target,
-    calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
+    ScalarType, ScanBatch, ScanRequest, Slots, Target,
+    calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, TableId};
@@ -193,15 +193,15 @@ impl<'a, 's> MultiTxn<'a, 's> {
     }
 
     /// Looks up many keys, each run of keys that lie on the same stores at once.
-    fn look_up(
+    fn look_up<'k>(
         &mut self,
         what: &LookUp<'_>,
-        keys: Packed<'_>,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
         visit: &mut dyn FnMut(RowHandle, &[u8]),
     ) -> Result<(), OpError> {
-        let (mut rest, mut run, mut count, mut held) = (keys, keys, 0, 0..0);
+        let (mut rest, mut run, mut count, mut held) = (keys.clone(), keys, 0, 0..0);
         loop {
-            let from = rest;
+            let from = rest.clone();
             let next = rest.next().map(|key| self.readable(what.binding, what.index, (key, key)));
             if count > 0 && next.as_ref() != Some(&held) {
                 self.look_up_run(what, held, run.take(count), visit)?;
@@ -427,6 +427,26 @@ impl HostOps for MultiTxn<'_, '_> {
         let mut room = Room::new(plan, out);
         self.look_up(&what, keys, &mut |handle, row| room.push(handle, row))?;
         Ok(room.filled())
+    }
+
+    fn multi_get_slots(
+        &mut self,
+        target: Target,
+        keys: EqualKeys<'_>,
+        mut slots: Slots<'_>,
+    ) -> Result<usize, OpError> {
+        let binding = binding(self.input, target.table)?;
+        if binding.projection.is_some() {
+            return fill_slots(self, target, keys, slots);
+        }
+        let what = LookUp {
+            table: target.table,
+            binding,
+            index: index_of(binding, target.index)?,
+            near: slots.plan().near(),
+        };
+        self.look_up(&what, keys.iter(), &mut |handle, row| slots.put(handle, row))?;
+        Ok(slots.misfits())
     }
 
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {

@@ -2,8 +2,8 @@
 
 use reprise_abi::{
     ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle, ScanBatch, ScanRequest,
-    Target,
-    calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
+    Slots, Target,
+    calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store};
@@ -193,6 +193,36 @@ impl HostOps for SingleTxn<'_> {
             }
         });
         Ok(room.filled())
+    }
+
+    fn multi_get_slots(
+        &mut self,
+        target: Target,
+        keys: EqualKeys<'_>,
+        mut slots: Slots<'_>,
+    ) -> Result<usize, OpError> {
+        let binding = binding(self.input, target.table)?;
+        // As in `multi_get_columns`.
+        if binding.projection.is_some() || !self.frame.count_many(keys.iter().len()) {
+            return fill_slots(self, target, keys, slots);
+        }
+        let index = index_of(binding, target.index)?;
+        let (frame, table) = (&mut *self.frame, target.table);
+        let handle = |rid| Handle { table, store: 0, rid };
+        let near = slots.plan().near();
+        self.store.multi_get_rows(binding.table, index, keys.iter(), near, |found, rows| {
+            if found.iter().all(Option::is_some) {
+                let rids = found.iter().map(|found| found.map_or(Rid(0), |(rid, _)| rid));
+                return slots.put_all(frame.push_all(rids.map(handle)), rows);
+            }
+            for (found, row) in found.iter().zip(rows) {
+                match found {
+                    Some((rid, _)) => slots.put(frame.push_counted(handle(*rid)), row),
+                    None => slots.put(HANDLE_NONE, &[]),
+                }
+            }
+        });
+        Ok(slots.misfits())
     }
 
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, HostOps, OpError, ScanFlags, ScanRequest, Target,
-    Handles, calls::{HANDLE_NONE, Packed, look_up_rows, scan_rows},
+    ColumnPlan, ColumnSet, Handles, HostOps, OpError, ScanFlags, ScanRequest, Slots, Target,
+    calls::{EqualKeys, HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
@@ -176,6 +176,9 @@ fn columns_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
         assert_eq!(told(ops, &out[..needed])?, expected);
         let short = ops.multi_get_columns(target, keys, &plan, &mut out[..each - 1])?;
         assert_eq!(short, needed, "what it takes is said where there is no room");
+        let unpacked: Vec<u8> = (60..140_u32).rev().flat_map(|k| key(k).to_vec()).collect();
+        let found = in_slots(ops, target, (&unpacked, 80), &plan)?;
+        assert_eq!(told(ops, &found)?, expected);
     }
     let plan = ColumnPlan::new(&layout, ColumnSet(1));
     let forged = ScanRequest {
@@ -198,6 +201,25 @@ fn columns_of_many_rows_are_those_of_whole_rows() {
 #[test]
 fn many_keys_find_what_each_finds() {
     check(procedure);
+}
+
+/// What `multi_get_slots` finds, as `multi_get_columns` would write it down.
+fn in_slots(
+    ops: &mut dyn HostOps,
+    target: Target,
+    (keys, count): (&[u8], usize),
+    plan: &ColumnPlan,
+) -> Result<Vec<u8>, OpError> {
+    let each = 8 + plan.fixed_bytes() + 3;
+    let mut out = vec![1; count * each];
+    let slots = Slots::new(plan, &mut out, count).expect("slots");
+    let keys = EqualKeys::new(keys, count).expect("keys of one length");
+    assert_eq!(ops.multi_get_slots(target, keys, slots)?, 0);
+    let row = |slot: &[u8]| {
+        let bytes = u32::from_le_bytes(slot[4..8].try_into().expect("4 bytes"));
+        slot[..8 + bytes as usize].to_vec()
+    };
+    Ok(out.chunks(each).flat_map(row).collect())
 }
 
 /// Rows of warehouses 0 to 5, of which those of partition 2 of three are not held.
@@ -234,6 +256,8 @@ fn several_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
     let expected = told(ops, &out[..needed])?;
     assert_eq!(ops.multi_get_columns(target, keys_packed, &plan, &mut out)?, needed);
     assert_eq!(told(ops, &out[..needed])?, expected);
+    let in_slots = in_slots(ops, target, (&keys.concat(), 90), &plan)?;
+    assert_eq!(told(ops, &in_slots)?, expected);
 
     for (lower, upper) in [(key(3, 5), key(3, 40)), (key(2, 0), key(2, 50)), (key(0, 3), key(4, 9))] {
         for (limit, rows) in [(0, 100), (1, 100), (0, 7), (20, 9)] {
