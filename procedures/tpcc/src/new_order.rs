@@ -39,10 +39,65 @@ pub struct OrderedLine<'r> {
     pub ol_amount: i64,
 }
 
+/// The lines of an order, where its arguments lie.
+#[derive(Clone, Copy)]
+struct Lines<'a> {
+    i_ids: ListRef<'a, i32>,
+    supply_w_ids: ListRef<'a, i16>,
+    quantities: ListRef<'a, i8>,
+}
+
+#[derive(Clone, Copy)]
 struct Line {
     i_id: i32,
     supply_w_id: i16,
     quantity: i8,
+}
+
+impl<'a> Lines<'a> {
+    #[inline(always)]
+    fn new(
+        i_ids: ListRef<'a, i32>,
+        supply_w_ids: ListRef<'a, i16>,
+        quantities: ListRef<'a, i8>,
+    ) -> Result<Self, Abort> {
+        let count = i_ids.len();
+        let fits = (1..=LINES_MAX as usize).contains(&count)
+            && supply_w_ids.len() == count
+            && quantities.len() == count
+            && quantities.iter().all(|quantity| quantity > 0);
+        match fits {
+            true => Ok(Self {
+                i_ids,
+                supply_w_ids,
+                quantities,
+            }),
+            false => Err(invalid_order()),
+        }
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.i_ids.len()
+    }
+
+    #[inline(always)]
+    fn iter(&self) -> impl ExactSizeIterator<Item = Line> + Clone + use<'a> {
+        let lines = self.i_ids.iter().zip(self.supply_w_ids.iter()).zip(self.quantities.iter());
+        lines.map(|((i_id, supply_w_id), quantity)| Line {
+            i_id,
+            supply_w_id,
+            quantity,
+        })
+    }
+}
+
+#[cold]
+fn invalid_order() -> Abort {
+    Abort::new(
+        "invalid_order",
+        "an order has 1 to 15 lines, each with an item, a supplying warehouse and a quantity of 1 to 127",
+    )
 }
 
 /// Orders items for a customer. An item that there is not rolls all back with the code `item_not_found`, after every other
@@ -53,11 +108,11 @@ pub fn new_order(
     w_id: i16,
     d_id: i8,
     c_id: i32,
-    i_ids: Vec<i32>,
-    supply_w_ids: Vec<i16>,
-    quantities: Vec<i8>,
+    i_ids: ListRef<i32>,
+    supply_w_ids: ListRef<i16>,
+    quantities: ListRef<i8>,
 ) -> Result<Reply<Ordered<'static>>, Abort> {
-    let lines = lines_of(&i_ids, &supply_w_ids, &quantities)?;
+    let lines = Lines::new(i_ids, supply_w_ids, quantities)?;
     let warehouse =
         WarehouseTax::get(tx, w_id).ok_or_else(|| missing("there is no such warehouse"))?;
     let district = DistrictTax::get(tx, (w_id, d_id));
@@ -79,7 +134,7 @@ pub fn new_order(
         o_entry_d,
         o_carrier_id: None,
         o_ol_cnt: lines.len() as i8,
-        o_all_local: lines.iter().all(|line| line.supply_w_id == w_id),
+        o_all_local: supply_w_ids.iter().all(|supply_w_id| supply_w_id == w_id),
     };
     Order::insert(tx, &order)?;
     NewOrder::insert(
@@ -90,8 +145,8 @@ pub fn new_order(
             no_o_id: o_id,
         },
     )?;
-    let items = ItemSold::multi_read(tx, lines.iter().map(|line| line.i_id));
-    let (shown, sum) = order_lines(tx, &order, &lines, items.iter())?;
+    let items = ItemSold::multi_read(tx, i_ids.iter());
+    let (shown, sum) = order_lines(tx, &order, lines, items.iter())?;
     let taxes = warehouse.w_tax as i64 + district.d_tax as i64;
     let factors = (RATE_ONE - customer.c_discount as i64) * (RATE_ONE + taxes);
     Ok(Reply::of(&Ordered {
@@ -107,34 +162,12 @@ pub fn new_order(
     }))
 }
 
-#[inline(never)]
-fn lines_of(i_ids: &[i32], supply_w_ids: &[i16], quantities: &[i8]) -> Result<Vec<Line>, Abort> {
-    let count = i_ids.len();
-    let fits = (1..=LINES_MAX as usize).contains(&count)
-        && supply_w_ids.len() == count
-        && quantities.len() == count
-        && quantities.iter().all(|quantity| *quantity > 0);
-    if !fits {
-        return Err(Abort::new(
-            "invalid_order",
-            "an order has 1 to 15 lines, each with an item, a supplying warehouse and a quantity of 1 to 127",
-        ));
-    }
-    let lines = i_ids.iter().zip(supply_w_ids).zip(quantities);
-    let line = |((i_id, supply_w_id), quantity): ((&i32, &i16), &i8)| Line {
-        i_id: *i_id,
-        supply_w_id: *supply_w_id,
-        quantity: *quantity,
-    };
-    Ok(lines.map(line).collect())
-}
-
 /// Takes every line from stock; what is shown of them and the sum of their amounts.
 #[inline(never)]
 fn order_lines<'r>(
     tx: &Txn,
     order: &Order,
-    lines: &[Line],
+    lines: Lines<'_>,
     items: impl Iterator<Item = Option<Row<ItemSold<'r>>>>,
 ) -> Result<(Vec<OrderedLine<'r>>, i64), Abort> {
     let keys = lines.iter().map(|line| (line.supply_w_id, line.i_id));
@@ -142,20 +175,21 @@ fn order_lines<'r>(
     let mut rows = Inserts::<NewLine>::with_room_for(lines.len());
     let mut shown = Vec::<OrderedLine>::with_capacity(lines.len());
     let mut taken = Updates::<StockTaken>::with_room_for(lines.len());
-    let mut left = Vec::<(&Line, StockTaken)>::with_capacity(lines.len());
-    let (mut sum, mut is_complete) = (0, true);
+    let mut left = Vec::<(Line, StockTaken)>::with_capacity(lines.len());
+    let (mut sum, mut is_complete, mut seen) = (0, true, 0_u64);
     for (((line, item), stock), number) in lines.iter().zip(items).zip(stocks.iter()).zip(1..) {
         let Some(item) = item else {
             is_complete = false;
             continue;
         };
         let stock = stock.ok_or_else(|| missing("there is no such stock"))?;
-        // An item that the order has twice was changed since it was read.
-        let is_same = |(other, _): &&(&Line, StockTaken)| {
-            (other.i_id, other.supply_w_id) == (line.i_id, line.supply_w_id)
+        // An item that the order has twice was changed since it was read. That it may have is told by a bit of its number.
+        let bit = 1 << (line.i_id as u32 % 64);
+        let mut now = match seen & bit == 0 {
+            true => stock.taken(),
+            false => taken_before(&left, line).unwrap_or_else(|| stock.taken()),
         };
-        let before = left.iter().rev().find(is_same);
-        let mut now = before.map_or_else(|| stock.taken(), |(_, now)| *now);
+        seen |= bit;
         take_from(&mut now, line, order.o_w_id);
         taken.push(stock.handle(), &now);
         left.push((line, now));
@@ -190,6 +224,15 @@ fn order_lines<'r>(
     }
 }
 
+/// The stock of an earlier line as that one left it.
+#[inline(never)]
+fn taken_before(left: &[(Line, StockTaken)], line: Line) -> Option<StockTaken> {
+    let is_same = |(other, _): &&(Line, StockTaken)| {
+        (other.i_id, other.supply_w_id) == (line.i_id, line.supply_w_id)
+    };
+    left.iter().rev().find(is_same).map(|(_, now)| *now)
+}
+
 #[inline(never)]
 fn is_original_stock(tx: &Txn, stock: RowHandle) -> bool {
     is_original(
@@ -200,7 +243,8 @@ fn is_original_stock(tx: &Txn, stock: RowHandle) -> bool {
 }
 
 /// Stock that would fall below 10 is filled up by 91 (clause 2.4.2.2).
-fn take_from(stock: &mut StockTaken, line: &Line, w_id: i16) {
+#[inline(always)]
+fn take_from(stock: &mut StockTaken, line: Line, w_id: i16) {
     let quantity = line.quantity as i16;
     let filled = if stock.s_quantity >= quantity + 10 {
         0

@@ -5,7 +5,7 @@ use std::{
     arch::wasm32::{memory_grow, memory_size},
     cell::{Cell, UnsafeCell},
     marker::PhantomData,
-    mem::MaybeUninit,
+    mem::{ManuallyDrop, MaybeUninit},
     panic::PanicHookInfo,
 };
 
@@ -30,6 +30,7 @@ mod import {
         pub fn row_read(handle: u32, out: u64) -> u32;
         pub fn get_columns(target: u32, key: u64, columns: u64, out: u64) -> i64;
         pub fn multi_get_columns(target: u32, keys: u64, columns: u64, out: u64) -> i64;
+        pub fn multi_get_slots(request: u64, keys: u64, columns: u64, out: u64) -> i64;
         pub fn row_read_columns(handle: u32, table: u32, columns: u64, out: u64) -> u32;
         pub fn scan_columns(request: *const u32, columns: u64, out: u64) -> u64;
         pub fn scan_next_columns(cursor: u32, table: u32, columns: u64, out: u64) -> u64;
@@ -98,6 +99,124 @@ impl<B> Answer<B> {
     }
 }
 
+/// Bytes on the heap, or those of the result's buffer.
+pub struct Room {
+    start: *mut u8,
+    length: usize,
+    /// Of the block on the heap; 0 for the result's buffer, and for no bytes at all.
+    capacity: usize,
+}
+
+/// The result's buffer has an owner. The host puts this back, as all memory, after each call.
+struct IsLent(Cell<bool>);
+
+// SAFETY: a guest has one thread: modules with shared memory are refused.
+unsafe impl Sync for IsLent {}
+
+static IS_RESULT_LENT: IsLent = IsLent(Cell::new(false));
+
+impl Room {
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Self {
+            start: std::ptr::dangling_mut(),
+            length: 0,
+            capacity: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub fn zeroed(bytes: usize) -> Self {
+        Self::from_heap(vec![0; bytes])
+    }
+
+    /// Where a result is put together: the buffer from which the host takes it, for the first who asks.
+    #[inline(always)]
+    pub fn for_result(bytes: usize) -> Self {
+        let buffer = result_buffer();
+        if buffer.length == 0 || IS_RESULT_LENT.0.replace(true) {
+            return Self::zeroed(bytes);
+        }
+        Self {
+            start: buffer.start as *mut u8,
+            length: buffer.length,
+            capacity: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn from_heap(bytes: Vec<u8>) -> Self {
+        let mut bytes = ManuallyDrop::new(bytes);
+        Self {
+            start: bytes.as_mut_ptr(),
+            length: bytes.len(),
+            capacity: bytes.capacity(),
+        }
+    }
+
+    /// What lies on the heap, which is then nobody's.
+    #[inline(always)]
+    fn take_heap(&mut self) -> Vec<u8> {
+        let old = std::mem::take(self);
+        let old = ManuallyDrop::new(old);
+        match old.capacity {
+            0 => Vec::new(),
+            // SAFETY: start, length and capacity are those of the `Vec` in `from_heap`, and no longer the room's.
+            capacity => unsafe { Vec::from_raw_parts(old.start, old.length, capacity) },
+        }
+    }
+
+    /// Makes it longer, on the heap.
+    #[cold]
+    #[inline(never)]
+    pub fn grow(&mut self, bytes: usize) {
+        let heap = match self.capacity {
+            0 => {
+                let mut heap = Vec::with_capacity(bytes);
+                heap.extend_from_slice(self);
+                heap
+            }
+            _ => self.take_heap(),
+        };
+        let mut heap = heap;
+        heap.resize(bytes, 0);
+        *self = Self::from_heap(heap);
+    }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::ops::Deref for Room {
+    type Target = [u8];
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `length` bytes of the room's own block, or of the buffer, which one room has at a time (`for_result`) and to
+        // which `set_result` writes only at the procedure's end.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+}
+
+impl std::ops::DerefMut for Room {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
+    }
+}
+
+impl Drop for Room {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.capacity > 0 {
+            drop(self.take_heap());
+        }
+    }
+}
+
 /// The host's calls.
 pub struct Ops<'h> {
     call: PhantomData<&'h ()>,
@@ -112,10 +231,11 @@ impl Ops<'_> {
     pub fn set_result(&self, bytes: &[u8]) {
         let buffer = result_buffer();
         if bytes.len() <= buffer.length {
-            // SAFETY: the buffer lies between stack and data (`buffers`): nobody else's, and no reference to it exists.
-            unsafe {
-                let target = buffer.start as *mut u8;
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+            let target = buffer.start as *mut u8;
+            if bytes.as_ptr() != target {
+                // SAFETY: the buffer lies between stack and data (`buffers`). Where a result was put together there, it is
+                // another one that nobody reads any more, or what `bytes` are a part of.
+                unsafe { std::ptr::copy(bytes.as_ptr(), target, bytes.len()) }
             }
             self.returned.set(RETURNED_IN_BUFFER + bytes.len() as i32);
         } else {
@@ -233,6 +353,20 @@ impl Ops<'_> {
         } else {
             Ok(written as usize)
         }
+    }
+
+    /// Looks up `count` keys of one length and fills as many slots of one length; how many rows did not fit theirs.
+    #[inline(always)]
+    pub fn multi_get_slots(
+        &self,
+        target: u32,
+        (keys, count): (&[u8], u32),
+        columns: Columns,
+        out: &mut [u8],
+    ) -> usize {
+        let (request, keys) = (target as u64 | (count as u64) << 32, slice(keys));
+        // SAFETY: as above.
+        unsafe { import::multi_get_slots(request, keys, columns.set, out_slice(out)) as usize }
     }
 
     pub fn row_read_columns(&self, handle: RowHandle, columns: Columns, out: &mut [u8]) -> usize {
@@ -433,8 +567,8 @@ struct Buffer {
     length: usize,
 }
 
-const ARGS_BUFFER_BYTES: usize = 512;
-const RESULT_BUFFER_BYTES: usize = 512;
+const ARGS_BUFFER_BYTES: usize = 320;
+const RESULT_BUFFER_BYTES: usize = 704;
 
 /// The room that the linker was told to leave between the stack and the data, on the page that the stack dirties anyway: a
 /// call then costs no page more. Without such room there are no buffers. All of this is known to the linker, so the

@@ -1,12 +1,18 @@
 //! The guest's heap: made for calls that are short and whose memory is put back as a whole afterwards.
 //!
-//! Blocks are powers of two; freed ones wait in a list of their size; fresh ones come from the end of memory. The last
+//! Blocks have one of four sizes between two powers of two, so that little is wasted: what a call touches of its memory is put
+//! back page by page. Freed ones wait in a list of their size; fresh ones come from the end of memory. The last
 //! block grows in place, so a buffer that is filled piece by piece is not copied.
 
 /// Smallest block, and the alignment of all of them.
 const BLOCK_BYTES_MIN: usize = 16;
+/// Up to here sizes are multiples of the smallest one.
+const EVEN_BYTES_MAX: usize = 64;
+/// Sizes between two powers of two.
+const STEPS: usize = 4;
+const _: () = assert!(EVEN_BYTES_MAX == STEPS * BLOCK_BYTES_MIN);
 /// Largest block: 2^30 bytes, far beyond the memory that a guest gets.
-const CLASSES: usize = 31;
+const CLASSES: usize = STEPS + STEPS * (30 - EVEN_BYTES_MAX.ilog2() as usize);
 const NO_BLOCK: usize = 0;
 
 /// The memory under the heap, by address. Address 0 is never part of it.
@@ -23,7 +29,7 @@ pub struct Heap<M> {
     memory: M,
     /// Where fresh memory begins; 0 before the first allocation.
     next: usize,
-    /// The first free block of each size 2^class; each links to the next one of its size.
+    /// The first free block of each size; each links to the next one of its size.
     free: [usize; CLASSES],
 }
 
@@ -50,7 +56,7 @@ impl<M: Memory> Heap<M> {
                 return block;
             }
         }
-        self.allocate_fresh(1 << class, align.max(BLOCK_BYTES_MIN))
+        self.allocate_fresh(bytes_of(class), align.max(BLOCK_BYTES_MIN))
     }
 
     /// As `allocate`; and whether the block may hold other bytes than zeros: what comes from the end of memory does not, for
@@ -96,8 +102,8 @@ impl<M: Memory> Heap<M> {
             return true;
         }
         // The end of memory only grows: nobody wrote behind it.
-        let is_last = block + (1 << class) == self.next;
-        let end = block + (1 << class_new);
+        let is_last = block + bytes_of(class) == self.next;
+        let end = block + bytes_of(class_new);
         if class_new < class || !is_last || !self.memory.grow_to(end) {
             return false;
         }
@@ -106,13 +112,27 @@ impl<M: Memory> Heap<M> {
     }
 }
 
+/// The class of the smallest blocks that have so many bytes.
 #[inline]
 fn class_of(bytes: usize) -> Option<usize> {
-    let class = bytes
-        .max(BLOCK_BYTES_MIN)
-        .checked_next_power_of_two()?
-        .trailing_zeros() as usize;
+    let last = bytes.max(1) - 1;
+    if last < EVEN_BYTES_MAX {
+        return Some(last / BLOCK_BYTES_MIN);
+    }
+    let power = last.ilog2() as usize;
+    let step = (last >> (power - 2)) % STEPS;
+    let class = STEPS + STEPS * (power - EVEN_BYTES_MAX.ilog2() as usize) + step;
     (class < CLASSES).then_some(class)
+}
+
+/// Bytes of the blocks of a class.
+#[inline]
+fn bytes_of(class: usize) -> usize {
+    if class < STEPS {
+        return (class + 1) * BLOCK_BYTES_MIN;
+    }
+    let (power, step) = (class / STEPS - 1 + EVEN_BYTES_MAX.ilog2() as usize, class % STEPS);
+    (step + STEPS + 1) << (power - 2)
 }
 
 #[cfg(test)]
@@ -178,6 +198,16 @@ mod tests {
     }
 
     #[test]
+    fn blocks_are_large_enough_and_little_larger() {
+        for bytes in (1..10_000).chain((14..=30).flat_map(|power| [(1 << power) - 1, 1 << power])) {
+            let block_bytes = bytes_of(class_of(bytes).expect("a class"));
+            assert!(block_bytes >= bytes && block_bytes % BLOCK_BYTES_MIN == 0);
+            assert!(block_bytes < bytes + BLOCK_BYTES_MIN.max(bytes / 4 + 1), "{bytes}: {block_bytes}");
+        }
+        assert_eq!((class_of(1 << 30), class_of((1 << 30) + 1)), (Some(CLASSES - 1), None));
+    }
+
+    #[test]
     fn what_can_not_be_had_is_refused() {
         let mut heap = Heap::new(Model::default());
         assert_eq!(heap.allocate(END_MAX, 1), 0);
@@ -189,6 +219,6 @@ mod tests {
             "the last block grows where it is"
         );
         assert!(!heap.resize_in_place(block, 5_000, usize::MAX));
-        assert!(heap.allocate(8, 8) >= block + 8_192);
+        assert!(heap.allocate(8, 8) >= block + 5_000);
     }
 }

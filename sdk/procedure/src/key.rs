@@ -11,6 +11,8 @@ use crate::{
     note = "integers need the column's own width; text columns take `&str`"
 )]
 pub trait KeyArg<C> {
+    /// Bytes of every such value in a key; 0 where they differ.
+    const BYTES: usize = 0;
     /// Appends the memcomparable form (`reprise_abi::key`).
     fn push_key(&self, out: &mut Scratch);
 }
@@ -18,6 +20,7 @@ pub trait KeyArg<C> {
 macro_rules! unsigned_key {
     ($($ty:ty)*) => {$(
         impl KeyArg<$ty> for $ty {
+            const BYTES: usize = size_of::<$ty>();
             #[inline(always)]
             fn push_key(&self, out: &mut Scratch) {
                 out.push(&self.to_be_bytes());
@@ -30,6 +33,7 @@ unsigned_key! { u8 u16 u32 u64 }
 macro_rules! signed_key {
     ($($ty:ty)*) => {$(
         impl KeyArg<$ty> for $ty {
+            const BYTES: usize = size_of::<$ty>();
             #[inline(always)]
             fn push_key(&self, out: &mut Scratch) {
                 out.push(&(*self ^ <$ty>::MIN).to_be_bytes());
@@ -40,12 +44,14 @@ macro_rules! signed_key {
 signed_key! { i8 i16 i32 i64 i128 }
 
 impl KeyArg<bool> for bool {
+    const BYTES: usize = 1;
     fn push_key(&self, out: &mut Scratch) {
         out.push(&[*self as u8]);
     }
 }
 
 impl KeyArg<f64> for f64 {
+    const BYTES: usize = 8;
     fn push_key(&self, out: &mut Scratch) {
         let bits = self.to_bits();
         let ordered = if bits >> 63 == 1 {
@@ -58,18 +64,21 @@ impl KeyArg<f64> for f64 {
 }
 
 impl<const S: u8> KeyArg<Decimal<S>> for Decimal<S> {
+    const BYTES: usize = 16;
     fn push_key(&self, out: &mut Scratch) {
         KeyArg::<i128>::push_key(&self.units, out);
     }
 }
 
 impl KeyArg<Timestamp> for Timestamp {
+    const BYTES: usize = 8;
     fn push_key(&self, out: &mut Scratch) {
         KeyArg::<i64>::push_key(&self.0, out);
     }
 }
 
 impl KeyArg<Uuid> for Uuid {
+    const BYTES: usize = 16;
     fn push_key(&self, out: &mut Scratch) {
         out.push(&self.0);
     }
@@ -127,6 +136,8 @@ impl<C, K: KeyArg<C>> KeyArg<Option<C>> for Option<K> {
     note = "a key of several columns is a tuple in the order of the index; of one column the bare value"
 )]
 pub trait WholeKey<Columns> {
+    /// Bytes of every such key; 0 where they differ.
+    const BYTES: usize = 0;
     fn push_whole(&self, out: &mut Scratch);
 }
 
@@ -140,6 +151,7 @@ pub trait KeyPrefix<Columns> {
 }
 
 impl<C, K: KeyArg<C>> WholeKey<(C,)> for K {
+    const BYTES: usize = K::BYTES;
     #[inline(always)]
     fn push_whole(&self, out: &mut Scratch) {
         self.push_key(out);
@@ -151,6 +163,19 @@ impl<C, K: KeyArg<C>> KeyPrefix<(C,)> for K {
     fn push_prefix(&self, out: &mut Scratch) {
         self.push_key(out);
     }
+}
+
+/// The sum, or 0 where one of them is 0.
+const fn sum_of_all<const N: usize>(bytes: [usize; N]) -> usize {
+    let (mut sum, mut at) = (0, 0);
+    while at < N {
+        if bytes[at] == 0 {
+            return 0;
+        }
+        sum += bytes[at];
+        at += 1;
+    }
+    sum
 }
 
 macro_rules! prefix {
@@ -168,6 +193,7 @@ macro_rules! prefix {
 macro_rules! whole {
     ($($key:ident $of:ident),*) => {
         impl<$($of,)* $($key: KeyArg<$of>),*> WholeKey<($($of,)*)> for ($($key,)*) {
+            const BYTES: usize = sum_of_all([$($key::BYTES),*]);
             #[inline(always)]
             #[allow(non_snake_case)]
             fn push_whole(&self, out: &mut Scratch) {

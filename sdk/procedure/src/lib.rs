@@ -36,6 +36,7 @@ pub mod column;
 #[cfg(any(target_arch = "wasm32", test))]
 mod heap;
 pub mod key;
+mod many;
 pub mod module;
 pub mod scan;
 pub mod scratch;
@@ -73,6 +74,6 @@ pub mod prelude {
         table::{DuplicateKey, Inserts, Row, RowRef, Table, Updates},
         txn::Txn,
         types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
-        value::Reply,
+        value::{ListRef, Reply},
     };
 }

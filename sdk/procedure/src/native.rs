@@ -5,13 +5,14 @@
 use std::{
     any::Any,
     cell::RefCell,
+    ops::{Deref, DerefMut},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
 };
 
 use reprise_abi::{
     ColumnPlan, Handles, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch,
-    ScanRequest, Target,
-    calls::Packed,
+    ScanRequest, Slots, Target,
+    calls::{EqualKeys, Packed},
 };
 
 use crate::{
@@ -159,6 +160,49 @@ impl<B: AsRef<[u8]>> Answer<B> {
     }
 }
 
+/// Bytes on the heap.
+#[derive(Default)]
+pub struct Room(Vec<u8>);
+
+impl Room {
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    #[inline(always)]
+    pub fn zeroed(bytes: usize) -> Self {
+        Self(vec![0; bytes])
+    }
+
+    /// Where a result is put together.
+    #[inline(always)]
+    pub fn for_result(bytes: usize) -> Self {
+        Self::zeroed(bytes)
+    }
+
+    /// Makes it longer.
+    #[cold]
+    pub fn grow(&mut self, bytes: usize) {
+        self.0.resize(bytes, 0);
+    }
+}
+
+impl Deref for Room {
+    type Target = [u8];
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Room {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
 /// The host's calls.
 pub struct Ops<'h> {
     host: RefCell<&'h mut dyn HostOps>,
@@ -270,6 +314,25 @@ impl Ops<'_> {
             needed if needed <= out.len() => Ok(needed),
             needed => Err(needed),
         }
+    }
+
+    /// Looks up `count` keys of one length and fills as many slots of one length; how many rows did not fit theirs.
+    pub fn multi_get_slots(
+        &self,
+        target: u32,
+        (keys, count): (&[u8], u32),
+        columns: Columns,
+        out: &mut [u8],
+    ) -> usize {
+        if count == 0 {
+            return 0;
+        }
+        let slots = Slots::new((columns.plan)(), out, count as usize);
+        let (Some(keys), Some(slots)) = (EqualKeys::new(keys, count as usize), slots) else {
+            fault(OpError::Guest("keys or slots that are not of one length".into()));
+        };
+        let mut host = self.host.borrow_mut();
+        host.multi_get_slots(Target::unpack(target), keys, slots).or_fault()
     }
 
     pub fn row_read_columns(&self, handle: RowHandle, columns: Columns, out: &mut [u8]) -> usize {

@@ -29,6 +29,8 @@ pub struct Scan<'t, 'h, T, const I: u16> {
     batch_bytes: usize,
     lower: Scratch,
     upper: Scratch,
+    /// The lower bound is the upper one, too.
+    is_prefix: bool,
     table: PhantomData<fn() -> T>,
 }
 
@@ -43,6 +45,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
             batch_bytes: FIRST_BATCH_BYTES,
             lower: Scratch::new(),
             upper: Scratch::new(),
+            is_prefix: false,
             table: PhantomData,
         }
     }
@@ -50,10 +53,9 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
     /// Rows whose leading columns are these.
     #[inline(always)]
     pub fn prefix(mut self, key: impl KeyPrefix<<T as IndexOf<I>>::Columns>) -> Self {
-        let mut bound = Scratch::new();
-        key.push_prefix(&mut bound);
-        self.lower = bound.clone();
-        self.upper = bound;
+        self.lower = Scratch::new();
+        key.push_prefix(&mut self.lower);
+        self.is_prefix = true;
         self.flags &= ScanFlags::REVERSE;
         self
     }
@@ -65,6 +67,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
     ) -> Self {
         let lower_exclusive = push_bound(range.start_bound(), &mut self.lower);
         let upper_exclusive = push_bound(range.end_bound(), &mut self.upper);
+        self.is_prefix = false;
         self.flags &= ScanFlags::REVERSE;
         if lower_exclusive {
             self.flags |= ScanFlags::LOWER_EXCLUSIVE;
@@ -92,6 +95,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
             batch_bytes: self.batch_bytes,
             lower: self.lower,
             upper: self.upper,
+            is_prefix: self.is_prefix,
             table: PhantomData,
         }
     }
@@ -121,7 +125,10 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
             flags: ScanFlags(self.flags),
             limit: self.limit,
             lower: self.lower.as_slice(),
-            upper: self.upper.as_slice(),
+            upper: match self.is_prefix {
+                true => self.lower.as_slice(),
+                false => self.upper.as_slice(),
+            },
         }
     }
 

@@ -2,17 +2,18 @@
 
 use reprise_abi::plan::copy_short;
 
+use crate::ops::Room;
+
 /// Bytes that are held in place.
 pub const INLINE_BYTES: usize = 64;
 const FIRST_HEAP_BYTES: usize = 512;
 
 /// Bytes being put together: up to 64 in place, more on the heap; or on the heap from the start.
-#[derive(Clone)]
 pub struct Scratch {
     inline: [u8; INLINE_BYTES],
     length: usize,
     /// Room for everything once `inline` was too small; empty until then.
-    heap: Vec<u8>,
+    room: Room,
 }
 
 impl Default for Scratch {
@@ -28,7 +29,7 @@ impl Scratch {
         Self {
             inline: [0; INLINE_BYTES],
             length: 0,
-            heap: Vec::new(),
+            room: Room::new(),
         }
     }
 
@@ -36,17 +37,35 @@ impl Scratch {
     #[inline]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
-            heap: vec![0; bytes],
+            room: Room::zeroed(bytes),
             ..Self::new()
+        }
+    }
+
+    /// For a result of probably so many bytes, where the host takes it from.
+    #[inline(always)]
+    pub(crate) fn for_result(bytes: usize) -> Self {
+        Self {
+            room: Room::for_result(bytes),
+            ..Self::new()
+        }
+    }
+
+    /// For about so many bytes.
+    #[inline]
+    pub fn for_bytes(bytes: usize) -> Self {
+        match bytes > INLINE_BYTES {
+            true => Self::with_capacity(bytes),
+            false => Self::new(),
         }
     }
 
     /// Where the bytes lie, and room behind them.
     #[inline(always)]
-    fn room(&mut self) -> &mut [u8] {
-        match self.heap.is_empty() {
+    fn place(&mut self) -> &mut [u8] {
+        match self.room.is_empty() {
             true => &mut self.inline,
-            false => &mut self.heap,
+            false => &mut self.room,
         }
     }
 
@@ -67,7 +86,7 @@ impl Scratch {
         self.push(&[0; 4]);
         push(self);
         let length = (self.length - start - 4) as u32;
-        if let Some(room) = self.room().get_mut(start..start + 4) {
+        if let Some(room) = self.place().get_mut(start..start + 4) {
             room.copy_from_slice(&length.to_le_bytes());
         }
     }
@@ -76,7 +95,7 @@ impl Scratch {
     #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
         let (start, end) = (self.length, self.length.wrapping_add(bytes.len()));
-        match self.room().get_mut(start..end) {
+        match self.place().get_mut(start..end) {
             Some(target) => {
                 target.copy_from_slice(bytes);
                 self.length = end;
@@ -89,7 +108,7 @@ impl Scratch {
     #[inline(never)]
     pub(crate) fn push_text(&mut self, bytes: &[u8]) {
         let (start, end) = (self.length, self.length.wrapping_add(bytes.len()));
-        match self.room().get_mut(start..end) {
+        match self.place().get_mut(start..end) {
             Some(target) => {
                 copy_short(bytes, target);
                 self.length = end;
@@ -104,16 +123,15 @@ impl Scratch {
         let end = self.length + bytes.len();
         // What outgrows its room mostly goes on growing.
         let room = FIRST_HEAP_BYTES.max(2 * end);
-        if self.heap.is_empty() {
-            self.heap = vec![0; room];
-            let (heap, inline) = (self.heap.get_mut(..self.length), self.inline.get(..self.length));
-            if let (Some(heap), Some(inline)) = (heap, inline) {
-                heap.copy_from_slice(inline);
+        if self.room.is_empty() {
+            self.room = Room::zeroed(room);
+            if let (Some(room), Some(inline)) = (self.room.get_mut(..self.length), self.inline.get(..self.length)) {
+                room.copy_from_slice(inline);
             }
         } else {
-            self.heap.resize(room, 0);
+            self.room.grow(room);
         }
-        if let Some(target) = self.heap.get_mut(self.length..end) {
+        if let Some(target) = self.room.get_mut(self.length..end) {
             target.copy_from_slice(bytes);
             self.length = end;
         }
@@ -133,7 +151,7 @@ impl Scratch {
     #[inline(never)]
     pub fn push_counted(&mut self, bytes: &[u8]) {
         let (start, end) = (self.length, self.length.wrapping_add(bytes.len()).wrapping_add(1));
-        match self.room().get_mut(start..end) {
+        match self.place().get_mut(start..end) {
             Some([count, target @ ..]) if bytes.len() < 0x80 => {
                 *count = bytes.len() as u8;
                 copy_short(bytes, target);
@@ -148,9 +166,9 @@ impl Scratch {
 
     #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
-        let bytes = match self.heap.is_empty() {
+        let bytes = match self.room.is_empty() {
             true => self.inline.get(..self.length),
-            false => self.heap.get(..self.length),
+            false => self.room.get(..self.length),
         };
         bytes.unwrap_or(&[])
     }

@@ -5,16 +5,18 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
-use reprise_abi::{RowHandle, ScalarType, Target, calls::HANDLE_NONE};
+use reprise_abi::{RowHandle, ScalarType, Target};
 
 use crate::{
-    column::{Columns, has_same_shape},
+    column::Columns,
     key::WholeKey,
     module::{Abort, TableInfo},
     ops::{Answer, Found},
     scratch::Scratch,
     txn::Txn,
 };
+
+pub use crate::many::{FoundRows, multi_get, multi_read, multi_read_as};
 
 /// A type whose values are rows of a table, or some columns of them. Implemented by `#[table]` and `#[columns]`.
 pub trait Table: Sized {
@@ -369,7 +371,7 @@ fn read_by_handle<T: Owned>(tx: &Txn<'_>, handle: RowHandle) -> T {
 /// The bytes of a row, or of columns of one, however many they are.
 #[cold]
 #[inline(never)]
-fn read_long<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> Vec<u8> {
+pub(crate) fn read_long<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> Vec<u8> {
     let mut row = vec![0; T::EMPTY_BUFFER.as_ref().len()];
     loop {
         let bytes = match T::COLUMNS {
@@ -499,134 +501,6 @@ pub fn find<T: InModule + IndexOf<I>, const I: u16>(
         handle: found.handle,
         table: PhantomData,
     })
-}
-
-/// A usual key with its length before it, in bytes.
-const KEY_BYTES: usize = 20;
-
-/// Reads many rows in one host call, in the order of the keys.
-pub fn multi_get<
-    T: InModule + IndexOf<I> + Owned,
-    K: WholeKey<<T as IndexOf<I>>::Columns>,
-    const I: u16,
->(
-    tx: &Txn<'_>,
-    keys: impl IntoIterator<Item = K>,
-) -> Vec<Option<Row<T>>> {
-    multi_read(tx, keys).collect()
-}
-
-/// As `multi_get`; rows are decoded when they are asked for.
-#[inline]
-pub fn multi_read<
-    T: InModule + IndexOf<I>,
-    K: WholeKey<<T as IndexOf<I>>::Columns>,
-    const I: u16,
->(
-    tx: &Txn<'_>,
-    keys: impl IntoIterator<Item = K>,
-) -> FoundRows<T> {
-    multi_read_as::<T, T, K, I>(tx, keys)
-}
-
-/// As `multi_read` of `S`, whose columns have the types that those of `T` have, one by one: which columns are read is chosen,
-/// and what is done with them is the same.
-#[inline]
-pub fn multi_read_as<
-    T: Table,
-    S: InModule + IndexOf<I>,
-    K: WholeKey<<S as IndexOf<I>>::Columns>,
-    const I: u16,
->(
-    tx: &Txn<'_>,
-    keys: impl IntoIterator<Item = K>,
-) -> FoundRows<T> {
-    const { assert!(has_same_shape(T::SHAPE, S::SHAPE), "columns of other types") };
-    let keys = keys.into_iter();
-    let mut bytes = Scratch::with_capacity(KEY_BYTES * keys.size_hint().0);
-    let mut count = 0_u32;
-    for key in keys {
-        bytes.push_with_length(|out| key.push_whole(out));
-        count += 1;
-    }
-    let room = (8 + T::EMPTY_BUFFER.as_ref().len()) * count as usize;
-    let (target, keys) = (target(S::TABLE, I), bytes.as_slice());
-    let (bytes, filled) = look_up(tx, target, S::COLUMNS, (keys, count), room);
-    FoundRows {
-        bytes,
-        at: 0,
-        filled,
-        table: PhantomData,
-    }
-}
-
-/// What the host answers, and its length.
-fn look_up(
-    tx: &Txn<'_>,
-    target: u32,
-    columns: Option<Columns>,
-    (keys, count): (&[u8], u32),
-    room: usize,
-) -> (Vec<u8>, usize) {
-    let mut out = vec![0; room];
-    loop {
-        let read = match columns {
-            None => tx.ops.multi_get(target, keys, count, &mut out),
-            Some(columns) => tx.ops.multi_get_columns(target, keys, columns, &mut out),
-        };
-        match read {
-            Ok(filled) => return (out, filled),
-            Err(needed) => out.resize(needed, 0),
-        }
-    }
-}
-
-/// Rows that were looked up, one for each key in the keys' order; None where there was no such row.
-pub struct FoundRows<T> {
-    bytes: Vec<u8>,
-    /// `bytes[at..filled]` is still to be handed out.
-    at: usize,
-    filled: usize,
-    table: PhantomData<fn() -> T>,
-}
-
-impl<T> FoundRows<T> {
-    /// The rows that were not handed out yet. Their texts may be borrowed from here.
-    #[inline]
-    pub fn iter<'r>(&'r self) -> impl Iterator<Item = Option<Row<T>>> + use<'r, T>
-    where
-        T: ReadRow<'r>,
-    {
-        let mut rest = self.bytes.get(self.at..self.filled).unwrap_or(&[]);
-        std::iter::from_fn(move || {
-            let (handle, row) = take_row(&mut rest)?;
-            Some(found(handle, row))
-        })
-    }
-}
-
-/// What was found for one key.
-#[inline(always)]
-fn found<'r, T: ReadRow<'r>>(handle: RowHandle, row: &'r [u8]) -> Option<Row<T>> {
-    let read = || Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle);
-    (handle != HANDLE_NONE).then(read)
-}
-
-impl<T: Owned> Iterator for FoundRows<T> {
-    type Item = Option<Row<T>>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Option<Row<T>>> {
-        let mut rest = self.bytes.get(self.at..self.filled)?;
-        let (handle, row) = take_row(&mut rest)?;
-        self.at = self.filled - rest.len();
-        Some(found(handle, row))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let usual = 8 + T::EMPTY_BUFFER.as_ref().len();
-        ((self.filled - self.at).div_ceil(usual), None)
-    }
 }
 
 #[inline(always)]

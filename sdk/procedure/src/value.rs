@@ -49,7 +49,7 @@ const RESULT_ROOM_BYTES_MAX: usize = 2048;
 #[inline(always)]
 fn encoded<T: Encode + ?Sized>(value: &T) -> Scratch {
     let mut out = match T::USUAL_BYTES > INLINE_BYTES {
-        true => Scratch::with_capacity((2 * T::USUAL_BYTES).min(RESULT_ROOM_BYTES_MAX)),
+        true => Scratch::for_result((2 * T::USUAL_BYTES).min(RESULT_ROOM_BYTES_MAX)),
         false => Scratch::new(),
     };
     value.encode(&mut out);
@@ -132,6 +132,12 @@ macro_rules! number {
             #[inline(always)]
             fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
                 Ok(Self::from_le_bytes(reader.array()?))
+            }
+        }
+        impl InPlace for $ty {
+            #[inline(always)]
+            fn from_bytes(bytes: &[u8]) -> Self {
+                bytes.first_chunk().copied().map_or_else(Self::default, Self::from_le_bytes)
             }
         }
     )*};
@@ -330,6 +336,58 @@ impl<'a, T: Decode<'a>> Decode<'a> for Vec<T> {
             items.push(T::decode(reader)?);
         }
         Ok(items)
+    }
+}
+
+/// A list of numbers that stays where the arguments lie: each is read when it is asked for.
+#[derive(Clone, Copy)]
+pub struct ListRef<'a, T> {
+    bytes: &'a [u8],
+    of: PhantomData<fn() -> T>,
+}
+
+/// A number as it lies in an argument.
+pub trait InPlace: ValueType + Sized {
+    /// Of as many bytes as it has in memory.
+    fn from_bytes(bytes: &[u8]) -> Self;
+}
+
+impl<'a, T: InPlace> ListRef<'a, T> {
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.bytes.len() / size_of::<T>()
+    }
+
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    #[inline(always)]
+    pub fn get(&self, position: usize) -> Option<T> {
+        self.iter().nth(position)
+    }
+
+    #[inline(always)]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + Clone + use<'a, T> {
+        self.bytes.chunks_exact(size_of::<T>()).map(T::from_bytes)
+    }
+}
+
+impl<T: ValueType> ValueType for ListRef<'_, T> {
+    fn value_type() -> Type {
+        Type::List(Box::new(T::value_type()))
+    }
+}
+
+impl<'a, T: InPlace> Decode<'a> for ListRef<'a, T> {
+    #[inline(always)]
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        let count = reader.list_len()? as usize;
+        Ok(Self {
+            bytes: reader.take(count.saturating_mul(size_of::<T>()))?,
+            of: PhantomData,
+        })
     }
 }
 

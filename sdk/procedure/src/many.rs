@@ -1,0 +1,228 @@
+//! Rows by many keys, read in one host call: each lies in a slot of its own, so that where everything is read from is known to
+//! the compiler.
+
+use std::marker::PhantomData;
+
+use reprise_abi::{RowHandle, calls::HANDLE_NONE};
+
+use crate::{
+    column::{Columns, has_same_shape},
+    key::WholeKey,
+    scratch::Scratch,
+    table::{InModule, IndexOf, Owned, ReadRow, Row, Table, misfit, read_long, take_row, target},
+    txn::Txn,
+};
+
+/// A usual key of a length that varies, with that length before it, in bytes.
+const KEY_BYTES: usize = 20;
+/// Handle and length before a row.
+const HEADER_BYTES: usize = 8;
+
+/// Reads many rows in one host call, in the order of the keys.
+pub fn multi_get<
+    T: InModule + IndexOf<I> + Owned,
+    K: WholeKey<<T as IndexOf<I>>::Columns>,
+    const I: u16,
+>(
+    tx: &Txn<'_>,
+    keys: impl IntoIterator<Item = K>,
+) -> Vec<Option<Row<T>>> {
+    multi_read(tx, keys).collect()
+}
+
+/// As `multi_get`; rows are decoded when they are asked for.
+#[inline]
+pub fn multi_read<
+    T: InModule + IndexOf<I>,
+    K: WholeKey<<T as IndexOf<I>>::Columns>,
+    const I: u16,
+>(
+    tx: &Txn<'_>,
+    keys: impl IntoIterator<Item = K>,
+) -> FoundRows<T> {
+    multi_read_as::<T, T, K, I>(tx, keys)
+}
+
+/// As `multi_read` of `S`, whose columns have the types that those of `T` have, one by one: which columns are read is chosen,
+/// and what is done with them is the same.
+#[inline]
+pub fn multi_read_as<
+    T: Table,
+    S: InModule + IndexOf<I>,
+    K: WholeKey<<S as IndexOf<I>>::Columns>,
+    const I: u16,
+>(
+    tx: &Txn<'_>,
+    keys: impl IntoIterator<Item = K>,
+) -> FoundRows<T> {
+    const { assert!(has_same_shape(T::SHAPE, S::SHAPE), "columns of other types") };
+    let keys = keys.into_iter();
+    let (target, slot_bytes) = (target(S::TABLE, I), slot_bytes::<T>());
+    let (slots, long) = match S::COLUMNS {
+        Some(columns) if K::BYTES > 0 => {
+            let mut bytes = Scratch::for_bytes(K::BYTES * keys.size_hint().0);
+            keys.for_each(|key| key.push_whole(&mut bytes));
+            let count = bytes.len() / K::BYTES;
+            let mut slots = vec![0; count * slot_bytes];
+            let keys = (bytes.as_slice(), count as u32);
+            let long = match tx.ops.multi_get_slots(target, keys, columns, &mut slots) {
+                0 => Vec::new(),
+                _ => read_misfits::<S>(tx, &slots, slot_bytes),
+            };
+            (slots, long)
+        }
+        columns => {
+            let mut bytes = Scratch::for_bytes(KEY_BYTES * keys.size_hint().0);
+            let mut count = 0;
+            for key in keys {
+                bytes.push_with_length(|out| key.push_whole(out));
+                count += 1;
+            }
+            look_up(tx, target, columns, (bytes.as_slice(), count), slot_bytes)
+        }
+    };
+    FoundRows {
+        slots,
+        at: 0,
+        long,
+        table: PhantomData,
+    }
+}
+
+const fn slot_bytes<T: Table>() -> usize {
+    size_of::<T::Buffer>()
+}
+
+/// Rows that a slot has no room for, each with where its slot begins.
+type LongRows = Vec<(usize, Vec<u8>)>;
+
+/// The rows that did not fit their slots, read one by one.
+#[cold]
+#[inline(never)]
+fn read_misfits<S: Table>(tx: &Txn<'_>, slots: &[u8], slot_bytes: usize) -> LongRows {
+    let room = slot_bytes - HEADER_BYTES;
+    let starts = (0..slots.len()).step_by(slot_bytes);
+    let is_misfit = |(_, (_, bytes)): &(usize, (RowHandle, usize))| *bytes > room;
+    let headers = starts.zip(slots.chunks_exact(slot_bytes).filter_map(header_of));
+    let long = headers.filter(is_misfit);
+    long.map(|(start, (handle, _))| (start, read_long::<S>(tx, handle))).collect()
+}
+
+/// The handle, and the bytes of the row.
+#[inline(always)]
+fn header_of(slot: &[u8]) -> Option<(RowHandle, usize)> {
+    let (handle, rest) = slot.split_first_chunk::<4>()?;
+    let bytes = u32::from_le_bytes(*rest.first_chunk()?);
+    Some((u32::from_le_bytes(*handle), bytes as usize))
+}
+
+/// Looks up keys of any length, each with its length before it, and puts what is found into slots.
+#[inline(never)]
+fn look_up(
+    tx: &Txn<'_>,
+    target: u32,
+    columns: Option<Columns>,
+    (keys, count): (&[u8], u32),
+    slot_bytes: usize,
+) -> (Vec<u8>, LongRows) {
+    let mut found = vec![0; slot_bytes * count as usize];
+    let filled = loop {
+        let read = match columns {
+            None => tx.ops.multi_get(target, keys, count, &mut found),
+            Some(columns) => tx.ops.multi_get_columns(target, keys, columns, &mut found),
+        };
+        match read {
+            Ok(filled) => break filled,
+            Err(needed) => found.resize(needed, 0),
+        }
+    };
+    let (mut slots, mut long) = (vec![0; slot_bytes * count as usize], Vec::new());
+    let mut rest = found.get(..filled).unwrap_or(&[]);
+    for (at, slot) in slots.chunks_exact_mut(slot_bytes).enumerate() {
+        let (Some((handle, row)), Some((header, room))) =
+            (take_row(&mut rest), slot.split_first_chunk_mut::<HEADER_BYTES>())
+        else {
+            misfit();
+        };
+        *header = (u64::from(handle) | (row.len() as u64) << 32).to_le_bytes();
+        match room.get_mut(..row.len()) {
+            Some(room) => room.copy_from_slice(row),
+            None => long.push((at * slot_bytes, row.to_vec())),
+        }
+    }
+    (slots, long)
+}
+
+/// Rows that were looked up, one for each key in the keys' order; None where there was no such row.
+pub struct FoundRows<T> {
+    /// For each key `[handle u32][bytes u32]` and the row, or the columns chosen of it, if it fits.
+    slots: Vec<u8>,
+    /// `slots[at..]` is still to be handed out.
+    at: usize,
+    long: LongRows,
+    table: PhantomData<fn() -> T>,
+}
+
+impl<T: Table> FoundRows<T> {
+    /// The rows that were not handed out yet. Their texts may be borrowed from here.
+    #[inline]
+    pub fn iter<'r>(&'r self) -> impl Iterator<Item = Option<Row<T>>> + use<'r, T>
+    where
+        T: ReadRow<'r>,
+    {
+        let mut at = self.at;
+        let slots = self.slots.get(at..).unwrap_or(&[]).chunks_exact(slot_bytes::<T>());
+        slots.map(move |slot| {
+            let found = self.read(at, slot);
+            at += slot_bytes::<T>();
+            found
+        })
+    }
+
+    /// What was found for the key whose slot begins at `at`.
+    #[inline(always)]
+    fn read<'r>(&'r self, at: usize, slot: &'r [u8]) -> Option<Row<T>>
+    where
+        T: ReadRow<'r>,
+    {
+        let (handle, bytes) = header_of(slot)?;
+        if handle == HANDLE_NONE {
+            return None;
+        }
+        let row = slot.get(HEADER_BYTES..)?;
+        let value = match bytes <= slot_bytes::<T>() - HEADER_BYTES {
+            true => T::read_row(row).unwrap_or_else(|| misfit()),
+            false => self.read_long(at),
+        };
+        Some(Row::new(value, handle))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_long<'r>(&'r self, at: usize) -> T
+    where
+        T: ReadRow<'r>,
+    {
+        let found = self.long.iter().find(|(start, _)| *start == at);
+        let row = found.and_then(|(_, row)| T::read_row(row));
+        row.unwrap_or_else(|| misfit())
+    }
+}
+
+impl<T: Owned> Iterator for FoundRows<T> {
+    type Item = Option<Row<T>>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Option<Row<T>>> {
+        let (at, end) = (self.at, self.at + slot_bytes::<T>());
+        let slot = self.slots.get(at..end)?;
+        let found = self.read(at, slot);
+        self.at = end;
+        Some(found)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = (self.slots.len() - self.at) / slot_bytes::<T>();
+        (left, Some(left))
+    }
+}
