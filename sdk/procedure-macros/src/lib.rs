@@ -52,7 +52,9 @@ pub fn columns(options: TokenStream, item: TokenStream) -> TokenStream {
 /// little) or `"auto"` (what costs less, by measurement); without, what the server is set to. And
 /// `near(Table(key, …), …)`: rows that a call will look at, by primary key, each part a parameter of the column's own integer type
 /// or an integer. The engine brings them near while earlier calls run; it changes no outcome.
-/// A parameter that names partitions is a scalar, or a `Vec` of scalars of which every item names one.
+/// A parameter that names partitions is a scalar, or a list of scalars of which every item names one.
+///
+/// A list is a `Vec`, or of numbers a `ListRef`, whose items are read where the arguments lie, when they are asked for.
 #[proc_macro_attribute]
 pub fn procedure(options: TokenStream, item: TokenStream) -> TokenStream {
     finish(procedure::expand(options.into(), item.into()))

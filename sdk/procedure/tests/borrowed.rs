@@ -75,8 +75,8 @@ pub fn fill(tx: &Txn, count: i32) -> Result<(), Abort> {
 
 /// By many keys; one that there is not is passed over.
 #[procedure(all_partitions)]
-pub fn names(tx: &Txn, ids: Vec<i32>) -> Result<Reply<Vec<Name<'static>>>, Abort> {
-    let found = Named::multi_read(tx, ids);
+pub fn names(tx: &Txn, ids: ListRef<i32>) -> Result<Reply<Vec<Name<'static>>>, Abort> {
+    let found = Named::multi_read(tx, ids.iter());
     let names: Vec<_> = found.iter().flatten().map(|row| shown(&row)).collect();
     Ok(Reply::of(&names))
 }
@@ -125,7 +125,44 @@ pub fn prices(tx: &Txn) -> Result<Vec<i64>, Abort> {
     Ok(Item::scan(tx).into_iter().map(|item| item.price).collect())
 }
 
-reprise_procedure::module! { tables: [Item], procedures: [fill, names, name, copy, prices] }
+/// Found by keys that differ in length.
+#[table(name = "words", primary_key(word), replicated)]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Word {
+    pub word: String,
+    pub meaning: String,
+}
+
+#[columns(Word)]
+pub struct Meaning<'r> {
+    pub meaning: TextRef<'r, 8>,
+}
+
+/// Writes the words down, each with itself twice as its meaning, and reads them and one more.
+#[procedure(all_partitions)]
+pub fn meanings(tx: &Txn, words: Vec<String>) -> Result<Vec<Option<String>>, Abort> {
+    for word in &words {
+        let meaning = word.repeat(2);
+        Word::insert(tx, &Word { word: word.clone(), meaning })?;
+    }
+    let keys = words.iter().map(String::as_str).chain(["unknown"]);
+    let found = Meaning::multi_read(tx, keys.clone());
+    let meanings: Vec<_> =
+        found.iter().map(|row| row.map(|row| row.meaning.as_str().to_owned())).collect();
+    let whole = Word::multi_get(tx, keys).into_iter().map(|row| row.map(|row| row.into_inner().meaning));
+    assert!(whole.eq(meanings.iter().cloned()));
+    Ok(meanings)
+}
+
+/// Of each list, its numbers.
+#[procedure(all_partitions, read_only)]
+pub fn numbers(_tx: &Txn, bytes: ListRef<i8>, words: ListRef<u16>, reals: ListRef<f64>) -> Result<Vec<f64>, Abort> {
+    assert_eq!((bytes.len(), bytes.is_empty(), bytes.get(bytes.len())), (bytes.iter().count(), bytes.get(0).is_none(), None));
+    let bytes = bytes.iter().map(f64::from);
+    Ok(bytes.chain(words.iter().map(f64::from)).chain(reals.iter()).collect())
+}
+
+reprise_procedure::module! { tables: [Item, Word], procedures: [fill, names, name, copy, prices, meanings, numbers] }
 
 fn expected(id: i32, number: i32) -> OwnedName {
     let note = (number % 2 == 0).then(|| "note".into());
@@ -166,4 +203,21 @@ fn rows_put_down_one_by_one_are_inserted_and_written_together() {
     let ids: Vec<i32> = (100..130).collect();
     assert_eq!(db.call::<Vec<OwnedName>>("names", (ids,)), Ok(copied));
     assert!(db.call::<()>("copy", (30,)).is_err(), "the keys are taken");
+}
+
+#[test]
+fn keys_of_any_length_find_rows_of_any_length() {
+    let mut db = filled();
+    let words: Vec<String> = ["a", "some", "a longer one"].map(String::from).to_vec();
+    let expected = words.iter().map(|word| Some(word.repeat(2))).chain([None]);
+    assert_eq!(db.call::<Vec<Option<String>>>("meanings", (words.clone(),)), Ok(expected.collect()));
+}
+
+#[test]
+fn lists_are_read_where_they_lie() {
+    let mut db = filled();
+    let lists = (vec![-3_i8, 4], vec![60_000_u16], vec![0.5, -1.5]);
+    assert_eq!(db.call::<Vec<f64>>("numbers", lists), Ok(vec![-3.0, 4.0, 60_000.0, 0.5, -1.5]));
+    let empty = (Vec::<i8>::new(), Vec::<u16>::new(), Vec::<f64>::new());
+    assert_eq!(db.call::<Vec<f64>>("numbers", empty), Ok(vec![]));
 }
