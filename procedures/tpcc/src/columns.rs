@@ -61,10 +61,10 @@ pub struct CustomerNumber {
 }
 
 #[columns(Customer)]
-pub struct CustomerCredit {
+pub struct CustomerCredit<'r> {
     pub c_discount: i16,
-    pub c_last: SmallText<16>,
-    pub c_credit: SmallText<2>,
+    pub c_last: TextRef<'r, 16>,
+    pub c_credit: TextRef<'r, 2>,
 }
 
 /// All but `c_data`, by far the longest.

@@ -18,8 +18,8 @@ use crate::{
 pub struct Ordered<'r> {
     pub o_id: i32,
     pub o_entry_d: Timestamp,
-    pub c_last: SmallText<16>,
-    pub c_credit: SmallText<2>,
+    pub c_last: TextRef<'r, 16>,
+    pub c_credit: TextRef<'r, 2>,
     pub c_discount: i16,
     pub w_tax: i16,
     pub d_tax: i16,
@@ -117,7 +117,8 @@ pub fn new_order(
         WarehouseTax::get(tx, w_id).ok_or_else(|| missing("there is no such warehouse"))?;
     let district = DistrictTax::get(tx, (w_id, d_id));
     let district = district.ok_or_else(|| missing("there is no such district"))?;
-    let customer = CustomerCredit::get(tx, (w_id, d_id, c_id));
+    let mut room = RowRoom::new();
+    let customer = CustomerCredit::get_in(tx, (w_id, d_id, c_id), &mut room);
     let customer = customer.ok_or_else(|| missing("there is no such customer"))?;
     let o_id = district.d_next_o_id;
     let next = DistrictNext {
@@ -185,11 +186,12 @@ fn order_lines<'r>(
         let stock = stock.ok_or_else(|| missing("there is no such stock"))?;
         // An item that the order has twice was changed since it was read. That it may have is told by a bit of its number.
         let bit = 1 << (line.i_id as u32 % 64);
-        let mut now = match seen & bit == 0 {
-            true => stock.taken(),
-            false => taken_before(&left, line).unwrap_or_else(|| stock.taken()),
-        };
+        let before = if seen & bit == 0 { None } else { place_before(&left, line) };
         seen |= bit;
+        let mut now = match before.and_then(|place| left.get(place)) {
+            Some((_, now)) => *now,
+            None => stock.taken(),
+        };
         take_from(&mut now, line, order.o_w_id);
         taken.push(stock.handle(), &now);
         left.push((line, now));
@@ -224,13 +226,12 @@ fn order_lines<'r>(
     }
 }
 
-/// The stock of an earlier line as that one left it.
+/// Where the last earlier line of the same stock stands.
 #[inline(never)]
-fn taken_before(left: &[(Line, StockTaken)], line: Line) -> Option<StockTaken> {
-    let is_same = |(other, _): &&(Line, StockTaken)| {
+fn place_before(left: &[(Line, StockTaken)], line: Line) -> Option<usize> {
+    left.iter().rposition(|(other, _)| {
         (other.i_id, other.supply_w_id) == (line.i_id, line.supply_w_id)
-    };
-    left.iter().rev().find(is_same).map(|(_, now)| *now)
+    })
 }
 
 #[inline(never)]

@@ -4,11 +4,11 @@ use reprise_abi::plan::copy_short;
 
 use crate::ops::Room;
 
-/// Bytes that are held in place.
-pub const INLINE_BYTES: usize = 64;
+/// Bytes that are held in place. With its length that is eight words: of more zeros the compiler makes a call out of the module.
+pub const INLINE_BYTES: usize = 56;
 const FIRST_HEAP_BYTES: usize = 512;
 
-/// Bytes being put together: up to 64 in place, more on the heap; or on the heap from the start.
+/// Bytes being put together: a few in place, more on the heap; or on the heap from the start.
 pub struct Scratch {
     inline: [u8; INLINE_BYTES],
     length: usize,
