@@ -2,7 +2,7 @@
 
 use reprise_procedure::{
     prelude::*,
-    table::{self, FoundRows},
+    table::{self, Alike, FoundRows},
 };
 
 use crate::tables::{Customer, District, Item, Order, OrderLine, Stock, Warehouse};
@@ -261,10 +261,11 @@ macro_rules! of_district {
             d_id: i8,
             keys: impl Iterator<Item = (i16, i32)>,
         ) -> FoundRows<StockSold<'r>> {
-            match d_id {
-                $($d_id => table::multi_read_as::<StockSold<'r>, $name<'r>, _, 0>(tx, keys),)*
-                _ => StockSold::multi_read(tx, keys),
-            }
+            let columns = match d_id {
+                $($d_id => const { Alike::of::<$name>() },)*
+                _ => const { Alike::of::<StockSold>() },
+            };
+            table::multi_read_alike::<_, _, 0>(tx, columns, keys)
         }
     };
 }

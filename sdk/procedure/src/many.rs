@@ -40,34 +40,63 @@ pub fn multi_read<
     tx: &Txn<'_>,
     keys: impl IntoIterator<Item = K>,
 ) -> FoundRows<T> {
-    multi_read_as::<T, T, K, I>(tx, keys)
+    read_many(tx, target(T::TABLE, I), T::COLUMNS, (K::BYTES, WholeKey::push_whole), keys)
 }
 
-/// As `multi_read` of `S`, whose columns have the types that those of `T` have, one by one: which columns are read is chosen,
-/// and what is done with them is the same.
+/// Columns that have the types of `T`'s, one by one, and are of the same table: what is done with them is the same.
+#[derive(Clone, Copy)]
+pub struct Alike<T> {
+    columns: Columns,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: InModule + Table> Alike<T> {
+    /// The columns of `S`.
+    pub const fn of<S: InModule + Table>() -> Self {
+        assert!(has_same_shape(T::SHAPE, S::SHAPE), "columns of other types");
+        assert!(T::TABLE == S::TABLE, "columns of another table");
+        Self {
+            columns: S::COLUMNS.expect("columns of a table, not its whole rows"),
+            of: PhantomData,
+        }
+    }
+}
+
+/// As `multi_read`, of columns that are chosen when it is called.
 #[inline]
-pub fn multi_read_as<
-    T: Table,
-    S: InModule + IndexOf<I>,
-    K: WholeKey<<S as IndexOf<I>>::Columns>,
+pub fn multi_read_alike<
+    T: InModule + IndexOf<I>,
+    K: WholeKey<<T as IndexOf<I>>::Columns>,
     const I: u16,
 >(
     tx: &Txn<'_>,
+    columns: Alike<T>,
     keys: impl IntoIterator<Item = K>,
 ) -> FoundRows<T> {
-    const { assert!(has_same_shape(T::SHAPE, S::SHAPE), "columns of other types") };
-    let keys = keys.into_iter();
-    let (target, slot_bytes) = (target(S::TABLE, I), slot_bytes::<T>());
-    let (slots, long) = match S::COLUMNS {
-        Some(columns) if K::BYTES > 0 => {
-            let mut bytes = Scratch::for_bytes(K::BYTES * keys.size_hint().0);
-            keys.for_each(|key| key.push_whole(&mut bytes));
-            let count = bytes.len() / K::BYTES;
+    let push = (K::BYTES, WholeKey::push_whole as fn(&K, &mut Scratch));
+    read_many(tx, target(T::TABLE, I), Some(columns.columns), push, keys)
+}
+
+/// Keys have so many bytes, or (0) differ in length.
+#[inline(always)]
+fn read_many<T: Table, K>(
+    tx: &Txn<'_>,
+    target: u32,
+    columns: Option<Columns>,
+    (key_bytes, push): (usize, impl Fn(&K, &mut Scratch)),
+    keys: impl IntoIterator<Item = K>,
+) -> FoundRows<T> {
+    let (keys, slot_bytes) = (keys.into_iter(), slot_bytes::<T>());
+    let (slots, long) = match columns {
+        Some(columns) if key_bytes > 0 => {
+            let mut bytes = Scratch::for_bytes(key_bytes * keys.size_hint().0);
+            keys.for_each(|key| push(&key, &mut bytes));
+            let count = bytes.len() / key_bytes;
             let mut slots = vec![0; count * slot_bytes];
             let keys = (bytes.as_slice(), count as u32);
             let long = match tx.ops.multi_get_slots(target, keys, columns, &mut slots) {
                 0 => Vec::new(),
-                _ => read_misfits::<S>(tx, &slots, slot_bytes),
+                _ => read_misfits(tx, columns, &slots, slot_bytes),
             };
             (slots, long)
         }
@@ -75,7 +104,7 @@ pub fn multi_read_as<
             let mut bytes = Scratch::for_bytes(KEY_BYTES * keys.size_hint().0);
             let mut count = 0;
             for key in keys {
-                bytes.push_with_length(|out| key.push_whole(out));
+                bytes.push_with_length(|out| push(&key, out));
                 count += 1;
             }
             look_up(tx, target, columns, (bytes.as_slice(), count), slot_bytes)
@@ -99,13 +128,13 @@ type LongRows = Vec<(usize, Vec<u8>)>;
 /// The rows that did not fit their slots, read one by one.
 #[cold]
 #[inline(never)]
-fn read_misfits<S: Table>(tx: &Txn<'_>, slots: &[u8], slot_bytes: usize) -> LongRows {
+fn read_misfits(tx: &Txn<'_>, columns: Columns, slots: &[u8], slot_bytes: usize) -> LongRows {
     let room = slot_bytes - HEADER_BYTES;
     let starts = (0..slots.len()).step_by(slot_bytes);
     let is_misfit = |(_, (_, bytes)): &(usize, (RowHandle, usize))| *bytes > room;
     let headers = starts.zip(slots.chunks_exact(slot_bytes).filter_map(header_of));
     let long = headers.filter(is_misfit);
-    long.map(|(start, (handle, _))| (start, read_long::<S>(tx, handle))).collect()
+    long.map(|(start, (handle, _))| (start, read_long(tx, handle, Some(columns), 2 * room))).collect()
 }
 
 /// The handle, and the bytes of the row.

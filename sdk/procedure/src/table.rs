@@ -16,7 +16,7 @@ use crate::{
     txn::Txn,
 };
 
-pub use crate::many::{FoundRows, multi_get, multi_read, multi_read_as};
+pub use crate::many::{Alike, FoundRows, multi_get, multi_read, multi_read_alike};
 
 /// A type whose values are rows of a table, or some columns of them. Implemented by `#[table]` and `#[columns]`.
 pub trait Table: Sized {
@@ -365,16 +365,16 @@ pub fn read<T: Owned>(tx: &Txn<'_>, handle: RowHandle) -> Row<T> {
 #[cold]
 #[inline(never)]
 fn read_by_handle<T: Owned>(tx: &Txn<'_>, handle: RowHandle) -> T {
-    T::read_row(&read_long::<T>(tx, handle)).unwrap_or_else(|| misfit())
+    T::read_row(&read_long(tx, handle, T::COLUMNS, size_of::<T::Buffer>())).unwrap_or_else(|| misfit())
 }
 
-/// The bytes of a row, or of columns of one, however many they are.
+/// The bytes of a row, or of columns of one, however many they are. They may be so many.
 #[cold]
 #[inline(never)]
-pub(crate) fn read_long<T: Table>(tx: &Txn<'_>, handle: RowHandle) -> Vec<u8> {
-    let mut row = vec![0; T::EMPTY_BUFFER.as_ref().len()];
+pub(crate) fn read_long(tx: &Txn<'_>, handle: RowHandle, columns: Option<Columns>, usual: usize) -> Vec<u8> {
+    let mut row = vec![0; usual];
     loop {
-        let bytes = match T::COLUMNS {
+        let bytes = match columns {
             None => tx.ops.row_read(handle, &mut row),
             Some(columns) => tx.ops.row_read_columns(handle, columns, &mut row),
         };
@@ -434,7 +434,7 @@ pub fn read_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, handle: RowHandle, room: &'r mu
 #[inline(always)]
 fn row_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, found: Found, room: &'r mut RowRoom<T>) -> Row<T> {
     if room.usual.filled().len() != found.bytes {
-        room.long = read_long::<T>(tx, found.handle);
+        room.long = read_long(tx, found.handle, T::COLUMNS, found.bytes);
     }
     let row = match room.long.is_empty() {
         true => room.usual.filled(),
