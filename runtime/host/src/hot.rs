@@ -234,7 +234,9 @@ impl HotSet {
                 target = target.add(rest.len() - behind.len());
                 rest = behind;
             }
-            ptr::copy_nonoverlapping(rest.as_ptr(), target, rest.len());
+            if !rest.is_empty() {
+                ptr::copy_nonoverlapping(rest.as_ptr(), target, rest.len());
+            }
         }
     }
 

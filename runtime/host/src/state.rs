@@ -437,8 +437,8 @@ impl HostState {
         let Some(value) = self.ops()?.add_by_key(target, key, column, delta)? else {
             return Ok(0);
         };
-        if out.capacity >= size_of::<i64>() {
-            out.push(&value.to_le_bytes());
+        if let Some(room) = out.room(size_of::<i64>()) {
+            room.copy_from_slice(&value.to_le_bytes());
         }
         Ok(1)
     }

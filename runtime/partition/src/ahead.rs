@@ -9,19 +9,18 @@ use crate::batch::CallSlot;
 
 /// How many calls ahead each step is done: farther than one miss of the caches takes, nearer than what the first-level cache
 /// keeps. Each step reads what the one before it brought.
-const SLOT: usize = 12;
-const ARGS: usize = 9;
-const WAY: usize = 6;
+const SLOT: usize = 9;
+const ARGS: usize = 6;
 const INDEX: usize = 3;
 const PLACE: usize = 2;
 const ROW: usize = 1;
 
 /// Calls of which it is remembered from step to step what was found, by their position in the batch.
-const RING: usize = 8;
+const RING: usize = 4;
 /// Rows of a call that are brought near at most.
 const ROWS: usize = 3;
 
-const _: () = assert!(RING > WAY && RING.is_power_of_two());
+const _: () = assert!(RING > INDEX && RING.is_power_of_two());
 
 /// A call that follows: the rows that it will look at, and what is known of each. None of a call of another module, and behind
 /// the last one.
@@ -55,11 +54,8 @@ impl<'m> LookAhead<'m> {
             ring: Default::default(),
         };
         if ahead.is_of_use {
-            for at in first + 1..first + WAY {
-                ahead.touch_way(store, at, calls, args);
-                if at < first + INDEX {
-                    ahead.touch(store, at);
-                }
+            for at in first + 1..first + INDEX {
+                ahead.touch(store, at, calls, args);
             }
         }
         ahead
@@ -80,8 +76,7 @@ impl<'m> LookAhead<'m> {
         {
             fetch(first);
         }
-        self.touch_way(store, at + WAY, calls, args);
-        self.touch(store, at + INDEX);
+        self.touch(store, at + INDEX, calls, args);
         let Coming { rows, found } = &mut self.ring[(at + PLACE) % RING];
         for (row, found) in rows.iter().zip(found) {
             *found = row.touch_place(store, *found);
@@ -93,7 +88,7 @@ impl<'m> LookAhead<'m> {
     }
 
     #[inline]
-    fn touch_way(&mut self, store: &Store, at: usize, calls: &[CallSlot], args: &[u8]) {
+    fn touch(&mut self, store: &Store, at: usize, calls: &[CallSlot], args: &[u8]) {
         let Coming { rows, found } = &mut self.ring[at % RING];
         *rows = &[];
         if let Some(call) = calls.get(at)
@@ -102,16 +97,8 @@ impl<'m> LookAhead<'m> {
             *rows = &self.module.near[call.procedure as usize];
             let args = &args[call.args.start as usize..call.args.end as usize];
             for (row, found) in rows.iter().zip(found) {
-                *found = row.touch_way(store, args);
+                *found = row.touch(store, args);
             }
-        }
-    }
-
-    #[inline]
-    fn touch(&self, store: &Store, at: usize) {
-        let Coming { rows, found } = &self.ring[at % RING];
-        for (row, found) in rows.iter().zip(found) {
-            row.touch(store, *found);
         }
     }
 }

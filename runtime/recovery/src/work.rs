@@ -171,15 +171,14 @@ fn bring_near(site: &mut Site, deployed: &Deployed, works: &[Work], commands: &[
             found: [Nearing::Nothing; NEAR_ROWS],
         }
     }));
-    for step in 0..4 {
+    for step in 0..3 {
         for of_one in coming.chunk_by_mut(|one, next| one.partition == next.partition) {
             let store = &site.partition(of_one[0].partition).store;
             for coming in of_one {
                 for (row, found) in coming.rows.iter().zip(&mut coming.found) {
                     match step {
-                        0 => *found = row.touch_way(store, coming.args),
-                        1 => row.touch(store, *found),
-                        2 => *found = row.touch_place(store, *found),
+                        0 => *found = row.touch(store, coming.args),
+                        1 => *found = row.touch_place(store, *found),
                         _ => row.touch_row(store, *found),
                     }
                 }

@@ -77,7 +77,7 @@ fn slot_within(granules: usize) -> usize {
 }
 
 /// What a row of `len` bytes costs here, indirection not counted.
-#[inline]
+#[inline(always)]
 pub(crate) fn footprint_bytes(len: usize) -> usize {
     slot_of(len).1 * GRANULE_BYTES
 }
@@ -94,14 +94,17 @@ pub(crate) struct Arena {
 
 impl Arena {
     /// Stores `row` followed by `trailer`. Together they are not empty.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, row: &[u8], trailer: &[u8]) -> Location {
         let len = row.len() + trailer.len();
         let (class, granules) = slot_of(len);
         let location = Location::new(len, self.take(class, granules));
-        let (row_bytes, rest) = self.get_mut(location).split_at_mut(row.len());
-        copy_short(row, row_bytes);
-        if !trailer.is_empty() {
+        let bytes = self.get_mut(location);
+        if trailer.is_empty() {
+            copy_short(row, bytes);
+        } else {
+            let (row_bytes, rest) = bytes.split_at_mut(row.len());
+            copy_short(row, row_bytes);
             rest.copy_from_slice(trailer);
         }
         location
@@ -139,7 +142,7 @@ impl Arena {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, class: usize, granules: usize) -> u64 {
         if let Some(head) = self.free.get(class)
             && *head != 0
@@ -155,6 +158,7 @@ impl Arena {
         granule as u64
     }
 
+    #[inline(never)]
     fn take_free(&mut self, class: usize) -> u64 {
         let granule = self.free[class] - 1;
         let link = self.get(Location::new(8, granule));

@@ -221,15 +221,18 @@ impl Index {
     }
 
     /// The record id of what `get` finds: a dense index tells it without a look at the row.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, rows: &Rows, key: &[u8]) -> Option<Rid> {
-        if let Body::Dense(dense) = &self.body
-            && self.is_whole(key)
-            && let Some(rid) = self.find_dense(dense, key)
-        {
-            return Some(rid);
-        }
-        self.get(rows, key).map(|(rid, _)| rid)
+        let found = match &self.body {
+            _ if !self.is_whole(key) => None,
+            Body::HashInts(hash) => find_int(hash, &self.plan, rows, self.bits_of(key)),
+            Body::Dense(dense) => match self.find_dense(dense, key) {
+                None => self.get_thin(dense, rows, key),
+                found => return found,
+            },
+            _ => self.get_other(rows, key),
+        };
+        found.map(|(rid, _)| rid)
     }
 
     /// A whole key's record id in the array.
@@ -363,21 +366,24 @@ impl Index {
         }
     }
 
-    /// Brings near what leads to what a look-up of the key will look at, where that is large; by what to go on.
-    #[inline]
-    pub fn touch_way_of_bits(&self, key: u128) -> Nearing {
+    /// As `touch_bits`; by what to go on.
+    #[inline(always)]
+    pub fn nearing_of_bits(&self, key: u128) -> Nearing {
         match &self.body {
             Body::HashInts(hash) => {
                 let tag = tag_of(key);
-                hash.touch_way(tag);
+                hash.touch(tag);
                 Nearing::Tag(tag)
             }
-            Body::Dense(_) | Body::W8(_) | Body::W16(_) => Nearing::Key(key),
+            Body::Dense(_) | Body::W8(_) | Body::W16(_) => {
+                self.touch_bits(key);
+                Nearing::Key(key)
+            }
             _ => Nearing::Nothing,
         }
     }
 
-    /// As `candidate`, of a hash that `touch_way_of_bits` returned.
+    /// As `candidate`, of a hash that `nearing_of_bits` returned.
     #[inline]
     pub fn candidate_of_tag(&self, tag: u32) -> Option<Rid> {
         match &self.body {
@@ -422,14 +428,17 @@ impl Index {
         matches!(self.body, Body::HashInts(_))
     }
 
+    /// The row's tag, in an index that has tags.
+    #[inline(always)]
+    pub fn tag_of_row(&self, row: RowRef<'_>) -> u32 {
+        tag_of(int_key(&self.plan, row))
+    }
+
     /// Brings near what an insertion of the row will write; the row's tag.
     #[inline(always)]
     pub fn touch_tag_of(&self, row: RowRef<'_>) -> u32 {
-        let Body::HashInts(hash) = &self.body else {
-            unreachable!("only a hash of integer keys has tags of its rows");
-        };
-        let tag = tag_of(int_key(&self.plan, row));
-        hash.touch(tag);
+        let tag = self.tag_of_row(row);
+        self.touch_tag(tag);
         tag
     }
 
@@ -445,7 +454,7 @@ impl Index {
     }
 
     /// As `insert`, of a row whose tag `touch_of` returned.
-    #[inline]
+    #[inline(always)]
     pub fn insert_tagged(
         &mut self,
         rows: &Rows,

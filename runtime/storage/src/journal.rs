@@ -298,10 +298,18 @@ impl Journal {
     /// Forgets all undo.
     #[inline]
     pub fn forget(&mut self) {
+        // Whatever has more room than is kept was filled by half at least.
+        if self.bytes.len() + (self.ops.len() + self.garbage.len()) * size_of::<Undo>() > KEPT_BYTES / 2 {
+            self.shrink();
+        }
         self.ops.clear();
         self.bytes.clear();
         self.buried.clear();
         self.garbage.clear();
+    }
+
+    #[cold]
+    fn shrink(&mut self) {
         if self.bytes.capacity() > KEPT_BYTES {
             self.bytes = Vec::new();
         }

@@ -166,6 +166,7 @@ impl Rows {
         self.arena.insert(row.row, trailer)
     }
 
+    #[inline(always)]
     fn nominal(place: Location) -> u64 {
         (footprint_bytes(place.len()) + PLACE_BYTES) as u64
     }

@@ -229,7 +229,7 @@ impl Store {
     }
 
     /// As `get`, where that can be without a look at the row.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, table: TableId, index: u16, key: &[u8]) -> Option<Rid> {
         let table = self.table(table);
         table.indexes[index as usize].find(&table.rows, key)
@@ -243,29 +243,18 @@ impl Store {
         Some((rid, row.row))
     }
 
-    /// The first of four steps that bring near what a `get` of the key will look at, while other work goes on: what leads to the
-    /// index's entry, where that lies anywhere. What it returns is for the next step.
-    #[inline]
-    pub fn touch_way(&self, table: TableId, index: u16, key: IntKeyBits) -> Nearing {
+    /// The first of three steps that bring near what a `get` of the key will look at, while other work goes on: the index's entry.
+    /// What it returns is for the next step.
+    #[inline(always)]
+    pub fn touch(&self, table: TableId, index: u16, key: IntKeyBits) -> Nearing {
         let index = &self.table(table).indexes[index as usize];
         match index.key_bytes() == Some(key.bytes) {
-            true => index.touch_way_of_bits(key.bits),
+            true => index.nearing_of_bits(key.bits),
             false => Nearing::Nothing,
         }
     }
 
-    /// The second: what the `get` will look at first.
-    #[inline]
-    pub fn touch(&self, table: TableId, index: u16, found: Nearing) {
-        let index = || &self.table(table).indexes[index as usize];
-        match found {
-            Nearing::Tag(tag) => index().touch_tag(tag),
-            Nearing::Key(key) => index().touch_bits(key),
-            Nearing::Row(_) | Nearing::Nothing => {}
-        }
-    }
-
-    /// The third: where the place stands of the row that the `get` will probably find.
+    /// The second: where the place stands of the row that the `get` will probably find.
     #[inline]
     pub fn touch_place(&self, table: TableId, index: u16, found: Nearing) -> Nearing {
         let table = self.table(table);

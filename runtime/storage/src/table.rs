@@ -104,6 +104,14 @@ impl Summed {
     }
 }
 
+#[cold]
+fn too_long(bytes: usize) -> WriteError {
+    WriteError::Malformed(RowError::Length {
+        expected: ROW_BYTES_MAX,
+        found: bytes,
+    })
+}
+
 pub(crate) fn has_number(schema: &TableSchema) -> bool {
     schema.primary_key.is_empty()
 }
@@ -179,13 +187,10 @@ impl Table {
         has_number(&self.schema)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn validate(&self, row: &[u8]) -> Result<(), WriteError> {
         if row.len() > ROW_BYTES_MAX {
-            return Err(WriteError::Malformed(RowError::Length {
-                expected: ROW_BYTES_MAX,
-                found: row.len(),
-            }));
+            return Err(too_long(row.len()));
         }
         self.layout.validate(row).map_err(WriteError::Malformed)
     }
@@ -265,8 +270,21 @@ impl Table {
     }
 
     /// Puts the row in all indexes, or in none.
-    #[inline]
+    #[inline(always)]
     fn link(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+        // The commonest of tables that grow fast: in one step.
+        if let [index] = &mut self.indexes[..]
+            && index.has_tags()
+        {
+            let tag = index.tag_of_row(row);
+            let linked = index.insert_tagged(&self.rows, row, rid, tag);
+            return linked.map_err(|refused| write_error(refused, 0));
+        }
+        self.link_all(rid, row, scratch)
+    }
+
+    #[inline(never)]
+    fn link_all(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
         for at in 0..self.indexes.len() {
             let index = &mut self.indexes[at];
             if let Err(refused) = index.insert(&self.rows, &self.layout, row, rid, scratch) {

@@ -88,10 +88,10 @@ impl NearRow {
         Some(row)
     }
 
-    /// The first step: brings near what leads to what a look-up of the row reads, if these arguments have its key. What each step
-    /// returns is for the next one.
-    #[inline]
-    pub fn touch_way(&self, store: &Store, args: &[u8]) -> Nearing {
+    /// The first step: brings near what a look-up of the row reads first, if these arguments have its key. What each step returns
+    /// is for the next one.
+    #[inline(always)]
+    pub fn touch(&self, store: &Store, args: &[u8]) -> Nearing {
         if args.len() < self.args_bytes_min {
             return Nearing::Nothing;
         }
@@ -99,16 +99,10 @@ impl NearRow {
         for part in &self.parts {
             key.bits |= part.bits(args);
         }
-        store.touch_way(self.table, 0, key)
+        store.touch(self.table, 0, key)
     }
 
-    /// The second: what a look-up of the row reads first.
-    #[inline]
-    pub fn touch(&self, store: &Store, found: Nearing) {
-        store.touch(self.table, 0, found);
-    }
-
-    /// The third: where the place of the row stands that will probably be found. A step reads what the one before it brought,
+    /// The second: where the place of the row stands that will probably be found. A step reads what the one before it brought,
     /// so there is other work to be done between two of them.
     #[inline]
     pub fn touch_place(&self, store: &Store, found: Nearing) -> Nearing {
@@ -279,9 +273,8 @@ mod tests {
             .create_table(schema.tables[0].clone())
             .expect("a table");
         for len in 0..10 {
-            let found = rows[0][0].touch_way(&store, &vec![0xff; len]);
+            let found = rows[0][0].touch(&store, &vec![0xff; len]);
             assert_eq!(found != Nearing::Nothing, len >= 8);
-            rows[0][0].touch(&store, found);
             let found = rows[0][0].touch_place(&store, found);
             assert!(!matches!(found, Nearing::Row(_)), "the table is empty");
             rows[0][0].touch_row(&store, found);
