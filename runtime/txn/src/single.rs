@@ -42,22 +42,26 @@ impl<'a> SingleTxn<'a> {
     }
 
     /// The binding of a table that this transaction may write.
-    #[inline]
+    #[inline(always)]
     fn writable(&self, table: u16) -> Result<&'a TableBinding, OpError> {
         let binding = binding(self.input, table)?;
         self.check_writable(binding)?;
         Ok(binding)
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_writable(&self, binding: &TableBinding) -> Result<(), OpError> {
-        may_write(self.is_read_only)?;
-        if binding.placement == Placement::Replicated && self.input.partitions_count > 1 {
-            return Err(guest(
-                "a replicated table is written by procedures that touch all partitions",
-            ));
+        let is_elsewhere = binding.placement == Placement::Replicated && self.input.partitions_count > 1;
+        match self.is_read_only || is_elsewhere {
+            false => Ok(()),
+            true => self.refuse_write(),
         }
-        Ok(())
+    }
+
+    #[cold]
+    fn refuse_write(&self) -> Result<(), OpError> {
+        may_write(self.is_read_only)?;
+        Err(guest("a replicated table is written by procedures that touch all partitions"))
     }
 
     /// Rows lie where the value of their partition column says, or no one finds them again.
