@@ -101,7 +101,7 @@ const RESULT_BYTES_USUAL: usize = 8;
 const RESULT_BYTES_USUAL_MAX: usize = 1024;
 
 /// While calls wait to be run, a commit may wait for company by this part of that time, and at most.
-const HOLD_PART: u64 = 8;
+const HOLD_PART: u64 = 4;
 const HOLD_MAX: Duration = Duration::from_millis(4);
 /// What a write to the log takes about: less is not worth a timer.
 const HOLD_MIN: Duration = Duration::from_micros(100);
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn a_commit_is_kept_for_a_part_of_what_others_wait() {
         assert_eq!(hold_of(10_000, 0), Duration::ZERO);
-        assert_eq!(hold_of(10_000, 79), Duration::ZERO, "less than a write takes");
-        assert_eq!(hold_of(10_000, 800), Duration::from_millis(1));
+        assert_eq!(hold_of(10_000, 39), Duration::ZERO, "less than a write takes");
+        assert_eq!(hold_of(10_000, 400), Duration::from_millis(1));
         assert_eq!(hold_of(10_000, usize::MAX), HOLD_MAX);
     }
 
