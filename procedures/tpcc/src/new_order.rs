@@ -176,7 +176,6 @@ fn order_lines<'r>(
     let mut rows = Inserts::<NewLine>::with_room_for(lines.len());
     let mut shown = Vec::<OrderedLine>::with_capacity(lines.len());
     let mut taken = Updates::<StockTaken>::with_room_for(lines.len());
-    let mut left = Vec::<(Line, StockTaken)>::with_capacity(lines.len());
     let (mut sum, mut is_complete, mut seen) = (0, true, 0_u64);
     for (((line, item), stock), number) in lines.iter().zip(items).zip(stocks.iter()).zip(1..) {
         let Some(item) = item else {
@@ -186,15 +185,15 @@ fn order_lines<'r>(
         let stock = stock.ok_or_else(|| missing("there is no such stock"))?;
         // An item that the order has twice was changed since it was read. That it may have is told by a bit of its number.
         let bit = 1 << (line.i_id as u32 % 64);
-        let before = if seen & bit == 0 { None } else { place_before(&left, line) };
+        let mut now = stock.taken();
+        if seen & bit != 0 {
+            let earlier = lines.iter().take(number as usize - 1);
+            let same = earlier.filter(|other| (other.i_id, other.supply_w_id) == (line.i_id, line.supply_w_id));
+            same.for_each(|other| take_from(&mut now, other, order.o_w_id));
+        }
         seen |= bit;
-        let mut now = match before.and_then(|place| left.get(place)) {
-            Some((_, now)) => *now,
-            None => stock.taken(),
-        };
         take_from(&mut now, line, order.o_w_id);
         taken.push(stock.handle(), &now);
-        left.push((line, now));
         let ol_amount = line.quantity as i64 * item.i_price;
         sum += ol_amount;
         rows.push(&NewLine {
@@ -224,14 +223,6 @@ fn order_lines<'r>(
         true => Ok((shown, sum)),
         false => Err(Abort::new("item_not_found", "Item number is not valid")),
     }
-}
-
-/// Where the last earlier line of the same stock stands.
-#[inline(never)]
-fn place_before(left: &[(Line, StockTaken)], line: Line) -> Option<usize> {
-    left.iter().rposition(|(other, _)| {
-        (other.i_id, other.supply_w_id) == (line.i_id, line.supply_w_id)
-    })
 }
 
 #[inline(never)]

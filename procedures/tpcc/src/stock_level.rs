@@ -36,18 +36,19 @@ pub fn stock_level(tx: &Txn, w_id: i16, d_id: i8, threshold: i16) -> Result<i32,
     Ok(low.count() as i32)
 }
 
-/// Numbers from 1 on, each once, in the order of their first coming.
+/// Numbers, each once, in the order of their first coming.
 struct Distinct {
     list: Vec<i32>,
-    /// At its hash or behind it, going around; 0 where none is. At most half of the places are used.
-    places: Vec<i32>,
+    /// For each number its place in the list, from 1, at the number's hash or behind it, going around; 0 where none is.
+    places: Vec<u16>,
 }
 
 impl Distinct {
+    /// At most so many different numbers, which leave a third of the places free.
     fn with_room_for(count: usize) -> Self {
         Self {
             list: Vec::with_capacity(count),
-            places: vec![0; 2 * count.next_power_of_two()],
+            places: vec![0; (count + count / 2).next_power_of_two()],
         }
     }
 
@@ -55,12 +56,12 @@ impl Distinct {
         let mask = self.places.len() - 1;
         let mut at = (number as u32).wrapping_mul(0x9e37_79b9) as usize >> 8;
         while let Some(place) = self.places.get_mut(at & mask) {
-            if *place == number {
-                return;
-            }
-            if *place == 0 {
-                *place = number;
+            let Some(before) = (*place as usize).checked_sub(1) else {
                 self.list.push(number);
+                *place = self.list.len() as u16;
+                return;
+            };
+            if self.list.get(before) == Some(&number) {
                 return;
             }
             at += 1;

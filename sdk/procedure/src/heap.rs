@@ -1,7 +1,7 @@
 //! The guest's heap: made for calls that are short and whose memory is put back as a whole afterwards.
 //!
 //! Blocks have one of four sizes between two powers of two, so that little is wasted: what a call touches of its memory is put
-//! back page by page. Freed ones wait in a list of their size; fresh ones come from the end of memory. The last
+//! back page by page. The last one's memory is free at once when it is freed; others wait in a list of their size; fresh ones come from the end of memory. The last
 //! block grows in place, so a buffer that is filled piece by piece is not copied.
 
 /// Smallest block, and the alignment of all of them.
@@ -27,8 +27,10 @@ pub trait Memory {
 
 pub struct Heap<M> {
     memory: M,
-    /// Where fresh memory begins; 0 before the first allocation.
+    /// Where the memory begins that no block has; 0 before the first allocation.
     next: usize,
+    /// The furthest that `next` ever was: nobody wrote from here on.
+    end: usize,
     /// The first free block of each size; each links to the next one of its size.
     free: [usize; CLASSES],
 }
@@ -38,6 +40,7 @@ impl<M: Memory> Heap<M> {
         Self {
             memory,
             next: NO_BLOCK,
+            end: NO_BLOCK,
             free: [NO_BLOCK; CLASSES],
         }
     }
@@ -59,11 +62,10 @@ impl<M: Memory> Heap<M> {
         self.allocate_fresh(bytes_of(class), align.max(BLOCK_BYTES_MIN))
     }
 
-    /// As `allocate`; and whether the block may hold other bytes than zeros: what comes from the end of memory does not, for
-    /// nobody wrote there yet.
+    /// As `allocate`; and whether the block may hold other bytes than zeros: memory that no block ever had does not.
     #[inline]
     pub fn allocate_for_zeros(&mut self, bytes: usize, align: usize) -> (usize, bool) {
-        let end = self.next;
+        let end = self.end;
         let block = self.allocate(bytes, align);
         (block, block < end)
     }
@@ -77,19 +79,31 @@ impl<M: Memory> Heap<M> {
         let end = start.and_then(|start| start.checked_add(block_bytes));
         match (start, end) {
             (Some(start), Some(end)) if self.memory.grow_to(end) => {
-                self.next = end;
+                self.next_is(end);
                 start
             }
             _ => NO_BLOCK,
         }
     }
 
+    #[inline(always)]
+    fn next_is(&mut self, next: usize) {
+        self.next = next;
+        self.end = self.end.max(next);
+    }
+
     #[inline]
     pub fn free(&mut self, block: usize, bytes: usize) {
-        if let Some(class) = class_of(bytes) {
-            self.memory.store(block, self.free[class]);
-            self.free[class] = block;
+        let Some(class) = class_of(bytes) else {
+            return;
+        };
+        if block + bytes_of(class) == self.next {
+            // The last block: what comes next, of whatever size, may lie where it lay.
+            self.next = block;
+            return;
         }
+        self.memory.store(block, self.free[class]);
+        self.free[class] = block;
     }
 
     /// True when the block of `bytes` now has room for `bytes_new` where it is.
@@ -101,13 +115,12 @@ impl<M: Memory> Heap<M> {
         if class == class_new {
             return true;
         }
-        // The end of memory only grows: nobody wrote behind it.
         let is_last = block + bytes_of(class) == self.next;
         let end = block + bytes_of(class_new);
         if class_new < class || !is_last || !self.memory.grow_to(end) {
             return false;
         }
-        self.next = end;
+        self.next_is(end);
         true
     }
 }
@@ -170,7 +183,7 @@ mod tests {
         for _ in 0..20_000 {
             let draw = random.next_u64() as usize;
             let bytes = 1 + (draw >> 8) % 300;
-            let end = heap.next;
+            let end = heap.end;
             if draw.is_multiple_of(3) && !live.is_empty() {
                 let (block, bytes) = live.swap_remove(draw % live.len());
                 heap.free(block, bytes);
@@ -184,10 +197,10 @@ mod tests {
                 let align = 1 << ((draw >> 4) % 7);
                 let (block, is_used) = heap.allocate_for_zeros(bytes, align);
                 assert!(block != 0 && block % align == 0 && block >= 40);
-                assert_eq!(is_used, block < end, "only what lies beyond the end is zero");
+                assert_eq!(is_used, block < end, "only what nobody had is zero");
                 live.push((block, bytes));
             }
-            assert!(heap.next >= end);
+            assert!(heap.end >= end && heap.next <= heap.end);
             live.sort_unstable();
             assert!(
                 live.windows(2)
@@ -205,6 +218,21 @@ mod tests {
             assert!(block_bytes < bytes + BLOCK_BYTES_MIN.max(bytes / 4 + 1), "{bytes}: {block_bytes}");
         }
         assert_eq!((class_of(1 << 30), class_of((1 << 30) + 1)), (Some(CLASSES - 1), None));
+    }
+
+    #[test]
+    fn the_last_block_is_given_up_for_blocks_of_any_size() {
+        let mut heap = Heap::new(Model::default());
+        let first = heap.allocate(100, 8);
+        let large = heap.allocate(5_000, 8);
+        heap.free(large, 5_000);
+        let blocks = [heap.allocate_for_zeros(300, 8), heap.allocate_for_zeros(3_000, 8)];
+        assert_eq!(blocks[0], (large, true));
+        assert!(blocks[1].0 + 3_000 <= large + 5_000 && blocks[1].1);
+        heap.free(first, 100);
+        assert_eq!(heap.allocate_for_zeros(100, 8), (first, true));
+        assert!(heap.allocate_for_zeros(100_000, 8).1, "it begins where others lay");
+        assert!(!heap.allocate_for_zeros(16, 8).1, "nobody had this");
     }
 
     #[test]

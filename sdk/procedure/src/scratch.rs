@@ -157,11 +157,16 @@ impl Scratch {
                 copy_short(bytes, target);
                 self.length = end;
             }
-            _ => {
-                self.push_varint(bytes.len() as u32);
-                self.push_text(bytes);
-            }
+            _ => self.push_counted_far(bytes),
         }
+    }
+
+    /// Bytes that are many, or that there is no room for yet. Apart, for its needs would cost every short text.
+    #[cold]
+    #[inline(never)]
+    fn push_counted_far(&mut self, bytes: &[u8]) {
+        self.push_varint(bytes.len() as u32);
+        self.push_text(bytes);
     }
 
     #[inline(always)]
