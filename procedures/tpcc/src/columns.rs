@@ -105,12 +105,12 @@ pub struct CustomerData {
 }
 
 #[columns(Customer)]
-pub struct CustomerName {
+pub struct CustomerName<'r> {
     pub c_id: i32,
     pub c_balance: i64,
-    pub c_first: SmallText<16>,
-    pub c_middle: SmallText<2>,
-    pub c_last: SmallText<16>,
+    pub c_first: TextRef<'r, 16>,
+    pub c_middle: TextRef<'r, 2>,
+    pub c_last: TextRef<'r, 16>,
 }
 
 #[columns(Customer)]

@@ -1,6 +1,6 @@
 //! Order-Status (clause 2.6): a customer's last order, read-only.
 
-use reprise_procedure::prelude::*;
+use reprise_procedure::{prelude::*, table::RowRoom};
 
 use crate::{
     LINES_MAX,
@@ -15,11 +15,11 @@ const LINE_BYTES: usize = 8 + 24;
 
 /// What the terminal shows beside its inputs (clause 2.6.3.3).
 #[derive(Clone, Debug, ProcedureResult)]
-pub struct Status {
+pub struct Status<'r> {
     pub c_id: i32,
-    pub c_first: SmallText<16>,
-    pub c_middle: SmallText<2>,
-    pub c_last: SmallText<16>,
+    pub c_first: TextRef<'r, 16>,
+    pub c_middle: TextRef<'r, 2>,
+    pub c_last: TextRef<'r, 16>,
     pub c_balance: i64,
     pub o_id: i32,
     pub o_entry_d: Timestamp,
@@ -45,10 +45,12 @@ pub fn order_status(
     d_id: i8,
     c_id: Option<i32>,
     c_last: Option<&str>,
-) -> Result<Status, Abort> {
+) -> Result<Reply<Status<'static>>, Abort> {
+    let mut room = RowRoom::new();
     let customer = match (c_id, c_last) {
-        (Some(c_id), None) => CustomerName::get(tx, (w_id, d_id, c_id)),
-        name => middle_of(tx, w_id, d_id, name)?.map(|handle| CustomerName::read(tx, handle)),
+        (Some(c_id), None) => CustomerName::get_in(tx, (w_id, d_id, c_id), &mut room),
+        name => middle_of(tx, w_id, d_id, name)?
+            .map(|handle| CustomerName::read_in(tx, handle, &mut room)),
     };
     let customer = customer.ok_or_else(no_customer)?;
     let orders = Order::scan_by_customer(tx).prefix((w_id, d_id, customer.c_id));
@@ -64,12 +66,9 @@ pub fn order_status(
         ol_amount: line.ol_amount,
         ol_delivery_d: line.ol_delivery_d,
     };
-    let lines = lines
-        .batch_bytes(LINES_MAX as usize * LINE_BYTES)
-        .iter()
-        .map(line)
-        .collect();
-    Ok(Status {
+    let mut shown = Vec::with_capacity(LINES_MAX as usize);
+    shown.extend(lines.batch_bytes(LINES_MAX as usize * LINE_BYTES).iter().map(line));
+    Ok(Reply::of(&Status {
         c_id: customer.c_id,
         c_first: customer.c_first,
         c_middle: customer.c_middle,
@@ -78,6 +77,6 @@ pub fn order_status(
         o_id: order.o_id,
         o_entry_d: order.o_entry_d,
         o_carrier_id: order.o_carrier_id,
-        lines,
-    })
+        lines: shown,
+    }))
 }

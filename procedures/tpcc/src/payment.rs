@@ -14,8 +14,9 @@ use crate::{
 /// Longest `C_DATA`, in bytes, and how much of it is shown.
 const DATA_BYTES_MAX: usize = 500;
 const DATA_BYTES_SHOWN: usize = 200;
-/// Room for the customers of one last name: each takes twelve bytes, and there are three of them on average.
-const NAMED_ROOM_BYTES: usize = 12 * 30;
+/// Room for the customers of one last name, of whom there are three on average, and what each takes of it.
+const NAMED_ROOM: usize = 30;
+const NAMED_BYTES: usize = 12;
 
 /// What the terminal shows of a payment beside its inputs (clause 2.5.3.4).
 #[derive(Clone, Debug, ProcedureResult)]
@@ -191,8 +192,9 @@ pub fn middle_of(
     };
     let of_name = Customer::scan_by_name(tx).prefix((w_id, d_id, c_last));
     let numbers = of_name.columns::<CustomerNumber>();
-    let numbers = numbers.batch_bytes(NAMED_ROOM_BYTES).iter();
-    let handles: Vec<_> = numbers.map(|customer| customer.handle()).collect();
+    let numbers = numbers.batch_bytes(NAMED_BYTES * NAMED_ROOM).iter();
+    let mut handles = Vec::with_capacity(NAMED_ROOM);
+    handles.extend(numbers.map(|customer| customer.handle()));
     let middle = handles.len().div_ceil(2).checked_sub(1);
     Ok(middle.and_then(|at| handles.get(at)).copied())
 }
