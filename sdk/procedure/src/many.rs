@@ -40,7 +40,13 @@ pub fn multi_read<
     tx: &Txn<'_>,
     keys: impl IntoIterator<Item = K>,
 ) -> FoundRows<T> {
-    read_many(tx, target(T::TABLE, I), T::COLUMNS, (K::BYTES, WholeKey::push_whole), keys)
+    read_many(
+        tx,
+        target(T::TABLE, I),
+        T::COLUMNS,
+        (K::BYTES, WholeKey::push_whole),
+        keys,
+    )
 }
 
 /// Columns that have the types of `T`'s, one by one, and are of the same table: what is done with them is the same.
@@ -134,7 +140,8 @@ fn read_misfits(tx: &Txn<'_>, columns: Columns, slots: &[u8], slot_bytes: usize)
     let is_misfit = |(_, (_, bytes)): &(usize, (RowHandle, usize))| *bytes > room;
     let headers = starts.zip(slots.chunks_exact(slot_bytes).filter_map(header_of));
     let long = headers.filter(is_misfit);
-    long.map(|(start, (handle, _))| (start, read_long(tx, handle, Some(columns), 2 * room))).collect()
+    long.map(|(start, (handle, _))| (start, read_long(tx, handle, Some(columns), 2 * room)))
+        .collect()
 }
 
 /// The handle, and the bytes of the row.
@@ -168,9 +175,10 @@ fn look_up(
     let (mut slots, mut long) = (vec![0; slot_bytes * count as usize], Vec::new());
     let mut rest = found.get(..filled).unwrap_or(&[]);
     for (at, slot) in slots.chunks_exact_mut(slot_bytes).enumerate() {
-        let (Some((handle, row)), Some((header, room))) =
-            (take_row(&mut rest), slot.split_first_chunk_mut::<HEADER_BYTES>())
-        else {
+        let (Some((handle, row)), Some((header, room))) = (
+            take_row(&mut rest),
+            slot.split_first_chunk_mut::<HEADER_BYTES>(),
+        ) else {
             misfit();
         };
         *header = (u64::from(handle) | (row.len() as u64) << 32).to_le_bytes();
@@ -200,7 +208,11 @@ impl<T: Table> FoundRows<T> {
         T: ReadRow<'r>,
     {
         let mut at = self.at;
-        let slots = self.slots.get(at..).unwrap_or(&[]).chunks_exact(slot_bytes::<T>());
+        let slots = self
+            .slots
+            .get(at..)
+            .unwrap_or(&[])
+            .chunks_exact(slot_bytes::<T>());
         slots.map(move |slot| {
             let found = self.read(at, slot);
             at += slot_bytes::<T>();
