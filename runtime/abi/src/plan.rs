@@ -81,6 +81,8 @@ pub struct ColumnPlan {
     data_offset: u32,
     /// The bytes of the row among which `write` changes some.
     written: (u32, u32),
+    /// What it does, where that is simple.
+    one_span: Option<OneSpan>,
     /// Those among which bitmap, slots and whatever says where data lie are read.
     head: (u32, u32),
 }
@@ -104,6 +106,7 @@ impl ColumnPlan {
             fixed_bytes: bitmap_bytes,
             data_offset: layout.fixed_bytes() as u32,
             written: (0, 0),
+            one_span: None,
             head: (0, 0),
         };
         for slot in slots() {
@@ -127,6 +130,7 @@ impl ColumnPlan {
         }
         plan.written = plan.range_of(false);
         plan.head = plan.range_of(true);
+        plan.one_span = OneSpan::of(&plan.spans, &plan.nullable);
         plan
     }
 
@@ -340,6 +344,22 @@ impl ColumnPlan {
         }
     }
 
+    /// How many rows' values there are, one behind the other, before one that does not pass `check`.
+    pub fn fitting(&self, values: &[u8]) -> usize {
+        let each = self.fixed_bytes as usize;
+        let rows = values.len().checked_div(each).unwrap_or(usize::MAX);
+        let has_checks = !self.is_fixed() || !self.nullable.is_empty() || !self.bools.is_empty();
+        if !has_checks || each == 0 {
+            return rows;
+        }
+        let first_nulls = values.iter().step_by(each).take(rows);
+        if self.is_fixed() && self.bools.is_empty() && self.bitmap_bytes == 1 && first_nulls.fold(0, |all, nulls| all | nulls) == 0 {
+            return rows;
+        }
+        let refused = values.chunks_exact(each).position(|values| self.check(values).is_err());
+        refused.unwrap_or(rows)
+    }
+
     /// Checks values for `write`: their length, that a null's slot is zero, and that a bool is 0 or 1. For a set of columns
     /// of fixed width.
     #[inline]
@@ -348,10 +368,14 @@ impl ColumnPlan {
             return Err(ColumnsMalformed);
         }
         // Without a null there is no slot that must be zero.
-        let nulls = &values[..self.bitmap_bytes as usize];
-        match self.bools.is_empty() && nulls.iter().all(|byte| *byte == 0) {
-            true => Ok(()),
-            false => self.check_values(values),
+        let has_null = match &values[..self.bitmap_bytes as usize] {
+            [] => false,
+            [nulls] => *nulls != 0,
+            nulls => nulls.iter().any(|byte| *byte != 0),
+        };
+        match has_null || !self.bools.is_empty() {
+            true => self.check_values(values),
+            false => Ok(()),
         }
     }
 
@@ -376,17 +400,11 @@ impl ColumnPlan {
     }
 
     /// Writes checked values into a valid row, whose length stays.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, row: &mut [u8], values: &[u8]) {
-        match (&self.nullable[..], &self.spans[..]) {
-            ([], [span]) => span.write(row, values),
-            ([column], [span]) => {
-                let byte = &mut row[column.from as usize / 8];
-                let null = (values[0] & 1) << (column.from % 8);
-                *byte = *byte & !(1 << (column.from % 8)) | null;
-                span.write(row, values);
-            }
-            _ => self.write_any(row, values),
+        match &self.one_span {
+            Some(span) => span.write(row, values),
+            None => self.write_any(row, values),
         }
     }
 
@@ -399,6 +417,40 @@ impl ColumnPlan {
         for span in &self.spans {
             span.write(row, values);
         }
+    }
+}
+
+/// Columns side by side of which one may be null.
+struct OneSpan {
+    span: Span,
+    /// Where the null bitmap has that one: which byte, and which bit of it; no bit: none may be null.
+    null_byte: u32,
+    null_bit: u8,
+}
+
+impl OneSpan {
+    /// None where there are more spans or more columns that may be null.
+    fn of(spans: &[Span], nullable: &[Nullable]) -> Option<Self> {
+        let ([Span { from, to, bytes }], [] | [_]) = (spans, nullable) else {
+            return None;
+        };
+        let null = nullable.first().map(|column| column.from);
+        Some(Self {
+            span: Span { from: *from, to: *to, bytes: *bytes },
+            null_byte: null.map_or(0, |bit| bit as u32 / 8),
+            null_bit: null.map_or(0, |bit| 1 << (bit % 8)),
+        })
+    }
+
+    /// As `ColumnPlan::write`.
+    #[inline(always)]
+    fn write(&self, row: &mut [u8], values: &[u8]) {
+        if self.null_bit != 0 {
+            let byte = &mut row[self.null_byte as usize];
+            let null = if values[0] & 1 == 0 { 0 } else { self.null_bit };
+            *byte = *byte & !self.null_bit | null;
+        }
+        self.span.write(row, values);
     }
 }
 

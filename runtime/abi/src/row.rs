@@ -44,8 +44,18 @@ pub struct RowLayout {
     last_variable: u32,
     /// Columns of which not every bit pattern is a value.
     checked: Vec<Check>,
-    /// Where the slot of the only one of them lies, if that is a text that is never null; else `NO_PREVIOUS`.
-    only_text: u32,
+    /// How they are looked at without a loop, where they are few.
+    quick: Option<Quick>,
+}
+
+/// Of layouts with one text that is never null, one column of fixed width that may be, and one bool that may not, each at most: nearly
+/// all have no more to look at. `NO_PREVIOUS` for what there is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Quick {
+    text: u32,
+    nullable: u32,
+    nullable_bytes: u8,
+    bool_at: u32,
 }
 
 /// What is to be looked at of a column.
@@ -148,18 +158,14 @@ impl RowLayout {
             }
             offset += ty.slot_bytes() as u32;
         }
-        let only_text = match checked[..] {
-            [Check { null_bit: NOT_NULL, offset, kind: CheckKind::Text, .. }] => offset,
-            _ => NO_PREVIOUS,
-        };
         Self {
             columns: slots,
             nullable_count: nullable_count as u16,
             bitmap_bytes,
             data_offset: offset,
             last_variable: previous,
+            quick: Quick::of(&checked),
             checked,
-            only_text,
         }
     }
 
@@ -180,19 +186,12 @@ impl RowLayout {
         if self.checked.is_empty() && row.len() == self.fixed_bytes() {
             return Ok(());
         }
-        if self.only_text != NO_PREVIOUS && self.is_valid_with_text(row) {
+        if let (Some(quick), Some((slots, data))) = (&self.quick, row.split_at_checked(self.fixed_bytes()))
+            && quick.is_valid(slots, data)
+        {
             return Ok(());
         }
         self.validate_checked(row)
-    }
-
-    /// Of a layout that has one text and else nothing to look at: whether the row is valid.
-    #[inline(always)]
-    fn is_valid_with_text(&self, row: &[u8]) -> bool {
-        let Some((slots, data)) = row.split_at_checked(self.fixed_bytes()) else {
-            return false;
-        };
-        read_u32(slots, self.only_text) as usize == data.len() && is_utf8(data)
     }
 
     fn validate_checked(&self, row: &[u8]) -> Result<(), RowError> {
@@ -379,6 +378,54 @@ impl ColumnSlot {
     }
 }
 
+impl Quick {
+    fn of(checked: &[Check]) -> Option<Self> {
+        let mut quick = Self {
+            text: NO_PREVIOUS,
+            nullable: NO_PREVIOUS,
+            nullable_bytes: 0,
+            bool_at: NO_PREVIOUS,
+        };
+        for check in checked {
+            let place = match (check.kind, check.null_bit) {
+                (CheckKind::Text, NOT_NULL) => &mut quick.text,
+                (CheckKind::Bool, NOT_NULL) => &mut quick.bool_at,
+                (CheckKind::Fixed(bytes), _) => {
+                    quick.nullable_bytes = bytes;
+                    &mut quick.nullable
+                }
+                _ => return None,
+            };
+            if core::mem::replace(place, check.offset) != NO_PREVIOUS {
+                return None;
+            }
+        }
+        Some(quick)
+    }
+
+    /// A row in two parts, of the slots' length at least.
+    #[inline(always)]
+    fn is_valid(&self, slots: &[u8], data: &[u8]) -> bool {
+        let is_text = match self.text {
+            NO_PREVIOUS => data.is_empty(),
+            at => read_u32(slots, at) as usize == data.len() && is_utf8(data),
+        };
+        is_text
+            && (self.bool_at == NO_PREVIOUS || slots[self.bool_at as usize] <= 1)
+            && (self.nullable == NO_PREVIOUS || self.is_null_fit(slots))
+    }
+
+    /// The only column that may be null is there, or its slot is zero.
+    #[inline(always)]
+    fn is_null_fit(&self, slots: &[u8]) -> bool {
+        let is_zero = || match self.nullable_bytes {
+            8 => read_u64(slots, self.nullable) == 0,
+            bytes => slots[self.nullable as usize..][..bytes as usize].iter().all(|byte| *byte == 0),
+        };
+        slots[0] == 0 || slots[0] == 1 && is_zero()
+    }
+}
+
 impl Check {
     /// Looks at the column of a row in two parts; data of columns before it end at `start`. Where its own end.
     #[inline(always)]
@@ -464,6 +511,49 @@ mod tests {
         RowLayout::from_types(
             [(I32, false), (Text, true), (Bool, false), (Text, false)].into_iter(),
         )
+    }
+
+    #[test]
+    fn a_row_is_judged_alike_with_and_without_a_loop() {
+        use ScalarType::{I8, I64, Uuid};
+        let layouts: [&[(ScalarType, bool)]; 8] = [
+            &[(I32, false)],
+            &[(Text, false), (I32, false)],
+            &[(I32, false), (I64, true), (Text, false)],
+            &[(I8, true), (Bool, false)],
+            &[(Uuid, true), (Text, false), (Bool, false)],
+            &[(Bool, true), (Text, false)],
+            &[(Text, true), (Bool, false)],
+            &[(I64, true), (I64, true), (Text, false), (Text, false)],
+        ];
+        let texts = ["", "ab", "some text", "größer, and of more bytes than thirty-two"];
+        let mut valid = 0;
+        for (at, types) in layouts.into_iter().enumerate() {
+            let layout = RowLayout::from_types(types.iter().copied());
+            assert_eq!(layout.quick.is_some(), at < 5);
+            for which in 0..32 {
+                let field = |(ty, nullable): &(ScalarType, bool)| match ty {
+                    _ if *nullable && which % 2 == 0 => Field::Null,
+                    Text => Field::Text(texts[which / 2 % 4]),
+                    Bool => Field::Bool(which & 8 == 0),
+                    Uuid => Field::Uuid([which as u8; 16]),
+                    _ => Field::Int(which as i64 - 7),
+                };
+                let row = layout.build(&types.iter().map(field).collect::<Vec<_>>());
+                assert_eq!(layout.validate(&row), Ok(()));
+                for (byte, value) in (0..row.len()).flat_map(|at| [0, 1, 2, 0x80, 0xff].map(|value| (at, value))) {
+                    let mut odd = row.clone();
+                    odd[byte] = value;
+                    assert_eq!(layout.validate(&odd), layout.validate_checked(&odd), "{types:?}");
+                    valid += layout.validate(&odd).is_ok() as usize;
+                }
+                for len in 0..row.len() {
+                    assert!(layout.validate(&row[..len]).is_err());
+                }
+                assert!(layout.validate(&[&row[..], &[0]].concat()).is_err());
+            }
+        }
+        assert!(valid > 1_000);
     }
 
     #[test]

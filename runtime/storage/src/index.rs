@@ -1,6 +1,7 @@
 //! One index of a table: dense, hash or tree, chosen once by declaration and key width.
 
 mod fill;
+mod scan;
 
 use reprise_abi::{IndexKind, RowLayout, ScanFlags};
 use reprise_pages::fetch;
@@ -10,13 +11,16 @@ use crate::{
     digest::fold,
     hash::HashIndex,
     indirection::Rid,
-    intkey::KeyLoad,
+    insert::RUN_ROWS,
+    intkey::{IntKey, KeyLoad},
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
     store::Nearing,
     tree::{Tree, edge},
     treekey::{Edge, Long, TreeKey, Wide},
 };
+
+use scan::{count_tree, first_in_tree, page_tree, scan_tree};
 
 pub(crate) struct Index {
     pub plan: KeyPlan,
@@ -162,10 +166,8 @@ fn int_key(plan: &KeyPlan, row: RowRef<'_>) -> u128 {
 
 impl Index {
     pub fn new(plan: KeyPlan, is_unique: bool, kind: IndexKind) -> Self {
-        let int_bytes = plan
-            .ints()
-            .and(plan.bytes_max())
-            .filter(|bytes| *bytes <= 16);
+        // As many bytes as a table of such keys is said to take hang of it, so rows that are shorter than a load stay out.
+        let int_bytes = plan.bytes_max().filter(|_| plan.has_words());
         let body = match (kind, int_bytes, plan.bytes_max()) {
             (IndexKind::Dense, Some(bytes), _) => Body::Dense(Dense::new(bytes)),
             (IndexKind::Hash, Some(_), _) => Body::HashInts(HashIndex::new()),
@@ -582,6 +584,33 @@ impl Index {
         taken.map_err(|_| Refused::Taken)
     }
 
+    /// As `insert` of rows one behind the other, `RUN_ROWS` at most, which are stored already; how many there were before one that was
+    /// refused.
+    pub fn insert_run(
+        &mut self,
+        rows: &Rows,
+        layout: &RowLayout,
+        run: &[&[u8]],
+        rids: &[Rid],
+        scratch: &mut Scratch,
+    ) -> usize {
+        if let Some(ints) = self.plan.ints() {
+            match &mut self.body {
+                Body::W8(tree) => return insert_ints(tree, ints, run, rids),
+                Body::W16(tree) => return insert_ints(tree, ints, run, rids),
+                Body::W24(tree) => return insert_ints(tree, ints, run, rids),
+                Body::W32(tree) => return insert_ints(tree, ints, run, rids),
+                _ => {}
+            }
+        }
+        let mut run = run.iter().zip(rids);
+        let refused = run.position(|(row, rid)| {
+            let row = RowRef { row, number: 0 };
+            self.insert(rows, layout, row, *rid, scratch).is_err()
+        });
+        refused.unwrap_or(rids.len())
+    }
+
     /// Takes the row's entry away. Panics when it is not there: the index would no longer agree with the rows.
     pub fn remove(&mut self, layout: &RowLayout, row: RowRef<'_>, rid: Rid, scratch: &mut Scratch) {
         let plan = &self.plan;
@@ -617,6 +646,29 @@ impl Index {
     ) -> Result<(), NotOrdered> {
         dispatch!(&self.body, tree => scan_tree(tree, range, position, visit), _ => return Err(NotOrdered));
         Ok(())
+    }
+
+    /// The next rows of the range, as many as `rids` takes; how many there were. See `Store::scan_page`.
+    pub fn scan_page(
+        &self,
+        range: &Range<'_>,
+        position: &mut ScanPosition,
+        rids: &mut [Rid],
+    ) -> Result<usize, NotOrdered> {
+        if !range.is_reverse() {
+            return Ok(dispatch!(&self.body, tree => page_tree(tree, range, position, rids), _ => return Err(NotOrdered)));
+        }
+        let mut count = 0;
+        let on_entry = |rid| match rids.get_mut(count) {
+            Some(room) => {
+                *room = rid;
+                count += 1;
+                Visit::Next
+            }
+            None => Visit::Again,
+        };
+        self.scan(range, position, on_entry)?;
+        Ok(count)
     }
 
     pub fn count(&self, range: &Range<'_>) -> Result<u64, NotOrdered> {
@@ -684,6 +736,21 @@ fn entry_key<K: TreeKey>(
     Ok(K::from_bytes(key.bytes))
 }
 
+/// Rows without a hidden number, by keys of integers; see `Index::insert_run`.
+#[inline]
+fn insert_ints<K: TreeKey + Copy, const CAP: usize>(
+    tree: &mut Tree<K, CAP>,
+    ints: &IntKey,
+    rows: &[&[u8]],
+    rids: &[Rid],
+) -> usize {
+    let mut keys = [K::vacant(); RUN_ROWS];
+    for (key, row) in keys.iter_mut().zip(rows) {
+        *key = K::from_ints(ints, RowRef { row, number: 0 });
+    }
+    tree.insert_run(&keys[..rows.len()], rids)
+}
+
 #[inline]
 fn touch_tree<K: TreeKey, const CAP: usize>(tree: &Tree<K, CAP>, key: &[u8]) {
     tree.touch(&K::probe(edge(key, false)));
@@ -714,83 +781,6 @@ fn remove_tree<K: TreeKey, const CAP: usize>(
 ) -> Option<u32> {
     let key: K = entry_key(plan, layout, row, scratch).ok()?;
     tree.remove(&key.as_probe())
-}
-
-#[inline]
-fn first_in_tree<K: TreeKey, const CAP: usize>(
-    tree: &Tree<K, CAP>,
-    range: &Range<'_>,
-) -> Option<u32> {
-    let (lower, upper) = (K::probe(range.lower_edge()), K::probe(range.upper_edge()));
-    if range.is_reverse() {
-        let (key, rid) = tree.previous(tree.seek(&upper))?;
-        (!key.is_before(&lower)).then_some(rid)
-    } else {
-        let (key, rid) = tree.next(tree.seek(&lower))?;
-        key.is_before(&upper).then_some(rid)
-    }
-}
-
-fn scan_tree<K: TreeKey, const CAP: usize>(
-    tree: &Tree<K, CAP>,
-    range: &Range<'_>,
-    position: &mut ScanPosition,
-    mut visit: impl FnMut(Rid) -> Visit,
-) {
-    if position.is_end() {
-        return;
-    }
-    let mut buffer = std::mem::take(&mut position.key);
-    let stopped = walk(tree, range, position.state, &buffer, &mut visit);
-    buffer.clear();
-    position.state = match stopped {
-        Some((key, state)) => {
-            key.push_to(&mut buffer);
-            state
-        }
-        None => ScanState::End,
-    };
-    position.key = buffer;
-}
-
-/// Where and how the visitor stopped; none when the range ended.
-#[inline]
-fn walk<K: TreeKey, const CAP: usize>(
-    tree: &Tree<K, CAP>,
-    range: &Range<'_>,
-    state: ScanState,
-    key: &[u8],
-    visit: &mut impl FnMut(Rid) -> Visit,
-) -> Option<(K, ScanState)> {
-    let is_reverse = range.is_reverse();
-    let (mut lower, mut upper) = (range.lower_edge(), range.upper_edge());
-    if state != ScanState::Start {
-        // Going up, "at the key" is the edge before it; going down, the edge behind it.
-        let resume = edge(key, (state == ScanState::Beyond) != is_reverse);
-        *(if is_reverse { &mut upper } else { &mut lower }) = resume;
-    }
-    let (lower, upper) = (K::probe(lower), K::probe(upper));
-    let mut stopped = None;
-    let on_entry = |key: &K, rid: u32| {
-        let state = match visit(Rid(rid)) {
-            Visit::Next => return true,
-            Visit::Stop => ScanState::Beyond,
-            Visit::Again => ScanState::At,
-        };
-        stopped = Some((key.clone(), state));
-        false
-    };
-    if is_reverse {
-        tree.walk_down(tree.seek(&upper), &lower, on_entry);
-    } else {
-        tree.walk_up(tree.seek(&lower), &upper, on_entry);
-    }
-    stopped
-}
-
-fn count_tree<K: TreeKey, const CAP: usize>(tree: &Tree<K, CAP>, range: &Range<'_>) -> u64 {
-    let lower = tree.seek(&K::probe(range.lower_edge()));
-    tree.count(lower, &K::probe(range.upper_edge()))
 }
 
 /// Nodes at three quarters full, and the heap part of the keys.

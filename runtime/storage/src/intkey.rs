@@ -11,8 +11,9 @@ const LOAD_BYTES: u32 = 8;
 pub(crate) struct IntKey {
     shape: Shape,
     /// Of the commonest shapes: where the columns lie, and their sign bits.
-    at: [u32; 2],
-    flip: [u64; 2],
+    at: [u32; SHAPE_COLUMNS_MAX],
+    flip: [u64; SHAPE_COLUMNS_MAX],
+    /// None where rows are shorter than one load.
     parts: Box<[Part]>,
 }
 
@@ -27,31 +28,31 @@ struct Part {
 }
 
 impl IntKey {
-    /// None when the key has other columns than integers, or when rows are shorter than one load.
+    /// None when the key has other columns than integers, or when rows are shorter than one load and the key of no common shape.
     pub fn new(layout: &RowLayout, slots: &[ColumnSlot], has_number: bool) -> Option<Self> {
+        let shape = Shape::of(slots.iter().map(|slot| slot.ty.slot_bytes()));
+        let at_max = (layout.fixed_bytes() as u32).checked_sub(LOAD_BYTES);
         if has_number && !slots.is_empty()
-            || (layout.fixed_bytes() as u32) < LOAD_BYTES && !has_number
+            || at_max.is_none() && !has_number && shape == Shape::Other
         {
             return None;
         }
         let (mut parts, mut to) = (Vec::new(), 0);
         for slot in slots {
-            push_parts(
-                slot,
-                to,
-                layout.fixed_bytes() as u32 - LOAD_BYTES,
-                &mut parts,
-            )?;
+            push_parts(slot, to, at_max.unwrap_or(0), &mut parts)?;
             to += slot.ty.slot_bytes() as u32;
+        }
+        if at_max.is_none() {
+            parts.clear();
         }
         let column = |at: usize| {
             let (slot, bits) = (slots.get(at)?, 8 * slots[at].ty.slot_bytes() as u32);
             let flip = if is_signed(slot.ty)? { 1 << (bits.min(64) - 1) } else { 0 };
             Some((slot.offset, flip))
         };
-        let columns = [column(0).unwrap_or_default(), column(1).unwrap_or_default()];
+        let columns: [_; SHAPE_COLUMNS_MAX] = std::array::from_fn(|at| column(at).unwrap_or_default());
         Some(Self {
-            shape: Shape::of(slots.iter().map(|slot| slot.ty.slot_bytes())),
+            shape,
             at: columns.map(|(at, _)| at),
             flip: columns.map(|(_, flip)| flip),
             parts: parts.into(),
@@ -63,21 +64,23 @@ impl IntKey {
     pub fn words<const N: usize>(&self, row: RowRef<'_>) -> [u64; N] {
         let mut words = [0; N];
         // Each column by a load of its own width: a wider one would wait for its neighbour, too, if the row was just written.
-        let (row_bytes, [first, second]) = (row.row, self.at.map(|at| at as usize));
+        let row_bytes = row.row;
+        let one = |column: usize| one_of(row_bytes, self.at[column]) ^ self.flip[column];
+        let two = |column: usize| two_of(row_bytes, self.at[column]) ^ self.flip[column];
+        let four = |column: usize| four_of(row_bytes, self.at[column]) ^ self.flip[column];
+        let eight = |column: usize| eight_of(row_bytes, self.at[column]) ^ self.flip[column];
         match self.shape {
-            Shape::Four => words[0] = (four_of(row_bytes, first) ^ self.flip[0]) << 32,
-            Shape::Eight => words[0] = eight_of(row_bytes, first) ^ self.flip[0],
-            Shape::FourFour => {
-                let high = four_of(row_bytes, first) ^ self.flip[0];
-                words[0] = high << 32 | four_of(row_bytes, second) ^ self.flip[1];
-            }
-            Shape::TwoFour => {
-                let high = two_of(row_bytes, first) ^ self.flip[0];
-                words[0] = high << 48 | (four_of(row_bytes, second) ^ self.flip[1]) << 16;
+            Shape::Four => words[0] = four(0) << 32,
+            Shape::Eight => words[0] = eight(0),
+            Shape::FourFour => words[0] = four(0) << 32 | four(1),
+            Shape::TwoFour => words[0] = two(0) << 48 | four(1) << 16,
+            Shape::TwoOneFour => words[0] = two(0) << 48 | one(1) << 40 | four(2) << 8,
+            Shape::TwoOneFourOne => {
+                words[0] = two(0) << 48 | one(1) << 40 | four(2) << 8 | one(3);
             }
             Shape::EightFour if N > 1 => {
-                words[0] = eight_of(row_bytes, first) ^ self.flip[0];
-                words[1] = (four_of(row_bytes, second) ^ self.flip[1]) << 32;
+                words[0] = eight(0);
+                words[1] = four(1) << 32;
             }
             _ => self.collect(row, &mut words),
         }
@@ -94,9 +97,18 @@ impl IntKey {
         }
     }
 
+    /// Rows are shorter than one load: the key is of one of the common shapes, and of one word.
+    pub fn is_short(&self) -> bool {
+        self.parts.is_empty() && self.shape != Shape::Other
+    }
+
     /// True when two rows of one number have the same key.
     #[inline]
     pub fn is_same(&self, a: &[u8], b: &[u8]) -> bool {
+        if self.is_short() {
+            let key = |row| self.words::<1>(RowRef { row, number: 0 });
+            return key(a) == key(b);
+        }
         let differs = |part: &Part| part.load(a) ^ part.load(b);
         self.parts.iter().fold(0, |bits, part| bits | differs(part)) == 0
     }
@@ -117,9 +129,14 @@ enum Shape {
     Eight,
     FourFour,
     TwoFour,
+    TwoOneFour,
+    TwoOneFourOne,
     EightFour,
     Other,
 }
+
+/// Columns of the longest of them.
+const SHAPE_COLUMNS_MAX: usize = 4;
 
 impl Shape {
     fn of(widths: impl Iterator<Item = usize>) -> Self {
@@ -128,6 +145,8 @@ impl Shape {
             [8] => Self::Eight,
             [4, 4] => Self::FourFour,
             [2, 4] => Self::TwoFour,
+            [2, 1, 4] => Self::TwoOneFour,
+            [2, 1, 4, 1] => Self::TwoOneFourOne,
             [8, 4] => Self::EightFour,
             _ => Self::Other,
         }
@@ -178,12 +197,20 @@ impl KeyLoad {
     #[inline(always)]
     pub fn load(&self, key: &[u8]) -> u128 {
         // Where the second begins is read from the plan: knowing it, the compiler would make one load of two neighbours.
-        let second = self.parts[1].at as usize;
+        let [_, second, third, fourth, ..] = self.parts.map(|part| part.at as usize);
         match (self.shape, key.len()) {
             (Shape::Four, 4) => (four(key, 0) as u128) << 96,
             (Shape::Eight, 8) => (eight(key) as u128) << 64,
             (Shape::FourFour, 8) => ((four(key, 0) << 32 | four(key, second)) as u128) << 64,
             (Shape::TwoFour, 6) => ((two(key) << 32 | four(key, second)) as u128) << 80,
+            (Shape::TwoOneFour, 7) => {
+                let high = two(key) << 8 | key[second] as u64;
+                ((high << 32 | four(key, third)) as u128) << 72
+            }
+            (Shape::TwoOneFourOne, 8) => {
+                let high = two(key) << 8 | key[second] as u64;
+                ((high << 40 | four(key, third) << 8 | key[fourth] as u64) as u128) << 64
+            }
             (Shape::EightFour, 12) => (eight(key) as u128) << 64 | (four(key, second) as u128) << 32,
             _ => self.load_parts(key),
         }
@@ -192,12 +219,13 @@ impl KeyLoad {
     /// As `load`, of a key of 8 bytes at most: their number.
     #[inline(always)]
     pub fn load_short(&self, key: &[u8]) -> u64 {
-        let second = self.parts[1].at as usize;
+        let [_, second, third, ..] = self.parts.map(|part| part.at as usize);
         match (self.shape, key.len()) {
             (Shape::Four, 4) => four(key, 0),
             (Shape::Eight, 8) => eight(key),
             (Shape::FourFour, 8) => four(key, 0) << 32 | four(key, second),
             (Shape::TwoFour, 6) => two(key) << 32 | four(key, second),
+            (Shape::TwoOneFour, 7) => (two(key) << 8 | key[second] as u64) << 32 | four(key, third),
             (_, bytes) => (self.load_parts(key) >> (128 - 8 * bytes as u32)) as u64,
         }
     }
@@ -237,18 +265,23 @@ fn four(key: &[u8], at: usize) -> u64 {
 
 /// Columns of a row, by what they hold in memory.
 #[inline(always)]
-fn eight_of(row: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(*row[at..].first_chunk().expect("a row has all its columns"))
+fn eight_of(row: &[u8], at: u32) -> u64 {
+    u64::from_le_bytes(*row[at as usize..].first_chunk().expect("a row has all its columns"))
 }
 
 #[inline(always)]
-fn four_of(row: &[u8], at: usize) -> u64 {
-    u32::from_le_bytes(*row[at..].first_chunk().expect("a row has all its columns")) as u64
+fn four_of(row: &[u8], at: u32) -> u64 {
+    u32::from_le_bytes(*row[at as usize..].first_chunk().expect("a row has all its columns")) as u64
 }
 
 #[inline(always)]
-fn two_of(row: &[u8], at: usize) -> u64 {
-    u16::from_le_bytes(*row[at..].first_chunk().expect("a row has all its columns")) as u64
+fn two_of(row: &[u8], at: u32) -> u64 {
+    u16::from_le_bytes(*row[at as usize..].first_chunk().expect("a row has all its columns")) as u64
+}
+
+#[inline(always)]
+fn one_of(row: &[u8], at: u32) -> u64 {
+    row[at as usize] as u64
 }
 
 impl Part {
@@ -312,14 +345,17 @@ mod tests {
 
     #[test]
     fn a_key_is_the_number_of_its_bytes_whatever_its_shape() {
-        use ScalarType::{I16, I32, I64, Uuid};
-        let keys: [&[ScalarType]; 9] = [
+        use ScalarType::{I8, I16, I32, I64, Uuid};
+        let keys: [&[ScalarType]; 12] = [
             &[I32],
             &[I64],
             &[I32, I32],
             &[I64, I32],
             &[I32, I64],
             &[I16, I32],
+            &[I16, I8, I32],
+            &[I16, I8, I32, I8],
+            &[I16, I8, I32, I16],
             &[I16, I32, I64],
             &[Uuid],
             &[I32, I32, I32, I32],
@@ -336,6 +372,47 @@ mod tests {
             if length <= 8 {
                 let short = (number >> (128 - 8 * length)) as u64;
                 assert_eq!(load.load_short(&bytes[..length]), short, "{types:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_words_of_its_key_whatever_the_shape_and_however_short() {
+        use ScalarType::{Bool, I8, I16, I32, I64, U16, U32};
+        let keys: [&[ScalarType]; 8] = [
+            &[I32],
+            &[U16, I32],
+            &[I16, I8, U32],
+            &[I16, I8, I32],
+            &[I16, Bool, I32, I8],
+            &[I32, I32],
+            &[I64],
+            &[I64, I32],
+        ];
+        for types in keys {
+            for after in [&[][..], &[I64]] {
+                let columns = types.iter().chain(after).map(|ty| (*ty, false));
+                let layout = RowLayout::from_types(columns);
+                let (width, count) = (layout.fixed_bytes(), types.len());
+                let ints = IntKey::new(&layout, &layout.columns[..count], false).expect("integers");
+                assert_eq!(ints.is_short(), width < 8, "{types:?}");
+                let (mut before, mut random) = (vec![0; width], 7_u64);
+                for _ in 0..50 {
+                    random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    let bytes = random.to_be_bytes().into_iter().chain((!random).to_be_bytes());
+                    let mut row: Vec<u8> = bytes.cycle().take(width).collect();
+                    let bools = layout.columns.iter().filter(|slot| slot.ty == Bool);
+                    bools.for_each(|slot| row[slot.offset as usize] &= 1);
+                    let (mut key, mut expected) = (Vec::new(), [0; 16]);
+                    layout.push_key(&row, &[0, 1, 2, 3][..count], &mut key);
+                    expected[..key.len()].copy_from_slice(&key);
+                    let [high, low] = ints.words(RowRef { row: &row, number: 0 });
+                    let words = (high as u128) << 64 | low as u128;
+                    assert_eq!(words, u128::from_be_bytes(expected), "{types:?}");
+                    assert!(ints.is_same(&row, &row));
+                    assert_eq!(ints.is_same(&row, &before), row[..key.len()] == before[..key.len()]);
+                    before = row;
+                }
             }
         }
     }

@@ -26,7 +26,7 @@ pub(crate) enum UndoKind {
     /// The row was overwritten where it lies, `detail` with the old length. The old bytes end `Journal::bytes`.
     Patch,
     /// Some columns of fixed width were overwritten, `detail` being their `ColumnSet`. `width` times eight bytes end
-    /// `Journal::bytes`: what the bytes that their `ColumnPlan` writes among held, and more.
+    /// `Journal::bytes`: what the bytes that their `ColumnPlan` writes among held, and maybe more.
     Columns,
     /// An integer column of `width` bytes was changed. The lower half of `detail` is where it lies in the row, the upper half
     /// its position. What it was ends `Journal::bytes`, as a `u64`.
@@ -178,7 +178,14 @@ impl Journal {
 
     #[inline]
     pub fn count(&mut self, bytes: usize) {
-        self.written.rows_written = self.written.rows_written.saturating_add(1);
+        self.count_many(1, bytes);
+    }
+
+    /// Counts rows, and the bytes of all of them.
+    #[inline]
+    pub fn count_many(&mut self, rows: usize, bytes: usize) {
+        let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+        self.written.rows_written = self.written.rows_written.saturating_add(rows);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.written.bytes_written = self.written.bytes_written.saturating_add(bytes);
     }
@@ -197,6 +204,18 @@ impl Journal {
         if undo.leaves_garbage() {
             self.garbage.push(undo);
         }
+    }
+
+    /// Notes rows that were inserted, in this order.
+    #[inline]
+    pub fn note_inserts(&mut self, table: u16, rids: &[Rid]) {
+        self.ops.extend(rids.iter().map(|rid| Undo {
+            rid: *rid,
+            table,
+            kind: UndoKind::Insert,
+            width: 0,
+            detail: 0,
+        }));
     }
 
     /// Takes the last change off, to be taken back.
@@ -227,25 +246,18 @@ impl Journal {
         });
     }
 
-    /// Notes what these columns of a row hold, before they are written.
-    #[inline]
-    pub fn note_columns(&mut self, table: u16, rid: Rid, plan: &ColumnPlan, row: &[u8]) {
+    /// Notes what these columns of a row hold, before they are written; `stored` may go on behind the row.
+    #[inline(always)]
+    pub fn note_columns(&mut self, table: u16, rid: Rid, plan: &ColumnPlan, stored: &[u8]) {
         let written = plan.written();
-        let words = written.len().div_ceil(8);
-        let (from, end) = (written.start, written.start + 8 * words);
-        match row.get(from..end) {
-            Some(bytes) => {
-                self.bytes.reserve(bytes.len());
-                // Few words, each moved as one: a call for them would take longer.
-                for word in bytes.as_chunks::<8>().0 {
-                    self.bytes.extend_from_slice(word);
-                }
-            }
-            None => {
-                self.bytes.extend_from_slice(&row[from..]);
-                self.bytes.resize(self.bytes.len() + end - row.len(), 0);
-            }
-        }
+        let from = &stored[written.start..];
+        // More than is needed, so that it is moved without a call or a loop.
+        let words = match written.len() {
+            ..=8 if self.keep::<8>(from) => 1,
+            9..=16 if self.keep::<16>(from) => 2,
+            17..=32 if self.keep::<32>(from) => 4,
+            bytes => self.keep_bytes(&from[..bytes]),
+        };
         self.ops.push(Undo {
             rid,
             table,
@@ -253,6 +265,24 @@ impl Journal {
             width: words as u8,
             detail: plan.set().0,
         });
+    }
+
+    /// Keeps the first bytes; false, and none, where there are fewer.
+    #[inline(always)]
+    fn keep<const BYTES: usize>(&mut self, stored: &[u8]) -> bool {
+        let kept = stored.first_chunk::<BYTES>();
+        kept.into_iter().for_each(|kept| self.bytes.extend_from_slice(kept));
+        kept.is_some()
+    }
+
+    /// Keeps the bytes and fills their last word up; how many words they are.
+    #[inline(never)]
+    fn keep_bytes(&mut self, stored: &[u8]) -> usize {
+        let words = stored.len().div_ceil(8);
+        let end = self.bytes.len() + 8 * words;
+        self.bytes.extend_from_slice(stored);
+        self.bytes.resize(end, 0);
+        words
     }
 
     /// What the last noted addition that is not undone yet found.

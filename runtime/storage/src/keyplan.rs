@@ -46,6 +46,8 @@ pub(crate) struct KeyPlan {
     slots: Vec<ColumnSlot>,
     /// For keys of integers, of fixed form.
     ints: Option<IntKey>,
+    /// See the function of this name.
+    has_words: bool,
     data_offset: usize,
     form: Form,
 }
@@ -88,14 +90,17 @@ impl KeyPlan {
             };
             Form::Fixed { own_bytes, bytes }
         };
+        let ints = match form {
+            Form::Fixed { .. } => IntKey::new(layout, &slots, has_number),
+            Form::Bounded(_) | Form::Unbounded => None,
+        };
+        let is_long = ints.as_ref().is_some_and(|ints| !ints.is_short());
         Self {
             own_count: own.len(),
             columns,
             has_number,
-            ints: match form {
-                Form::Fixed { .. } => IntKey::new(layout, &slots, has_number),
-                Form::Bounded(_) | Form::Unbounded => None,
-            },
+            has_words: is_long && matches!(form, Form::Fixed { bytes: ..=16, .. }),
+            ints,
             slots,
             data_offset: layout.fixed_bytes(),
             form,
@@ -178,10 +183,16 @@ impl KeyPlan {
     /// The entry key as two words, for integers of at most 16 bytes.
     #[inline(always)]
     pub fn int_words(&self, row: RowRef<'_>) -> Option<[u64; 2]> {
-        match (&self.ints, &self.form) {
-            (Some(ints), Form::Fixed { bytes: ..=16, .. }) => Some(ints.words(row)),
+        match (&self.ints, self.has_words) {
+            (Some(ints), true) => Some(ints.words(row)),
             _ => None,
         }
+    }
+
+    /// True where `int_words` has them. Frozen: the digest folds words or bytes by it.
+    #[inline]
+    pub fn has_words(&self) -> bool {
+        self.has_words
     }
 
     /// A row's name in the log by the words of its primary key (`int_words`): its key, or its hidden number.

@@ -16,6 +16,7 @@ mod digest;
 mod hash;
 mod index;
 mod indirection;
+mod insert;
 mod intkey;
 mod journal;
 mod keyplan;

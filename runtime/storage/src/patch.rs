@@ -3,9 +3,11 @@
 use reprise_abi::{ColumnPlan, ColumnSet, RowError, RowLayout};
 
 use crate::{
+    arena::Location,
     digest::fold,
     index::Index,
     indirection::Rid,
+    insert::RUN_ROWS,
     journal::{Change, Journal},
     rows::{Rows, split_stored},
     snapshot::Snapshot,
@@ -87,29 +89,132 @@ pub struct Patcher<'a> {
 
 impl Patcher<'_> {
     /// As `Store::patch`.
-    #[inline(always)]
+    #[inline]
     pub fn patch(&mut self, rid: Rid, values: &[u8]) -> Result<(), WriteError> {
+        self.plan.check(values).map_err(|_| malformed(values))?;
+        self.keep_before(rid);
+        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
+        let (plan, journal) = (self.plan, &mut *self.journal);
+        let (stored, has_number) = self.rows.stored_mut(place);
+        let (row, what) = (split_stored(stored, has_number), (self.id, Change::Patch, 0));
+        fold_key(self.indexes, self.layout, row, what, journal);
+        journal.written.digest = fold(journal.written.digest, plan.set().0, values);
+        journal.note_columns(self.id, rid, plan, stored);
+        journal.count(values.len());
+        plan.write(stored, values);
+        if self.logged.is_some() {
+            self.capture(&[place]);
+        }
+        Ok(())
+    }
+
+    /// As `patch` of one row after the other, up to one that can't be patched; `values` are those of all, in their order.
+    pub fn patch_run(&mut self, rids: &[Rid], values: &[u8]) -> Result<(), WriteError> {
+        let each = self.plan.fixed_bytes();
+        if values.len() != each * rids.len() {
+            return Err(malformed(values));
+        }
+        let mut rest = values;
+        for rids in rids.chunks(RUN_ROWS) {
+            let (these, after) = rest.split_at(each * rids.len());
+            match *rids {
+                [rid] => self.patch(rid, these)?,
+                _ => self.patch_few(rids, these)?,
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Of `RUN_ROWS` at most. Each step is a short loop over all of them.
+    fn patch_few(&mut self, rids: &[Rid], values: &[u8]) -> Result<(), WriteError> {
+        if self.snapshot.is_some() {
+            rids.iter().for_each(|rid| self.keep_before(*rid));
+        }
+        let mut places = [Location(0); RUN_ROWS];
+        let live = self.rows.places_of(rids, &mut places);
+        let sound = self.plan.fitting(values);
+        let fit = rids.len().min(live).min(sound);
+        let refused = match (fit == rids.len(), sound <= live) {
+            (true, _) => None,
+            (false, true) => Some(malformed(values)),
+            (false, false) => Some(WriteError::NotLive),
+        };
+        let (rids, places) = (&rids[..fit], &places[..fit]);
+        self.fold(places, values);
+        self.write(rids, places, values);
+        if self.logged.is_some() {
+            self.capture(places);
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// A snapshot that is being copied keeps the row as it is.
+    #[inline]
+    fn keep_before(&mut self, rid: Rid) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.before_change(TableId(self.id), rid, self.rows, false);
         }
-        let (plan, journal) = (self.plan, &mut *self.journal);
-        plan.check(values).map_err(|_| malformed(values))?;
-        let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
-        let (stored, has_number) = self.rows.stored_mut(place);
-        let row = split_stored(stored, has_number);
-        let what = (self.id, Change::Patch, 0);
-        let words = fold_key(self.indexes, self.layout, row, what, journal);
-        journal.written.digest = fold(journal.written.digest, plan.set().0, values);
-        journal.count(values.len());
-        journal.note_columns(self.id, rid, plan, row.row);
-        plan.write(stored, values);
-        if let Some(logged) = self.logged {
-            let now = split_stored(stored, has_number);
-            let changed = changed(self.id, self.indexes, self.layout, now, words);
-            let scratch = &mut journal.scratch;
-            journal.capture.columns(&changed, logged, now.row, scratch);
+    }
+
+    /// Folds keys and values into the digest. No key hangs of the columns that are written.
+    #[inline(always)]
+    fn fold(&mut self, places: &[Location], values: &[u8]) {
+        let (plan, set, each) = (&self.indexes[0].plan, self.plan.set().0, self.plan.fixed_bytes());
+        let Some(ints) = plan.ints().filter(|_| plan.has_words()) else {
+            return self.fold_long(places, values);
+        };
+        let (mut written, mut rest) = (self.journal.written, values);
+        for place in places {
+            let (own, after) = rest.split_at(each);
+            written.fold_ints(self.id, Change::Patch, 0, ints.words(self.rows.read(*place)));
+            written.digest = fold(written.digest, set, own);
+            rest = after;
         }
-        Ok(())
+        self.journal.written = written;
+    }
+
+    /// Of a key that is not of a few integers.
+    #[cold]
+    fn fold_long(&mut self, places: &[Location], values: &[u8]) {
+        let mut rest = values;
+        for place in places {
+            let (own, after) = rest.split_at(self.plan.fixed_bytes());
+            let what = (self.id, Change::Patch, 0);
+            fold_key(self.indexes, self.layout, self.rows.read(*place), what, self.journal);
+            let written = &mut self.journal.written;
+            written.digest = fold(written.digest, self.plan.set().0, own);
+            rest = after;
+        }
+    }
+
+    /// Writes the values where they belong; undo has what was there.
+    #[inline(always)]
+    fn write(&mut self, rids: &[Rid], places: &[Location], values: &[u8]) {
+        let (plan, each, mut rest) = (self.plan, self.plan.fixed_bytes(), values);
+        self.journal.ops.reserve(rids.len());
+        for (rid, place) in rids.iter().zip(places) {
+            let (own, after) = rest.split_at(each);
+            let stored = self.rows.bytes_mut(*place);
+            self.journal.note_columns(self.id, *rid, plan, stored);
+            plan.write(stored, own);
+            rest = after;
+        }
+        self.journal.count_many(rids.len(), each * rids.len());
+    }
+
+    /// Writes the changes down that were made of the rows.
+    #[inline(never)]
+    fn capture(&mut self, places: &[Location]) {
+        let (Some(logged), journal) = (self.logged, &mut *self.journal) else {
+            return;
+        };
+        for place in places {
+            let now = self.rows.read(*place);
+            let words = self.indexes[0].plan.int_words(now);
+            let changed = changed(self.id, self.indexes, self.layout, now, words);
+            journal.capture.columns(&changed, logged, now.row, &mut journal.scratch);
+        }
     }
 }
 
@@ -240,7 +345,14 @@ mod tests {
             let values: Vec<_> = (1..4).map(|at| values(&store, table, columns.0, fields(at))).collect();
             if by_patcher {
                 let mut patcher = store.patcher(table, columns).expect("plain columns");
-                values.iter().for_each(|values| patcher.patch(rid, values).expect("patched"));
+                let last = [crate::Rid(9), rid].map(|second| [rid, second, rid]);
+                let all = values.concat();
+                // The first of them goes, and is written once more.
+                assert!(patcher.patch_run(&last[0], &all).is_err());
+                store.rollback();
+                store.begin();
+                let mut patcher = store.patcher(table, columns).expect("plain columns");
+                patcher.patch_run(&last[1], &all).expect("patched");
                 assert!(patcher.patch(crate::Rid(9), &values[0]).is_err());
                 assert!(patcher.patch(rid, &values[0][1..]).is_err());
             } else {
@@ -257,6 +369,31 @@ mod tests {
         assert!(store.patcher(table, ColumnSet(0b1)).is_none(), "a key");
         assert!(store.patcher(table, ColumnSet(0b1010)).is_none(), "text");
         store.rollback();
+    }
+
+    #[test]
+    fn of_a_run_what_comes_before_a_row_that_is_not_there_stays_and_is_taken_back() {
+        let columns = ColumnSet(0b110110);
+        let fields = |at: i64| {
+            [Field::Int(0), Field::Int(at), Field::Int(-at), Field::Null, Field::Bool(true), Field::Null]
+        };
+        let run = |rids: &[u32]| {
+            let (mut store, table, rid) = store();
+            let before = store.digest();
+            store.begin();
+            let all: Vec<_> = (0..rids.len()).map(|at| values(&store, table, columns.0, fields(at as i64))).collect();
+            let mut patcher = store.patcher(table, columns).expect("plain columns");
+            let rids: Vec<_> = rids.iter().map(|past| crate::Rid(rid.0 + past)).collect();
+            let is_whole = patcher.patch_run(&rids, &all.concat()).is_ok();
+            let found = (is_whole, store.written(), store.row(table, rid).map(<[u8]>::to_vec));
+            store.rollback();
+            assert_eq!(store.digest(), before);
+            found
+        };
+        let (whole, cut, none) = (run(&[0, 0]), run(&[0, 0, 1, 0]), run(&[1, 0]));
+        assert_eq!((whole.0, cut.0, none.0), (true, false, false));
+        assert_eq!((cut.1, &cut.2), (whole.1, &whole.2));
+        assert_eq!((none.1.rows_written, none.1.digest), (0, 0));
     }
 
     #[test]

@@ -75,6 +75,18 @@ impl Rows {
         self.places.get(rid)
     }
 
+    /// As `place` of each; how many there were before one that is not live. `places` are as many or more.
+    #[inline]
+    pub fn places_of(&self, rids: &[Rid], places: &mut [Location]) -> usize {
+        for (at, (rid, place)) in rids.iter().zip(places).enumerate() {
+            match self.places.get(*rid) {
+                Some(found) => *place = found,
+                None => return at,
+            }
+        }
+        rids.len()
+    }
+
     #[inline]
     pub fn get(&self, rid: Rid) -> Option<&[u8]> {
         Some(self.read(self.places.get(rid)?).row)
@@ -193,6 +205,16 @@ impl Rows {
         self.places.touch_end();
         self.arena.touch_end();
         true
+    }
+
+    /// Takes rows away that nobody has seen: room and ids are free at once.
+    #[cold]
+    pub fn take_back(&mut self, rids: &[Rid]) {
+        for rid in rids.iter().rev() {
+            let place = self.bury(*rid);
+            self.free(place);
+            self.release(*rid);
+        }
     }
 
     /// Takes the row away; its bytes stay until `free`, its id until `release`.

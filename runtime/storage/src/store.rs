@@ -69,7 +69,7 @@ impl Store {
     }
 
     #[inline]
-    fn writable(&mut self, id: TableId) -> (&mut Table, &mut Journal) {
+    pub(crate) fn writable(&mut self, id: TableId) -> (&mut Table, &mut Journal) {
         assert!(self.journal.is_active, "writes need a transaction");
         (&mut self.tables[id.0 as usize], &mut self.journal)
     }
@@ -375,17 +375,7 @@ impl Store {
         position: &mut ScanPosition,
         rids: &mut [Rid],
     ) -> Result<usize, NotOrdered> {
-        let mut count = 0;
-        let on_entry = |rid| match rids.get_mut(count) {
-            Some(room) => {
-                *room = rid;
-                count += 1;
-                Visit::Next
-            }
-            None => Visit::Again,
-        };
-        self.table(table).indexes[index as usize].scan(range, position, on_entry)?;
-        Ok(count)
+        self.table(table).indexes[index as usize].scan_page(range, position, rids)
     }
 
     /// Shows rows that an index named, some at once; what is `near` of all of these is asked for before.
@@ -431,19 +421,6 @@ impl Store {
         let rid = found.insert(table.0, row, journal)?;
         self.pass_over(table, rid);
         Ok(rid)
-    }
-
-    /// Inserts rows one behind the other, until one is refused: those before it stay. Their record ids go to `taken`.
-    pub fn multi_insert<'r>(
-        &mut self,
-        table: TableId,
-        rows: impl Iterator<Item = &'r [u8]>,
-        mut taken: impl FnMut(Rid),
-    ) -> Result<(), WriteError> {
-        for row in rows {
-            taken(self.insert(table, row)?);
-        }
-        Ok(())
     }
 
     #[inline]

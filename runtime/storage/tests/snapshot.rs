@@ -4,7 +4,7 @@ mod common;
 
 use common::table;
 use proptest::prelude::*;
-use reprise_abi::{Field, IndexKind, ScalarType};
+use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType};
 use reprise_storage::{SnapshotPage, Store, TableId};
 
 const KEYED: TableId = TableId(0);
@@ -45,7 +45,7 @@ fn apply(store: &mut Store, (at, what, id, length): Step) {
     store.begin();
     let rids = store.sorted_rids(table);
     let chosen = rids.get(id as usize % rids.len().max(1)).copied();
-    match (what % 6, chosen) {
+    match (what % 8, chosen) {
         (0, Some(rid)) => store.delete(table, rid).expect("live"),
         (1, Some(rid)) => {
             let _ = store.add(table, rid, 1, id);
@@ -56,6 +56,17 @@ fn apply(store: &mut Store, (at, what, id, length): Step) {
         (3, Some(rid)) => {
             store.delete(table, rid).expect("live");
             let _ = store.insert(table, &row);
+        }
+        (4, Some(rid)) => {
+            let some: Vec<_> = rids.iter().copied().take(20).chain([rid]).collect();
+            let values: Vec<u8> = some.iter().flat_map(|_| id.to_le_bytes()).collect();
+            let patcher = store.patcher(table, ColumnSet(0b10));
+            patcher.expect("a plain column").patch_run(&some, &values).expect("live");
+        }
+        (5, _) => {
+            let of = |id| store.layout(table).build(&[Field::Int(id), Field::Int(1), Field::Text(&text)]);
+            let rows: Vec<_> = (id..id + 20).map(of).collect();
+            let _ = store.multi_insert(table, rows.iter().map(Vec::as_slice), |_| {});
         }
         _ => {
             let _ = store.insert(table, &row);

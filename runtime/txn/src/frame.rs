@@ -1,6 +1,6 @@
 //! A transaction's working memory: handles, cursors, result, log lines. One per engine thread, reused.
 
-use reprise_abi::{LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
+use reprise_abi::{Handles, LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX,
     ROW_OPS_MAX, SAVEPOINTS_MAX,
@@ -205,6 +205,19 @@ impl Frame {
             "row handle {handle} is of table {}, not of {table}",
             found.table
         )))
+    }
+
+    /// The rows behind handles from position `from` on, as many as `rids` takes; how many there were before one that is not of
+    /// `table`.
+    #[inline]
+    pub(crate) fn rids_in(&self, table: u16, handles: &Handles<'_>, from: usize, rids: &mut [Rid]) -> usize {
+        for (at, rid) in rids.iter_mut().enumerate() {
+            match self.handles.get(handles.at(from + at) as usize) {
+                Some(found) if found.table == table => *rid = found.rid,
+                _ => return at,
+            }
+        }
+        rids.len()
     }
 
     pub(crate) fn push_cursor(&mut self, cursor: crate::scan::Cursor) -> Result<u32, OpError> {

@@ -104,8 +104,8 @@ pub(crate) fn run_on_one(
     Ok(ScanBatch { cursor, rows })
 }
 
-/// Rows of a scan whose bytes are asked for together, or less where they lie in one leaf each.
-const ROWS_AT_ONCE: usize = 32;
+/// Rows of a scan that are found by one way down the index.
+const ROWS_AT_ONCE: usize = 128;
 
 /// As `run_on_one`, of columns of fixed width: the rows read and the bytes filled. No row is shown, so nothing is called for
 /// each.

@@ -17,6 +17,9 @@ use crate::{
     scan::{Cursor, Leg, OwnedRange, range_of, read_columns, read_on_one, run_on_one, show},
 };
 
+/// Rows whose handles are looked at before they are written.
+const PATCHED_AT_ONCE: usize = 16;
+
 pub(crate) struct SingleTxn<'a> {
     store: &'a mut Store,
     partition: PartitionId,
@@ -67,10 +70,16 @@ impl<'a> SingleTxn<'a> {
     /// Rows lie where the value of their partition column says, or no one finds them again.
     #[inline(always)]
     fn check_place(&self, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
-        match (self.input.partitions_count, &binding.placement) {
-            (1, _) | (_, Placement::Replicated | Placement::Local) => Ok(()),
-            (_, Placement::By(column)) => self.check_home(binding, rid, *column),
+        match (self.places_matter(binding), &binding.placement) {
+            (true, Placement::By(column)) => self.check_home(binding, rid, *column),
+            _ => Ok(()),
         }
+    }
+
+    /// There are rows that do not belong to this partition.
+    #[inline(always)]
+    fn places_matter(&self, binding: &TableBinding) -> bool {
+        self.input.partitions_count > 1 && matches!(binding.placement, Placement::By(_))
     }
 
     fn check_home(&self, binding: &TableBinding, rid: Rid, column: u16) -> Result<(), OpError> {
@@ -276,17 +285,23 @@ impl HostOps for SingleTxn<'_> {
             }
             return Ok(first);
         }
-        for (at, row) in rows.enumerate() {
-            let rid = match self.store.insert(binding.table, row) {
-                Ok(rid) => rid,
-                Err(error) => {
-                    self.frame.uncount(count - at - 1);
-                    return Err(write_error(error, binding));
-                }
-            };
-            self.check_place(binding, rid)?;
-            let handle = self.frame.push_counted(Handle { table, store: 0, rid });
-            first = first.min(handle);
+        let (frame, store) = (&mut *self.frame, &mut *self.store);
+        let before = frame.handles.len();
+        let inserted = store.multi_insert(binding.table, rows, |rid| {
+            frame.push_counted(Handle { table, store: 0, rid });
+        });
+        let taken = frame.handles.len() - before;
+        if taken > 0 {
+            first = before as RowHandle;
+        }
+        if self.places_matter(binding) {
+            for at in before..before + taken {
+                self.check_place(binding, self.frame.handles[at].rid)?;
+            }
+        }
+        if let Err(error) = inserted {
+            self.frame.uncount(count - taken - 1);
+            return Err(write_error(error, binding));
         }
         Ok(first)
     }
@@ -347,7 +362,7 @@ impl HostOps for SingleTxn<'_> {
     ) -> Result<(), OpError> {
         let binding = self.writable(table)?;
         let moves = matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1);
-        let rows = values.chunks_exact(bytes_each).take(handles.len()).enumerate();
+        let values_at = |at: usize, count: usize| &values[at * bytes_each..(at + count) * bytes_each];
         let in_place = match moves || binding.projection.is_some() {
             true => None,
             // Limits are looked at once: nothing may fail for a single row.
@@ -361,13 +376,23 @@ impl HostOps for SingleTxn<'_> {
             },
         };
         let Some(mut patcher) = in_place else {
-            let mut rows = rows;
-            return rows.try_for_each(|(at, values)| self.patch(table, handles.at(at), columns, values));
+            let mut rows = 0..handles.len();
+            return rows.try_for_each(|at| self.patch(table, handles.at(at), columns, values_at(at, 1)));
         };
-        for (at, values) in rows {
-            let rid = self.frame.handle_in(table, handles.at(at))?.rid;
-            let patched = patcher.patch(rid, values);
+        if handles.len() == 1 {
+            let rid = self.frame.handle_in(table, handles.at(0))?.rid;
+            return patcher.patch(rid, values).map_err(|error| write_error(error, binding));
+        }
+        let (mut rids, mut at) = ([Rid(0); PATCHED_AT_ONCE], 0);
+        while at < handles.len() {
+            let rids = &mut rids[..PATCHED_AT_ONCE.min(handles.len() - at)];
+            let known = self.frame.rids_in(table, &handles, at, rids);
+            let patched = patcher.patch_run(&rids[..known], values_at(at, known));
             patched.map_err(|error| write_error(error, binding))?;
+            if known < rids.len() {
+                self.frame.handle_in(table, handles.at(at + known))?;
+            }
+            at += known;
         }
         Ok(())
     }

@@ -53,7 +53,7 @@ impl<'w> Piece<'w> {
         let mut entries = rids.iter().zip(&self.tags);
         let taken = entries.position(|(rid, tag)| index.insert_stored(rows, *rid, *tag).is_err());
         if let Some(taken) = taken {
-            take_back(&mut table.rows, &rids[taken..]);
+            table.rows.take_back(&rids[taken..]);
         }
         taken.unwrap_or(self.count)
     }
@@ -72,15 +72,6 @@ fn store(rows: &mut Rows, new: &[&[u8]], rids: &mut [Rid]) -> bool {
         *rid = rows.insert(RowRef { row, number: 0 });
     }
     true
-}
-
-#[cold]
-fn take_back(rows: &mut Rows, rids: &[Rid]) {
-    for rid in rids.iter().rev() {
-        let place = rows.bury(*rid);
-        rows.free(place);
-        rows.release(*rid);
-    }
 }
 
 /// True where `insert` takes the table's rows.

@@ -1,13 +1,63 @@
 //! Insert with split, remove with merge.
 
 use super::{Inner, Leaf, NONE, RUN_MIN, Step, Tree};
-use crate::treekey::TreeKey;
+use crate::{indirection::Rid, treekey::TreeKey};
 
 impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     /// Adds an entry; the record id in place when the key is taken.
     #[inline]
     pub fn insert(&mut self, key: K, rid: u32) -> Result<(), u32> {
         let id = self.leaf_for(&key);
+        self.insert_in(id, key, rid)
+    }
+
+    /// As `insert` of entries one behind the other, until a key is taken: how many those before it are. Keys that follow each other
+    /// behind all others of a leaf are put there by one move.
+    pub fn insert_run(&mut self, keys: &[K], rids: &[Rid]) -> usize {
+        let mut done = 0;
+        while done < keys.len() {
+            let id = self.leaf_for(&keys[done]);
+            match self.append_run(id, &keys[done..], &rids[done..]) {
+                0 if self.insert_in(id, keys[done].clone(), rids[done].0).is_err() => break,
+                0 => done += 1,
+                more => done += more,
+            }
+        }
+        done
+    }
+
+    /// Puts the first keys behind all others of the leaf, where the first of them belongs; how many there were for which that is
+    /// right, 0 where it is not known how far the leaf reaches.
+    #[inline]
+    fn append_run(&mut self, id: u32, keys: &[K], rids: &[Rid]) -> usize {
+        let is_last = id == self.rightmost;
+        if !is_last && id != self.run_leaf {
+            return 0;
+        }
+        let (leaf, end) = (&mut self.leaves[id], &self.run_end);
+        let len = leaf.len();
+        let room = keys.len().min(CAP - len);
+        if room == 0 || leaf.keys().last().is_none_or(|last| *last >= keys[0]) {
+            return 0;
+        }
+        let is_next = |pair: &[K]| pair[0] < pair[1] && (is_last || pair[1] < *end);
+        let count = 1 + keys[..room].windows(2).take_while(|pair| is_next(pair)).count();
+        leaf.keys[len..len + count].clone_from_slice(&keys[..count]);
+        for (to, rid) in leaf.rids[len..len + count].iter_mut().zip(rids) {
+            *to = rid.0;
+        }
+        let is_behind = len == leaf.last_put as usize + 1;
+        let run = if is_behind { leaf.run.saturating_add(1) } else { 0 };
+        leaf.run = run.saturating_add(count as u16 - 1);
+        leaf.len = (len + count) as u16;
+        leaf.last_put = leaf.len - 1;
+        self.len += count;
+        self.heap_bytes += keys[..count].iter().map(K::heap_bytes).sum::<usize>();
+        count
+    }
+
+    #[inline]
+    fn insert_in(&mut self, id: u32, key: K, rid: u32) -> Result<(), u32> {
         let leaf = &mut self.leaves[id];
         let at = match leaf.keys().last() {
             Some(last) if *last < key => leaf.len(),

@@ -301,6 +301,33 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
+    /// Shows the record ids of the entries from `place` on that lie before `upper`, those of one leaf together, until `visit` takes fewer
+    /// than it was shown: then the first one that it did not take.
+    #[inline]
+    pub fn walk_leaves(
+        &self,
+        place: Place,
+        upper: &K::Probe<'_>,
+        mut visit: impl FnMut(&[u32]) -> usize,
+    ) -> Option<&K> {
+        let mut leaf = &self.leaves[place.leaf];
+        let mut at = place.at;
+        loop {
+            let end = leaf.end_before(upper);
+            if at < end {
+                let taken = visit(&leaf.rids[at..end]);
+                if taken < end - at {
+                    return Some(&leaf.keys[at + taken]);
+                }
+            }
+            if end < leaf.len() || leaf.next == NONE {
+                return None;
+            }
+            leaf = &self.leaves[leaf.next];
+            at = 0;
+        }
+    }
+
     /// Visits the entries before `place` that do not lie before `lower`, last first; as `walk_up`.
     #[inline]
     pub fn walk_down(

@@ -1,0 +1,284 @@
+//! Several rows of one table inserted at once: judged, stored, given ids and linked some at a time, each step for all of them before
+//! the next. What does not go so, for whatever reason, goes row by row: there is one judge of what is refused.
+
+use crate::{
+    arena::Location,
+    indirection::Rid,
+    journal::{Change, Journal},
+    keyplan::{RowRef, Scratch},
+    store::{Store, TableId},
+    table::{Table, WriteError},
+};
+
+/// Rows of a piece: those of one order.
+pub(crate) const RUN_ROWS: usize = 16;
+
+impl Table {
+    /// As `insert` of each row, `rids` being as many; false, and nothing done, where one may be refused, or rows don't lie apart from
+    /// all others.
+    fn insert_run(
+        &mut self,
+        id: u16,
+        rows: &[&[u8]],
+        rids: &mut [Rid],
+        journal: &mut Journal,
+    ) -> bool {
+        let is_fit = rows.len() > 1 && self.rows.has_room(rows.len());
+        if !is_fit || rows.iter().any(|row| self.validate(row).is_err()) {
+            return false;
+        }
+        let mut places = [Location(0); RUN_ROWS];
+        if !self.rows.append(rows, &mut places[..rows.len()], rids) {
+            return false;
+        }
+        if !self.link_run(rows, rids, &mut journal.scratch) {
+            self.rows.take_back(rids);
+            return false;
+        }
+        let mut bytes = 0;
+        for row in rows {
+            journal.fold(id, Change::Insert, 0, row);
+            bytes += row.len();
+        }
+        journal.count_many(rows.len(), bytes);
+        if journal.capture.is_on {
+            rows.iter()
+                .for_each(|row| journal.capture.insert(id, None, row));
+        }
+        journal.note_inserts(id, rids);
+        true
+    }
+
+    /// Puts the rows, which are stored, in all indexes; false, and in none, where a key is taken or too long.
+    fn link_run(&mut self, rows: &[&[u8]], rids: &[Rid], scratch: &mut Scratch) -> bool {
+        for at in 0..self.indexes.len() {
+            let index = &mut self.indexes[at];
+            let linked = index.insert_run(&self.rows, &self.layout, rows, rids, scratch);
+            if linked < rows.len() {
+                self.unlink_run(at, linked, (rows, rids), scratch);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes rows out of the indexes before the one at `at`, and the first `linked` out of that one.
+    #[cold]
+    fn unlink_run(
+        &mut self,
+        at: usize,
+        linked: usize,
+        (rows, rids): (&[&[u8]], &[Rid]),
+        scratch: &mut Scratch,
+    ) {
+        for (position, index) in self.indexes[..=at].iter_mut().enumerate() {
+            let count = if position < at { rows.len() } else { linked };
+            for (row, rid) in rows.iter().zip(rids).take(count).rev() {
+                let row = RowRef { row, number: 0 };
+                index.remove(&self.layout, row, *rid, scratch);
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Inserts rows one behind the other, until one is refused: those before it stay. Their record ids go to `taken`.
+    #[inline]
+    pub fn multi_insert<'r>(
+        &mut self,
+        table: TableId,
+        mut rows: impl Iterator<Item = &'r [u8]>,
+        mut taken: impl FnMut(Rid),
+    ) -> Result<(), WriteError> {
+        let (mut piece, mut rids) = ([&[][..]; RUN_ROWS], [Rid(0); RUN_ROWS]);
+        loop {
+            let mut count = 0;
+            // The room first: no row is taken that finds none.
+            for (room, row) in piece.iter_mut().zip(rows.by_ref()) {
+                *room = row;
+                count += 1;
+            }
+            let (piece, rids) = (&piece[..count], &mut rids[..count]);
+            if self.insert_run(table, piece, rids) {
+                rids.iter().for_each(|rid| taken(*rid));
+            } else {
+                for row in piece {
+                    taken(self.insert(table, row)?);
+                }
+            }
+            if count < RUN_ROWS {
+                return Ok(());
+            }
+        }
+    }
+
+    fn insert_run(&mut self, table: TableId, rows: &[&[u8]], rids: &mut [Rid]) -> bool {
+        let (found, journal) = self.writable(table);
+        if !found.insert_run(table.0, rows, rids, journal) {
+            return false;
+        }
+        if self.snapshot.is_some() {
+            rids.iter().for_each(|rid| self.pass_over(table, *rid));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reprise_abi::{
+        ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType, TableSchema,
+    };
+
+    use crate::{AfterImage, Rid, Store, TableId, WriteSummary};
+
+    fn schema(kind: IndexKind, key: &[u16], indexes: &[(&[u16], bool)]) -> TableSchema {
+        let types = [
+            (ScalarType::I16, false),
+            (ScalarType::I8, false),
+            (ScalarType::I32, false),
+            (ScalarType::Text, true),
+            (ScalarType::Bool, false),
+        ];
+        let column = |(at, (ty, nullable)): (usize, (ScalarType, bool))| ColumnSchema {
+            name: format!("c{at}"),
+            ty,
+            nullable,
+            default: None,
+        };
+        TableSchema {
+            name: "t".into(),
+            columns: types.into_iter().enumerate().map(column).collect(),
+            primary_key: key.to_vec(),
+            primary_kind: kind,
+            indexes: indexes
+                .iter()
+                .map(|(columns, unique)| IndexSchema {
+                    name: format!("by_{columns:?}"),
+                    columns: columns.to_vec(),
+                    unique: *unique,
+                })
+                .collect(),
+            placement: Placement::Replicated,
+        }
+    }
+
+    fn store(which: usize) -> (Store, TableId) {
+        let second: &[(&[u16], bool)] = &[(&[2], true), (&[3], false)];
+        let schema = match which {
+            0 => schema(IndexKind::Ordered, &[0, 1, 2], &[]),
+            1 => schema(IndexKind::Ordered, &[0, 1, 2], second),
+            2 => schema(IndexKind::Dense, &[0, 2], second),
+            3 => schema(IndexKind::Hash, &[0, 1, 2], &[]),
+            4 => schema(IndexKind::Ordered, &[0, 3], &[(&[2], true)]),
+            _ => schema(IndexKind::Ordered, &[], &[(&[2], true)]),
+        };
+        let mut store = Store::new();
+        let table = store.create_table(schema).expect("a table");
+        (store, table)
+    }
+
+    /// What is seen of a store in a transaction, and what it would log.
+    fn seen(store: &mut Store, table: TableId) -> (WriteSummary, u64, u64, Vec<u8>) {
+        let mut changes = Vec::new();
+        store.write_set(AfterImage::Changed, &mut changes);
+        (
+            store.written(),
+            store.digest(),
+            store.stats(table).row_bytes,
+            changes,
+        )
+    }
+
+    type Numbers = (i16, i32, u8);
+
+    fn row(store: &Store, table: TableId, (group, number, text): Numbers) -> Vec<u8> {
+        let text = &"a text of some bytes"[..text as usize];
+        let text = if text.is_empty() {
+            Field::Null
+        } else {
+            Field::Text(text)
+        };
+        let mut row = store.layout(table).build(&[
+            Field::Int(group.into()),
+            Field::Int(1),
+            Field::Int(number.into()),
+            text,
+            Field::Bool(number % 2 == 0),
+        ]);
+        if number % 97 == 96 {
+            row.pop(); // not a row
+        }
+        row
+    }
+
+    fn insert_all(
+        store: &mut Store,
+        table: TableId,
+        rows: &[Vec<u8>],
+        at_once: bool,
+    ) -> (Vec<Rid>, bool) {
+        let mut taken = Vec::new();
+        if at_once {
+            let rows = rows.iter().map(Vec::as_slice);
+            let inserted = store.multi_insert(table, rows, |rid| taken.push(rid));
+            return (taken, inserted.is_ok());
+        }
+        for row in rows {
+            match store.insert(table, row) {
+                Ok(rid) => taken.push(rid),
+                Err(_) => return (taken, false),
+            }
+        }
+        (taken, true)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+        /// Runs that come in order or not, meet what is there or themselves, or hold what is no row; some rows go before.
+        #[test]
+        fn many_rows_are_inserted_as_each_of_them(
+            which in 0..6usize,
+            runs in prop::collection::vec((0..4i16, 0..300i32, 1..40usize, 0..20u8, 0..8u8), 1..30),
+        ) {
+            let mut stores = [store(which), store(which)];
+            for (group, start, count, text, kind) in runs {
+                let numbers = (0..count as i32).map(|at| (group, start + at * (1 + (kind == 1) as i32 * 7), text));
+                let mut numbers: Vec<Numbers> = numbers.collect();
+                match kind {
+                    2 => numbers.reverse(),
+                    3 => numbers.extend_from_within(..1),
+                    _ => {}
+                }
+                let mut found = Vec::new();
+                for (at, (store, table)) in stores.iter_mut().enumerate() {
+                    let rows: Vec<_> = numbers.iter().map(|numbers| row(store, *table, *numbers)).collect();
+                    store.begin();
+                    store.capture(AfterImage::Changed);
+                    let (taken, is_whole) = insert_all(store, *table, &rows, at == 0);
+                    for (rid, expected) in taken.iter().zip(&rows) {
+                        prop_assert_eq!(store.row(*table, *rid), Some(&expected[..]));
+                    }
+                    if kind == 4 {
+                        taken.iter().step_by(3).for_each(|rid| store.delete(*table, *rid).expect("live"));
+                    }
+                    found.push((taken.len(), is_whole, seen(store, *table)));
+                    if kind == 5 { store.rollback() } else { store.commit(); }
+                    let rows = store.stats(*table).rows;
+                    for index in 0..store.index_count(*table) as u16 {
+                        if store.is_ordered(*table, index) {
+                            prop_assert_eq!(store.count(*table, index, &all()), Ok(rows));
+                        }
+                    }
+                }
+                prop_assert_eq!(&found[0], &found[1]);
+            }
+        }
+    }
+
+    /// Every key but those that begin with more ones than any of the tables' have.
+    fn all() -> crate::Range<'static> {
+        crate::Range::new(&[], &[0xff; 64], reprise_abi::ScanFlags(0))
+    }
+}
