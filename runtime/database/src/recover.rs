@@ -41,24 +41,22 @@ impl Database {
         let quarantine = self.quarantine();
         let places = quarantine.iter().map(|found| (ModuleId(found.module_id), found.procedure_number));
         recovery.set_quarantine(places.collect());
-        let mut reader = log.reader(start)?;
         let mut shown = start.0;
-        while let Some(block) = reader.next_block()? {
-            if until.is_some_and(|until| block.lsn >= until) {
-                break;
-            }
-            let end = block.end();
-            recovery.feed_block(block.lsn, block.records, until)?;
-            if end.0 - shown >= PROGRESS_BYTES {
-                shown = end.0;
+        let fed = recovery.feed(log.reader(start)?, until, |recovery, reached| {
+            if reached.0 - shown >= PROGRESS_BYTES {
+                shown = reached.0;
                 self.router.set_phase(Phase::Recovering {
                     step: RecoveryStep::Log,
                     replayed: recovery.replayed(),
-                    bytes_done: end.0 - start.0,
+                    bytes_done: reached.0 - start.0,
                     bytes_total: report.log_bytes,
                 });
             }
-        }
+        });
+        fed.map_err(|error| match error {
+            RecoveryError::Log(error) => OpenError::Log(error),
+            error => error.into(),
+        })?;
         let recovered = recovery.finish()?;
         report.commands = recovered.commands;
         report.redo_bytes = recovered.redo_bytes;

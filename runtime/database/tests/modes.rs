@@ -373,3 +373,32 @@ fn long_stretches_of_changes_are_redone_between_commands() {
     assert_eq!(counts, [counts[0], counts[0] + 1, counts[0] + 2]);
     assert_eq!(found[0].1, 3 * 80 * 3);
 }
+
+#[test]
+fn a_long_log_of_both_kinds_is_redone_by_all_cores_where_changes_are_asked_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2, LogMode::Both, RedoConfig::default());
+    database
+        .router()
+        .deploy("bank", &wasm("bank"))
+        .expect("deploy");
+    // More than a window that lies apart from all else.
+    (0..250).for_each(|round| work(&database, round));
+    let digest = database.router().digest().ok();
+    database.close().expect("close");
+    let mut replayed = Vec::new();
+    for (from, sites) in [(RecoverFrom::Changes, 1), (RecoverFrom::Command, 2)] {
+        let redo = RedoConfig {
+            from,
+            ..RedoConfig::default()
+        };
+        let (database, report) = open(dir.path(), sites, LogMode::Both, redo);
+        assert_eq!(database.router().digest().ok(), digest, "{from:?}");
+        let is_redone = report.redo_bytes > report.log_bytes / 2;
+        let text = format!("{from:?}: {} of {}", report.redo_bytes, report.log_bytes);
+        assert_eq!(is_redone, from == RecoverFrom::Changes, "{text}");
+        replayed.push(report.commands);
+        database.close().expect("close");
+    }
+    assert_eq!(replayed[0], replayed[1]);
+}

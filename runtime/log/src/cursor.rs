@@ -112,29 +112,26 @@ impl SegmentCursor {
         let (header, crc) = self.header(lsn, limit, database_tag)?;
         let offset = self.offset_of(lsn);
         let block = self.bytes(offset, header.block_bytes(), limit)?;
-        header.payload(block).map_err(NoBlock::Invalid)?;
-        let stranger = |what, expected: u32, found: u32| {
-            Err(NoBlock::Stranger(WireError {
-                what,
-                expected: expected.to_string(),
-                found: found.to_string(),
-            }))
-        };
-        let after = Continuity {
-            chain: crc,
-            generation: header.generation,
-        };
-        match before {
-            Some(before) if header.chain != before.chain => {
-                stranger("chain to the block before", before.chain, header.chain)
-            }
-            Some(before) if header.generation < before.generation => stranger(
-                "generation of the block",
-                before.generation,
-                header.generation,
-            ),
-            _ => Ok((header, after)),
+        let after = judge_block(&header, crc, block, before)?;
+        Ok((header, after))
+    }
+
+    /// Reads what lies from `offset + from` to `offset + until` to the same places of `buffer`, which grows where it must; how many
+    /// bytes there were.
+    pub fn read_into(
+        &self,
+        buffer: &mut Vec<u8>,
+        offset: u64,
+        from: usize,
+        until: usize,
+    ) -> Result<usize, DiskError> {
+        if buffer.is_empty() {
+            // Memory that the system gives out cleared needs no clearing.
+            *buffer = vec![0; until];
+        } else if buffer.len() < until {
+            buffer.resize(until, 0);
         }
+        self.file.read_at(offset + from as u64, &mut buffer[from..until])
     }
 
     /// The records' bytes of a block that `block` has checked.
@@ -204,7 +201,39 @@ pub(crate) struct Behind {
     pub nonzero_bytes: u64,
 }
 
-fn judge_header(
+/// Checks a whole block against its header, and that it follows the one `before` where that is known; what the next one must
+/// continue.
+pub(crate) fn judge_block(
+    header: &BlockHeader,
+    crc: u32,
+    block: &[u8],
+    before: Option<&Continuity>,
+) -> Result<Continuity, NoBlock> {
+    header.payload(block).map_err(NoBlock::Invalid)?;
+    let stranger = |what, expected: u32, found: u32| {
+        Err(NoBlock::Stranger(WireError {
+            what,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }))
+    };
+    match before {
+        Some(before) if header.chain != before.chain => {
+            stranger("chain to the block before", before.chain, header.chain)
+        }
+        Some(before) if header.generation < before.generation => stranger(
+            "generation of the block",
+            before.generation,
+            header.generation,
+        ),
+        _ => Ok(Continuity {
+            chain: crc,
+            generation: header.generation,
+        }),
+    }
+}
+
+pub(crate) fn judge_header(
     bytes: &[u8],
     lsn: u64,
     database_tag: u32,

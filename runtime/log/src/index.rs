@@ -32,6 +32,8 @@ struct Inner {
     segments: Vec<u64>,
     /// Starts of some blocks, growing; the first block of each segment is among them.
     marks: Vec<u64>,
+    /// Stretches that are known to hold changes alone, growing, none touching the next.
+    changes: Vec<(u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +69,23 @@ impl LogIndex {
         }
     }
 
+    /// Notes that the blocks of a stretch behind those that were noted before hold changes and nothing else.
+    pub fn note_changes(&self, start: u64, end: u64) {
+        let mut inner = self.inner();
+        match inner.changes.last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ => inner.changes.push((start, end)),
+        }
+    }
+
+    /// True where the block at `lsn` is known to hold changes and nothing else.
+    pub fn holds_changes(&self, lsn: u64) -> bool {
+        let inner = self.inner();
+        let after = inner.changes.partition_point(|(start, _)| *start <= lsn);
+        let last = after.checked_sub(1).map(|last| inner.changes[last]);
+        last.is_some_and(|(_, end)| lsn < end)
+    }
+
     /// The segment that holds `lsn`, and where the next one begins.
     pub fn segment_of(&self, lsn: u64) -> Option<(u64, Option<u64>)> {
         let inner = self.inner();
@@ -95,6 +114,7 @@ impl LogIndex {
         }
         let oldest = inner.segments.remove(0);
         inner.marks.retain(|mark| *mark >= next);
+        inner.changes.retain(|(_, end)| *end > next);
         Some(oldest)
     }
 }

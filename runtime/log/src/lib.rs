@@ -18,6 +18,7 @@ mod reader;
 mod returns;
 mod scan;
 mod state;
+mod stretch;
 
 pub use append::Appender;
 pub use copy::{CopyRange, LogCopy};
@@ -26,3 +27,4 @@ pub use index::{parse_segment_name, segment_name};
 pub use log::{Complete, Log, LogConfig, OpenReport, Positions};
 pub use reader::{LogBlock, LogReader, LogRecord, OwnedRecord, RecordPage};
 pub use scan::{SegmentReport, TornTail, VerifyReport, verify};
+pub use stretch::{StretchBlock, StretchEnd};

@@ -96,14 +96,14 @@ pub struct LogReader {
     pub(crate) index: Arc<LogIndex>,
     end: ReadEnd,
     pub(crate) database_tag: u32,
-    cursor: Option<SegmentCursor>,
-    before: Option<Continuity>,
+    pub(crate) cursor: Option<SegmentCursor>,
+    pub(crate) before: Option<Continuity>,
     block: Option<BlockHeader>,
     /// Offset of the next record in the block's payload.
     record_at: usize,
-    next_block: u64,
+    pub(crate) next_block: u64,
     /// Records before it are passed over.
-    from: u64,
+    pub(crate) from: u64,
 }
 
 impl LogReader {
@@ -214,10 +214,12 @@ impl LogReader {
         Lsn(self.end.get())
     }
 
-    fn load_block(&mut self) -> Result<bool, LogError> {
+    /// Opens the segment in which the next block lies: where it begins, and up to which of its bytes it may be read. None: there is
+    /// no such block now.
+    pub(crate) fn seek(&mut self) -> Result<Option<(u64, u64)>, LogError> {
         let end = self.end.get();
         if self.next_block >= end {
-            return Ok(false);
+            return Ok(None);
         }
         let lsn = self.next_block;
         let (start, following) = self.index.segment_of(lsn).ok_or(self.out_of_range(lsn))?;
@@ -229,8 +231,24 @@ impl LogReader {
             let file = self.disk.open_read(&segment_name(Lsn(start)))?;
             self.cursor = Some(SegmentCursor::new(file, start));
         }
-        let cursor = self.cursor.as_mut().expect("just set");
+        let cursor = self.cursor.as_ref().expect("just set");
         let limit = cursor.offset_of(following.map_or(end, |next| next.min(end)));
+        Ok(Some((start, limit)))
+    }
+
+    /// Lets go of the block that was read to its end.
+    pub(crate) fn leave_block(&mut self) {
+        let left = self.block.take().map_or(0, |block| block.payload_bytes as usize);
+        assert!(left <= self.record_at, "a block is read to its end");
+        self.record_at = 0;
+    }
+
+    fn load_block(&mut self) -> Result<bool, LogError> {
+        let Some((start, limit)) = self.seek()? else {
+            return Ok(false);
+        };
+        let lsn = self.next_block;
+        let cursor = self.cursor.as_mut().expect("sought just now");
         match cursor.block(lsn, limit, self.database_tag, self.before.as_ref()) {
             Ok((block, after)) => {
                 self.record_at = first_record_from(cursor.payload(&block)?, &block, self.from);
@@ -239,12 +257,17 @@ impl LogReader {
                 self.block = Some(block);
                 Ok(true)
             }
+            Err(error) => Err(self.no_block(start, lsn, error)),
+        }
+    }
+
+    /// What it means that there is no block at `lsn`, in the segment that begins at `start`.
+    pub(crate) fn no_block(&self, start: u64, lsn: u64, error: NoBlock) -> LogError {
+        match error {
             // Let go while it was being read.
-            Err(_) if lsn < self.index.start() => Err(self.out_of_range(lsn)),
-            Err(NoBlock::Disk(error)) => Err(error.into()),
-            Err(NoBlock::Invalid(error) | NoBlock::Stranger(error)) => {
-                Err(damaged(start, lsn, &error))
-            }
+            _ if lsn < self.index.start() => self.out_of_range(lsn),
+            NoBlock::Disk(error) => error.into(),
+            NoBlock::Invalid(error) | NoBlock::Stranger(error) => damaged(start, lsn, &error),
         }
     }
 

@@ -3,7 +3,7 @@
 use reprise_base::Lsn;
 use reprise_env::Disk;
 use reprise_wire::{
-    BlockHeader, BlockKind, FORMAT_VERSION, Records, SEGMENT_HEADER_BYTES, SegmentHeader,
+    BlockHeader, BlockKind, FORMAT_VERSION, RecordKind, Records, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 
 use crate::{
@@ -211,9 +211,13 @@ impl Scan {
     ) -> Result<(), Stop> {
         let mut count = 0;
         let mut malformed = None;
+        let mut is_changes = true;
         for record in Records::new(cursor.payload(block)?) {
             count += 1;
-            malformed = record.err().or(malformed);
+            match record {
+                Ok((_, record, _)) => is_changes &= record.kind() == RecordKind::Changes,
+                Err(error) => malformed = Some(error),
+            }
         }
         if let Some(error) = malformed {
             return Err(self.damage(cursor, format!("record {count} of the block: {error}")));
@@ -223,6 +227,9 @@ impl Scan {
             return Err(self.damage(cursor, what));
         }
         self.index.mark(block.lsn.0);
+        if is_changes {
+            self.index.note_changes(block.lsn.0, block.end().0);
+        }
         self.next = next;
         self.last_block = Some(block.lsn);
         self.report.blocks += 1;

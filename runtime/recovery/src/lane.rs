@@ -1,8 +1,9 @@
 //! A stretch of the log that holds nothing but changes, applied by as many threads as there are cores while all partitions
 //! are held.
 //!
-//! Windows of it are told apart by table, several at a time; each table of each partition takes its changes in the order of the
-//! windows, on whatever thread is free. A thread rather applies than reads on, so that windows do not pile up.
+//! The threads read it themselves, a window at a time, one thread at a time: what a thread has read it checks and tells apart by
+//! table while the bytes are near its core. Each table of each partition takes its changes in the order of the windows, on
+//! whatever thread is free. A thread rather applies than reads on, so that windows do not pile up.
 
 use std::{
     collections::VecDeque,
@@ -12,48 +13,86 @@ use std::{
 };
 
 use reprise_base::Lsn;
+use reprise_log::{LogError, LogReader};
 use reprise_partition::Held;
 use reprise_replay::{Redo, misfit, remember};
-use reprise_storage::TableRedo;
+use reprise_storage::{LastWrites, TableRedo};
 
 use crate::{
-    Outcome, RecoveryError,
-    window::{KeyedCall, Seen, Shape, Sorted, Stop, Window},
+    Outcome, RecoverFrom, RecoveryError,
+    window::{KeyedCall, Seen, Shape, Sorted, Stop, Window, changes_count},
 };
 
-/// Windows that were read and not applied by all tables yet, at most, and windows that wait to be read.
-const SORTED_MAX: u64 = 6;
-const WAITING_MAX: usize = 4;
+/// Windows that were read and not applied by all tables yet, at most, beside one for each thread: what they take is memory that the
+/// tables do not have.
+const WINDOWS_BESIDE: u64 = 2;
 /// Ready tables among which a thread looks for one that it had before.
 const LOOKED_AT_MAX: usize = 64;
 
-/// What the thread that reads the log and those that apply it share.
+/// Where the windows come from.
+pub(crate) struct Source {
+    pub reader: LogReader,
+    /// Records from there on are left out.
+    pub until: Option<Lsn>,
+    pub from: RecoverFrom,
+    /// Bytes of a window.
+    pub room: usize,
+    /// Where the log probably ends; 0: not known.
+    pub log_end: Lsn,
+}
+
+impl Source {
+    /// Reads the next window; false where that was the last one.
+    fn read(&mut self, window: &mut Window) -> Result<bool, LogError> {
+        let (until, from) = (self.until, self.from);
+        window.read(&mut self.reader, self.room, |block| {
+            let end = block.lsn.0 + block.records.len() as u64;
+            if until.is_some_and(|until| until.0 < end) {
+                return None;
+            }
+            let known = block.changes.map(u64::from);
+            known.or_else(|| changes_count(block.records, from))
+        })
+    }
+}
+
+/// What the threads share.
 pub(crate) struct Lane {
     state: Mutex<State>,
     woken: Condvar,
-    /// Where the log probably ends; 0: not known.
+    /// None once it was taken back.
+    source: Mutex<Option<Source>>,
     log_end: Lsn,
 }
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Window>,
-    /// Nothing more is coming.
-    is_closed: bool,
+    /// Read before the lane was there.
+    first: Option<Window>,
+    /// A thread reads.
+    is_reading: bool,
+    /// There is nothing more to read.
+    is_read_out: bool,
     /// Nothing more is taken: something failed.
     is_stopped: bool,
+    /// All that was begun is done.
+    is_over: bool,
     /// Windows begun, handed to the tables, and done with.
     begun: u64,
     handed: u64,
     done: u64,
-    /// Read before a window in front of it was: the first one is number `handed`.
+    /// Told apart before a window in front of it was: the first one is number `handed`.
     early: VecDeque<Option<Sorted>>,
     tables: Vec<TableQueue>,
     /// Tables with something to do that no thread has.
     ready: VecDeque<usize>,
     /// Memory that was used before.
     spares: Vec<Sorted>,
-    spare_windows: Vec<Window>,
+    /// What was read lies before it.
+    read_to: Lsn,
+    read_error: Option<LogError>,
+    /// Records that were applied.
+    records: u64,
     end: End,
 }
 
@@ -98,7 +137,10 @@ struct TableQueue {
 }
 
 enum Task {
+    /// Tell apart what was read.
     Sort(u64, Sorted),
+    /// Read a window, and tell it apart.
+    Read(u64, Sorted),
     Apply(usize, Arc<Sorted>, usize),
 }
 
@@ -113,12 +155,31 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// What a lane leaves.
+pub(crate) struct Left {
+    pub reader: LogReader,
+    /// Records that were applied.
+    pub records: u64,
+    /// Memory for another lane.
+    pub spares: Vec<Sorted>,
+    /// The log could not be read further.
+    pub error: Option<LogError>,
+}
+
 impl Lane {
-    pub fn new(log_end: Lsn) -> Self {
+    /// Of a window that was read, and of what comes behind it.
+    pub fn new(first: Window, source: Source, spares: Vec<Sorted>) -> Self {
+        let state = State {
+            spares,
+            read_to: first.end(),
+            first: Some(first),
+            ..State::default()
+        };
         Self {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             woken: Condvar::new(),
-            log_end,
+            log_end: source.log_end,
+            source: Mutex::new(Some(source)),
         }
     }
 
@@ -126,39 +187,35 @@ impl Lane {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Adds a window; waits while too many do. False where something failed.
-    pub fn push(&self, window: Window) -> bool {
-        let mut state = self.lock();
-        while state.waiting.len() >= WAITING_MAX && !state.is_stopped {
-            state = self.woken.wait(state).expect("as above");
-        }
-        state.waiting.push_back(window);
-        let goes_on = !state.is_stopped;
-        drop(state);
-        self.woken.notify_all();
-        goes_on
-    }
-
-    /// Nothing more comes: the threads end when all is applied.
-    pub fn close(&self) {
-        self.lock().is_closed = true;
-        self.woken.notify_all();
-    }
-
     /// Nothing is taken any more. What was begun is done.
-    pub fn stop(&self) {
+    fn stop(&self) {
         if let Ok(mut state) = self.state.lock() {
             state.is_stopped = true;
         }
         self.woken.notify_all();
     }
 
-    /// Memory for a window, used before if any was.
-    pub fn spare(&self) -> Window {
-        self.lock().spare_windows.pop().unwrap_or_default()
+    /// Behind what was read so far.
+    pub fn position(&self) -> Lsn {
+        self.lock().read_to
     }
 
-    /// Applies what comes until the lane is closed, or something fails. Every partition is held.
+    /// What is left once it was run; none where it was not, or not to its end.
+    pub fn leave(&self) -> Option<Left> {
+        let mut state = self.lock();
+        if !state.is_over {
+            return None;
+        }
+        let source = self.source.lock().ok()?.take()?;
+        Some(Left {
+            reader: source.reader,
+            records: state.records,
+            spares: mem::take(&mut state.spares),
+            error: state.read_error.take(),
+        })
+    }
+
+    /// Applies what comes until something else does, or something fails. Every partition is held.
     pub fn run(&self, held: &mut Held<'_>, outcome: &Outcome, threads: usize) {
         let clock = held.tools.shared.clock.clone();
         let begun_ns = clock.monotonic_ns();
@@ -189,37 +246,42 @@ impl Lane {
         thread::scope(|scope| {
             (1..threads).for_each(|thread| {
                 let redos = &redos;
-                scope.spawn(move || self.work(thread, shape, redos, outcome));
+                scope.spawn(move || self.work((thread, threads), shape, redos, outcome));
             });
-            self.work(0, shape, &redos, outcome);
+            self.work((0, threads), shape, &redos, outcome);
         });
         drop(redos);
-        let end = mem::take(&mut self.lock().end);
+        let end = {
+            let mut state = self.lock();
+            state.is_over = true;
+            mem::take(&mut state.end)
+        };
         outcome.note_lane(end.bytes, clock.monotonic_ns() - begun_ns);
         end.tell(held, outcome);
     }
 
     fn work(
         &self,
-        thread: usize,
+        (thread, threads): (usize, usize),
         shape: Shape<'_>,
         redos: &[Mutex<TableRedo<'_>>],
         outcome: &Outcome,
     ) {
         let _guard = Guard(self);
-        while let Some(task) = self.take(thread) {
+        let mut last = LastWrites::default();
+        while let Some(task) = self.take(thread, threads as u64 + WINDOWS_BESIDE) {
             match task {
-                Task::Sort(number, mut sorted) => {
-                    let stop = sorted.sort(shape).err();
-                    outcome.count(sorted.window.records_count);
-                    self.hand(number, sorted, shape, stop);
+                Task::Sort(number, sorted) => self.sort(number, sorted, shape, &mut last, outcome),
+                Task::Read(number, mut sorted) => {
+                    self.read(&mut sorted.window);
+                    self.sort(number, sorted, shape, &mut last, outcome);
                 }
                 Task::Apply(table, sorted, place) => {
                     let mut redo = redos[table].lock().expect("one thread at a time");
                     let changes = &sorted.tables[place].changes;
                     let coming = 1.0 + sorted.window.windows_behind(self.log_end);
                     redo.expect((changes.growth() as f64 * coming) as u64);
-                    let applied = redo.apply(&sorted.window.bytes, changes);
+                    let applied = redo.apply(sorted.window.bytes(), changes);
                     drop(redo);
                     let failure = applied.err().and_then(|(record, error)| {
                         let redo = sorted.window.redo_at(record as usize)?;
@@ -232,31 +294,67 @@ impl Lane {
         self.woken.notify_all();
     }
 
-    /// The next task; none when there will be none. A table that another thread had last is taken if there is nothing else to do.
-    fn take(&self, thread: usize) -> Option<Task> {
+    /// Reads the next window. What fails is told at the end: what was read before it is applied.
+    fn read(&self, window: &mut Window) {
+        let read = {
+            let mut source = self.source.lock().expect("one thread reads");
+            let source = source.as_mut().expect("there while the lane is run");
+            let read = source.read(window);
+            read.map(|more| (more, source.reader.position()))
+        };
+        let mut state = self.lock();
+        state.is_reading = false;
+        match read {
+            Ok((more, position)) => {
+                state.is_read_out = !more;
+                state.read_to = position;
+            }
+            Err(error) => {
+                state.is_read_out = true;
+                state.read_error = Some(error);
+            }
+        }
+        drop(state);
+        self.woken.notify_all();
+    }
+
+    fn sort(
+        &self,
+        number: u64,
+        mut sorted: Sorted,
+        shape: Shape<'_>,
+        last: &mut LastWrites,
+        outcome: &Outcome,
+    ) {
+        let stop = sorted.sort(shape, last).err();
+        outcome.count(sorted.window.records_count);
+        self.hand(number, sorted, shape, stop);
+    }
+
+    /// The next task; none when there will be none. `windows_max` are on their way at most. A table that another thread had last is
+    /// taken if there is nothing else to do.
+    fn take(&self, thread: usize, windows_max: u64) -> Option<Task> {
         let mut state = self.lock();
         loop {
             if let Some(task) = state.take_table(|last| last.is_none_or(|last| last == thread), thread) {
                 return Some(task);
             }
-            if state.begun - state.done < SORTED_MAX
-                && !state.is_stopped
-                && let Some(window) = state.waiting.pop_front()
-            {
-                let number = state.begun;
-                state.begun += 1;
-                state.early.push_back(None);
-                let mut sorted = state.spares.pop().unwrap_or_default();
+            if let Some(window) = state.first.take() {
+                let (number, mut sorted) = state.begin();
                 sorted.window = window;
-                drop(state);
-                self.woken.notify_all(); // whoever waits to push
                 return Some(Task::Sort(number, sorted));
+            }
+            let may_read = !state.is_reading && !state.is_read_out && !state.is_stopped;
+            if may_read && state.begun - state.done < windows_max {
+                state.is_reading = true;
+                let (number, sorted) = state.begin();
+                return Some(Task::Read(number, sorted));
             }
             if let Some(task) = state.take_table(|_| true, thread) {
                 return Some(task);
             }
             let is_idle = state.begun == state.done;
-            let is_over = state.is_stopped || state.is_closed && state.waiting.is_empty();
+            let is_over = state.is_stopped || state.is_read_out;
             if is_idle && is_over {
                 return None;
             }
@@ -311,6 +409,14 @@ impl Lane {
 }
 
 impl State {
+    /// A window with its number.
+    fn begin(&mut self) -> (u64, Sorted) {
+        let number = self.begun;
+        self.begun += 1;
+        self.early.push_back(None);
+        (number, self.spares.pop().unwrap_or_default())
+    }
+
     /// What came before in the log is still applied, so that the earliest failure is found.
     fn fail(&mut self, failure: Failure) {
         self.is_stopped = true;
@@ -333,7 +439,8 @@ impl State {
         for (all, seen) in self.end.seen.iter_mut().zip(&sorted.seen) {
             all.note(seen.tick, seen.end);
         }
-        self.end.bytes += sorted.window.bytes.len() as u64;
+        self.end.bytes += sorted.window.bytes().len() as u64;
+        self.records += sorted.window.records_count;
         self.end.multi_tick = self.end.multi_tick.max(sorted.multi_tick);
         self.end.keyed.append(&mut sorted.keyed);
         let sorted = Arc::new(sorted);
@@ -355,7 +462,6 @@ impl State {
         if let Some(mut sorted) = Arc::into_inner(sorted) {
             self.done += 1;
             sorted.clear();
-            self.spare_windows.push(mem::take(&mut sorted.window));
             self.spares.push(sorted);
         }
     }

@@ -6,6 +6,7 @@
 //! Called by: the binary, before the router takes calls.
 #![forbid(unsafe_code)]
 
+mod feed;
 mod fill;
 mod lane;
 mod load;
@@ -23,17 +24,17 @@ use std::{
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::CheckpointError;
+use reprise_log::LogError;
 use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched, receive};
 use reprise_replay::{Command, Divergence, Keyed, Redo, Replayed, Twin, replay_multi};
 use reprise_storage::Store;
 use reprise_txn::{Candidate, Compiler, ModuleId, apply, plan, remove};
 use reprise_wire::{
-    ChangesRef, CommandRef, DeployRef, PartitionSet, RawRecords, RecordRef, Records, RemoveRef, WireError,
+    ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef, WireError,
 };
 
 use crate::{
-    lane::Lane,
-    window::Window,
+    window::{Sorted, Window},
     work::{Batch, Part},
 };
 
@@ -42,13 +43,6 @@ pub use load::LoadedKey;
 
 /// Jobs on their way at most, over all sites: bounds memory while the reader is ahead.
 const JOBS_IN_FLIGHT_MAX: usize = 64;
-
-/// Bytes of changes, and of nothing else, from which on a stretch of the log is applied by all cores at once. Where one thread does
-/// everything nothing is gained by it: there they are few, so that simulation meets it.
-const WINDOW_BYTES: usize = 1 << 20;
-const WINDOW_BYTES_STEPPED: usize = 1 << 10;
-/// The same once there is a lane: the longer a window, the more writes are overwritten within it, and the more memory it takes.
-const LANE_WINDOW_BYTES: usize = 2 << 20;
 
 /// Why the tables could not be made from the log.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +70,8 @@ pub enum RecoveryError {
     Malformed { lsn: Lsn, error: WireError },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Log(#[from] LogError),
     #[error("the engine has stopped")]
     Stopped,
 }
@@ -103,7 +99,7 @@ pub struct Recovered {
     pub remembered: Vec<Replayed>,
 }
 
-/// Hands records to the sites. Feed it in log order, then `finish`.
+/// Hands records to the sites. `feed` it, then `finish`.
 pub struct Recovery {
     shared: Arc<Shared>,
     inboxes: Vec<Sender<SiteMessage>>,
@@ -118,8 +114,8 @@ pub struct Recovery {
     log_end: Lsn,
     /// Changes alone, not handed on yet.
     window: Window,
-    /// Where such windows are applied, all partitions being held for it.
-    lane: Option<Arc<Lane>>,
+    /// Memory of windows of earlier lanes.
+    spare_windows: Vec<Sorted>,
     outcome: Arc<Outcome>,
     /// Batches that were done, for their memory.
     spares: (Sender<Batch>, Receiver<Batch>),
@@ -128,34 +124,6 @@ pub struct Recovery {
     commands: u64,
     /// Compiling the modules of a checkpoint took so long.
     compiled_ns: u64,
-}
-
-impl Drop for Recovery {
-    /// Given up: whoever waits for more need not wait.
-    fn drop(&mut self) {
-        self.close_lane();
-    }
-}
-
-/// A lane that a job is to run. A job that never comes to it, or is through with it, stops it: nobody waits for it then.
-struct Entry(Arc<Lane>);
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
-}
-
-/// The number of records, where all are changes.
-fn changes_count(records: &[u8]) -> Option<u64> {
-    let mut count = 0;
-    for record in RawRecords::new(records) {
-        if !record.ok()?.is_changes() {
-            return None;
-        }
-        count += 1;
-    }
-    Some(count)
 }
 
 /// Where a command is run.
@@ -235,7 +203,7 @@ impl Recovery {
             held: None,
             log_end: Lsn(0),
             window: Window::default(),
-            lane: None,
+            spare_windows: Vec::new(),
             spares: crossbeam_channel::unbounded(),
             shared,
             inboxes,
@@ -277,126 +245,6 @@ impl Recovery {
     /// Transactions that the sites have replayed so far.
     pub fn replayed(&self) -> u64 {
         self.outcome.replayed.load(Ordering::Relaxed)
-    }
-
-    /// Takes what is next of the log: whole records, from `lsn` on; those from `until` on are left out. Err: something failed,
-    /// here or earlier; stop feeding.
-    pub fn feed_block(
-        &mut self,
-        lsn: Lsn,
-        records: &[u8],
-        until: Option<Lsn>,
-    ) -> Result<(), RecoveryError> {
-        let end = lsn.0 + records.len() as u64;
-        let is_whole = until.is_none_or(|until| until.0 >= end);
-        match changes_count(records) {
-            Some(count) if is_whole && self.held.is_none() => {
-                self.window.push(lsn, records, count);
-                self.send_window_if_full()
-            }
-            _ => {
-                self.leave_lane()?;
-                self.feed_each(lsn, records, until)
-            }
-        }
-    }
-
-    fn feed_each(
-        &mut self,
-        start: Lsn,
-        records: &[u8],
-        until: Option<Lsn>,
-    ) -> Result<(), RecoveryError> {
-        let mut lsn = start;
-        for record in Records::new(records) {
-            if until.is_some_and(|until| lsn >= until) {
-                break;
-            }
-            let record = record.map_err(|error| RecoveryError::Malformed { lsn, error });
-            let (_, record, bytes) = record?;
-            let end = Lsn(lsn.0 + bytes.len() as u64);
-            self.feed_record(lsn, end, record)?;
-            lsn = end;
-        }
-        Ok(())
-    }
-
-    fn send_window_if_full(&mut self) -> Result<(), RecoveryError> {
-        let is_stepped = self.shared.threads.is_stepped();
-        let full = match (is_stepped, &self.lane) {
-            (true, _) => WINDOW_BYTES_STEPPED,
-            (false, None) => WINDOW_BYTES,
-            (false, Some(_)) => LANE_WINDOW_BYTES,
-        };
-        match self.window.bytes.len() >= full {
-            true => self.send_window(is_stepped),
-            false => Ok(()),
-        }
-    }
-
-    fn send_window(&mut self, is_stepped: bool) -> Result<(), RecoveryError> {
-        if self.outcome.has_failed() {
-            return Err(self.take_error());
-        }
-        self.commands += self.window.records_count;
-        let lane = match &self.lane {
-            Some(lane) => lane.clone(),
-            None => Arc::new(Lane::new(self.log_end)),
-        };
-        let next = lane.spare();
-        let goes_on = lane.push(std::mem::replace(&mut self.window, next));
-        if is_stepped {
-            lane.close();
-            return self.open_lane(lane, 1);
-        }
-        if self.lane.is_none() {
-            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-            self.open_lane(lane.clone(), cores)?;
-            self.lane = Some(lane);
-        }
-        if goes_on {
-            return Ok(());
-        }
-        self.close_lane();
-        self.drain()?; // what failed is told at the end
-        Err(self.take_error())
-    }
-
-    fn open_lane(&mut self, lane: Arc<Lane>, threads: usize) -> Result<(), RecoveryError> {
-        let (lane, outcome) = (Entry(lane), self.outcome.clone());
-        self.gather(
-            Touched::All,
-            Box::new(move |held| {
-                if !outcome.has_failed() {
-                    lane.0.run(held, &outcome, threads);
-                }
-            }),
-        )
-    }
-
-    fn close_lane(&mut self) {
-        if let Some(lane) = self.lane.take() {
-            lane.close();
-        }
-    }
-
-    /// Sends on what was gathered for a lane; what follows finds all of it applied.
-    fn leave_lane(&mut self) -> Result<(), RecoveryError> {
-        if self.window.bytes.is_empty() {
-            self.close_lane();
-            return Ok(());
-        }
-        if self.lane.is_some() {
-            self.send_window(false)?;
-            self.close_lane();
-            return Ok(());
-        }
-        // Too few to hold all partitions for them.
-        let mut window = std::mem::take(&mut self.window);
-        let fed = window.blocks().try_for_each(|(lsn, records)| self.feed_each(lsn, records, None));
-        window.clear();
-        self.window = window;
-        fed
     }
 
     /// Takes the next record, which lies at `lsn..end`.
@@ -636,7 +484,6 @@ impl Recovery {
 
     /// Waits until every site has done all of it.
     pub fn finish(mut self) -> Result<Recovered, RecoveryError> {
-        self.leave_lane()?;
         self.release()?;
         self.send_all_pending()?;
         for _ in 0..JOBS_IN_FLIGHT_MAX {

@@ -1,74 +1,144 @@
 //! A piece of the log that holds nothing but changes, told apart by table.
 
+use std::ops::Range;
+
 use reprise_base::{Lsn, PartitionId, limits::BLOCK_BYTES_MAX};
+use reprise_log::{LogError, LogReader, StretchBlock, StretchEnd};
 use reprise_pages::fetch;
 use reprise_replay::{Keyed, Redo};
 use reprise_storage::{ApplyError, Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList};
 use reprise_txn::ModuleId;
-use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, RawRecords};
+use reprise_wire::{Changes, ChangesRef, PartitionSet, RawRecords, RecordRef, WireError};
 
-use crate::{LANE_WINDOW_BYTES, RecoveryError};
+use crate::{RecoverFrom, RecoveryError, feed::LANE_WINDOW_BYTES};
 
-/// Blocks of the log, one behind the other, as they lie there.
+/// Blocks of the log, in memory that is used again.
 #[derive(Default)]
 pub(crate) struct Window {
-    pub bytes: Vec<u8>,
-    /// From which byte on they lie at which position.
-    starts: Vec<(usize, Lsn)>,
+    /// At least `used` bytes; what lies between the blocks' records does not count.
+    buffer: Vec<u8>,
+    used: usize,
+    blocks: Vec<Block>,
+    /// Of changes.
     pub records_count: u64,
 }
 
+struct Block {
+    /// Of the first record.
+    lsn: Lsn,
+    records: Range<usize>,
+}
+
 impl Window {
+    /// Adds a copy of a block's records, `records_count` of them changes.
     pub fn push(&mut self, lsn: Lsn, records: &[u8], records_count: u64) {
-        self.starts.push((self.bytes.len(), lsn));
-        self.bytes.extend_from_slice(records);
-        self.records_count += records_count;
+        let end = self.used + records.len();
+        if self.buffer.len() < end {
+            self.buffer.resize(end.next_power_of_two(), 0);
+        }
+        self.buffer[self.used..end].copy_from_slice(records);
+        self.note(lsn, self.used..end, records_count);
+    }
+
+    /// Reads blocks into an empty window, as long as they are such as `count` counts the changes of; false when there is no more.
+    pub fn read(
+        &mut self,
+        reader: &mut LogReader,
+        room: usize,
+        mut count: impl FnMut(&StretchBlock<'_>) -> Option<u64>,
+    ) -> Result<bool, LogError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let end = reader.read_blocks(&mut buffer, room, |block| {
+            let counted = count(block);
+            counted.is_some_and(|count| {
+                self.note(block.lsn, block.place.clone(), count);
+                true
+            })
+        });
+        self.buffer = buffer;
+        Ok(end? == StretchEnd::Full)
+    }
+
+    fn note(&mut self, lsn: Lsn, records: Range<usize>, count: u64) {
+        self.used = records.end;
+        self.records_count += count;
+        self.blocks.push(Block { lsn, records });
     }
 
     pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.starts.clear();
+        self.used = 0;
+        self.blocks.clear();
         self.records_count = 0;
     }
 
-    /// The blocks again, each with its position.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.used]
+    }
+
+    /// The blocks' records, each with the first one's position.
     pub fn blocks(&self) -> impl Iterator<Item = (Lsn, &[u8])> {
-        let ends = self.starts.iter().skip(1).map(|(at, _)| *at);
-        let ends = ends.chain([self.bytes.len()]);
-        let starts = self.starts.iter();
-        starts
-            .zip(ends)
-            .map(|((at, lsn), end)| (*lsn, &self.bytes[*at..end]))
+        let blocks = self.blocks.iter();
+        blocks.map(|block| (block.lsn, &self.buffer[block.records.clone()]))
+    }
+
+    /// Behind its last record.
+    pub fn end(&self) -> Lsn {
+        let last = self.blocks.last();
+        last.map_or(Lsn(0), |block| Lsn(block.lsn.0 + block.records.len() as u64))
     }
 
     /// How many more such windows the log has behind it, which ends at `log_end`; 0 where that is not known.
     pub fn windows_behind(&self, log_end: Lsn) -> f64 {
-        let last = self.starts.last().map_or(0, |(at, lsn)| lsn.0 + (self.bytes.len() - at) as u64);
-        log_end.0.saturating_sub(last) as f64 / self.bytes.len().max(1) as f64
+        log_end.0.saturating_sub(self.end().0) as f64 / self.used.max(1) as f64
     }
 
     fn lsn_of(&self, at: usize) -> Lsn {
-        let block = self.starts.partition_point(|(start, _)| *start <= at) - 1;
-        let (start, lsn) = self.starts[block];
-        Lsn(lsn.0 + (at - start) as u64)
+        let block = self.blocks.partition_point(|block| block.records.start <= at) - 1;
+        let Block { lsn, records } = &self.blocks[block];
+        Lsn(lsn.0 + (at - records.start) as u64)
     }
 
     /// The record that begins at a byte, for a message.
     pub fn redo_at(&self, at: usize) -> Option<Redo> {
         let lsn = self.lsn_of(at);
-        let record = RawRecords::new(&self.bytes[at..]).next()?.ok()?;
+        let record = RawRecords::new(&self.bytes()[at..]).next()?.ok()?;
         let changes = record.changes().ok()?;
-        Some(Redo {
-            lsn,
-            end: Lsn(lsn.0 + record.end as u64),
-            txn_id: changes.txn_id,
-            module_id: ModuleId(changes.module_id),
-            procedure: changes.procedure,
-        })
+        Some(redo_of(lsn, Lsn(lsn.0 + record.end as u64), &changes))
     }
 }
 
-/// The thread that read the log had the bytes before: they are asked for so far ahead.
+/// The records of changes in a block, where it holds nothing else that counts: commands only whose changes follow and are to be
+/// applied in their place.
+pub(crate) fn changes_count(records: &[u8], from: RecoverFrom) -> Option<u64> {
+    let mut count = 0;
+    let mut command = None;
+    for record in RawRecords::new(records) {
+        let record = record.ok()?;
+        if record.is_changes() {
+            count += 1;
+            if let Some(txn_id) = command.take()
+                && record.changes().ok()?.txn_id != txn_id
+            {
+                return None;
+            }
+            continue;
+        }
+        if from == RecoverFrom::Command || command.is_some() {
+            return None;
+        }
+        match record.decode().ok()? {
+            RecordRef::Command(found) => command = Some(found.txn_id),
+            _ => return None,
+        }
+    }
+    command.is_none().then_some(count)
+}
+
+/// What was read is no longer all in the nearest cache: it is asked for so far ahead.
 const FETCH_AHEAD_BYTES: usize = 768;
 
 /// A window and one block more.
@@ -109,7 +179,6 @@ pub(crate) struct Sorted {
     spares: Vec<RedoList>,
     /// Position in `tables` + 1, by partition and table.
     places: Vec<u32>,
-    last: LastWrites,
 }
 
 /// How many partitions there are, and how many tables on each.
@@ -143,21 +212,26 @@ impl Sorted {
         self.keyed.clear();
     }
 
-    /// Reads `self.window`. An error leaves what lies before it.
-    pub fn sort(&mut self, shape: Shape<'_>) -> Result<(), Stop> {
+    /// Tells apart what `self.window` holds. An error leaves what lies before it.
+    pub fn sort(&mut self, shape: Shape<'_>, last: &mut LastWrites) -> Result<(), Stop> {
         self.seen.resize(shape.partitions as usize, Seen::default());
         self.places.clear();
         self.places.resize(shape.count(), 0);
-        self.last.begin(self.window.bytes.len());
+        last.begin(self.window.bytes().len());
         let window = std::mem::take(&mut self.window);
-        let sorted = self.sort_all(&window, shape);
+        let sorted = self.sort_all(&window, shape, last);
         self.window = window;
         sorted
     }
 
-    fn sort_all(&mut self, window: &Window, shape: Shape<'_>) -> Result<(), Stop> {
+    fn sort_all(
+        &mut self,
+        window: &Window,
+        shape: Shape<'_>,
+        last: &mut LastWrites,
+    ) -> Result<(), Stop> {
         for (lsn, block) in window.blocks() {
-            self.sort_block(window, lsn, block, shape)?;
+            self.sort_block(window, lsn, block, (shape, last))?;
         }
         Ok(())
     }
@@ -167,75 +241,111 @@ impl Sorted {
         window: &Window,
         block_lsn: Lsn,
         block: &[u8],
-        shape: Shape<'_>,
+        (shape, last): (Shape<'_>, &mut LastWrites),
     ) -> Result<(), Stop> {
-        let place_of = |part: &[u8]| part.as_ptr() as usize - window.bytes.as_ptr() as usize;
+        let place_of = |part: &[u8]| part.as_ptr() as usize - window.buffer.as_ptr() as usize;
         let block_at = place_of(block);
         let mut lsn = block_lsn;
         for record in RawRecords::new(block) {
             let ahead = record.as_ref().map_or(0, |record| record.start) + FETCH_AHEAD_BYTES;
             block.get(ahead).into_iter().for_each(fetch);
-            let malformed = |error| Stop::Error(RecoveryError::Malformed { lsn, error });
-            let record = record.map_err(malformed)?;
-            let changes = record.changes().map_err(malformed)?;
-            let redo = Redo {
-                lsn,
-                end: Lsn(block_lsn.0 + record.end as u64),
-                txn_id: changes.txn_id,
-                module_id: ModuleId(changes.module_id),
-                procedure: changes.procedure,
+            let record =
+                record.map_err(|error| Stop::Error(RecoveryError::Malformed { lsn, error }))?;
+            let end = Lsn(block_lsn.0 + record.end as u64);
+            let mut group = Group {
+                window,
+                shape,
+                partition: PartitionId(0),
+                record_at: (block_at + record.start) as u32,
+                at: 0,
             };
-            self.note_seen(shape, &redo, &changes)?;
-            let record_at = (block_at + record.start) as u32;
-            for (partition, group) in changes.groups() {
-                check_partition(shape, redo.lsn, partition)?;
-                let group_at = place_of(group);
-                let mut walk = Changes::new(group);
-                let mut offset = 0;
-                while let Some(change) = walk.next() {
-                    let change = change.map_err(malformed)?;
-                    let table = change.table();
-                    if table >= shape.tables {
-                        let count = shape.tables as usize;
-                        return Err(Stop::Misfit(redo, ApplyError::Table { table, count }));
-                    }
-                    let (start, end) = (offset, walk.offset());
-                    offset = end;
-                    let found = Found {
-                        txn: record_at,
-                        at: (group_at + start) as u32,
-                        end: (group_at + end) as u32,
-                    };
-                    self.add(shape, partition, found, &change);
+            if let Some((txn_id, changes)) = record.plain_changes() {
+                group.partition = PartitionId(txn_id.origin());
+                group.at = place_of(changes);
+                check_partition(shape, lsn, group.partition)?;
+                self.seen[group.partition.index()].note(txn_id.tick(), end);
+                self.sort_group(&group, changes, last)?;
+            } else if record.is_changes() {
+                let changes = record.changes();
+                let changes = changes
+                    .map_err(|error| Stop::Error(RecoveryError::Malformed { lsn, error }))?;
+                self.note_seen(shape, &redo_of(lsn, end, &changes), &changes)?;
+                for (partition, bytes) in changes.groups() {
+                    check_partition(shape, lsn, partition)?;
+                    group.partition = partition;
+                    group.at = place_of(bytes);
+                    self.sort_group(&group, bytes, last)?;
                 }
-            }
-            lsn = redo.end;
+            } // else a command whose changes follow
+            lsn = end;
         }
         Ok(())
     }
 
-    #[inline]
-    fn add(
+    /// Adds a partition's changes of a record to their tables' lists. Most are insertions and patches, which go there as they are
+    /// read.
+    #[inline(always)]
+    fn sort_group(
         &mut self,
-        shape: Shape<'_>,
-        partition: PartitionId,
-        found: Found,
-        change: &Change<'_>,
-    ) {
-        let table = change.table();
-        let place = &mut self.places[shape.place(partition, table)];
-        if *place == 0 {
-            let mut changes = self.spares.pop().unwrap_or_default();
-            changes.begin(self.tables.len() as u32, shape.overwritable[table as usize]);
-            self.tables.push(TableChanges {
-                partition,
-                table,
-                changes,
-            });
-            *place = self.tables.len() as u32;
+        group: &Group<'_>,
+        bytes: &[u8],
+        last: &mut LastWrites,
+    ) -> Result<(), Stop> {
+        let mut walk = Changes::new(bytes);
+        let mut offset = 0;
+        loop {
+            let mut found = Found {
+                txn: group.record_at,
+                at: (group.at + offset) as u32,
+                end: 0,
+            };
+            if let Some((table, row)) = walk.next_row() {
+                found.end = (group.at + walk.offset()) as u32;
+                self.list(group, table, last)?.push_row(found, row.len());
+            } else if let Some((table, name, columns)) = walk.next_patch() {
+                found.end = (group.at + walk.offset()) as u32;
+                let list = self.list(group, table, last)?;
+                list.push_patch(found, name, columns, last);
+            } else if let Some(change) = walk.next() {
+                let change = change.map_err(|error| group.malformed(error))?;
+                found.end = (group.at + walk.offset()) as u32;
+                let list = self.list(group, change.table(), last)?;
+                list.push(found, &change, last);
+            } else {
+                return Ok(());
+            }
+            offset = walk.offset();
         }
-        let list = &mut self.tables[*place as usize - 1].changes;
-        list.push(found, change, &mut self.last);
+    }
+
+    /// The list of a table.
+    #[inline(always)]
+    fn list(
+        &mut self,
+        group: &Group<'_>,
+        table: u16,
+        last: &mut LastWrites,
+    ) -> Result<&mut RedoList, Stop> {
+        if table >= group.shape.tables {
+            return Err(group.without_table(table));
+        }
+        let place = group.shape.place(group.partition, table);
+        if self.places[place] == 0 {
+            self.begin_list(group, table, last);
+        }
+        Ok(&mut self.tables[self.places[place] as usize - 1].changes)
+    }
+
+    #[cold]
+    fn begin_list(&mut self, group: &Group<'_>, table: u16, last: &mut LastWrites) {
+        let mut changes = self.spares.pop().unwrap_or_default();
+        changes.begin(last.list(), group.shape.overwritable[table as usize]);
+        self.tables.push(TableChanges {
+            partition: group.partition,
+            table,
+            changes,
+        });
+        self.places[group.shape.place(group.partition, table)] = self.tables.len() as u32;
     }
 
     #[inline]
@@ -293,6 +403,43 @@ impl Seen {
     }
 }
 
+/// A partition's changes of one record, and where they lie in the window.
+struct Group<'a> {
+    window: &'a Window,
+    shape: Shape<'a>,
+    partition: PartitionId,
+    record_at: u32,
+    at: usize,
+}
+
+impl Group<'_> {
+    #[cold]
+    fn malformed(&self, error: WireError) -> Stop {
+        let lsn = self.window.lsn_of(self.record_at as usize);
+        Stop::Error(RecoveryError::Malformed { lsn, error })
+    }
+
+    #[cold]
+    fn without_table(&self, table: u16) -> Stop {
+        let count = self.shape.tables as usize;
+        let redo = self.window.redo_at(self.record_at as usize);
+        Stop::Misfit(
+            redo.expect("the record was read"),
+            ApplyError::Table { table, count },
+        )
+    }
+}
+
+fn redo_of(lsn: Lsn, end: Lsn, changes: &ChangesRef<'_>) -> Redo {
+    Redo {
+        lsn,
+        end,
+        txn_id: changes.txn_id,
+        module_id: ModuleId(changes.module_id),
+        procedure: changes.procedure,
+    }
+}
+
 /// Why a window can't be read to its end.
 pub(crate) enum Stop {
     Error(RecoveryError),
@@ -314,7 +461,7 @@ fn check_partition(shape: Shape<'_>, lsn: Lsn, partition: PartitionId) -> Result
 #[cfg(test)]
 mod tests {
     use reprise_base::TxnId;
-    use reprise_wire::RecordRef;
+    use reprise_wire::{Change, CommandRef};
 
     use super::*;
 
@@ -354,14 +501,14 @@ mod tests {
         for (lsn, records) in blocks {
             sorted.window.push(Lsn(*lsn), records, 1);
         }
-        let done = sorted.sort(SHAPE);
+        let done = sorted.sort(SHAPE, &mut LastWrites::default());
         (sorted, done)
     }
 
     /// With their records' places in the window.
-    fn changes(sorted: &Sorted, place: usize) -> impl Iterator<Item = (u32, Change<'_>)> {
+    fn changes_of(sorted: &Sorted, place: usize) -> impl Iterator<Item = (u32, Change<'_>)> {
         let TableChanges { table, changes, .. } = &sorted.tables[place];
-        let bytes = &sorted.window.bytes;
+        let bytes = sorted.window.bytes();
         (0..changes.len()).map(move |at| (changes.txn(at), changes.change(bytes, at, *table)))
     }
 
@@ -372,7 +519,7 @@ mod tests {
         let (sorted, done) = sort(&[(512, first), (4_096, second.clone())]);
         assert!(done.is_ok());
         let rows = |place: usize| {
-            let changes = changes(&sorted, place);
+            let changes = changes_of(&sorted, place);
             let rows = changes.map(|(record, change)| match change {
                 Change::Insert { row, .. } => (sorted.window.redo_at(record as usize), row),
                 _ => panic!("insertions alone"),
@@ -391,6 +538,46 @@ mod tests {
         assert_eq!((rows(1), rows(2)), (vec![(512, b'b')], vec![(4_096, b'd')]));
         let end = Lsn(4_096 + second.len() as u64);
         assert_eq!((sorted.seen[0].end, sorted.seen[1].end), (end, Lsn(at)));
+    }
+
+    #[test]
+    fn commands_are_passed_over_where_their_changes_follow() {
+        let command = |origin: u16| {
+            let command = CommandRef {
+                txn_id: TxnId::new(7, origin),
+                partitions: PartitionSet::One(PartitionId(origin)),
+                module_id: 0,
+                procedure: 1,
+                digest: 0,
+                idempotency_key: None,
+                args: b"arguments",
+            };
+            let mut out = Vec::new();
+            RecordRef::Command(command).encode(&mut out);
+            out
+        };
+        let changes = |origin: u16| record(origin, &[insert(2, b"row")]);
+        let count = |records: &[Vec<u8>], from| changes_count(&records.concat(), from);
+        let pairs = [command(0), changes(0), changes(1), command(1), changes(1)];
+        assert_eq!(count(&pairs, RecoverFrom::Changes), Some(3));
+        assert_eq!(count(&pairs, RecoverFrom::Command), None);
+        assert_eq!(count(&[changes(0)], RecoverFrom::Command), Some(1));
+        let not_alone = [
+            vec![command(0)],
+            vec![changes(0), command(0)],
+            vec![command(0), changes(1)],
+            vec![command(0), command(0), changes(0)],
+        ];
+        for records in not_alone {
+            assert_eq!(count(&records, RecoverFrom::Changes), None);
+        }
+        let (sorted, done) = sort(&[(512, pairs.concat())]);
+        assert!(done.is_ok());
+        let second = 512 + pairs[..3].concat().len() as u64 + command(1).len() as u64;
+        let at = changes_of(&sorted, 1).last().expect("of partition 1").0;
+        let redo = sorted.window.redo_at(at as usize).expect("a record");
+        assert_eq!((redo.lsn, redo.end), (Lsn(second), sorted.seen[1].end));
+        assert_eq!(sorted.tables.iter().map(|table| table.changes.len()).sum::<usize>(), 3);
     }
 
     #[test]
@@ -440,7 +627,7 @@ mod tests {
             }
             let (sorted, _) = sort(&[(0, bytes)]);
             for place in 0..sorted.tables.len() {
-                for (record, _) in changes(&sorted, place) {
+                for (record, _) in changes_of(&sorted, place) {
                     assert!(sorted.window.redo_at(record as usize).is_some());
                 }
             }

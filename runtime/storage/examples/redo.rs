@@ -121,8 +121,8 @@ fn main() {
         let mut redos = store.redos();
         let begun = Instant::now();
         last.begin(window.len());
-        for (number, (list, redo)) in (0..).zip(lists.iter_mut().zip(&redos)) {
-            list.begin(number, redo.overwritable());
+        for (list, redo) in lists.iter_mut().zip(&redos) {
+            list.begin(last.list(), redo.overwritable());
         }
         let ends = starts[1..].iter().map(|start| start - HEAD_BYTES);
         for (start, end) in starts.iter().zip(ends.chain([window.len()])) {

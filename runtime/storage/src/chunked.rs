@@ -126,7 +126,7 @@ impl<T> Chunked<T> {
     }
 
     /// Appends; the element's position is the length before.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, value: T) {
         if self.len & (Self::CHUNK - 1) == 0 {
             self.grow();

@@ -69,6 +69,15 @@ impl Indirection {
         rid
     }
 
+    /// New ids for rows at these places, where none is free; the first one, the others following it.
+    #[inline]
+    pub fn append(&mut self, places: &[Location]) -> Rid {
+        debug_assert!(self.free == NO_RID, "free ids are given out first");
+        let first = Rid(self.places.len() as u32);
+        places.iter().for_each(|place| self.places.push(place.0));
+        first
+    }
+
     #[inline]
     pub fn get(&self, rid: Rid) -> Option<Location> {
         if rid.0 as usize >= self.places.len() {

@@ -197,10 +197,11 @@ impl Rows {
         if self.has_number || self.places.has_free() || !self.arena.append(rows, places) {
             return false;
         }
-        for (rid, place) in rids.iter_mut().zip(places) {
-            self.nominal_bytes += Self::nominal(*place);
-            *rid = self.places.take(*place);
+        let first = self.places.append(places);
+        for (rid, new) in rids.iter_mut().zip(first.0..) {
+            *rid = Rid(new);
         }
+        self.nominal_bytes += places.iter().copied().map(Self::nominal).sum::<u64>();
         self.count += rows.len() as u64;
         self.places.touch_end();
         self.arena.touch_end();

@@ -106,7 +106,7 @@ impl<'a> PatchColumns<'a> {
     }
 
     /// Position and value (as in a row's slot, or the data of a text or bytes column), None for null.
-    #[inline]
+    #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = (u16, Option<&'a [u8]>)> {
         let mut reader = QuickReader::new(self.bytes);
         std::iter::from_fn(move || {
@@ -343,6 +343,25 @@ impl<'a> Changes<'a> {
     #[inline]
     pub fn offset(&self) -> usize {
         self.at
+    }
+
+    /// Takes the next change if it is an insertion without a number, in its usual form: its table and its row. Else nothing happens;
+    /// so what most changes are passes through no memory on its way.
+    #[inline(always)]
+    pub fn next_row(&mut self) -> Option<(u16, &'a [u8])> {
+        let mut quick = QuickReader::new(&self.bytes[self.at..]);
+        let row = quick.row()?;
+        self.at += quick.at;
+        Some(row)
+    }
+
+    /// As `next_row`, where it is a patch.
+    #[inline(always)]
+    pub fn next_patch(&mut self) -> Option<(u16, RowName<'a>, PatchColumns<'a>)> {
+        let mut quick = QuickReader::new(&self.bytes[self.at..]);
+        let patch = quick.patch()?;
+        self.at += quick.at;
+        Some(patch)
     }
 }
 

@@ -31,7 +31,7 @@ impl<'a> QuickReader<'a> {
         self.at >= self.bytes.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn byte(&mut self) -> Option<u8> {
         let byte = *self.bytes.get(self.at)?;
         self.at += 1;
@@ -39,7 +39,7 @@ impl<'a> QuickReader<'a> {
     }
 
     /// Of one or two bytes; longer ones are rare, and left to the other reader but for lengths.
-    #[inline]
+    #[inline(always)]
     fn varint(&mut self) -> Option<usize> {
         let first = self.byte()? as usize;
         if first < 0x80 {
@@ -57,14 +57,14 @@ impl<'a> QuickReader<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let taken = self.bytes.get(self.at..self.at.checked_add(count)?)?;
         self.at += count;
         Some(taken)
     }
 
-    #[inline]
+    #[inline(always)]
     fn bytes(&mut self, max: usize) -> Option<&'a [u8]> {
         let count = self.varint()?;
         if count > max {
@@ -73,12 +73,12 @@ impl<'a> QuickReader<'a> {
         self.take(count)
     }
 
-    #[inline]
+    #[inline(always)]
     fn number(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    #[inline]
+    #[inline(always)]
     fn name(&mut self, op: u8) -> Option<RowName<'a>> {
         Some(match op & NUMBERED {
             0 => RowName::Key(self.bytes(KEY_BYTES_MAX)?),
@@ -87,7 +87,7 @@ impl<'a> QuickReader<'a> {
     }
 
     /// Kind and body of the next record.
-    #[inline]
+    #[inline(always)]
     pub fn record(&mut self) -> Option<&'a [u8]> {
         let content = self.bytes(RECORD_BYTES_MAX - 3)?;
         (!content.is_empty()).then_some(content)
@@ -115,6 +115,28 @@ impl<'a> QuickReader<'a> {
             keyed: None,
             changes: &self.bytes[self.at..],
         })
+    }
+
+    /// The next change, if it is an insertion without a number: its table and its row.
+    #[inline(always)]
+    pub fn row(&mut self) -> Option<(u16, &'a [u8])> {
+        if self.byte()? != INSERT {
+            return None;
+        }
+        let table = self.varint()?;
+        let row = self.bytes(ROW_BYTES_MAX)?;
+        (table < TABLES_MAX).then_some((table as u16, row))
+    }
+
+    /// The next change, if it is a patch.
+    #[inline(always)]
+    pub fn patch(&mut self) -> Option<(u16, RowName<'a>, PatchColumns<'a>)> {
+        let op = self.byte()?;
+        let table = self.varint()?;
+        if op & !NUMBERED != PATCH || table >= TABLES_MAX {
+            return None;
+        }
+        Some((table as u16, self.name(op)?, self.columns()?))
     }
 
     #[inline]
@@ -202,7 +224,7 @@ impl<'a> QuickReader<'a> {
         Some((name, PatchColumns { count, bytes }))
     }
 
-    #[inline]
+    #[inline(always)]
     fn columns(&mut self) -> Option<PatchColumns<'a>> {
         let count = self.varint()?;
         if count == 0 || count > COLUMNS_MAX {
@@ -223,7 +245,7 @@ impl<'a> QuickReader<'a> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn column(&mut self) -> Option<(u16, Option<&'a [u8]>)> {
         let column = self.varint()?;
         if column >= COLUMNS_MAX {
@@ -285,6 +307,33 @@ mod tests {
                 Changes::new(&bytes).next().map(|c| c.is_ok()),
                 Some(slow.is_ok())
             );
+            let mut walk = Changes::new(&bytes);
+            let row = walk.next_row().map(|(table, row)| Change::Insert {
+                table,
+                number: None,
+                row,
+            });
+            let patch = |walk: &mut Changes<'_>| {
+                let (table, name, columns) = walk.next_patch()?;
+                // What it names is in the bytes.
+                Some((table, format!("{name:?} {columns:?}")))
+            };
+            match (row, &slow) {
+                (Some(row), Ok((expected, end))) => {
+                    assert_eq!((row, walk.offset()), (*expected, *end), "{bytes:?}");
+                }
+                (Some(row), Err(error)) => panic!("{bytes:?}: {row:?}, {error}"),
+                (None, _) => assert_eq!(walk.offset(), 0),
+            }
+            let mut walk = Changes::new(&bytes);
+            match (patch(&mut walk), &slow) {
+                (Some((found, text)), Ok((Change::Patch { table, name, columns }, end))) => {
+                    assert_eq!((found, walk.offset()), (*table, *end), "{bytes:?}");
+                    assert_eq!(text, format!("{name:?} {columns:?}"), "{bytes:?}");
+                }
+                (Some(patch), _) => panic!("{bytes:?}: {patch:?}"),
+                (None, _) => assert_eq!(walk.offset(), 0),
+            }
         }
         assert!(taken > 1_000 && refused > 1_000, "{taken}, {refused}");
     }

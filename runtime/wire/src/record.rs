@@ -515,6 +515,9 @@ pub(crate) fn decode_partitions<'a>(
     Ok(PartitionSet::One(PartitionId(one)))
 }
 
+/// Kind, flags, transaction id, digest, and a module and a procedure of one byte each.
+const PLAIN_HEAD_BYTES: usize = 1 + 1 + 8 + 8 + 1 + 1;
+
 /// A record told apart from its neighbours, and not read yet.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
@@ -532,6 +535,18 @@ impl<'a> RawRecord<'a> {
 
     pub fn decode(&self) -> Result<RecordRef<'a>, WireError> {
         decode_content(self.content)
+    }
+
+    /// Of changes in their usual form: the transaction, whose partition is the changed one, and the changes, not looked at. None of
+    /// any other record, and of some that are such, too: `changes` reads all.
+    #[inline(always)]
+    pub fn plain_changes(&self) -> Option<(TxnId, &'a [u8])> {
+        let (head, changes) = self.content.split_first_chunk::<PLAIN_HEAD_BYTES>()?;
+        let [kind, flags, ids @ .., module_id, procedure] = head;
+        let is_plain = *kind == RecordKind::Changes as u8 && *flags == 0;
+        let txn_id = TxnId(u64::from_le_bytes(*ids.first_chunk()?));
+        let is_short = *module_id < 0x80 && *procedure < 0x80;
+        (is_plain && is_short && txn_id.origin() < PARTITIONS_MAX).then_some((txn_id, changes))
     }
 
     /// A record of changes. Those of one partition may not have been looked at: what is wrong with them is told by [`crate::Changes`].
@@ -568,7 +583,7 @@ impl<'a> RawRecords<'a> {
 impl<'a> Iterator for RawRecords<'a> {
     type Item = Result<RawRecord<'a>, WireError>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         let start = self.offset;
         let rest = &self.bytes[start..];
@@ -576,22 +591,38 @@ impl<'a> Iterator for RawRecords<'a> {
             return None;
         }
         let mut quick = QuickReader::new(rest);
-        let (content, length) = match quick.record() {
-            Some(content) => (content, quick.at),
-            None => match split(rest) {
-                Ok(found) => found,
-                Err(error) => {
-                    self.offset = self.bytes.len();
-                    return Some(Err(error));
-                }
-            },
+        let Some(content) = quick.record() else {
+            return Some(self.next_checked());
         };
-        self.offset += length;
+        self.offset += quick.at;
         Some(Ok(RawRecord {
             start,
             end: self.offset,
             content,
         }))
+    }
+}
+
+impl<'a> RawRecords<'a> {
+    /// As `next` where there is a record, by the reader that says what is wrong.
+    #[cold]
+    #[inline(never)]
+    fn next_checked(&mut self) -> Result<RawRecord<'a>, WireError> {
+        let start = self.offset;
+        match split(&self.bytes[start..]) {
+            Ok((content, length)) => {
+                self.offset += length;
+                Ok(RawRecord {
+                    start,
+                    end: self.offset,
+                    content,
+                })
+            }
+            Err(error) => {
+                self.offset = self.bytes.len();
+                Err(error)
+            }
+        }
     }
 }
 

@@ -228,16 +228,27 @@ fn raw_records_are_those_that_are_read_whole() {
     record(several, &group).encode(&mut payload);
     RecordRef::Remove(removal).encode(&mut payload);
     let mut raw = RawRecords::new(&payload);
+    let mut plain = 0;
     for found in Records::new(&payload) {
         let (start, record, bytes) = found.expect("whole");
         let quick = raw.next().expect("as many").expect("whole");
         assert_eq!((quick.start, quick.end), (start, start + bytes.len()));
         assert_eq!(quick.decode().as_ref(), Ok(&record));
         match record {
-            RecordRef::Changes(changes) => assert_eq!(quick.changes(), Ok(changes)),
-            _ => assert!(quick.changes().is_err() && !quick.is_changes()),
+            RecordRef::Changes(changes) => {
+                assert_eq!(quick.changes(), Ok(changes));
+                if let Some((txn_id, bytes)) = quick.plain_changes() {
+                    let origin = PartitionSet::One(PartitionId(txn_id.origin()));
+                    let found = (txn_id, origin, changes.keyed.is_some(), bytes);
+                    let expected = (changes.txn_id, changes.partitions, false, changes.changes);
+                    assert_eq!(found, expected);
+                    plain += 1;
+                }
+            }
+            _ => assert!(quick.changes().is_err() && quick.plain_changes().is_none()),
         }
     }
+    assert_eq!(plain, 1);
     assert!(raw.next().is_none());
     let mut cut = RawRecords::new(&payload[..payload.len() - 1]);
     assert!(cut.by_ref().any(|record| record.is_err()) && cut.next().is_none());

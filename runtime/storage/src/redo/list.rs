@@ -15,7 +15,7 @@ use reprise_wire::{Change, PatchColumns, RowName};
 /// Bytes of a window, at most; numbers of transactions are below it, too.
 pub const REDO_WINDOW_BYTES_MAX: usize = 1 << 31;
 
-/// In `Entry::txn`: of an insertion without a number, the row alone.
+/// In `Found::txn` of an entry: of an insertion without a number, the row alone.
 const ROW_ALONE: u32 = REDO_WINDOW_BYTES_MAX as u32;
 
 /// Bytes of a window for each pair of places in which its last writes are looked for.
@@ -26,17 +26,10 @@ const PAIRS_MAX: usize = 1 << 13;
 const MISSES_MIN: u32 = 512;
 const HITS_SHARE: u32 = 16;
 
-#[derive(Clone, Copy)]
-struct Entry {
-    txn: u32,
-    at: u32,
-    end: u32,
-}
-
 /// Changes of one table, in the order of the log.
 #[derive(Default)]
 pub struct RedoList {
-    entries: Vec<Entry>,
+    entries: Vec<Found>,
     /// Rows that come, less those that go.
     growth: i64,
     number: u32,
@@ -50,10 +43,12 @@ pub struct RedoList {
 }
 
 /// Where the latest patch of each row of a window is, for all of its lists. It is looked for in two places, and forgotten where
-/// others took both: then it is applied without need.
+/// others took both: then it is applied without need. What an earlier window left is of lists that are no more.
 #[derive(Default)]
 pub struct LastWrites {
     pairs: Vec<Pair>,
+    /// Lists so far; 0 is none's number.
+    lists: u32,
 }
 
 /// One line of the cache.
@@ -89,7 +84,7 @@ const NUMBERED: u64 = 31;
 
 impl Mark {
     /// None: the columns are not all `overwritable`, or too many, or the key is too long.
-    #[inline]
+    #[inline(always)]
     fn of(name: RowName<'_>, columns: PatchColumns<'_>, overwritable: u64) -> Option<Self> {
         if columns.count() > COLUMNS_MAX {
             return None;
@@ -118,14 +113,15 @@ impl Mark {
         Some(Self { key, shape })
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_of_same_row(&self, other: &Self) -> bool {
-        self.key == other.key && (self.shape ^ other.shape) >> KEY_SHIFT & KEY_MASK == 0
+        let key = (self.key[0] ^ other.key[0]) | (self.key[1] ^ other.key[1]);
+        key | (self.shape ^ other.shape) >> KEY_SHIFT & KEY_MASK == 0
     }
 }
 
 /// The first eight bytes, or what there is, and what comes behind.
-#[inline]
+#[inline(always)]
 fn word_of(bytes: &[u8]) -> (u64, &[u8]) {
     match bytes.split_first_chunk() {
         Some((word, rest)) => (u64::from_le_bytes(*word), rest),
@@ -137,14 +133,25 @@ fn word_of(bytes: &[u8]) -> (u64, &[u8]) {
 }
 
 impl LastWrites {
-    /// Of a window of so many bytes, which has no lists yet.
+    /// A window of so many bytes comes, which has no lists yet.
     pub fn begin(&mut self, window_bytes: usize) {
+        if self.lists > u32::MAX / 2 {
+            self.pairs.clear();
+            self.lists = 0;
+        }
         let pairs = (window_bytes / PAIR_BYTES).next_power_of_two();
-        self.pairs.clear();
-        self.pairs.resize(pairs.min(PAIRS_MAX), Default::default());
+        if self.pairs.len() < pairs.min(PAIRS_MAX) {
+            self.pairs.resize(pairs.min(PAIRS_MAX), Default::default());
+        }
     }
 
-    #[inline]
+    /// A number that no other list has.
+    pub fn list(&mut self) -> u32 {
+        self.lists += 1;
+        self.lists
+    }
+
+    #[inline(always)]
     fn pair(&mut self, list: u32, key: [u64; 2]) -> &mut [Place; 2] {
         let hash = mix(mix(list as u64, key[0]), key[1]);
         let mask = self.pairs.len() - 1;
@@ -152,7 +159,7 @@ impl LastWrites {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn mix(hash: u64, word: u64) -> u64 {
     let product = (hash ^ word) as u128 * 0x9e37_79b9_7f4a_7c15;
     product as u64 ^ (product >> 64) as u64
@@ -167,7 +174,7 @@ pub struct Found {
 }
 
 impl RedoList {
-    /// Forgets what it held; `number` tells the lists of a window apart, `overwritable` is the table's (`TableRedo::overwritable`).
+    /// Forgets what it held; `number` is of `LastWrites::list`, `overwritable` is the table's (`TableRedo::overwritable`).
     pub fn begin(&mut self, number: u32, overwritable: u64) {
         self.entries.clear();
         *self = Self {
@@ -196,58 +203,83 @@ impl RedoList {
     /// Adds the next change, which lies where `found` says. Numbers of transactions grow.
     #[inline]
     pub fn push(&mut self, found: Found, change: &Change<'_>, last: &mut LastWrites) {
-        let mut entry = Entry {
-            txn: found.txn,
-            at: found.at,
-            end: found.end,
-        };
         match change {
-            Change::Patch { name, columns, .. } if self.looks_back => {
-                match Mark::of(*name, *columns, self.overwritable) {
-                    Some(mark) if self.take_place(entry, mark, last) => return,
-                    Some(_) => {}
-                    None => self.run_start = self.entries.len() + 1,
-                }
-            }
+            Change::Patch { name, columns, .. } => self.push_patch(found, *name, *columns, last),
             Change::Insert {
                 number: None, row, ..
-            } => {
-                entry.txn |= ROW_ALONE;
-                entry.at = found.end - row.len() as u32;
-                self.run_start = self.entries.len() + 1;
-                self.growth += 1;
-            }
+            } => self.push_row(found, row.len()),
             _ => {
-                self.run_start = self.entries.len() + 1;
                 self.growth += matches!(change, Change::Insert { .. }) as i64;
                 self.growth -= matches!(change, Change::Delete { .. }) as i64;
+                self.push_any(found);
             }
         }
+    }
+
+    /// As `push`, of an insertion without a number, whose row is the last so many bytes.
+    #[inline(always)]
+    pub fn push_row(&mut self, found: Found, row_bytes: usize) {
+        self.growth += 1;
+        self.push_any(Found {
+            txn: found.txn | ROW_ALONE,
+            at: found.end - row_bytes as u32,
+            end: found.end,
+        });
+    }
+
+    /// As `push`, of a patch.
+    #[inline(always)]
+    pub fn push_patch(
+        &mut self,
+        found: Found,
+        name: RowName<'_>,
+        columns: PatchColumns<'_>,
+        last: &mut LastWrites,
+    ) {
+        if self.looks_back {
+            match Mark::of(name, columns, self.overwritable) {
+                Some(mark) if self.take_place(found, mark, last) => return,
+                Some(_) => return self.entries.push(found),
+                None => {}
+            }
+            return self.push_any(found);
+        }
+        self.entries.push(found);
+    }
+
+    /// A change that is not looked for, and behind which others do not look.
+    #[inline(always)]
+    fn push_any(&mut self, entry: Found) {
+        self.run_start = self.entries.len() + 1;
         self.entries.push(entry);
     }
 
     /// Puts the patch where the row's last one stands, if it overwrites that; else notes that it will stand at the end.
-    #[inline]
-    fn take_place(&mut self, entry: Entry, mark: Mark, last: &mut LastWrites) -> bool {
+    #[inline(always)]
+    fn take_place(&mut self, entry: Found, mark: Mark, last: &mut LastWrites) -> bool {
         let at_end = Place {
             mark,
             list: self.number,
             at: self.entries.len() as u32,
         };
         let pair = last.pair(self.number, mark.key);
+        // Which of the two it is can't be foretold: both are looked at, without a jump.
         let is_of_row = |place: &Place| {
-            let is_ours = place.list == self.number && place.at as usize >= self.run_start;
-            is_ours && place.mark.is_of_same_row(&mark)
+            let is_ours = (place.list == self.number) & (place.at as usize >= self.run_start);
+            is_ours & place.mark.is_of_same_row(&mark)
         };
-        match pair.iter().position(is_of_row) {
-            Some(at) if pair[at].mark == mark => {
-                let earlier = &mut self.entries[pair[at].at as usize];
+        let is_second = !is_of_row(&pair[0]);
+        if is_second & !is_of_row(&pair[1]) {
+            *pair = [at_end, pair[0]];
+        } else {
+            let place = &mut pair[is_second as usize];
+            if place.mark.shape == mark.shape {
+                let earlier = &mut self.entries[place.at as usize];
                 (earlier.at, earlier.end) = (entry.at, entry.end);
                 self.hits += 1;
                 return true;
             }
-            Some(at) => pair[at] = at_end,
-            None => *pair = [at_end, pair[0]],
+            *place = at_end;
         }
         self.misses += 1;
         self.looks_back = self.misses < MISSES_MIN || self.hits * HITS_SHARE > self.misses;
@@ -323,6 +355,6 @@ impl RedoList {
 }
 
 #[inline]
-fn bytes_of(window: &[u8], entry: Entry) -> &[u8] {
+fn bytes_of(window: &[u8], entry: Found) -> &[u8] {
     &window[entry.at as usize..entry.end as usize]
 }

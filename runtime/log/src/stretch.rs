@@ -1,0 +1,102 @@
+//! Whole blocks of the log, read straight into the memory of whoever works on them.
+
+use std::ops::Range;
+
+use reprise_base::Lsn;
+use reprise_wire::BLOCK_HEADER_BYTES;
+
+use crate::{
+    cursor::{NoBlock, judge_block, judge_header},
+    error::LogError,
+    reader::{LogReader, record_lsn},
+};
+
+/// A block of a stretch.
+#[derive(Clone, Debug)]
+pub struct StretchBlock<'a> {
+    /// Of its first record.
+    pub lsn: Lsn,
+    /// Where its records lie in the buffer.
+    pub place: Range<usize>,
+    /// Not looked at.
+    pub records: &'a [u8],
+    /// How many they are, where all are known to be changes.
+    pub changes: Option<u32>,
+}
+
+/// Why a stretch ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StretchEnd {
+    /// There is no more room, or the segment ends: more follows.
+    Full,
+    /// The next block was not taken.
+    Refused,
+    /// That was all that can be read now.
+    Log,
+}
+
+impl LogReader {
+    /// Reads whole blocks, as they lie in the log, into `buffer` from its beginning on: `room` bytes, or the first block where that
+    /// is longer. Each is checked and shown to `take`. What `take` does not take is next then, for this or any other way to read. `buffer` grows where
+    /// it must and keeps its length.
+    ///
+    /// Begins at a block: whatever was read before was read to a block's end, by `next_block` or this.
+    pub fn read_blocks(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        room: usize,
+        mut take: impl FnMut(&StretchBlock<'_>) -> bool,
+    ) -> Result<StretchEnd, LogError> {
+        self.leave_block();
+        let Some((segment, limit)) = self.seek()? else {
+            return Ok(StretchEnd::Log);
+        };
+        let first = self.next_block;
+        let cursor = self.cursor.as_ref().expect("sought just now");
+        let offset = cursor.offset_of(first);
+        let whole = limit.saturating_sub(offset).min(usize::MAX as u64) as usize;
+        let mut filled = cursor.read_into(buffer, offset, 0, room.min(whole))?;
+        let mut at = 0;
+        while at < whole {
+            let lsn = self.next_block;
+            let rest = &buffer[at..filled];
+            if at > 0 && rest.len() < BLOCK_HEADER_BYTES {
+                return Ok(StretchEnd::Full);
+            }
+            let (header, crc) = judge_header(rest, lsn, self.database_tag)
+                .map_err(|error| self.no_block(segment, lsn, NoBlock::Invalid(error)))?;
+            let block_bytes = header.block_bytes();
+            if block_bytes > rest.len() {
+                if at > 0 {
+                    return Ok(StretchEnd::Full);
+                }
+                let cursor = self.cursor.as_ref().expect("as above");
+                filled += cursor.read_into(buffer, offset, filled, block_bytes.min(whole))?;
+            }
+            let block_end = filled.min(at + block_bytes);
+            let block = &buffer[at..block_end];
+            let after = judge_block(&header, crc, block, self.before.as_ref());
+            let after = after.map_err(|error| self.no_block(segment, lsn, error))?;
+            let start = at + BLOCK_HEADER_BYTES;
+            let place = start..start + header.payload_bytes as usize;
+            let holds_changes = self.index.holds_changes(lsn);
+            let block = StretchBlock {
+                lsn: record_lsn(&header, 0),
+                records: &buffer[place.clone()],
+                place,
+                changes: holds_changes.then_some(header.records_count),
+            };
+            let is_before = block.lsn.0 < self.from;
+            if !block.records.is_empty() && (is_before || !take(&block)) {
+                return Ok(StretchEnd::Refused);
+            }
+            self.before = Some(after);
+            self.next_block = header.end().0;
+            at = block_end;
+        }
+        match self.next_block < self.end().0 {
+            true => Ok(StretchEnd::Full),
+            false => Ok(StretchEnd::Log),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The walk over the log: its reader, from the position at which recovery begins to the log's end.
+//!
+//! Where the log holds changes alone for a while, the reader goes to those who apply them (`lane`) and comes back when something
+//! else follows.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use reprise_base::Lsn;
+use reprise_log::LogReader;
+use reprise_partition::{Touched, receive};
+use reprise_wire::Records;
+
+use crate::{
+    Recovery, RecoveryError,
+    lane::{Lane, Left, Source},
+    window::{Window, changes_count},
+};
+
+/// Bytes of changes, and of nothing else, from which on a stretch of the log is applied by all cores at once. Where one thread does
+/// everything nothing is gained by it: there they are few, so that simulation meets it.
+const WINDOW_BYTES: usize = 1 << 20;
+const WINDOW_BYTES_STEPPED: usize = 1 << 10;
+/// The same once there is a lane: the longer a window, the more writes are overwritten within it, and the more memory it takes.
+pub(crate) const LANE_WINDOW_BYTES: usize = 2 << 20;
+
+/// How often it is shown how far all cores have come.
+const SHOW_EVERY: Duration = Duration::from_millis(20);
+
+impl Recovery {
+    /// Takes what `reader` reads; records from `until` on are left out. `show` is told now and then which position was reached.
+    /// Err: something failed, here or in the log.
+    pub fn feed(
+        &mut self,
+        mut reader: LogReader,
+        until: Option<Lsn>,
+        mut show: impl FnMut(&Self, Lsn),
+    ) -> Result<(), RecoveryError> {
+        let is_stepped = self.shared.threads.is_stepped();
+        let full = match is_stepped {
+            true => WINDOW_BYTES_STEPPED,
+            false => WINDOW_BYTES,
+        };
+        loop {
+            if self.window.bytes().len() >= full {
+                let source = Source {
+                    reader,
+                    until,
+                    from: self.from,
+                    room: if is_stepped { full } else { LANE_WINDOW_BYTES },
+                    log_end: self.log_end,
+                };
+                reader = self.run_lane(source, &mut show)?;
+            }
+            let Some(block) = reader.next_block()? else {
+                break;
+            };
+            if until.is_some_and(|until| block.lsn >= until) {
+                break;
+            }
+            self.feed_block(block.lsn, block.records, until)?;
+            show(self, block.end());
+        }
+        self.leave_window()
+    }
+
+    /// Whole records, from `lsn` on.
+    fn feed_block(
+        &mut self,
+        lsn: Lsn,
+        records: &[u8],
+        until: Option<Lsn>,
+    ) -> Result<(), RecoveryError> {
+        let end = lsn.0 + records.len() as u64;
+        let is_whole = until.is_none_or(|until| until.0 >= end);
+        match changes_count(records, self.from) {
+            Some(count) if is_whole && self.held.is_none() => {
+                self.window.push(lsn, records, count);
+                Ok(())
+            }
+            _ => {
+                self.leave_window()?;
+                self.feed_each(lsn, records, until)
+            }
+        }
+    }
+
+    fn feed_each(
+        &mut self,
+        start: Lsn,
+        records: &[u8],
+        until: Option<Lsn>,
+    ) -> Result<(), RecoveryError> {
+        let mut lsn = start;
+        for record in Records::new(records) {
+            if until.is_some_and(|until| lsn >= until) {
+                break;
+            }
+            let record = record.map_err(|error| RecoveryError::Malformed { lsn, error });
+            let (_, record, bytes) = record?;
+            let end = Lsn(lsn.0 + bytes.len() as u64);
+            self.feed_record(lsn, end, record)?;
+            lsn = end;
+        }
+        Ok(())
+    }
+
+    /// Sends on what was gathered for a lane and is too little to hold all partitions for it.
+    fn leave_window(&mut self) -> Result<(), RecoveryError> {
+        if self.window.is_empty() {
+            return Ok(());
+        }
+        let mut window = std::mem::take(&mut self.window);
+        let fed = window.blocks().try_for_each(|(lsn, records)| self.feed_each(lsn, records, None));
+        window.clear();
+        self.window = window;
+        fed
+    }
+
+    /// Has all cores apply the window, and what follows it as long as that is of its kind; the reader behind that.
+    fn run_lane(
+        &mut self,
+        source: Source,
+        show: &mut impl FnMut(&Self, Lsn),
+    ) -> Result<LogReader, RecoveryError> {
+        if self.outcome.has_failed() {
+            return Err(self.take_error());
+        }
+        let threads = match self.shared.threads.is_stepped() {
+            true => 1,
+            false => thread::available_parallelism().map_or(1, |cores| cores.get()),
+        };
+        let mut spares = std::mem::take(&mut self.spare_windows);
+        let next = spares.pop().map_or(Window::default(), |sorted| sorted.window);
+        let first = std::mem::replace(&mut self.window, next);
+        let lane = Arc::new(Lane::new(first, source, spares));
+        // Nothing is sent: the job's end, wherever that is, is the channel's.
+        let (running, over) = crossbeam_channel::bounded::<()>(0);
+        let (outcome, runner) = (self.outcome.clone(), lane.clone());
+        self.gather(
+            Touched::All,
+            Box::new(move |held| {
+                if !outcome.has_failed() {
+                    runner.run(held, &outcome, threads);
+                }
+                drop(running);
+            }),
+        )?;
+        self.wait_for(&lane, &over, show);
+        let Some(left) = lane.leave() else {
+            return Err(self.take_error());
+        };
+        let Left {
+            reader,
+            records,
+            spares,
+            error,
+        } = left;
+        self.commands += records;
+        self.spare_windows = spares;
+        match error {
+            _ if self.outcome.has_failed() => Err(self.take_error()),
+            Some(error) => Err(error.into()),
+            None => Ok(reader),
+        }
+    }
+
+    fn wait_for(&self, lane: &Lane, over: &Receiver<()>, show: &mut impl FnMut(&Self, Lsn)) {
+        if self.shared.threads.is_stepped() {
+            let _over = receive(&*self.shared.threads, over);
+            return;
+        }
+        while over.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
+            show(self, lane.position());
+        }
+    }
+}
