@@ -16,6 +16,7 @@ use reprise_checkpoint::{CheckpointError, CheckpointSize, Checkpoints, checkpoin
 use reprise_env::{MakeWork, Started, Step, Work};
 use reprise_log::Log;
 use reprise_partition::{CallBatch, Shared};
+use reprise_recovery::WINDOW_BYTES;
 use reprise_router::{
     CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate, Router,
     TakeError,
@@ -318,16 +319,15 @@ impl CheckpointService for Checkpointer {
             Some(newest) => (newest.row_bytes, newest.lsn),
             None => (0, self.log.start()),
         };
-        let sites = self.shared.sites_count;
+        let running = running_speed(&self.router.metrics(), self.shared.sites_count);
         let target = self.config.recovery_target;
+        let replay_bytes = self.log.filled().0.saturating_sub(from.0);
+        let changes_bytes = self.log.changes_bytes(from, WINDOW_BYTES as u64);
         RestartEstimate {
             load_bytes,
             load: speeds.load,
-            replay_bytes: self.log.filled().0.saturating_sub(from.0),
-            replay: speeds.replay(
-                self.shared.logging.rule,
-                running_speed(&self.router.metrics(), sites),
-            ),
+            replay_bytes,
+            replay: speeds.replay(replay_bytes, changes_bytes, running),
             target_seconds: (!target.is_zero()).then(|| target.as_secs_f64()),
         }
     }

@@ -3,7 +3,6 @@
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointSize, Checkpoints};
 use reprise_env::Clock;
-use reprise_partition::LogRule;
 use reprise_recovery::load_sample;
 use reprise_router::{MetricsSnapshot, Speed, SpeedSource};
 
@@ -43,15 +42,29 @@ impl Speeds {
         self.changes = of(report.redo_bytes, report.redo_seconds).or(self.changes);
     }
 
-    /// The speed of replay of what is logged by `rule`; `running` is that of the engine threads, to whom a command is the same work
-    /// at replay. Procedures that declare something else are not told apart; where the log may hold either kind, commands count.
-    pub fn replay(&self, rule: LogRule, running: Option<Speed>) -> Option<Speed> {
-        match rule {
-            LogRule::Physiological => self.changes.or(running),
-            LogRule::Command | LogRule::Auto | LogRule::Both | LogRule::None => {
-                self.commands.or(running)
+    /// The speed of replay of a log of so many bytes, `changes_bytes` of which lie in stretches of changes alone, long enough that
+    /// all cores apply them. `running` is the speed of the engine threads, to whom a command is the same work at replay. A kind that
+    /// was not measured counts as the other one where it is little.
+    pub fn replay(&self, bytes: u64, changes_bytes: u64, running: Option<Speed>) -> Option<Speed> {
+        let changes_bytes = changes_bytes.min(bytes);
+        let speeds = [self.commands.or(running), self.changes.or(running)];
+        let parts = [bytes - changes_bytes, changes_bytes];
+        if bytes == 0 {
+            return speeds[0].or(speeds[1]);
+        }
+        let (mut seconds, mut measured) = (0.0, SpeedSource::Opening);
+        for (kind, part) in parts.into_iter().enumerate().filter(|(_, part)| *part > 0) {
+            let other = speeds[1 - kind].filter(|_| part < OPENING_BYTES_MIN);
+            let speed = speeds[kind].or(other)?;
+            seconds += part as f64 / speed.bytes_per_s;
+            if speed.measured == SpeedSource::Running {
+                measured = speed.measured;
             }
         }
+        Some(Speed {
+            bytes_per_s: bytes as f64 / seconds,
+            measured,
+        })
     }
 
     /// Loads some of a checkpoint into tables that are thrown away, unless an opening has told the speed.
@@ -99,27 +112,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_log_has_its_own_speed() {
-        let speed = |bytes_per_s| Speed {
-            bytes_per_s,
-            measured: SpeedSource::Running,
+    fn each_kind_of_record_has_its_own_speed() {
+        let speed = |bytes_per_s, measured| {
+            Some(Speed {
+                bytes_per_s,
+                measured,
+            })
         };
-        let running = Some(speed(1e6));
+        const MIB: u64 = 1 << 20;
+        let running = speed(MIB as f64, SpeedSource::Running);
         let mut speeds = Speeds::default();
-        assert_eq!(speeds.replay(LogRule::Physiological, running), running);
+        assert_eq!(speeds.replay(50 * MIB, 40 * MIB, running), running);
+        assert_eq!(speeds.replay(50 * MIB, 40 * MIB, None), None);
         let report = RecoveryReport {
-            log_bytes: 50 << 20,
-            redo_bytes: 40 << 20,
+            log_bytes: 50 * MIB,
+            redo_bytes: 40 * MIB,
             redo_seconds: 0.5,
             ..RecoveryReport::default()
         };
         speeds.note_opening(&report, 1.5);
-        let of = |rule| speeds.replay(rule, running).map(|speed| speed.bytes_per_s);
-        assert_eq!(of(LogRule::Physiological), Some((80 << 20) as f64));
-        assert_eq!(of(LogRule::Command), Some((10 << 20) as f64));
-        assert_eq!(of(LogRule::Auto), of(LogRule::Command));
+        let seconds = |bytes: u64, changes: u64| {
+            let speed = speeds.replay(bytes * MIB, changes * MIB, running);
+            (bytes * MIB) as f64 / speed.expect("measured").bytes_per_s
+        };
+        // 80 MiB a second of changes, 10 of commands, whatever the server is set to log.
+        assert_eq!((seconds(80, 80), seconds(80, 0)), (1.0, 8.0));
+        assert_eq!((seconds(90, 80), seconds(50, 40)), (2.0, 1.5));
         // What is too short tells nothing, and what was known stays.
         speeds.note_opening(&RecoveryReport::default(), 0.1);
-        assert_eq!(speeds.replay(LogRule::Physiological, None).map(|s| s.bytes_per_s), Some((80 << 20) as f64));
+        let opening = |mib: u64| speed((mib * MIB) as f64, SpeedSource::Opening);
+        assert_eq!(speeds.replay(8 * MIB, 8 * MIB, None), opening(80));
+        // A little of what was not measured counts as the rest, or as the engine runs it.
+        speeds.commands = None;
+        assert_eq!(speeds.replay(8 * MIB, 7 * MIB, None), opening(80));
+        assert_eq!(speeds.replay(16 * MIB, 8 * MIB, None), None);
+        let mixed = speeds.replay(9 * MIB, 8 * MIB, running).expect("measured");
+        assert_eq!(mixed.measured, SpeedSource::Running);
+        assert_eq!((9 * MIB) as f64 / mixed.bytes_per_s, 1.1);
     }
 }

@@ -9,7 +9,9 @@ use reprise_database::{
     AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, OpenError,
     RecoverFrom, RecoveryReport, RedoConfig,
 };
-use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome};
+use reprise_router::{
+    BatchBuilder, BatchReply, LogQuery, ReplyOutcome, RestartEstimate, SpeedSource,
+};
 
 /// The wasm of a sample module; `cargo xtask wasm` builds it.
 fn wasm(name: &str) -> Vec<u8> {
@@ -401,4 +403,40 @@ fn a_long_log_of_both_kinds_is_redone_by_all_cores_where_changes_are_asked_for()
         database.close().expect("close");
     }
     assert_eq!(replayed[0], replayed[1]);
+}
+
+#[test]
+fn a_restart_is_estimated_by_what_the_log_holds_not_by_what_the_server_is_set_to_log() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 1, LogMode::Physiological, RedoConfig::default());
+    database
+        .router()
+        .deploy("bank", &wasm("bank"))
+        .expect("deploy");
+    let opened = |database: &Database, round: i64| {
+        let account = |i| ("bank", "open", None, i64s(&[round * 1_000 + i, 100]));
+        let accounts: Vec<_> = (0..1_000).map(account).collect();
+        submit(database, &accounts);
+    };
+    (0..160).for_each(|round| opened(&database, round));
+    database.close().expect("close");
+    let estimate = |database: &Database| -> RestartEstimate {
+        database.router().status().restart.expect("there is a log")
+    };
+    let (database, report) = open(dir.path(), 1, LogMode::Command, RedoConfig::default());
+    let text = format!("{} of {} bytes", report.redo_bytes, report.log_bytes);
+    assert!(report.redo_bytes > report.log_bytes * 9 / 10 && report.redo_bytes > 5 << 20, "{text}");
+    let before = estimate(&database);
+    let speed = before.replay.expect("measured at the opening");
+    let measured = report.redo_bytes as f64 / report.redo_seconds;
+    assert_eq!(speed.measured, SpeedSource::Opening);
+    assert!((speed.bytes_per_s / measured - 1.0).abs() < 1e-6, "{speed:?}, not {measured}");
+    // Commands behind it count at the speed at which they are run.
+    (160..180).for_each(|round| opened(&database, round));
+    let after = estimate(&database);
+    assert!(after.replay_bytes > before.replay_bytes);
+    assert_eq!(after.replay.expect("measured").measured, SpeedSource::Running);
+    let commands_s = after.replay_seconds().expect("measured") - before.replay_seconds().expect("as before");
+    assert!(commands_s > 0.0, "{commands_s}");
+    database.close().expect("close");
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_base::Lsn;
-use reprise_wire::count_records;
+use reprise_wire::count_kinds;
 
 use crate::{
     error::{LogError, UnavailableKind},
@@ -42,7 +42,7 @@ impl<P: Send + 'static> Appender<P> {
         pending: Option<P>,
         hold: Duration,
     ) -> Result<Lsn, (LogError, Option<P>)> {
-        let count = count_records(records).expect("appended bytes are whole records");
+        let (count, changes) = count_kinds(records).expect("appended bytes are whole records");
         assert!(count > 0, "append of no record");
         let shared = &*self.0;
         let mut state = match self.admit(records.len()) {
@@ -52,6 +52,7 @@ impl<P: Send + 'static> Appender<P> {
         let start = state.fill_start + state.fill.len() as u64;
         state.fill.extend_from_slice(records);
         state.fill_records += count;
+        state.fill_changes += changes;
         if let Some(waiting) = pending {
             state
                 .fill_pending

@@ -337,6 +337,10 @@ impl<P: Send + 'static> Flusher<P> {
         })?;
         self.next.chain = crc;
         self.shared.index.mark(block.start);
+        if block.changes_count == block.records_count {
+            let end = block.start + block.buffer.len() as u64;
+            self.shared.index.note_changes(block.start, end);
+        }
         let ended_ns = self.shared.clock.monotonic_ns();
         let write_ns = ended_ns - began_ns;
         self.last_write.0 = ended_ns;

@@ -86,6 +86,14 @@ impl LogIndex {
         last.is_some_and(|(_, end)| lsn < end)
     }
 
+    /// Bytes of such stretches behind `from`, of those that are as long as `stretch_min` there.
+    pub fn changes_bytes(&self, from: u64, stretch_min: u64) -> u64 {
+        let inner = self.inner();
+        let stretches = inner.changes.iter();
+        let lengths = stretches.map(|(start, end)| end.saturating_sub(from.max(*start)));
+        lengths.filter(|bytes| *bytes >= stretch_min).sum()
+    }
+
     /// The segment that holds `lsn`, and where the next one begins.
     pub fn segment_of(&self, lsn: u64) -> Option<(u64, Option<u64>)> {
         let inner = self.inner();

@@ -177,6 +177,11 @@ impl<P: Send + 'static> Log<P> {
         Lsn(self.shared.index.start())
     }
 
+    /// Bytes behind `from` that hold changes and nothing else, in stretches of `stretch_min` bytes at least.
+    pub fn changes_bytes(&self, from: Lsn, stretch_min: u64) -> u64 {
+        self.shared.index.changes_bytes(from.0, stretch_min)
+    }
+
     /// The segment file in which a position lies, and the byte in it; none where the log does not hold the position.
     pub fn place(&self, lsn: Lsn) -> Option<(String, u64)> {
         let (start, _) = self.shared.index.segment_of(lsn.0)?;

@@ -48,6 +48,8 @@ pub(crate) struct Block {
     pub buffer: AlignedBuf,
     pub payload_bytes: usize,
     pub records_count: u32,
+    /// Of these, changes.
+    pub changes_count: u32,
     /// The block begins this segment.
     pub begins: Option<Spare>,
 }
@@ -56,6 +58,8 @@ pub(crate) struct State<P> {
     /// Header space and the records of the block being filled.
     pub fill: AlignedBuf,
     pub fill_records: u32,
+    /// Of these, changes.
+    pub fill_changes: u32,
     /// Where the block being filled begins; everything before it is durable or in flight.
     pub fill_start: u64,
     /// Waiting for the block being filled: (end of its records, who).
@@ -145,6 +149,7 @@ impl<P> State<P> {
         Self {
             fill: buffer(),
             fill_records: 0,
+            fill_changes: 0,
             fill_start,
             fill_pending: Vec::new(),
             flight_pending: Vec::new(),
@@ -250,6 +255,7 @@ impl<P> State<P> {
             buffer: std::mem::replace(&mut self.fill, next),
             payload_bytes,
             records_count: std::mem::take(&mut self.fill_records),
+            changes_count: std::mem::take(&mut self.fill_changes),
             begins,
         };
         self.fill_start += bytes as u64;

@@ -587,7 +587,9 @@ fn what_was_refused_because_a_write_failed_does_not_come_back() {
 fn an_empty_segment_gives_way_to_a_larger_one() {
     let disk = SimDisk::new();
     let (log, _, _) = open(&disk).expect("open");
-    (0..12).for_each(|number| drop(append(&log, &[&format!("w{number}*5000")])));
+    for number in 0..12 {
+        append(&log, &[&format!("w{number}*5000")]);
+    }
     drop(log);
     let mut seen = 0;
     for ops in 0..=disk.ops_count() {

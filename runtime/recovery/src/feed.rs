@@ -19,7 +19,7 @@ use crate::{
 
 /// Bytes of changes, and of nothing else, from which on a stretch of the log is applied by all cores at once. Where one thread does
 /// everything nothing is gained by it: there they are few, so that simulation meets it.
-const WINDOW_BYTES: usize = 1 << 20;
+pub const WINDOW_BYTES: usize = 1 << 20;
 const WINDOW_BYTES_STEPPED: usize = 1 << 10;
 /// The same once there is a lane: the longer a window, the more writes are overwritten within it, and the more memory it takes.
 pub(crate) const LANE_WINDOW_BYTES: usize = 2 << 20;

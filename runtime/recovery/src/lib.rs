@@ -38,6 +38,7 @@ use crate::{
     work::{Batch, Part},
 };
 
+pub use feed::WINDOW_BYTES;
 pub use fill::{load_sample, load_threads};
 pub use load::LoadedKey;
 

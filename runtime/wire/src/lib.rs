@@ -27,7 +27,7 @@ pub use checkpoint::{
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
     CheckpointMark, CommandRef, DeployRef, Genesis, PlainCommand, RECORD_KINDS, RecordKind, RecordRef,
-    Records, RawRecord, RawRecords, RemoveRef, count_records,
+    Records, RawRecord, RawRecords, RemoveRef, count_kinds, count_records,
 };
 pub use segment::{FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader};
 

@@ -398,13 +398,18 @@ fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
 }
 
 /// Records that lie one after the other in `bytes`. Their bodies are not looked at.
-pub fn count_records(mut bytes: &[u8]) -> Result<u32, WireError> {
-    let mut count = 0;
-    while !bytes.is_empty() {
-        bytes = &bytes[split(bytes)?.1..];
+pub fn count_records(bytes: &[u8]) -> Result<u32, WireError> {
+    Ok(count_kinds(bytes)?.0)
+}
+
+/// As `count_records`, and how many of them are changes.
+pub fn count_kinds(bytes: &[u8]) -> Result<(u32, u32), WireError> {
+    let (mut count, mut changes) = (0, 0);
+    for record in RawRecords::new(bytes) {
+        changes += record?.is_changes() as u32;
         count += 1;
     }
-    Ok(count)
+    Ok((count, changes))
 }
 
 fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {

@@ -11,8 +11,8 @@ use crate::{
     writeset::{NAMED_COLUMNS, differing_columns, name_by, patch_bytes, write_patch},
 };
 
-/// Changes up to which each is compared with all before it.
-const FEW_CHANGES: usize = 4;
+/// Changes below which each is compared with all before it.
+const FEW_CHANGES: usize = 5;
 /// Changes up to which the marks lie on the stack.
 const SOME_CHANGES: usize = 64;
 const SOME_SHIFT: u32 = 64 - (SOME_CHANGES * MARKS_PER_CHANGE).ilog2();
@@ -210,8 +210,8 @@ impl Marks {
     fn are_apart(&mut self, ops: &[Undo]) -> bool {
         match ops.len() {
             0..=1 => true,
-            2..=FEW_CHANGES => (1..ops.len()).all(|at| is_first(ops, at)),
-            ..=SOME_CHANGES => {
+            2..FEW_CHANGES => (1..ops.len()).all(|at| is_first(ops, at)),
+            FEW_CHANGES..=SOME_CHANGES => {
                 let mut marks = [0; SOME_CHANGES * MARKS_PER_CHANGE / 64];
                 are_marked_once(ops, &mut marks, SOME_SHIFT)
             }
@@ -410,7 +410,7 @@ mod tests {
             2 => _ = store.update(table, rid, &new),
             3 => _ = store.add(table, rid, [2, 6, 6, 76][what as usize / 6 % 4], 1),
             _ => {
-                let set = (what >> 8) % (1 << 7) & !1 | 2;
+                let set = ((what >> 8) % (1 << 7)) & !1 | 2;
                 let mut values = vec![0; layout.columns_bytes(ColumnSet(set), &new)];
                 layout.read_columns(ColumnSet(set), &new, &mut values);
                 _ = store.patch(table, rid, ColumnSet(set), &values);
