@@ -32,6 +32,8 @@ impl<F: FnMut(&mut dyn HostOps) -> Result<(), OpError>> Executor for Procedure<F
     }
 }
 
+type Body = fn(&mut dyn HostOps) -> Result<(), OpError>;
+
 /// One table with a point index of this kind, placed so; procedures 0, and 1 that only reads.
 fn schema(kind: &str, placement: &str) -> String {
     format!(
@@ -123,7 +125,7 @@ fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
 fn run(
     schema: &str,
     partitions: u16,
-    calls: &[(usize, fn(&mut dyn HostOps) -> Result<(), OpError>)],
+    calls: &[(usize, Body)],
 ) -> Vec<Result<Commit, Failure>> {
     let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
     let deployed = deployed(schema, &mut stores);
@@ -177,12 +179,12 @@ fn a_row_is_added_to_by_its_key_as_by_its_handle() {
 
 #[test]
 fn a_read_may_ask_for_keys_and_not_add_to_them() {
-    let asks: fn(&mut dyn HostOps) -> Result<(), OpError> = |ops| {
+    let asks: Body = |ops| {
         assert!(ops.exists(TARGET, &key(1, 1))? && !ops.exists(TARGET, &key(0, 1))?);
         assert_eq!(ops.add_by_key(TARGET, &key(0, 1), V, 1)?, None, "nothing is written");
         Ok(())
     };
-    let adds: fn(&mut dyn HostOps) -> Result<(), OpError> =
+    let adds: Body =
         |ops| ops.add_by_key(TARGET, &key(1, 1), V, 1).map(drop);
     for (schema, partitions) in shapes() {
         let ended = run(&schema, partitions, &[(0, fill), (1, asks), (1, adds)]);
@@ -194,7 +196,7 @@ fn a_read_may_ask_for_keys_and_not_add_to_them() {
 
 #[test]
 fn mistakes_end_the_transaction_and_leave_nothing() {
-    let mistakes: [(&str, fn(&mut dyn HostOps) -> Result<(), OpError>); 5] = [
+    let mistakes: [(&str, Body); 5] = [
         ("does not fit", |ops| ops.add_by_key(TARGET, &key(1, 1), V, -2).map(drop)),
         ("part of a key", |ops| ops.add_by_key(TARGET, &key(1, 1), 0, 1).map(drop)),
         ("does not exist", |ops| ops.add_by_key(TARGET, &key(1, 1), 3, 1).map(drop)),
