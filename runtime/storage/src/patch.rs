@@ -97,13 +97,15 @@ impl Patcher<'_> {
         let (plan, journal) = (self.plan, &mut *self.journal);
         let (stored, has_number) = self.rows.stored_mut(place);
         let (row, what) = (split_stored(stored, has_number), (self.id, Change::Patch, 0));
-        fold_key(self.indexes, self.layout, row, what, journal);
+        let words = fold_key(self.indexes, self.layout, row, what, journal);
         journal.written.digest = fold(journal.written.digest, plan.set().0, values);
         journal.note_columns(self.id, rid, plan, stored);
         journal.count(values.len());
         plan.write(stored, values);
-        if self.logged.is_some() {
-            self.capture(&[place]);
+        if let Some(logged) = self.logged {
+            let now = split_stored(stored, has_number);
+            let changed = changed(self.id, self.indexes, self.layout, now, words);
+            journal.capture.columns(&changed, logged, now.row, &mut journal.scratch);
         }
         Ok(())
     }
@@ -114,8 +116,10 @@ impl Patcher<'_> {
         if values.len() != each * rids.len() {
             return Err(malformed(values));
         }
+        // What is captured is at hand where a row is written from beginning to end.
+        let rows_at_once = if self.logged.is_some() { 1 } else { RUN_ROWS };
         let mut rest = values;
-        for rids in rids.chunks(RUN_ROWS) {
+        for rids in rids.chunks(rows_at_once) {
             let (these, after) = rest.split_at(each * rids.len());
             match *rids {
                 [rid] => self.patch(rid, these)?,
@@ -126,7 +130,7 @@ impl Patcher<'_> {
         Ok(())
     }
 
-    /// Of `RUN_ROWS` at most. Each step is a short loop over all of them.
+    /// Of `RUN_ROWS` at most, of which nothing is captured. Each step is a short loop over all of them.
     fn patch_few(&mut self, rids: &[Rid], values: &[u8]) -> Result<(), WriteError> {
         if self.snapshot.is_some() {
             rids.iter().for_each(|rid| self.keep_before(*rid));
@@ -143,9 +147,6 @@ impl Patcher<'_> {
         let (rids, places) = (&rids[..fit], &places[..fit]);
         self.fold(places, values);
         self.write(rids, places, values);
-        if self.logged.is_some() {
-            self.capture(places);
-        }
         refused.map_or(Ok(()), Err)
     }
 
@@ -201,20 +202,6 @@ impl Patcher<'_> {
             rest = after;
         }
         self.journal.count_many(rids.len(), each * rids.len());
-    }
-
-    /// Writes the changes down that were made of the rows.
-    #[inline(never)]
-    fn capture(&mut self, places: &[Location]) {
-        let (Some(logged), journal) = (self.logged, &mut *self.journal) else {
-            return;
-        };
-        for place in places {
-            let now = self.rows.read(*place);
-            let words = self.indexes[0].plan.int_words(now);
-            let changed = changed(self.id, self.indexes, self.layout, now, words);
-            journal.capture.columns(&changed, logged, now.row, &mut journal.scratch);
-        }
     }
 }
 
