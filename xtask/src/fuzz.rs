@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::tasks;
 
-/// What makes the compiler count edges for libFuzzer.
+/// What makes the compiler count edges for libFuzzer, in our own crates (`fuzz/cover.sh`).
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg fuzzing";
@@ -22,7 +22,9 @@ pub fn run(root: &Path, target: &str, seconds: u64, engine: bool, merge: bool) -
     if engine {
         build.args(["--features", "engine"]);
     }
-    tasks::run(build.env("RUSTFLAGS", COVERAGE).env("RUSTC_BOOTSTRAP", "1"))?;
+    build.env("RUSTC_WRAPPER", folder.join("cover.sh"));
+    build.env("REPRISE_COVERAGE", COVERAGE);
+    tasks::run(build.env("RUSTC_BOOTSTRAP", "1"))?;
     let corpus = folder.join("corpus").join(target);
     fs::create_dir_all(&corpus).context("make the corpus' folder")?;
     let program = folder.join("target").join(triple).join("release/decoders");
