@@ -11,6 +11,25 @@ pub struct Kind {
     pub draw: fn(&mut Inputs) -> Vec<u8>,
 }
 
+/// What a run of `name` calls: of each kind so many shares.
+pub fn shares(name: &str) -> Option<Vec<(u32, &'static Kind)>> {
+    let of = |name: &str| KINDS.iter().find(|kind| kind.procedure == name);
+    if name == "tpcc_mix" {
+        let mix = TPCC_MIX.iter();
+        return mix.map(|&(share, name)| Some((share, of(name)?))).collect();
+    }
+    Some(vec![(1, of(name)?)])
+}
+
+/// TPC-C, 5.2.3: the shares that the driver aims at, in percent.
+const TPCC_MIX: [(u32, &str); 5] = [
+    (45, "new_order"),
+    (43, "payment"),
+    (4, "order_status"),
+    (4, "delivery"),
+    (4, "stock_level"),
+];
+
 const fn kind(
     procedure: &'static str,
     module: &'static NativeModule,
@@ -128,18 +147,25 @@ fn subscribers() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// The stream of draws.
-pub struct Inputs(u64);
+pub struct Inputs {
+    state: u64,
+    /// Items that orders name: a hundredth of them, or all.
+    items: i32,
+}
 
 impl Inputs {
-    pub fn new() -> Self {
-        Self(0x9e37_79b9_7f4a_7c15)
+    pub fn new(is_narrow: bool) -> Self {
+        Self {
+            state: 0x9e37_79b9_7f4a_7c15,
+            items: tpcc::ITEMS / if is_narrow { 100 } else { 1 },
+        }
     }
 
-    fn below(&mut self, end: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 32) * end as u64 >> 32) as u32
+    pub fn below(&mut self, end: u32) -> u32 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        ((self.state >> 32) * end as u64 >> 32) as u32
     }
 
     fn customer(&mut self) -> i32 {
@@ -151,8 +177,8 @@ impl Inputs {
         let count = 5 + self.below(11) as usize;
         let mut args = Args::default().i16(1).i8(d_id).i32(c_id).count(count);
         for _ in 0..count {
-            args =
-                args.i32(1 + ((self.below(8_192) | self.below(100_000)) + 77) as i32 % tpcc::ITEMS);
+            let drawn = (self.below(8_192) | self.below(100_000)) + 77;
+            args = args.i32(1 + drawn as i32 % self.items);
         }
         args = (0..count).fold(args.count(count), |args, _| args.i16(1));
         args = args.count(count);
@@ -198,7 +224,7 @@ impl Inputs {
     }
 
     fn vote(&mut self) -> Vec<u8> {
-        let phone = 2_010_000_000 + (self.0 >> 20) as i64 % 2_000_000_000;
+        let phone = 2_010_000_000 + (self.state >> 20) as i64 % 2_000_000_000;
         let contestant = 1 + self.below(6) as i32;
         Args::default().i64(phone).i32(contestant).i64(2).0
     }

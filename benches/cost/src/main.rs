@@ -20,21 +20,30 @@ use reprise_txn::{
     run_single,
 };
 
-use crate::inputs::{Inputs, KINDS, Kind};
+use crate::inputs::{Inputs, Kind, shares};
 
-const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]] [changes]
+const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]] [changes] [repeat=N] [narrow]
 unmetered: beside it, without fuel and the settings that make guests deterministic
 changes: each transaction's changes are put together for the log, as for a physiological record
-kinds: new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location";
+repeat=N: the same N calls again and again: without most waits for memory and for wrongly guessed branches (N = 1: without all)
+narrow: orders take a hundredth of the items: without most waits for memory
+kinds: tpcc_mix new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location";
 
 fn main() -> Result<()> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let images = args.pop_if(|last| last == "changes").map(|_| AfterImage::Changed);
+    let is_narrow = args.pop_if(|last| last == "narrow").is_some();
+    let repeated = args.pop_if(|last| last.starts_with("repeat="));
+    let repeated = repeated.map_or(Ok(usize::MAX), |text| text["repeat=".len()..].parse())?;
+    ensure!(repeated > 0, "repeat=N takes at least one call");
+    let images = args
+        .pop_if(|last| last == "changes")
+        .map(|_| AfterImage::Changed);
     let mut args = args.into_iter();
     let name = args.next().context(USAGE)?;
-    let Some(kind) = KINDS.iter().find(|kind| kind.procedure == name) else {
+    let Some(shares) = shares(&name) else {
         bail!("no kind {name:?}\n{USAGE}");
     };
+    let kind = shares[0].1;
     let count = args.next().map_or(Ok(2_000), |text| text.parse())?;
     let wasm = args.next().map(std::fs::read).transpose()?;
     let mut benches = match (&wasm, args.next().as_deref()) {
@@ -53,22 +62,22 @@ fn main() -> Result<()> {
                 .with_context(|| format!("load by {procedure}"))?;
         }
     }
-    let mut inputs = Inputs::new();
-    let mut warm = || (kind.draw)(&mut inputs);
-    let calls: Vec<Vec<u8>> = (0..count + count / 10).map(|_| warm()).collect();
+    let mut inputs = Inputs::new(is_narrow);
+    let all = count + count / 10;
+    let calls = draw(&benches[0].1, &shares, all.min(repeated), &mut inputs)?;
+    let calls: Vec<Call> = calls.iter().cycle().take(all).cloned().collect();
     let (first, rest) = calls.split_at(count / 10);
-    let procedure = benches[0].1.procedure(kind.procedure)?;
     let mut times = vec![Vec::new(); benches.len()];
     let mut committed = 0;
     for (_, bench) in &mut benches {
         bench.frame.set_capture(images);
-        measured_apart(bench, procedure, first);
+        measured_apart(bench, first);
     }
     // Pieces short enough that other work of the machine meets few of them; in turn, so that it meets all alike.
     for calls in rest.chunks(200) {
         for ((_, bench), times) in benches.iter_mut().zip(&mut times) {
             let begun = Instant::now();
-            committed += measured(bench, procedure, calls);
+            committed += measured(bench, calls);
             times.push(begun.elapsed().as_nanos() as f64 / calls.len() as f64);
         }
     }
@@ -78,11 +87,44 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// A procedure of the module, and its arguments.
+type Call = (usize, Vec<u8>);
+
+fn draw(
+    bench: &Bench,
+    shares: &[(u32, &Kind)],
+    count: usize,
+    inputs: &mut Inputs,
+) -> Result<Vec<Call>> {
+    let places = shares
+        .iter()
+        .map(|(_, kind)| bench.procedure(kind.procedure));
+    let places: Vec<usize> = places.collect::<Result<_>>()?;
+    let all = shares.iter().map(|(share, _)| share).sum();
+    let mut one = || {
+        let mut drawn = if shares.len() == 1 {
+            0
+        } else {
+            inputs.below(all)
+        };
+        let mut at = 0;
+        while drawn >= shares[at].0 {
+            drawn -= shares[at].0;
+            at += 1;
+        }
+        (places[at], (shares[at].1.draw)(inputs))
+    };
+    Ok((0..count).map(|_| one()).collect())
+}
+
 fn report(name: &str, count: usize, benches: &[(&str, Bench)], mut times: Vec<Vec<f64>>) {
     if let [metered, unmetered] = &times[..] {
         let mut shares: Vec<f64> = metered.iter().zip(unmetered).map(|(a, b)| a / b).collect();
         shares.sort_by(f64::total_cmp);
-        println!("{name}: median of the pieces, wasm / unmetered: {:.3}", shares[shares.len() / 2]);
+        println!(
+            "{name}: median of the pieces, wasm / unmetered: {:.3}",
+            shares[shares.len() / 2]
+        );
     }
     for ((what, _), times) in benches.iter().zip(&mut times) {
         times.sort_by(f64::total_cmp);
@@ -114,21 +156,21 @@ struct Bench {
 
 /// What callgrind collects.
 #[inline(never)]
-fn measured(bench: &mut Bench, procedure: usize, calls: &[Vec<u8>]) -> usize {
-    run(bench, procedure, calls)
+fn measured(bench: &mut Bench, calls: &[Call]) -> usize {
+    run(bench, calls)
 }
 
 #[inline(never)]
-fn measured_apart(bench: &mut Bench, procedure: usize, calls: &[Vec<u8>]) -> usize {
+fn measured_apart(bench: &mut Bench, calls: &[Call]) -> usize {
     std::hint::black_box(0);
-    run(bench, procedure, calls)
+    run(bench, calls)
 }
 
 #[inline(always)]
-fn run(bench: &mut Bench, procedure: usize, calls: &[Vec<u8>]) -> usize {
+fn run(bench: &mut Bench, calls: &[Call]) -> usize {
     let mut committed = 0;
-    for args in calls {
-        committed += matches!(bench.run(procedure, args), Outcome::Commit(_)) as usize;
+    for (procedure, args) in calls {
+        committed += matches!(bench.run(*procedure, args), Outcome::Commit(_)) as usize;
     }
     committed
 }
