@@ -150,6 +150,19 @@ impl<T> Pages<T> {
         self.len += 1;
     }
 
+    /// Appends elements. Panics when the capacity is used up.
+    #[inline]
+    pub fn extend(&mut self, values: impl Iterator<Item = T>) {
+        let mut len = self.len;
+        for value in values {
+            assert!(len < self.capacity, "the array is full");
+            // SAFETY: as in `push`; should `values` panic, what was written is not dropped, and no more.
+            unsafe { self.base.add(len).write(value) };
+            len += 1;
+        }
+        self.len = len;
+    }
+
     /// Appends an element of zero bits, without writing it. Panics when the capacity is used up.
     pub fn push_zeroed(&mut self)
     where

@@ -23,6 +23,8 @@ const STEPS: usize = 8;
 
 /// How far ahead `touch_end` looks.
 const AHEAD_BYTES: usize = 1024;
+/// Bytes that the processor fetches at once.
+const LINE_BYTES: usize = 64;
 
 const _: () = assert!(ROW_BYTES_MAX + 8 < 1 << 22);
 const _: () = assert!(slot_of(ROW_BYTES_MAX + 8).1 <= CHUNK_GRANULES);
@@ -129,8 +131,20 @@ impl Arena {
             *place = Location::new(row.len(), (base + used) as u64);
             used += granules;
         }
+        let appended = base + used - self.used;
         self.used = base + used;
+        self.touch_next(appended * GRANULE_BYTES);
         true
+    }
+
+    /// Asks for what as many bytes of rows to come will be written to.
+    #[inline]
+    fn touch_next(&self, bytes: usize) {
+        let first = (self.used & (CHUNK_GRANULES - 1)) * GRANULE_BYTES;
+        let next = first..first + bytes.min(AHEAD_BYTES);
+        if let Some(next) = self.chunks.last().and_then(|chunk| chunk.get(next)) {
+            next.iter().step_by(LINE_BYTES).for_each(fetch);
+        }
     }
 
     /// Asks for what rows to come will be written to, some bytes ahead.

@@ -135,6 +135,17 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
+    /// Appends elements.
+    #[inline]
+    pub fn extend(&mut self, values: impl ExactSizeIterator<Item = T>) {
+        let (used, count) = (self.len & (Self::CHUNK - 1), values.len());
+        if used == 0 || used + count > Self::CHUNK {
+            return values.for_each(|value| self.push(value));
+        }
+        self.pieces.at_mut(self.len >> Self::SHIFT).extend(values.take(count));
+        self.len += count;
+    }
+
     /// Two different elements.
     pub fn two_mut(&mut self, a: u32, b: u32) -> [&mut T; 2] {
         let places = [a, b].map(|at| (at as usize >> Self::SHIFT, at as usize & (Self::CHUNK - 1)));

@@ -1,6 +1,7 @@
 //! One index of a table: dense, hash or tree, chosen once by declaration and key width.
 
 mod fill;
+mod near;
 mod scan;
 
 use reprise_abi::{IndexKind, RowLayout, ScanFlags};

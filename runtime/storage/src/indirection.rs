@@ -74,7 +74,7 @@ impl Indirection {
     pub fn append(&mut self, places: &[Location]) -> Rid {
         debug_assert!(self.free == NO_RID, "free ids are given out first");
         let first = Rid(self.places.len() as u32);
-        places.iter().for_each(|place| self.places.push(place.0));
+        self.places.extend(places.iter().map(|place| place.0));
         first
     }
 

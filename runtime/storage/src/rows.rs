@@ -204,7 +204,6 @@ impl Rows {
         self.nominal_bytes += places.iter().copied().map(Self::nominal).sum::<u64>();
         self.count += rows.len() as u64;
         self.places.touch_end();
-        self.arena.touch_end();
         true
     }
 

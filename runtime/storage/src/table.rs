@@ -285,6 +285,8 @@ impl Table {
 
     #[inline(never)]
     fn link_all(&mut self, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+        // What the later ones wait for comes while the first is written.
+        self.indexes[1..].iter().for_each(|index| index.touch_entry_of(row));
         for at in 0..self.indexes.len() {
             let index = &mut self.indexes[at];
             if let Err(refused) = index.insert(&self.rows, &self.layout, row, rid, scratch) {

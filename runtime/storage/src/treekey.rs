@@ -40,6 +40,8 @@ pub(crate) trait TreeKey: Clone + Default + Ord {
     fn vacant() -> Self;
     /// The number of keys, of which the first `len` are used and the others vacant, that lie before the edge.
     fn rank_before(keys: &[Self], len: usize, probe: &Self::Probe<'_>) -> usize;
+    /// The key, a fence, lies at or before the edge.
+    fn is_up_to(&self, probe: &Self::Probe<'_>) -> bool;
     /// The number of fences at or before the edge.
     fn rank_fences(fences: &[Self], len: usize, probe: &Self::Probe<'_>) -> usize;
     /// The number of keys less than `key`.
@@ -305,6 +307,10 @@ macro_rules! fixed_tree_key {
             fn is_at(&self, probe: &FixedProbe<Self>) -> bool {
                 *self == probe.key
             }
+            #[inline]
+            fn is_up_to(&self, probe: &FixedProbe<Self>) -> bool {
+                !probe.key.is_less(*self) | probe.is_end
+            }
             fn push_to(&self, out: &mut Vec<u8>) {
                 self.store(out);
             }
@@ -444,6 +450,11 @@ impl TreeKey for Long {
     fn is_at(&self, probe: &LongProbe<'_>) -> bool {
         self.head == probe.head && *self.bytes == *probe.edge.bytes
     }
+    #[inline]
+    fn is_up_to(&self, probe: &LongProbe<'_>) -> bool {
+        // A fence that only begins with the edge's bytes may lie behind it: keys between them exist.
+        self.is_before(probe) || self.is_at(probe)
+    }
     fn push_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bytes);
     }
@@ -457,8 +468,7 @@ impl TreeKey for Long {
         keys[..len].partition_point(|key| key.is_before(probe))
     }
     fn rank_fences(fences: &[Self], len: usize, probe: &LongProbe<'_>) -> usize {
-        // A fence that only begins with the edge's bytes may lie behind it: keys between them exist.
-        fences[..len].partition_point(|fence| fence.is_before(probe) || fence.is_at(probe))
+        fences[..len].partition_point(|fence| fence.is_up_to(probe))
     }
     fn rank_less(keys: &[Self], len: usize, key: &Self) -> usize {
         keys[..len].partition_point(|k| k < key)

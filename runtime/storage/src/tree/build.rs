@@ -53,6 +53,9 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             0 => self.leaves[0] = leaf,
             _ => self.leaves.push(leaf),
         }
+        if id > 0 {
+            self.rightmost_low = Some(first.clone());
+        }
         self.rightmost = id;
         nodes.push((first, id));
     }

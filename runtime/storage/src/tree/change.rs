@@ -1,14 +1,23 @@
 //! Insert with split, remove with merge.
 
-use super::{Inner, Leaf, NONE, RUN_MIN, Step, Tree};
+use super::{Fingers, Inner, Leaf, NONE, RUN_MIN, Step, Tree};
 use crate::{indirection::Rid, treekey::TreeKey};
+
+/// The leaf that a key belongs to, as do all keys from `low` on that lie before `end`.
+pub(super) struct Reach<K> {
+    pub leaf: u32,
+    pub low: K,
+    pub end: K,
+    /// It was not known before: `low` is meant.
+    is_news: bool,
+}
 
 impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     /// Adds an entry; the record id in place when the key is taken.
     #[inline]
     pub fn insert(&mut self, key: K, rid: u32) -> Result<(), u32> {
-        let id = self.leaf_for(&key);
-        self.insert_in(id, key, rid)
+        let reach = self.reach_for(&key);
+        self.insert_in(&reach, key, rid)
     }
 
     /// As `insert` of entries one behind the other, until a key is taken: how many those before it are. Keys that follow each other
@@ -16,32 +25,38 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     pub fn insert_run(&mut self, keys: &[K], rids: &[Rid]) -> usize {
         let mut done = 0;
         while done < keys.len() {
-            let id = self.leaf_for(&keys[done]);
-            match self.append_run(id, &keys[done..], &rids[done..]) {
-                0 if self.insert_in(id, keys[done].clone(), rids[done].0).is_err() => break,
+            let reach = self.reach_for(&keys[done]);
+            match self.append_run(&reach, &keys[done..], &rids[done..]) {
+                0 if self.insert_in(&reach, keys[done].clone(), rids[done].0).is_err() => break,
                 0 => done += 1,
-                more => done += more,
+                more => {
+                    done += more;
+                    self.remember(&reach);
+                }
             }
         }
         done
     }
 
     /// Puts the first keys behind all others of the leaf, where the first of them belongs; how many there were for which that is
-    /// right, 0 where it is not known how far the leaf reaches.
+    /// right, 0 where it is for none.
     #[inline]
-    fn append_run(&mut self, id: u32, keys: &[K], rids: &[Rid]) -> usize {
-        let is_last = id == self.rightmost;
-        if !is_last && id != self.run_leaf {
-            return 0;
-        }
-        let (leaf, end) = (&mut self.leaves[id], &self.run_end);
+    fn append_run(&mut self, reach: &Reach<K>, keys: &[K], rids: &[Rid]) -> usize {
+        let leaf = &mut self.leaves[reach.leaf];
         let len = leaf.len();
         let room = keys.len().min(CAP - len);
         if room == 0 || leaf.keys().last().is_none_or(|last| *last >= keys[0]) {
             return 0;
         }
-        let is_next = |pair: &[K]| pair[0] < pair[1] && (is_last || pair[1] < *end);
-        let count = 1 + keys[..room].windows(2).take_while(|pair| is_next(pair)).count();
+        // All at once: whether a run goes on is seen at its end only.
+        let is_run = keys[..room].windows(2).fold(true, |is_run, pair| is_run & (pair[0] < pair[1]));
+        let count = match is_run && keys[room - 1] < reach.end {
+            true => room,
+            false => {
+                let is_next = |pair: &[K]| pair[0] < pair[1] && pair[1] < reach.end;
+                1 + keys[..room].windows(2).take_while(|pair| is_next(pair)).count()
+            }
+        };
         leaf.keys[len..len + count].clone_from_slice(&keys[..count]);
         for (to, rid) in leaf.rids[len..len + count].iter_mut().zip(rids) {
             *to = rid.0;
@@ -57,8 +72,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     }
 
     #[inline]
-    fn insert_in(&mut self, id: u32, key: K, rid: u32) -> Result<(), u32> {
-        let leaf = &mut self.leaves[id];
+    fn insert_in(&mut self, reach: &Reach<K>, key: K, rid: u32) -> Result<(), u32> {
+        let leaf = &mut self.leaves[reach.leaf];
         let at = match leaf.keys().last() {
             Some(last) if *last < key => leaf.len(),
             _ => K::rank_less(&leaf.keys, leaf.len(), &key),
@@ -70,10 +85,28 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.heap_bytes += key.heap_bytes();
         if leaf.len() < CAP {
             leaf.put(at, key, rid);
+            self.remember(reach);
         } else {
-            self.split_leaf(id, at, key, rid);
+            self.split_leaf(reach.leaf, at, key, rid);
         }
         Ok(())
+    }
+
+    /// Notes how far a leaf reaches in which a run stands, where that was found by a way down.
+    #[inline]
+    fn remember(&mut self, reach: &Reach<K>) {
+        if K::IS_COPIED && reach.is_news && self.leaves[reach.leaf].run + 1 >= RUN_MIN {
+            self.remember_reach(reach);
+        }
+    }
+
+    /// The right end is found without; it is noted where other runs are, so that all are looked for in one way.
+    #[cold]
+    fn remember_reach(&mut self, reach: &Reach<K>) {
+        if reach.leaf != self.rightmost || self.fingers.is_some() {
+            let fingers = self.fingers.get_or_insert_with(|| Box::new(Fingers::new()));
+            fingers.remember(reach.low.clone(), reach.end.clone(), reach.leaf);
+        }
     }
 
     /// Takes the whole key that `probe` was made from; its record id.
@@ -86,50 +119,96 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.len -= 1;
         self.heap_bytes -= leaf.keys[place.at].heap_bytes();
         let rid = leaf.take(place.at);
-        if leaf.len() < CAP / 4 && self.height > 0 {
+        let is_sparse = leaf.len() < CAP / 4 && self.height > 0;
+        if is_sparse {
             self.shrink(probe);
+        } else if K::IS_COPIED && place.at == 0 {
+            self.remember_first(probe);
         }
         Some(rid)
     }
 
-    #[inline]
-    fn leaf_for(&mut self, key: &K) -> u32 {
-        let last = &self.leaves[self.rightmost];
-        if last.keys().first().is_some_and(|first| first <= key) {
-            return self.rightmost;
+    /// Whoever takes a leaf's first key away may come back for the next one.
+    fn remember_first(&mut self, probe: &K::Probe<'_>) {
+        let is_known = |fingers: &Fingers<K>| fingers.find_probe(probe).is_some();
+        if !self.fingers.as_deref().is_some_and(is_known) {
+            let reach = self.descend(|inner| K::rank_fences(&inner.fences, inner.len(), probe));
+            self.remember_reach(&reach);
         }
-        if self.run_leaf != NONE
-            && *key < self.run_end
-            && let Some(first) = self.leaves[self.run_leaf].keys().first()
-            && first <= key
-        {
-            return self.run_leaf;
-        }
-        let finger = self.finger.get();
-        if let [first, .., last] = self.leaves[finger].keys()
-            && first <= key
-            && key <= last
-        {
-            return finger;
-        }
-        self.descend_for(key)
     }
 
-    fn descend_for(&mut self, key: &K) -> u32 {
+    /// The leaf that the key belongs to.
+    #[inline]
+    fn reach_for(&mut self, key: &K) -> Reach<K> {
+        if let Some(fingers) = &self.fingers
+            && let Some((leaf, end)) = fingers.find(key)
+        {
+            return Reach {
+                leaf,
+                low: K::default(),
+                end: end.clone(),
+                is_news: false,
+            };
+        }
+        if let Some(low) = &self.rightmost_low
+            && low <= key
+        {
+            return Reach {
+                leaf: self.rightmost,
+                low: low.clone(),
+                end: K::vacant(),
+                is_news: self.fingers.is_some(),
+            };
+        }
+        let finger = self.finger.get();
+        if finger != NONE {
+            if let [first, .., last] = self.leaves[finger].keys()
+                && first <= key
+                && key <= last
+            {
+                return Reach {
+                    leaf: finger,
+                    low: K::default(),
+                    end: last.clone(),
+                    is_news: false,
+                };
+            }
+            self.finger.set(NONE);
+        }
+        self.reach_down(key)
+    }
+
+    #[inline(never)]
+    fn reach_down(&mut self, key: &K) -> Reach<K> {
+        let reach = self.descend(|inner| K::rank_up_to(&inner.fences, inner.len(), key));
+        if reach.leaf == self.rightmost {
+            self.rightmost_low = Some(reach.low.clone());
+        }
+        reach
+    }
+
+    /// The leaf to which `rank` leads, which says of an inner node which child is the next. Of keys that cost something to copy
+    /// nothing is said of how far it reaches, but what the right end is.
+    #[inline]
+    pub(super) fn descend(&self, rank: impl Fn(&Inner<K, CAP>) -> usize) -> Reach<K> {
         let mut node = self.root;
-        let mut end = None;
+        let (mut low, mut end) = (None, None);
         for _ in 0..self.height {
             let inner = &self.inners[node];
-            let child = K::rank_up_to(&inner.fences, inner.len(), key);
-            if K::IS_COPIED && child < inner.len() {
+            let child = rank(inner);
+            low = child.checked_sub(1).map(|before| &inner.fences[before]).or(low);
+            if child < inner.len() {
                 end = Some(&inner.fences[child]);
             }
             node = inner.children[child];
         }
-        if let Some(end) = end {
-            (self.run_leaf, self.run_end) = (node, end.clone());
+        let is_wanted = K::IS_COPIED || node == self.rightmost;
+        Reach {
+            leaf: node,
+            low: low.filter(|_| is_wanted).cloned().unwrap_or_default(),
+            end: end.filter(|_| K::IS_COPIED).cloned().unwrap_or_else(K::vacant),
+            is_news: true,
         }
-        node
     }
 
     fn record_path(&mut self, rank: impl Fn(&Inner<K, CAP>) -> usize) -> Vec<Step> {
@@ -165,7 +244,6 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 
     #[cold]
     fn split_leaf(&mut self, id: u32, at: usize, key: K, rid: u32) {
-        self.run_leaf = NONE;
         let path = self.record_path(|inner| K::rank_up_to(&inner.fences, inner.len(), &key));
         let right_id = self.new_leaf();
         if at == CAP && self.leaves[id].next == NONE {
@@ -181,7 +259,8 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
         right.len = (CAP - cut) as u16;
         left.len = cut as u16;
-        if at < cut || at == cut && cut < CAP {
+        let stays = at < cut || at == cut && cut < CAP;
+        if stays {
             left.put(at, key, rid);
         } else {
             right.put(at - cut, key, rid);
@@ -192,10 +271,11 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         right.next = left.next;
         left.next = right_id;
         match right.next {
-            NONE => self.rightmost = right_id,
+            NONE => (self.rightmost, self.rightmost_low) = (right_id, Some(fence.clone())),
             next => self.leaves[next].previous = right_id,
         }
         self.leaves[right_id] = right;
+        self.cut_fingers(id, &fence, (!stays).then_some(right_id));
         self.add_child(path, fence, right_id);
     }
 
@@ -207,8 +287,23 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         leaf.put(0, key.clone(), rid);
         leaf.run = run;
         leaf.previous = last;
-        self.rightmost = new;
+        (self.rightmost, self.rightmost_low) = (new, Some(key.clone()));
+        self.cut_fingers(last, &key, Some(new));
         self.add_child(path, key, new);
+    }
+
+    /// Keys of the leaf from `fence` on are another's now. What was remembered of the leaf goes to the other one if the last key
+    /// did: a run that stands there goes on there.
+    fn cut_fingers(&mut self, leaf: u32, fence: &K, gone_to: Option<u32>) {
+        let Some(fingers) = &mut self.fingers else {
+            return;
+        };
+        if let Some(end) = fingers.cut(leaf, fence)
+            && let Some(right) = gone_to
+        {
+            fingers.drop_leaf(leaf);
+            fingers.remember(fence.clone(), end, right);
+        }
     }
 
     /// Puts a new child right of the one that the path leads through, splitting upwards.
@@ -262,7 +357,6 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     /// Merges the sparse leaf of `probe` with a sibling, and sparse nodes above it, where they fit together.
     #[cold]
     fn shrink(&mut self, probe: &K::Probe<'_>) {
-        self.run_leaf = NONE;
         let path = self.record_path(|inner| K::rank_fences(&inner.fences, inner.len(), probe));
         let mut is_leaf = true;
         for step in path.iter().rev() {
@@ -327,8 +421,12 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         left.run = 0;
         left.next = right.next;
         match right.next {
-            NONE => self.rightmost = left_id,
+            // Where it begins is found by the next way down that leads there.
+            NONE => (self.rightmost, self.rightmost_low) = (left_id, None),
             next => self.leaves[next].previous = left_id,
+        }
+        if let Some(fingers) = &mut self.fingers {
+            fingers.drop_leaf(right_id);
         }
         self.free_leaves.push(right_id);
     }

@@ -6,6 +6,7 @@
 
 mod build;
 mod change;
+mod fingers;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ pub(crate) use build::SameKey;
 
 use std::cell::Cell;
 
+use fingers::Fingers;
 use reprise_pages::fetch;
 
 use crate::{
@@ -23,6 +25,8 @@ use crate::{
 const NONE: u32 = u32::MAX;
 /// Inserts one behind the other after which a full leaf is split at the insertion point.
 const RUN_MIN: u16 = 4;
+/// Bytes that the processor fetches at once.
+const LINE_BYTES: usize = 64;
 
 pub(crate) struct Tree<K, const CAP: usize> {
     leaves: Chunked<Leaf<K, CAP>>,
@@ -33,11 +37,12 @@ pub(crate) struct Tree<K, const CAP: usize> {
     /// Inner levels above the leaves.
     height: u32,
     rightmost: u32,
-    /// The leaf that was looked at last: an insert often follows a look at the place.
+    /// Keys from here on belong to the rightmost leaf; none where that is not known.
+    rightmost_low: Option<K>,
+    /// The leaf that was looked at last, if no insert went elsewhere since: an insert often follows a look at the place.
     finger: Cell<u32>,
-    /// The leaf that was inserted into last, if it is not the rightmost, and the fence behind it: a run of keys comes there.
-    run_leaf: u32,
-    run_end: K,
+    /// Of keys that cost nothing to copy, once a run of them has been met that does not stand at the right end.
+    fingers: Option<Box<Fingers<K>>>,
     len: usize,
     heap_bytes: usize,
     path: Vec<Step>,
@@ -157,9 +162,9 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             root: 0,
             height: 0,
             rightmost: 0,
+            rightmost_low: Some(K::default()),
             finger: Cell::new(0),
-            run_leaf: NONE,
-            run_end: K::vacant(),
+            fingers: None,
             len: 0,
             heap_bytes: 0,
             path: Vec::new(),
@@ -176,11 +181,18 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.heap_bytes
+        let fingers = self.fingers.as_ref().map_or(0, |_| size_of::<Fingers<K>>());
+        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.heap_bytes + fingers
     }
 
     #[inline]
     fn leaf_of(&self, probe: &K::Probe<'_>) -> u32 {
+        if self.height > 0
+            && let Some(fingers) = &self.fingers
+            && let Some(leaf) = fingers.find_probe(probe)
+        {
+            return leaf;
+        }
         let mut node = self.root;
         for _ in 0..self.height {
             let inner = &self.inners[node];
@@ -209,6 +221,40 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         fetch(&leaf.keys[CAP / 4 * 3]);
     }
 
+    /// Brings near what an insert of the key will read and write, unless keys come there all the time.
+    #[inline]
+    pub fn touch_place_of(&self, key: &K) {
+        if self.known_leaf_of(key).is_some() {
+            return;
+        }
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = &self.inners[node];
+            node = inner.children[K::rank_up_to(&inner.fences, inner.len(), key)];
+        }
+        self.finger.set(node);
+        let leaf = &self.leaves[node];
+        fetch(&leaf.len);
+        let of_line = |entry_bytes: usize| (LINE_BYTES / entry_bytes).max(1);
+        leaf.keys.iter().step_by(of_line(size_of::<K>())).for_each(fetch);
+        leaf.rids.iter().step_by(of_line(size_of::<u32>())).for_each(fetch);
+    }
+
+    /// The leaf that keys such as this one come to, as far as is known without a way down.
+    #[inline]
+    fn known_leaf_of(&self, key: &K) -> Option<u32> {
+        let fingers = self.fingers.as_ref();
+        match fingers.and_then(|fingers| fingers.find(key)) {
+            Some((leaf, _)) => Some(leaf),
+            None => self.is_rightmost(key).then_some(self.rightmost),
+        }
+    }
+
+    #[inline]
+    fn is_rightmost(&self, key: &K) -> bool {
+        self.rightmost_low.as_ref().is_some_and(|low| low <= key)
+    }
+
     /// The record id under the whole key that `probe` was made from.
     #[inline]
     pub fn get(&self, probe: &K::Probe<'_>) -> Option<u32> {
@@ -221,6 +267,9 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     /// As `get`, without a way down where the key lies within the leaf that was looked at last.
     #[inline]
     pub fn get_near(&self, probe: &K::Probe<'_>) -> Option<u32> {
+        if self.finger.get() == NONE {
+            return self.get(probe);
+        }
         let leaf = &self.leaves[self.finger.get()];
         if let [first, .., last] = leaf.keys()
             && (first.is_before(probe) || first.is_at(probe))

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::{NONE, Tree, edge};
-use crate::treekey::{Long, TreeKey, Wide};
+use crate::{
+    indirection::Rid,
+    treekey::{Long, TreeKey, Wide},
+};
 
 impl<K: TreeKey + std::fmt::Debug, const CAP: usize> Tree<K, CAP> {
     fn entries(&self) -> Vec<(K, u32)> {
@@ -20,10 +23,19 @@ impl<K: TreeKey + std::fmt::Debug, const CAP: usize> Tree<K, CAP> {
         entries
     }
 
-    /// Fences, links, lengths and free lists agree.
+    /// Fences, links, lengths and free lists agree, and what is remembered is so.
     fn check(&self) {
         let mut leaves = Vec::new();
         self.check_node(self.root, self.height, None, None, &mut leaves);
+        let way_down = |key: &K| self.descend(|inner| K::rank_up_to(&inner.fences, inner.len(), key));
+        for (low, end, leaf) in self.fingers.iter().flat_map(|fingers| fingers.all()) {
+            let reach = way_down(low);
+            assert!(reach.leaf == leaf && low < end && reach.low <= *low && *end <= reach.end);
+        }
+        if let Some(low) = &self.rightmost_low {
+            let reach = way_down(low);
+            assert!(reach.leaf == self.rightmost && reach.low == *low);
+        }
         let (mut id, mut before, mut linked) = (leaves[0], NONE, Vec::new());
         while id != NONE {
             assert_eq!(self.leaves[id].previous, before);
@@ -79,7 +91,14 @@ enum Op {
     Remove(u32),
     InsertRun(u32, u8),
     RemoveRun(u32, u8),
+    /// So many keys at each of some places in turn.
+    Interleave(u32, u8),
+    /// As a delivery: the first key behind each of some places.
+    TakeFirst(u32, u8),
 }
+
+/// Where runs that come in turn begin, and how far apart keys of each are.
+const PLACES: [u32; 5] = [0, 90, 100, 340, 500];
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let key = 0..600u32;
@@ -88,7 +107,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
             4 => key.clone().prop_map(Op::Insert),
             3 => key.clone().prop_map(Op::Remove),
             2 => (key.clone(), any::<u8>()).prop_map(|(k, n)| Op::InsertRun(k, n)),
-            2 => (key, any::<u8>()).prop_map(|(k, n)| Op::RemoveRun(k, n)),
+            2 => (key.clone(), any::<u8>()).prop_map(|(k, n)| Op::RemoveRun(k, n)),
+            2 => (key, any::<u8>()).prop_map(|(k, n)| Op::Interleave(k, n)),
+            2 => (0..60u32, any::<u8>()).prop_map(|(k, n)| Op::TakeFirst(k, n)),
         ],
         0..120,
     )
@@ -110,17 +131,30 @@ fn check_tree<K: TreeKey + std::fmt::Debug>(
     let mut tree = Tree::<K, 8>::new();
     let mut model = BTreeMap::new();
     for op in ops {
-        let (first, count, is_insert) = match *op {
-            Op::Insert(key) => (key, 1, true),
-            Op::Remove(key) => (key, 1, false),
-            Op::InsertRun(key, count) => (key, count as u32, true),
-            Op::RemoveRun(key, count) => (key, count as u32, false),
+        let (numbers, is_insert): (Vec<u32>, bool) = match *op {
+            Op::Insert(key) => (vec![key], true),
+            Op::Remove(key) => (vec![key], false),
+            Op::InsertRun(key, count) => ((key..key + count as u32).collect(), true),
+            Op::RemoveRun(key, count) => ((key..key + count as u32).collect(), false),
+            Op::Interleave(key, count) => {
+                let turn = |at| PLACES.map(|place| place + key % 60 + at);
+                ((0..count as u32 % 32).flat_map(turn).collect(), true)
+            }
+            Op::TakeFirst(key, count) => {
+                let firsts = PLACES.iter().flat_map(|place| {
+                    let lower = bytes_of(lead, place + key);
+                    let found = model.range(lower..).take(count as usize % 8);
+                    found.map(|(_, rid)| *rid).collect::<Vec<u32>>()
+                });
+                (firsts.collect(), false)
+            }
         };
-        for number in first..first + count {
+        for number in numbers {
             let key = bytes_of(lead, number);
             let probe = edge(&key, false);
             assert_eq!(tree.get(&K::probe(probe)), model.get(&key).copied());
             if is_insert {
+                tree.touch_place_of(&K::from_bytes(&key));
                 let expected = model.get(&key).map_or(Ok(()), |rid| Err(*rid));
                 assert_eq!(tree.insert(K::from_bytes(&key), number), expected);
                 model.entry(key).or_insert(number);
@@ -192,6 +226,28 @@ fn check_range<K: TreeKey>(
     assert_eq!(found, expected);
 }
 
+/// Runs that are put in together, at places in turn, and keys that are there already.
+fn check_runs<K: TreeKey + Copy + std::fmt::Debug>(runs: &[(usize, u32, u8, bool)]) {
+    let mut tree = Tree::<K, 8>::new();
+    let mut model = BTreeMap::new();
+    let mut ends = PLACES.map(|place| place * 1000);
+    for (place, gap, count, is_forward) in runs {
+        let end = &mut ends[place % PLACES.len()];
+        let first = if *is_forward { *end + gap % 3 } else { end.saturating_sub(*gap) };
+        let numbers: Vec<u32> = (first..first + *count as u32 % 20).collect();
+        *end = (*end).max(first + numbers.len() as u32);
+        let keys: Vec<K> = numbers.iter().map(|n| K::from_bytes(&bytes_of(3, *n))).collect();
+        let rids: Vec<Rid> = numbers.iter().map(|n| Rid(*n)).collect();
+        let taken = tree.insert_run(&keys, &rids);
+        let expected = numbers.iter().position(|n| model.contains_key(n)).unwrap_or(numbers.len());
+        assert_eq!(taken, expected);
+        model.extend(numbers[..taken].iter().zip(&keys).map(|(n, key)| (*n, *key)));
+        tree.check();
+    }
+    let expected: Vec<_> = model.iter().map(|(number, key)| (*key, *number)).collect();
+    assert_eq!(tree.entries(), expected);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
@@ -206,6 +262,41 @@ proptest! {
             check_tree::<Long>(lead, &ops, &bounds);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn runs_in_turn_are_put_where_each_of_their_keys_belongs(
+        runs in prop::collection::vec((0..5usize, 0..40u32, any::<u8>(), prop::bool::weighted(0.8)), 0..120),
+    ) {
+        check_runs::<u64>(&runs);
+        check_runs::<u128>(&runs);
+        check_runs::<Wide<3>>(&runs);
+    }
+}
+
+#[test]
+fn leaves_of_runs_in_turn_are_found_without_a_way_down() {
+    let mut tree = Tree::<u64, 40>::new();
+    let key = |run: u64, at: u64| run << 32 | at;
+    for at in 0..1_000 {
+        for run in 0..10 {
+            tree.insert(key(run, at), 0).expect("fresh key");
+            let known = tree.known_leaf_of(&key(run, at + 1));
+            assert!(at < 60 || known.is_some(), "run {run} at {at}");
+        }
+    }
+    // Taken from the front, as a queue.
+    for at in 0..900 {
+        for run in 0..10 {
+            let probe = key(run, at).as_probe();
+            assert_eq!(tree.remove(&probe), Some(0));
+        }
+        tree.check();
+    }
+    let fingers = tree.fingers.as_ref().expect("runs were met");
+    assert!(fingers.all().count() >= 10, "{}", fingers.all().count());
 }
 
 #[test]
