@@ -156,44 +156,47 @@ fn small<const N: usize>(bytes: &[u8]) -> SmallText<N> {
         .unwrap_or_default()
 }
 
-const ORIGINAL: u64 = u64::from_le_bytes(*b"ORIGINAL");
-/// Bit `i`: a letter of the word has these six lower bits.
-const LETTERS: u64 = letters();
+const WORD: &[u8; 8] = b"ORIGINAL";
+/// Longest `I_DATA` and `S_DATA`, in bytes.
+const DATA_BYTES: usize = 50;
+/// Where words of eight bytes begin that hold every place at which the brand's first letter can lie in such a text.
+const FIRST_LETTERS: [usize; 6] = [0, 8, 16, 24, 32, DATA_BYTES - 7 - 8];
 
-const fn letters() -> u64 {
-    let (word, mut letters, mut at) = (ORIGINAL.to_le_bytes(), 0, 0);
-    while at < word.len() {
-        letters |= 1 << (word[at] & 63);
-        at += 1;
+/// Whether a text of an item or a stock holds `ORIGINAL`.
+#[inline(always)]
+pub fn is_original(data: TextRef<'_, DATA_BYTES>) -> bool {
+    match data.in_place() {
+        Some(bytes) => may_be_original(bytes) && has_word(data.as_bytes()),
+        None => has_word(data.as_bytes()),
     }
-    letters
 }
 
-/// Whether a text holds `ORIGINAL`: then of two neighbours that follow each other by seven, one pair lies in the word.
-#[inline(never)]
-pub fn is_original(data: &[u8]) -> bool {
-    // Bit 0: both are letters of the word.
-    let pair = |at: usize| match data.get(at..at + 2) {
-        Some([a, b]) => LETTERS.wrapping_shr(*a as u32) & LETTERS.wrapping_shr(*b as u32),
-        _ => 0,
-    };
-    let mut at = 6;
-    while at < data.len() {
-        // Several at once: to go around costs more than to look at one of them.
-        let pairs = pair(at) | pair(at + 7) | pair(at + 14) | pair(at + 21) | pair(at + 28);
-        if (pairs | pair(at + 35) | pair(at + 42)) & 1 == 1 {
-            return has_word(data);
-        }
-        at += 49;
+/// Whether the word's first two letters are there, eight places at a time: no branch, so nothing is guessed wrongly.
+#[inline(always)]
+fn may_be_original(data: &[u8; DATA_BYTES]) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let eight = |at: usize| data.get(at..).and_then(|bytes| bytes.first_chunk());
+    let eight = |at| u64::from_le_bytes(eight(at).copied().unwrap_or_default());
+    let mut found = 0;
+    for at in FIRST_LETTERS {
+        // A byte is zero where both letters match.
+        let others =
+            (eight(at) ^ (ONES * WORD[0] as u64)) | (eight(at + 1) ^ (ONES * WORD[1] as u64));
+        found |= others.wrapping_sub(ONES) & !others;
     }
-    false
+    found & (ONES << 7) != 0
 }
 
 #[cold]
 #[inline(never)]
 fn has_word(data: &[u8]) -> bool {
-    let words = data.windows(8).filter_map(|bytes| bytes.first_chunk());
-    words.into_iter().any(|bytes| u64::from_le_bytes(*bytes) == ORIGINAL)
+    const NUMBER: u64 = u64::from_le_bytes(*WORD);
+    let words = data
+        .windows(WORD.len())
+        .filter_map(|bytes| bytes.first_chunk());
+    words
+        .into_iter()
+        .any(|bytes| u64::from_le_bytes(*bytes) == NUMBER)
 }
 
 #[cfg(test)]
@@ -208,14 +211,21 @@ mod tests {
         assert!((0..1_000).all(|number| last_name(number).len() >= 9));
     }
 
+    fn holds(text: &[u8]) -> bool {
+        is_original(std::str::from_utf8(text).expect("ASCII").into())
+    }
+
     #[test]
     fn the_word_is_found_wherever_it_lies() {
         for length in 8..60_usize {
             for at in 0..=length - 8 {
                 let mut text = vec![b'O'; length];
-                assert!(!is_original(&text));
-                text[at..at + 8].copy_from_slice(b"ORIGINAL");
-                assert!(is_original(&text), "{at} of {length}");
+                assert!(!holds(&text));
+                text[at..at + 8].copy_from_slice(WORD);
+                assert!(holds(&text), "{at} of {length}");
+                assert!(
+                    length != DATA_BYTES || may_be_original(text.first_chunk().expect("50 bytes"))
+                );
             }
         }
     }
@@ -225,12 +235,12 @@ mod tests {
         assert!(
             ["abcORIGINAL", "ORIGINAL", "xORIGINALy"]
                 .iter()
-                .all(|text| is_original(text.as_bytes()))
+                .all(|text| holds(text.as_bytes()))
         );
         assert!(
             !["ORIGINA", "", "original"]
                 .iter()
-                .any(|text| is_original(text.as_bytes()))
+                .any(|text| holds(text.as_bytes()))
         );
     }
 }

@@ -101,8 +101,8 @@ fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
         }
         impl #generics ::reprise_procedure::value::Encode for #ident #arguments #bounds {
             const USUAL_BYTES: usize = 0 #(+ <#usual as ::reprise_procedure::value::Encode>::USUAL_BYTES)*;
-            #[inline]
-            fn encode(&self, out: &mut ::reprise_procedure::scratch::Scratch) {
+            #[inline(always)]
+            fn encode(&self, out: &mut ::reprise_procedure::pen::Pen<'_>) {
                 #(::reprise_procedure::value::Encode::encode(&self.#idents, out);)*
             }
         }
@@ -145,8 +145,8 @@ pub fn expand_enum(item: TokenStream) -> Result<TokenStream> {
         impl ::reprise_procedure::value::Encode for #ident {
             const USUAL_BYTES: usize = 1;
             #[inline]
-            fn encode(&self, out: &mut ::reprise_procedure::scratch::Scratch) {
-                out.push_varint(match self { #(Self::#variants => #numbers,)* });
+            fn encode(&self, out: &mut ::reprise_procedure::pen::Pen<'_>) {
+                out.put_varint(match self { #(Self::#variants => #numbers,)* });
             }
         }
         impl<'a> ::reprise_procedure::value::Decode<'a> for #ident {

@@ -5,7 +5,6 @@ use reprise_abi::ScalarType;
 use crate::{
     scratch::Scratch,
     types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid, copy_text},
-    value::Encode,
 };
 
 const NONE: u32 = u32::MAX;
@@ -190,7 +189,7 @@ macro_rules! fixed {
                 put(row, place.offset, $to);
             }
             fn push_default(&self, out: &mut Scratch) -> bool {
-                self.encode(out);
+                out.push_value(self);
                 true
             }
         }
@@ -227,15 +226,22 @@ fn put_data(row: &mut [u8], place: Place, end: &mut u32, data: &[u8]) {
     put(row, place.offset, end.to_le_bytes());
 }
 
+/// Where a column's data begin, with all that lies behind them, and how many they are.
 #[inline(always)]
-fn take_data(row: &[u8], place: Place) -> Option<&[u8]> {
+fn find_data(row: &[u8], place: Place) -> Option<(&[u8], usize)> {
     let start = match place.previous {
         NONE => 0,
         previous => u32::from_le_bytes(take(row, previous)?),
     };
     let end = u32::from_le_bytes(take(row, place.offset)?);
-    row.get(place.fixed_bytes as usize..)?
-        .get(start as usize..end as usize)
+    let data = row.get(place.fixed_bytes as usize..)?.get(start as usize..)?;
+    Some((data, end.checked_sub(start)? as usize))
+}
+
+#[inline(always)]
+fn take_data(row: &[u8], place: Place) -> Option<&[u8]> {
+    let (data, length) = find_data(row, place)?;
+    data.get(..length)
 }
 
 macro_rules! variable {
@@ -287,7 +293,15 @@ impl<const N: usize> Column for TextRef<'_, N> {
 
     #[inline(always)]
     fn write(&self, row: &mut [u8], place: Place, end: &mut u32) {
-        put_data(row, place, end, self.as_bytes());
+        match self.in_place() {
+            // Texts that have one length are moved as so many bytes.
+            Some(bytes) if self.as_bytes().len() == N => {
+                put(row, place.fixed_bytes + *end, *bytes);
+                *end += N as u32;
+                put(row, place.offset, end.to_le_bytes());
+            }
+            _ => put_data(row, place, end, self.as_bytes()),
+        }
     }
 
     fn push_default(&self, out: &mut Scratch) -> bool {
@@ -299,7 +313,7 @@ impl<const N: usize> Column for TextRef<'_, N> {
 impl<'r, const N: usize> ReadColumn<'r> for TextRef<'r, N> {
     #[inline(always)]
     fn read(row: &'r [u8], place: Place) -> Option<Self> {
-        take_data(row, place).map(TextRef::from_stored)
+        find_data(row, place).and_then(|(data, length)| TextRef::from_stored(data, length))
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     arch::wasm32::{memory_grow, memory_size},
     cell::{Cell, UnsafeCell},
     marker::PhantomData,
-    mem::{ManuallyDrop, MaybeUninit},
+    mem::MaybeUninit,
     panic::PanicHookInfo,
 };
 
@@ -17,6 +17,12 @@ use crate::{
     module::{Abort, ProcedureInfo, TableInfo, schema},
     txn::Txn,
 };
+
+#[path = "guest_room.rs"]
+mod room;
+
+pub use room::{Room, args_buffer_slice, result_buffer_slice};
+use room::{args_buffer, result_buffer};
 
 /// The imports of `reprise_abi::calls`. Each takes pointers into this module's own memory, which the host checks.
 mod import {
@@ -91,129 +97,19 @@ impl<B> Answer<B> {
         self.room.as_mut_ptr() as u32 as u64 | (size_of::<B>() as u64) << 32
     }
 
+    /// All of the room that a call of `Ops` was given, after it: what it wrote, and behind that anything at all.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> &[u8] {
+        // SAFETY: the host was given all of the room. To this program it has written all of it, each byte behind the row's
+        // end as it was, for nothing here can tell.
+        unsafe { std::slice::from_raw_parts(self.room.as_ptr().cast(), size_of::<B>()) }
+    }
+
     /// The bytes that a call of `Ops` wrote.
     #[inline(always)]
     pub fn filled(&self) -> &[u8] {
         // SAFETY: `filled` is set by `Ops` alone, to what the host wrote from the start of the room on.
         unsafe { std::slice::from_raw_parts(self.room.as_ptr().cast(), self.filled) }
-    }
-}
-
-/// Bytes on the heap, or those of the result's buffer.
-pub struct Room {
-    start: *mut u8,
-    length: usize,
-    /// Of the block on the heap; 0 for the result's buffer, and for no bytes at all.
-    capacity: usize,
-}
-
-/// The result's buffer has an owner. The host puts this back, as all memory, after each call.
-struct IsLent(Cell<bool>);
-
-// SAFETY: a guest has one thread: modules with shared memory are refused.
-unsafe impl Sync for IsLent {}
-
-static IS_RESULT_LENT: IsLent = IsLent(Cell::new(false));
-
-impl Room {
-    #[inline(always)]
-    pub const fn new() -> Self {
-        Self {
-            start: std::ptr::dangling_mut(),
-            length: 0,
-            capacity: 0,
-        }
-    }
-
-    #[inline(always)]
-    pub fn zeroed(bytes: usize) -> Self {
-        Self::from_heap(vec![0; bytes])
-    }
-
-    /// Where a result is put together: the buffer from which the host takes it, for the first who asks.
-    #[inline(always)]
-    pub fn for_result(bytes: usize) -> Self {
-        let buffer = result_buffer();
-        if buffer.length == 0 || IS_RESULT_LENT.0.replace(true) {
-            return Self::zeroed(bytes);
-        }
-        Self {
-            start: buffer.start as *mut u8,
-            length: buffer.length,
-            capacity: 0,
-        }
-    }
-
-    #[inline(always)]
-    fn from_heap(bytes: Vec<u8>) -> Self {
-        let mut bytes = ManuallyDrop::new(bytes);
-        Self {
-            start: bytes.as_mut_ptr(),
-            length: bytes.len(),
-            capacity: bytes.capacity(),
-        }
-    }
-
-    /// What lies on the heap, which is then nobody's.
-    #[inline(always)]
-    fn take_heap(&mut self) -> Vec<u8> {
-        let old = std::mem::take(self);
-        let old = ManuallyDrop::new(old);
-        match old.capacity {
-            0 => Vec::new(),
-            // SAFETY: start, length and capacity are those of the `Vec` in `from_heap`, and no longer the room's.
-            capacity => unsafe { Vec::from_raw_parts(old.start, old.length, capacity) },
-        }
-    }
-
-    /// Makes it longer, on the heap.
-    #[cold]
-    #[inline(never)]
-    pub fn grow(&mut self, bytes: usize) {
-        let heap = match self.capacity {
-            0 => {
-                let mut heap = Vec::with_capacity(bytes);
-                heap.extend_from_slice(self);
-                heap
-            }
-            _ => self.take_heap(),
-        };
-        let mut heap = heap;
-        heap.resize(bytes, 0);
-        *self = Self::from_heap(heap);
-    }
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl std::ops::Deref for Room {
-    type Target = [u8];
-    #[inline(always)]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: `length` bytes of the room's own block, or of the buffer, which one room has at a time (`for_result`) and to
-        // which `set_result` writes only at the procedure's end.
-        unsafe { std::slice::from_raw_parts(self.start, self.length) }
-    }
-}
-
-impl std::ops::DerefMut for Room {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
-    }
-}
-
-impl Drop for Room {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.capacity > 0 {
-            drop(self.take_heap());
-        }
     }
 }
 
@@ -242,6 +138,20 @@ impl Ops<'_> {
             self.returned.set(0);
             // SAFETY: as above.
             unsafe { import::result_write(slice(bytes)) }
+        }
+    }
+
+    /// Puts a result together where the host takes it from, or, where it is too long or a `Reply` lies there, on the heap. `write`
+    /// answers with the bytes written, or else needed.
+    #[inline(always)]
+    pub fn put_result(&self, _usual: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
+        let mut room = Room::at_end();
+        loop {
+            match write(&mut room) {
+                Ok(0) => return,
+                Ok(length) => return self.set_result(room.get(..length).unwrap_or(&[])),
+                Err(needed) => room.grow(needed),
+            }
         }
     }
 
@@ -552,69 +462,8 @@ fn request_words(request: &ScanRequest<'_>) -> [u32; 8] {
 const PAGE_BYTES: usize = 65_536;
 
 unsafe extern "C" {
-    /// Its address is where the stack begins, which grows downwards from there.
-    static __stack_high: u8;
-    /// Its address is where the linker's own data begins.
-    static __global_base: u8;
     /// Its address is where the linker's own data ends.
     static __heap_base: u8;
-}
-
-/// Bytes that nobody but host and entry use.
-#[derive(Clone, Copy)]
-struct Buffer {
-    start: usize,
-    length: usize,
-}
-
-const ARGS_BUFFER_BYTES: usize = 320;
-const RESULT_BUFFER_BYTES: usize = 704;
-
-/// The room that the linker was told to leave between the stack and the data, on the page that the stack dirties anyway: a
-/// call then costs no page more. Without such room there are no buffers. All of this is known to the linker, so the
-/// compiler of the host makes constants of it.
-#[inline(always)]
-fn buffers() -> (Buffer, Buffer) {
-    let start = &raw const __stack_high as usize;
-    let room = (&raw const __global_base as usize).saturating_sub(start);
-    let fits = room >= ARGS_BUFFER_BYTES + RESULT_BUFFER_BYTES;
-    let buffer = |start, length| Buffer {
-        start,
-        length: if fits { length } else { 0 },
-    };
-    (
-        buffer(start, ARGS_BUFFER_BYTES),
-        buffer(start.wrapping_add(ARGS_BUFFER_BYTES), RESULT_BUFFER_BYTES),
-    )
-}
-
-#[inline(always)]
-fn args_buffer() -> Buffer {
-    buffers().0
-}
-
-#[inline(always)]
-fn result_buffer() -> Buffer {
-    buffers().1
-}
-
-/// What `reprise_args_buffer` answers.
-pub fn args_buffer_slice() -> u64 {
-    args_buffer().packed()
-}
-
-/// What `reprise_result_buffer` answers.
-pub fn result_buffer_slice() -> u64 {
-    result_buffer().packed()
-}
-
-impl Buffer {
-    fn packed(self) -> u64 {
-        match self.length {
-            0 => 0,
-            length => self.start as u64 | (length as u64) << 32,
-        }
-    }
 }
 
 /// The memory of this instance from the linker's data upwards. Nobody else grows it.

@@ -1,9 +1,40 @@
 //! Keys as a procedure writes them: one value per column, checked against the columns' types at compile time.
 
 use crate::{
+    pen::Pen,
     scratch::Scratch,
     types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
 };
+
+/// What takes the bytes of keys.
+pub trait KeyOut {
+    /// Bytes whose number the caller's code knows.
+    fn push(&mut self, bytes: &[u8]);
+    /// Bytes of which there are mostly few.
+    fn push_text(&mut self, bytes: &[u8]);
+}
+
+impl KeyOut for Scratch {
+    #[inline(always)]
+    fn push(&mut self, bytes: &[u8]) {
+        Scratch::push(self, bytes);
+    }
+    #[inline(always)]
+    fn push_text(&mut self, bytes: &[u8]) {
+        Scratch::push_text(self, bytes);
+    }
+}
+
+impl KeyOut for Pen<'_> {
+    #[inline(always)]
+    fn push(&mut self, bytes: &[u8]) {
+        self.put_all(bytes);
+    }
+    #[inline(always)]
+    fn push_text(&mut self, bytes: &[u8]) {
+        self.put_all(bytes);
+    }
+}
 
 /// A value that can stand for column type `C` in a key.
 #[diagnostic::on_unimplemented(
@@ -14,7 +45,7 @@ pub trait KeyArg<C> {
     /// Bytes of every such value in a key; 0 where they differ.
     const BYTES: usize = 0;
     /// Appends the memcomparable form (`reprise_abi::key`).
-    fn push_key(&self, out: &mut Scratch);
+    fn push_key(&self, out: &mut impl KeyOut);
 }
 
 macro_rules! unsigned_key {
@@ -22,7 +53,7 @@ macro_rules! unsigned_key {
         impl KeyArg<$ty> for $ty {
             const BYTES: usize = size_of::<$ty>();
             #[inline(always)]
-            fn push_key(&self, out: &mut Scratch) {
+            fn push_key(&self, out: &mut impl KeyOut) {
                 out.push(&self.to_be_bytes());
             }
         }
@@ -35,7 +66,7 @@ macro_rules! signed_key {
         impl KeyArg<$ty> for $ty {
             const BYTES: usize = size_of::<$ty>();
             #[inline(always)]
-            fn push_key(&self, out: &mut Scratch) {
+            fn push_key(&self, out: &mut impl KeyOut) {
                 out.push(&(*self ^ <$ty>::MIN).to_be_bytes());
             }
         }
@@ -45,14 +76,14 @@ signed_key! { i8 i16 i32 i64 i128 }
 
 impl KeyArg<bool> for bool {
     const BYTES: usize = 1;
-    fn push_key(&self, out: &mut Scratch) {
+    fn push_key(&self, out: &mut impl KeyOut) {
         out.push(&[*self as u8]);
     }
 }
 
 impl KeyArg<f64> for f64 {
     const BYTES: usize = 8;
-    fn push_key(&self, out: &mut Scratch) {
+    fn push_key(&self, out: &mut impl KeyOut) {
         let bits = self.to_bits();
         let ordered = if bits >> 63 == 1 {
             !bits
@@ -65,28 +96,28 @@ impl KeyArg<f64> for f64 {
 
 impl<const S: u8> KeyArg<Decimal<S>> for Decimal<S> {
     const BYTES: usize = 16;
-    fn push_key(&self, out: &mut Scratch) {
+    fn push_key(&self, out: &mut impl KeyOut) {
         KeyArg::<i128>::push_key(&self.units, out);
     }
 }
 
 impl KeyArg<Timestamp> for Timestamp {
     const BYTES: usize = 8;
-    fn push_key(&self, out: &mut Scratch) {
+    fn push_key(&self, out: &mut impl KeyOut) {
         KeyArg::<i64>::push_key(&self.0, out);
     }
 }
 
 impl KeyArg<Uuid> for Uuid {
     const BYTES: usize = 16;
-    fn push_key(&self, out: &mut Scratch) {
+    fn push_key(&self, out: &mut impl KeyOut) {
         out.push(&self.0);
     }
 }
 
 /// `00` is escaped as `00 ff`; `00 00` ends the text.
 #[inline]
-fn push_escaped(mut bytes: &[u8], out: &mut Scratch) {
+fn push_escaped(mut bytes: &[u8], out: &mut impl KeyOut) {
     while let Some(zero) = bytes.iter().position(|byte| *byte == 0) {
         out.push_text(bytes.get(..zero).unwrap_or(&[]));
         out.push(&[0, 0xff]);
@@ -100,7 +131,7 @@ macro_rules! escaped_key {
     ($([$($generic:tt)*] $arg:ty => $column:ty, $as_bytes:ident;)*) => {$(
         impl<$($generic)*> KeyArg<$column> for $arg {
             #[inline]
-            fn push_key(&self, out: &mut Scratch) {
+            fn push_key(&self, out: &mut impl KeyOut) {
                 push_escaped(self.$as_bytes(), out);
             }
         }
@@ -122,7 +153,7 @@ escaped_key! {
 }
 
 impl<C, K: KeyArg<C>> KeyArg<Option<C>> for Option<K> {
-    fn push_key(&self, out: &mut Scratch) {
+    fn push_key(&self, out: &mut impl KeyOut) {
         out.push(&[self.is_some() as u8]);
         if let Some(key) = self {
             key.push_key(out);
@@ -138,7 +169,7 @@ impl<C, K: KeyArg<C>> KeyArg<Option<C>> for Option<K> {
 pub trait WholeKey<Columns> {
     /// Bytes of every such key; 0 where they differ.
     const BYTES: usize = 0;
-    fn push_whole(&self, out: &mut Scratch);
+    fn push_whole(&self, out: &mut impl KeyOut);
 }
 
 /// A key of the leading columns of an index: a tuple, or the bare value for an index of one column.
@@ -147,20 +178,20 @@ pub trait WholeKey<Columns> {
     note = "write the leading columns as a tuple: `(a,)` or `(a, b)`"
 )]
 pub trait KeyPrefix<Columns> {
-    fn push_prefix(&self, out: &mut Scratch);
+    fn push_prefix(&self, out: &mut impl KeyOut);
 }
 
 impl<C, K: KeyArg<C>> WholeKey<(C,)> for K {
     const BYTES: usize = K::BYTES;
     #[inline(always)]
-    fn push_whole(&self, out: &mut Scratch) {
+    fn push_whole(&self, out: &mut impl KeyOut) {
         self.push_key(out);
     }
 }
 
 impl<C, K: KeyArg<C>> KeyPrefix<(C,)> for K {
     #[inline(always)]
-    fn push_prefix(&self, out: &mut Scratch) {
+    fn push_prefix(&self, out: &mut impl KeyOut) {
         self.push_key(out);
     }
 }
@@ -183,7 +214,7 @@ macro_rules! prefix {
         impl<$($column,)* $($key: KeyArg<$of>),*> KeyPrefix<($($column,)*)> for ($($key,)*) {
             #[inline(always)]
             #[allow(non_snake_case)]
-            fn push_prefix(&self, out: &mut Scratch) {
+            fn push_prefix(&self, out: &mut impl KeyOut) {
                 let ($($key,)*) = self;
                 $($key.push_key(out);)*
             }
@@ -196,7 +227,7 @@ macro_rules! whole {
             const BYTES: usize = sum_of_all([$($key::BYTES),*]);
             #[inline(always)]
             #[allow(non_snake_case)]
-            fn push_whole(&self, out: &mut Scratch) {
+            fn push_whole(&self, out: &mut impl KeyOut) {
                 let ($($key,)*) = self;
                 $($key.push_key(out);)*
             }

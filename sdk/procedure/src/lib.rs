@@ -38,6 +38,7 @@ mod heap;
 pub mod key;
 mod many;
 pub mod module;
+pub mod pen;
 pub mod scan;
 pub mod scratch;
 pub mod table;

@@ -8,8 +8,9 @@ use reprise_abi::{RowHandle, calls::HANDLE_NONE};
 use crate::{
     column::{Columns, has_same_shape},
     key::WholeKey,
+    pen::Pen,
     scratch::Scratch,
-    table::{InModule, IndexOf, Owned, ReadRow, Row, Table, misfit, read_long, take_row, target},
+    table::{InModule, IndexOf, Owned, ReadRow, Row, RowBuffer, Table, misfit, read_long, take_row, target},
     txn::Txn,
 };
 
@@ -40,13 +41,7 @@ pub fn multi_read<
     tx: &Txn<'_>,
     keys: impl IntoIterator<Item = K>,
 ) -> FoundRows<T> {
-    read_many(
-        tx,
-        target(T::TABLE, I),
-        T::COLUMNS,
-        (K::BYTES, WholeKey::push_whole),
-        keys,
-    )
+    read_many::<T, K, _>(tx, target(T::TABLE, I), T::COLUMNS, keys)
 }
 
 /// Columns that have the types of `T`'s, one by one, and are of the same table: what is done with them is the same.
@@ -79,25 +74,28 @@ pub fn multi_read_alike<
     columns: Alike<T>,
     keys: impl IntoIterator<Item = K>,
 ) -> FoundRows<T> {
-    let push = (K::BYTES, WholeKey::push_whole as fn(&K, &mut Scratch));
-    read_many(tx, target(T::TABLE, I), Some(columns.columns), push, keys)
+    read_many::<T, K, _>(tx, target(T::TABLE, I), Some(columns.columns), keys)
 }
 
-/// Keys have so many bytes, or (0) differ in length.
 #[inline(always)]
-fn read_many<T: Table, K>(
+fn read_many<T: Table, K: WholeKey<C>, C>(
     tx: &Txn<'_>,
     target: u32,
     columns: Option<Columns>,
-    (key_bytes, push): (usize, impl Fn(&K, &mut Scratch)),
     keys: impl IntoIterator<Item = K>,
 ) -> FoundRows<T> {
     let (keys, slot_bytes) = (keys.into_iter(), slot_bytes::<T>());
     let (slots, long) = match columns {
-        Some(columns) if key_bytes > 0 => {
-            let mut bytes = Scratch::for_bytes(key_bytes * keys.size_hint().0);
-            keys.for_each(|key| push(&key, &mut bytes));
-            let count = bytes.len() / key_bytes;
+        Some(columns) if K::BYTES > 0 => {
+            let bytes = match keys.size_hint() {
+                (count, Some(most)) if count == most => written(keys, count),
+                _ => {
+                    let keys: Vec<K> = keys.collect();
+                    let count = keys.len();
+                    written(keys.into_iter(), count)
+                }
+            };
+            let count = bytes.len() / K::BYTES;
             let mut slots = vec![0; count * slot_bytes];
             let keys = (bytes.as_slice(), count as u32);
             let long = match tx.ops.multi_get_slots(target, keys, columns, &mut slots) {
@@ -110,7 +108,7 @@ fn read_many<T: Table, K>(
             let mut bytes = Scratch::for_bytes(KEY_BYTES * keys.size_hint().0);
             let mut count = 0;
             for key in keys {
-                bytes.push_with_length(|out| push(&key, out));
+                bytes.push_with_length(|out| key.push_whole(out));
                 count += 1;
             }
             look_up(tx, target, columns, (bytes.as_slice(), count), slot_bytes)
@@ -124,23 +122,34 @@ fn read_many<T: Table, K>(
     }
 }
 
+/// So many keys of one length, one behind the other.
+#[inline(always)]
+fn written<K: WholeKey<C>, C>(keys: impl Iterator<Item = K>, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count * K::BYTES];
+    let mut pen = Pen::new(&mut bytes);
+    keys.for_each(|key| key.push_whole(&mut pen));
+    match pen.finish() {
+        Ok(filled) => bytes.truncate(filled),
+        Err(_) => panic!("an iterator of keys has more of them than it says"),
+    }
+    bytes
+}
+
 const fn slot_bytes<T: Table>() -> usize {
     size_of::<T::Buffer>()
 }
 
-/// Rows that a slot has no room for, each with where its slot begins.
-type LongRows = Vec<(usize, Vec<u8>)>;
+/// Rows that a slot has no room for, by their handles.
+type LongRows = Vec<(RowHandle, Vec<u8>)>;
 
 /// The rows that did not fit their slots, read one by one.
 #[cold]
 #[inline(never)]
 fn read_misfits(tx: &Txn<'_>, columns: Columns, slots: &[u8], slot_bytes: usize) -> LongRows {
     let room = slot_bytes - HEADER_BYTES;
-    let starts = (0..slots.len()).step_by(slot_bytes);
-    let is_misfit = |(_, (_, bytes)): &(usize, (RowHandle, usize))| *bytes > room;
-    let headers = starts.zip(slots.chunks_exact(slot_bytes).filter_map(header_of));
-    let long = headers.filter(is_misfit);
-    long.map(|(start, (handle, _))| (start, read_long(tx, handle, Some(columns), 2 * room)))
+    let headers = slots.chunks_exact(slot_bytes).filter_map(header_of);
+    let long = headers.filter(|(_, bytes)| *bytes > room);
+    long.map(|(handle, _)| (handle, read_long(tx, handle, Some(columns), 2 * room)))
         .collect()
 }
 
@@ -174,7 +183,7 @@ fn look_up(
     };
     let (mut slots, mut long) = (vec![0; slot_bytes * count as usize], Vec::new());
     let mut rest = found.get(..filled).unwrap_or(&[]);
-    for (at, slot) in slots.chunks_exact_mut(slot_bytes).enumerate() {
+    for slot in slots.chunks_exact_mut(slot_bytes) {
         let (Some((handle, row)), Some((header, room))) = (
             take_row(&mut rest),
             slot.split_first_chunk_mut::<HEADER_BYTES>(),
@@ -184,7 +193,7 @@ fn look_up(
         *header = (u64::from(handle) | (row.len() as u64) << 32).to_le_bytes();
         match room.get_mut(..row.len()) {
             Some(room) => room.copy_from_slice(row),
-            None => long.push((at * slot_bytes, row.to_vec())),
+            None => long.push((handle, row.to_vec())),
         }
     }
     (slots, long)
@@ -194,7 +203,7 @@ fn look_up(
 pub struct FoundRows<T> {
     /// For each key `[handle u32][bytes u32]` and the row, or the columns chosen of it, if it fits.
     slots: Vec<u8>,
-    /// `slots[at..]` is still to be handed out.
+    /// The slots from this one on are still to be handed out.
     at: usize,
     long: LongRows,
     table: PhantomData<fn() -> T>,
@@ -202,51 +211,38 @@ pub struct FoundRows<T> {
 
 impl<T: Table> FoundRows<T> {
     /// The rows that were not handed out yet. Their texts may be borrowed from here.
-    #[inline]
-    pub fn iter<'r>(&'r self) -> impl Iterator<Item = Option<Row<T>>> + use<'r, T>
+    #[inline(always)]
+    pub fn iter<'r>(&'r self) -> impl ExactSizeIterator<Item = Option<Row<T>>> + use<'r, T>
     where
         T: ReadRow<'r>,
     {
-        let mut at = self.at;
-        let slots = self
-            .slots
-            .get(at..)
-            .unwrap_or(&[])
-            .chunks_exact(slot_bytes::<T>());
-        slots.map(move |slot| {
-            let found = self.read(at, slot);
-            at += slot_bytes::<T>();
-            found
-        })
+        let slots = T::Buffer::slots(&self.slots).get(self.at..).unwrap_or(&[]);
+        slots.iter().map(|slot| self.read(slot))
     }
 
-    /// What was found for the key whose slot begins at `at`.
+    /// What was found for the key whose slot this is.
     #[inline(always)]
-    fn read<'r>(&'r self, at: usize, slot: &'r [u8]) -> Option<Row<T>>
+    fn read<'r>(&'r self, slot: &'r T::Buffer) -> Option<Row<T>>
     where
         T: ReadRow<'r>,
     {
-        let (handle, bytes) = header_of(slot)?;
+        let (handle, bytes) = header_of(slot.as_ref())?;
         if handle == HANDLE_NONE {
             return None;
         }
-        let row = slot.get(HEADER_BYTES..)?;
+        // Each way reads the row for itself: of the usual one the compiler knows how long it is.
         let value = match bytes <= slot_bytes::<T>() - HEADER_BYTES {
-            true => T::read_row(row).unwrap_or_else(|| misfit()),
-            false => self.read_long(at),
+            true => T::read_row(slot.as_ref().get(HEADER_BYTES..)?),
+            false => T::read_row(self.long_row(handle)),
         };
-        Some(Row::new(value, handle))
+        Some(Row::new(value.unwrap_or_else(|| misfit()), handle))
     }
 
     #[cold]
     #[inline(never)]
-    fn read_long<'r>(&'r self, at: usize) -> T
-    where
-        T: ReadRow<'r>,
-    {
-        let found = self.long.iter().find(|(start, _)| *start == at);
-        let row = found.and_then(|(_, row)| T::read_row(row));
-        row.unwrap_or_else(|| misfit())
+    fn long_row(&self, handle: RowHandle) -> &[u8] {
+        let found = self.long.iter().find(|(long, _)| *long == handle);
+        found.map_or(&[], |(_, row)| row)
     }
 }
 
@@ -255,15 +251,14 @@ impl<T: Owned> Iterator for FoundRows<T> {
 
     #[inline]
     fn next(&mut self) -> Option<Option<Row<T>>> {
-        let (at, end) = (self.at, self.at + slot_bytes::<T>());
-        let slot = self.slots.get(at..end)?;
-        let found = self.read(at, slot);
-        self.at = end;
+        let slot = T::Buffer::slots(&self.slots).get(self.at)?;
+        let found = self.read(slot);
+        self.at += 1;
         Some(found)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.slots.len() - self.at) / slot_bytes::<T>();
+        let left = self.slots.len() / slot_bytes::<T>() - self.at;
         (left, Some(left))
     }
 }

@@ -18,7 +18,7 @@ use reprise_abi::{
 use crate::{
     column::Columns,
     module::{Abort, ProcedureInfo, TableInfo, schema},
-    scratch::Scratch,
+    scratch::{INLINE_BYTES, Scratch},
     txn::Txn,
 };
 
@@ -153,6 +153,12 @@ impl<B> Answer<B> {
 }
 
 impl<B: AsRef<[u8]>> Answer<B> {
+    /// All of the room that a call of `Ops` was given, after it: what it wrote, and behind that zeros.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> &[u8] {
+        self.room.as_ref()
+    }
+
     /// The bytes that a call of `Ops` wrote.
     #[inline(always)]
     pub fn filled(&self) -> &[u8] {
@@ -211,6 +217,27 @@ pub struct Ops<'h> {
 impl Ops<'_> {
     pub fn set_result(&self, bytes: &[u8]) {
         self.host.borrow_mut().set_result(bytes).or_fault();
+    }
+
+    /// Puts a result together, of probably so many bytes. `write` answers with the bytes written, or else needed.
+    #[inline(always)]
+    pub fn put_result(&self, usual: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
+        let mut inline = [0; INLINE_BYTES];
+        let mut room = Room::new();
+        if usual > INLINE_BYTES {
+            room.grow(usual);
+        }
+        loop {
+            let free = match room.is_empty() {
+                true => &mut inline,
+                false => &mut *room,
+            };
+            match write(free) {
+                Ok(0) => return,
+                Ok(length) => return self.set_result(free.get(..length).unwrap_or(&[])),
+                Err(needed) => room.grow(needed),
+            }
+        }
     }
 
     #[inline]

@@ -2,7 +2,10 @@
 
 use reprise_abi::plan::copy_short;
 
-use crate::ops::Room;
+use crate::{
+    ops::Room,
+    value::{Encode, write},
+};
 
 /// Bytes that are held in place. With its length that is eight words: of more zeros the compiler makes a call out of the module.
 pub const INLINE_BYTES: usize = 56;
@@ -38,15 +41,6 @@ impl Scratch {
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
             room: Room::zeroed(bytes),
-            ..Self::new()
-        }
-    }
-
-    /// For a result of probably so many bytes, where the host takes it from.
-    #[inline(always)]
-    pub(crate) fn for_result(bytes: usize) -> Self {
-        Self {
-            room: Room::for_result(bytes),
             ..Self::new()
         }
     }
@@ -117,10 +111,31 @@ impl Scratch {
         }
     }
 
+    /// Appends a value as an argument or a result has it.
+    pub fn push_value(&mut self, value: &impl Encode) {
+        let start = self.length;
+        loop {
+            let free = self.place().get_mut(start..).unwrap_or_default();
+            match write(value, free) {
+                Ok(bytes) => return self.length += bytes,
+                Err(needed) => self.make_room(start + needed),
+            }
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn grow(&mut self, bytes: &[u8]) {
         let end = self.length + bytes.len();
+        self.make_room(end);
+        if let Some(target) = self.room.get_mut(self.length..end) {
+            target.copy_from_slice(bytes);
+            self.length = end;
+        }
+    }
+
+    /// Moves to the heap, or to more of it.
+    fn make_room(&mut self, end: usize) {
         // What outgrows its room mostly goes on growing.
         let room = FIRST_HEAP_BYTES.max(2 * end);
         if self.room.is_empty() {
@@ -130,10 +145,6 @@ impl Scratch {
             }
         } else {
             self.room.grow(room);
-        }
-        if let Some(target) = self.room.get_mut(self.length..end) {
-            target.copy_from_slice(bytes);
-            self.length = end;
         }
     }
 

@@ -21,7 +21,7 @@ pub use crate::many::{Alike, FoundRows, multi_get, multi_read, multi_read_alike}
 /// A type whose values are rows of a table, or some columns of them. Implemented by `#[table]` and `#[columns]`.
 pub trait Table: Sized {
     /// Bytes on the stack that hold a usual row after 8 bytes of a scan's header.
-    type Buffer: AsRef<[u8]> + AsMut<[u8]>;
+    type Buffer: RowBuffer;
     const EMPTY_BUFFER: Self::Buffer;
     const INFO: &'static TableInfo;
     /// Some columns of the table, or all of them: whole rows.
@@ -34,9 +34,24 @@ pub trait Table: Sized {
     fn write_row(&self, out: &mut [u8]);
 }
 
+/// Bytes of a number that is known to the compiler, so that what lies at fixed places in them is read without a check.
+pub trait RowBuffer: AsRef<[u8]> + AsMut<[u8]> {
+    /// Buffers that lie one behind the other.
+    fn slots(bytes: &[u8]) -> &[Self]
+    where
+        Self: Sized;
+}
+
+impl<const N: usize> RowBuffer for [u8; N] {
+    #[inline(always)]
+    fn slots(bytes: &[u8]) -> &[Self] {
+        bytes.as_chunks().0
+    }
+}
+
 /// How a row is read from bytes that live for `'r`.
 pub trait ReadRow<'r>: Table {
-    /// None when the bytes are no row of this table.
+    /// The row that the bytes begin with; behind it may be others. None when they begin with no row of this table.
     fn read_row(row: &'r [u8]) -> Option<Self>;
 }
 
@@ -433,14 +448,15 @@ pub fn read_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, handle: RowHandle, room: &'r mu
 
 #[inline(always)]
 fn row_in<'r, T: ReadRow<'r>>(tx: &Txn<'_>, found: Found, room: &'r mut RowRoom<T>) -> Row<T> {
-    if room.usual.filled().len() != found.bytes {
-        room.long = read_long(tx, found.handle, T::COLUMNS, found.bytes);
-    }
-    let row = match room.long.is_empty() {
-        true => room.usual.filled(),
-        false => &room.long,
+    // Each way reads the row for itself: of the usual one the compiler knows how long it is.
+    let row = match room.usual.filled().len() == found.bytes {
+        true => T::read_row(room.usual.room()),
+        false => {
+            room.long = read_long(tx, found.handle, T::COLUMNS, found.bytes);
+            T::read_row(&room.long)
+        }
     };
-    Row::new(T::read_row(row).unwrap_or_else(|| misfit()), found.handle)
+    Row::new(row.unwrap_or_else(|| misfit()), found.handle)
 }
 
 /// A stored row is valid, so it can only be a `SmallText` that is too small for what another version of the module wrote.

@@ -1,6 +1,11 @@
 //! Column and argument types that the language has none for.
 
-use std::{fmt, ops::Deref};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    ops::Deref,
+};
 
 use reprise_abi::plan::copy_short;
 
@@ -115,6 +120,12 @@ impl<const N: usize> SmallText<N> {
         })
     }
 
+    /// The text, and behind it zeros.
+    #[inline(always)]
+    pub(crate) fn in_place(&self) -> &[u8; N] {
+        &self.bytes
+    }
+
     pub fn as_str(&self) -> &str {
         // Built from a `&str` or a stored text, so the check can't fail; a lossy empty text is better than a trap.
         std::str::from_utf8(self.as_bytes()).unwrap_or("")
@@ -128,39 +139,77 @@ impl<const N: usize> SmallText<N> {
 
 /// Text of a row that was read, where the host put it: nothing is copied. Mostly of at most `N` bytes, which rows that hold it
 /// have room for.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default)]
 pub struct TextRef<'r, const N: usize> {
-    bytes: &'r [u8],
+    /// The text, and behind it whatever lies there of the row's place.
+    place: &'r [u8],
+    length: usize,
 }
 
 impl<'r, const N: usize> TextRef<'r, N> {
-    /// A stored text: the host checks the rows that it takes, so it is valid.
+    /// A stored text: the host checks the rows that it takes, so it is valid. None where the place ends before the text does.
     #[inline(always)]
-    pub(crate) fn from_stored(bytes: &'r [u8]) -> Self {
-        Self { bytes }
+    pub(crate) fn from_stored(place: &'r [u8], length: usize) -> Option<Self> {
+        (length <= place.len()).then_some(Self { place, length })
     }
 
     #[inline(always)]
     pub fn as_bytes(&self) -> &'r [u8] {
-        self.bytes
+        self.place.get(..self.length).unwrap_or(&[])
+    }
+
+    /// The text, and behind it anything at all: `N` bytes in all, so that looking at them takes no branch that hangs on the
+    /// text's length, which would be guessed wrongly. None of a longer text, and where there are not so many bytes.
+    #[inline(always)]
+    pub fn in_place(&self) -> Option<&'r [u8; N]> {
+        self.place.first_chunk().filter(|_| self.length <= N)
     }
 
     pub fn as_str(&self) -> &'r str {
         // As of a `SmallText`.
-        std::str::from_utf8(self.bytes).unwrap_or("")
+        std::str::from_utf8(self.as_bytes()).unwrap_or("")
     }
 }
 
 impl<'r, const N: usize> From<&'r str> for TextRef<'r, N> {
     #[inline(always)]
     fn from(text: &'r str) -> Self {
-        Self { bytes: text.as_bytes() }
+        Self {
+            place: text.as_bytes(),
+            length: text.len(),
+        }
+    }
+}
+
+impl<const N: usize> PartialEq for TextRef<'_, N> {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl<const N: usize> Eq for TextRef<'_, N> {}
+
+impl<const N: usize> PartialOrd for TextRef<'_, N> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<const N: usize> Ord for TextRef<'_, N> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl<const N: usize> Hash for TextRef<'_, N> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
     }
 }
 
 impl<const N: usize> PartialEq<&str> for TextRef<'_, N> {
     fn eq(&self, other: &&str) -> bool {
-        self.bytes == other.as_bytes()
+        self.as_bytes() == other.as_bytes()
     }
 }
 

@@ -8,6 +8,8 @@ use reprise_abi::{
 };
 
 use crate::{
+    ops::Room,
+    pen::Pen,
     scratch::{INLINE_BYTES, Scratch},
     txn::Txn,
     types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
@@ -24,36 +26,35 @@ const LIST_ITEMS: usize = 16;
 
 /// A value that a procedure returns.
 pub trait Encode: ValueType {
-    /// About how long a usual value is: whether it is put together in place or on the heap.
+    /// About how long a usual value is.
     const USUAL_BYTES: usize;
 
-    fn encode(&self, out: &mut Scratch);
+    fn encode(&self, out: &mut Pen<'_>);
 
     /// Hands the value to the host as the procedure's result.
     #[inline(always)]
     fn hand_over(&self, tx: &Txn<'_>) {
-        put_result(tx, &encoded(self));
-    }
-}
-
-#[inline(always)]
-fn put_result(tx: &Txn<'_>, bytes: &Scratch) {
-    if !bytes.is_empty() {
-        tx.ops.set_result(bytes.as_slice());
+        tx.ops.put_result(room_for::<Self>(), |room| write(self, room));
     }
 }
 
 /// Room for a result from the start, at most.
 const RESULT_ROOM_BYTES_MAX: usize = 2048;
 
+/// Room that is probably enough for a value.
+fn room_for<T: Encode + ?Sized>() -> usize {
+    match T::USUAL_BYTES > INLINE_BYTES {
+        true => (2 * T::USUAL_BYTES).min(RESULT_ROOM_BYTES_MAX),
+        false => T::USUAL_BYTES,
+    }
+}
+
+/// The bytes written, or else needed.
 #[inline(always)]
-fn encoded<T: Encode + ?Sized>(value: &T) -> Scratch {
-    let mut out = match T::USUAL_BYTES > INLINE_BYTES {
-        true => Scratch::for_result((2 * T::USUAL_BYTES).min(RESULT_ROOM_BYTES_MAX)),
-        false => Scratch::new(),
-    };
-    value.encode(&mut out);
-    out
+pub(crate) fn write<T: Encode + ?Sized>(value: &T, room: &mut [u8]) -> Result<usize, usize> {
+    let mut pen = Pen::new(room);
+    value.encode(&mut pen);
+    pen.finish()
 }
 
 /// A result that is written down already: of a value that borrows from what ends with the procedure, such as texts of rows.
@@ -61,17 +62,31 @@ fn encoded<T: Encode + ?Sized>(value: &T) -> Scratch {
 /// The procedure's signature says `'static` for what is borrowed: of a reply, lifetimes mean nothing (it may be taken for one of a
 /// longer lifetime, as a function that takes a `T`).
 pub struct Reply<T> {
-    bytes: Scratch,
+    room: Room,
+    length: usize,
     of: PhantomData<fn(T)>,
 }
 
 impl<T: Encode> Reply<T> {
     #[inline(always)]
     pub fn of(value: &T) -> Self {
+        let mut room = Room::for_result(room_for::<T>());
+        let length = loop {
+            match write(value, &mut room) {
+                Ok(length) => break length,
+                Err(needed) => room.grow(needed),
+            }
+        };
         Self {
-            bytes: encoded(value),
+            room,
+            length,
             of: PhantomData,
         }
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> &[u8] {
+        self.room.get(..self.length).unwrap_or(&[])
     }
 }
 
@@ -84,13 +99,15 @@ impl<T: ValueType> ValueType for Reply<T> {
 impl<T: Encode> Encode for Reply<T> {
     const USUAL_BYTES: usize = T::USUAL_BYTES;
 
-    fn encode(&self, out: &mut Scratch) {
-        out.push_text(self.bytes.as_slice());
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put_all(self.bytes());
     }
 
     #[inline(always)]
     fn hand_over(&self, tx: &Txn<'_>) {
-        put_result(tx, &self.bytes);
+        if self.length > 0 {
+            tx.ops.set_result(self.bytes());
+        }
     }
 }
 
@@ -124,8 +141,8 @@ macro_rules! number {
         impl Encode for $ty {
             const USUAL_BYTES: usize = size_of::<$ty>();
             #[inline(always)]
-            fn encode(&self, out: &mut Scratch) {
-                out.push(&self.to_le_bytes());
+            fn encode(&self, out: &mut Pen<'_>) {
+                out.put(self.to_le_bytes());
             }
         }
         impl<'a> Decode<'a> for $ty {
@@ -150,8 +167,9 @@ number! {
 
 impl Encode for bool {
     const USUAL_BYTES: usize = 1;
-    fn encode(&self, out: &mut Scratch) {
-        out.push(&[*self as u8]);
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put([*self as u8]);
     }
 }
 impl<'a> Decode<'a> for bool {
@@ -167,8 +185,9 @@ impl<const SCALE: u8> ValueType for Decimal<SCALE> {
 }
 impl<const SCALE: u8> Encode for Decimal<SCALE> {
     const USUAL_BYTES: usize = 16;
-    fn encode(&self, out: &mut Scratch) {
-        out.push(&self.units.to_le_bytes());
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put(self.units.to_le_bytes());
     }
 }
 impl<'a, const SCALE: u8> Decode<'a> for Decimal<SCALE> {
@@ -179,7 +198,8 @@ impl<'a, const SCALE: u8> Decode<'a> for Decimal<SCALE> {
 
 impl Encode for Timestamp {
     const USUAL_BYTES: usize = 8;
-    fn encode(&self, out: &mut Scratch) {
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
         self.0.encode(out);
     }
 }
@@ -191,8 +211,9 @@ impl<'a> Decode<'a> for Timestamp {
 
 impl Encode for Uuid {
     const USUAL_BYTES: usize = 16;
-    fn encode(&self, out: &mut Scratch) {
-        out.push(&self.0);
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put(self.0);
     }
 }
 impl<'a> Decode<'a> for Uuid {
@@ -205,8 +226,9 @@ macro_rules! text_or_bytes {
     ($($ty:ty, $read:ident, $as_bytes:ident, $from:expr;)*) => {$(
         impl Encode for $ty {
             const USUAL_BYTES: usize = TEXT_BYTES;
-            fn encode(&self, out: &mut Scratch) {
-                out.push_counted(self.$as_bytes());
+            #[inline(always)]
+            fn encode(&self, out: &mut Pen<'_>) {
+                out.put_counted(self.$as_bytes());
             }
         }
         impl<'a> Decode<'a> for $ty {
@@ -229,8 +251,9 @@ impl AsRef<[u8]> for Bytes {
 
 impl Encode for &str {
     const USUAL_BYTES: usize = TEXT_BYTES;
-    fn encode(&self, out: &mut Scratch) {
-        out.push_counted(self.as_bytes());
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put_counted(self.as_bytes());
     }
 }
 impl<'a> Decode<'a> for &'a str {
@@ -240,8 +263,9 @@ impl<'a> Decode<'a> for &'a str {
 }
 impl Encode for &[u8] {
     const USUAL_BYTES: usize = TEXT_BYTES;
-    fn encode(&self, out: &mut Scratch) {
-        out.push_counted(self);
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put_counted(self);
     }
 }
 impl<'a> Decode<'a> for &'a [u8] {
@@ -257,8 +281,9 @@ impl<const N: usize> ValueType for SmallText<N> {
 }
 impl<const N: usize> Encode for SmallText<N> {
     const USUAL_BYTES: usize = 1 + N / 2;
-    fn encode(&self, out: &mut Scratch) {
-        out.push_counted(self.as_bytes());
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put_text(Some(self.in_place()), self.as_bytes());
     }
 }
 
@@ -270,8 +295,8 @@ impl<const N: usize> ValueType for TextRef<'_, N> {
 impl<const N: usize> Encode for TextRef<'_, N> {
     const USUAL_BYTES: usize = 1 + N / 2;
     #[inline(always)]
-    fn encode(&self, out: &mut Scratch) {
-        out.push_counted(self.as_bytes());
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put_text(self.in_place(), self.as_bytes());
     }
 }
 // No `Decode`: text of any length is a valid argument, so a procedure takes `&str` and converts where it can answer.
@@ -283,7 +308,8 @@ impl ValueType for () {
 }
 impl Encode for () {
     const USUAL_BYTES: usize = 0;
-    fn encode(&self, _: &mut Scratch) {}
+    #[inline(always)]
+    fn encode(&self, _: &mut Pen<'_>) {}
 }
 impl<'a> Decode<'a> for () {
     fn decode(_: &mut ValueReader<'a>) -> Result<Self, ValueError> {
@@ -298,8 +324,9 @@ impl<T: ValueType> ValueType for Option<T> {
 }
 impl<T: Encode> Encode for Option<T> {
     const USUAL_BYTES: usize = 1 + T::USUAL_BYTES;
-    fn encode(&self, out: &mut Scratch) {
-        out.push(&[self.is_some() as u8]);
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put([self.is_some() as u8]);
         if let Some(value) = self {
             value.encode(out);
         }
@@ -322,8 +349,9 @@ impl<T: ValueType> ValueType for Vec<T> {
 }
 impl<T: Encode> Encode for Vec<T> {
     const USUAL_BYTES: usize = 1 + LIST_ITEMS * T::USUAL_BYTES;
-    fn encode(&self, out: &mut Scratch) {
-        out.push_varint(self.len() as u32);
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put_varint(self.len() as u32);
         self.iter().for_each(|item| item.encode(out));
     }
 }
@@ -405,7 +433,7 @@ macro_rules! args {
             #[allow(non_snake_case, unused_variables)]
             fn encode_args(&self, out: &mut Scratch) {
                 let ($($name,)*) = self;
-                $($name.encode(out);)*
+                $(out.push_value($name);)*
             }
         }
     };

@@ -1,0 +1,200 @@
+//! Where arguments and results lie in a guest's memory: the two buffers that host and guest share, and the heap.
+
+use std::{cell::Cell, mem::ManuallyDrop};
+
+/// Bytes on the heap, or those of the result's buffer.
+pub struct Room {
+    start: *mut u8,
+    length: usize,
+    /// Of the block on the heap; 0 for the result's buffer, and for no bytes at all.
+    capacity: usize,
+}
+
+/// The result's buffer has an owner. The host puts this back, as all memory, after each call.
+struct IsLent(Cell<bool>);
+
+// SAFETY: a guest has one thread: modules with shared memory are refused.
+unsafe impl Sync for IsLent {}
+
+static IS_RESULT_LENT: IsLent = IsLent(Cell::new(false));
+
+impl Room {
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Self {
+            start: std::ptr::dangling_mut(),
+            length: 0,
+            capacity: 0,
+        }
+    }
+
+    #[inline(always)]
+    pub fn zeroed(bytes: usize) -> Self {
+        Self::from_heap(vec![0; bytes])
+    }
+
+    /// Where a result is put together: the buffer from which the host takes it, for the first who asks.
+    #[inline(always)]
+    pub fn for_result(bytes: usize) -> Self {
+        match result_buffer().length == 0 || IS_RESULT_LENT.0.replace(true) {
+            true => Self::zeroed(bytes),
+            false => Self::of_result(),
+        }
+    }
+
+    /// The result's buffer at the procedure's end, when nobody will ask any more; nothing where it has an owner.
+    #[inline(always)]
+    pub(super) fn at_end() -> Self {
+        match IS_RESULT_LENT.0.get() {
+            true => Self::new(),
+            false => Self::of_result(),
+        }
+    }
+
+    /// The buffer that nobody else has.
+    #[inline(always)]
+    fn of_result() -> Self {
+        let buffer = result_buffer();
+        Self {
+            start: buffer.start as *mut u8,
+            length: buffer.length,
+            capacity: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn from_heap(bytes: Vec<u8>) -> Self {
+        let mut bytes = ManuallyDrop::new(bytes);
+        Self {
+            start: bytes.as_mut_ptr(),
+            length: bytes.len(),
+            capacity: bytes.capacity(),
+        }
+    }
+
+    /// What lies on the heap, which is then nobody's.
+    #[inline(always)]
+    fn take_heap(&mut self) -> Vec<u8> {
+        let old = std::mem::take(self);
+        let old = ManuallyDrop::new(old);
+        match old.capacity {
+            0 => Vec::new(),
+            // SAFETY: start, length and capacity are those of the `Vec` in `from_heap`, and no longer the room's.
+            capacity => unsafe { Vec::from_raw_parts(old.start, old.length, capacity) },
+        }
+    }
+
+    /// Makes it longer, on the heap.
+    #[cold]
+    #[inline(never)]
+    pub fn grow(&mut self, bytes: usize) {
+        let heap = match self.capacity {
+            0 => {
+                let mut heap = Vec::with_capacity(bytes);
+                heap.extend_from_slice(self);
+                heap
+            }
+            _ => self.take_heap(),
+        };
+        let mut heap = heap;
+        heap.resize(bytes, 0);
+        *self = Self::from_heap(heap);
+    }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::ops::Deref for Room {
+    type Target = [u8];
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `length` bytes of the room's own block, or of the buffer, which one room has at a time (`for_result`,
+        // `put_result`) and to which `set_result` writes only at the procedure's end.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+}
+
+impl std::ops::DerefMut for Room {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
+    }
+}
+
+impl Drop for Room {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.capacity > 0 {
+            drop(self.take_heap());
+        }
+    }
+}
+
+unsafe extern "C" {
+    /// Its address is where the stack begins, which grows downwards from there.
+    static __stack_high: u8;
+    /// Its address is where the linker's own data begins.
+    static __global_base: u8;
+}
+
+/// Bytes that nobody but host and entry use.
+#[derive(Clone, Copy)]
+pub(super) struct Buffer {
+    pub start: usize,
+    pub length: usize,
+}
+
+const ARGS_BUFFER_BYTES: usize = 320;
+const RESULT_BUFFER_BYTES: usize = 704;
+
+/// The room that the linker was told to leave between the stack and the data, on the page that the stack dirties anyway: a
+/// call then costs no page more. Without such room there are no buffers. All of this is known to the linker, so the
+/// compiler of the host makes constants of it.
+#[inline(always)]
+fn buffers() -> (Buffer, Buffer) {
+    let start = &raw const __stack_high as usize;
+    let room = (&raw const __global_base as usize).saturating_sub(start);
+    let fits = room >= ARGS_BUFFER_BYTES + RESULT_BUFFER_BYTES;
+    let buffer = |start, length| Buffer {
+        start,
+        length: if fits { length } else { 0 },
+    };
+    (
+        buffer(start, ARGS_BUFFER_BYTES),
+        buffer(start.wrapping_add(ARGS_BUFFER_BYTES), RESULT_BUFFER_BYTES),
+    )
+}
+
+#[inline(always)]
+pub(super) fn args_buffer() -> Buffer {
+    buffers().0
+}
+
+#[inline(always)]
+pub(super) fn result_buffer() -> Buffer {
+    buffers().1
+}
+
+/// What `reprise_args_buffer` answers.
+pub fn args_buffer_slice() -> u64 {
+    args_buffer().packed()
+}
+
+/// What `reprise_result_buffer` answers.
+pub fn result_buffer_slice() -> u64 {
+    result_buffer().packed()
+}
+
+impl Buffer {
+    fn packed(self) -> u64 {
+        match self.length {
+            0 => 0,
+            length => self.start as u64 | (length as u64) << 32,
+        }
+    }
+}
