@@ -2,10 +2,7 @@
 
 use reprise_abi::value::{ValueError, ValueReader};
 use reprise_env::sim::FaultRandom;
-use reprise_procedure::{
-    scratch::Scratch,
-    value::{Decode, Encode},
-};
+use reprise_procedure::{scratch::Scratch, value::Decode};
 
 use crate::module::second::{Everywhere, Here};
 
@@ -111,32 +108,32 @@ impl Op {
                 note,
                 abort,
             } => {
-                ids.encode(&mut args);
-                nonce.encode(&mut args);
-                values.encode(&mut args);
-                note.encode(&mut args);
-                abort.encode(&mut args);
+                args.push_value(ids);
+                args.push_value(&nonce);
+                args.push_value(values);
+                args.push_value(note);
+                args.push_value(abort);
             }
             Self::Add { id, amount } => {
                 [id, &nonce, amount]
                     .iter()
-                    .for_each(|number| number.encode(&mut args));
+                    .for_each(|number| args.push_value(*number));
             }
             Self::Sweep { id, below, limit } => {
                 [id, &nonce, below]
                     .iter()
-                    .for_each(|number| number.encode(&mut args));
-                limit.encode(&mut args);
+                    .for_each(|number| args.push_value(*number));
+                args.push_value(limit);
             }
             Self::Draw { id } => [id, &nonce]
                 .iter()
-                .for_each(|number| number.encode(&mut args)),
+                .for_each(|number| args.push_value(*number)),
             Self::Announce { value } => {
                 [&nonce, value]
                     .iter()
-                    .for_each(|number| number.encode(&mut args));
+                    .for_each(|number| args.push_value(*number));
             }
-            Self::Read { ids } => ids.encode(&mut args),
+            Self::Read { ids } => args.push_value(ids),
         }
         out.extend_from_slice(args.as_slice());
     }
