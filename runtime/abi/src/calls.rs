@@ -168,6 +168,7 @@ impl<'a> Iterator for Packed<'a> {
 pub struct EqualKeys<'a> {
     bytes: &'a [u8],
     each: usize,
+    count: usize,
 }
 
 impl<'a> EqualKeys<'a> {
@@ -175,12 +176,41 @@ impl<'a> EqualKeys<'a> {
     #[inline]
     pub fn new(bytes: &'a [u8], count: usize) -> Option<Self> {
         let each = bytes.len().checked_div(count)?;
-        (each > 0 && each * count == bytes.len()).then_some(Self { bytes, each })
+        (each > 0 && each * count == bytes.len()).then_some(Self { bytes, each, count })
     }
 
     #[inline]
     pub fn iter(&self) -> core::slice::ChunksExact<'a, u8> {
         self.bytes.chunks_exact(self.each)
+    }
+
+    /// How many keys there are; one at least.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of a key.
+    #[inline]
+    pub fn each(&self) -> usize {
+        self.each
+    }
+
+    /// All keys, one behind the other.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The first keys, as many as `count` at most and one at least, and what is behind them, if anything.
+    #[inline(always)]
+    pub fn split(self, count: usize) -> (Self, Option<Self>) {
+        if self.count <= count {
+            return (self, None);
+        }
+        let (first, rest) = self.bytes.split_at(self.each * count);
+        let of = |bytes, count| Self { bytes, each: self.each, count };
+        (of(first, count), Some(of(rest, self.count - count)))
     }
 }
 

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use crate::{
-    plan::copy_short,
+    copy::copy_short,
     row::{ColumnSlot, RowLayout},
 };
 

@@ -4,12 +4,13 @@
 //! Invariants: all integers are little-endian except in keys; every encoding has exactly one valid form.
 //! Called by: `sdk/procedure` (guest side), `host`, `storage`, `txn`, `router` (host side).
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 extern crate alloc;
 
 pub mod calls;
 pub mod columns;
+pub mod copy;
 pub mod describe;
 pub mod key;
 pub mod plan;

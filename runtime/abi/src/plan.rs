@@ -6,11 +6,13 @@ use alloc::vec::Vec;
 
 use crate::{
     columns::{ColumnSet, ColumnsMalformed},
+    copy::{Mover, copy_short},
     row::RowLayout,
     types::ScalarType,
 };
 
 /// Columns of fixed width that lie side by side.
+#[derive(Clone, Copy)]
 struct Span {
     /// Byte in the row, and in the run.
     from: u32,
@@ -74,6 +76,8 @@ pub struct ColumnPlan {
     ends: Vec<(u32, u32)>,
     /// Places in the run that hold 0 or 1.
     bools: Vec<u32>,
+    /// For texts, whose lengths vary.
+    mover: Mover,
     bitmap_bytes: u32,
     /// Of the run, without data.
     fixed_bytes: u32,
@@ -83,6 +87,8 @@ pub struct ColumnPlan {
     written: (u32, u32),
     /// What it does, where that is simple.
     one_span: Option<OneSpan>,
+    /// What reading does, where that is simple.
+    one_run: Option<OneRun>,
     /// Those among which bitmap, slots and whatever says where data lie are read.
     head: (u32, u32),
 }
@@ -102,11 +108,13 @@ impl ColumnPlan {
             texts: Vec::new(),
             ends: Vec::new(),
             bools: Vec::new(),
+            mover: Mover::new(),
             bitmap_bytes,
             fixed_bytes: bitmap_bytes,
             data_offset: layout.fixed_bytes() as u32,
             written: (0, 0),
             one_span: None,
+            one_run: None,
             head: (0, 0),
         };
         for slot in slots() {
@@ -131,6 +139,7 @@ impl ColumnPlan {
         plan.written = plan.range_of(false);
         plan.head = plan.range_of(true);
         plan.one_span = OneSpan::of(&plan.spans, &plan.nullable);
+        plan.one_run = OneRun::of(&plan);
         plan
     }
 
@@ -251,21 +260,34 @@ impl ColumnPlan {
     /// Copies the columns of a valid row to the front of `room` where they fit; their bytes either way.
     #[inline(always)]
     pub fn read_within(&self, row: &[u8], room: &mut [u8]) -> usize {
-        let ([span], [texts], []) = (&self.spans[..], &self.texts[..], &self.nullable[..]) else {
-            return self.read_any_within(row, room);
-        };
-        let (start, end) = texts.place(row);
-        let fixed = self.fixed_bytes as usize;
-        let bytes = fixed + (end - start) as usize;
-        if bytes <= room.len() {
-            span.read(row, room);
-            let (slots, data) = room.split_at_mut(fixed);
-            for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
-                let end = read_u32(row, *from).wrapping_sub(start);
-                slots[*to as usize..*to as usize + 4].copy_from_slice(&end.to_le_bytes());
+        match &self.one_run {
+            Some(run) if run.text_count > 0 => self.read_run_within(run, row, room),
+            Some(run) if room.len() >= run.fixed => {
+                run.span.read(row, room);
+                run.fixed
             }
+            _ => self.read_any_within(row, room),
+        }
+    }
+
+    #[inline(always)]
+    fn read_run_within(&self, run: &OneRun, row: &[u8], room: &mut [u8]) -> usize {
+        let start = match run.before {
+            NOWHERE => 0,
+            slot => read_u32(row, slot),
+        };
+        let end = read_u32(row, run.last);
+        let bytes = run.fixed + (end - start) as usize;
+        if bytes <= room.len() {
+            run.span.read(row, room);
+            let (slots, data) = room.split_at_mut(run.fixed);
+            // The last one ends where the data do.
+            for (from, to) in &run.inner[..run.text_count - 1] {
+                write_u32(slots, *to, read_u32(row, *from).wrapping_sub(start));
+            }
+            write_u32(slots, run.last_to, end - start);
             let from = &row[(self.data_offset + start) as usize..(self.data_offset + end) as usize];
-            copy_short(from, &mut data[..from.len()]);
+            self.mover.copy_to_front(from, data);
         }
         bytes
     }
@@ -323,7 +345,7 @@ impl ColumnPlan {
         }
         let from = &row[(self.data_offset + start) as usize..(self.data_offset + end) as usize];
         let to = filled + from.len();
-        copy_short(from, &mut data[filled..to]);
+        self.mover.copy(from, &mut data[filled..to]);
         to
     }
 
@@ -420,6 +442,50 @@ impl ColumnPlan {
     }
 }
 
+/// Columns of which none may be null: one span, and then texts whose data lie side by side, if there are any.
+struct OneRun {
+    span: Span,
+    text_count: usize,
+    /// As in `Texts`; `NOWHERE` for none.
+    before: u32,
+    last: u32,
+    /// Slots of the texts but the last, in the row and in the run.
+    inner: [(u32, u32); RUN_TEXTS_MAX - 1],
+    /// Slot of the last text in the run.
+    last_to: u32,
+    fixed: usize,
+}
+
+/// Texts of a `OneRun` at most.
+const RUN_TEXTS_MAX: usize = 4;
+const NOWHERE: u32 = u32::MAX;
+
+impl OneRun {
+    fn of(plan: &ColumnPlan) -> Option<Self> {
+        let ([span], [] | [_], []) = (&plan.spans[..], &plan.texts[..], &plan.nullable[..]) else {
+            return None;
+        };
+        let texts = plan.texts.first();
+        let mut inner = [(0, 0); RUN_TEXTS_MAX - 1];
+        let last_to = match plan.ends.split_last() {
+            Some(((_, last_to), ends)) => {
+                inner.get_mut(..ends.len())?.copy_from_slice(ends);
+                *last_to
+            }
+            None => 0,
+        };
+        Some(Self {
+            span: *span,
+            text_count: plan.ends.len(),
+            before: texts.and_then(|texts| texts.before).unwrap_or(NOWHERE),
+            last: texts.map_or(0, |texts| texts.last),
+            inner,
+            last_to,
+            fixed: plan.fixed_bytes(),
+        })
+    }
+}
+
 /// Columns side by side of which one may be null.
 struct OneSpan {
     span: Span,
@@ -455,37 +521,49 @@ impl OneSpan {
 }
 
 /// Plans of one layout, made when first asked for.
-#[derive(Default)]
 pub struct Plans {
     plans: Vec<ColumnPlan>,
-    last: usize,
+    /// By the hash of a set: where its plan may be.
+    places: [u8; PLACES],
 }
 
 /// Plans that are kept; who uses more sets makes them anew.
 const PLANS_MAX: usize = 64;
+const PLACES: usize = 256;
+
+impl Default for Plans {
+    fn default() -> Self {
+        Self {
+            plans: Vec::new(),
+            places: [0; PLACES],
+        }
+    }
+}
 
 impl Plans {
     /// The plan of a set that fits the layout, which is always the same one.
     #[inline]
     pub fn of(&mut self, layout: &RowLayout, set: ColumnSet) -> &ColumnPlan {
-        let is_last = |plan: &ColumnPlan| plan.set == set;
-        if !self.plans.get(self.last).is_some_and(is_last) {
-            self.seek(layout, set);
+        let place = (set.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2())) as usize;
+        let at = self.places[place] as usize;
+        match self.plans.get(at) {
+            Some(plan) if plan.set == set => &self.plans[at],
+            _ => self.seek(layout, set, place),
         }
-        &self.plans[self.last]
     }
 
     #[inline(never)]
-    fn seek(&mut self, layout: &RowLayout, set: ColumnSet) {
-        if let Some(found) = self.plans.iter().position(|plan| plan.set == set) {
-            self.last = found;
-            return;
-        }
-        if self.plans.len() >= PLANS_MAX {
-            self.plans.clear();
-        }
-        self.last = self.plans.len();
-        self.plans.push(ColumnPlan::new(layout, set));
+    fn seek(&mut self, layout: &RowLayout, set: ColumnSet, place: usize) -> &ColumnPlan {
+        let found = self.plans.iter().position(|plan| plan.set == set);
+        let at = found.unwrap_or_else(|| {
+            if self.plans.len() >= PLANS_MAX {
+                self.plans.clear();
+            }
+            self.plans.push(ColumnPlan::new(layout, set));
+            self.plans.len() - 1
+        });
+        self.places[place] = at as u8;
+        &self.plans[at]
     }
 }
 
@@ -559,39 +637,12 @@ fn bit(bitmap: &[u8], at: u16) -> u8 {
 }
 
 #[inline(always)]
+fn write_u32(bytes: &mut [u8], at: u32, value: u32) {
+    bytes[at as usize..at as usize + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+#[inline(always)]
 fn read_u32(bytes: &[u8], at: u32) -> u32 {
     let at = at as usize;
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
-}
-
-/// Copies bytes of which there are mostly few, without a call for these. Both have one length.
-#[inline(always)]
-pub fn copy_short(from: &[u8], to: &mut [u8]) {
-    let bytes = from.len();
-    assert!(bytes == to.len());
-    match bytes {
-        0 => {}
-        1..4 => {
-            to[0] = from[0];
-            to[bytes / 2] = from[bytes / 2];
-            to[bytes - 1] = from[bytes - 1];
-        }
-        4..8 => copy_ends::<4>(from, to),
-        8..16 => copy_ends::<8>(from, to),
-        16..32 => copy_ends::<16>(from, to),
-        32..=64 => copy_ends::<32>(from, to),
-        _ => to.copy_from_slice(from),
-    }
-}
-
-/// Copies at most `2 * N` and at least `N` bytes: the first `N` and the last `N`, which may overlap.
-#[inline(always)]
-fn copy_ends<const N: usize>(from: &[u8], to: &mut [u8]) {
-    let last = from.len() - N;
-    let (first_bytes, last_bytes): ([u8; N], [u8; N]) = (
-        from[..N].try_into().expect("N bytes"),
-        from[last..].try_into().expect("N bytes"),
-    );
-    to[..N].copy_from_slice(&first_bytes);
-    to[last..].copy_from_slice(&last_bytes);
 }

@@ -2,7 +2,7 @@
 //!
 //! Space is taken from the end; a freed slot waits in the list of its size class. Rows never cross a piece.
 
-use reprise_abi::{plan::copy_short, row::ROW_BYTES_MAX};
+use reprise_abi::{copy::copy_short, row::ROW_BYTES_MAX};
 use reprise_pages::{HUGE_BYTES, fetch};
 
 use crate::chunked::Pieces;
@@ -196,13 +196,13 @@ impl Arena {
     #[inline(always)]
     pub fn get(&self, location: Location) -> &[u8] {
         let (chunk, at) = location.place();
-        &self.chunks.at(chunk)[at..at + location.len()]
+        &self.chunks.any(chunk)[at..at + location.len()]
     }
 
     #[inline]
     pub fn get_mut(&mut self, location: Location) -> &mut [u8] {
         let (chunk, at) = location.place();
-        &mut self.chunks.at_mut(chunk)[at..at + location.len()]
+        &mut self.chunks.any_mut(chunk)[at..at + location.len()]
     }
 
     /// The location of the same slot with another length, when the slot's size class takes it.

@@ -60,6 +60,22 @@ impl<T> Pieces<T> {
         }
     }
 
+    /// As `at`, where any of them may come next: a branch on which one it is would be guessed wrongly.
+    #[inline(always)]
+    pub fn any(&self, piece: usize) -> &Pages<T> {
+        let first = std::slice::from_ref(&self.first);
+        let list = std::hint::select_unpredictable(piece == 0, first, &self.rest[..]);
+        &list[piece.saturating_sub(1)]
+    }
+
+    /// As `any`.
+    #[inline(always)]
+    pub fn any_mut(&mut self, piece: usize) -> &mut Pages<T> {
+        let first = std::slice::from_mut(&mut self.first);
+        let list = std::hint::select_unpredictable(piece == 0, first, &mut self.rest[..]);
+        &mut list[piece.saturating_sub(1)]
+    }
+
     /// Two different ones.
     fn two_mut(&mut self, a: usize, b: usize) -> [&mut Pages<T>; 2] {
         let Self { first, rest } = self;

@@ -22,8 +22,8 @@ pub(crate) struct Dense {
     pages: Chunked<[u32; PAGE_KEYS]>,
     /// By page: what its keys are divided by `PAGE_KEYS`, and how many are there.
     heads: Vec<Head>,
-    /// Page numbers + 1, each at the hash of its common part or behind it, going around; at most half of the places
-    /// are used.
+    /// Page numbers + 1, each at the hash of its common part or behind it, going around; at most a quarter of the
+    /// places are used.
     directory: Vec<u32>,
     /// 64 less the bits that choose a place in the directory.
     directory_shift: u32,
@@ -55,8 +55,8 @@ impl Dense {
         Self {
             pages: Chunked::default(),
             heads: Vec::new(),
-            directory: vec![0; 2],
-            directory_shift: 63,
+            directory: vec![0; 4],
+            directory_shift: 62,
             free: Vec::new(),
             thin: HashIndex::new(),
             len: 0,
@@ -94,8 +94,11 @@ impl Dense {
     /// Where in the directory the page of `common` would best be.
     #[inline(always)]
     fn home_of(&self, (high, low): Common) -> usize {
-        let mixed = (low ^ high.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((mixed ^ mixed << 32) >> self.directory_shift) as usize
+        // The first product spreads neighbours evenly, so that pages that follow each other are each where they belong; the second
+        // one moves runs of them apart.
+        let low = low ^ high.rotate_left(32);
+        let mixed = low.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (low >> 10).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (mixed >> self.directory_shift) as usize
     }
 
     /// As `page_of`, where keys have 8 bytes at most.
@@ -133,7 +136,7 @@ impl Dense {
 
     /// Makes room for another page.
     fn grow_directory(&mut self) {
-        if 2 * (self.heads.len() + 1) <= self.directory.len() {
+        if 4 * (self.heads.len() + 1) <= self.directory.len() {
             return;
         }
         let old = std::mem::take(&mut self.directory);
@@ -177,6 +180,15 @@ impl Dense {
     pub fn near_slot_of(&self, key: u128) -> Option<&u32> {
         let (common, place) = self.split(key);
         let slot = &self.pages[self.page_of(common)?][place];
+        fetch(slot);
+        Some(slot)
+    }
+
+    /// As `near_slot_of`, of a key of 8 bytes at most, as its number.
+    #[inline(always)]
+    pub fn near_slot_of_short(&self, number: u64) -> Option<&u32> {
+        debug_assert!(self.shift >= 64);
+        let slot = &self.pages[self.page_of_short(number >> PAGE_SHIFT)?][number as usize % PAGE_KEYS];
         fetch(slot);
         Some(slot)
     }

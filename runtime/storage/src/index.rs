@@ -1,5 +1,6 @@
 //! One index of a table: dense, hash or tree, chosen once by declaration and key width.
 
+mod batch;
 mod fill;
 mod near;
 mod scan;
@@ -269,77 +270,6 @@ impl Index {
             ),
         };
         rid.map(found)
-    }
-
-    /// Looks up to `N` keys up; how many there were. Of each row that there is, where its place stands. What the look-ups wait
-    /// for is fetched for all of them at once, up to these slots.
-    #[inline]
-    pub fn get_batch<'k, 'r, const N: usize>(
-        &self,
-        rows: &'r Rows,
-        keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
-        slots: &mut [Option<(Rid, &'r u64)>; N],
-    ) -> usize {
-        if let Body::Dense(dense) = &self.body {
-            return self.get_dense_batch(dense, rows, keys, slots);
-        }
-        // Each step asks for what the next one reads.
-        let these = keys.clone().take(N);
-        these.clone().for_each(|key| self.touch(key));
-        let mut candidates = [None; N];
-        for (key, candidate) in these.clone().zip(&mut candidates) {
-            *candidate = self.candidate(key);
-            candidate.iter().for_each(|rid| rows.touch_place(*rid));
-        }
-        candidates.iter().flatten().for_each(|rid| rows.touch(*rid));
-        let mut count = 0;
-        for (key, slot) in these.zip(slots) {
-            let found = self.get(rows, key);
-            *slot = found.map(|(rid, _)| (rid, rows.near_slot_of(rid)));
-            count += 1;
-        }
-        keys.by_ref().take(count).for_each(drop);
-        count
-    }
-
-    #[inline]
-    fn get_dense_batch<'k, 'r, const N: usize>(
-        &self,
-        dense: &Dense,
-        rows: &'r Rows,
-        keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
-        slots: &mut [Option<(Rid, &'r u64)>; N],
-    ) -> usize {
-        let these = keys.clone();
-        let mut entries = [None; N];
-        let mut count = 0;
-        // The room first: no key is taken that finds none.
-        for (entry, key) in entries.iter_mut().zip(keys) {
-            if self.is_whole(key) {
-                *entry = dense.near_slot_of(self.bits_of(key));
-            }
-            count += 1;
-        }
-        for (at, (entry, slot)) in entries[..count].iter().zip(slots).enumerate() {
-            let rid = match entry.map_or(0, |entry| *entry) {
-                0 if dense.thin().is_none() => None,
-                0 => self.get_nth(rows, these.clone(), at),
-                above => Some(Rid(above - 1)),
-            };
-            *slot = rid.map(|rid| (rid, rows.near_slot_of(rid)));
-        }
-        count
-    }
-
-    #[cold]
-    fn get_nth<'k>(
-        &self,
-        rows: &Rows,
-        mut keys: impl Iterator<Item = &'k [u8]>,
-        at: usize,
-    ) -> Option<Rid> {
-        let found = keys.nth(at).and_then(|key| self.get(rows, key));
-        found.map(|(rid, _)| rid)
     }
 
     /// Brings near what a `get` of the key looks at first.

@@ -1,6 +1,6 @@
 //! Keys of integer columns, built from a row's bytes without passing through bytes of a key.
 
-use reprise_abi::{RowLayout, ScalarType, row::ColumnSlot};
+use reprise_abi::{RowLayout, ScalarType, calls::EqualKeys, row::ColumnSlot};
 
 use crate::keyplan::RowRef;
 
@@ -230,6 +230,22 @@ impl KeyLoad {
         }
     }
 
+    /// As `load_short` of each of as many keys as there is room for, of at most 8 bytes.
+    #[inline(always)]
+    pub fn load_short_each(&self, keys: &EqualKeys<'_>, numbers: &mut [u64]) {
+        let [_, second, third, ..] = self.parts.map(|part| part.at as usize);
+        match (self.shape, keys.each()) {
+            (Shape::Four, 4) => load_each::<4>(keys, numbers, |key| four(key, 0)),
+            (Shape::Eight, 8) => load_each::<8>(keys, numbers, |key| eight(key)),
+            (Shape::FourFour, 8) => load_each::<8>(keys, numbers, |key| four(key, 0) << 32 | four(key, second)),
+            (Shape::TwoFour, 6) => load_each::<6>(keys, numbers, |key| two(key) << 32 | four(key, second)),
+            (Shape::TwoOneFour, 7) => load_each::<7>(keys, numbers, |key| {
+                (two(key) << 8 | key[second] as u64) << 32 | four(key, third)
+            }),
+            _ => numbers.iter_mut().zip(keys.iter()).for_each(|(number, key)| *number = self.load_short(key)),
+        }
+    }
+
     fn load_parts(&self, key: &[u8]) -> u128 {
         let mut bits = 0;
         for part in &self.parts[..self.count] {
@@ -243,6 +259,15 @@ impl KeyLoad {
             bits |= (column as u128) << part.left;
         }
         bits
+    }
+}
+
+/// Loads keys of `N` bytes.
+#[inline(always)]
+fn load_each<const N: usize>(keys: &EqualKeys<'_>, numbers: &mut [u64], load: impl Fn(&[u8; N]) -> u64) {
+    let (keys, _) = keys.bytes().as_chunks::<N>();
+    for (number, key) in numbers.iter_mut().zip(keys) {
+        *number = load(key);
     }
 }
 

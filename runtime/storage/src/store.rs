@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use reprise_abi::{ColumnSet, Near, RowLayout, TableSchema};
+use reprise_abi::{ColumnSet, Near, RowLayout, TableSchema, calls::EqualKeys};
 use reprise_pages::bring_near;
 
 use crate::{
@@ -330,6 +330,51 @@ impl Store {
                 return;
             }
         }
+    }
+
+    /// As `multi_get`, of keys of one length.
+    #[inline]
+    pub fn multi_get_equal(
+        &self,
+        id: TableId,
+        index: u16,
+        keys: EqualKeys<'_>,
+        near: Near<'_>,
+        mut visit: impl FnMut(Option<(Rid, &[u8])>),
+    ) {
+        let (table, mut rest) = (self.table(id), Some(keys));
+        let (mut rids, mut slots) = ([Rid(0); NEAR_KEYS], [&0; NEAR_KEYS]);
+        let mut rows = [&[][..]; NEAR_KEYS];
+        while let Some(keys) = rest {
+            let (keys, behind) = keys.split(NEAR_KEYS);
+            rest = behind;
+            let found = &table.indexes[index as usize];
+            if !found.get_whole_batch(&table.rows, &keys, (&mut rids, &mut slots)) {
+                self.multi_get_each(id, index, keys, near, &mut visit);
+                continue;
+            }
+            let rows = &mut rows[..keys.count()];
+            for (row, slot) in rows.iter_mut().zip(&slots) {
+                *row = table.rows.near_row(slot, &near);
+            }
+            bring_rest_near(rows, &near);
+            for (row, rid) in rows.iter().zip(&rids) {
+                visit(Some((*rid, row)));
+            }
+        }
+    }
+
+    /// Out of line, for `multi_get_equal` has its visitor in its loop.
+    #[inline(never)]
+    fn multi_get_each(
+        &self,
+        id: TableId,
+        index: u16,
+        keys: EqualKeys<'_>,
+        near: Near<'_>,
+        visit: &mut dyn FnMut(Option<(Rid, &[u8])>),
+    ) {
+        self.multi_get(id, index, keys.iter(), near, visit);
     }
 
     /// A row's bytes; none when it is not live.

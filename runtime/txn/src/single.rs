@@ -216,24 +216,16 @@ impl HostOps for SingleTxn<'_> {
     ) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
         // As in `multi_get_columns`.
-        if binding.projection.is_some() || !self.frame.count_many(keys.iter().len()) {
+        if binding.projection.is_some() || !self.frame.count_many(keys.count()) {
             return fill_slots(self, target, keys, slots);
         }
         let index = index_of(binding, target.index)?;
         let (frame, table) = (&mut *self.frame, target.table);
         let handle = |rid| Handle { table, store: 0, rid };
         let near = slots.plan().near();
-        self.store.multi_get_rows(binding.table, index, keys.iter(), near, |found, rows| {
-            if found.iter().all(Option::is_some) {
-                let rids = found.iter().map(|found| found.map_or(Rid(0), |(rid, _)| rid));
-                return slots.put_all(frame.push_all(rids.map(handle)), rows);
-            }
-            for (found, row) in found.iter().zip(rows) {
-                match found {
-                    Some((rid, _)) => slots.put(frame.push_counted(handle(*rid)), row),
-                    None => slots.put(HANDLE_NONE, &[]),
-                }
-            }
+        self.store.multi_get_equal(binding.table, index, keys, near, |found| match found {
+            Some((rid, row)) => slots.put(frame.push_counted(handle(rid)), row),
+            None => slots.put(HANDLE_NONE, &[]),
         });
         Ok(slots.misfits())
     }

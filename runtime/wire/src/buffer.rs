@@ -1,7 +1,7 @@
 //! Changes of a running transaction, written as they are made: what the physiological log costs it. The usual forms go straight
 //! into room that is there already, by moves of fixed width. The bytes are those of [`Change::encode`].
 
-use reprise_abi::plan::copy_short;
+use reprise_abi::copy::copy_short;
 
 use crate::changes::{Change, DELETE, INSERT, NUMBERED, PATCH};
 

@@ -1,6 +1,6 @@
 //! A growing run of bytes whose first part lies on the stack: keys and results rarely need the heap.
 
-use reprise_abi::plan::copy_short;
+use reprise_abi::copy::copy_short;
 
 use crate::{
     ops::Room,

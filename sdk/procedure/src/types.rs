@@ -7,7 +7,7 @@ use std::{
     ops::Deref,
 };
 
-use reprise_abi::plan::copy_short;
+use reprise_abi::copy::copy_short;
 
 /// An exact number: `units / 10^SCALE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,211 @@
+//! Many keys looked up at once, so that all of them wait for memory together.
+
+use reprise_abi::calls::EqualKeys;
+
+use super::{Body, Index};
+use crate::{dense::Dense, indirection::Rid, rows::Rows};
+
+impl Index {
+    /// Looks up to `N` keys up; how many there were. Of each row that there is, where its place stands. What the look-ups wait
+    /// for is fetched for all of them at once, up to these slots.
+    #[inline]
+    pub fn get_batch<'k, 'r, const N: usize>(
+        &self,
+        rows: &'r Rows,
+        keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
+        slots: &mut [Option<(Rid, &'r u64)>; N],
+    ) -> usize {
+        if let Body::Dense(dense) = &self.body {
+            return self.get_dense_batch(dense, rows, keys, slots);
+        }
+        // Each step asks for what the next one reads.
+        let these = keys.clone().take(N);
+        these.clone().for_each(|key| self.touch(key));
+        let mut candidates = [None; N];
+        for (key, candidate) in these.clone().zip(&mut candidates) {
+            *candidate = self.candidate(key);
+            candidate.iter().for_each(|rid| rows.touch_place(*rid));
+        }
+        candidates.iter().flatten().for_each(|rid| rows.touch(*rid));
+        let mut count = 0;
+        for (key, slot) in these.zip(slots) {
+            let found = self.get(rows, key);
+            *slot = found.map(|(rid, _)| (rid, rows.near_slot_of(rid)));
+            count += 1;
+        }
+        keys.by_ref().take(count).for_each(drop);
+        count
+    }
+
+    #[inline]
+    fn get_dense_batch<'k, 'r, const N: usize>(
+        &self,
+        dense: &Dense,
+        rows: &'r Rows,
+        keys: &mut (impl Iterator<Item = &'k [u8]> + Clone),
+        slots: &mut [Option<(Rid, &'r u64)>; N],
+    ) -> usize {
+        let these = keys.clone();
+        let mut entries = [None; N];
+        let mut count = 0;
+        // The room first: no key is taken that finds none.
+        for (entry, key) in entries.iter_mut().zip(keys) {
+            if self.is_whole(key) {
+                *entry = dense.near_slot_of(self.bits_of(key));
+            }
+            count += 1;
+        }
+        for (at, (entry, slot)) in entries[..count].iter().zip(slots).enumerate() {
+            let rid = match entry.map_or(0, |entry| *entry) {
+                0 if dense.thin().is_none() => None,
+                0 => self.get_nth(rows, these.clone(), at),
+                above => Some(Rid(above - 1)),
+            };
+            *slot = rid.map(|rid| (rid, rows.near_slot_of(rid)));
+        }
+        count
+    }
+
+    #[cold]
+    fn get_nth<'k>(
+        &self,
+        rows: &Rows,
+        mut keys: impl Iterator<Item = &'k [u8]>,
+        at: usize,
+    ) -> Option<Rid> {
+        let found = keys.nth(at).and_then(|key| self.get(rows, key));
+        found.map(|(rid, _)| rid)
+    }
+
+    /// As `get_batch` of `N` keys of one length at most, where the array of a dense index has all of them; false, and nothing to be
+    /// used, where it is not so. No branch hangs on a key.
+    #[inline(always)]
+    pub fn get_whole_batch<'r, const N: usize>(
+        &self,
+        rows: &'r Rows,
+        keys: &EqualKeys<'_>,
+        (rids, slots): (&mut [Rid; N], &mut [&'r u64; N]),
+    ) -> bool {
+        let (Body::Dense(dense), Some(load), 1..=8) = (&self.body, &self.load, self.key_bytes) else {
+            return false;
+        };
+        if keys.each() != self.key_bytes || keys.count() > N {
+            return false;
+        }
+        let (mut numbers, mut entries) = ([0; N], [&0; N]);
+        load.load_short_each(keys, &mut numbers);
+        let (numbers, entries) = (&numbers[..keys.count()], &mut entries[..keys.count()]);
+        for (number, entry) in numbers.iter().zip(&mut *entries) {
+            match dense.near_slot_of_short(*number) {
+                Some(found) => *entry = found,
+                None => return false,
+            }
+        }
+        let mut is_whole = true;
+        for ((entry, rid), slot) in entries.iter().zip(rids).zip(slots) {
+            is_whole &= **entry != 0;
+            // Where the array has a page, ids were given out: the first one stands for those that there are not.
+            *rid = Rid(entry.saturating_sub(1));
+            *slot = rows.near_slot_of(*rid);
+        }
+        is_whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reprise_abi::{ColumnSchema, Field, IndexKind, Near, Placement, ScalarType, TableSchema, calls::EqualKeys};
+
+    use crate::{Store, TableId};
+
+    /// Keys of up to three columns of so many bytes each, or none of them.
+    const SHAPES: [&[ScalarType]; 8] = {
+        use ScalarType::{I8, I16, I32, I64};
+        [&[I32], &[I64], &[I32, I32], &[I16, I32], &[I16, I8, I32], &[I16], &[I64, I32], &[I16, I8]]
+    };
+
+    fn column(at: usize, ty: ScalarType) -> ColumnSchema {
+        ColumnSchema {
+            name: format!("c{at}"),
+            ty,
+            nullable: false,
+            default: None,
+        }
+    }
+
+    fn store(shape: &[ScalarType], kind: IndexKind) -> (Store, TableId) {
+        let types = [shape, &[ScalarType::Text]].concat();
+        let mut store = Store::new();
+        let table = store.create_table(TableSchema {
+            name: "t".into(),
+            columns: types.into_iter().enumerate().map(|(at, ty)| column(at, ty)).collect(),
+            primary_key: (0..shape.len() as u16).collect(),
+            primary_kind: kind,
+            indexes: vec![],
+            placement: Placement::Replicated,
+        });
+        (store, table.expect("a table"))
+    }
+
+    /// A row whose last key column is `number`, the others being a part of it.
+    fn row(store: &Store, table: TableId, columns: usize, number: i16) -> Vec<u8> {
+        let key = |at: usize| Field::Int(i64::from(if at + 1 == columns { number % 128 } else { number / 128 % 100 }));
+        let text = "text".repeat((number % 40) as usize);
+        let fields = (0..columns).map(key).chain([Field::Text(&text)]);
+        store.layout(table).build(&fields.collect::<Vec<_>>())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+        #[test]
+        fn keys_of_one_length_find_what_each_finds(
+            which in 0..SHAPES.len(),
+            is_dense in any::<bool>(),
+            rows in prop::collection::vec(0..600_i16, 1..400),
+            wanted in prop::collection::vec((0..2_000_i16, any::<bool>()), 1..50),
+        ) {
+            let kind = if is_dense { IndexKind::Dense } else { IndexKind::Hash };
+            let (mut store, table) = store(SHAPES[which], kind);
+            let (columns, mut there) = (SHAPES[which].len(), Vec::new());
+            store.begin();
+            for number in rows {
+                let row = row(&store, table, columns, number);
+                if store.insert(table, &row).is_ok() {
+                    there.push(number);
+                }
+            }
+            // Now and then all keys are there: mostly those that are asked for are.
+            let is_whole = wanted[0].1;
+            let keys = wanted.iter().map(|(number, _)| match is_whole {
+                true => there[*number as usize % there.len()],
+                false => *number,
+            });
+            let keys = keys.map(|number| {
+                let (mut key, row) = (Vec::new(), row(&store, table, columns, number));
+                let columns: Vec<_> = (0..columns as u16).collect();
+                store.layout(table).push_key(&row, &columns, &mut key);
+                key
+            });
+            let keys: Vec<_> = keys.collect();
+            let expected: Vec<_> = keys.iter().map(|key| store.get(table, 0, key)).collect();
+            prop_assert!(!is_whole || expected.iter().all(Option::is_some));
+            let (bytes, mut found) = (keys.concat(), Vec::new());
+            let equal = EqualKeys::new(&bytes, keys.len()).expect("keys of one length");
+            store.multi_get_equal(table, 0, equal, Near::ALL, |row| {
+                found.push(row.map(|(rid, bytes)| (rid, bytes.to_vec())));
+            });
+            prop_assert_eq!(found.len(), keys.len());
+            for (found, expected) in found.into_iter().zip(expected) {
+                let expected = expected.map(|rid| (rid, store.row(table, rid).expect("live").to_vec()));
+                prop_assert_eq!(found, expected);
+            }
+            // Keys that are no whole ones find nothing.
+            let short = bytes.len() - bytes.len() % (keys[0].len() + 1);
+            if let Some(other) = EqualKeys::new(&bytes[..short], short / (keys[0].len() + 1)).filter(|_| short > 0) {
+                store.multi_get_equal(table, 0, other, Near::ALL, |row| assert!(row.is_none()));
+            }
+            store.rollback();
+        }
+    }
+}
