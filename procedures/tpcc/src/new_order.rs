@@ -29,12 +29,12 @@ pub struct Ordered<'r> {
 }
 
 /// One line of it.
-#[derive(Clone, Debug, ProcedureResult)]
+#[derive(Clone, Debug, Default, ProcedureResult)]
 pub struct OrderedLine<'r> {
     pub i_name: TextRef<'r, 24>,
     pub s_quantity: i16,
     /// `B` where item and stock are of the brand, else `G`.
-    pub brand_generic: TextRef<'r, 1>,
+    pub brand_generic: SmallText<1>,
     pub i_price: i64,
     pub ol_amount: i64,
 }
@@ -100,8 +100,8 @@ fn invalid_order() -> Abort {
     )
 }
 
-/// Orders items for a customer. An item that there is not rolls all back with the code `item_not_found`, after the lines before
-/// it were worked on: it is the order's last (clauses 2.4.1.5 and 2.4.2.3).
+/// Orders items for a customer. An item that there is not rolls all back with the code `item_not_found`, after every other
+/// line was worked on (clause 2.4.2.3).
 #[procedure(partition_by(w_id, supply_w_ids), near(Customer(w_id, d_id, c_id)))]
 pub fn new_order(
     tx: &Txn,
@@ -174,19 +174,18 @@ fn order_lines<'r>(
     let keys = lines.iter().map(|line| (line.supply_w_id, line.i_id));
     let stocks = stocks_of(tx, order.o_d_id, keys);
     let mut rows = Inserts::<NewLine>::with_room_for(lines.len());
-    let mut shown = Vec::<OrderedLine>::with_capacity(lines.len());
     let mut taken = Updates::<StockTaken>::with_room_for(lines.len());
-    let (mut sum, mut is_complete, mut seen) = (0, true, Seen::default());
-    for (at, ((line, item), stock)) in lines.iter().zip(items.iter()).zip(stocks.iter()).enumerate() {
-        let Some(item) = item else {
-            is_complete = false;
-            break;
+    let (mut sum, mut lacking, mut seen) = (0, None, Seen::default());
+    let found = lines.iter().zip(items.iter()).zip(stocks.iter()).enumerate();
+    let shown = found.map(|(at, ((line, item), stock))| {
+        let (Some(item), Some(stock)) = (&item, stock) else {
+            lacking = lacking.or(Some(item.is_none()));
+            return OrderedLine::default();
         };
-        let stock = stock.ok_or_else(|| missing("there is no such stock"))?;
         // An item that the order has twice was changed since it was read.
         let mut now = stock.taken();
         if seen.add(line.i_id) {
-            take_earlier(&mut now, lines, at, order.o_w_id);
+            now = without_earlier(now, lines, at, order.o_w_id);
         }
         take_from(&mut now, line, order.o_w_id);
         taken.push(stock.handle(), &now);
@@ -205,19 +204,22 @@ fn order_lines<'r>(
             ol_dist_info: stock.s_dist_01,
         });
         let is_brand = is_original(item.i_data) && is_original_stock(tx, stock.handle());
-        shown.push(OrderedLine {
+        OrderedLine {
             i_name: item.i_name,
             s_quantity: now.s_quantity,
-            brand_generic: if is_brand { "B" } else { "G" }.into(),
+            brand_generic: brand(is_brand),
             i_price: item.i_price,
             ol_amount,
-        });
-    }
-    taken.write(tx)?;
-    rows.insert(tx)?;
-    match is_complete {
-        true => Ok((shown, sum)),
-        false => Err(Abort::new("item_not_found", "Item number is not valid")),
+        }
+    });
+    let shown = shown.collect();
+    let (written, inserted) = (taken.write(tx), rows.insert(tx));
+    written?;
+    inserted?;
+    match lacking {
+        None => Ok((shown, sum)),
+        Some(true) => Err(Abort::new("item_not_found", "Item number is not valid")),
+        Some(false) => Err(missing("there is no such stock")),
     }
 }
 
@@ -239,16 +241,23 @@ impl Seen {
     }
 }
 
-/// Takes from a stock what earlier lines than the one at `at` take from the same.
+/// What earlier lines than the one at `at` leave of the same stock.
 #[cold]
 #[inline(never)]
-fn take_earlier(stock: &mut StockTaken, lines: Lines<'_>, at: usize, w_id: i16) {
+fn without_earlier(mut stock: StockTaken, lines: Lines<'_>, at: usize, w_id: i16) -> StockTaken {
     let place = |line: &Line| (line.i_id, line.supply_w_id);
     let Some(line) = lines.iter().nth(at) else {
-        return;
+        return stock;
     };
     let same = lines.iter().take(at).filter(|other| place(other) == place(&line));
-    same.for_each(|other| take_from(stock, other, w_id));
+    same.for_each(|other| take_from(&mut stock, other, w_id));
+    stock
+}
+
+#[inline(always)]
+fn brand(is_brand: bool) -> SmallText<1> {
+    let text = if is_brand { "B" } else { "G" };
+    SmallText::new(text).unwrap_or_default()
 }
 
 #[inline(never)]

@@ -26,47 +26,40 @@ pub fn stock_level(tx: &Txn, w_id: i16, d_id: i8, threshold: i16) -> Result<i32,
     let lines = lines
         .columns::<LineItem>()
         .batch_bytes(lines_max * LINE_BYTES);
-    let mut items = Distinct::with_room_for(lines_max);
-    lines.iter().for_each(|line| items.add(line.ol_i_id));
-    let items = items.list;
+    let items = distinct(lines.iter().map(|line| line.ol_i_id), lines_max);
     let stocks = StockQuantity::multi_read(tx, items.iter().map(|i_id| (w_id, *i_id)));
-    let low = stocks
-        .flatten()
-        .filter(|stock| stock.s_quantity < threshold);
-    Ok(low.count() as i32)
+    let is_low = |stock: Option<Row<StockQuantity>>| stock.is_some_and(|stock| stock.s_quantity < threshold);
+    Ok(stocks.iter().map(|stock| is_low(stock) as i32).sum())
 }
 
-/// Numbers, each once, in the order of their first coming.
-struct Distinct {
-    list: Vec<i32>,
-    /// For each number its place in the list, from 1, at the number's hash or behind it, going around; 0 where none is.
-    places: Vec<u16>,
-}
+/// What stands where no number is. No item has it.
+const NO_ITEM: i32 = 0;
 
-impl Distinct {
-    /// At most so many different numbers, which leave a third of the places free.
-    fn with_room_for(count: usize) -> Self {
-        Self {
-            list: Vec::with_capacity(count),
-            places: vec![0; (count + count / 2).next_power_of_two()],
-        }
-    }
-
-    fn add(&mut self, number: i32) {
-        let mask = self.places.len() - 1;
-        let mut at = (number as u32).wrapping_mul(0x9e37_79b9) as usize >> 8;
-        while let Some(place) = self.places.get_mut(at & mask) {
-            let Some(before) = (*place as usize).checked_sub(1) else {
-                self.list.push(number);
-                *place = self.list.len() as u16;
-                return;
-            };
-            if self.list.get(before) == Some(&number) {
-                return;
+/// Items, each once, in the order of their first coming. There are at most so many.
+#[inline(always)]
+fn distinct(items: impl Iterator<Item = i32>, most: usize) -> Vec<i32> {
+    let (mut list, mut count) = (vec![NO_ITEM; most + 1], 0);
+    // Each item is at its hash or behind it, going around; a third of the places stays free.
+    let mut places = vec![NO_ITEM; (most + most / 2).next_power_of_two()];
+    let mask = places.len() - 1;
+    items.for_each(|item| {
+        let mut at = (item as u32).wrapping_mul(0x9e37_79b9) as usize >> 8;
+        while let Some(place) = places.get_mut(at & mask) {
+            let is_free = *place == NO_ITEM;
+            if is_free | (*place == item) {
+                // Whether it is new is not asked, which would be guessed wrongly: one that is not is written over by the next.
+                *place = item;
+                if let Some(last) = list.get_mut(count) {
+                    *last = item;
+                }
+                count += is_free as usize;
+                break;
             }
             at += 1;
         }
-    }
+    });
+    list.truncate(count);
+    list
 }
 
 #[cfg(test)]
@@ -75,15 +68,14 @@ mod tests {
 
     #[test]
     fn each_number_is_listed_once() {
-        let mut distinct = Distinct::with_room_for(300);
         let numbers: Vec<i32> = (0..300).map(|n| 1 + n * n % 97).collect();
-        numbers.iter().for_each(|number| distinct.add(*number));
         let mut expected = Vec::new();
-        for number in numbers {
-            if !expected.contains(&number) {
-                expected.push(number);
+        for number in &numbers {
+            if !expected.contains(number) {
+                expected.push(*number);
             }
         }
-        assert_eq!(distinct.list, expected);
+        assert_eq!(distinct(numbers.into_iter(), 300), expected);
+        assert_eq!(distinct(1..=300, 300), (1..=300).collect::<Vec<i32>>());
     }
 }

@@ -87,22 +87,14 @@ fn read_many<T: Table, K: WholeKey<C>, C>(
     let (keys, slot_bytes) = (keys.into_iter(), slot_bytes::<T>());
     let (slots, long) = match columns {
         Some(columns) if K::BYTES > 0 => {
-            let bytes = match keys.size_hint() {
-                (count, Some(most)) if count == most => written(keys, count),
+            return match keys.size_hint() {
+                (count, Some(most)) if count == most => read_slots(tx, target, columns, keys, count),
                 _ => {
                     let keys: Vec<K> = keys.collect();
                     let count = keys.len();
-                    written(keys.into_iter(), count)
+                    read_slots(tx, target, columns, keys.into_iter(), count)
                 }
             };
-            let count = bytes.len() / K::BYTES;
-            let mut slots = vec![0; count * slot_bytes];
-            let keys = (bytes.as_slice(), count as u32);
-            let long = match tx.ops.multi_get_slots(target, keys, columns, &mut slots) {
-                0 => Vec::new(),
-                _ => read_misfits(tx, columns, &slots, slot_bytes),
-            };
-            (slots, long)
         }
         columns => {
             let mut bytes = Scratch::for_bytes(KEY_BYTES * keys.size_hint().0);
@@ -114,25 +106,35 @@ fn read_many<T: Table, K: WholeKey<C>, C>(
             look_up(tx, target, columns, (bytes.as_slice(), count), slot_bytes)
         }
     };
-    FoundRows {
-        slots,
-        at: 0,
-        long,
-        table: PhantomData,
-    }
+    FoundRows::new(slots, long)
 }
 
-/// So many keys of one length, one behind the other.
+/// Looks up so many keys of one length. They lie behind the slots that they are read to: one block of the heap serves both.
 #[inline(always)]
-fn written<K: WholeKey<C>, C>(keys: impl Iterator<Item = K>, count: usize) -> Vec<u8> {
-    let mut bytes = vec![0; count * K::BYTES];
-    let mut pen = Pen::new(&mut bytes);
+fn read_slots<T: Table, K: WholeKey<C>, C>(
+    tx: &Txn<'_>,
+    target: u32,
+    columns: Columns,
+    keys: impl Iterator<Item = K>,
+    most: usize,
+) -> FoundRows<T> {
+    let slot_bytes = slot_bytes::<T>();
+    let mut room = vec![0; most * (slot_bytes + K::BYTES)];
+    let (slots, behind) = room.split_at_mut(most * slot_bytes);
+    let mut pen = Pen::new(behind);
     keys.for_each(|key| key.push_whole(&mut pen));
-    match pen.finish() {
-        Ok(filled) => bytes.truncate(filled),
-        Err(_) => panic!("an iterator of keys has more of them than it says"),
-    }
-    bytes
+    let Ok(filled) = pen.finish() else {
+        panic!("an iterator of keys has more of them than it says");
+    };
+    let count = filled / K::BYTES;
+    let slots = slots.get_mut(..count * slot_bytes).unwrap_or_default();
+    let keys = (behind.get(..filled).unwrap_or(&[]), count as u32);
+    let long = match tx.ops.multi_get_slots(target, keys, columns, slots) {
+        0 => Vec::new(),
+        _ => read_misfits(tx, columns, slots, slot_bytes),
+    };
+    room.truncate(count * slot_bytes);
+    FoundRows::new(room, long)
 }
 
 const fn slot_bytes<T: Table>() -> usize {
@@ -210,6 +212,16 @@ pub struct FoundRows<T> {
 }
 
 impl<T: Table> FoundRows<T> {
+    #[inline(always)]
+    fn new(slots: Vec<u8>, long: LongRows) -> Self {
+        Self {
+            slots,
+            at: 0,
+            long,
+            table: PhantomData,
+        }
+    }
+
     /// The rows that were not handed out yet. Their texts may be borrowed from here.
     #[inline(always)]
     pub fn iter<'r>(&'r self) -> impl ExactSizeIterator<Item = Option<Row<T>>> + use<'r, T>

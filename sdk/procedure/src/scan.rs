@@ -275,6 +275,23 @@ impl<T: Owned> Iterator for Rows<'_, '_, T> {
         Some(row)
     }
 
+    /// With what is read of a batch in registers: `for_each`, `extend`, `sum` and the like go this way, a `for` loop does not.
+    #[inline]
+    fn fold<B, F: FnMut(B, Row<T>) -> B>(mut self, init: B, mut f: F) -> B {
+        let mut folded = init;
+        loop {
+            let mut rest = self.buffer.get(self.read..self.filled).unwrap_or(&[]);
+            while let Some(row) = read_next(&mut rest) {
+                folded = f(folded, row);
+            }
+            self.read = self.filled;
+            if self.cursor == 0 {
+                return folded;
+            }
+            self.refill();
+        }
+    }
+
     /// Passes over `n` rows without decoding them.
     fn nth(&mut self, n: usize) -> Option<Row<T>> {
         for _ in 0..n {

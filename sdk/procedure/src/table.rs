@@ -213,16 +213,10 @@ impl Packed {
     fn take(&mut self, bytes: usize) -> &mut [u8] {
         let (start, end) = (self.filled, self.filled + bytes);
         if end > self.bytes.len() {
-            self.grow(end);
+            self.bytes = grown(std::mem::take(&mut self.bytes), 2 * end);
         }
         self.filled = end;
         self.bytes.get_mut(start..end).unwrap_or_default()
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn grow(&mut self, end: usize) {
-        self.bytes.resize(2 * end, 0);
     }
 
     #[inline(always)]
@@ -231,9 +225,19 @@ impl Packed {
     }
 }
 
+/// Takes and gives the block by value: what was never lent can be held in registers.
+#[cold]
+#[inline(never)]
+fn grown<T: Clone + Default>(mut room: Vec<T>, count: usize) -> Vec<T> {
+    room.resize(count, T::default());
+    room
+}
+
 /// Some columns of rows that are written together: each is put down when it comes, and all go to the table in one host call.
 pub struct Updates<T> {
+    /// Of rows that were pushed, and room for more.
     handles: Vec<RowHandle>,
+    count: usize,
     values: Packed,
     table: PhantomData<fn() -> T>,
 }
@@ -243,23 +247,32 @@ impl<T: Table> Updates<T> {
 
     pub fn with_room_for(rows: usize) -> Self {
         Self {
-            handles: Vec::with_capacity(rows),
+            handles: vec![0; rows],
+            count: 0,
             values: Packed::with_room_for(rows * (T::EMPTY_BUFFER.as_ref().len() - 8)),
             table: PhantomData,
         }
     }
 
     /// The row's columns will be these.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, handle: RowHandle, value: &T) {
-        self.handles.push(handle);
+        if self.count == self.handles.len() {
+            self.handles = grown(std::mem::take(&mut self.handles), 2 * self.count + 1);
+        }
+        if let Some(place) = self.handles.get_mut(self.count) {
+            *place = handle;
+        }
+        self.count += 1;
         value.write_row(self.values.take(value.row_bytes()));
     }
 
     /// Writes them in the order in which they came.
+    #[inline(always)]
     pub fn write(self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
+        let handles = self.handles.get(..self.count).unwrap_or(&[]);
         tx.ops
-            .patch(&self.handles, Self::COLUMNS, self.values.as_slice())
+            .patch(handles, Self::COLUMNS, self.values.as_slice())
             .map_err(duplicate::<T>)
     }
 }
@@ -287,7 +300,7 @@ impl<T: InModule + Table> Inserts<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, row: &T) {
         let length = row.row_bytes();
         let out = self.rows.take(4 + length);
@@ -299,6 +312,7 @@ impl<T: InModule + Table> Inserts<T> {
     }
 
     /// As `insert_many` of a table.
+    #[inline(always)]
     pub fn insert(self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
         let inserted = tx.ops.multi_insert(T::TABLE, self.rows.as_slice(), self.count);
         inserted.map_err(duplicate::<T>)

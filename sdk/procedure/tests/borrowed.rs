@@ -221,3 +221,53 @@ fn lists_are_read_where_they_lie() {
     let empty = (Vec::<i8>::new(), Vec::<u16>::new(), Vec::<f64>::new());
     assert_eq!(db.call::<Vec<f64>>("numbers", empty), Ok(vec![]));
 }
+
+#[test]
+fn keys_whose_number_is_not_known_ahead_are_counted_first() {
+    let odd = |tx: &Txn| {
+        let ids = (0..40).filter(|id| id % 2 == 1);
+        let found = Price::multi_read(tx, ids.clone());
+        assert!(found.iter().len() == 20 && found.iter().flatten().count() == 15);
+        let names = Whole::multi_read(tx, ids);
+        let ids: Vec<i32> = names.iter().flatten().map(|row| row.id).collect();
+        assert_eq!(ids, (1..30).step_by(2).collect::<Vec<_>>());
+        Ok(())
+    };
+    filled().run(odd).unwrap();
+}
+
+#[test]
+fn rows_come_alike_one_by_one_and_all_at_once() {
+    let scan = |tx: &Txn| {
+        let rows = || Item::scan(tx).batch_bytes(64).iter();
+        let mut one_by_one = Vec::new();
+        for row in rows() {
+            one_by_one.push(row.into_inner());
+        }
+        let mut at_once = Vec::new();
+        rows().for_each(|row| at_once.push(row.into_inner()));
+        assert!(one_by_one.len() == 30);
+        assert_eq!(one_by_one, at_once);
+        Ok(())
+    };
+    filled().run(scan).unwrap();
+}
+
+#[test]
+fn a_text_is_seen_with_what_lies_behind_it_where_it_is_as_short_as_usual() {
+    let look = |tx: &Txn| {
+        for id in 0..12 {
+            let mut room = RowRoom::new();
+            let row = Named::get_in(tx, id, &mut room).unwrap();
+            let (name, length) = ("ab".repeat(id as usize), 2 * id as usize);
+            assert_eq!(row.name.as_str(), name);
+            match row.name.in_place() {
+                Some(bytes) => assert_eq!(bytes[..length], *name.as_bytes()),
+                None => assert!(length > 8, "{name}"),
+            }
+        }
+        assert_eq!(TextRef::<8>::from("short").in_place(), None);
+        Ok(())
+    };
+    filled().run(look).unwrap();
+}
