@@ -16,21 +16,23 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::{AfterImage, Store};
 use reprise_txn::{
-    Candidate, Deployed, Executors, Frame, Module, Outcome, TxnInput, WasmCode, apply, plan,
-    run_single,
+    Candidate, Deployed, Executors, Frame, LookAhead, Module, NearRow, NextCalls, Outcome, TxnInput, WasmCode,
+    apply, plan, run_single,
 };
 
 use crate::inputs::{Inputs, Kind, shares};
 
-const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]] [changes] [repeat=N] [narrow]
+const USAGE: &str = "usage: reprise-bench-cost KIND [COUNT] [MODULE.wasm [unmetered]] [changes] [repeat=N] [narrow] [ahead]
 unmetered: beside it, without fuel and the settings that make guests deterministic
 changes: each transaction's changes are put together for the log, as for a physiological record
 repeat=N: the same N calls again and again: without most waits for memory and for wrongly guessed branches (N = 1: without all)
+ahead: what procedures declare is brought near while the calls before run, as in a batch
 narrow: orders take a hundredth of the items: without most waits for memory
 kinds: tpcc_mix new_order payment delivery order_status stock_level vote account_update get_subscriber_data update_location";
 
 fn main() -> Result<()> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let looks_ahead = args.pop_if(|last| last == "ahead").is_some();
     let is_narrow = args.pop_if(|last| last == "narrow").is_some();
     let repeated = args.pop_if(|last| last.starts_with("repeat="));
     let repeated = repeated.map_or(Ok(usize::MAX), |text| text["repeat=".len()..].parse())?;
@@ -71,6 +73,7 @@ fn main() -> Result<()> {
     let mut committed = 0;
     for (_, bench) in &mut benches {
         bench.frame.set_capture(images);
+        bench.looks_ahead = looks_ahead;
         measured_apart(bench, first);
     }
     // Pieces short enough that other work of the machine meets few of them; in turn, so that it meets all alike.
@@ -152,6 +155,38 @@ struct Bench {
     executors: Executors,
     frame: Frame,
     next: u64,
+    looks_ahead: bool,
+}
+
+/// The calls of a stretch, as a batch has them.
+struct NextRuns<'m, 'a> {
+    module: &'m Module,
+    store: &'a Store,
+    calls: &'a [Call],
+}
+
+impl<'m, 'a> NextRuns<'m, 'a> {
+    #[inline(always)]
+    fn of(module: &'m Module, bench: &'a Bench, calls: &'a [Call]) -> Self {
+        Self {
+            module,
+            store: &bench.store,
+            calls,
+        }
+    }
+}
+
+impl<'m> NextCalls<'m> for NextRuns<'m, '_> {
+    #[inline(always)]
+    fn call(&self, at: usize) -> Option<(&'m [NearRow], &[u8])> {
+        let (procedure, args) = self.calls.get(at)?;
+        Some((&self.module.near[*procedure], args))
+    }
+
+    #[inline(always)]
+    fn store(&self, _: usize) -> &Store {
+        self.store
+    }
 }
 
 /// What callgrind collects.
@@ -169,7 +204,13 @@ fn measured_apart(bench: &mut Bench, calls: &[Call]) -> usize {
 #[inline(always)]
 fn run(bench: &mut Bench, calls: &[Call]) -> usize {
     let mut committed = 0;
-    for (procedure, args) in calls {
+    let module = bench.module.clone();
+    let begun = NextRuns::of(&module, bench, calls);
+    let mut ahead = bench.looks_ahead.then(|| LookAhead::begin(0, &begun));
+    for (at, (procedure, args)) in calls.iter().enumerate() {
+        if let Some(ahead) = &mut ahead {
+            ahead.step(at, &NextRuns::of(&module, bench, calls));
+        }
         committed += matches!(bench.run(*procedure, args), Outcome::Commit(_)) as usize;
     }
     committed
@@ -210,6 +251,7 @@ impl Bench {
             executors: Executors::default(),
             frame: Frame::default(),
             next: 1 << 40,
+            looks_ahead: false,
         })
     }
 

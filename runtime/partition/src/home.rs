@@ -192,6 +192,12 @@ impl Home {
         Some(partition)
     }
 
+    /// As `get`, to look at it.
+    #[inline]
+    pub fn peek(&self, id: PartitionId) -> Option<&Partition> {
+        self.places[self.index(id)].partition.as_deref()
+    }
+
     /// Those at home.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
         self.places

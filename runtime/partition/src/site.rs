@@ -388,6 +388,12 @@ impl Site {
         self.split(id).0
     }
 
+    /// The tables of a partition of this site.
+    pub fn store(&self, id: PartitionId) -> &Store {
+        let partition = self.home.peek(id);
+        &partition.expect("what needs a partition is parked while it is away").store
+    }
+
     /// A partition of this site beside the tools that run calls on it.
     pub fn split(&mut self, id: PartitionId) -> (&mut Partition, &mut Tools) {
         let partition = self.home.get(id);

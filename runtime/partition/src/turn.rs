@@ -9,7 +9,7 @@ use reprise_txn::{Commit, Failure, Frame, Module, Outcome, TxnInput, call_hash, 
 use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand};
 
 use crate::{
-    ahead::LookAhead,
+    ahead::BatchAhead,
     batch::{CallBatch, CallSlot, SlotOutcome},
     logging::{Choice, LogKind, Sample},
     shared::Shared,
@@ -165,7 +165,7 @@ pub(crate) fn run_alike(
     let mut executor = executors.get(module);
     let choices = &mut choices[id.0 as usize];
     let mut slot = first;
-    let mut ahead = LookAhead::begin(module, &partition.store, calls, first, args);
+    let mut ahead = BatchAhead::begin(module, &partition.store, calls, first, args);
     while calls.get(slot).is_some_and(|call| call.module == id) {
         ahead.step(&partition.store, calls, slot, args);
         let call = &mut calls[slot];

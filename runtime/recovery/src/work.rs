@@ -4,16 +4,14 @@ use reprise_base::PartitionId;
 use reprise_pages::fetch;
 use reprise_partition::Site;
 use reprise_replay::{Command, Divergence, Keyed, Redo, redo, remember, replay_single};
-use reprise_storage::{Near, Nearing};
-use reprise_txn::{Deployed, NearRow};
+use reprise_storage::{Near, Store};
+use reprise_txn::{Deployed, LookAhead, NearRow, NextCalls};
 use reprise_wire::{Change, Changes};
 
 use crate::{Outcome, RecoveryError};
 
-/// Records that are decoded ahead, and whose indexes and rows are brought near.
+/// Records whose changes are decoded ahead, and their indexes and rows brought near.
 const LOOK_AHEAD: usize = 16;
-/// Rows of a command that are brought near at most.
-const NEAR_ROWS: usize = 3;
 /// Changes of so many records, usually: more make the list longer.
 const AHEAD_CHANGES: usize = 1_024;
 /// Records that travel together.
@@ -25,7 +23,7 @@ const BYTES_MAX: usize = 256 << 10;
 
 enum Work {
     /// The next of `Batch::commands`.
-    Command(PartitionId),
+    Command,
     Changes(Part),
 }
 
@@ -47,7 +45,8 @@ pub(crate) struct Part {
 #[derive(Default)]
 pub(crate) struct Batch {
     works: Vec<Work>,
-    commands: Vec<Command>,
+    /// In the order in which they run, each with its partition.
+    commands: Vec<(PartitionId, Command)>,
     bytes: Vec<u8>,
     /// Of commands that were run.
     spare_args: Vec<Vec<u8>>,
@@ -68,8 +67,8 @@ impl Batch {
     }
 
     pub fn push_command(&mut self, partition: PartitionId, command: Command) {
-        self.works.push(Work::Command(partition));
-        self.commands.push(command);
+        self.works.push(Work::Command);
+        self.commands.push((partition, command));
     }
 
     /// Adds a part whose changes are copied.
@@ -88,19 +87,30 @@ impl Batch {
         };
         let deployed = site.deployed().clone();
         let (mut replayed, mut run) = (0, 0);
+        let commands = Commands {
+            site,
+            deployed: &deployed,
+            commands: &self.commands,
+        };
+        let mut look_ahead = LookAhead::begin(0, &commands);
         for works in self.works.chunks_mut(LOOK_AHEAD) {
             if outcome.has_failed() {
                 break;
             }
             ahead.read(site, works, &self.bytes);
             fetch_commands(&self.commands[run..]);
-            bring_near(site, &deployed, works, &self.commands[run..]);
             let mut ends = ahead.ends.iter();
             let mut start = 0;
             for work in works {
                 match work {
-                    Work::Command(id) => {
-                        let command = &mut self.commands[run];
+                    Work::Command => {
+                        let commands = Commands {
+                            site,
+                            deployed: &deployed,
+                            commands: &self.commands,
+                        };
+                        look_ahead.step(run, &commands);
+                        let (id, command) = &mut self.commands[run];
                         run += 1;
                         replayed += 1;
                         let (partition, tools) = site.split(*id);
@@ -124,7 +134,7 @@ impl Batch {
         outcome.count(replayed);
         self.works.clear();
         self.bytes.clear();
-        for command in self.commands.drain(..) {
+        for (_, command) in self.commands.drain(..) {
             let mut args = command.args;
             args.clear();
             if args.capacity() <= SPARE_ARGS_MAX {
@@ -134,56 +144,36 @@ impl Batch {
     }
 }
 
-/// A command that comes soon: rows that it will look at, and what is known of the way to each.
-struct Coming<'c> {
-    partition: PartitionId,
-    args: &'c [u8],
-    rows: &'c [NearRow],
-    found: [Nearing; NEAR_ROWS],
-}
-
 /// Asks for the memory of commands, which another core wrote: of the next ones' arguments, and of those that follow themselves.
-fn fetch_commands(commands: &[Command]) {
-    for command in commands.iter().skip(2 * LOOK_AHEAD).take(LOOK_AHEAD) {
+fn fetch_commands(commands: &[(PartitionId, Command)]) {
+    for (_, command) in commands.iter().skip(2 * LOOK_AHEAD).take(LOOK_AHEAD) {
         fetch(&command.args);
         fetch(&command.digest);
     }
-    for command in commands.iter().skip(LOOK_AHEAD).take(LOOK_AHEAD) {
+    for (_, command) in commands.iter().skip(LOOK_AHEAD).take(LOOK_AHEAD) {
         command.args.first().inspect(|first| fetch(*first));
     }
 }
 
-/// Brings near the rows that procedures declare for what the commands of these works will look at, as the engine does for the
-/// calls that follow in a batch: each step for all of them, so that the misses of the caches overlap.
-fn bring_near(site: &mut Site, deployed: &Deployed, works: &[Work], commands: &[Command]) {
-    let mut coming = Vec::with_capacity(LOOK_AHEAD);
-    let partitions = works.iter().filter_map(|work| match work {
-        Work::Command(partition) => Some(*partition),
-        Work::Changes(_) => None,
-    });
-    coming.extend(partitions.zip(commands).map(|(partition, command)| {
-        let module = deployed.module(command.module_id);
-        let rows = module.and_then(|module| module.near.get(command.procedure as usize));
-        Coming {
-            partition,
-            args: &command.args,
-            rows: rows.map_or(&[], |rows| rows),
-            found: [Nearing::Nothing; NEAR_ROWS],
-        }
-    }));
-    for step in 0..3 {
-        for of_one in coming.chunk_by_mut(|one, next| one.partition == next.partition) {
-            let store = &site.partition(of_one[0].partition).store;
-            for coming in of_one {
-                for (row, found) in coming.rows.iter().zip(&mut coming.found) {
-                    match step {
-                        0 => *found = row.touch(store, coming.args),
-                        1 => *found = row.touch_place(store, *found),
-                        _ => row.touch_row(store, *found),
-                    }
-                }
-            }
-        }
+/// Commands of one batch, whose rows are brought near as the engine does it for the calls that follow in a batch.
+struct Commands<'d, 'a> {
+    site: &'a Site,
+    deployed: &'d Deployed,
+    commands: &'a [(PartitionId, Command)],
+}
+
+impl<'d> NextCalls<'d> for Commands<'d, '_> {
+    #[inline(always)]
+    fn call(&self, at: usize) -> Option<(&'d [NearRow], &[u8])> {
+        let (_, command) = self.commands.get(at)?;
+        let module = self.deployed.module(command.module_id)?;
+        let rows = module.near.get(command.procedure as usize)?;
+        Some((rows, &command.args))
+    }
+
+    #[inline(always)]
+    fn store(&self, at: usize) -> &Store {
+        self.site.store(self.commands[at].0)
     }
 }
 

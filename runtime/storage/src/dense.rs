@@ -12,6 +12,8 @@ use crate::{chunked::Chunked, digest::hash_words, hash::HashIndex};
 
 const PAGE_KEYS: usize = 1024;
 const PAGE_SHIFT: u32 = PAGE_KEYS.ilog2();
+/// Pages whose places have a number of 32 bits.
+const SLOT_PAGES_MAX: u32 = 1 << (u32::BITS - PAGE_SHIFT);
 /// Pages that are made whatever they hold.
 const PAGES_MIN: usize = 16;
 /// Keys a page that all pages must hold on average for another one to be made.
@@ -191,6 +193,25 @@ impl Dense {
         let slot = &self.pages[self.page_of_short(number >> PAGE_SHIFT)?][number as usize % PAGE_KEYS];
         fetch(slot);
         Some(slot)
+    }
+
+    /// As `near_slot_of`: by what to go on with `at_slot`.
+    #[inline(always)]
+    pub fn touch_slot(&self, key: u128) -> Option<u32> {
+        let (common, place) = self.split(key);
+        let page = self.page_of(common)?;
+        fetch(&self.pages[page][place]);
+        (page < SLOT_PAGES_MAX).then_some(page << PAGE_SHIFT | place as u32)
+    }
+
+    /// The record id that the array has at a place that `touch_slot` returned.
+    #[inline(always)]
+    pub fn at_slot(&self, slot: u32) -> Option<u32> {
+        let page = slot >> PAGE_SHIFT;
+        if page as usize >= self.pages.len() {
+            return None;
+        }
+        self.pages[page][slot as usize % PAGE_KEYS].checked_sub(1)
     }
 
     /// The record id that the array has for the key.

@@ -3,6 +3,7 @@
 mod batch;
 mod fill;
 mod near;
+mod nearing;
 mod scan;
 
 use reprise_abi::{IndexKind, RowLayout, ScanFlags};
@@ -17,11 +18,11 @@ use crate::{
     intkey::{IntKey, KeyLoad},
     keyplan::{KeyPlan, RowRef, Scratch},
     rows::Rows,
-    store::Nearing,
     tree::{Tree, edge},
     treekey::{Edge, Long, TreeKey, Wide},
 };
 
+pub use nearing::Nearing;
 use scan::{count_tree, first_in_tree, page_tree, scan_tree};
 
 pub(crate) struct Index {
@@ -296,32 +297,6 @@ impl Index {
             Body::W8(tree) => tree.touch(&((key >> 64) as u64).as_probe()),
             Body::W16(tree) => tree.touch(&key.as_probe()),
             _ => {}
-        }
-    }
-
-    /// As `touch_bits`; by what to go on.
-    #[inline(always)]
-    pub fn nearing_of_bits(&self, key: u128) -> Nearing {
-        match &self.body {
-            Body::HashInts(hash) => {
-                let tag = tag_of(key);
-                hash.touch(tag);
-                Nearing::Tag(tag)
-            }
-            Body::Dense(_) | Body::W8(_) | Body::W16(_) => {
-                self.touch_bits(key);
-                Nearing::Key(key)
-            }
-            _ => Nearing::Nothing,
-        }
-    }
-
-    /// As `candidate`, of a hash that `nearing_of_bits` returned.
-    #[inline]
-    pub fn candidate_of_tag(&self, tag: u32) -> Option<Rid> {
-        match &self.body {
-            Body::HashInts(hash) => hash.candidate(tag).map(Rid),
-            _ => None,
         }
     }
 

@@ -37,7 +37,7 @@ pub use apply::{ApplyError, Near};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use difference::RowDifference;
 pub use digest::result_digest;
-pub use index::{NotOrdered, Range, ScanPosition, Visit};
+pub use index::{Nearing, NotOrdered, Range, ScanPosition, Visit};
 pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};
 pub use patch::Patcher;
@@ -45,7 +45,7 @@ pub use project::{DefaultError, RowProjection};
 pub use redo::{Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList, TableRedo};
 pub use schema::{Conflict, TableChange};
 pub use snapshot::{SnapshotPage, SnapshotTable};
-pub use store::{IntKeyBits, Nearing, Store, TableId};
+pub use store::{Store, TableId};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use writeset::AfterImage;
 

@@ -21,27 +21,6 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u16);
 
-/// A whole key of integers, of 16 bytes at most: they are the first bytes of `bits`, the most significant first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IntKeyBits {
-    pub bits: u128,
-    pub bytes: usize,
-}
-
-/// A key that will be looked up, and what is known of the way to its row so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Nearing {
-    /// Nothing that could be brought near.
-    #[default]
-    Nothing,
-    /// The hash by which its index has it.
-    Tag(u32),
-    /// Its bits: its index has no hash of it.
-    Key(u128),
-    /// The row that will probably be found.
-    Row(Rid),
-}
-
 /// Keys of one look-up of many whose memory is waited for together. The processor has room for about as many lines on
 /// their way.
 const NEAR_KEYS: usize = 16;
@@ -241,48 +220,6 @@ impl Store {
         let table = self.table(table);
         let (rid, row) = table.indexes[index as usize].get(&table.rows, key)?;
         Some((rid, row.row))
-    }
-
-    /// The first of three steps that bring near what a `get` of the key will look at, while other work goes on: the index's entry.
-    /// What it returns is for the next step.
-    #[inline(always)]
-    pub fn touch(&self, table: TableId, index: u16, key: IntKeyBits) -> Nearing {
-        let index = &self.table(table).indexes[index as usize];
-        match index.key_bytes() == Some(key.bytes) {
-            true => index.nearing_of_bits(key.bits),
-            false => Nearing::Nothing,
-        }
-    }
-
-    /// The second: where the place stands of the row that the `get` will probably find.
-    #[inline]
-    pub fn touch_place(&self, table: TableId, index: u16, found: Nearing) -> Nearing {
-        let table = self.table(table);
-        let index = || &table.indexes[index as usize];
-        let candidate = match found {
-            Nearing::Tag(tag) => index().candidate_of_tag(tag),
-            Nearing::Key(key) => index().candidate_of_bits(key),
-            Nearing::Row(_) | Nearing::Nothing => None,
-        };
-        match (candidate, found) {
-            (Some(rid), _) => {
-                table.rows.touch_place(rid);
-                Nearing::Row(rid)
-            }
-            (None, Nearing::Tag(_)) => found,
-            (None, _) => Nearing::Nothing,
-        }
-    }
-
-    /// The last: the row's bytes, if it is still there. Where there is none it will be inserted, maybe, so the index's entry is
-    /// asked for once more: other calls may have driven it from the first cache.
-    #[inline]
-    pub fn touch_row(&self, table: TableId, index: u16, found: Nearing) {
-        match found {
-            Nearing::Row(rid) => self.table(table).rows.touch(rid),
-            Nearing::Tag(tag) => self.table(table).indexes[index as usize].touch_tag(tag),
-            Nearing::Key(_) | Nearing::Nothing => {}
-        }
     }
 
     /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once: of the

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 
+mod ahead;
 mod frame;
 mod install;
 mod keyplace;
@@ -24,6 +25,7 @@ pub use frame::{Frame, LogLine};
 pub use module::{
     BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,
 };
+pub use ahead::{LookAhead, NextCalls};
 pub use near::NearRow;
 pub use route::{Bound, RouteError, partition_of_field};
 pub use wasm::{Compiler, WasmCode};

@@ -2,19 +2,17 @@
 //! brought near while the calls before it still run. A hint: nothing depends on it but time.
 
 use reprise_abi::{ModuleSchema, NearKey, NearPart, ProcedureSchema, ScalarType, Type};
-use reprise_storage::{IntKeyBits, Nearing, Store, TableId};
+use reprise_storage::{Nearing, Store, TableId};
 
 use crate::module::TableBinding;
-
-/// Bits of a near key at most: what an index of integers holds in place.
-const KEY_BITS_MAX: u32 = u128::BITS;
 
 /// A declared key, ready to be filled from arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearRow {
     table: TableId,
-    /// The key with its constant parts in place.
-    key: IntKeyBits,
+    key_bytes: usize,
+    /// The key's constant parts, its first byte the most significant one.
+    constant: u128,
     parts: Vec<Moved>,
     args_bytes_min: usize,
 }
@@ -23,24 +21,36 @@ pub struct NearRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Moved {
     from: usize,
-    width: usize,
-    /// Bits above the integer's own in the key, counted from its first one.
+    /// Moves its bits to the upper end of a word, whatever follows them there.
     left: u32,
+    /// Its sign there.
     flip: u64,
+    /// Bits of the key before it.
+    right: u32,
+}
+
+/// The eight bytes at `at`, as far as there are any.
+#[inline(always)]
+fn word_at(args: &[u8], at: usize) -> u64 {
+    match args.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(word) => u64::from_le_bytes(*word),
+        None => last_word_at(args, at),
+    }
+}
+
+#[inline(never)]
+fn last_word_at(args: &[u8], at: usize) -> u64 {
+    let rest = args.get(at..).unwrap_or(&[]);
+    rest.iter().rev().fold(0, |word, byte| word << 8 | *byte as u64)
 }
 
 impl Moved {
-    /// Its bits of the key, made in registers: what is written to memory in pieces is slow to read back as a whole.
-    #[inline]
+    /// Its bits of the key, made in registers: what is written to memory in pieces is slow to read back as a whole. Whatever its width
+    /// by the same steps: which it is can't be foretold where calls differ.
+    #[inline(always)]
     fn bits(&self, args: &[u8]) -> u128 {
-        let from = &args[self.from..];
-        let value = match (self.width, from.first_chunk(), from.first_chunk()) {
-            (8, Some(from), _) => u64::from_le_bytes(*from),
-            (4, _, Some(from)) => u32::from_le_bytes(*from) as u64,
-            (2, ..) => u16::from_le_bytes([from[0], from[1]]) as u64,
-            _ => from[0] as u64,
-        };
-        ((value ^ self.flip) as u128) << self.left
+        let word = word_at(args, self.from) << self.left ^ self.flip;
+        (word as u128) << u64::BITS >> self.right
     }
 }
 
@@ -54,65 +64,87 @@ impl NearRow {
         let declared = schema.tables.get(near.table as usize)?;
         let mut row = Self {
             table: tables.get(near.table as usize)?.table,
-            key: IntKeyBits::default(),
+            key_bytes: 0,
+            constant: 0,
             parts: Vec::new(),
             args_bytes_min: 0,
         };
         for (part, column) in near.key.iter().zip(&declared.primary_key) {
-            let ty = declared.columns.get(*column as usize)?.ty;
-            let width = ty.slot_bytes();
-            if ty.is_variable() || width > 8 {
-                return None;
-            }
-            let bits = 8 * width as u32;
-            let flip = if is_signed(ty) { 1 << (bits - 1) } else { 0 };
-            row.key.bytes += width;
-            let left = KEY_BITS_MAX.checked_sub(8 * row.key.bytes as u32)?;
-            match part {
-                NearPart::Int(value) => {
-                    let value = *value as u64 & u64::MAX >> (64 - bits);
-                    row.key.bits |= ((value ^ flip) as u128) << left;
-                }
-                NearPart::Param(position) => {
-                    let from = offset_of(procedure, *position)?;
-                    row.args_bytes_min = row.args_bytes_min.max(from + width);
-                    row.parts.push(Moved {
-                        from,
-                        width,
-                        left,
-                        flip,
-                    });
-                }
-            }
+            row.add(*part, declared.columns.get(*column as usize)?.ty, procedure)?;
         }
         Some(row)
+    }
+
+    /// Adds a part that goes to a column of the type.
+    fn add(&mut self, part: NearPart, ty: ScalarType, procedure: &ProcedureSchema) -> Option<()> {
+        let width = ty.slot_bytes();
+        if ty.is_variable() || width > size_of::<u64>() {
+            return None;
+        }
+        let (left, right) = (u64::BITS - 8 * width as u32, 8 * self.key_bytes as u32);
+        self.key_bytes += width;
+        if self.key_bytes > size_of::<u128>() {
+            return None;
+        }
+        let flip = if is_signed(ty) { 1 << (u64::BITS - 1) } else { 0 };
+        match part {
+            NearPart::Int(value) => {
+                let word = (value as u64) << left ^ flip;
+                self.constant |= (word as u128) << u64::BITS >> right;
+            }
+            NearPart::Param(position) => {
+                let from = offset_of(procedure, position)?;
+                if procedure.params.get(position as usize)?.ty != Type::Scalar(ty) {
+                    return None;
+                }
+                self.args_bytes_min = self.args_bytes_min.max(from + width);
+                self.parts.push(Moved {
+                    from,
+                    left,
+                    flip,
+                    right,
+                });
+            }
+        }
+        Some(())
+    }
+
+    /// The key that these arguments have, if they have it.
+    #[inline(always)]
+    fn key(&self, args: &[u8]) -> Option<u128> {
+        if args.len() < self.args_bytes_min {
+            return None;
+        }
+        let parts = self.parts.iter();
+        Some(parts.fold(self.constant, |key, part| key | part.bits(args)))
     }
 
     /// The first step: brings near what a look-up of the row reads first, if these arguments have its key. What each step returns
     /// is for the next one.
     #[inline(always)]
     pub fn touch(&self, store: &Store, args: &[u8]) -> Nearing {
-        if args.len() < self.args_bytes_min {
-            return Nearing::Nothing;
+        match self.key(args) {
+            Some(key) => store.touch(self.table, self.key_bytes, key),
+            None => Nearing::Nothing,
         }
-        let mut key = self.key;
-        for part in &self.parts {
-            key.bits |= part.bits(args);
-        }
-        store.touch(self.table, 0, key)
     }
 
     /// The second: where the place of the row stands that will probably be found. A step reads what the one before it brought,
     /// so there is other work to be done between two of them.
-    #[inline]
-    pub fn touch_place(&self, store: &Store, found: Nearing) -> Nearing {
-        store.touch_place(self.table, 0, found)
+    #[inline(always)]
+    pub fn touch_place<'a>(
+        &self,
+        store: &Store,
+        found: Nearing,
+        args: impl FnOnce() -> Option<&'a [u8]>,
+    ) -> Nearing {
+        store.touch_place(self.table, found, || self.key(args()?))
     }
 
     /// The last: the row.
-    #[inline]
+    #[inline(always)]
     pub fn touch_row(&self, store: &Store, found: Nearing) {
-        store.touch_row(self.table, 0, found);
+        store.touch_row(self.table, found);
     }
 }
 
@@ -212,9 +244,9 @@ mod tests {
         (schema, vec![binding])
     }
 
-    fn key_of(row: &NearRow, args: &[u8]) -> Vec<u8> {
-        let bits = row.parts.iter().fold(row.key.bits, |bits, part| bits | part.bits(args));
-        bits.to_be_bytes()[..row.key.bytes].to_vec()
+    fn key_of(row: &NearRow, args: &[u8]) -> Option<Vec<u8>> {
+        let key = row.key(args)?;
+        Some(key.to_be_bytes()[..row.key_bytes].to_vec())
     }
 
     #[test]
@@ -241,7 +273,7 @@ mod tests {
             for key in [named, given] {
                 let (schema, tables) = module(&INTS, &params, key);
                 let rows = rows_of(&schema, &tables);
-                assert_eq!(key_of(&rows[0][0], &args), expected);
+                assert_eq!(key_of(&rows[0][0], &args), Some(expected.clone()));
             }
         }
     }
@@ -254,6 +286,9 @@ mod tests {
         ];
         let (schema, tables) = module(&[ScalarType::I64], &text, vec![NearPart::Param(1)]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "behind a text");
+        let other = [Type::Scalar(ScalarType::U64)];
+        let (schema, tables) = module(&[ScalarType::I64], &other, vec![NearPart::Param(0)]);
+        assert_eq!(rows_of(&schema, &tables), [vec![]], "another type");
         let wide = [ScalarType::I64; 3];
         let (schema, tables) = module(&wide, &[], vec![NearPart::Int(1); 3]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "a long key");
@@ -275,7 +310,7 @@ mod tests {
         for len in 0..10 {
             let found = rows[0][0].touch(&store, &vec![0xff; len]);
             assert_eq!(found != Nearing::Nothing, len >= 8);
-            let found = rows[0][0].touch_place(&store, found);
+            let found = rows[0][0].touch_place(&store, found, || None);
             assert!(!matches!(found, Nearing::Row(_)), "the table is empty");
             rows[0][0].touch_row(&store, found);
         }

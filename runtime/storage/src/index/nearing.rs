@@ -1,0 +1,186 @@
+//! Rows that will be looked up, brought near in three steps: the index's entry, where the row's place stands, the row. Each step reads
+//! what the one before it brought, so there is other work to be done between two of them. A hint: nothing depends on it but time.
+
+use super::{Body, Index};
+use crate::{
+    dense::tag_of,
+    indirection::Rid,
+    store::{Store, TableId},
+    table::Table,
+};
+
+/// What is known so far of the way to a row that will be looked up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nearing {
+    /// Nothing that could be brought near.
+    #[default]
+    Nothing,
+    /// The hash by which its index has it.
+    Tag(u32),
+    /// Where in its index's array it is.
+    Slot(u32),
+    /// Its index has its key in an order.
+    Sorted,
+    /// The row that will probably be found.
+    Row(Rid),
+}
+
+impl Index {
+    /// Brings near what a `get` of the key, the first bytes of `key`, looks at first.
+    #[inline(always)]
+    fn nearing_of(&self, key: u128) -> Nearing {
+        match &self.body {
+            Body::HashInts(hash) => {
+                let tag = tag_of(key);
+                hash.touch(tag);
+                Nearing::Tag(tag)
+            }
+            Body::Dense(dense) => dense.touch_slot(key).map_or(Nearing::Nothing, Nearing::Slot),
+            Body::W8(_) | Body::W16(_) => {
+                self.touch_bits(key);
+                Nearing::Sorted
+            }
+            _ => Nearing::Nothing,
+        }
+    }
+
+    /// The row that a `get` will probably find.
+    #[inline(always)]
+    fn candidate_of(&self, found: Nearing, key: impl FnOnce() -> Option<u128>) -> Option<Rid> {
+        match (&self.body, found) {
+            (Body::HashInts(hash), Nearing::Tag(tag)) => hash.candidate(tag).map(Rid),
+            (Body::Dense(dense), Nearing::Slot(slot)) => dense.at_slot(slot).map(Rid),
+            (_, Nearing::Sorted) => self.candidate_of_bits(key()?),
+            _ => None,
+        }
+    }
+}
+
+impl Store {
+    /// The first step, of a row by its primary key of integers: so many bytes, the first ones of `key`. What it returns is for the next
+    /// step.
+    #[inline(always)]
+    pub fn touch(&self, table: TableId, key_bytes: usize, key: u128) -> Nearing {
+        let index = &self.tables[table.0 as usize].indexes[0];
+        match index.key_bytes() == Some(key_bytes) {
+            true => index.nearing_of(key),
+            false => Nearing::Nothing,
+        }
+    }
+
+    /// The second: where the place stands of the row that the `get` will probably find. `key` makes the key anew, where it is needed.
+    #[inline(always)]
+    pub fn touch_place(
+        &self,
+        table: TableId,
+        found: Nearing,
+        key: impl FnOnce() -> Option<u128>,
+    ) -> Nearing {
+        let Table { indexes, rows, .. } = &self.tables[table.0 as usize];
+        match (indexes[0].candidate_of(found, key), found) {
+            (Some(rid), _) => {
+                rows.touch_place(rid);
+                Nearing::Row(rid)
+            }
+            // It will be inserted, maybe.
+            (None, Nearing::Tag(_)) => found,
+            (None, _) => Nearing::Nothing,
+        }
+    }
+
+    /// The last: the row's bytes, if it is still there. Where there is none it will be inserted, maybe, so the index's entry is
+    /// asked for once more: other calls may have driven it from the first cache.
+    #[inline(always)]
+    pub fn touch_row(&self, table: TableId, found: Nearing) {
+        let Table { indexes, rows, .. } = &self.tables[table.0 as usize];
+        match found {
+            Nearing::Row(rid) => rows.touch(rid),
+            Nearing::Tag(tag) => indexes[0].touch_tag(tag),
+            Nearing::Slot(_) | Nearing::Sorted | Nearing::Nothing => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::{
+        ColumnSchema, Field, IndexKind, Placement, RowLayout, ScalarType, TableSchema,
+    };
+
+    use super::*;
+
+    /// The rows 1, 3, …, 99 of a table by `kind`.
+    fn odd_numbers(kind: IndexKind) -> (Store, TableId) {
+        let table = TableSchema {
+            name: "t".into(),
+            columns: vec![ColumnSchema {
+                name: "id".into(),
+                ty: ScalarType::I64,
+                nullable: false,
+                default: None,
+            }],
+            primary_key: vec![0],
+            primary_kind: kind,
+            indexes: vec![],
+            placement: Placement::Local,
+        };
+        let layout = RowLayout::of_table(&table);
+        let mut store = Store::new();
+        let id = store.create_table(table).expect("a table");
+        store.begin();
+        for value in (1..100).step_by(2) {
+            store.insert(id, &layout.build(&[Field::Int(value)])).expect("a new row");
+        }
+        store.commit();
+        (store, id)
+    }
+
+    fn key_of(value: i64) -> u128 {
+        ((value as u64 ^ 1 << 63) as u128) << 64
+    }
+
+    #[test]
+    fn the_row_is_found_that_a_look_up_finds() {
+        for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {
+            let (store, table) = odd_numbers(kind);
+            for value in -1..101 {
+                let key = key_of(value);
+                let found = store.touch(table, 8, key);
+                let found = store.touch_place(table, found, || Some(key));
+                store.touch_row(table, found);
+                match store.get(table, 0, &key.to_be_bytes()[..8]) {
+                    // A hash shows one line of those where the entry may be.
+                    Some(_) if matches!(found, Nearing::Tag(_)) => assert_eq!(kind, IndexKind::Hash),
+                    Some(rid) => assert_eq!(found, Nearing::Row(rid), "{kind:?} {value}"),
+                    None => assert!(!matches!(found, Nearing::Row(_)), "{kind:?} {value}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_of_another_length_lead_nowhere() {
+        let (store, table) = odd_numbers(IndexKind::Dense);
+        assert_eq!(store.touch(table, 4, key_of(1)), Nearing::Nothing);
+    }
+
+    /// What one step found may be gone before the next, and what another table's index found is no index's.
+    #[test]
+    fn what_was_found_elsewhere_is_survived() {
+        for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {
+            let (store, table) = odd_numbers(kind);
+            for found in [
+                Nearing::Tag(u32::MAX),
+                Nearing::Slot(u32::MAX),
+                Nearing::Slot(20 << 10),
+                Nearing::Sorted,
+                Nearing::Row(Rid(u32::MAX)),
+            ] {
+                store.touch_row(table, found);
+                let next = store.touch_place(table, found, || Some(u128::MAX));
+                store.touch_row(table, next);
+                store.touch_place(table, found, || None);
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Calls that follow, and the rows that they will look at, brought near while this one runs: a look-up waits for memory two or
+//! three times, and meanwhile other calls have work to do.
+
+use reprise_storage::{Nearing, Store};
+
+use crate::near::NearRow;
+
+/// How many calls ahead each step is done: farther than one miss of the caches takes, nearer than what the first-level cache
+/// keeps. Each step reads what the one before it brought.
+const INDEX: usize = 3;
+const PLACE: usize = 2;
+const ROW: usize = 1;
+
+/// Calls of which it is remembered from step to step what was found, by their position.
+const RING: usize = 4;
+/// Rows of a call that are brought near at most.
+const ROWS: usize = 3;
+
+const _: () = assert!(RING > INDEX && RING.is_power_of_two());
+
+/// Calls that run one behind the other, by position. `'m`: their modules.
+pub trait NextCalls<'m> {
+    /// What the call's procedure declares, and its encoded arguments. None of a call that is not to be looked at, and behind the last one.
+    fn call(&self, at: usize) -> Option<(&'m [NearRow], &[u8])>;
+    /// Where the call will run, of one that `call` had.
+    fn store(&self, at: usize) -> &Store;
+}
+
+/// A call that follows: the rows that it will look at, and what is known of each.
+#[derive(Clone, Copy, Default)]
+struct Coming<'m> {
+    rows: &'m [NearRow],
+    found: [Nearing; ROWS],
+}
+
+/// What is known of the calls that follow.
+#[derive(Default)]
+pub struct LookAhead<'m>([Coming<'m>; RING]);
+
+impl<'m> LookAhead<'m> {
+    /// Before the call at `first` runs: does the first step for those that follow soon.
+    pub fn begin(first: usize, calls: &impl NextCalls<'m>) -> Self {
+        let mut ahead = Self::default();
+        for at in first + 1..first + INDEX {
+            ahead.touch(at, calls);
+        }
+        ahead
+    }
+
+    /// Before the call at `at` runs: a step of each of some that follow.
+    #[inline(always)]
+    pub fn step(&mut self, at: usize, calls: &impl NextCalls<'m>) {
+        self.touch(at + INDEX, calls);
+        self.touch_places(at + PLACE, calls);
+        self.touch_rows(at + ROW, calls);
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, at: usize, calls: &impl NextCalls<'m>) {
+        let Coming { rows, found } = &mut self.0[at % RING];
+        *rows = &[];
+        if let Some((declared, args)) = calls.call(at)
+            && !declared.is_empty()
+        {
+            *rows = declared;
+            let store = calls.store(at);
+            for (row, found) in declared.iter().zip(found) {
+                *found = row.touch(store, args);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn touch_places(&mut self, at: usize, calls: &impl NextCalls<'m>) {
+        let Coming { rows, found } = &mut self.0[at % RING];
+        if !rows.is_empty() {
+            let store = calls.store(at);
+            for (row, found) in rows.iter().zip(found) {
+                *found = row.touch_place(store, *found, || Some(calls.call(at)?.1));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn touch_rows(&self, at: usize, calls: &impl NextCalls<'m>) {
+        let Coming { rows, found } = &self.0[at % RING];
+        if !rows.is_empty() {
+            let store = calls.store(at);
+            for (row, found) in rows.iter().zip(found) {
+                row.touch_row(store, *found);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::{
+        ColumnSchema, Field, IndexKind, LogChoice, ModuleSchema, NearKey, NearPart, Parameter,
+        Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    };
+    use reprise_storage::{Rid, TableId};
+
+    use super::*;
+    use crate::{module::TableBinding, near::rows_of};
+
+    /// Calls of `p(number)`, which looks at the row of that number in a table of the rows 0 to 99.
+    struct Numbers {
+        store: Store,
+        rows: Vec<NearRow>,
+        args: Vec<Vec<u8>>,
+    }
+
+    impl<'m> NextCalls<'m> for &'m Numbers {
+        fn call(&self, at: usize) -> Option<(&'m [NearRow], &[u8])> {
+            Some((&self.rows, self.args.get(at)?))
+        }
+        fn store(&self, _: usize) -> &Store {
+            &self.store
+        }
+    }
+
+    fn numbers(kind: IndexKind) -> Numbers {
+        let ty = ScalarType::I64;
+        let table = TableSchema {
+            name: "t".into(),
+            columns: vec![ColumnSchema {
+                name: "number".into(),
+                ty,
+                nullable: false,
+                default: None,
+            }],
+            primary_key: vec![0],
+            primary_kind: kind,
+            indexes: vec![],
+            placement: Placement::Local,
+        };
+        let layout = RowLayout::of_table(&table);
+        let mut store = Store::new();
+        let id = store.create_table(table.clone()).expect("a table");
+        store.begin();
+        for value in 0..100 {
+            store.insert(id, &layout.build(&[Field::Int(value)])).expect("a new row");
+        }
+        store.commit();
+        let procedure = ProcedureSchema {
+            name: "p".into(),
+            params: vec![Parameter {
+                name: "number".into(),
+                ty: Type::Scalar(ty),
+            }],
+            returns: Type::Unit,
+            read_only: true,
+            partitioning: Partitioning::Any,
+            log: LogChoice::Server,
+            near: vec![NearKey {
+                table: 0,
+                key: vec![NearPart::Param(0)],
+            }],
+        };
+        let binding = TableBinding {
+            table: id,
+            placement: Placement::Local,
+            indexes: vec![0],
+            layout,
+            projection: None,
+        };
+        let schema = ModuleSchema {
+            abi: reprise_abi::ABI_VERSION,
+            tables: vec![table],
+            procedures: vec![procedure],
+        };
+        Numbers {
+            store,
+            rows: rows_of(&schema, &[binding]).remove(0),
+            args: Vec::new(),
+        }
+    }
+
+    fn row_of(store: &Store, value: i64) -> Rid {
+        let key = (value as u64 ^ 1 << 63).to_be_bytes();
+        store.get(TableId(0), 0, &key).expect("there is such a row")
+    }
+
+    #[test]
+    fn the_row_of_the_call_that_comes_next_was_found() {
+        for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {
+            let mut numbers = numbers(kind);
+            let value = |at: i64| at * 37 % 100;
+            numbers.args = (0..50).map(|at| value(at).to_le_bytes().to_vec()).collect();
+            numbers.args[20].clear();
+            let calls = &numbers;
+            let mut ahead = LookAhead::begin(0, &calls);
+            for at in 0..50 {
+                ahead.step(at, &calls);
+                if at == 0 {
+                    continue; // not every step was done for the call behind the first
+                }
+                let Coming { rows, found } = ahead.0[(at + ROW) % RING];
+                let found = rows.first().map(|_| found[0]);
+                let expected = match at + ROW {
+                    20 => Some(Nearing::Nothing),
+                    50 => None,
+                    next => Some(Nearing::Row(row_of(&calls.store, value(next as i64)))),
+                };
+                // A hash shows one line of those where the entry may be.
+                if !matches!((kind, found), (IndexKind::Hash, Some(Nearing::Tag(_)))) {
+                    assert_eq!(found, expected, "{kind:?}, before call {at}");
+                }
+            }
+        }
+    }
+}
