@@ -39,15 +39,23 @@ pub(crate) trait TreeKey: Clone + Default + Ord {
     /// What unused places of a node hold.
     fn vacant() -> Self;
     /// The number of keys, of which the first `len` are used and the others vacant, that lie before the edge.
-    fn rank_before(keys: &[Self], len: usize, probe: &Self::Probe<'_>) -> usize;
+    fn rank_before<const CAP: usize>(
+        keys: &[Self; CAP],
+        len: usize,
+        probe: &Self::Probe<'_>,
+    ) -> usize;
     /// The key, a fence, lies at or before the edge.
     fn is_up_to(&self, probe: &Self::Probe<'_>) -> bool;
     /// The number of fences at or before the edge.
-    fn rank_fences(fences: &[Self], len: usize, probe: &Self::Probe<'_>) -> usize;
+    fn rank_fences<const CAP: usize>(
+        fences: &[Self; CAP],
+        len: usize,
+        probe: &Self::Probe<'_>,
+    ) -> usize;
     /// The number of keys less than `key`.
-    fn rank_less(keys: &[Self], len: usize, key: &Self) -> usize;
+    fn rank_less<const CAP: usize>(keys: &[Self; CAP], len: usize, key: &Self) -> usize;
     /// The number of fences less than `key` or equal to it.
-    fn rank_up_to(fences: &[Self], len: usize, key: &Self) -> usize;
+    fn rank_up_to<const CAP: usize>(fences: &[Self; CAP], len: usize, key: &Self) -> usize;
     /// Moves the keys from `at` one to the right; the last one is overwritten.
     fn open_gap(keys: &mut [Self], at: usize);
     /// Moves the keys behind `at` one to the left, over it; the last place becomes vacant.
@@ -256,19 +264,20 @@ const BLOCK: usize = 8;
 
 /// The number of keys for which `is_left` holds; it holds for the first ones only. Counts instead of searching: no
 /// branch depends on a key, and the loads of a step do not wait for each other, so that a node out of cache costs two
-/// waits. Vacant places are the greatest key: where `is_left` holds for them too, it holds for all.
-#[inline(always)]
-fn rank_fixed<K: Copy>(keys: &[K], len: usize, is_left: impl Fn(K) -> bool) -> usize {
+/// waits. Vacant places are the greatest key: where `is_left` holds for them too, it holds for all. Never part of another function:
+/// inside a loop the compiler makes branches of the choices, each guessed wrongly every other time.
+#[inline(never)]
+fn rank_of<K, const N: usize>(keys: &[K; N], len: usize, is_left: impl Fn(&K) -> bool) -> usize {
     let (blocks, rest) = keys.as_chunks::<BLOCK>();
     debug_assert!(rest.is_empty() && len <= keys.len());
     let mut start = 0;
     for (at, block) in blocks.iter().enumerate() {
-        start = select_unpredictable(is_left(block[BLOCK - 1]), at + 1, start);
+        start = select_unpredictable(is_left(&block[BLOCK - 1]), at + 1, start);
     }
     let start = start.min(blocks.len() - 1);
     let mut inside = 0;
     for (at, key) in blocks[start].iter().enumerate() {
-        inside = select_unpredictable(is_left(*key), at + 1, inside);
+        inside = select_unpredictable(is_left(key), at + 1, inside);
     }
     (start * BLOCK + inside).min(len)
 }
@@ -322,24 +331,24 @@ macro_rules! fixed_tree_key {
                 Self::GREATEST
             }
             #[inline]
-            fn rank_before(keys: &[Self], len: usize, probe: &FixedProbe<Self>) -> usize {
+            fn rank_before<const CAP: usize>(keys: &[Self; CAP], len: usize, probe: &FixedProbe<Self>) -> usize {
                 let key = probe.key;
-                if probe.is_end { len } else { rank_fixed(keys, len, |k| k.is_less(key)) }
+                if probe.is_end { len } else { rank_of(keys, len, move |k| k.is_less(key)) }
             }
             #[inline]
-            fn rank_fences(fences: &[Self], len: usize, probe: &FixedProbe<Self>) -> usize {
+            fn rank_fences<const CAP: usize>(fences: &[Self; CAP], len: usize, probe: &FixedProbe<Self>) -> usize {
                 let key = probe.key;
-                if probe.is_end { len } else { rank_fixed(fences, len, |k| !key.is_less(k)) }
+                if probe.is_end { len } else { rank_of(fences, len, move |k| !key.is_less(*k)) }
             }
             #[inline]
-            fn rank_less(keys: &[Self], len: usize, key: &Self) -> usize {
+            fn rank_less<const CAP: usize>(keys: &[Self; CAP], len: usize, key: &Self) -> usize {
                 let key = *key;
-                rank_fixed(keys, len, |k| k.is_less(key))
+                rank_of(keys, len, move |k| k.is_less(key))
             }
             #[inline]
-            fn rank_up_to(fences: &[Self], len: usize, key: &Self) -> usize {
+            fn rank_up_to<const CAP: usize>(fences: &[Self; CAP], len: usize, key: &Self) -> usize {
                 let key = *key;
-                rank_fixed(fences, len, |k| !key.is_less(k))
+                rank_of(fences, len, move |k| !key.is_less(*k))
             }
             #[inline]
             fn open_gap(keys: &mut [Self], at: usize) {
@@ -376,40 +385,89 @@ fn compare_prefix(key: &[u8], bytes: &[u8]) -> std::cmp::Ordering {
 }
 
 /// Bytes of a long key that lie in the node.
-const HEAD_BYTES: usize = 16;
+const HEAD_BYTES: usize = 32;
 
-/// A key of any width. Its first bytes lie in the node, padded with zeros, so that most comparisons end there; all of them lie on
-/// the heap.
+/// The first bytes of a long key, padded with zeros, as a number of which the first half counts most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Head(u128, u128);
+
+impl Head {
+    const GREATEST: Self = Self(u128::MAX, u128::MAX);
+
+    fn of(bytes: &[u8]) -> Self {
+        let (first, second) = bytes.split_at(bytes.len().min(16));
+        Self(
+            u128::load(first),
+            u128::load(&second[..second.len().min(16)]),
+        )
+    }
+
+    /// Less than, without a branch.
+    #[inline(always)]
+    fn is_less(&self, other: &Self) -> bool {
+        (self.0 < other.0) | ((self.0 == other.0) & (self.1 < other.1))
+    }
+
+    /// With ones in every byte from `from` on.
+    fn with_tail_ones(self, from: usize) -> Self {
+        let tail = |from: usize| u128::tail_ones(from.min(16));
+        Self(self.0 | tail(from), self.1 | tail(from.saturating_sub(16)))
+    }
+}
+
+/// A key of any width. Its first bytes lie in the node, so that most comparisons end there; all of them lie on the heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Long {
     // Order matters to the derived comparison: keys are prefix-free, so heads that differ are in the order of their keys.
-    head: u128,
+    head: Head,
     bytes: Box<[u8]>,
 }
 
 /// An edge between long keys.
 pub(crate) struct LongProbe<'a> {
     edge: Edge<'a>,
-    /// As a key's, of what the edge has of it.
-    head: u128,
-    /// Covers the bytes of `head` that the edge has.
-    mask: u128,
-}
-
-fn head_of(bytes: &[u8]) -> u128 {
-    u128::load(&bytes[..bytes.len().min(HEAD_BYTES)])
+    /// The least head, and the greatest, of a key that begins with the edge's bytes, as far as a head has them.
+    least: Head,
+    greatest: Head,
 }
 
 impl LongProbe<'_> {
     /// The key against the edge: as `compare_prefix` of all bytes.
     #[inline]
     fn compare(&self, key: &Long) -> std::cmp::Ordering {
-        let order = (key.head & self.mask).cmp(&self.head);
-        match order.is_eq() && self.edge.bytes.len() > HEAD_BYTES {
-            true => compare_prefix(&key.bytes, self.edge.bytes),
-            false => order,
+        if key.head < self.least {
+            return std::cmp::Ordering::Less;
+        }
+        if key.head > self.greatest {
+            return std::cmp::Ordering::Greater;
+        }
+        match self.is_in_head() {
+            true => std::cmp::Ordering::Equal,
+            false => compare_prefix(&key.bytes, self.edge.bytes),
         }
     }
+
+    #[inline]
+    fn is_in_head(&self) -> bool {
+        self.edge.bytes.len() <= HEAD_BYTES
+    }
+}
+
+/// The number of keys for which `is_left` holds, which is so for all with a head less than `least`, for none with one greater than
+/// `greatest`, and in between for the first ones: only there it is asked.
+fn rank_long<const N: usize>(
+    keys: &[Long; N],
+    len: usize,
+    (least, greatest): (Head, Head),
+    is_left: impl Fn(&Long) -> bool,
+) -> usize {
+    let start = rank_of(keys, len, move |key| key.head.is_less(&least));
+    match keys[..len].get(start) {
+        Some(next) if !greatest.is_less(&next.head) => {}
+        _ => return start,
+    }
+    let end = rank_of(keys, len, move |key| !greatest.is_less(&key.head));
+    start + keys[start..end].partition_point(is_left)
 }
 
 impl TreeKey for Long {
@@ -418,7 +476,7 @@ impl TreeKey for Long {
 
     fn from_bytes(bytes: &[u8]) -> Self {
         Self {
-            head: head_of(bytes),
+            head: Head::of(bytes),
             bytes: bytes.into(),
         }
     }
@@ -435,9 +493,10 @@ impl TreeKey for Long {
         })
     }
     fn probe(edge: Edge<'_>) -> LongProbe<'_> {
+        let least = Head::of(edge.bytes);
         LongProbe {
-            head: head_of(edge.bytes),
-            mask: !u128::tail_ones(edge.bytes.len().min(HEAD_BYTES)),
+            least,
+            greatest: least.with_tail_ones(edge.bytes.len()),
             edge,
         }
     }
@@ -448,7 +507,7 @@ impl TreeKey for Long {
     }
     #[inline]
     fn is_at(&self, probe: &LongProbe<'_>) -> bool {
-        self.head == probe.head && *self.bytes == *probe.edge.bytes
+        self.head == probe.least && *self.bytes == *probe.edge.bytes
     }
     #[inline]
     fn is_up_to(&self, probe: &LongProbe<'_>) -> bool {
@@ -462,19 +521,40 @@ impl TreeKey for Long {
         (self.bytes.len() + 8).next_multiple_of(16)
     }
     fn vacant() -> Self {
-        Self::default()
+        Self {
+            head: Head::GREATEST,
+            bytes: Box::default(),
+        }
     }
-    fn rank_before(keys: &[Self], len: usize, probe: &LongProbe<'_>) -> usize {
-        keys[..len].partition_point(|key| key.is_before(probe))
+    fn rank_before<const CAP: usize>(
+        keys: &[Self; CAP],
+        len: usize,
+        probe: &LongProbe<'_>,
+    ) -> usize {
+        let (least, greatest) = (probe.least, probe.greatest);
+        match (probe.is_in_head(), probe.edge.after) {
+            (true, false) => rank_of(keys, len, move |key| key.head.is_less(&least)),
+            (true, true) => rank_of(keys, len, move |key| !greatest.is_less(&key.head)),
+            (false, _) => rank_long(keys, len, (least, greatest), |key| key.is_before(probe)),
+        }
     }
-    fn rank_fences(fences: &[Self], len: usize, probe: &LongProbe<'_>) -> usize {
-        fences[..len].partition_point(|fence| fence.is_up_to(probe))
+    fn rank_fences<const CAP: usize>(
+        fences: &[Self; CAP],
+        len: usize,
+        probe: &LongProbe<'_>,
+    ) -> usize {
+        let before = Self::rank_before(fences, len, probe);
+        // No two fences are alike.
+        let is_next = fences[..len]
+            .get(before)
+            .is_some_and(|fence| fence.is_at(probe));
+        before + is_next as usize
     }
-    fn rank_less(keys: &[Self], len: usize, key: &Self) -> usize {
-        keys[..len].partition_point(|k| k < key)
+    fn rank_less<const CAP: usize>(keys: &[Self; CAP], len: usize, key: &Self) -> usize {
+        rank_long(keys, len, (key.head, key.head), |k| k < key)
     }
-    fn rank_up_to(fences: &[Self], len: usize, key: &Self) -> usize {
-        fences[..len].partition_point(|fence| fence <= key)
+    fn rank_up_to<const CAP: usize>(fences: &[Self; CAP], len: usize, key: &Self) -> usize {
+        rank_long(fences, len, (key.head, key.head), |fence| fence <= key)
     }
     fn open_gap(keys: &mut [Self], at: usize) {
         keys[at..].rotate_right(1);
@@ -482,7 +562,7 @@ impl TreeKey for Long {
     fn close_gap(keys: &mut [Self], at: usize) {
         keys[at..].rotate_left(1);
         if let Some(last) = keys.last_mut() {
-            *last = Self::default();
+            *last = Self::vacant();
         }
     }
 }

@@ -258,7 +258,7 @@ proptest! {
         check_tree::<u64>(3, &ops, &bounds);
         check_tree::<u128>(3, &ops, &bounds);
         check_tree::<Wide<3>>(3, &ops, &bounds);
-        for lead in [3, 8, 11, 12, 15, 16, 30] {
+        for lead in [3, 8, 12, 16, 27, 28, 31, 32, 46] {
             check_tree::<Long>(lead, &ops, &bounds);
         }
     }
