@@ -168,7 +168,7 @@ pub fn is_original(data: TextRef<'_, DATA_BYTES>) -> bool {
     match data.in_place() {
         // No branch but the one: nothing hangs on where the text ends.
         Some(bytes) => {
-            let found = FIRST_LETTERS.iter().fold(0, |found, at| found | beginnings(bytes, *at, 2));
+            let found = FIRST_LETTERS.iter().fold(0, |found, at| found | pairs(bytes, *at));
             found != 0 && has_word_in(bytes, data.as_bytes().len())
         }
         None => has_word(data.as_bytes()),
@@ -184,27 +184,31 @@ fn eight(data: &[u8; DATA_BYTES], at: usize) -> u64 {
     u64::from_le_bytes(bytes.copied().unwrap_or_default())
 }
 
-/// Of eight places, the highest bit of the first where the word begins with so many letters; perhaps of others behind it.
+/// Of eight places, the highest bit of the first where the word's first two letters lie; perhaps of others behind it.
 #[inline(always)]
-fn beginnings(data: &[u8; DATA_BYTES], at: usize, letters: usize) -> u64 {
-    // A byte is zero where all letters match.
-    let others = WORD.iter().take(letters).zip(at..).fold(0, |others, (letter, at)| {
-        others | (eight(data, at) ^ (ONES * *letter as u64))
-    });
+fn pairs(data: &[u8; DATA_BYTES], at: usize) -> u64 {
+    // A byte is zero where both letters match.
+    let letter = |place: usize| eight(data, at + place) ^ (ONES * WORD[place] as u64);
+    let others = letter(0) | letter(1);
     others.wrapping_sub(ONES) & !others & (ONES << 7)
 }
 
-/// Whether the word lies in so many of the bytes. Neither has this a branch that hangs on where.
+/// Whether the word lies in so many of the bytes.
 #[cold]
 #[inline(never)]
 fn has_word_in(data: &[u8; DATA_BYTES], length: usize) -> bool {
-    let mut place = DATA_BYTES;
-    for at in FIRST_LETTERS {
-        let found = beginnings(data, at, WORD.len());
-        let first = at + found.trailing_zeros() as usize / 8;
-        place = place.min(if found == 0 { DATA_BYTES } else { first });
+    // The product brings the bits of eight bytes together in the highest one, in their order.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let places = |at: &usize| ((pairs(data, *at) >> 7).wrapping_mul(GATHER) >> 56) << at;
+    let mut places = FIRST_LETTERS.iter().fold(0, |all, at| all | places(at));
+    while places != 0 {
+        let place = places.trailing_zeros() as usize;
+        if eight(data, place) == WORD_NUMBER {
+            return place + WORD.len() <= length;
+        }
+        places &= places - 1;
     }
-    place + WORD.len() <= length
+    false
 }
 
 #[cold]

@@ -411,7 +411,15 @@ impl<T: ValueType> ValueType for ListRef<'_, T> {
 impl<'a, T: InPlace> Decode<'a> for ListRef<'a, T> {
     #[inline(always)]
     fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
-        let count = reader.list_len()? as usize;
+        // Mostly few, so that one byte says how many.
+        let mut ahead = reader.clone();
+        let count = match ahead.byte() {
+            Ok(count @ 0..0x80) => {
+                *reader = ahead;
+                count as usize
+            }
+            _ => reader.list_len()? as usize,
+        };
         Ok(Self {
             bytes: reader.take(count.saturating_mul(size_of::<T>()))?,
             of: PhantomData,

@@ -218,6 +218,9 @@ fn lists_are_read_where_they_lie() {
     let mut db = filled();
     let lists = (vec![-3_i8, 4], vec![60_000_u16], vec![0.5, -1.5]);
     assert_eq!(db.call::<Vec<f64>>("numbers", lists), Ok(vec![-3.0, 4.0, 60_000.0, 0.5, -1.5]));
+    let many = (vec![1_i8; 300], vec![2_u16; 127], vec![3.0; 128]);
+    let all = [vec![1.0; 300], vec![2.0; 127], vec![3.0; 128]].concat();
+    assert_eq!(db.call::<Vec<f64>>("numbers", many), Ok(all));
     let empty = (Vec::<i8>::new(), Vec::<u16>::new(), Vec::<f64>::new());
     assert_eq!(db.call::<Vec<f64>>("numbers", empty), Ok(vec![]));
 }
