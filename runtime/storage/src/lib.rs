@@ -45,7 +45,7 @@ pub use project::{DefaultError, RowProjection};
 pub use redo::{Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList, TableRedo};
 pub use schema::{Conflict, TableChange};
 pub use snapshot::{SnapshotPage, SnapshotTable};
-pub use store::{Store, TableId};
+pub use store::{Store, TableId, VisitFound};
 pub use table::{ColumnProblem, TableStats, WriteError};
 pub use writeset::AfterImage;
 

@@ -21,6 +21,11 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub u16);
 
+/// Is shown what each of several keys finds. A trait, for a closure could not be made part of the loop that shows it.
+pub trait VisitFound {
+    fn on_found(&mut self, found: Option<(Rid, &[u8])>);
+}
+
 /// Keys of one look-up of many whose memory is waited for together. The processor has room for about as many lines on
 /// their way.
 const NEAR_KEYS: usize = 16;
@@ -279,7 +284,7 @@ impl Store {
         index: u16,
         keys: EqualKeys<'_>,
         near: Near<'_>,
-        mut visit: impl FnMut(Option<(Rid, &[u8])>),
+        visit: &mut impl VisitFound,
     ) {
         let (table, mut rest) = (self.table(id), Some(keys));
         let (mut rids, mut slots) = ([Rid(0); NEAR_KEYS], [&0; NEAR_KEYS]);
@@ -289,7 +294,7 @@ impl Store {
             rest = behind;
             let found = &table.indexes[index as usize];
             if !found.get_whole_batch(&table.rows, &keys, (&mut rids, &mut slots)) {
-                self.multi_get_each(id, index, keys, near, &mut visit);
+                self.multi_get_each(id, index, keys, near, visit);
                 continue;
             }
             let rows = &mut rows[..keys.count()];
@@ -298,7 +303,7 @@ impl Store {
             }
             bring_rest_near(rows, &near);
             for (row, rid) in rows.iter().zip(&rids) {
-                visit(Some((*rid, row)));
+                visit.on_found(Some((*rid, row)));
             }
         }
     }
@@ -311,9 +316,9 @@ impl Store {
         index: u16,
         keys: EqualKeys<'_>,
         near: Near<'_>,
-        visit: &mut dyn FnMut(Option<(Rid, &[u8])>),
+        visit: &mut dyn VisitFound,
     ) {
-        self.multi_get(id, index, keys.iter(), near, visit);
+        self.multi_get(id, index, keys.iter(), near, |found| visit.on_found(found));
     }
 
     /// A row's bytes; none when it is not live.

@@ -6,7 +6,7 @@ use reprise_abi::{
     calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
-use reprise_storage::{Rid, ScanPosition, Store};
+use reprise_storage::{Rid, ScanPosition, Store, VisitFound};
 
 use crate::{
     frame::{Frame, Handle},
@@ -102,6 +102,25 @@ impl<'a> SingleTxn<'a> {
     ) -> Result<ScanBatch, OpError> {
         let binding = binding(self.input, cursor.table)?;
         run_on_one(self.store, binding, self.frame, cursor, visit)
+    }
+}
+
+/// Puts rows that were found into slots, with the handles that `count_many` made room for.
+struct IntoSlots<'f, 's> {
+    frame: &'f mut Frame,
+    table: u16,
+    slots: Slots<'s>,
+}
+
+impl VisitFound for IntoSlots<'_, '_> {
+    #[inline(always)]
+    fn on_found(&mut self, found: Option<(Rid, &[u8])>) {
+        let Some((rid, row)) = found else {
+            return self.slots.put(HANDLE_NONE, &[]);
+        };
+        let (table, store) = (self.table, 0);
+        let handle = self.frame.push_counted(Handle { table, store, rid });
+        self.slots.put(handle, row);
     }
 }
 
@@ -212,7 +231,7 @@ impl HostOps for SingleTxn<'_> {
         &mut self,
         target: Target,
         keys: EqualKeys<'_>,
-        mut slots: Slots<'_>,
+        slots: Slots<'_>,
     ) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
         // As in `multi_get_columns`.
@@ -221,13 +240,10 @@ impl HostOps for SingleTxn<'_> {
         }
         let index = index_of(binding, target.index)?;
         let (frame, table) = (&mut *self.frame, target.table);
-        let handle = |rid| Handle { table, store: 0, rid };
-        let near = slots.plan().near();
-        self.store.multi_get_equal(binding.table, index, keys, near, |found| match found {
-            Some((rid, row)) => slots.put(frame.push_counted(handle(rid)), row),
-            None => slots.put(HANDLE_NONE, &[]),
-        });
-        Ok(slots.misfits())
+        let mut into = IntoSlots { frame, table, slots };
+        let near = into.slots.plan().near();
+        self.store.multi_get_equal(binding.table, index, keys, near, &mut into);
+        Ok(into.slots.misfits())
     }
 
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {

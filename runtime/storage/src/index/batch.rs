@@ -117,7 +117,15 @@ mod tests {
     use proptest::prelude::*;
     use reprise_abi::{ColumnSchema, Field, IndexKind, Near, Placement, ScalarType, TableSchema, calls::EqualKeys};
 
-    use crate::{Store, TableId};
+    use crate::{Rid, Store, TableId, VisitFound};
+
+    struct Found(Vec<Option<(Rid, Vec<u8>)>>);
+
+    impl VisitFound for Found {
+        fn on_found(&mut self, found: Option<(Rid, &[u8])>) {
+            self.0.push(found.map(|(rid, bytes)| (rid, bytes.to_vec())));
+        }
+    }
 
     /// Keys of up to three columns of so many bytes each, or none of them.
     const SHAPES: [&[ScalarType]; 8] = {
@@ -190,20 +198,20 @@ mod tests {
             let keys: Vec<_> = keys.collect();
             let expected: Vec<_> = keys.iter().map(|key| store.get(table, 0, key)).collect();
             prop_assert!(!is_whole || expected.iter().all(Option::is_some));
-            let (bytes, mut found) = (keys.concat(), Vec::new());
+            let (bytes, mut found) = (keys.concat(), Found(Vec::new()));
             let equal = EqualKeys::new(&bytes, keys.len()).expect("keys of one length");
-            store.multi_get_equal(table, 0, equal, Near::ALL, |row| {
-                found.push(row.map(|(rid, bytes)| (rid, bytes.to_vec())));
-            });
-            prop_assert_eq!(found.len(), keys.len());
-            for (found, expected) in found.into_iter().zip(expected) {
+            store.multi_get_equal(table, 0, equal, Near::ALL, &mut found);
+            prop_assert_eq!(found.0.len(), keys.len());
+            for (found, expected) in found.0.into_iter().zip(expected) {
                 let expected = expected.map(|rid| (rid, store.row(table, rid).expect("live").to_vec()));
                 prop_assert_eq!(found, expected);
             }
             // Keys that are no whole ones find nothing.
             let short = bytes.len() - bytes.len() % (keys[0].len() + 1);
             if let Some(other) = EqualKeys::new(&bytes[..short], short / (keys[0].len() + 1)).filter(|_| short > 0) {
-                store.multi_get_equal(table, 0, other, Near::ALL, |row| assert!(row.is_none()));
+                let mut found = Found(Vec::new());
+                store.multi_get_equal(table, 0, other, Near::ALL, &mut found);
+                prop_assert!(found.0.iter().all(Option::is_none));
             }
             store.rollback();
         }
