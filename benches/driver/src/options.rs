@@ -55,6 +55,8 @@ pub struct ProcessOptions {
     pub in_flight: Option<usize>,
     /// Calls are made before they are timed, and each batch's end sends the next: no load generator beside the engine.
     pub prepared: bool,
+    /// Bytes of memory that are kept ready for what the tables grow by.
+    pub memory_ready: u64,
 }
 
 /// A server.
@@ -139,6 +141,7 @@ impl Options {
                 batch: None,
                 in_flight: None,
                 prepared: false,
+                memory_ready: 0,
             }),
         }
     }

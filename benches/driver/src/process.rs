@@ -12,7 +12,7 @@ use reprise_base::{
     PartitionId,
     limits::{SEGMENT_BYTES, WAITING_TXNS_MAX},
 };
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode, keep_memory_ready};
 use reprise_procedure::native::NativeModule;
 use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, Failure, Module, ReplyOutcome, Router};
 use reprise_txn::Candidate;
@@ -54,10 +54,7 @@ pub(crate) fn run<W: Workload>(
         module: W::NAME,
     };
     workload.prepare(&mut local, on_progress)?;
-    if process.restart {
-        on_progress(Progress::Preparing("taking a checkpoint"));
-        during::take(router)?;
-    }
+    make_ready(router, process, on_progress)?;
 
     let mut load = Load::new(&workload, router, options, process)?;
     let ran_before = engine::ran_ns();
@@ -101,6 +98,20 @@ pub(crate) fn run<W: Workload>(
         report.restart = Some(restart(process, dir, digest)?);
     }
     Ok(report)
+}
+
+/// What comes between the load and the run.
+fn make_ready(router: &Router, process: &ProcessOptions, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
+    if process.memory_ready > 0 {
+        on_progress(Progress::Preparing("making memory ready"));
+        let made = keep_memory_ready(process.memory_ready);
+        made.map_err(|error| failed("make memory ready", error))?;
+    }
+    if process.restart {
+        on_progress(Progress::Preparing("taking a checkpoint"));
+        during::take(router)?;
+    }
+    Ok(())
 }
 
 /// Opens what the run left, and compares.

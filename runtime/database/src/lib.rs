@@ -11,6 +11,7 @@ mod checkpoint;
 mod estimate;
 mod inspect;
 mod manifest;
+mod memory;
 mod quarantine;
 mod recover;
 mod restore;
@@ -58,6 +59,7 @@ pub use backup::{
 };
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError};
+pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready};
 pub use quarantine::Quarantined;
 pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::Divergence;
@@ -182,6 +184,8 @@ pub enum OpenError {
     Thread(std::io::Error),
     #[error("read the system's source of randomness: {0}")]
     Entropy(std::io::Error),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
 }
 
 /// What recovery did.
@@ -238,6 +242,8 @@ struct Upkeep {
     /// None without a log.
     folders: Option<Folders>,
     quarantine: Mutex<Vec<Quarantined>>,
+    /// Memory that is made ready before calls are taken.
+    memory_ready: AtomicU64,
 }
 
 /// See the crate's header.
@@ -335,6 +341,14 @@ impl Database {
             },
             sites: Mutex::new(sites),
         })
+    }
+
+    /// Has `bytes` of memory ready for what the tables will grow by, from before calls are taken; 0: none. Refused where they are not
+    /// there.
+    pub fn set_memory_ready(&self, bytes: u64) -> Result<(), OpenError> {
+        judge_memory(bytes)?;
+        self.upkeep.memory_ready.store(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Lets backups be made, and found, below `dir`. Once.
@@ -463,6 +477,8 @@ impl Database {
     }
 
     fn let_calls_in(&self) -> Result<(), OpenError> {
+        let made = keep_memory_ready(self.upkeep.memory_ready.load(Ordering::Relaxed));
+        made.map_err(|error| self.fail(error.into()))?;
         for inbox in &self.inboxes {
             let begin = SiteMessage::Job(Box::new(Site::retain_undo));
             inbox.send(begin).map_err(|_| RecoveryError::Stopped)?;

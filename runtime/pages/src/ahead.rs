@@ -2,14 +2,18 @@
 //!
 //! The thread begins with the first piece that is asked for and keeps one ready, or a few where one was not enough: memory that
 //! the process holds and nobody uses yet. Whoever finds none ready has its own made, as if there were no thread.
+//!
+//! A reserve (`keep_ready`) is as many pieces more as somebody asked for, made before that call returns. What is taken of it comes
+//! back while nobody takes any: a thread that clears memory has one core's share of the machine's, and so has who waits for it.
 
 use std::{
     ptr::NonNull,
     sync::{
         Mutex, OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
+    time::Duration,
 };
 
 use crate::{HUGE_BYTES, PAGE_BYTES, map};
@@ -17,6 +21,10 @@ use crate::{HUGE_BYTES, PAGE_BYTES, map};
 /// Pieces that wait at most. One is enough for a table that grows, as the kernel clears one much faster than it is filled;
 /// several arrays may come to their ends together, so each piece that was asked for in vain raises the number by one.
 const READY_MAX: usize = 6;
+/// The reserve is made whole again when nobody took a piece for so long.
+const IDLE: Duration = Duration::from_millis(20);
+/// Between two pieces of it: several times what making one takes, for others may work although they take none.
+const REST: Duration = Duration::from_millis(2);
 
 /// A mapping of `HUGE_BYTES` zero bytes that nobody uses, in memory already where the kernel let it.
 pub(crate) struct Piece {
@@ -60,8 +68,10 @@ impl Drop for Piece {
 
 struct Maker {
     ready: Mutex<Vec<Piece>>,
-    /// Pieces that are kept ready now.
+    /// Pieces that are kept ready now, whatever else there is to do.
     wanted: AtomicUsize,
+    /// Pieces that are kept ready where there is nothing else to do.
+    reserve: AtomicUsize,
     wake: SyncSender<()>,
 }
 
@@ -95,26 +105,105 @@ fn start() -> Option<Maker> {
     maker.ok().map(|_| Maker {
         ready: Mutex::new(Vec::with_capacity(READY_MAX)),
         wanted: AtomicUsize::new(0),
+        reserve: AtomicUsize::new(0),
         wake,
     })
 }
 
+impl Maker {
+    fn ready(&self) -> usize {
+        self.ready.lock().map_or(usize::MAX, |ready| ready.len())
+    }
+
+    /// Makes one piece more. False: the system has no memory left, or something panicked.
+    fn make_one(&self) -> bool {
+        let Some(piece) = Piece::new() else {
+            return false;
+        };
+        let kept = self.ready.lock().map(|mut ready| ready.push(piece));
+        kept.is_ok()
+    }
+}
+
 fn make(woken: &Receiver<()>) {
-    while woken.recv().is_ok() {
-        while let Some(maker) = MAKER.get().and_then(Option::as_ref) {
-            let count = |pieces: &Vec<Piece>| pieces.len();
-            let ready = maker.ready.lock().map_or(READY_MAX, |ready| count(&ready));
-            if ready >= maker.wanted.load(Relaxed) {
-                break;
+    let mut wait = IDLE;
+    loop {
+        let maker = MAKER.get().and_then(Option::as_ref);
+        let is_whole = maker.is_none_or(|maker| maker.ready() >= maker.reserve.load(Relaxed));
+        let asked = match is_whole {
+            true => woken.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => woken.recv_timeout(wait),
+        };
+        let maker = MAKER.get().and_then(Option::as_ref);
+        wait = match asked {
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => match maker.is_some_and(Maker::make_one) {
+                true => REST,
+                false => IDLE,
+            },
+            Ok(()) => {
+                while maker.is_some_and(|maker| {
+                    maker.ready() < maker.wanted.load(Relaxed) && maker.make_one()
+                }) {}
+                IDLE
             }
-            let Some(piece) = Piece::new() else {
-                break;
-            };
-            if let Ok(mut ready) = maker.ready.lock() {
-                ready.push(piece);
+        };
+    }
+}
+
+/// Why memory could not be made ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotReady {
+    /// The system gave no more than so many bytes.
+    Memory(usize),
+    /// It gave no thread that would make more.
+    Thread,
+}
+
+/// Holds `bytes` of memory ready for arrays (`Pages::ready`), made by `threads` threads before this returns, and made again behind what
+/// is taken of it while nobody takes any. The last call's number holds; to ask for less gives nothing back.
+pub fn keep_ready(bytes: usize, threads: usize) -> Result<(), NotReady> {
+    let maker = MAKER.get_or_init(start).as_ref().ok_or(NotReady::Thread)?;
+    let pieces = bytes.div_ceil(HUGE_BYTES);
+    let missing = pieces.saturating_sub(maker.ready());
+    let begun = AtomicUsize::new(0);
+    let is_refused = AtomicBool::new(false);
+    let make = || {
+        while !is_refused.load(Relaxed) && begun.fetch_add(1, Relaxed) < missing {
+            if !maker.make_one() {
+                is_refused.store(true, Relaxed);
             }
         }
+    };
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "what the threads do shows in nothing but time"
+    )]
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads)
+            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, make).ok())
+            .collect();
+        make();
+        drop(helpers); // the scope waits for them
+    });
+    // Not before: the thread would make some of them, too.
+    maker.reserve.store(pieces, Relaxed);
+    if pieces > 0 {
+        // Behind the reserve comes what there would be without it, at once.
+        maker.wanted.store(READY_MAX, Relaxed);
+        let _ = maker.wake.try_send(()); // it looks again what is to be kept
     }
+    match is_refused.into_inner() {
+        true => Err(NotReady::Memory(maker.ready() * HUGE_BYTES)),
+        false => Ok(()),
+    }
+}
+
+/// Bytes of memory that are ready now, and nobody's.
+pub fn ready_bytes() -> usize {
+    let maker = MAKER.get().and_then(Option::as_ref);
+    let pieces = maker.and_then(|maker| maker.ready.lock().ok().map(|ready| ready.len()));
+    pieces.unwrap_or(0) * HUGE_BYTES
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod ahead;
 mod lanes;
 mod near;
 
+pub use ahead::{NotReady, keep_ready, ready_bytes};
 pub use lanes::equal;
 pub use near::{bring_near, fetch};
 

@@ -310,6 +310,27 @@ impl Home {
         taken
     }
 
+    /// Takes out this site's touched partitions while nothing else of it goes on: nobody misses them.
+    pub fn lend(&mut self, touched: &Touched, to: &mut Vec<Box<Partition>>) {
+        let places = self.places.iter_mut();
+        let lent = places.filter(|place| touched.contains(place.id));
+        to.extend(lent.map(|place| {
+            let partition = place.partition.take();
+            partition.expect("lent by a job, which waits until all are at home")
+        }));
+    }
+
+    /// Takes those back that are this site's.
+    pub fn take_back(&mut self, from: &mut Vec<Box<Partition>>) {
+        let (site, sites) = (self.site, self.sites_count);
+        for partition in from.extract_if(.., |partition| partition.id.site(sites) == site) {
+            let index = self.index(partition.id);
+            let place = &mut self.places[index];
+            assert!(place.partition.is_none(), "a partition is in one place");
+            place.partition = Some(partition);
+        }
+    }
+
     /// Takes a partition back, if it is one of this site's.
     pub fn put(&mut self, traveller: Traveller) -> Result<(), Traveller> {
         if traveller.luggage.home != self.site {

@@ -29,4 +29,4 @@ pub use logging::{AutoChoice, CallCosts, LogKind, LogRule, Logging, Sampling};
 pub use shared::Shared;
 pub use sink::{AsyncSink, NoLog, Sink, SyncSink, complete};
 pub use site::{Held, Partition, Site, SiteMessage, Tools};
-pub use wait::receive;
+pub use wait::{is_soon, receive};

@@ -18,7 +18,7 @@ use crate::{
     batch::{CallBatch, SlotOutcome, hold_of},
     copy::{Copying, Slice},
     desk::Meeting,
-    gather::Gathering,
+    gather::{Gathering, Touched},
     home::Home,
     logging::Choice,
     shared::Shared,
@@ -382,6 +382,16 @@ impl Site {
             let held = self.home.iter_mut();
             held.for_each(|partition| partition.store.retain_undo());
         }
+    }
+
+    /// Takes out this site's touched partitions, of a job that has them back (`take_back`) before it ends.
+    pub fn lend(&mut self, touched: &Touched, to: &mut Vec<Box<Partition>>) {
+        self.home.lend(touched, to);
+    }
+
+    /// Takes back those of `from` that are this site's.
+    pub fn take_back(&mut self, from: &mut Vec<Box<Partition>>) {
+        self.home.take_back(from);
     }
 
     pub fn partition(&mut self, id: PartitionId) -> &mut Partition {

@@ -25,7 +25,7 @@ pub(crate) const LOOK: Duration = Duration::from_micros(50);
 pub(crate) const LOOK_AWAY: Duration = Duration::from_micros(500);
 
 /// Looks for a while; true as soon as `is_there` is. Other threads that want the processor come first.
-pub(crate) fn is_soon(look: Duration, is_there: impl Fn() -> bool) -> bool {
+pub fn is_soon(look: Duration, is_there: impl Fn() -> bool) -> bool {
     let until = Instant::now() + look;
     loop {
         for _ in 0..32 {

@@ -8,6 +8,7 @@
 
 mod feed;
 mod fill;
+mod joint;
 mod lane;
 mod load;
 mod window;
@@ -34,6 +35,7 @@ use reprise_wire::{
 };
 
 use crate::{
+    joint::Joint,
     window::{Sorted, Window},
     work::{Batch, Part},
 };
@@ -42,8 +44,9 @@ pub use feed::WINDOW_BYTES;
 pub use fill::{load_sample, load_threads};
 pub use load::LoadedKey;
 
-/// Jobs on their way at most, over all sites: bounds memory while the reader is ahead.
-const JOBS_IN_FLIGHT_MAX: usize = 64;
+/// Jobs on their way at most, over all sites: bounds memory while the reader is ahead. Never less than two for each site, for
+/// what is sent to one may wait for what is sent to the others.
+const JOBS_IN_FLIGHT: usize = 64;
 
 /// Why the tables could not be made from the log.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +112,8 @@ pub struct Recovery {
     quarantine: BTreeSet<(ModuleId, u16)>,
     /// What is gathered for a site, in order, and not sent yet.
     pending: Vec<Batch>,
+    /// Something in `pending` is with several sites: what goes to one of them has to go to all.
+    has_joint: bool,
     /// The command before, which may turn out to have been logged by its changes, too.
     held: Option<(Command, Where)>,
     /// Where the log probably ends: tables make ready for what is still to come.
@@ -122,6 +127,7 @@ pub struct Recovery {
     spares: (Sender<Batch>, Receiver<Batch>),
     /// A token per job that may yet be sent.
     tokens: (Sender<()>, Receiver<()>),
+    jobs_in_flight_max: usize,
     commands: u64,
     /// Compiling the modules of a checkpoint took so long.
     compiled_ns: u64,
@@ -193,14 +199,16 @@ impl Recovery {
         inboxes: Vec<Sender<SiteMessage>>,
         compiler: Arc<dyn Compiler>,
     ) -> Self {
-        let tokens = crossbeam_channel::bounded(JOBS_IN_FLIGHT_MAX);
-        for _ in 0..JOBS_IN_FLIGHT_MAX {
+        let jobs_in_flight_max = JOBS_IN_FLIGHT.max(2 * inboxes.len());
+        let tokens = crossbeam_channel::bounded(jobs_in_flight_max);
+        for _ in 0..jobs_in_flight_max {
             tokens.0.send(()).expect("the channel has room for all");
         }
         Self {
             from: RecoverFrom::default(),
             quarantine: BTreeSet::new(),
             pending: inboxes.iter().map(|_| Batch::default()).collect(),
+            has_joint: false,
             held: None,
             log_end: Lsn(0),
             window: Window::default(),
@@ -211,6 +219,7 @@ impl Recovery {
             compiler,
             outcome: Arc::default(),
             tokens,
+            jobs_in_flight_max,
             commands: 0,
             compiled_ns: 0,
         }
@@ -345,6 +354,45 @@ impl Recovery {
             }
             Where::Gathered(touched) => touched,
         };
+        match self.shared.threads.is_stepped() {
+            true => self.gather_command(touched, command),
+            false => self.join_command(touched, command),
+        }
+    }
+
+    /// Puts the command into the work of all of its sites: the last one that comes to it runs it.
+    fn join_command(&mut self, touched: Touched, command: Command) -> Result<(), RecoveryError> {
+        let sites = touched.sites(self.shared.sites_count);
+        match self.joint_before(&touched, &sites) {
+            Some(joint) => {
+                joint.push(command);
+                sites.iter().for_each(|site| self.pending[*site].note_joined());
+            }
+            None => {
+                let partitions_count = touched.len(self.shared.partitions_count);
+                let joint = Arc::new(Joint::new(touched, partitions_count, command));
+                sites.iter().for_each(|site| self.pending[*site].push_joint(joint.clone()));
+                self.has_joint = true;
+            }
+        }
+        match sites.iter().any(|site| self.pending[*site].is_full()) {
+            true => self.send_all_pending(),
+            false => Ok(()),
+        }
+    }
+
+    /// The commands over the same partitions that come right before, for each of their sites, and were not sent.
+    fn joint_before(&self, touched: &Touched, sites: &[usize]) -> Option<&Arc<Joint>> {
+        let joint = self.pending[*sites.first()?].last_joint()?;
+        let is_last = |site: &usize| {
+            let last = self.pending[*site].last_joint();
+            last.is_some_and(|last| Arc::ptr_eq(last, joint))
+        };
+        (joint.touched() == touched && sites.iter().all(is_last)).then_some(joint)
+    }
+
+    /// The same where one thread does everything, and none may wait for another.
+    fn gather_command(&mut self, touched: Touched, command: Command) -> Result<(), RecoveryError> {
         let outcome = self.outcome.clone();
         self.gather(
             touched,
@@ -487,7 +535,7 @@ impl Recovery {
     pub fn finish(mut self) -> Result<Recovered, RecoveryError> {
         self.release()?;
         self.send_all_pending()?;
-        for _ in 0..JOBS_IN_FLIGHT_MAX {
+        for _ in 0..self.jobs_in_flight_max {
             self.take_token()?;
         }
         if self.outcome.has_failed() {
@@ -508,9 +556,10 @@ impl Recovery {
     }
 
     fn send_if_full(&mut self, site: usize) -> Result<(), RecoveryError> {
-        match self.pending[site].is_full() {
-            true => self.send_pending(site),
-            false => Ok(()),
+        match (self.pending[site].is_full(), self.has_joint) {
+            (true, true) => self.send_all_pending(),
+            (true, false) => self.send_pending(site),
+            (false, _) => Ok(()),
         }
     }
 
@@ -529,12 +578,14 @@ impl Recovery {
             let _ = spares.send(batch);
             let _ = token.send(());
         }));
-        self.inboxes[site]
-            .send(job)
-            .map_err(|_| RecoveryError::Stopped)
+        self.inboxes[site].send(job).map_err(|_| {
+            self.outcome.fail(RecoveryError::Stopped); // nobody waits for a site that is gone
+            RecoveryError::Stopped
+        })
     }
 
     fn send_all_pending(&mut self) -> Result<(), RecoveryError> {
+        self.has_joint = false;
         (0..self.inboxes.len()).try_for_each(|site| self.send_pending(site))
     }
 

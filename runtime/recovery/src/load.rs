@@ -16,7 +16,7 @@ use reprise_wire::{
     CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError,
 };
 
-use crate::{JOBS_IN_FLIGHT_MAX, Recovery, RecoveryError, fill::fill};
+use crate::{Recovery, RecoveryError, fill::fill};
 
 /// The outcome under an idempotency key, out of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,10 +108,10 @@ impl Recovery {
 
     /// Waits until the sites have done all that was sent.
     pub(crate) fn drain(&self) -> Result<(), RecoveryError> {
-        for _ in 0..JOBS_IN_FLIGHT_MAX {
+        for _ in 0..self.jobs_in_flight_max {
             self.take_token()?;
         }
-        for _ in 0..JOBS_IN_FLIGHT_MAX {
+        for _ in 0..self.jobs_in_flight_max {
             self.tokens.0.send(()).map_err(|_| RecoveryError::Stopped)?;
         }
         Ok(())

@@ -1,5 +1,7 @@
 //! What travels to a site together: commands to run and changes to apply, in the order of the log.
 
+use std::sync::Arc;
+
 use reprise_base::PartitionId;
 use reprise_pages::fetch;
 use reprise_partition::Site;
@@ -8,7 +10,7 @@ use reprise_storage::{Near, Store};
 use reprise_txn::{Deployed, LookAhead, NearRow, NextCalls};
 use reprise_wire::{Change, Changes};
 
-use crate::{Outcome, RecoveryError};
+use crate::{Outcome, RecoveryError, joint::Joint};
 
 /// Records whose changes are decoded ahead, and their indexes and rows brought near.
 const LOOK_AHEAD: usize = 16;
@@ -25,6 +27,8 @@ enum Work {
     /// The next of `Batch::commands`.
     Command,
     Changes(Part),
+    /// A command of several sites, which is with all of them.
+    Joint(Arc<Joint>),
 }
 
 /// One partition's part of a physiological record.
@@ -45,6 +49,8 @@ pub(crate) struct Part {
 #[derive(Default)]
 pub(crate) struct Batch {
     works: Vec<Work>,
+    /// Commands of several sites that are in none of `works` of their own.
+    joined: usize,
     /// In the order in which they run, each with its partition.
     commands: Vec<(PartitionId, Command)>,
     bytes: Vec<u8>,
@@ -54,7 +60,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub fn is_full(&self) -> bool {
-        self.works.len() >= WORKS_MAX || self.bytes.len() >= BYTES_MAX
+        self.works.len() + self.joined >= WORKS_MAX || self.bytes.len() >= BYTES_MAX
     }
 
     pub fn is_empty(&self) -> bool {
@@ -77,6 +83,23 @@ impl Batch {
         part.len = changes.len();
         self.bytes.extend_from_slice(changes);
         self.works.push(Work::Changes(part));
+    }
+
+    pub fn push_joint(&mut self, joint: Arc<Joint>) {
+        self.works.push(Work::Joint(joint));
+    }
+
+    /// One more command was added to the last ones of several sites.
+    pub fn note_joined(&mut self) {
+        self.joined += 1;
+    }
+
+    /// The commands of several sites behind which nothing else was pushed yet.
+    pub fn last_joint(&self) -> Option<&Arc<Joint>> {
+        match self.works.last() {
+            Some(Work::Joint(joint)) => Some(joint),
+            _ => None,
+        }
     }
 
     /// Does all of it, until something fails anywhere.
@@ -125,6 +148,7 @@ impl Batch {
                         }
                         start = end;
                     }
+                    Work::Joint(joint) => joint.join(site, outcome),
                 }
                 if outcome.has_failed() {
                     break;
@@ -133,6 +157,7 @@ impl Batch {
         }
         outcome.count(replayed);
         self.works.clear();
+        self.joined = 0;
         self.bytes.clear();
         for (_, command) in self.commands.drain(..) {
             let mut args = command.args;

@@ -147,7 +147,7 @@ const COUNTERS: [Instrument; 12] = [
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 12] = [
+const GAUGES: [Instrument; 13] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
@@ -156,6 +156,7 @@ const GAUGES: [Instrument; 12] = [
     ("reprise.restart.ms", "Milliseconds that a restart would take now; 0 until that was measured", |s| s.restart_ms),
     ("reprise.partitions", "Partitions", |s| s.partitions),
     ("reprise.calls.waiting", "Calls accepted and not yet run", |s| s.waiting),
+    ("reprise.memory.ready.bytes", "Memory that is ready for tables to grow into", |_| reprise_pages::ready_bytes() as u64),
     ("reprise.modules", "Modules in service", |s| s.modules),
     ("reprise.tables", "Tables", |s| s.tables),
     ("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency_keys),

@@ -126,6 +126,7 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
         batch: args.batch,
         in_flight: args.in_flight,
         prepared: args.prepared,
+        memory_ready: args.memory_ready.unwrap_or(0),
     })
 }
 

@@ -187,6 +187,10 @@ pub struct ServeArgs {
     /// Serve reads alone: where the log does not replay, the tables as they were before
     #[arg(long, env = "REPRISE_READ_ONLY")]
     pub read_only: bool,
+    /// Memory that is made ready for what the tables grow by before calls are taken, and kept so: bytes, or a number with KiB, MiB or
+    /// GiB [default: 0]
+    #[arg(long, env = "REPRISE_MEMORY_READY", value_name = "SIZE", value_parser = size)]
+    pub memory_ready: Option<u64>,
     /// Where backups of the running server are made [default: backups in the data directory]
     #[arg(long, env = "REPRISE_BACKUP_DIR", value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
@@ -460,6 +464,10 @@ pub struct BenchArgs {
     /// Take a checkpoint before the run, open the database again after it, and tell how long that took
     #[arg(long, conflicts_with_all = ["url", "compare", "overload", "native"])]
     pub restart: bool,
+    /// Memory that is made ready behind the load, for what the tables grow by, and kept so: bytes, or a number with KiB, MiB or GiB
+    /// [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "url")]
+    pub memory_ready: Option<u64>,
     /// Requests that a connection sends before it reads the first answer, with --via single [default: 1]
     #[arg(long, value_name = "N", requires = "url")]
     pub pipeline: Option<usize>,
@@ -576,6 +584,16 @@ pub fn checkpoints_kept(text: &str) -> Result<u64, String> {
     bounded(text, "the number of checkpoints kept", 1, 1000)
 }
 
+/// Bytes, or a number of KiB, MiB, GiB or TiB.
+pub fn size(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    let with_unit = units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (number, shift) = with_unit.unwrap_or((text, 0));
+    let number: Option<u64> = number.trim_end().parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| format!("{text:?} is no size: write bytes, or a whole number with KiB, MiB, GiB or TiB behind it"))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -598,6 +616,17 @@ mod tests {
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
+    }
+
+    #[test]
+    fn sizes_are_bytes_or_have_a_unit() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("2GiB"), Ok(2 << 30));
+        assert_eq!(size("512 MiB"), Ok(512 << 20));
+        for text in ["", "GiB", "1.5GiB", "-1", "2GB", "99999999TiB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
     }
 
     #[test]

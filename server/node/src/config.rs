@@ -64,6 +64,8 @@ pub struct ServeConfig {
     pub recover_from: Setting<RecoverFrom>,
     pub commit: Setting<CommitMode>,
     pub group_commit_us: Setting<u64>,
+    /// Bytes.
+    pub memory_ready: Setting<u64>,
     pub otlp_endpoint: Option<Setting<String>>,
     pub http: ConnectionLimits,
     pub checkpoints: CheckpointSettings,
@@ -96,6 +98,8 @@ struct ConfigFile {
     recovery_target_s: Option<u64>,
     checkpoints_kept: Option<u64>,
     backup_dir: Option<PathBuf>,
+    /// As the flag takes it, or bytes.
+    memory_ready: Option<toml::Value>,
     #[serde(default)]
     tokens: Vec<TokenEntry>,
 }
@@ -238,6 +242,8 @@ impl ServeConfig {
             .otlp_endpoint
             .map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)))
             .transpose()?;
+        let memory_ready = file.memory_ready.map(|value| size_in_file(&value)).transpose();
+        let memory_ready = memory_ready.map_err(|e| in_file("memory_ready", e))?;
         let http = file.http.limits().map_err(|e| in_file("http", e))?;
         let (auth, tokens) = read_tokens(&file.tokens).map_err(|e| in_file("tokens", e))?;
 
@@ -268,6 +274,8 @@ impl ServeConfig {
                 file.group_commit_us,
             )
             .unwrap_or_else(|| by_default(0)),
+            memory_ready: pick(args.memory_ready, source_of("memory_ready"), memory_ready)
+                .unwrap_or_else(|| by_default(0)),
             otlp_endpoint: pick(args.otlp_endpoint, source_of("otlp_endpoint"), otlp_endpoint),
             http,
             checkpoints,
@@ -346,6 +354,7 @@ impl ServeConfig {
             ("checkpoint-log-mib", &self.checkpoints.log_mib),
             ("recovery-target-s", &self.checkpoints.target_s),
             ("checkpoints-kept", &self.checkpoints.kept),
+            ("memory-ready", &self.memory_ready),
         ] {
             push(name, setting.value.to_string(), setting.source);
         }
@@ -482,6 +491,13 @@ fn check_number<T: ToString>(
     number.map_or(Ok(()), |number| rule(&number.to_string()).map(drop))
 }
 
+fn size_in_file(value: &toml::Value) -> Result<u64, String> {
+    match value {
+        toml::Value::String(text) => cli::size(text),
+        other => cli::size(&other.to_string()),
+    }
+}
+
 fn read_file(path: &Path) -> Result<ConfigFile, Failure> {
     let text = fs::read_to_string(path)
         .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
@@ -546,6 +562,7 @@ mod tests {
             recovery_target_s: None,
             checkpoints_kept: None,
             backup_dir: None,
+            memory_ready: None,
             read_only: false,
             config: None,
         }
@@ -577,6 +594,13 @@ mod tests {
         );
         assert!(matches!(config.commit.value, CommitMode::Async));
         assert_eq!(config.listen.value.to_string(), DEFAULT_LISTEN);
+        assert_eq!(config.memory_ready, by_default(0));
+        for text in ["memory_ready = \"2GiB\"", "memory_ready = 2147483648"] {
+            let config = load(no_args(), text).expect("valid");
+            assert_eq!(config.memory_ready.value, 2 << 30);
+            let told = config.describe(&by_default(2), &by_default(1));
+            assert!(told.contains("memory-ready       2147483648  (file)"), "{told}");
+        }
     }
 
     #[test]
@@ -596,6 +620,8 @@ mod tests {
                 "otlp_endpoint = \"x\"",
                 "otlp_endpoint: \"x\" is no collector",
             ),
+            ("memory_ready = \"2 GB\"", "memory_ready: \"2 GB\" is no size"),
+            ("memory_ready = -1", "memory_ready: \"-1\" is no size"),
             ("listen = \"nowhere\"", "no address to listen on"),
         ] {
             let error = load(no_args(), file).err().expect(file);

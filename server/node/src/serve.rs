@@ -75,6 +75,8 @@ pub fn run(config: ServeConfig) -> Outcome {
             config.data_dir.value.display()
         )
     })?;
+    let ready = database.set_memory_ready(config.memory_ready.value);
+    ready.context("memory-ready")?;
     let database = with_backups(database, &config);
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;

@@ -1,0 +1,193 @@
+//! Memory that is made ready before calls are taken: what tables grow by is there, and the kernel need not clear it meanwhile. What is
+//! asked for is held to what the machine, and the control group that the process is in, still have.
+
+use std::{fs, path::Path, thread};
+
+use reprise_pages::{NotReady, keep_ready};
+
+/// Why memory could not be made ready.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    #[error(
+        "{} MiB of memory can't be kept ready: {bound} has {} MiB left. Ask for less, or give it more",
+        .asked.div_ceil(MIB), .left / MIB
+    )]
+    TooMuch { asked: u64, left: u64, bound: Bound },
+    #[error("of {} MiB of memory the system gave {} to be kept ready, and then none. Ask for less", .asked.div_ceil(MIB), .made / MIB)]
+    Refused { asked: u64, made: u64 },
+    #[error("the system gave no thread to make memory ready")]
+    Thread,
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Who says how much memory is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    Machine,
+    ControlGroup,
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Machine => "the machine",
+            Self::ControlGroup => "the control group of this process",
+        })
+    }
+}
+
+/// Refuses what is not there. The memory that is ready already counts as asked for before.
+pub fn judge_memory(bytes: u64) -> Result<(), MemoryError> {
+    let missing = bytes.saturating_sub(reprise_pages::ready_bytes() as u64);
+    judge_by(missing, left_under(Path::new("/")))
+}
+
+fn judge_by(asked: u64, left: Option<(u64, Bound)>) -> Result<(), MemoryError> {
+    match left {
+        Some((left, bound)) if asked > left => Err(MemoryError::TooMuch { asked, left, bound }),
+        _ => Ok(()),
+    }
+}
+
+/// Makes `bytes` of memory ready, by all cores, and keeps them so in this process; 0: none.
+pub fn keep_memory_ready(bytes: u64) -> Result<(), MemoryError> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    judge_memory(bytes)?;
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get());
+    keep_ready(bytes as usize, threads).map_err(|error| match error {
+        NotReady::Thread => MemoryError::Thread,
+        NotReady::Memory(made) => MemoryError::Refused {
+            asked: bytes,
+            made: made as u64,
+        },
+    })
+}
+
+/// Bytes that can still be had, and by whose count. None: the system does not say. `root` is where its files are.
+fn left_under(root: &Path) -> Option<(u64, Bound)> {
+    let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let of_machine = number_behind(&info, "MemAvailable:").map(|kib| (kib << 10, Bound::Machine));
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let of_groups = groups.lines().filter_map(|line| left_in_group(root, line));
+    let of_groups = of_groups.map(|left| (left, Bound::ControlGroup));
+    of_machine
+        .into_iter()
+        .chain(of_groups)
+        .min_by_key(|(left, _)| *left)
+}
+
+/// A line `ID:CONTROLLERS:PATH`; a group has no more than those above it.
+fn left_in_group(root: &Path, line: &str) -> Option<u64> {
+    let mut parts = line.splitn(3, ':');
+    let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+    let (mount, names) = match controllers {
+        "" => (
+            "sys/fs/cgroup",
+            ["memory.max", "memory.current", "inactive_file"],
+        ),
+        _ if controllers.split(',').any(|name| name == "memory") => (
+            "sys/fs/cgroup/memory",
+            [
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            ],
+        ),
+        _ => return None,
+    };
+    let mount = root.join(mount);
+    let group = mount.join(path.trim_start_matches('/'));
+    let groups = group
+        .ancestors()
+        .take_while(|group| group.starts_with(&mount));
+    groups.filter_map(|group| left_of(group, names)).min()
+}
+
+/// Of one group. What it holds of files that nobody used lately is given up before anything is refused.
+fn left_of(group: &Path, [limit, used, idle]: [&str; 3]) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(group.join(name)).ok();
+    let limit: u64 = read(limit)?.trim().parse().ok()?; // `max`: there is none
+    let used: u64 = read(used)?.trim().parse().ok()?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let idle = number_behind(&stat, idle).unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(idle)))
+}
+
+/// The number behind `name`, which begins a line.
+fn number_behind(text: &str, name: &str) -> Option<u64> {
+    let of_line = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        (words.next()? == name).then(|| words.next()?.parse().ok())?
+    };
+    text.lines().find_map(of_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, name: &str, text: &str) {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    #[test]
+    fn what_is_left_is_the_least_of_machine_and_groups() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path();
+        assert_eq!(left_under(root), None);
+        write(
+            root,
+            "proc/meminfo",
+            "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n",
+        );
+        assert_eq!(left_under(root), Some((8000 << 10, Bound::Machine)));
+
+        write(
+            root,
+            "proc/self/cgroup",
+            "1:cpu,memory:/a\n0::/apps/db\nnonsense\n",
+        );
+        write(root, "sys/fs/cgroup/apps/db/memory.max", "max\n");
+        write(root, "sys/fs/cgroup/apps/db/memory.current", "5\n");
+        assert_eq!(left_under(root), Some((8000 << 10, Bound::Machine)));
+        write(root, "sys/fs/cgroup/apps/memory.max", "5000000\n");
+        write(root, "sys/fs/cgroup/apps/memory.current", "3000000\n");
+        assert_eq!(left_under(root), Some((2_000_000, Bound::ControlGroup)));
+        write(
+            root,
+            "sys/fs/cgroup/apps/memory.stat",
+            "anon 7\ninactive_file 500000\n",
+        );
+        assert_eq!(left_under(root), Some((2_500_000, Bound::ControlGroup)));
+
+        write(
+            root,
+            "sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+            "1000\n",
+        );
+        write(
+            root,
+            "sys/fs/cgroup/memory/a/memory.usage_in_bytes",
+            "2000\n",
+        );
+        assert_eq!(left_under(root), Some((0, Bound::ControlGroup)));
+    }
+
+    #[test]
+    fn too_much_is_refused_and_said_of_whom() {
+        let left = Some((64 * MIB, Bound::ControlGroup));
+        assert_eq!(judge_by(64 * MIB, left), Ok(()));
+        let refused = judge_by(64 * MIB + 1, left).expect_err("more than there is");
+        assert_eq!(
+            refused.to_string(),
+            "65 MiB of memory can't be kept ready: the control group of this process has 64 MiB left. Ask for less, or give it more"
+        );
+        assert_eq!(judge_by(u64::MAX, None), Ok(()));
+        assert!(keep_memory_ready(1 << 60).is_err());
+    }
+}
