@@ -164,6 +164,23 @@ fn a_second_server_on_the_directory_is_refused_and_the_first_serves_on() -> Resu
 }
 
 #[test]
+fn memory_that_is_not_there_is_refused_before_anything_is_made() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let mut process = Spawned::start(&Launch::new(&data).args(&["--memory-ready", "65536TiB"]))?;
+    let status = process.wait()?;
+    let errors = process.errors();
+    ensure!(status.code() == Some(1), "{status}: {errors}");
+    let last = errors.lines().last().unwrap_or_default();
+    ensure!(
+        last.contains("memory-ready") && last.contains("left"),
+        "the reason is not told: {errors}"
+    );
+    ensure!(!data.exists(), "a directory is left behind");
+    Ok(())
+}
+
+#[test]
 fn sigstop_and_sigcont_lose_nothing() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]);
