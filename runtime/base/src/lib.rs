@@ -1,13 +1,17 @@
-//! Ids, limits and watermarks that every layer shares.
-//! Owns: the meaning of `TxnId`, `Lsn`, `PartitionId`, `SiteId`, and every limit (`limits`).
+//! Ids, limits, watermarks and budgets that every layer shares.
+//! Owns: the meaning of `TxnId`, `Lsn`, `PartitionId`, `SiteId`, every limit (`limits`), and the count of memory (`MemoryLedger`).
 //! Does not: do I/O, read a clock, start a thread.
-//! Invariants: a watermark only grows; relations between limits hold at compile time.
+//! Invariants: a watermark only grows; what was taken of a budget is given back; relations between limits hold at compile time.
 //! Called by: everything.
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod ids;
 pub mod limits;
+pub mod memory;
 pub mod watermark;
 
+pub use budget::{Budget, Grant};
 pub use ids::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
+pub use memory::{MemoryKind, MemoryLedger};
 pub use watermark::Watermark;

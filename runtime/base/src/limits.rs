@@ -35,6 +35,10 @@ pub const GUEST_LOG_BYTES_MAX: usize = 64 << 10;
 pub const ABORT_CODE_BYTES_MAX: usize = 128;
 pub const ABORT_MESSAGE_BYTES_MAX: usize = 4 << 10;
 
+/// What is kept back of the memory limit for deletes, undo and recovery: this part of it, and no less than this many bytes.
+pub const MEMORY_KEPT_BACK_PART: u64 = 10;
+pub const MEMORY_KEPT_BACK_BYTES_MIN: u64 = 64 << 20;
+
 /// Calls that one message to a partition carries.
 pub const BATCH_CALLS_MAX: usize = 256;
 /// Transactions that may wait for one partition before further ones are refused (paper A, section V: 5,000).

@@ -1,0 +1,187 @@
+//! What holds the process's memory, kind by kind, and how much of it there may be.
+
+use std::sync::Arc;
+
+use crate::{
+    budget::Budget,
+    limits::{MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART},
+};
+
+/// What memory is held for. The names are those of metrics and of the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum MemoryKind {
+    Rows,
+    Indexes,
+    /// What it takes to take transactions back that are not durable.
+    Undo,
+    /// Rows copied for a checkpoint and not yet written.
+    Snapshots,
+    /// Remembered outcomes of calls with idempotency keys.
+    Idempotency,
+    /// Answers made and not yet taken by their clients.
+    Answers,
+    /// Instances of modules, with their images.
+    Guests,
+    /// Modules: their bytes and their compiled code.
+    Modules,
+    /// Pages made ready for rows and indexes.
+    Ready,
+}
+
+impl MemoryKind {
+    pub const ALL: [Self; 9] = [
+        Self::Rows,
+        Self::Indexes,
+        Self::Undo,
+        Self::Snapshots,
+        Self::Idempotency,
+        Self::Answers,
+        Self::Guests,
+        Self::Modules,
+        Self::Ready,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Indexes => "indexes",
+            Self::Undo => "undo",
+            Self::Snapshots => "snapshots",
+            Self::Idempotency => "idempotency",
+            Self::Answers => "answers",
+            Self::Guests => "guests",
+            Self::Modules => "modules",
+            Self::Ready => "ready",
+        }
+    }
+
+    /// Grows with the data, and stops before what is kept back.
+    const fn is_data(self) -> bool {
+        matches!(self, Self::Rows | Self::Indexes)
+    }
+}
+
+/// The budgets of all kinds, parts of one whole. Until `enforce` nothing is refused for the whole's sake: what was acknowledged is
+/// loaded, and whoever loads looks at `is_over`.
+#[derive(Debug)]
+pub struct MemoryLedger {
+    whole: Arc<Budget>,
+    kinds: [Arc<Budget>; MemoryKind::ALL.len()],
+    max_bytes: u64,
+}
+
+/// What of `max_bytes` is kept for deletes, undo and recovery: a tenth, and no less than the least, where that leaves half.
+pub const fn memory_kept_back(max_bytes: u64) -> u64 {
+    let tenth = max_bytes / MEMORY_KEPT_BACK_PART;
+    let kept = if tenth > MEMORY_KEPT_BACK_BYTES_MIN {
+        tenth
+    } else {
+        MEMORY_KEPT_BACK_BYTES_MIN
+    };
+    if max_bytes == u64::MAX {
+        0
+    } else if kept > max_bytes / 2 {
+        max_bytes / 2
+    } else {
+        kept
+    }
+}
+
+impl MemoryLedger {
+    pub fn new(max_bytes: u64) -> Arc<Self> {
+        let whole = Budget::new(u64::MAX);
+        let kept_back = memory_kept_back(max_bytes);
+        let part = |kind: MemoryKind| {
+            let kept_back = if kind.is_data() { kept_back } else { 0 };
+            Budget::part_of(&whole, u64::MAX, kept_back)
+        };
+        Arc::new(Self {
+            kinds: MemoryKind::ALL.map(part),
+            whole,
+            max_bytes,
+        })
+    }
+
+    /// Counts, and refuses nothing.
+    pub fn unlimited() -> Arc<Self> {
+        Self::new(u64::MAX)
+    }
+
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
+    /// From now on the limit holds.
+    pub fn enforce(&self) {
+        self.whole.set_limit(self.max_bytes);
+    }
+
+    pub fn kind(&self, kind: MemoryKind) -> &Arc<Budget> {
+        &self.kinds[kind as usize]
+    }
+
+    /// All kinds together.
+    pub fn used(&self) -> u64 {
+        self.whole.used()
+    }
+
+    pub fn peak(&self) -> u64 {
+        self.whole.peak()
+    }
+
+    /// Rows and indexes: what a restart needs at least.
+    pub fn data_bytes(&self) -> u64 {
+        let data = MemoryKind::ALL.into_iter().filter(|kind| kind.is_data());
+        data.map(|kind| self.kind(kind).used()).sum()
+    }
+
+    /// More is held than there may be, what is kept back included.
+    pub fn is_over(&self) -> bool {
+        self.used() > self.max_bytes
+    }
+
+    /// True where rows or indexes may grow by so much.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.kind(MemoryKind::Rows).has_room(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_stops_before_what_is_kept_back_and_the_rest_goes_on() {
+        let ledger = MemoryLedger::new(1_000 << 20);
+        let rows = ledger.kind(MemoryKind::Rows);
+        let loaded = rows.try_take(2_000 << 20).expect("while it is loaded");
+        assert!(ledger.is_over());
+        drop(loaded);
+        ledger.enforce();
+        let most = rows.try_take(900 << 20).expect("nine tenths are there");
+        assert!(rows.try_take(1).is_none() && !ledger.has_room(1));
+        let index = ledger.kind(MemoryKind::Indexes);
+        assert!(index.try_take(1).is_none());
+        let answer = ledger.kind(MemoryKind::Answers).try_take(100 << 20);
+        assert!(answer.is_some() && !ledger.is_over());
+        assert_eq!(ledger.data_bytes(), 900 << 20);
+        drop((most, answer));
+        assert_eq!((ledger.used(), ledger.peak()), (0, 2_000 << 20));
+    }
+
+    #[test]
+    fn a_small_limit_keeps_half_back() {
+        assert_eq!(memory_kept_back(1 << 30), (1 << 30) / 10);
+        assert_eq!(memory_kept_back(200 << 20), 64 << 20);
+        assert_eq!(memory_kept_back(100 << 20), 50 << 20);
+        assert_eq!(memory_kept_back(u64::MAX), 0);
+    }
+
+    #[test]
+    fn kinds_are_listed_where_they_stand() {
+        for (at, kind) in MemoryKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at, "{}", kind.name());
+        }
+    }
+}
