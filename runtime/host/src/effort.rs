@@ -1,8 +1,9 @@
 //! How much work a function makes for the compiler, estimated before it begins: some shapes cost it far more than their
 //! bytes. A jump back to a loop hands on every local that the loop may have changed, so jumps times locals is what register
-//! allocation works on; a join of two ways does the same with the few that differ.
+//! allocation works on; a join of two ways does the same with the few that differ. Where a block or a function has results, each
+//! jump hands on all of them, and each call makes new ones.
 
-use wasmparser::{FunctionBody, Operator};
+use wasmparser::{BlockType, FunctionBody, Operator};
 
 use crate::module::InvalidModule;
 
@@ -16,6 +17,8 @@ const HEAVY_WORK: u64 = 20_000;
 const MODULE_WORK_MAX: u64 = 1_200_000;
 /// Joins that cost as much as one jump back.
 const JOINS_PER_JUMP: u64 = 16;
+/// Parameters or results of a block at most, and results of a function: a jump of two bytes hands on all of them.
+pub(crate) const HANDED_ON_MAX: usize = 16;
 
 /// What the functions of a module came to so far.
 #[derive(Default)]
@@ -23,40 +26,122 @@ pub(crate) struct Effort {
     heavy_work: u64,
 }
 
+/// How many values a type of functions or blocks takes and leaves.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Arity {
+    pub params: usize,
+    pub results: usize,
+}
+
+/// What the estimate has to know of the module around a function.
+pub(crate) struct Surrounding<'m> {
+    /// By number of the type.
+    pub types: &'m [Arity],
+    /// The type of each function.
+    pub functions: &'m [u32],
+    /// Functions below this one are the host's: a call of one is paid for, which is a branch.
+    pub imported_functions: u32,
+}
+
+impl Surrounding<'_> {
+    /// Values that a call of this type makes beyond the one that nearly every call does.
+    fn made_by_call(&self, ty: u32) -> u64 {
+        let results = self.types.get(ty as usize).map_or(0, |arity| arity.results);
+        results.saturating_sub(1) as u64
+    }
+
+    fn arity(&self, block: &BlockType) -> Result<Arity, InvalidModule> {
+        let arity = match block {
+            BlockType::Empty => Arity::default(),
+            BlockType::Type(_) => Arity { params: 0, results: 1 },
+            BlockType::FuncType(ty) => self.types.get(*ty as usize).copied().unwrap_or_default(),
+        };
+        match arity.params > HANDED_ON_MAX {
+            true => Err(InvalidModule::new(format!(
+                "block of {} parameters has more than {HANDED_ON_MAX}",
+                arity.params
+            ))),
+            false => Ok(arity),
+        }
+    }
+}
+
+/// A block that is not ended yet.
+struct OpenBlock {
+    is_loop: bool,
+    /// Values that each jump to it hands on.
+    handed: u64,
+}
+
 /// One function's control flow.
 #[derive(Default)]
 struct Flow {
-    /// Per open block: is it a loop?
-    open: Vec<bool>,
+    open: Vec<OpenBlock>,
     loops: u64,
     /// Jumps to the head of a loop.
     back: u64,
     joins: u64,
+    /// Values that jumps hand on.
+    handed: u64,
 }
 
 impl Flow {
+    fn open(&mut self, is_loop: bool, arity: Arity) {
+        let handed = if is_loop { arity.params } else { arity.results };
+        // Its beginning and its end are ways, too.
+        self.handed += (arity.params + arity.results) as u64;
+        self.open.push(OpenBlock {
+            is_loop,
+            handed: handed as u64,
+        });
+    }
+
     fn jump(&mut self, depth: u32) {
         let target = self.open.len().checked_sub(depth as usize + 1);
         match target.and_then(|at| self.open.get(at)) {
-            Some(true) => self.back += 1,
-            _ => self.joins += 1,
+            Some(block) => {
+                self.handed += block.handed;
+                match block.is_loop {
+                    true => self.back += 1,
+                    false => self.joins += 1,
+                }
+            }
+            None => self.joins += 1,
         }
     }
 
-    fn on(&mut self, operator: &Operator<'_>) -> Result<(), InvalidModule> {
+    fn on(&mut self, operator: &Operator<'_>, around: &Surrounding<'_>) -> Result<(), InvalidModule> {
         match operator {
-            Operator::Loop { .. } => {
+            Operator::Loop { blockty } => {
                 self.loops += 1;
-                self.open.push(true);
+                self.open(true, around.arity(blockty)?);
             }
-            Operator::Block { .. } => self.open.push(false),
-            Operator::If { .. } => {
+            Operator::Block { blockty } => self.open(false, around.arity(blockty)?),
+            Operator::If { blockty } => {
                 self.joins += 1;
-                self.open.push(false);
+                self.open(false, around.arity(blockty)?);
             }
             Operator::End => {
                 self.open.pop();
             }
+            Operator::Call { function_index } => {
+                if *function_index < around.imported_functions {
+                    self.joins += 1; // paid for by a branch, as what follows (`rewrite`)
+                }
+                let ty = around.functions.get(*function_index as usize).copied();
+                self.handed += ty.map_or(0, |ty| around.made_by_call(ty));
+            }
+            Operator::CallIndirect { type_index, .. } => {
+                self.joins += 1;
+                self.handed += around.made_by_call(*type_index);
+            }
+            Operator::MemoryCopy { .. }
+            | Operator::MemoryFill { .. }
+            | Operator::MemoryInit { .. }
+            | Operator::TableCopy { .. }
+            | Operator::TableFill { .. }
+            | Operator::TableInit { .. }
+            | Operator::TableGrow { .. } => self.joins += 1,
             Operator::Br { relative_depth } | Operator::BrIf { relative_depth } => {
                 self.jump(*relative_depth);
             }
@@ -78,21 +163,23 @@ impl Effort {
     pub fn add<'a>(
         &mut self,
         body: &FunctionBody<'a>,
-        params: usize,
+        own: Arity,
+        around: &Surrounding<'_>,
         mut on: impl FnMut(&Operator<'a>),
     ) -> Result<(), InvalidModule> {
         let at = |reason: String| InvalidModule {
             reason,
             offset: Some(body.range().start as u64),
         };
-        let mut locals = params as u64;
+        let mut locals = own.params as u64;
         for declared in body.get_locals_reader()? {
             locals += u64::from(declared?.0);
         }
         let mut flow = Flow::default();
+        flow.open(false, Arity { params: 0, ..own });
         for operator in body.get_operators_reader()? {
             let operator = operator?;
-            flow.on(&operator)?;
+            flow.on(&operator, around).map_err(|refused| at(refused.reason))?;
             on(&operator);
         }
         if flow.loops > LOOPS_MAX {
@@ -102,11 +189,12 @@ impl Effort {
             )));
         }
         let jumps = flow.loops + flow.back + flow.joins / JOINS_PER_JUMP;
-        let work = jumps.saturating_mul(locals);
+        let work = jumps.saturating_mul(locals).saturating_add(flow.handed);
         if work > FUNCTION_WORK_MAX {
             let reason = format!(
-                "function of {} jumps and {locals} locals would hold the compiler for too long",
-                flow.back + flow.joins
+                "function of {} jumps, {locals} locals and {} values handed on would hold the compiler for too long",
+                flow.back + flow.joins,
+                flow.handed
             );
             return Err(at(reason));
         }

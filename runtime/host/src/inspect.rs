@@ -1,19 +1,21 @@
 //! Judges an uploaded module before anything of it runs: valid wasm of the accepted features, imports that exist, one
 //! memory of its own, sizes within bounds; and collects what `rewrite` needs.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use reprise_abi::{
     ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, RESULT_BUFFER_EXPORT,
 };
+use reprise_base::limits::PROCEDURES_MAX;
 use wasmparser::{
     BinaryReaderError, ConstExpr, DataKind, Export, ExternalKind, FromReader, FunctionBody, Import,
-    Imports, Operator, Parser, Payload, SectionLimited, TypeRef, ValType, Validator, WasmFeatures,
+    Imports, Operator, Parser, Payload, SectionLimited, TypeRef, TypeSectionReader, ValType, Validator,
+    WasmFeatures,
 };
 
 use crate::{
     calls::{find_import, imports},
-    effort::Effort,
+    effort::{Arity, Effort, HANDED_ON_MAX, Surrounding},
     engine::Limits,
     module::InvalidModule,
 };
@@ -26,6 +28,7 @@ pub(crate) const WASM_PAGE_BYTES: u64 = 65_536;
 /// Bounds of a module beyond wasm's own, so that one upload can't hold the compiler or the address space for long.
 const FUNCTIONS_MAX: usize = 50_000;
 const FUNCTION_BYTES_MAX: usize = 256 << 10;
+const EXPORTS_MAX: u32 = 10_000;
 const MUTABLE_GLOBALS_MAX: usize = 1_000;
 const TABLE_ELEMENTS_MAX: u64 = 1 << 17;
 
@@ -57,7 +60,7 @@ pub(crate) struct Inspected<'a> {
     pub functions: Items<'a>,
     pub tables: &'a [u8],
     pub globals: Items<'a>,
-    pub elements: &'a [u8],
+    pub elements: Items<'a>,
     pub data_count: Option<u32>,
     pub data: &'a [u8],
     pub names: Option<&'a [u8]>,
@@ -82,8 +85,12 @@ pub(crate) struct Inspected<'a> {
     pub data_ranges: Vec<(u32, u32)>,
     /// The module changes state that the hot set does not put back (tables, dropped segments).
     pub needs_fresh_instance: bool,
+    /// Functions that code refers to by `ref.func`, and that are exported, which is one way to declare them for that.
+    pub referred_exports: BTreeSet<u32>,
+    referred: BTreeSet<u32>,
     function_types: Vec<u32>,
     signatures: Vec<String>,
+    arities: Vec<Arity>,
     global_values: Vec<Option<u32>>,
     table_elements: u64,
     effort: Effort,
@@ -141,10 +148,7 @@ impl<'a> Inspected<'a> {
         match payload {
             Payload::TypeSection(section) => {
                 self.types = items(wasm, &section);
-                for ty in section.into_iter_err_on_gc_types() {
-                    let ty = ty?;
-                    self.signatures.push(signature(ty.params(), ty.results()));
-                }
+                self.take_types(section)?;
             }
             Payload::ImportSection(section) => {
                 self.imports = whole(section.range());
@@ -170,7 +174,7 @@ impl<'a> Inspected<'a> {
             }
             Payload::ExportSection(section) => self.take_exports(section)?,
             Payload::StartSection { func, .. } => self.start = Some(func),
-            Payload::ElementSection(section) => self.elements = whole(section.range()),
+            Payload::ElementSection(section) => self.elements = items(wasm, &section),
             Payload::DataCountSection { count, .. } => self.data_count = Some(count),
             Payload::DataSection(section) => {
                 self.data = whole(section.range());
@@ -194,6 +198,23 @@ impl<'a> Inspected<'a> {
                 self.names = Some(section.data());
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_types(&mut self, section: TypeSectionReader<'a>) -> Result<(), InvalidModule> {
+        let offset = section.range().start;
+        for ty in section.into_iter_err_on_gc_types() {
+            let ty = ty?;
+            let (params, results) = (ty.params().len(), ty.results().len());
+            if results > HANDED_ON_MAX {
+                return Err(invalid(
+                    format!("type of {results} results has more than {HANDED_ON_MAX}"),
+                    offset,
+                ));
+            }
+            self.signatures.push(signature(ty.params(), ty.results()));
+            self.arities.push(Arity { params, results });
         }
         Ok(())
     }
@@ -323,6 +344,12 @@ impl<'a> Inspected<'a> {
         &mut self,
         section: SectionLimited<'a, Export<'a>>,
     ) -> Result<(), InvalidModule> {
+        if section.count() > EXPORTS_MAX {
+            return Err(invalid(
+                format!("module of {} exports has more than {EXPORTS_MAX}", section.count()),
+                section.range().start,
+            ));
+        }
         for export in section.into_iter_with_offsets() {
             let (offset, export) = export?;
             match export.kind {
@@ -357,6 +384,12 @@ impl<'a> Inspected<'a> {
             _ if name.starts_with(CALL_EXPORT_PREFIX) => (None, "i>i"),
             _ => return Ok(()),
         };
+        if slot.is_none() && self.procedures.len() == PROCEDURES_MAX {
+            return Err(invalid(
+                format!("more than {PROCEDURES_MAX} procedures are exported"),
+                offset,
+            ));
+        }
         match slot {
             Some(slot) => *slot = Some(function),
             None => self
@@ -450,10 +483,18 @@ impl<'a> Inspected<'a> {
             ));
         }
         let function = self.imported_functions + self.bodies.len() as u32;
-        let signature = self.signature_of_function(function);
-        let params = signature.find('>').unwrap_or(0);
-        let mut changes_more = false;
-        self.effort.add(&body, params, |operator| {
+        let own = self.function_types.get(function as usize);
+        let own = own.and_then(|ty| self.arities.get(*ty as usize));
+        let around = Surrounding {
+            types: &self.arities,
+            functions: &self.function_types,
+            imported_functions: self.imported_functions,
+        };
+        let (mut changes_more, referred) = (false, &mut self.referred);
+        self.effort.add(&body, own.copied().unwrap_or_default(), &around, |operator| {
+            if let Operator::RefFunc { function_index } = operator {
+                referred.insert(*function_index);
+            }
             changes_more |= matches!(
                 operator,
                 Operator::TableSet { .. }
@@ -470,7 +511,9 @@ impl<'a> Inspected<'a> {
         Ok(())
     }
 
-    fn finish(&self) -> Result<(), InvalidModule> {
+    fn finish(&mut self) -> Result<(), InvalidModule> {
+        let exported = self.exported_names.iter().map(|(function, _)| *function);
+        self.referred_exports = exported.filter(|function| self.referred.contains(function)).collect();
         if !self.memory_exported {
             return Err(InvalidModule::new(format!(
                 "module does not export its {MEMORY_EXPORT}"

@@ -84,13 +84,19 @@ impl CompiledModule {
             }
             None => None,
         };
+        if let Some(schema) = &described {
+            check_procedures(&found, schema)?;
+        }
         let code = Code::build(engine, &found)?;
         let mut live = Live::start(&code).map_err(|error| InvalidModule::new(error.to_string()))?;
         let schema = match described {
             Some(schema) => schema,
-            None => describe_by_export(&code, &mut live)?,
+            None => {
+                let schema = describe_by_export(&code, &mut live)?;
+                check_procedures(&found, &schema)?;
+                schema
+            }
         };
-        check_procedures(&found, &schema)?;
         let entry = |procedure: &ProcedureSchema| {
             let name = format!("{CALL_EXPORT_PREFIX}{}", procedure.name);
             let export = code.pre.module().get_export_index(&name);

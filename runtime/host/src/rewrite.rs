@@ -8,7 +8,8 @@
 //! * Fuel is a global that goes down by one at the beginning of a function, at each turn of a loop, before a call of the host or
 //!   through a table and after a long run of other instructions, and by the bytes or items of a bulk operation before
 //!   it. Below zero the guest traps. So a loop's turn pays once, and calls between the guest's own functions carry nothing.
-//! * All other exports and custom sections but the names go.
+//! * All other exports and custom sections but the names go. A function that code takes a reference to, and that an export alone
+//!   declared for that, is declared by a segment.
 
 use reprise_abi::{ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, RESULT_BUFFER_EXPORT};
 use wasm_encoder::{
@@ -30,6 +31,10 @@ pub(crate) const FUEL_EXPORT: &str = "reprise_fuel";
 /// Instructions without fuel cost that may follow each other at most.
 const FREE_INSTRUCTIONS_MAX: u32 = 256;
 
+/// Globals that each procedure's wrapper puts back itself; more of them are put back in one place, for all procedures times all
+/// globals would be a module of millions of instructions.
+const FEW_GLOBALS_MAX: usize = 8;
+
 /// Numbers of what is appended.
 struct Added {
     /// Types `(i32) -> i32`, `() -> ()` and `(i32) -> (i32, i64)`.
@@ -39,6 +44,8 @@ struct Added {
     /// Function that stands for `memory.grow`.
     grow: u32,
     start: u32,
+    /// Function that puts the globals back, for the wrappers of modules that have many.
+    put_back: u32,
     first_wrapper: u32,
     /// Global that stands for `memory.size`.
     pages: u32,
@@ -71,7 +78,8 @@ pub(crate) fn rewrite(
         type_entry: found.types.count + 2,
         grow: functions,
         start: functions + 1,
-        first_wrapper: functions + 2,
+        put_back: functions + 2,
+        first_wrapper: functions + 3,
         pages: found.globals.count,
         first_kept,
         fuel,
@@ -91,7 +99,7 @@ pub(crate) fn rewrite(
     module.section(&memory(found));
     section(&mut module, SectionId::Global, &globals(found, &added));
     module.section(&exports(found, &added));
-    copy(&mut module, SectionId::Element, found.elements);
+    elements(&mut module, found);
     if let Some(count) = found.data_count {
         module.section(&DataCountSection { count });
     }
@@ -119,6 +127,22 @@ fn copy(module: &mut Module, id: SectionId, data: &[u8]) {
     }
 }
 
+/// The element segments, and one that declares functions whose exports go. It comes last, so that no other changes its number.
+fn elements(module: &mut Module, found: &Inspected<'_>) {
+    const DECLARED_FUNCTIONS: [u8; 2] = [3, 0];
+    let declared = &found.referred_exports;
+    if declared.is_empty() && found.elements.count == 0 {
+        return;
+    }
+    let mut data = extended(found.elements, !declared.is_empty() as u32);
+    if !declared.is_empty() {
+        data.extend_from_slice(&DECLARED_FUNCTIONS);
+        (declared.len() as u32).encode(&mut data);
+        declared.iter().for_each(|function| function.encode(&mut data));
+    }
+    section(module, SectionId::Element, &data);
+}
+
 /// A section's items with room for more: the count, and the items as they are.
 fn extended(items: Items<'_>, added: u32) -> Vec<u8> {
     let mut data = Vec::with_capacity(items.bytes.len() + 64);
@@ -139,8 +163,9 @@ fn types(items: Items<'_>) -> Vec<u8> {
 }
 
 fn function_types(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
-    let mut data = extended(found.functions, 2 + found.procedures.len() as u32);
+    let mut data = extended(found.functions, 3 + found.procedures.len() as u32);
     added.type_call.encode(&mut data);
+    added.type_start.encode(&mut data);
     added.type_start.encode(&mut data);
     for _ in &found.procedures {
         added.type_entry.encode(&mut data);
@@ -231,6 +256,7 @@ fn code(found: &Inspected<'_>, added: &Added) -> Result<CodeSection, InvalidModu
     }
     code.function(&grow_function(found, added));
     code.function(&start_function(found, added));
+    code.function(&put_back_function(found, added));
     for (_, function) in &found.procedures {
         code.function(&wrapper(found, added, *function));
     }
@@ -281,11 +307,34 @@ fn start_function(found: &Inspected<'_>, added: &Added) -> Function {
     function
 }
 
-fn wrapper(found: &Inspected<'_>, added: &Added, procedure: u32) -> Function {
-    let mut function = Function::new([]);
+fn put_back(found: &Inspected<'_>, added: &Added, function: &mut Function) {
     for (global, kept) in kept_globals(found, added) {
         function.instruction(&Instruction::GlobalGet(kept));
         function.instruction(&Instruction::GlobalSet(global));
+    }
+}
+
+fn put_back_function(found: &Inspected<'_>, added: &Added) -> Function {
+    let mut function = Function::new([]);
+    if !has_few_globals(found) {
+        put_back(found, added, &mut function);
+    }
+    function.instruction(&Instruction::End);
+    function
+}
+
+/// What compilers of programs make: the wrappers put the globals back themselves, which saves a call of a call.
+fn has_few_globals(found: &Inspected<'_>) -> bool {
+    found.mutable_globals.len() <= FEW_GLOBALS_MAX
+}
+
+fn wrapper(found: &Inspected<'_>, added: &Added, procedure: u32) -> Function {
+    let mut function = Function::new([]);
+    match has_few_globals(found) {
+        true => put_back(found, added, &mut function),
+        false => {
+            function.instruction(&Instruction::Call(added.put_back));
+        }
     }
     if let Some(fuel) = added.fuel_max {
         function.instruction(&Instruction::I64Const(fuel));

@@ -520,11 +520,11 @@ fn functions_that_would_hold_the_compiler_are_refused_before_it_begins() {
     let cases = [
         (
             jumpy(100, 4_000),
-            "function of 4000 jumps and 100 locals would hold the compiler",
+            "function of 4000 jumps, 100 locals and 0 values handed on would hold the compiler",
         ),
         (
             function(1_000, &joins),
-            "function of 6500 jumps and 1000 locals would hold",
+            "function of 6500 jumps, 1000 locals and",
         ),
         (
             function(1, &"(loop)".repeat(2_001)),
@@ -549,6 +549,127 @@ fn functions_that_would_hold_the_compiler_are_refused_before_it_begins() {
         function(5, &"(nop)".repeat(200_000)),
     ] {
         start(&format!("(module {memory} {P} {functions})"), &["p"]);
+    }
+}
+
+#[test]
+fn bombs_of_few_bytes_are_refused_before_the_compiler_begins() {
+    let memory = r#"(memory (export "memory") 1)"#;
+    let values = |ty: &str, count: usize| format!(" {ty}").repeat(count);
+    // Jumps of two bytes that hand on everything, from a block, to a loop, and out of the function.
+    let results = |count, jumps: usize| {
+        format!(
+            "(func (block (result{}) {} {} unreachable) {})",
+            values("i32", count),
+            "i32.const 0 ".repeat(count),
+            "i32.const 0 br_if 0 ".repeat(jumps),
+            "drop ".repeat(count)
+        )
+    };
+    let looped = |count| {
+        let params = values("i32", count);
+        format!(
+            "(func {} (loop (param{params}) {}))",
+            "i32.const 0 ".repeat(count),
+            "drop ".repeat(count)
+        )
+    };
+    let chain = format!(
+        "(type $t (func (param{0}) (result{0}))) (func $f (type $t) {1}) (func {2} {3} unreachable)",
+        values("i64", 16),
+        (0..16).map(|n| format!("local.get {n} ")).collect::<String>(),
+        "i64.const 0 ".repeat(16),
+        "call $f ".repeat(60_000)
+    );
+    let many = |count: usize, body: &str| {
+        let each = |n| format!(r#"(export "{}{n}" (func $p))"#, body);
+        (0..count).map(each).collect::<String>()
+    };
+    let paid = format!(
+        r#"(import "wasi_snapshot_preview1" "sched_yield" (func $y (result i32)))
+           {memory} {P} (func {} {})"#,
+        "(local i64)".repeat(1_000),
+        "(drop (call $y))".repeat(60_000)
+    );
+    let own = |functions: &str| format!("{memory} {P} {functions}");
+    for (text, expected) in [
+        (own(&results(1_000, 60_000)), "type of 1000 results has more than 16"),
+        (own(&results(16, 60_000)), "values handed on would hold the compiler"),
+        (own(&looped(17)), "block of 17 parameters has more than 16"),
+        (own(&chain), "values handed on would hold the compiler"),
+        (paid, "function of 60000 jumps, 1000 locals"),
+        (
+            own(&format!("(func $p (param i32) (result i32) (i32.const 0)) {}", many(1_200, "reprise_call_x"))),
+            "more than 1024 procedures are exported",
+        ),
+        (
+            own(&format!("(func $p (param i32) (result i32) (i32.const 0)) {}", many(12_000, "x"))),
+            "module of 12002 exports has more than 10000",
+        ),
+    ] {
+        let refused = reason(&format!("(module {text})"));
+        assert!(refused.starts_with('@') && refused.contains(expected), "{refused}");
+    }
+}
+
+#[test]
+fn undescribed_procedures_are_refused_before_the_compiler_begins() {
+    // Compiled, these functions would take seconds: the test's time limit, not an assertion, tells.
+    let function = format!("(func {})", "(drop (i32.popcnt (i32.const 1)))".repeat(20_000));
+    let text = format!(
+        r#"(module (memory (export "memory") 1) {P} (export "reprise_call_q" (func 0)) {})"#,
+        function.repeat(100)
+    );
+    let begun = std::time::Instant::now();
+    assert_eq!(reason(&text), "reprise_call_q is exported, but procedure q is not described");
+    assert!(begun.elapsed().as_secs() < 60);
+}
+
+#[test]
+fn globals_of_many_procedures_are_put_back_in_one_place() {
+    let globals = "(global (mut i64) (i64.const 7))".repeat(1_000);
+    let names: Vec<_> = (0..1_024).map(|n| format!("p{n}")).collect();
+    let procedures: String = names
+        .iter()
+        .map(|name| format!(r#"(export "reprise_call_{name}" (func $p))"#))
+        .collect();
+    let text = format!(
+        r#"(module
+          (import "reprise1" "result_write" (func $result_write (param i64)))
+          (memory (export "memory") 1) {globals}
+          (func $p (param i32) (result i32)
+            (i64.store (i32.const 0) (global.get 999))
+            (global.set 999 (i64.const 8))
+            (global.set 0 (i64.const 9))
+            (call $result_write (i64.const 0x8_0000_0000))
+            (i32.const 0))
+          {procedures})"#
+    );
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut instance = start(&text, &names);
+    for procedure in [0, 1, 1_023, 0] {
+        let (outcome, ops) = run(&mut instance, procedure, &[]);
+        assert!(outcome.kind.is_ok(), "{:?}", outcome.kind);
+        assert_eq!(ops.result, 7i64.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_reference_to_a_function_that_only_an_export_declares_stays_valid() {
+    for export in ["helper", "reprise_call_p"] {
+        let text = format!(
+            r#"(module (memory (export "memory") 1) (table $t 1 funcref)
+              (type $f (func (param i32) (result i32)))
+              (elem declare)
+              (func $own (export "{export}") (param i32) (result i32) (i32.const 0))
+              (func (export "reprise_call_q") (param i32) (result i32)
+                (table.set $t (i32.const 0) (ref.func $own))
+                (call_indirect $t (type $f) (i32.const 0) (i32.const 0))))"#
+        );
+        let names: &[&str] = if export == "helper" { &["q"] } else { &["p", "q"] };
+        let mut instance = start(&text.replace("(elem declare)", ""), names);
+        let (outcome, _) = run(&mut instance, names.len() - 1, &[]);
+        assert!(outcome.kind.is_ok(), "{:?}", outcome.kind);
     }
 }
 
