@@ -251,7 +251,10 @@ pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
         ReplyOutcome::Overloaded { .. } => "too many transactions wait".into(),
         ReplyOutcome::IdempotencyConflict => "the idempotency key was used before".into(),
         ReplyOutcome::LogUnavailable(reason) => format!("the log can't be written: {reason}"),
-        ReplyOutcome::Unavailable(reason) => reason.to_string(),
+        ReplyOutcome::Unavailable(reason)
+        | ReplyOutcome::OutcomeUnknown(reason)
+        | ReplyOutcome::ReadOnly(reason)
+        | ReplyOutcome::Quarantined(reason) => reason.to_string(),
     }
 }
 

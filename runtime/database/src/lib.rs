@@ -40,7 +40,7 @@ use reprise_env::{DiskError, Started};
 use reprise_log::{Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, complete,
+    AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Unlogged, complete,
 };
 pub use reprise_partition::Sampling;
 pub use reprise_recovery::RecoverFrom;
@@ -586,8 +586,8 @@ fn open_log(config: &DatabaseConfig, around: &Surroundings) -> Result<OpenedLog,
         expected_database_id: known.as_ref().map(|known| known.database_id),
         ..LogConfig::new(genesis.database_id)
     };
-    let on_durable = Box::new(|outcome: Result<Lsn, &LogError>, batch: Box<CallBatch>| {
-        complete(outcome.map_err(|error| error.to_string().into()), batch);
+    let on_durable = Box::new(|end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
+        complete(end, outcome.map_err(Unlogged::from), batch);
     });
     let (disk, clock) = (folders.log.clone(), around.clock.clone());
     let (log, report) =

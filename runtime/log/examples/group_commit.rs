@@ -37,8 +37,8 @@ fn open<P: Send + 'static>(
     let mut config = LogConfig::new([7; 16]);
     config.group_commit_delay = Duration::from_micros(delay_us);
     let complete = Box::new(
-        move |outcome: Result<Lsn, &reprise_log::LogError>, waiting: P| {
-            told(outcome.map_err(ToString::to_string), waiting)
+        move |end: Lsn, outcome: Result<(), &reprise_log::LogError>, waiting: P| {
+            told(outcome.map(|()| end).map_err(ToString::to_string), waiting)
         },
     );
     Ok(Log::open(disk, Arc::new(RealClock::new()), config, complete)?.0)

@@ -133,7 +133,7 @@ impl<P: Send + 'static> Appender<P> {
     pub fn pend(&self, end: Lsn, pending: P, hold: Duration) {
         let shared = &*self.0;
         if shared.durable.get() >= end.0 {
-            return (shared.complete)(Ok(end), pending);
+            return (shared.complete)(end, Ok(()), pending);
         }
         let mut state = shared.lock();
         let error = match &state.stopped {
@@ -153,15 +153,20 @@ impl<P: Send + 'static> Appender<P> {
         };
         drop(state);
         match &error {
-            None => (shared.complete)(Ok(end), pending),
-            Some(error) => (shared.complete)(Err(error), pending),
+            None => (shared.complete)(end, Ok(()), pending),
+            Some(error) => (shared.complete)(end, Err(error), pending),
         }
     }
 
     /// Why appends are refused now, if they are. Costs one load while all is well.
     #[inline]
-    pub fn refusal(&self) -> Option<Arc<str>> {
+    pub fn refusal(&self) -> Option<LogError> {
         self.0.refusal()
+    }
+
+    /// Why records that end at `end` did not become durable, once the log has stopped: for sure, or perhaps.
+    pub fn loss(&self, end: Lsn) -> Option<LogError> {
+        self.0.lock().loss(end)
     }
 
     /// True once a write has failed: what is not durable now never will be. Costs one load while all is well.

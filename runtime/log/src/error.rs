@@ -11,9 +11,13 @@ pub enum UnavailableKind {
     Full,
     /// A write or sync failed, or the flusher died: final until the log is opened again.
     Failed,
+    /// As `Failed`, of records that were being written: whether they are kept is not known before the log is opened again.
+    Doubtful,
     /// The disk did not take a block in time.
     Stalled,
     Closed,
+    /// It was told to take none.
+    ReadOnly,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +50,14 @@ impl LogError {
         Self::Unavailable {
             kind,
             reason: reason.into(),
+        }
+    }
+
+    /// In words, without what the kind says already.
+    pub fn into_reason(self) -> Arc<str> {
+        match self {
+            Self::Unavailable { reason, .. } => reason,
+            other => other.to_string().into(),
         }
     }
 }

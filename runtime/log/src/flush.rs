@@ -64,7 +64,7 @@ fn doubtful(error: &LogError) -> LogError {
     let reason = format!(
         "{reason}. Whether this call is kept is not known before a restart: ask then, under its idempotency key"
     );
-    LogError::unavailable(UnavailableKind::Failed, reason)
+    LogError::unavailable(UnavailableKind::Doubtful, reason)
 }
 
 /// Stops the log when its thread dies.
@@ -397,7 +397,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
         drop(state);
         for (end, waiting) in self.told.drain(..) {
-            (shared.complete)(Ok(Lsn(end)), waiting);
+            (shared.complete)(Lsn(end), Ok(()), waiting);
         }
     }
 }

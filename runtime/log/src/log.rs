@@ -28,9 +28,9 @@ use crate::{
 const FIRST_SEGMENT_BYTES: u64 = 4 << 20;
 const SEGMENT_BYTES_MIN: u64 = 4096;
 
-/// Told for each waiting `P`: the end of its records, now durable, or the error that stopped the log. Runs on the flusher
+/// Told for each waiting `P`: where its records end, and that they are durable, or the error that stopped the log. Runs on the flusher
 /// thread, in the order of positions, or on the thread that called `pend`; it must only hand over.
-pub type Complete<P> = Box<dyn Fn(Result<Lsn, &LogError>, P) + Send + Sync>;
+pub type Complete<P> = Box<dyn Fn(Lsn, Result<(), &LogError>, P) + Send + Sync>;
 
 #[derive(Clone, Debug)]
 pub struct LogConfig {
@@ -196,13 +196,13 @@ impl<P: Send + 'static> Log<P> {
 
     /// Why appends are refused now, if they are.
     pub fn refusal(&self) -> Option<Arc<str>> {
-        self.shared.refusal()
+        self.shared.refusal().map(LogError::into_reason)
     }
 
     /// Takes no more appends, for this reason. What was appended before is written; reading goes on.
     pub fn refuse(&self, reason: &str) {
         self.wait_durable(self.filled(), self.shared.config.append_wait_max);
-        let refusal = LogError::unavailable(UnavailableKind::Closed, reason);
+        let refusal = LogError::unavailable(UnavailableKind::ReadOnly, reason);
         self.shared.stop(refusal.clone(), refusal);
     }
 

@@ -79,6 +79,8 @@ pub(crate) struct State<P> {
     pub segment_room: u64,
     pub last_kind: BlockKind,
     pub stopped: Option<LogError>,
+    /// With `stopped`: what became of the block that was being written.
+    pub lost_in_flight: Option<LogError>,
     pub is_closing: bool,
     /// Somebody waits for room: no delay for the sake of larger groups.
     pub is_hurried: bool,
@@ -162,6 +164,7 @@ impl<P> State<P> {
             segment_room,
             last_kind,
             stopped: None,
+            lost_in_flight: None,
             is_closing: false,
             is_hurried: false,
             flusher_sleeps: false,
@@ -298,17 +301,25 @@ impl<P> State<P> {
         self.fill_records == 0 && self.room >= block_bytes(0) as u64
     }
 
-    fn refusal(&self) -> Option<Arc<str>> {
-        if let Some(LogError::Unavailable { reason, .. }) = &self.stopped {
-            return Some(Arc::clone(reason));
+    fn refusal(&self) -> Option<LogError> {
+        if let Some(error) = &self.stopped {
+            return Some(error.clone());
         }
         if self.is_closing {
-            return Some("it is closed".into());
+            return Some(LogError::unavailable(UnavailableKind::Closed, "it is closed"));
         }
         let block = block_bytes(self.fill.len() + REFUSAL_ROOM_BYTES);
         match &self.spare_error {
-            Some(error) if !self.fits(block) => Some(no_room(error).to_string().into()),
+            Some(error) if !self.fits(block) => Some(no_room(error)),
             _ => None,
+        }
+    }
+
+    /// Of records that end at `end`: what was in flight when the log stopped lies before the block being filled.
+    pub fn loss(&self, end: Lsn) -> Option<LogError> {
+        match end.0 <= self.fill_start {
+            true => self.lost_in_flight.clone(),
+            false => self.stopped.clone(),
         }
     }
 }
@@ -359,7 +370,7 @@ impl<P> Shared<P> {
         self.state.lock().expect("the log's state is whole")
     }
 
-    pub fn refusal(&self) -> Option<Arc<str>> {
+    pub fn refusal(&self) -> Option<LogError> {
         if !self.may_refuse.load(Ordering::Acquire) {
             return None;
         }
@@ -434,14 +445,15 @@ impl<P> Shared<P> {
             Err(poisoned) => poisoned.into_inner(),
         };
         let error = state.stopped.get_or_insert(error).clone();
+        state.lost_in_flight.get_or_insert_with(|| in_flight.clone());
         self.may_refuse.store(true, Ordering::Release);
         let flying = std::mem::take(&mut state.flight_pending);
         let filling = std::mem::take(&mut state.fill_pending);
         drop(state);
         self.wake_all();
         for (pending, error) in [(flying, &in_flight), (filling, &error)] {
-            for (_, waiting) in pending {
-                (self.complete)(Err(error), waiting);
+            for (end, waiting) in pending {
+                (self.complete)(Lsn(end), Err(error), waiting);
             }
         }
     }

@@ -104,7 +104,7 @@ impl Bench {
         };
         let told = Arc::new(Mutex::new(Vec::new()));
         let teller = told.clone();
-        let complete = Box::new(move |outcome: Result<Lsn, &LogError>, client| {
+        let complete = Box::new(move |_: Lsn, outcome: Result<(), &LogError>, client| {
             outcome.expect("durable");
             teller.lock().expect("test").push(client);
         });

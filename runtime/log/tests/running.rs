@@ -464,7 +464,7 @@ fn a_real_directory_holds_what_was_told() {
             disk.clone(),
             clock.clone(),
             roomy.clone(),
-            Box::new(|_, ()| {}),
+            Box::new(|_, _, ()| {}),
         )
     };
     let mut expected = Vec::new();
@@ -534,7 +534,7 @@ fn a_block_that_only_the_page_cache_holds_is_written_again() {
     let clock = Arc::new(SimClock::at_us(0));
     let stepper = Stepper::new(1, clock.clone());
     let threads = Arc::new(stepper.clone());
-    let complete = Box::new(|_: Result<Lsn, &LogError>, _: String| {});
+    let complete = Box::new(|_: Lsn, _: Result<(), &LogError>, _: String| {});
     let opened = Log::open_on(Arc::new(disk.clone()), clock, threads, config(), complete);
     let (log, _) = opened.expect("open");
     disk.set_faults(FaultPlan {

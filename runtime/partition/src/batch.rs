@@ -6,7 +6,7 @@ use std::{ops::Range, time::Duration};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_txn::{Failure, ModuleId};
 
-use crate::gather::Stream;
+use crate::{gather::Stream, sink::Unlogged};
 
 /// What became of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub enum SlotOutcome {
     Superseded,
     /// Nothing of it was kept: the log can't take writes. The reason is the log's.
     LogUnavailable(std::sync::Arc<str>),
+    /// The log failed while it wrote the call's record: it may be kept.
+    OutcomeUnknown(std::sync::Arc<str>),
+    /// Nothing of it was kept: the log is read alone.
+    ReadOnly(std::sync::Arc<str>),
     /// Too many calls wait for the partition; this one was not queued.
     Overloaded,
     /// The node takes no calls now: it recovers, or stops.
@@ -46,6 +50,16 @@ pub struct CallSlot {
 
 // One line of the cache: the engine reads and writes every slot of what others made.
 const _: () = assert!(size_of::<CallSlot>() <= 64);
+
+impl From<&Unlogged> for SlotOutcome {
+    fn from(reason: &Unlogged) -> Self {
+        match reason {
+            Unlogged::Unavailable(reason) => Self::LogUnavailable(reason.clone()),
+            Unlogged::ReadOnly(reason) => Self::ReadOnly(reason.clone()),
+            Unlogged::Unknown(reason) => Self::OutcomeUnknown(reason.clone()),
+        }
+    }
+}
 
 impl CallSlot {
     const EMPTY: Self = Self {
@@ -206,12 +220,22 @@ impl CallBatch {
     }
 
     /// Turns every call that ran into a refusal: its record did not become durable, or what it saw did not. An abort, too, may
-    /// have been decided upon rows that are taken back.
-    pub fn refuse(&mut self, reason: &std::sync::Arc<str>) {
+    /// have been decided upon rows that are taken back. Before the slots are placed: where the log does not know what it kept,
+    /// only the calls with a record are in doubt; of the others nothing was to be kept.
+    pub fn refuse(&mut self, reason: &Unlogged) {
         use SlotOutcome::{Committed, Failed, Waiting};
-        for slot in &mut self.calls {
+        let mut end = self.record_bytes as u64;
+        for slot in self.calls.iter_mut().rev() {
+            let has_record = slot.lsn.0 < end;
+            end = slot.lsn.0;
             if matches!(slot.outcome, Committed | Waiting | Failed(_)) {
-                slot.outcome = SlotOutcome::LogUnavailable(reason.clone());
+                slot.outcome = match reason {
+                    Unlogged::Unknown(reason) if !has_record => SlotOutcome::LogUnavailable(reason.clone()),
+                    reason => reason.into(),
+                };
+                if !matches!(slot.outcome, SlotOutcome::OutcomeUnknown(_)) {
+                    slot.txn_id = TxnId(0); // there is no such transaction
+                }
             }
         }
     }

@@ -27,6 +27,6 @@ pub use desk::{Desk, MeetingStats};
 pub use gather::{Gathering, Job, Stream, Touched};
 pub use logging::{AutoChoice, CallCosts, LogKind, LogRule, Logging, Sampling};
 pub use shared::Shared;
-pub use sink::{AsyncSink, NoLog, Sink, SyncSink, complete};
+pub use sink::{AsyncSink, NoLog, Sink, SyncSink, Unlogged, complete};
 pub use site::{Held, Partition, Site, SiteMessage, Tools};
 pub use wait::{is_soon, receive};

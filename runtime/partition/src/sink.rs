@@ -3,17 +3,38 @@
 use std::{sync::Arc, time::Duration};
 
 use reprise_base::Lsn;
-use reprise_log::{Appender, LogError};
+use reprise_log::{Appender, LogError, UnavailableKind};
 
 use crate::{
     batch::CallBatch,
     site::Partition,
 };
 
+/// Why the log does not keep what was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unlogged {
+    /// It can't be written: nothing of it is kept.
+    Unavailable(Arc<str>),
+    /// The log is read alone.
+    ReadOnly(Arc<str>),
+    /// The log failed while it wrote this: it may be kept.
+    Unknown(Arc<str>),
+}
+
+impl From<&LogError> for Unlogged {
+    fn from(error: &LogError) -> Self {
+        match error {
+            LogError::Unavailable { kind: UnavailableKind::ReadOnly, reason } => Self::ReadOnly(reason.clone()),
+            LogError::Unavailable { kind: UnavailableKind::Doubtful, .. } => Self::Unknown(error.to_string().into()),
+            _ => Self::Unavailable(error.to_string().into()),
+        }
+    }
+}
+
 /// The end of an engine thread's turn. One type per durability mode, chosen at wiring.
 pub trait Sink: Send {
     /// Why writes can't be taken now, if so.
-    fn refusal(&self) -> Option<Arc<str>>;
+    fn refusal(&self) -> Option<Unlogged>;
 
     /// Takes over a run batch with the records of its committed writes. `partitions` are those it ran on.
     /// Err: nothing was appended, and the caller still has the batch's transactions in its tables.
@@ -22,15 +43,15 @@ pub trait Sink: Send {
         records: &[u8],
         partitions: &mut [&mut Partition],
         batch: Box<CallBatch>,
-    ) -> Result<(), (Arc<str>, Box<CallBatch>)>;
+    ) -> Result<(), (Unlogged, Box<CallBatch>)>;
 
     /// Appends a record and waits until it and all before it are durable; its position. For deployments, which hold every
-    /// partition anyway.
+    /// partition anyway. Err: why it is not durable, and where it was to lie, if it got that far.
     fn append_durable(
         &self,
         record: &[u8],
         partitions: &mut [&mut Partition],
-    ) -> Result<Lsn, Arc<str>>;
+    ) -> Result<Lsn, (Unlogged, Lsn)>;
 
     /// How far the log is durable; None where tables may be ahead of the log, so that nothing is ever taken back.
     fn settled(&self) -> Option<Lsn>;
@@ -47,11 +68,11 @@ pub struct AsyncSink(pub Appender<Box<CallBatch>>);
 pub struct NoLog;
 
 /// Called by the log's flusher for each batch whose records are durable, or never will be.
-pub fn complete(outcome: Result<Lsn, Arc<str>>, mut batch: Box<CallBatch>) {
-    match outcome {
-        Ok(end) => place(&mut batch, end),
-        Err(reason) => batch.refuse(&reason),
+pub fn complete(end: Lsn, outcome: Result<(), Unlogged>, mut batch: Box<CallBatch>) {
+    if let Err(reason) = outcome {
+        batch.refuse(&reason);
     }
+    place(&mut batch, end);
     batch.finish();
 }
 
@@ -80,13 +101,9 @@ fn note_end(partitions: &mut [&mut Partition], end: Lsn) {
     }
 }
 
-fn reason(error: LogError) -> Arc<str> {
-    error.to_string().into()
-}
-
 impl Sink for SyncSink {
-    fn refusal(&self) -> Option<Arc<str>> {
-        self.0.refusal()
+    fn refusal(&self) -> Option<Unlogged> {
+        self.0.refusal().as_ref().map(Unlogged::from)
     }
 
     fn publish(
@@ -94,7 +111,7 @@ impl Sink for SyncSink {
         records: &[u8],
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
-    ) -> Result<(), (Arc<str>, Box<CallBatch>)> {
+    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
         batch.record_bytes = records.len() as u32;
         if records.is_empty() {
             // A read waits for the writes that it saw: it must not tell of a transaction that a crash could still take back.
@@ -108,7 +125,7 @@ impl Sink for SyncSink {
                 note_end(partitions, Lsn(start.0 + records.len() as u64));
                 Ok(())
             }
-            Err((error, batch)) => Err((reason(error), batch.expect("the batch that was handed in"))),
+            Err((error, batch)) => Err(((&error).into(), batch.expect("the batch that was handed in"))),
         }
     }
 
@@ -116,7 +133,7 @@ impl Sink for SyncSink {
         &self,
         record: &[u8],
         partitions: &mut [&mut Partition],
-    ) -> Result<Lsn, Arc<str>> {
+    ) -> Result<Lsn, (Unlogged, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
 
@@ -130,8 +147,8 @@ impl Sink for SyncSink {
 }
 
 impl Sink for AsyncSink {
-    fn refusal(&self) -> Option<Arc<str>> {
-        self.0.refusal()
+    fn refusal(&self) -> Option<Unlogged> {
+        self.0.refusal().as_ref().map(Unlogged::from)
     }
 
     fn publish(
@@ -139,12 +156,12 @@ impl Sink for AsyncSink {
         records: &[u8],
         partitions: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
-    ) -> Result<(), (Arc<str>, Box<CallBatch>)> {
+    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
         batch.record_bytes = records.len() as u32;
         if !records.is_empty() {
             match self.0.append(records, None) {
                 Ok(start) => note_end(partitions, Lsn(start.0 + records.len() as u64)),
-                Err((error, _)) => return Err((reason(error), batch)),
+                Err((error, _)) => return Err(((&error).into(), batch)),
             }
         }
         place(&mut batch, end_of(partitions));
@@ -156,7 +173,7 @@ impl Sink for AsyncSink {
         &self,
         record: &[u8],
         partitions: &mut [&mut Partition],
-    ) -> Result<Lsn, Arc<str>> {
+    ) -> Result<Lsn, (Unlogged, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
 
@@ -173,16 +190,16 @@ fn append_and_wait(
     appender: &Appender<Box<CallBatch>>,
     record: &[u8],
     partitions: &mut [&mut Partition],
-) -> Result<Lsn, Arc<str>> {
+) -> Result<Lsn, (Unlogged, Lsn)> {
     let appended = appender.append(record, None);
-    let start = appended.map_err(|(error, _)| reason(error))?;
+    let start = appended.map_err(|(error, _)| (Unlogged::from(&error), Lsn(0)))?;
     let end = Lsn(start.0 + record.len() as u64);
     // However long it takes: a record that becomes durable after its deployment was given up would name a module that the
     // next deployment names, too.
     while !appender.wait_durable(end, DURABLE_LOOK) {
         if appender.is_stopped() {
-            let reason = appender.refusal();
-            return Err(reason.unwrap_or_else(|| "the log has stopped".into()));
+            let loss = appender.loss(end).as_ref().map(Unlogged::from);
+            return Err((loss.unwrap_or_else(|| Unlogged::Unknown("the log has stopped".into())), start));
         }
     }
     note_end(partitions, end);
@@ -190,7 +207,7 @@ fn append_and_wait(
 }
 
 impl Sink for NoLog {
-    fn refusal(&self) -> Option<Arc<str>> {
+    fn refusal(&self) -> Option<Unlogged> {
         None
     }
 
@@ -199,7 +216,7 @@ impl Sink for NoLog {
         records: &[u8],
         _: &mut [&mut Partition],
         mut batch: Box<CallBatch>,
-    ) -> Result<(), (Arc<str>, Box<CallBatch>)> {
+    ) -> Result<(), (Unlogged, Box<CallBatch>)> {
         // Without records every offset is 0 already.
         if !records.is_empty() {
             batch.calls.iter_mut().for_each(|slot| slot.lsn = Lsn(0));
@@ -208,7 +225,7 @@ impl Sink for NoLog {
         Ok(())
     }
 
-    fn append_durable(&self, _: &[u8], _: &mut [&mut Partition]) -> Result<Lsn, Arc<str>> {
+    fn append_durable(&self, _: &[u8], _: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
         Ok(Lsn(0))
     }
 

@@ -511,7 +511,7 @@ impl Held<'_> {
         };
         let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
         if let (Some(reason), false) = (tools.sink.refusal(), is_read_only) {
-            call.outcome = SlotOutcome::LogUnavailable(reason);
+            call.outcome = (&reason).into();
             return;
         }
         call.txn_id = tools.next_multi_id(self.partitions);

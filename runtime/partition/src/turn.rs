@@ -13,6 +13,7 @@ use crate::{
     batch::{CallBatch, CallSlot, SlotOutcome},
     logging::{Choice, LogKind, Sample},
     shared::Shared,
+    sink::Unlogged,
     site::{Partition, Tools},
 };
 
@@ -133,7 +134,7 @@ impl Running<'_> {
 pub(crate) struct TurnStart {
     pub now_us: i64,
     /// Why writes can't be taken, if so.
-    pub refusal: Option<Arc<str>>,
+    pub refusal: Option<Unlogged>,
 }
 
 /// Runs the calls from `first` on that are of one module: what hangs on the module is looked up once for all of them.
@@ -173,7 +174,7 @@ pub(crate) fn run_alike(
         call.lsn = Lsn(records.len() as u64);
         let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
         if let (Some(reason), false) = (&turn.refusal, is_read_only) {
-            call.outcome = SlotOutcome::LogUnavailable(reason.clone());
+            call.outcome = reason.into();
             continue;
         }
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);

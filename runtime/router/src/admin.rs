@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use reprise_abi::schema::is_valid_name;
-use reprise_base::{Lsn, limits::MODULE_BYTES_MAX};
-use reprise_partition::{Held, Partition};
+use reprise_base::{Lsn, TxnId, limits::MODULE_BYTES_MAX};
+use reprise_partition::{Held, Partition, Unlogged};
 use reprise_storage::{Conflict, Store};
 use reprise_txn::{Candidate, Module, apply, plan, remove};
 use reprise_wire::{DeployRef, RecordRef, RemoveRef};
@@ -38,6 +38,15 @@ pub enum DeployError {
     BadName(String),
     #[error("the log can't be written: {0}")]
     LogUnavailable(Arc<str>),
+    #[error("{0}")]
+    ReadOnly(Arc<str>),
+    /// The log failed while it wrote the record: whether that is kept shows after a restart.
+    #[error("{reason}")]
+    OutcomeUnknown {
+        reason: Arc<str>,
+        txn_id: TxnId,
+        lsn: Lsn,
+    },
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
@@ -137,7 +146,7 @@ fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Resul
     })
     .encode(&mut record);
     // The record first, and durable: should the log refuse it, the tables are still as they were.
-    let lsn = append(held, &record)?;
+    let lsn = append(held, &record, txn_id)?;
     let mut stores: Vec<&mut Store> = held
         .partitions
         .iter_mut()
@@ -154,19 +163,24 @@ fn uninstall(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
     let txn_id = held.tools.next_multi_id(held.partitions);
     let mut record = Vec::new();
     RecordRef::Remove(RemoveRef { txn_id, name }).encode(&mut record);
-    let lsn = append(held, &record)?;
+    let lsn = append(held, &record, txn_id)?;
     held.tools.install(next);
     Ok(lsn)
 }
 
-fn append(held: &mut Held<'_>, record: &[u8]) -> Result<Lsn, DeployError> {
+fn append(held: &mut Held<'_>, record: &[u8], txn_id: TxnId) -> Result<Lsn, DeployError> {
+    let refused = |reason, lsn| match reason {
+        Unlogged::Unavailable(reason) => DeployError::LogUnavailable(reason),
+        Unlogged::ReadOnly(reason) => DeployError::ReadOnly(reason),
+        Unlogged::Unknown(reason) => DeployError::OutcomeUnknown { reason, txn_id, lsn },
+    };
     let mut partitions: Vec<&mut Partition> =
         held.partitions.iter_mut().map(|part| &mut **part).collect();
     if let Some(reason) = held.tools.sink.refusal() {
-        return Err(DeployError::LogUnavailable(reason));
+        return Err(refused(reason, Lsn(0)));
     }
     let appended = held.tools.sink.append_durable(record, &mut partitions);
-    let lsn = appended.map_err(DeployError::LogUnavailable)?;
+    let lsn = appended.map_err(|(reason, lsn)| refused(reason, lsn))?;
     // All that was committed before is durable now: no undo refers to rows that the new schema moves.
     partitions.iter_mut().for_each(|partition| partition.settle(&*held.tools.sink));
     Ok(lsn)

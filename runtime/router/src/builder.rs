@@ -28,6 +28,12 @@ pub enum ReplyOutcome {
     IdempotencyConflict,
     /// The log can't be written; nothing of the call was kept.
     LogUnavailable(Arc<str>),
+    /// The log failed while it wrote the call's record: whether that is kept shows after a restart.
+    OutcomeUnknown(Arc<str>),
+    /// The node was opened for reads alone.
+    ReadOnly(Arc<str>),
+    /// The procedure is kept from running.
+    Quarantined(Arc<str>),
     /// The node is recovering or stopping.
     Unavailable(Arc<str>),
 }
@@ -148,7 +154,7 @@ impl BatchBuilder {
 
     fn add(&mut self, module: &Arc<Module>, procedure: usize, key: Option<&str>, args: &[u8]) {
         if let Some(reason) = self.router.quarantined(module.id, procedure) {
-            return self.place_ready(Ready::Refused(ReplyOutcome::LogUnavailable(reason)));
+            return self.place_ready(Ready::Refused(ReplyOutcome::Quarantined(reason)));
         }
         if let Some(key) = key
             && let Some(ready) = self.begin_key(module, procedure, key, args)
@@ -429,6 +435,8 @@ pub(crate) fn outcome_of(outcome: &mut SlotOutcome) -> ReplyOutcome {
         SlotOutcome::Failed(failure) => ReplyOutcome::Failed(*failure),
         SlotOutcome::Superseded => ReplyOutcome::Superseded,
         SlotOutcome::LogUnavailable(reason) => ReplyOutcome::LogUnavailable(reason),
+        SlotOutcome::OutcomeUnknown(reason) => ReplyOutcome::OutcomeUnknown(reason),
+        SlotOutcome::ReadOnly(reason) => ReplyOutcome::ReadOnly(reason),
         SlotOutcome::Overloaded => ReplyOutcome::Overloaded { retry_after_s: 1 },
         SlotOutcome::Unavailable(reason) => ReplyOutcome::Unavailable(reason),
         SlotOutcome::Waiting => unreachable!("every call of a finished batch has run"),

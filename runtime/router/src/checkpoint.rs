@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Sender;
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_partition::{CallBatch, Copied, Held, Partition};
+use reprise_partition::{CallBatch, Copied, Held, Partition, Unlogged};
 use reprise_storage::SnapshotTable;
 use reprise_txn::Deployed;
 use reprise_wire::{CheckpointMark, RecordRef};
@@ -40,7 +40,19 @@ pub enum CopyError {
     #[error("the log can't be written: {0}")]
     LogUnavailable(Arc<str>),
     #[error("{0}")]
+    ReadOnly(Arc<str>),
+    #[error("{0}")]
     Unavailable(Arc<str>),
+}
+
+impl From<Unlogged> for CopyError {
+    fn from(reason: Unlogged) -> Self {
+        match reason {
+            // Whether a mark is kept is nobody's question: without its checkpoint it means nothing.
+            Unlogged::Unavailable(reason) | Unlogged::Unknown(reason) => Self::LogUnavailable(reason),
+            Unlogged::ReadOnly(reason) => Self::ReadOnly(reason),
+        }
+    }
 }
 
 impl From<Unavailable> for CopyError {
@@ -70,7 +82,7 @@ fn begin_copy(
         return Err(CopyError::Busy);
     }
     if let Some(reason) = held.tools.sink.refusal() {
-        return Err(CopyError::LogUnavailable(reason));
+        return Err(reason.into());
     }
     let txn_id = held.tools.next_multi_id(held.partitions);
     let mut record = Vec::new();
@@ -80,7 +92,7 @@ fn begin_copy(
     let mut partitions: Vec<&mut Partition> =
         held.partitions.iter_mut().map(|part| &mut **part).collect();
     let published = held.tools.sink.publish(&record, &mut partitions, waiting);
-    published.map_err(|(reason, _)| CopyError::LogUnavailable(reason))?;
+    published.map_err(|(reason, _)| CopyError::from(reason))?;
     let shared = held.tools.shared.clone();
     let partitions: Vec<_> = partitions
         .into_iter()

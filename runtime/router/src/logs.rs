@@ -144,6 +144,8 @@ fn touches(record: &RecordRef<'_>, partition: u16) -> bool {
 pub enum LogReadError {
     #[error("this node keeps no log")]
     NoLog,
+    #[error("the log begins at {oldest}: what was before it was let go")]
+    Released { oldest: Lsn },
     #[error(transparent)]
     Failed(#[from] LogError),
     #[error(
@@ -170,6 +172,9 @@ impl Router {
             return Err(LogReadError::BadKind(kind.clone()));
         }
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
+        if let Some(from) = query.from {
+            judge_released(from, log.start())?;
+        }
         let deployed = self.deployed();
         let wanted = |record: &LogRecord<'_>| {
             let of_kind = |kind: &String| kind == record.record.kind().name();
@@ -231,6 +236,7 @@ impl Router {
     /// The record that begins at `lsn`, if one does and it is durable.
     pub fn log_record(&self, lsn: Lsn) -> Result<Option<LogEntry>, LogReadError> {
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
+        judge_released(lsn, log.start())?;
         let Some(found) = log.record(lsn)? else {
             return Ok(None);
         };
@@ -246,6 +252,13 @@ impl Router {
             offset,
             &self.deployed(),
         )))
+    }
+}
+
+fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
+    match lsn < oldest {
+        true => Err(LogReadError::Released { oldest }),
+        false => Ok(()),
     }
 }
 

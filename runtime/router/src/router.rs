@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, RwLock, Weak,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -123,6 +123,8 @@ pub(crate) struct Inner {
     quarantine: OnceLock<BTreeMap<(ModuleId, u16), Arc<str>>>,
     started_unix_us: i64,
     epoch: AtomicU32,
+    /// Set with the first phase behind recovery, so that a call looks at no lock.
+    is_recovered: AtomicBool,
 }
 
 impl Router {
@@ -151,6 +153,7 @@ impl Router {
             quarantine: OnceLock::new(),
             started_unix_us,
             epoch: AtomicU32::new(1),
+            is_recovered: AtomicBool::new(false),
         }))
     }
 
@@ -182,8 +185,17 @@ impl Router {
         list.get(&(module, procedure as u16)).cloned()
     }
 
+    /// True once every record is replayed.
+    pub fn is_recovered(&self) -> bool {
+        self.0.is_recovered.load(Ordering::Acquire)
+    }
+
     pub fn set_phase(&self, phase: Phase) {
+        let is_recovered = phase == Phase::Ready;
         *self.0.phase.write().expect("held for a store") = phase;
+        if is_recovered {
+            self.0.is_recovered.store(true, Ordering::Release);
+        }
     }
 
     pub fn status(&self) -> Status {

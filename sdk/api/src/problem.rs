@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Every error type of the API. A problem of plain HTTP (a method that a path does not know, a server that still
-/// recovers) has no type of its own: its `type` is `about:blank`, and its status says it all.
+use crate::{Phase, U64};
+
+/// Every error type of the API: what a problem's `type` names behind `/problems/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProblemKind {
     InvalidArguments,
@@ -12,37 +13,63 @@ pub enum ProblemKind {
     Unauthorized,
     Forbidden,
     NotFound,
+    MethodNotAllowed,
+    RequestTimeout,
     SchemaConflict,
     IdempotencyConflict,
+    LogReleased,
     TooLarge,
+    UnsupportedMediaType,
     NotPrimary,
     InvalidModule,
     ProcedureAborted,
     LimitExceeded,
+    Cancelled,
     ProcedureTrapped,
+    InternalError,
     Overloaded,
     TooStale,
     LogUnavailable,
+    OutcomeUnknown,
+    Recovering,
+    ReadOnly,
+    Quarantined,
+    Unavailable,
+    DeadlineExceeded,
+    MemoryExhausted,
 }
 
 impl ProblemKind {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 29] = [
         Self::InvalidArguments,
         Self::MalformedRequest,
         Self::Unauthorized,
         Self::Forbidden,
         Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::RequestTimeout,
         Self::SchemaConflict,
         Self::IdempotencyConflict,
+        Self::LogReleased,
         Self::TooLarge,
+        Self::UnsupportedMediaType,
         Self::NotPrimary,
         Self::InvalidModule,
         Self::ProcedureAborted,
         Self::LimitExceeded,
+        Self::Cancelled,
         Self::ProcedureTrapped,
+        Self::InternalError,
         Self::Overloaded,
         Self::TooStale,
         Self::LogUnavailable,
+        Self::OutcomeUnknown,
+        Self::Recovering,
+        Self::ReadOnly,
+        Self::Quarantined,
+        Self::Unavailable,
+        Self::DeadlineExceeded,
+        Self::MemoryExhausted,
     ];
 
     pub const fn slug(self) -> &'static str {
@@ -52,17 +79,30 @@ impl ProblemKind {
             Self::Unauthorized => "unauthorized",
             Self::Forbidden => "forbidden",
             Self::NotFound => "not-found",
+            Self::MethodNotAllowed => "method-not-allowed",
+            Self::RequestTimeout => "request-timeout",
             Self::SchemaConflict => "schema-conflict",
             Self::IdempotencyConflict => "idempotency-conflict",
+            Self::LogReleased => "log-released",
             Self::TooLarge => "too-large",
+            Self::UnsupportedMediaType => "unsupported-media-type",
             Self::NotPrimary => "not-primary",
             Self::InvalidModule => "invalid-module",
             Self::ProcedureAborted => "procedure-aborted",
             Self::LimitExceeded => "limit-exceeded",
+            Self::Cancelled => "cancelled",
             Self::ProcedureTrapped => "procedure-trapped",
+            Self::InternalError => "internal-error",
             Self::Overloaded => "overloaded",
             Self::TooStale => "too-stale",
             Self::LogUnavailable => "log-unavailable",
+            Self::OutcomeUnknown => "outcome-unknown",
+            Self::Recovering => "recovering",
+            Self::ReadOnly => "read-only",
+            Self::Quarantined => "quarantined",
+            Self::Unavailable => "unavailable",
+            Self::DeadlineExceeded => "deadline-exceeded",
+            Self::MemoryExhausted => "memory-exhausted",
         }
     }
 
@@ -72,12 +112,25 @@ impl ProblemKind {
             Self::Unauthorized => 401,
             Self::Forbidden => 403,
             Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::RequestTimeout => 408,
             Self::SchemaConflict | Self::IdempotencyConflict => 409,
+            Self::LogReleased => 410,
             Self::TooLarge => 413,
+            Self::UnsupportedMediaType => 415,
             Self::NotPrimary => 421,
-            Self::InvalidModule | Self::ProcedureAborted | Self::LimitExceeded => 422,
-            Self::ProcedureTrapped => 500,
-            Self::Overloaded | Self::TooStale | Self::LogUnavailable => 503,
+            Self::InvalidModule | Self::ProcedureAborted | Self::LimitExceeded | Self::Cancelled => 422,
+            Self::ProcedureTrapped | Self::InternalError => 500,
+            Self::Overloaded
+            | Self::TooStale
+            | Self::LogUnavailable
+            | Self::OutcomeUnknown
+            | Self::Recovering
+            | Self::ReadOnly
+            | Self::Quarantined
+            | Self::Unavailable => 503,
+            Self::DeadlineExceeded => 504,
+            Self::MemoryExhausted => 507,
         }
     }
 
@@ -88,31 +141,48 @@ impl ProblemKind {
             Self::Unauthorized => "A valid token is needed",
             Self::Forbidden => "This is not allowed",
             Self::NotFound => "Nothing of this name is here",
+            Self::MethodNotAllowed => "The path does not know this method",
+            Self::RequestTimeout => "The request came too slowly",
             Self::SchemaConflict => "The module's tables can't be reconciled with what is stored",
             Self::IdempotencyConflict => "The idempotency key was used with other arguments",
+            Self::LogReleased => "This part of the log was let go",
             Self::TooLarge => "Too large",
+            Self::UnsupportedMediaType => "The body is of a type that is not read here",
             Self::NotPrimary => "This server is a standby",
             Self::InvalidModule => "The upload is not a module that can be run",
             Self::ProcedureAborted => "The procedure rolled its transaction back",
             Self::LimitExceeded => "The transaction reached a limit",
+            Self::Cancelled => "Somebody ended the transaction",
             Self::ProcedureTrapped => "The procedure trapped",
+            Self::InternalError => "The server made a mistake",
             Self::Overloaded => "Too many transactions wait",
             Self::TooStale => "The read view did not reach the asked LSN in time",
             Self::LogUnavailable => "The log can't be written",
+            Self::OutcomeUnknown => "The write may or may not be durable",
+            Self::Recovering => "The database is not open yet",
+            Self::ReadOnly => "The database was opened for reads alone",
+            Self::Quarantined => "This procedure is kept from running",
+            Self::Unavailable => "The server takes no calls",
+            Self::DeadlineExceeded => "Not done within the asked time",
+            Self::MemoryExhausted => "The data reached the memory limit",
         }
+    }
+
+    /// The kind behind a slug.
+    pub fn from_slug(slug: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.slug() == slug)
     }
 
     /// The kind behind a problem's `type`.
     pub fn from_type(uri: &str) -> Option<Self> {
-        let slug = uri.strip_prefix("/problems/")?;
-        Self::ALL.into_iter().find(|kind| kind.slug() == slug)
+        Self::from_slug(uri.strip_prefix("/problems/")?)
     }
 }
 
 /// An error. The members after `detail` are there where the error's type has them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// `/problems/` and the error's slug, or `about:blank` for an error of plain HTTP.
+    /// `/problems/` and the error's slug: a page that says what it means and what to do.
     #[serde(rename = "type")]
     pub type_uri: String,
     pub title: String,
@@ -152,7 +222,19 @@ pub struct Problem {
     /// not-primary: where to go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
-    /// overloaded: when to try again; the header `Retry-After` says the same.
+    /// log-released: the oldest position that is still there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<U64>,
+    /// outcome-unknown: the transaction's id, by which the log shows after a restart whether it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub txn_id: Option<U64>,
+    /// outcome-unknown: where its record was to lie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lsn: Option<U64>,
+    /// recovering: how far the opening is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// overloaded, recovering, unavailable: when to try again; the header `Retry-After` says the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
 }
@@ -187,17 +269,6 @@ impl Problem {
         }
     }
 
-    /// An error of plain HTTP.
-    pub fn of_status(status: u16, title: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self {
-            type_uri: "about:blank".into(),
-            title: title.into(),
-            status,
-            detail: detail.into(),
-            ..Self::default()
-        }
-    }
-
     pub fn kind(&self) -> Option<ProblemKind> {
         ProblemKind::from_type(&self.type_uri)
     }
@@ -214,9 +285,6 @@ mod tests {
             assert_eq!(problem.kind(), Some(kind));
             assert_eq!(problem.status, kind.status());
         }
-        assert_eq!(
-            Problem::of_status(405, "Method Not Allowed", "").kind(),
-            None
-        );
+        assert_eq!(ProblemKind::from_type("about:blank"), None);
     }
 }

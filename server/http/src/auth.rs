@@ -169,7 +169,9 @@ fn needed_role(method: &Method, path: &str) -> Option<Role> {
         path,
         "/" | "/healthz" | "/readyz" | "/openapi.json" | "/docs" | "/console"
     ) || path.starts_with("/docs/")
-        || path.starts_with("/console/");
+        || path.starts_with("/console/")
+        || path == "/problems"
+        || path.starts_with("/problems/");
     if is_read && is_public {
         return None;
     }

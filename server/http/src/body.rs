@@ -12,7 +12,7 @@ use axum::{
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
-use reprise_api::Problem;
+use reprise_api::ProblemKind;
 
 use crate::{
     limits::{BODY_BYTES_PER_S_MIN, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX},
@@ -51,7 +51,7 @@ pub fn timed_out(wait_max: Duration) -> Refusal {
         "the body came too slowly (its next piece was waited for {:.1} s); send it faster",
         wait_max.as_secs_f64()
     );
-    Problem::of_status(408, "Request Timeout", detail).into()
+    Refusal::new(ProblemKind::RequestTimeout, detail)
 }
 
 /// How long the next piece of a body may take, after `received` bytes since `begun`.

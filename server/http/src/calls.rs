@@ -18,7 +18,7 @@ use crate::{
     body,
     codec::{ArgsError, Format, Packer, Scratch, encode_document},
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX, SUPERSEDED_RETRIES_MAX},
-    refusal::{Refusal, problem_of_outcome},
+    refusal::{Refusal, problem_of_reply},
     state::AppState,
     submit::{Target, engine_gone, submit},
 };
@@ -93,6 +93,7 @@ impl<'h> Asked<'h> {
         path: &str,
         headers: &'h HeaderMap,
     ) -> Result<Self, Refusal> {
+        state.judge_open()?;
         let (module, procedure) = path
             .strip_prefix(PATH_PREFIX)
             .and_then(|rest| rest.split_once('/'))
@@ -185,7 +186,7 @@ pub fn write_body(
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     let txn = (reply.txn_id.0 != 0).then_some((reply.txn_id, reply.lsn));
-    if let Some(problem) = problem_of_outcome(reply.outcome) {
+    if let Some(problem) = problem_of_reply(reply) {
         let problem = Box::new(problem);
         return Err(Refusal { problem, txn });
     }

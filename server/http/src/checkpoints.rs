@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{
-    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, ProblemKind,
+    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem,
     RestartEstimate, Speed, SpeedSource, U64,
 };
 use reprise_router::{
@@ -134,9 +134,8 @@ impl From<TakeError> for Refusal {
     fn from(error: TakeError) -> Self {
         match error {
             TakeError::NoLog => Self::not_found(error.to_string()),
-            TakeError::Begin(CopyError::LogUnavailable(reason)) => {
-                Self::new(ProblemKind::LogUnavailable, reason.to_string())
-            }
+            TakeError::Begin(CopyError::LogUnavailable(reason)) => Self::log_unavailable(&reason),
+            TakeError::Begin(CopyError::ReadOnly(reason)) => Self::read_only(&reason),
             TakeError::Begin(CopyError::Busy) | TakeError::Failed(_) => {
                 Self::unavailable(&error.to_string())
             }

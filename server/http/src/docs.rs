@@ -15,7 +15,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    assets, backups, batch, calls, checkpoints, events, front, log, metrics, modules, state::AppState, status, tables,
+    assets, backups, batch, calls, checkpoints, events, front, log, metrics, modules, problems, state::AppState, status, tables,
 };
 
 #[derive(OpenApi)]
@@ -86,6 +86,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(status::healthz))
         .routes(routes!(status::readyz))
         .routes(routes!(metrics::metrics))
+        .routes(routes!(problems::problem_page))
 }
 
 /// The API's description, as the handlers give it.
@@ -98,6 +99,8 @@ pub fn routes(state: AppState) -> Router {
     let (router, _) = described().split_for_parts();
     router
         .route("/openapi.json", get(openapi_json))
+        .route("/problems/", get(problems::problem_list))
+        .route("/problems", get(problems::problem_list))
         .route("/", get(assets::to_console))
         .route("/console", get(assets::to_console))
         .route("/console/", get(assets::console))

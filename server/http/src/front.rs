@@ -8,7 +8,7 @@ use axum::{
     http::{Method, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use reprise_api::{Problem, headers};
+use reprise_api::{ProblemKind, headers};
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 use tracing::Instrument;
@@ -81,6 +81,11 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     if let Err(refusal) = state.auth.check(method, path, request.headers()) {
         return refusal.into_response();
     }
+    if !is_answered_while_recovering(path)
+        && let Err(refusal) = state.judge_open()
+    {
+        return refusal.into_response();
+    }
     if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
         return calls::answer(state, request).await;
     }
@@ -97,6 +102,11 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     response
 }
 
+/// What says how far the opening is, and what is no part of the database.
+fn is_answered_while_recovering(path: &str) -> bool {
+    !path.starts_with("/v1/") || matches!(path, "/v1/status" | "/v1/events")
+}
+
 pub async fn unknown_path(uri: Uri) -> Refusal {
     Refusal::not_found(format!(
         "no resource at {}; /openapi.json describes them all",
@@ -109,7 +119,7 @@ pub async fn unknown_method(method: Method, uri: Uri) -> Refusal {
         "{} does not know {method}; the header Allow lists what it knows",
         uri.path()
     );
-    Problem::of_status(405, "Method Not Allowed", detail).into()
+    Refusal::new(ProblemKind::MethodNotAllowed, detail)
 }
 
 /// A 405 without `Allow` would leave the caller guessing; axum adds it, also to our own answer.

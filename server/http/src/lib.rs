@@ -24,6 +24,7 @@ mod metrics;
 mod modules;
 #[doc(hidden)]
 pub mod probe;
+mod problems;
 mod refusal;
 mod schema;
 mod server;

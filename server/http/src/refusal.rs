@@ -5,9 +5,9 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{Problem, ProblemKind, SchemaConflict, headers};
+use reprise_api::{Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
 use reprise_base::{Lsn, TxnId};
-use reprise_router::{DeployError, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
+use reprise_router::{CallReply, DeployError, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
 
 /// An answer other than the one asked for.
 #[derive(Debug)]
@@ -47,29 +47,46 @@ impl Refusal {
         problem.into()
     }
 
-    /// Ours, passing: recovering or stopping.
+    /// The server stops, or could not open its log.
     pub fn unavailable(reason: &str) -> Self {
-        let mut problem = Problem::of_status(
-            503,
-            "Service Unavailable",
-            format!("{reason}; try again once GET /readyz answers 200"),
-        );
+        let detail = format!("{reason}; try again once GET /readyz answers 200");
+        let mut problem = Problem::new(ProblemKind::Unavailable, detail);
         problem.retry_after_s = Some(1);
         problem.into()
+    }
+
+    /// Not before the last record is replayed: until then nobody can say what is there.
+    pub fn recovering(phase: Phase) -> Self {
+        let detail = "the database is being opened: its checkpoint is loaded and the log behind it replayed; \
+                      try again once GET /readyz answers 200";
+        let mut problem = Problem::new(ProblemKind::Recovering, detail);
+        problem.retry_after_s = Some(1);
+        problem.phase = Some(phase);
+        problem.into()
+    }
+
+    /// What a failed log may have kept all the same.
+    fn outcome_unknown(reason: &str, txn_id: TxnId, lsn: Lsn) -> Self {
+        let mut problem = Problem::new(ProblemKind::OutcomeUnknown, reason);
+        problem.txn_id = Some(U64(txn_id.0));
+        problem.lsn = Some(U64(lsn.0));
+        problem.into()
+    }
+
+    pub fn read_only(reason: &str) -> Self {
+        Self::new(
+            ProblemKind::ReadOnly,
+            format!("{reason}; it takes no writes until it is started without --read-only"),
+        )
     }
 
     /// Ours, and a mistake.
     pub fn internal(what: &str) -> Self {
         tracing::error!(what, "request failed inside the server");
-        Problem::of_status(
-            500,
-            "Internal Server Error",
-            format!("{what}; see the server's log"),
-        )
-        .into()
+        Self::new(ProblemKind::InternalError, format!("{what}; see the server's log"))
     }
 
-    fn log_unavailable(reason: &str) -> Self {
+    pub fn log_unavailable(reason: &str) -> Self {
         Self::new(
             ProblemKind::LogUnavailable,
             format!(
@@ -118,7 +135,16 @@ impl IntoResponse for Refusal {
 }
 
 /// The problem of a call that did not commit; None for the two outcomes that the caller handles itself.
-pub fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
+pub fn problem_of_reply(reply: &CallReply<'_>) -> Option<Problem> {
+    Some(match reply.outcome {
+        ReplyOutcome::OutcomeUnknown(reason) => {
+            *Refusal::outcome_unknown(reason, reply.txn_id, reply.lsn).problem
+        }
+        outcome => return problem_of_outcome(outcome),
+    })
+}
+
+fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
     Some(match outcome {
         ReplyOutcome::Committed | ReplyOutcome::Superseded => return None,
         ReplyOutcome::Failed(failure) => problem_of_failure(failure),
@@ -134,6 +160,9 @@ pub fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
             "the key belongs to a call of another procedure or with other arguments; use a new key for a new call",
         ),
         ReplyOutcome::LogUnavailable(reason) => *Refusal::log_unavailable(reason).problem,
+        ReplyOutcome::OutcomeUnknown(reason) => Problem::new(ProblemKind::OutcomeUnknown, &**reason),
+        ReplyOutcome::ReadOnly(reason) => *Refusal::read_only(reason).problem,
+        ReplyOutcome::Quarantined(reason) => Problem::new(ProblemKind::Quarantined, &**reason),
         ReplyOutcome::Unavailable(reason) => *Refusal::unavailable(reason).problem,
     })
 }
@@ -211,6 +240,10 @@ impl From<DeployError> for Refusal {
             }
             DeployError::BadName(detail) => Self::malformed(detail),
             DeployError::LogUnavailable(reason) => Self::log_unavailable(&reason),
+            DeployError::ReadOnly(reason) => Self::read_only(&reason),
+            DeployError::OutcomeUnknown { reason, txn_id, lsn } => {
+                Self::outcome_unknown(&reason, txn_id, lsn)
+            }
             DeployError::Unavailable(reason) => Self::unavailable(&reason),
         }
     }
@@ -259,9 +292,13 @@ impl From<LogReadError> for Refusal {
     fn from(error: LogReadError) -> Self {
         match error {
             LogReadError::NoLog => Self::not_found("this server keeps no log (--log none)"),
-            LogReadError::BadKind(kind) => Self::malformed(format!(
-                "kind is one of genesis, deploy, remove, command; {kind:?} is none"
-            )),
+            LogReadError::BadKind(_) => Self::malformed(error.to_string()),
+            LogReadError::Released { oldest } => {
+                let detail = format!("{error}; begin at oldest, or look into a backup or an archive");
+                let mut problem = Problem::new(ProblemKind::LogReleased, detail);
+                problem.oldest = Some(U64(oldest.0));
+                problem.into()
+            }
             LogReadError::Failed(reason) => Self::internal(&format!("read log: {reason}")),
         }
     }
@@ -296,7 +333,10 @@ mod tests {
             ReplyOutcome::Overloaded { retry_after_s: 3 },
             ReplyOutcome::IdempotencyConflict,
             ReplyOutcome::LogUnavailable("disk full".into()),
-            ReplyOutcome::Unavailable("the node recovers".into()),
+            ReplyOutcome::OutcomeUnknown("write failed".into()),
+            ReplyOutcome::ReadOnly("read alone".into()),
+            ReplyOutcome::Quarantined("in quarantine".into()),
+            ReplyOutcome::Unavailable("the node stops".into()),
         ];
         let lines = outcomes.iter().map(|outcome| {
             let problem = problem_of_outcome(outcome).expect("not committed");
@@ -317,7 +357,10 @@ mod tests {
             503 /problems/overloaded Some(3)
             409 /problems/idempotency-conflict None
             503 /problems/log-unavailable None
-            503 about:blank Some(1)"#]]
+            503 /problems/outcome-unknown None
+            503 /problems/read-only None
+            503 /problems/quarantined None
+            503 /problems/unavailable Some(1)"#]]
         .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
         assert!(problem_of_outcome(&ReplyOutcome::Committed).is_none());
         assert!(problem_of_outcome(&ReplyOutcome::Superseded).is_none());

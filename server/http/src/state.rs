@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use opentelemetry_sdk::trace::SdkTracer;
+use reprise_api::Phase;
 use reprise_catalog::Catalog;
 use reprise_router::Router;
 use tokio::sync::{Semaphore, watch};
@@ -16,6 +17,7 @@ use crate::{
     limits::{BATCH_CALLS_IN_FLIGHT_MAX, CONTROL_OPS_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX},
     metrics::Metrics,
     refusal::Refusal,
+    status,
 };
 
 /// The server's parts; cheap to clone.
@@ -83,6 +85,21 @@ impl AppState {
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             draining: watch::Sender::new(false),
         }))
+    }
+
+    /// Refuses what comes before the last record is replayed, whatever it asks for: what is missing may be there yet.
+    pub fn judge_open(&self) -> Result<(), Refusal> {
+        if self.router.is_recovered() {
+            return Ok(());
+        }
+        match status::phase(self.router.phase()) {
+            phase @ Phase::Recovering { .. } => Err(Refusal::recovering(phase)),
+            Phase::Failed { .. } => {
+                Err(Refusal::unavailable("the database could not be opened; GET /readyz has the report"))
+            }
+            Phase::Stopping => Err(Refusal::unavailable("the node is stopping")),
+            Phase::Ready => Ok(()), // meanwhile
+        }
     }
 
     /// Runs an operation that may block on a thread of its own; a few at once, the others wait.

@@ -69,7 +69,7 @@ fn percent(done: u64, total: u64) -> f64 {
     }
 }
 
-fn phase(phase: RouterPhase) -> Phase {
+pub fn phase(phase: RouterPhase) -> Phase {
     match phase {
         RouterPhase::Recovering {
             step,

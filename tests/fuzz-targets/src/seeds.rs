@@ -148,7 +148,7 @@ fn segment() -> Vec<u8> {
     let disk = SimDisk::new();
     let mut config = LogConfig::new(*b"sixteen bytes id");
     config.segment_bytes = 8 << 10;
-    let complete = Box::new(|_: Result<Lsn, &_>, (): ()| {});
+    let complete = Box::new(|_: Lsn, _: Result<(), &_>, (): ()| {});
     let opened = Log::open(
         Arc::new(disk.clone()),
         Arc::new(RealClock::new()),

@@ -206,7 +206,7 @@ fn methods_that_a_path_does_not_know() {
     let problem = answer.json();
     assert_eq!(
         (answer.status, problem["type"].as_str()),
-        (405, Some("about:blank"))
+        (405, Some("/problems/method-not-allowed"))
     );
     assert!(
         answer

@@ -107,7 +107,7 @@ fn a_read_only_server_has_the_tables_as_they_were_before_it() -> Result<()> {
     ensure!(balance(&server, 1)? == Some(95) && balance(&server, 2)? == Some(105));
     let (status, problem) = transfer(&server)?;
     ensure!(
-        status == 503 && problem["type"] == "/problems/log-unavailable",
+        status == 503 && problem["type"] == "/problems/read-only",
         "{problem}"
     );
     let detail = problem["detail"].as_str().unwrap_or_default();
@@ -116,7 +116,7 @@ fn a_read_only_server_has_the_tables_as_they_were_before_it() -> Result<()> {
         "{problem}"
     );
     let deployed = server.deploy("voter");
-    ensure!(deployed.is_err_and(|error| error.to_string().contains("log-unavailable")));
+    ensure!(deployed.is_err_and(|error| error.to_string().contains("read-only")));
     ensure!(server.get("/v1/tables/accounts/rows")?.status == 200);
     ensure!(server.get(&format!("/v1/log/{lsn}"))?.status == 200);
     report(&launch, lsn)?;
@@ -225,7 +225,7 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
         ensure!(balance(&server, 1)? == Some(90) && balance(&server, 2)? == Some(110));
         let (status, problem) = transfer(&server)?;
         ensure!(
-            status == 503 && problem["type"] == "/problems/log-unavailable",
+            status == 503 && problem["type"] == "/problems/quarantined",
             "{problem}"
         );
         ensure!(

@@ -156,7 +156,7 @@ pub fn rewrite_log(disk: &SimDisk, number: usize, copies: usize) -> Option<SimDi
     config.settings_hash = report.segments.last()?.settings_hash;
     config.segment_bytes = 1 << 20;
     let folder = Arc::new(fresh.folder("log"));
-    let complete = Box::new(|_: Result<Lsn, &_>, (): ()| {});
+    let complete = Box::new(|_: Lsn, _: Result<(), &_>, (): ()| {});
     let opened = Log::open_on(folder, clock, Arc::new(stepper.clone()), config, complete);
     let (log, _) = opened.expect("a fresh log");
     for (at, (_, bytes)) in records.iter().enumerate() {

@@ -126,8 +126,8 @@ impl Ledger {
                 }
                 Ok(())
             }
-            ReplyOutcome::LogUnavailable(reason) => {
-                let is_doubtful = reason.contains("not known before a restart");
+            ReplyOutcome::LogUnavailable(_) | ReplyOutcome::OutcomeUnknown(_) => {
+                let is_doubtful = matches!(reply.outcome, ReplyOutcome::OutcomeUnknown(_));
                 self.is_doubtful |= is_doubtful;
                 let call = &mut self.calls[at];
                 call.is_doubtful |= is_doubtful;

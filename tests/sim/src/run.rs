@@ -326,7 +326,7 @@ impl Run {
                     )
                 });
                 self.stats.refused_calls +=
-                    matches!(reply.outcome, ReplyOutcome::LogUnavailable(_)) as u64;
+                    matches!(reply.outcome, ReplyOutcome::LogUnavailable(_) | ReplyOutcome::OutcomeUnknown(_)) as u64;
                 let durable = world.router().status().durable_lsn;
                 let is_write = !self.ledger.calls[attempt.call].op.is_read();
                 if *reply.outcome == ReplyOutcome::Committed && is_write && reply.lsn >= durable {

@@ -31,9 +31,9 @@ pub fn open_with(
 ) -> Result<(Log<String>, OpenReport, Told), LogError> {
     let told = Told::default();
     let teller = Arc::clone(&told);
-    let complete = Box::new(move |outcome: Result<Lsn, &LogError>, word: String| {
+    let complete = Box::new(move |end: Lsn, outcome: Result<(), &LogError>, word: String| {
         let mut told = teller.lock().expect("test");
-        told.push((outcome.map_err(Clone::clone), word));
+        told.push((outcome.map(|()| end).map_err(Clone::clone), word));
     });
     let disk = Arc::new(disk.clone());
     let (log, report) = Log::open(disk, Arc::new(RealClock::new()), config, complete)?;

@@ -11,7 +11,7 @@ use crate::{
     calls::superseded_too_often,
     codec::{Cbor, Format, Packer},
     limits::SUPERSEDED_RETRIES_MAX,
-    refusal::{Refusal, problem_of_outcome},
+    refusal::{Refusal, problem_of_reply},
     state::AppState,
     submit::{Target, engine_gone, submit},
 };
@@ -198,7 +198,7 @@ impl Chunk {
             let problem = *superseded_too_often().problem;
             return Err(Failure::without_txn(Cow::Owned(problem)));
         }
-        match problem_of_outcome(reply.outcome) {
+        match problem_of_reply(&reply) {
             Some(problem) => Err(Box::new(Failure {
                 problem: Cow::Owned(problem),
                 ids: ids_of(&reply),

@@ -89,7 +89,7 @@ impl Run {
                 }
             };
             let is_right = match reply.get(0).outcome {
-                ReplyOutcome::LogUnavailable(reason) => is_refused && reason.contains("quarantine"),
+                ReplyOutcome::Quarantined(_) => is_refused,
                 ReplyOutcome::Committed => !is_refused,
                 _ => false,
             };
