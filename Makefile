@@ -20,8 +20,10 @@ test: ## Build everything and run all tests
 	$(CARGO) xtask wasm
 	$(CARGO) xtask console
 	$(CARGO) build --release --workspace --all-targets
+	@rm -f target/skipped-tests.txt
 	$(CARGO) test --release --workspace
 	cd web-console && npm test
+	$(CARGO) xtask skipped
 
 wasm: ## Build the sample modules to target/procedures/NAME.wasm
 	@xtask/bootstrap.sh run

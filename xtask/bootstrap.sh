@@ -57,6 +57,12 @@ if [ "$task" = package ]; then
         as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "bolt-$llvm" >/dev/null 2>&1 || true
 fi
 
+# The power tests run the server in a virtual machine; elsewhere than on Debian they are skipped, and said to be.
+if [ "$task" = test ] && is_debian && ! tests/hardware/boot-vm --fetch >/dev/null 2>&1; then
+    as_root tests/hardware/boot-vm --install >/dev/null && tests/hardware/boot-vm --fetch ||
+        fail "a virtual machine for the power tests (tests/hardware/boot-vm --install)"
+fi
+
 if [ -e web-console/package.json ]; then
     has npm || need "Node.js 20.19 or newer, with npm" nodejs npm
     if [ "$task" = test ]; then

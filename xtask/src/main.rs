@@ -66,6 +66,16 @@ enum Task {
         #[arg(long, value_name = "KIND")]
         log: Option<String>,
     },
+    /// Cut the power of a loaded server in a virtual machine, and open what may be left of its disk
+    #[command(after_help = "Example:\n  cargo xtask power --seconds 20 --points 0")]
+    Power {
+        /// Flags of the power test: --seconds N, --points N, --seed S, --log KIND
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Count the tests that the last `make test` left out; with CI=true there may be none
+    #[command(after_help = "Example:\n  cargo xtask skipped")]
+    Skipped,
     /// Run the engine on a disk that fails, crashes and rots, in one thread, by seeds
     #[command(
         after_help = "Examples:\n  cargo xtask sim --seeds 100000 --threads 2\n  cargo xtask sim --from 4711 --seeds 1 --verbose"
@@ -130,6 +140,8 @@ fn main() -> ExitCode {
         Task::Test { args } => tasks::test(&root(), &args),
         Task::Tidy { bless } => tidy::run(&root(), bless),
         Task::Crash { cycles, seed, log } => tasks::crash(&root(), cycles, seed, log),
+        Task::Power { args } => tasks::power(&root(), &args),
+        Task::Skipped => tasks::skipped(&root()),
         Task::Sim { args } => tasks::sim(&root(), &args),
         Task::Fuzz {
             target,

@@ -45,16 +45,7 @@ pub fn test(root: &Path, args: &[String]) -> Result<()> {
 
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
 pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>) -> Result<()> {
-    run(cargo(root).args(["build", "--release", "--quiet", "--package", "reprise-node"]))?;
-    if !root.join("target/procedures/bank.wasm").exists() {
-        let all = crate::wasm::Request {
-            manifest_path: None,
-            out: None,
-            toolchain: None,
-            names: Vec::new(),
-        };
-        crate::wasm::build(root, &all)?;
-    }
+    build_server(root)?;
     let mut command = cargo(root);
     command.args([
         "run",
@@ -71,6 +62,43 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>) -
         command.args(["--log", log]);
     }
     run(&mut command)
+}
+
+/// Builds what the tests of the real binary start.
+fn build_server(root: &Path) -> Result<()> {
+    run(cargo(root).args(["build", "--release", "--quiet", "--package", "reprise-node"]))?;
+    if root.join("target/procedures/bank.wasm").exists() {
+        return Ok(());
+    }
+    let all = crate::wasm::Request {
+        manifest_path: None,
+        out: None,
+        toolchain: None,
+        names: Vec::new(),
+    };
+    crate::wasm::build(root, &all)
+}
+
+/// Power failures in a virtual machine; the tests of the workspace run short ones.
+pub fn power(root: &Path, args: &[String]) -> Result<()> {
+    build_server(root)?;
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--quiet", "--package", "reprise-test-hardware"]);
+    run(command.args(["--bin", "power", "--"]).args(args))
+}
+
+/// Shows which tests were left out, and why.
+pub fn skipped(root: &Path) -> Result<()> {
+    let list = root.join("target/skipped-tests.txt");
+    let lines = std::fs::read_to_string(list).unwrap_or_default();
+    lines.lines().for_each(|line| println!("skipped: {line}"));
+    let count = lines.lines().count();
+    println!("{count} tests skipped");
+    let is_ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    if count > 0 && is_ci {
+        bail!("continuous integration leaves no test out");
+    }
+    Ok(())
 }
 
 /// Seeds of the simulation; the tests of the workspace run some of them.

@@ -1,5 +1,6 @@
 //! The kill -9 test: the real server under load, killed at random moments, and every promise checked after each restart.
-//! Owns: the server's process (`Server`), a small HTTP client (`Connection`), the clients' model of what must be there.
+//! Owns: the server's process (`Server`), a small HTTP client (`Connection`), the clients' model of what must be there, the count of
+//! skipped tests (`skip`).
 //! Does not: link any crate of the server; everything goes through HTTP, files and signals.
 //! Invariants: only processes that were started here are signalled, by their id; a failure names the seed and the directory.
 //! Called by: the binary `crash` (`cargo xtask crash`), the test beside it, the process tests.
@@ -11,9 +12,11 @@ mod model;
 mod rng;
 mod run;
 mod server;
+mod skip;
 mod verify;
 
 pub use http::{Answer, Connection, Cut};
 pub use rng::Rng;
 pub use run::{Config, MIXED, Report, run};
 pub use server::{Launch, Server, Spawned, binary, copy_dir, procedure_wasm, run_verb};
+pub use skip::skip;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use reprise_test_crash::skip;
 
 /// A mounted tmpfs. Unmounted with this.
 pub struct Mount {
@@ -29,7 +30,7 @@ impl Mount {
                     Some(libc::EPERM | libc::EACCES | libc::ENODEV)
                 ) =>
             {
-                println!("SKIPPED: a tmpfs can't be mounted here: {error}");
+                skip("a disk of limited size", &format!("a tmpfs can't be mounted here: {error}"));
                 Ok(None)
             }
             Err(error) => Err(error).context("mount a tmpfs"),

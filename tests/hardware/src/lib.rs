@@ -1,0 +1,22 @@
+//! What no process of this machine can show: the server in a virtual machine of its own, and its disk after a power failure.
+//! Owns: the virtual machine (`boot-vm`), the log of a block device's writes, the disks that a power failure may leave.
+//! Does not: judge speed (the processor is emulated), link any crate of the server.
+//! Invariants: a failure names the seed and the point; only processes that were started here are signalled.
+//! Called by: the binary `power` (`cargo xtask power`), the test beside it.
+//!
+//! The load runs in the machine, on ext4 over `dm-log-writes`: the kernel's own record of every write, flush and forced write of
+//! the block device, with marks of ours that say what was acknowledged by then. Every disk that a power failure could have left
+//! is made of that record outside, without the machine: all writes up to the last flush before the point, and behind it a random
+//! part of those that no flush had made safe, some of them torn. `e2fsck` replays the file system's journal, `debugfs` takes the
+//! data directory out, and the server opens it.
+
+mod disk;
+mod guest;
+mod model;
+mod power;
+mod vm;
+mod writes;
+
+pub use guest::{GuestConfig, run as run_guest};
+pub use power::{Config, Report, run};
+pub use vm::is_available;
