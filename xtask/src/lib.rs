@@ -1,5 +1,5 @@
 //! The project's own commands: one per task, each thin over cargo, npm or git.
-//! Owns: building guests for wasm, the rules that `tidy` holds the tree to, the order of the steps of a task.
+//! Owns: the rules that `tidy` holds the tree to, the order of the steps of a task.
 //! Does not: contain anything that the product needs at run time.
 //! Invariants: every command has `--help`; a failure names the one thing that is missing.
 //! Called by: `cargo xtask`, the Makefile, continuous integration.
@@ -10,7 +10,6 @@ pub mod fuzz;
 pub mod package;
 pub mod tasks;
 pub mod tidy;
-pub mod wasm;
 
 use std::path::{Path, PathBuf};
 

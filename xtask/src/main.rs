@@ -8,7 +8,8 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use xtask::{fuzz, package, root, tasks, tidy, wasm};
+use reprise_build::Choice;
+use xtask::{fuzz, package, root, tasks, tidy};
 
 /// One command per task of the project.
 #[derive(Parser)]
@@ -33,7 +34,7 @@ enum Task {
         out: Option<PathBuf>,
         /// Use this way of building instead of the first that works
         #[arg(long, value_enum)]
-        toolchain: Option<wasm::Choice>,
+        toolchain: Option<Choice>,
         /// Only these crates of procedures/
         names: Vec<String>,
     },
@@ -127,15 +128,7 @@ fn main() -> ExitCode {
             out,
             toolchain,
             names,
-        } => wasm::build(
-            &root(),
-            &wasm::Request {
-                manifest_path,
-                out,
-                toolchain,
-                names,
-            },
-        ),
+        } => tasks::wasm(&root(), manifest_path.as_deref(), names, out.as_deref(), toolchain),
         Task::Check => tasks::check(&root()),
         Task::Test { args } => tasks::test(&root(), &args),
         Task::Tidy { bless } => tidy::run(&root(), bless),

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use reprise_build::{Choice, Request};
 
 /// Runs a command to its end and makes its failure ours.
 pub fn run(command: &mut Command) -> Result<()> {
@@ -35,6 +36,24 @@ pub fn check(root: &Path) -> Result<()> {
         "warnings",
     ]))?;
     crate::tidy::run(root, false)
+}
+
+/// Builds the sample modules that are named (all of them where none is), or the crate of this manifest.
+pub fn wasm(
+    root: &Path,
+    manifest: Option<&Path>,
+    names: Vec<String>,
+    out: Option<&Path>,
+    choice: Option<Choice>,
+) -> Result<()> {
+    let request = match manifest {
+        Some(manifest) => Request::Crate(manifest),
+        None => Request::Tree { root, names },
+    };
+    for built in reprise_build::build(&request, out, choice)? {
+        println!("{} ({} bytes)", built.path.display(), built.bytes);
+    }
+    Ok(())
 }
 
 pub fn test(root: &Path, args: &[String]) -> Result<()> {
@@ -70,13 +89,7 @@ fn build_server(root: &Path) -> Result<()> {
     if root.join("target/procedures/bank.wasm").exists() {
         return Ok(());
     }
-    let all = crate::wasm::Request {
-        manifest_path: None,
-        out: None,
-        toolchain: None,
-        names: Vec::new(),
-    };
-    crate::wasm::build(root, &all)
+    wasm(root, None, Vec::new(), None, None)
 }
 
 /// Power failures in a virtual machine; the tests of the workspace run short ones.

@@ -1,5 +1,6 @@
 //! The rules of the tree: each a function from files to complaints, run by `cargo xtask tidy` and by the tests.
 
+mod dependencies;
 mod functions;
 mod layers;
 mod text;
@@ -28,6 +29,7 @@ pub struct Source {
 pub fn complaints(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root)?;
     let mut complaints = layers::check(root)?;
+    complaints.extend(dependencies::check(root, &sources)?);
     complaints.extend(text::file_lengths(&sources));
     complaints.extend(text::crate_headers(&sources));
     complaints.extend(text::banned_calls(&sources));

@@ -16,7 +16,7 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::{AfterImage, Store};
 use reprise_txn::{
-    Candidate, Deployed, Executors, Frame, LookAhead, Module, NearRow, NextCalls, Outcome, TxnInput, WasmCode,
+    Candidate, Deployed, Executors, Frame, LookAhead, Module, NearRow, NextCalls, Outcome, TxnInput,
     apply, plan, run_single,
 };
 
@@ -229,7 +229,7 @@ impl Bench {
             None => ([0; 32], native.schema(), Arc::new(NativeCode(native))),
             Some((engine, wasm)) => {
                 let code = CompiledModule::compile(&engine, wasm)?;
-                (code.hash(), code.schema().clone(), Arc::new(WasmCode(code)))
+                (code.hash(), code.schema().clone(), Arc::new(code))
             }
         };
         let candidate = Candidate {

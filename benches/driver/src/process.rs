@@ -195,7 +195,7 @@ fn deploy(
         schema: native.schema(),
         code: Arc::new(NativeCode(native)),
     };
-    let deployed = router.deploy_candidate(candidate, wasm);
+    let deployed = router.deploy_candidate(candidate, &wasm.into());
     deployed
         .map(drop)
         .map_err(|error| failed(&format!("deploy {name}"), error))

@@ -6,6 +6,8 @@ pub const SITES_MAX: u16 = 256;
 
 /// Longest wasm binary that is taken, in bytes.
 pub const MODULE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of compiled code kept on disk at most.
+pub const CODE_KEPT_BYTES_MAX: u64 = 512 << 20;
 /// Modules in service at most.
 pub const MODULES_MAX: usize = 1_000;
 /// Tables at most in one database.

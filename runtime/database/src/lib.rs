@@ -44,6 +44,7 @@ use reprise_partition::{
 };
 pub use reprise_partition::Sampling;
 pub use reprise_recovery::RecoverFrom;
+use reprise_recovery::make_ready;
 use reprise_replay::Replayed;
 use reprise_router::{
     BackupService, CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig,
@@ -180,6 +181,8 @@ pub enum OpenError {
     NoCheckpoint { start: Lsn, reasons: Vec<String> },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error("the module {name:?} can't be compiled: {reason}")]
+    Module { name: String, reason: String },
     #[error("start an engine thread: {0}")]
     Thread(std::io::Error),
     #[error("read the system's source of randomness: {0}")]
@@ -296,6 +299,7 @@ impl Database {
             None => (new_genesis(&config, &around)?, None, None, None),
         };
         let settings_hash = around.compiler.settings_hash();
+        keep_code(&around, &genesis);
         let registry = Arc::new(Registry::new());
         if let Some(log) = &log {
             registry.attach_flush(log.stats());
@@ -477,6 +481,7 @@ impl Database {
     }
 
     fn let_calls_in(&self) -> Result<(), OpenError> {
+        self.make_code_ready().map_err(|error| self.fail(error))?;
         let made = keep_memory_ready(self.upkeep.memory_ready.load(Ordering::Relaxed));
         made.map_err(|error| self.fail(error.into()))?;
         for inbox in &self.inboxes {
@@ -491,6 +496,19 @@ impl Database {
         self.router.set_quarantine(refused.collect());
         drop(quarantine);
         self.router.set_phase(Phase::Ready);
+        Ok(())
+    }
+
+    /// No call waits for a compiler: what is in service is ready, and what the log did not need either is not kept.
+    fn make_code_ready(&self) -> Result<(), OpenError> {
+        let deployed = self.shared.deployed.load();
+        let modules: Vec<_> = deployed.current.values().collect();
+        let codes: Vec<_> = modules.iter().map(|module| &*module.code).collect();
+        make_ready(&codes, &*self.shared.threads).map_err(|(number, reason)| OpenError::Module {
+            name: modules[number].name.clone(),
+            reason,
+        })?;
+        self.compiler.let_go_unused_code();
         Ok(())
     }
 
@@ -643,6 +661,16 @@ fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, 
             database_id: log.database_id(),
             ..genesis
         }),
+    }
+}
+
+/// Compiled code is kept under the database's secret: what another one, or nobody we know, has put there is never run.
+fn keep_code(around: &Surroundings, genesis: &Genesis) {
+    let words = genesis.secret.iter().flat_map(|word| word.to_le_bytes());
+    let secret: Vec<u8> = words.chain(genesis.database_id).collect();
+    if let Some(disk) = around.folders.as_ref().and_then(|folders| folders.code.clone()) {
+        // A folder that can't be read costs the time to compile, and nothing else.
+        let _ = around.compiler.keep_code(disk, &secret);
     }
 }
 

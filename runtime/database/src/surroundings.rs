@@ -23,6 +23,8 @@ pub struct Folders {
     pub root: Arc<dyn Disk>,
     pub log: Arc<dyn Disk>,
     pub checkpoints: Arc<dyn Disk>,
+    /// Of compiled code, which is never needed. None: none is kept.
+    pub code: Option<Arc<dyn Disk>>,
 }
 
 /// See the module's header.
@@ -46,6 +48,8 @@ impl Surroundings {
                 root: Arc::new(RealDisk::create(dir)?),
                 log: Arc::new(RealDisk::create(dir.join("log"))?),
                 checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
+                // Not worth an opening that fails: where there is no room for the folder, nothing is kept.
+                code: RealDisk::create(dir.join("code")).ok().map(|disk| Arc::new(disk) as Arc<dyn Disk>),
             }),
             _ => None,
         };

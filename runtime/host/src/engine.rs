@@ -7,15 +7,23 @@ use std::{
 
 use reprise_abi::ABI_VERSION;
 use reprise_base::limits;
+use reprise_env::{Disk, DiskError};
 use sha2::{Digest, Sha256};
 use wasmtime::{
     Config, Enabled, Linker, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails,
 };
 
-use crate::{calls, inspect, memory::Creator, state::HostState};
+use crate::{
+    calls, inspect,
+    kept::KeptCode,
+    memory::Creator,
+    module::{CompiledModule, InvalidModule},
+    quiet::Quiet,
+    state::HostState,
+};
 
 /// Version of wasmtime that runs the guests; a test holds it to the lock file.
-const WASMTIME_VERSION: &str = "48.0.8";
+pub(crate) const WASMTIME_VERSION: &str = "48.0.8";
 /// To be raised with every change of `rewrite` that a guest or its fuel can tell, of `wasi`, or the checks in `state`.
 const HOST_VERSION: u32 = 4;
 /// Instances at once of modules whose instances are not used twice; one per engine thread and upload.
@@ -105,6 +113,10 @@ struct Inner {
     /// For modules whose instances are not used twice; made with the first of them. None where the machine refuses.
     pooled: OnceLock<Option<Runtime>>,
     limits: Limits,
+    /// Once `keep_code` was asked for.
+    kept: OnceLock<KeptCode>,
+    /// Where uploads are compiled.
+    quiet: Quiet,
     /// False for `Engine::unmetered` alone.
     is_metered: bool,
 }
@@ -155,9 +167,34 @@ impl Engine {
                 reused,
                 pooled: OnceLock::new(),
                 limits,
+                kept: OnceLock::new(),
+                quiet: Quiet::default(),
                 is_metered,
             }),
         }
+    }
+
+    /// Judges and compiles what was uploaded, on a thread of low priority, one module at a time.
+    pub fn compile_quietly(&self, wasm: &[u8]) -> Result<CompiledModule, InvalidModule> {
+        self.inner.quiet.run(|| CompiledModule::compile(self, wasm))
+    }
+
+    /// Keeps compiled code in `disk` from now on, and takes it from there; `secret` is the database's own. Once.
+    pub fn keep_code(&self, disk: Arc<dyn Disk>, secret: &[u8]) -> Result<(), DiskError> {
+        let kept = KeptCode::open(disk, secret)?;
+        assert!(self.inner.kept.set(kept).is_ok(), "code is kept in one place");
+        Ok(())
+    }
+
+    /// Lets go of kept code that nothing has asked for since it is kept.
+    pub fn let_go_unused_code(&self) {
+        if let Some(kept) = self.kept() {
+            kept.let_go_unused();
+        }
+    }
+
+    pub(crate) fn kept(&self) -> Option<&KeptCode> {
+        self.inner.kept.get()
     }
 
     pub fn limits(&self) -> &Limits {
@@ -234,6 +271,7 @@ fn config(limits: &Limits, is_metered: bool) -> Config {
         unsafe { config.cranelift_flag_enable(flag) };
     }
     config
+        .parallel_compilation(false) // a module is compiled by one thread, whose priority is its caller's choice
         .cranelift_opt_level(OptLevel::Speed)
         .cranelift_nan_canonicalization(is_metered)
         .max_wasm_stack(limits.guest_stack_bytes_max)

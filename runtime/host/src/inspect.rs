@@ -45,6 +45,15 @@ pub(crate) fn features() -> WasmFeatures {
         | WasmFeatures::FLOATS
 }
 
+/// Which bounds hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judge {
+    /// All.
+    Upload,
+    /// Those that keep guests in: a module that was taken once may be larger than what is taken today.
+    Known,
+}
+
 /// A section that `rewrite` extends: its items as they are, and how many.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Items<'a> {
@@ -94,6 +103,8 @@ pub(crate) struct Inspected<'a> {
     global_values: Vec<Option<u32>>,
     table_elements: u64,
     effort: Effort,
+    /// What would hold the compiler for long is refused.
+    is_upload: bool,
 }
 
 fn invalid(reason: impl Into<String>, offset: usize) -> InvalidModule {
@@ -112,16 +123,23 @@ impl From<BinaryReaderError> for InvalidModule {
 }
 
 /// Validates `wasm` and collects its parts.
-pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits) -> Result<Inspected<'a>, InvalidModule> {
+pub(crate) fn inspect<'a>(
+    wasm: &'a [u8],
+    limits: &Limits,
+    judge: Judge,
+) -> Result<Inspected<'a>, InvalidModule> {
     let max = limits.module_bytes_max;
-    if wasm.len() > max {
+    if wasm.len() > max && judge == Judge::Upload {
         return Err(InvalidModule::new(format!(
             "module of {} bytes is longer than {max}",
             wasm.len()
         )));
     }
     Validator::new_with_features(features()).validate_all(wasm)?;
-    let mut found = Inspected::default();
+    let mut found = Inspected {
+        is_upload: judge == Judge::Upload,
+        ..Inspected::default()
+    };
     for payload in Parser::new(0).parse_all(wasm) {
         found.take(wasm, payload?, limits)?;
     }
@@ -155,7 +173,7 @@ impl<'a> Inspected<'a> {
                 self.take_imports(section)?;
             }
             Payload::FunctionSection(section) => {
-                if section.count() as usize > FUNCTIONS_MAX {
+                if self.is_upload && section.count() as usize > FUNCTIONS_MAX {
                     return Err(invalid("too many functions", section.range().start));
                 }
                 self.functions = items(wasm, &section);
@@ -207,7 +225,7 @@ impl<'a> Inspected<'a> {
         for ty in section.into_iter_err_on_gc_types() {
             let ty = ty?;
             let (params, results) = (ty.params().len(), ty.results().len());
-            if results > HANDED_ON_MAX {
+            if self.is_upload && results > HANDED_ON_MAX {
                 return Err(invalid(
                     format!("type of {results} results has more than {HANDED_ON_MAX}"),
                     offset,
@@ -331,7 +349,7 @@ impl<'a> Inspected<'a> {
                     .push((number as u32, global.ty.content_type));
             }
         }
-        if self.mutable_globals.len() > MUTABLE_GLOBALS_MAX {
+        if self.is_upload && self.mutable_globals.len() > MUTABLE_GLOBALS_MAX {
             return Err(invalid(
                 format!("more than {MUTABLE_GLOBALS_MAX} mutable globals"),
                 offset,
@@ -344,7 +362,7 @@ impl<'a> Inspected<'a> {
         &mut self,
         section: SectionLimited<'a, Export<'a>>,
     ) -> Result<(), InvalidModule> {
-        if section.count() > EXPORTS_MAX {
+        if self.is_upload && section.count() > EXPORTS_MAX {
             return Err(invalid(
                 format!("module of {} exports has more than {EXPORTS_MAX}", section.count()),
                 section.range().start,
@@ -384,7 +402,7 @@ impl<'a> Inspected<'a> {
             _ if name.starts_with(CALL_EXPORT_PREFIX) => (None, "i>i"),
             _ => return Ok(()),
         };
-        if slot.is_none() && self.procedures.len() == PROCEDURES_MAX {
+        if self.is_upload && slot.is_none() && self.procedures.len() == PROCEDURES_MAX {
             return Err(invalid(
                 format!("more than {PROCEDURES_MAX} procedures are exported"),
                 offset,
@@ -473,7 +491,7 @@ impl<'a> Inspected<'a> {
 
     fn take_body(&mut self, body: FunctionBody<'a>) -> Result<(), InvalidModule> {
         let range = body.range();
-        if range.len() > FUNCTION_BYTES_MAX {
+        if self.is_upload && range.len() > FUNCTION_BYTES_MAX {
             return Err(invalid(
                 format!(
                     "function of {} bytes is longer than {FUNCTION_BYTES_MAX}",
@@ -489,6 +507,7 @@ impl<'a> Inspected<'a> {
             types: &self.arities,
             functions: &self.function_types,
             imported_functions: self.imported_functions,
+            is_bounded: self.is_upload,
         };
         let (mut changes_more, referred) = (false, &mut self.referred);
         self.effort.add(&body, own.copied().unwrap_or_default(), &around, |operator| {

@@ -1,5 +1,5 @@
 //! The wasmtime embedding: judges, rewrites, compiles and runs guest modules, isolated, metered and deterministic.
-//! Owns: every wasmtime setting, the guests' memory, the import table, the parser of module descriptions.
+//! Owns: every wasmtime setting, the guests' memory, the import table, the parser of module descriptions, compiled code on disk.
 //! Does not: know storage, transactions or the log; rows go through `reprise_abi::HostOps`.
 //! Invariants: no guest state survives a call; the same call on the same rows computes the same on every machine with the
 //! same `Engine::settings_hash`; nothing a guest or an uploader sends panics or leaves its memory.
@@ -13,15 +13,17 @@ mod engine;
 mod hot;
 mod inspect;
 mod instance;
+mod kept;
 mod memory;
 mod module;
 mod outcome;
 mod page;
+mod quiet;
 mod rewrite;
 mod state;
 mod wasi;
 
 pub use engine::{Engine, Limits};
 pub use instance::{HostError, Instance};
-pub use module::{CompiledModule, InvalidModule};
+pub use module::{CompiledModule, InvalidModule, described, hash_of};
 pub use outcome::{CallEnd, CallOutcome, Fault, FaultKind};

@@ -6,13 +6,15 @@ use reprise_abi::{
     CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ProcedureSchema, RowLayout, Type,
 };
 use sha2::{Digest, Sha256};
+use wasmparser::{Parser, Payload};
 use wasmtime::{InstancePre, ModuleExport};
 
 use crate::{
     describe,
     engine::{Engine, Runtime},
-    inspect::{Inspected, inspect},
+    inspect::{Inspected, Judge, inspect},
     instance::{HostError, Live},
+    kept::name_of,
     rewrite::rewrite,
     state::HostState,
 };
@@ -68,8 +70,19 @@ pub(crate) struct Code {
 }
 
 impl CompiledModule {
+    /// Judges and compiles a module, on the calling thread.
     pub fn compile(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
-        let found = inspect(wasm, engine.limits())?;
+        Self::make(engine, wasm, Judge::Upload)
+    }
+
+    /// As `compile`, of a module that was taken once: what an upload is refused for because it would hold the compiler does not
+    /// count. Bounds may be lowered; what was in service must come back.
+    pub fn compile_again(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
+        Self::make(engine, wasm, Judge::Known)
+    }
+
+    fn make(engine: &Engine, wasm: &[u8], judge: Judge) -> Result<Self, InvalidModule> {
+        let found = inspect(wasm, engine.limits(), judge)?;
         let described = match found.description {
             Some((json, offset)) => {
                 Some(parse_description(json).map_err(|reason| InvalidModule {
@@ -111,7 +124,7 @@ impl CompiledModule {
                 schema,
                 entries,
                 args_widths,
-                hash: Sha256::digest(wasm).into(),
+                hash: hash_of(wasm),
             }),
         })
     }
@@ -159,7 +172,7 @@ impl Code {
         let fuel_max = engine.is_metered().then_some(engine.limits().fuel_max);
         let (wasm, guest_functions) = rewrite(found, fuel_max)?;
         let compile = |runtime: &Runtime| {
-            let module = wasmtime::Module::new(&runtime.wasmtime, &wasm)?;
+            let module = machine_code(engine, &runtime.wasmtime, &wasm)?;
             runtime.linker.instantiate_pre(&module)
         };
         let pooled = match found.needs_fresh_instance {
@@ -185,6 +198,45 @@ impl Code {
                 .collect(),
         })
     }
+}
+
+/// The machine code of a rewritten module: what was kept of it, or compiled now and kept.
+fn machine_code(
+    engine: &Engine,
+    wasmtime: &wasmtime::Engine,
+    rewritten: &[u8],
+) -> wasmtime::Result<wasmtime::Module> {
+    let Some(kept) = engine.kept() else {
+        return wasmtime::Module::new(wasmtime, rewritten);
+    };
+    let name = name_of(wasmtime, rewritten);
+    if let Some(code) = kept.get(&name) {
+        // SAFETY: the keyed checksum holds over these very bytes, so `serialize` below made them: of this module, by this version
+        // of the compiler, with these settings.
+        if let Ok(module) = unsafe { wasmtime::Module::deserialize(wasmtime, &code) } {
+            return Ok(module);
+        }
+    }
+    let module = wasmtime::Module::new(wasmtime, rewritten)?;
+    kept.put(&name, &module.serialize()?);
+    Ok(module)
+}
+
+/// SHA-256 of a module's bytes.
+pub fn hash_of(wasm: &[u8]) -> [u8; 32] {
+    Sha256::digest(wasm).into()
+}
+
+/// What a module that was taken once says of itself, without a look at its code; none where only its code can tell.
+pub fn described(wasm: &[u8]) -> Result<Option<ModuleSchema>, InvalidModule> {
+    for payload in Parser::new(0).parse_all(wasm) {
+        if let Payload::CustomSection(section) = payload?
+            && section.name() == DESCRIBE_SECTION
+        {
+            return parse_description(section.data()).map(Some).map_err(InvalidModule::new);
+        }
+    }
+    Ok(None)
 }
 
 fn parse_description(json: &[u8]) -> Result<ModuleSchema, String> {

@@ -19,7 +19,7 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{CallBatch, LogRule, Logging, NoLog, Sampling, Shared, Site, SlotOutcome, Tools};
 use reprise_storage::AfterImage;
-use reprise_txn::{Candidate, ModuleId, WasmCode, apply, plan};
+use reprise_txn::{Candidate, ModuleId, apply, plan};
 
 const BATCH: u64 = 256;
 const NAMES: [&str; 6] = ["Ada", "Bruno", "Chiara", "Dmitri", "Esther", "Farid"];
@@ -112,7 +112,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         hash: code.hash(),
         wasm_bytes: wasm.len() as u64,
         schema: schema.clone(),
-        code: Arc::new(WasmCode(code)),
+        code: Arc::new(code),
     };
     let before = tools.deployed().clone();
     let steps = plan(&before, &candidate, &[&partition.store]).expect("no conflict");

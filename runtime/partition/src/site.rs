@@ -166,6 +166,9 @@ impl Tools {
     pub fn install(&mut self, deployed: Deployed) {
         assert!(deployed.generation > self.deployed.generation);
         let generation = deployed.generation;
+        // What goes out of service is not called again: only a replay that begins earlier could, and it makes the code anew.
+        let before = self.deployed.current.values();
+        before.filter(|module| !deployed.is_current(module.id)).for_each(|module| module.code.let_go());
         self.shared.deployed.store(Arc::new(deployed));
         self.shared.generation.store(generation, Ordering::Release);
         self.refresh_if_due();

@@ -11,6 +11,7 @@ mod fill;
 mod joint;
 mod lane;
 mod load;
+mod ready;
 mod window;
 mod work;
 
@@ -43,6 +44,7 @@ use crate::{
 pub use feed::WINDOW_BYTES;
 pub use fill::{load_sample, load_threads};
 pub use load::LoadedKey;
+pub use ready::make_ready;
 
 /// Jobs on their way at most, over all sites: bounds memory while the reader is ahead. Never less than two for each site, for
 /// what is sent to one may wait for what is sent to the others.
@@ -488,15 +490,15 @@ impl Recovery {
             name: name.clone(),
             reason,
         };
+        let wasm: Arc<[u8]> = record.wasm.into();
         let candidate = self
             .compiler
-            .compile(&name, record.wasm)
+            .restore(&name, &wasm)
             .map_err(|error| failure(error.to_string()))?;
         if candidate.hash != record.hash {
             return Err(failure("its bytes do not have the logged hash".into()));
         }
         let txn_id = record.txn_id;
-        let wasm: Arc<[u8]> = record.wasm.into();
         let outcome = self.outcome.clone();
         self.gather(
             Touched::All,

@@ -16,7 +16,7 @@ use reprise_wire::{
     CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError,
 };
 
-use crate::{Recovery, RecoveryError, fill::fill};
+use crate::{Recovery, RecoveryError, fill::fill, ready::make_ready};
 
 /// The outcome under an idempotency key, out of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,10 @@ struct Retired;
 impl Code for Retired {
     fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
         Err("this version was out of service when the checkpoint was taken".into())
+    }
+
+    fn is_ready(&self) -> bool {
+        false
     }
 }
 
@@ -127,6 +131,9 @@ impl Recovery {
         let modules: Result<Vec<_>, _> =
             modules.map(|module| self.module_of(reader, &module.get())).collect();
         let modules = modules?;
+        let codes: Vec<&dyn Code> = modules.iter().map(|module| &*module.code).collect();
+        make_ready(&codes, &*self.shared.threads)
+            .map_err(|(number, reason)| broken(reader, "module", &modules[number].name, &reason))?;
         self.compiled_ns = self.shared.clock.monotonic_ns() - begun_ns;
         let (reader, outcome) = (reader.clone(), self.outcome.clone());
         self.gather(
@@ -146,7 +153,7 @@ impl Recovery {
     ) -> Result<Restored, RecoveryError> {
         let what = |reason: String| broken(reader, "module", module.name, &reason);
         let (schema, code): (_, Arc<dyn Code>) = if module.in_service {
-            let compiled = self.compiler.compile(module.name, module.wasm);
+            let compiled = self.compiler.restore(module.name, &module.wasm.into());
             let compiled = compiled.map_err(|error| what(error.to_string()))?;
             if compiled.hash != module.hash {
                 return Err(what("bytes of another hash".into()).into());

@@ -60,20 +60,21 @@ impl Router {
                 max: MODULE_BYTES_MAX,
             });
         }
-        let candidate = self.0.config.compiler.compile(name, wasm).map_err(|error| {
+        let wasm: Arc<[u8]> = wasm.into();
+        let candidate = self.0.config.compiler.compile(name, &wasm).map_err(|error| {
             DeployError::Invalid {
                 reason: error.reason,
                 offset: error.offset,
             }
         })?;
-        self.deploy_candidate(candidate, wasm)
+        self.deploy_candidate(candidate, &wasm)
     }
 
     /// Installs code that need not be wasm (native procedures, for comparison). `wasm` is what the log keeps for replay.
     pub fn deploy_candidate(
         &self,
         candidate: Candidate,
-        wasm: &[u8],
+        wasm: &Arc<[u8]>,
     ) -> Result<Deployment, DeployError> {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let before = self.deployed().current.get(&candidate.name).cloned();
@@ -89,7 +90,7 @@ impl Router {
             });
         }
         let name = candidate.name.clone();
-        let wasm: Arc<[u8]> = wasm.into();
+        let wasm = wasm.clone();
         let lsn = self.run_on_all(move |held| install(held, candidate, &wasm))??;
         let module = self.deployed().current.get(&name).cloned();
         Ok(Deployment {

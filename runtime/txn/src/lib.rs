@@ -28,6 +28,6 @@ pub use module::{
 pub use ahead::{LookAhead, NextCalls};
 pub use near::NearRow;
 pub use route::{Bound, RouteError, partition_of_field};
-pub use wasm::{Compiler, WasmCode};
+pub use wasm::Compiler;
 pub use scan::Merge;
 pub use run::{Commit, Executors, Failure, Outcome, TxnInput, call_hash, run_multi, run_single};

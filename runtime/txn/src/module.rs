@@ -17,6 +17,19 @@ pub struct ModuleId(pub u32);
 pub trait Code: Send + Sync {
     /// An executor for one engine thread. Err: why the code can't be instantiated.
     fn instantiate(&self) -> Result<Box<dyn Executor>, String>;
+
+    /// Makes ready for `instantiate` what that would make otherwise. Err: as there.
+    fn prepare(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Gives up what can be made again: nobody is expected to instantiate it soon.
+    fn let_go(&self) {}
+
+    /// `instantiate` would make nothing that others could use again.
+    fn is_ready(&self) -> bool {
+        true
+    }
 }
 
 /// Code that runs on one engine thread.

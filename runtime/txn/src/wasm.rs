@@ -1,9 +1,10 @@
 //! Compiled wasm modules as code that can be run.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use reprise_abi::HostOps;
-use reprise_host::{CallOutcome, CompiledModule, Engine, Instance, InvalidModule};
+use reprise_abi::{HostOps, ModuleSchema};
+use reprise_env::{Disk, DiskError};
+use reprise_host::{CallOutcome, CompiledModule, Engine, Instance, InvalidModule, described, hash_of};
 
 use crate::{
     install::Candidate,
@@ -13,22 +14,51 @@ use crate::{
 /// Makes code of a module's bytes: wasm, or in a simulation procedures that were compiled into the program.
 pub trait Compiler: Send + Sync {
     /// The module under this name, ready to be installed. Err: why its bytes can't be run.
-    fn compile(&self, name: &str, wasm: &[u8]) -> Result<Candidate, InvalidModule>;
+    fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule>;
+
+    /// As `compile`, of a module that was in service before: it is not judged anew, and code is made when it is first needed.
+    fn restore(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
+        self.compile(name, wasm)
+    }
+
+    /// Keeps what it makes in `disk`, for the next start; `secret` is the database's own. Once.
+    fn keep_code(&self, _disk: Arc<dyn Disk>, _secret: &[u8]) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    /// Lets go of kept code that nothing has needed since the start.
+    fn let_go_unused_code(&self) {}
 
     /// Hash of everything that can change what the code computes.
     fn settings_hash(&self) -> u64;
 }
 
 impl Compiler for Engine {
-    fn compile(&self, name: &str, wasm: &[u8]) -> Result<Candidate, InvalidModule> {
-        let compiled = CompiledModule::compile(self, wasm)?;
-        Ok(Candidate {
-            name: name.to_owned(),
-            hash: compiled.hash(),
-            wasm_bytes: wasm.len() as u64,
-            schema: compiled.schema().clone(),
-            code: Arc::new(WasmCode(compiled)),
-        })
+    fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
+        let compiled = self.compile_quietly(wasm)?;
+        let (hash, schema) = (compiled.hash(), compiled.schema().clone());
+        let code = WasmCode::new(self.clone(), wasm.clone(), Some(compiled));
+        Ok(candidate(name, wasm, hash, schema, code))
+    }
+
+    fn restore(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
+        let (schema, compiled) = match described(wasm)? {
+            Some(schema) => (schema, None),
+            None => {
+                let compiled = CompiledModule::compile_again(self, wasm)?;
+                (compiled.schema().clone(), Some(compiled))
+            }
+        };
+        let code = WasmCode::new(self.clone(), wasm.clone(), compiled);
+        Ok(candidate(name, wasm, hash_of(wasm), schema, code))
+    }
+
+    fn keep_code(&self, disk: Arc<dyn Disk>, secret: &[u8]) -> Result<(), DiskError> {
+        Engine::keep_code(self, disk, secret)
+    }
+
+    fn let_go_unused_code(&self) {
+        Engine::let_go_unused_code(self);
     }
 
     fn settings_hash(&self) -> u64 {
@@ -36,12 +66,72 @@ impl Compiler for Engine {
     }
 }
 
-/// A compiled module; one isolated instance per engine thread.
-pub struct WasmCode(pub CompiledModule);
+fn candidate(
+    name: &str,
+    wasm: &[u8],
+    hash: [u8; 32],
+    schema: ModuleSchema,
+    code: WasmCode,
+) -> Candidate {
+    Candidate {
+        name: name.to_owned(),
+        hash,
+        wasm_bytes: wasm.len() as u64,
+        schema,
+        code: Arc::new(code),
+    }
+}
+
+/// A wasm module, compiled while it is needed; one isolated instance per engine thread.
+pub struct WasmCode {
+    engine: Engine,
+    wasm: Arc<[u8]>,
+    compiled: Mutex<Option<CompiledModule>>,
+}
+
+impl WasmCode {
+    fn new(engine: Engine, wasm: Arc<[u8]>, compiled: Option<CompiledModule>) -> Self {
+        let compiled = Mutex::new(compiled);
+        Self { engine, wasm, compiled }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<CompiledModule>> {
+        // What a panic of the compiler leaves is no code, which is a state like any other.
+        self.compiled.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn module(&self) -> Result<CompiledModule, String> {
+        let mut compiled = self.lock();
+        if let Some(module) = &*compiled {
+            return Ok(module.clone());
+        }
+        let made = CompiledModule::compile_again(&self.engine, &self.wasm);
+        let module = made.map_err(|error| error.to_string())?;
+        Ok(compiled.insert(module).clone())
+    }
+}
 
 impl Code for WasmCode {
     fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
-        match Instance::new(&self.0) {
+        self.module()?.instantiate()
+    }
+
+    fn prepare(&self) -> Result<(), String> {
+        self.module().map(drop)
+    }
+
+    fn let_go(&self) {
+        *self.lock() = None;
+    }
+
+    fn is_ready(&self) -> bool {
+        self.lock().is_some()
+    }
+}
+
+impl Code for CompiledModule {
+    fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+        match Instance::new(self) {
             Ok(instance) => Ok(Box::new(instance)),
             Err(error) => Err(error.to_string()),
         }

@@ -47,6 +47,9 @@ pub enum Command {
     /// Make a procedure crate that builds and passes its own test
     #[command(after_help = "Example:\n  reprise new orders && cd orders && cargo test")]
     New(NewArgs),
+    /// Build a procedure crate to wasm, with whichever toolchain is here
+    #[command(after_help = "Examples:\n  reprise build\n  reprise build orders && reprise module deploy orders/target/procedures/orders.wasm")]
+    Build(BuildArgs),
     /// Install, look at and remove modules
     #[command(
         subcommand,
@@ -210,9 +213,25 @@ pub struct NewArgs {
     /// Folder in which the crate's own folder is made
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// The SDK's source, `sdk/procedure` [default: in the tree that this program was built from]
+    /// Take the SDK from this folder `sdk/procedure` instead of putting this program's own into the crate
     #[arg(long, value_name = "PATH")]
     pub sdk: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct BuildArgs {
+    /// The crate's folder
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Where the module goes [default: target/procedures in the crate's folder]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Use this way of building instead of the first that works
+    #[arg(long, value_enum)]
+    pub toolchain: Option<reprise_build::Choice>,
+    /// Put this program's SDK into the crate first, in place of another version's
+    #[arg(long)]
+    pub update_sdk: bool,
 }
 
 #[derive(Subcommand)]

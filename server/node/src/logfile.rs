@@ -10,7 +10,7 @@ use reprise_abi::ModuleSchema;
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, RealDisk};
-use reprise_host::{CompiledModule, Engine, Limits, describe};
+use reprise_host::{CompiledModule, Engine, Limits, describe, described};
 use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
 use reprise_router::{Deployed, ModuleId, decode_entry};
@@ -358,7 +358,10 @@ impl Modules {
 
     /// Empty for wasm that this version can't read: its commands are then shown by number.
     fn describe(&self, deploy: &DeployRef<'_>) -> ModuleSchema {
-        let compiled = CompiledModule::compile(&self.engine, deploy.wasm);
+        if let Ok(Some(schema)) = described(deploy.wasm) {
+            return schema;
+        }
+        let compiled = CompiledModule::compile_again(&self.engine, deploy.wasm);
         compiled
             .map(|module| module.schema().clone())
             .unwrap_or_default()

@@ -8,6 +8,7 @@
 
 mod backup;
 mod bench;
+mod build;
 mod checkpoint;
 mod cli;
 mod config;
@@ -53,6 +54,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
             serve::run(config::ServeConfig::load(args, matches)?)
         }
         Command::New(args) => new::run(&args, output),
+        Command::Build(args) => build::run(&args, output),
         Command::Module(command) => remote::module(&command, output),
         Command::Call(args) => remote::call(&args, output),
         Command::Table(command) => remote::tables(&command, output),

@@ -1,4 +1,6 @@
-//! `reprise new`: a procedure crate that builds and passes its own test.
+//! `reprise new`: a procedure crate that builds and passes its own test, with the SDK in it.
+
+pub mod kit;
 
 use std::{
     fs,
@@ -12,9 +14,6 @@ use crate::{
     cli::{NewArgs, Output},
     output::{Failure, Outcome, print_json, print_text, usage},
 };
-
-/// Where the SDK lay when this program was built.
-const BUILT_FROM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/procedure");
 
 const LIB: &str = include_str!("new/lib.rs.txt");
 const MANIFEST: &str = include_str!("new/Cargo.toml.txt");
@@ -69,7 +68,10 @@ const RESERVED: [&str; 42] = [
 
 pub fn run(args: &NewArgs, output: Output) -> Outcome {
     check_name(&args.name)?;
-    let sdk = find_sdk(args.sdk.as_deref())?;
+    let sdk = match args.sdk.as_deref() {
+        Some(given) => find_sdk(given)?,
+        None => Path::new(kit::FOLDER).join("procedure"),
+    };
     let dir = args.dir.join(&args.name);
     let files = [
         ("Cargo.toml", fill(MANIFEST, &args.name, &sdk)),
@@ -94,13 +96,15 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
         let path = dir.join(name);
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
+    if args.sdk.is_none() {
+        kit::put(&dir)?;
+    }
     match output {
         Output::Json => {
             print_json(&serde_json::json!({ "name": args.name, "dir": dir, "sdk": sdk }))?
         }
         Output::Text => print_text(&format!(
-            "made {0}\n  cd {0}\n  cargo test\n  cargo build --release --target wasm32-unknown-unknown\n  \
-             reprise module deploy target/wasm32-unknown-unknown/release/{1}.wasm",
+            "made {0}\n  cd {0}\n  cargo test\n  reprise build\n  reprise module deploy target/procedures/{1}.wasm",
             dir.display(),
             args.name
         ))?,
@@ -127,22 +131,13 @@ fn check_name(name: &str) -> Outcome {
     Ok(())
 }
 
-fn find_sdk(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    let is_sdk = |path: &Path| path.join("Cargo.toml").is_file();
-    let path = match given {
-        Some(path) if is_sdk(path) => path,
-        Some(path) => {
-            return Err(usage(format!(
-                "{} holds no Cargo.toml: --sdk names the folder sdk/procedure",
-                path.display()
-            )));
-        }
-        None if is_sdk(Path::new(BUILT_FROM)) => Path::new(BUILT_FROM),
-        None => {
-            let text = "the source tree that this program was built from is gone: name its folder sdk/procedure with --sdk PATH";
-            return Err(usage(text));
-        }
-    };
+fn find_sdk(path: &Path) -> Result<PathBuf, Failure> {
+    if !path.join("Cargo.toml").is_file() {
+        return Err(usage(format!(
+            "{} holds no Cargo.toml: --sdk names the folder sdk/procedure",
+            path.display()
+        )));
+    }
     Ok(path
         .canonicalize()
         .with_context(|| format!("resolve {}", path.display()))?)

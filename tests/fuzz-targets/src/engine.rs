@@ -160,7 +160,7 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
         schema: SCHEMA.clone(),
         code: Arc::new(NoCode),
     };
-    let deployed = database.router().deploy_candidate(candidate, b"m");
+    let deployed = database.router().deploy_candidate(candidate, &b"m"[..].into());
     deployed.expect("a good module");
     database
 });

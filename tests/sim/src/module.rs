@@ -292,8 +292,8 @@ struct Ways {
 }
 
 impl Compiler for NativeCompiler {
-    fn compile(&self, name: &str, wasm: &[u8]) -> Result<Candidate, InvalidModule> {
-        let version = BYTES.iter().position(|bytes| *bytes == wasm);
+    fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
+        let version = BYTES.iter().position(|bytes| *bytes == &wasm[..]);
         let version = version.ok_or_else(|| InvalidModule {
             reason: "no module of the simulation".into(),
             offset: None,

@@ -177,6 +177,7 @@ fn open(
             root: Arc::new(disk.folder(ROOT)),
             log: Arc::new(disk.folder(LOG)),
             checkpoints: Arc::new(disk.folder(CHECKPOINTS)),
+            code: None,
         }),
         compiler: Arc::new(NativeCompiler {
             smuggles: settings.smuggles,

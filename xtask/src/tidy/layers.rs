@@ -36,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("sdk/procedure-macros", &[]),
     ("sdk/api", &[]),
+    ("sdk/build", &[]),
     ("sdk/client", &["reprise-api"]),
     ("procedures/", &["reprise-procedure"]),
 ];

@@ -1,7 +1,11 @@
-//! Builds guest crates for `wasm32-unknown-unknown` with whichever toolchain of this machine can.
-//!
-//! In this order: the current toolchain if it has the target; rustup, which may add it; Debian's `rustc-web`, which builds
-//! std from its own source package and links with the linker of rustup's toolchain or of LLVM.
+//! Builds guest crates for `wasm32-unknown-unknown` with whichever toolchain of this machine can: the current one if it has the
+//! target; rustup, which may add it; Debian's `rustc-web`, which builds std from its own source package and links with the linker
+//! of rustup's toolchain or of LLVM.
+//! Owns: the choice of the toolchain, the settings and the memory layout that every guest is built with.
+//! Does not: make crates (`reprise new`), print, or know a server.
+//! Invariants: a failure names the one thing that is missing; a result replaces an older one in one step.
+//! Called by: `reprise build`, `cargo xtask wasm`.
+#![forbid(unsafe_code)]
 
 use std::{
     fs,
@@ -11,8 +15,6 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-
-use crate::tasks::run;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The guest's shadow stack. Small, so that an instance is few pages; at the bottom of memory, so that overflow traps.
@@ -35,12 +37,17 @@ pub enum Choice {
 }
 
 /// What to build.
-#[derive(Default)]
-pub struct Request {
-    pub manifest_path: Option<PathBuf>,
-    pub out: Option<PathBuf>,
-    pub toolchain: Option<Choice>,
-    pub names: Vec<String>,
+pub enum Request<'a> {
+    /// Crates of the source tree at `root`: all of procedures/ where none is named.
+    Tree { root: &'a Path, names: Vec<String> },
+    /// The crate in this folder, or of this manifest.
+    Crate(&'a Path),
+}
+
+/// A module that was built.
+pub struct Built {
+    pub path: PathBuf,
+    pub bytes: usize,
 }
 
 /// A toolchain that can build for wasm.
@@ -59,21 +66,30 @@ struct Plan {
     in_workspace: bool,
 }
 
-pub fn build(root: &Path, request: &Request) -> Result<()> {
-    let plan = plan(root, request)?;
-    let toolchain = toolchain(request.toolchain)?;
-    run(&mut command(root, &plan, &toolchain)?)?;
-    fs::create_dir_all(&plan.out).with_context(|| format!("create {}", plan.out.display()))?;
-    for package in &plan.packages {
-        let file = format!("{}.wasm", package.replace('-', "_"));
-        let built = plan.target_dir.join(TARGET).join("release").join(&file);
-        let bytes = fs::read(&built)
-            .with_context(|| format!("read {} (is the crate a cdylib?)", built.display()))?;
-        let out = plan.out.join(format!("{package}.wasm"));
-        put(&out, &bytes)?;
-        println!("{} ({} bytes)", out.display(), bytes.len());
+/// Builds what is asked for to `NAME.wasm` in the folder `out`, or in `target/procedures`.
+pub fn build(request: &Request<'_>, out: Option<&Path>, choice: Option<Choice>) -> Result<Vec<Built>> {
+    let toolchain = toolchain(choice)?;
+    let mut plan = plan(request, &toolchain)?;
+    if let Some(out) = out {
+        plan.out = out.to_owned();
     }
-    Ok(())
+    let status = command(&plan, &toolchain).status().context("start cargo")?;
+    if !status.success() {
+        bail!("cargo ended with {status}");
+    }
+    fs::create_dir_all(&plan.out).with_context(|| format!("create {}", plan.out.display()))?;
+    plan.packages.iter().map(|package| collect(&plan, package)).collect()
+}
+
+fn collect(plan: &Plan, package: &str) -> Result<Built> {
+    let file = format!("{}.wasm", package.replace('-', "_"));
+    let built = plan.target_dir.join(TARGET).join("release").join(&file);
+    let bytes = fs::read(&built).with_context(|| {
+        format!("read {} (does its Cargo.toml say `crate-type = [\"cdylib\", \"rlib\"]`?)", built.display())
+    })?;
+    let path = plan.out.join(format!("{package}.wasm"));
+    put(&path, &bytes)?;
+    Ok(Built { path, bytes: bytes.len() })
 }
 
 /// Replaces a file in one step: a server may be reading the old one.
@@ -86,40 +102,36 @@ fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::rename(&new, path).with_context(|| format!("rename to {}", path.display()))
 }
 
-fn plan(root: &Path, request: &Request) -> Result<Plan> {
-    let Some(manifest) = &request.manifest_path else {
-        let packages = match request.names.is_empty() {
-            true => procedures(root)?,
-            false => request.names.clone(),
-        };
-        return Ok(Plan {
-            directory: root.to_owned(),
-            target_dir: root.join("target/wasm"),
-            out: request
-                .out
-                .clone()
-                .unwrap_or_else(|| root.join("target/procedures")),
-            packages,
-            in_workspace: true,
-        });
+fn plan(request: &Request<'_>, toolchain: &Toolchain) -> Result<Plan> {
+    let manifest = match request {
+        Request::Crate(path) => path,
+        Request::Tree { root, names } => {
+            let root = root.canonicalize().context("find the source tree")?;
+            return Ok(Plan {
+                packages: match names.is_empty() {
+                    true => procedures(&root)?,
+                    false => names.clone(),
+                },
+                target_dir: root.join("target/wasm"),
+                out: root.join("target/procedures"),
+                directory: root,
+                in_workspace: true,
+            });
+        }
     };
     let directory = match manifest.is_dir() {
-        true => manifest.clone(),
-        false => manifest
-            .parent()
-            .context("the manifest has no directory")?
-            .to_owned(),
+        true => manifest.to_path_buf(),
+        false => manifest.parent().context("the manifest has no directory")?.to_owned(),
     };
-    let directory = directory
-        .canonicalize()
-        .with_context(|| format!("find {}", manifest.display()))?;
+    let directory = directory.canonicalize().with_context(|| format!("find {}", manifest.display()))?;
+    if !directory.join("Cargo.toml").is_file() {
+        bail!("{} holds no Cargo.toml: `reprise new NAME` makes a crate", directory.display());
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     Ok(Plan {
-        packages: vec![package_name(&directory)?],
-        target_dir: directory.join("target/wasm"),
-        out: request
-            .out
-            .clone()
-            .unwrap_or_else(|| directory.join("target/procedures")),
+        packages: vec![package_name(&directory, toolchain)?],
+        target_dir: target.unwrap_or_else(|| directory.join("target")).join("wasm"),
+        out: directory.join("target/procedures"),
         directory,
         in_workspace: false,
     })
@@ -140,8 +152,8 @@ fn procedures(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn package_name(directory: &Path) -> Result<String> {
-    let mut command = Command::new("cargo");
+fn package_name(directory: &Path, toolchain: &Toolchain) -> Result<String> {
+    let mut command = toolchain.cargo();
     command.args([
         "metadata",
         "--no-deps",
@@ -154,6 +166,9 @@ fn package_name(directory: &Path) -> Result<String> {
         .stderr(Stdio::inherit())
         .output()
         .context("start cargo")?;
+    if !output.status.success() {
+        bail!("cargo can't read {}", directory.join("Cargo.toml").display());
+    }
     let metadata: Value = serde_json::from_slice(&output.stdout).context("read cargo metadata")?;
     let manifest = directory.join("Cargo.toml");
     let packages = metadata["packages"]
@@ -169,7 +184,7 @@ fn package_name(directory: &Path) -> Result<String> {
 }
 
 fn toolchain(choice: Option<Choice>) -> Result<Toolchain> {
-    if choice != Some(Choice::Debian) {
+    if choice != Some(Choice::Debian) && is_there("cargo") {
         if has_target("rustc") || (add_target() && has_target("rustc")) {
             return Ok(Toolchain::Current);
         }
@@ -178,6 +193,12 @@ fn toolchain(choice: Option<Choice>) -> Result<Toolchain> {
         }
     }
     debian()
+}
+
+fn is_there(program: &str) -> bool {
+    let mut command = Command::new(program);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 fn sysroot(rustc: &str) -> Option<PathBuf> {
@@ -217,7 +238,8 @@ fn debian() -> Result<Toolchain> {
         .map(|sysroot| sysroot.join("lib/rustlib/src/rust/library/Cargo.lock"));
     match sources {
         None => bail!(
-            "no Rust toolchain can build for {TARGET}: run `rustup target add {TARGET}`, or on Debian `apt-get install rustc-web cargo-web rust-web-src`"
+            "no Rust toolchain here can build for {TARGET}: run `rustup target add {TARGET}` (https://rustup.rs), or on Debian \
+             `apt-get install rustc-web cargo-web rust-web-src`"
         ),
         Some(path) if !path.exists() => {
             bail!("the source of std is missing: on Debian `apt-get install rust-web-src`")
@@ -263,18 +285,24 @@ fn list(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn command(root: &Path, plan: &Plan, toolchain: &Toolchain) -> Result<Command> {
-    let mut command = match toolchain {
-        Toolchain::Current => Command::new("cargo"),
-        Toolchain::Debian { linker } => {
-            let mut command = Command::new(DEBIAN_CARGO);
-            command.env("RUSTC", DEBIAN_RUSTC);
-            // Lets a stable compiler build std from source (`-Zbuild-std`).
-            command.env("RUSTC_BOOTSTRAP", "1");
-            command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
-            command
+impl Toolchain {
+    fn cargo(&self) -> Command {
+        match self {
+            Self::Current => Command::new("cargo"),
+            Self::Debian { linker } => {
+                let mut command = Command::new(DEBIAN_CARGO);
+                command.env("RUSTC", DEBIAN_RUSTC);
+                // Lets a stable compiler build std from source (`-Zbuild-std`).
+                command.env("RUSTC_BOOTSTRAP", "1");
+                command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+                command
+            }
         }
-    };
+    }
+}
+
+fn command(plan: &Plan, toolchain: &Toolchain) -> Command {
+    let mut command = toolchain.cargo();
     command
         .current_dir(&plan.directory)
         .args(["build", "--release", "--target", TARGET]);
@@ -289,11 +317,11 @@ fn command(root: &Path, plan: &Plan, toolchain: &Toolchain) -> Result<Command> {
         command.args(["--package", package]);
     }
     // Above any RUSTFLAGS of the caller's, which are meant for its own machine.
-    command.env("CARGO_ENCODED_RUSTFLAGS", flags(root, plan)?.join("\x1f"));
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags(plan).join("\x1f"));
     command
         .env_remove("RUSTC_WRAPPER")
         .env_remove("CARGO_BUILD_TARGET");
-    Ok(command)
+    command
 }
 
 /// Speed for the crates themselves, size for what they pull in; names stay, so that a backtrace has them.
@@ -313,7 +341,7 @@ fn profile(plan: &Plan) -> Vec<String> {
     settings.into_iter().map(str::to_owned).collect()
 }
 
-fn flags(root: &Path, plan: &Plan) -> Result<Vec<String>> {
+fn flags(plan: &Plan) -> Vec<String> {
     let mut flags = vec![
         format!("-Clink-arg=-zstack-size={STACK_BYTES}"),
         format!("-Clink-arg=--global-base={DATA_START}"),
@@ -321,15 +349,11 @@ fn flags(root: &Path, plan: &Plan) -> Result<Vec<String>> {
     // Panic messages carry paths: the same bytes should come out of every checkout.
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
-    let root = root.canonicalize().context("find the workspace")?;
-    for (path, name) in [
-        (Some(root), "reprise"),
-        (Some(plan.directory.clone()), "."),
-        (home, "cargo"),
-    ] {
+    let own = if plan.in_workspace { "reprise" } else { "." };
+    for (path, name) in [(Some(plan.directory.clone()), own), (home, "cargo")] {
         if let Some(path) = path {
             flags.push(format!("--remap-path-prefix={}={name}", path.display()));
         }
     }
-    Ok(flags)
+    flags
 }

@@ -1,0 +1,36 @@
+//! `reprise build`: a procedure crate to wasm, with whichever toolchain is here.
+
+use anyhow::anyhow;
+use reprise_build::{Request, build};
+
+use crate::{
+    cli::{BuildArgs, Output},
+    new::kit,
+    output::{Failure, Outcome, print_json, print_text},
+};
+
+pub fn run(args: &BuildArgs, output: Output) -> Outcome {
+    if !args.dir.is_dir() {
+        return Err(Failure::Other(anyhow!("{} is no folder", args.dir.display())));
+    }
+    match kit::look(&args.dir)? {
+        kit::Found::Other if args.update_sdk => kit::put(&args.dir)?,
+        kit::Found::Other => eprintln!(
+            "the SDK in {} is of another version than this program; `reprise build --update-sdk` puts this one's there",
+            args.dir.join(kit::FOLDER).display()
+        ),
+        kit::Found::None | kit::Found::Same => {}
+    }
+    let built = build(&Request::Crate(&args.dir), args.out.as_deref(), args.toolchain)?;
+    for module in built {
+        match output {
+            Output::Json => print_json(&serde_json::json!({ "module": module.path, "bytes": module.bytes }))?,
+            Output::Text => print_text(&format!(
+                "{0} ({1} bytes)\n  reprise module deploy {0}",
+                module.path.display(),
+                module.bytes
+            ))?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The SDK that travels in this program: the sources of three crates, put into every new crate, so that it needs no source tree
+//! and builds from then on with whatever program deploys it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use rust_embed::{EmbeddedFile, RustEmbed};
+use toml::{Table, Value};
+
+/// Where it lies in a crate.
+pub const FOLDER: &str = ".reprise/sdk";
+
+#[derive(RustEmbed)]
+#[folder = "../../runtime/abi/src"]
+struct Abi;
+
+#[derive(RustEmbed)]
+#[folder = "../../sdk/procedure/src"]
+struct Procedure;
+
+#[derive(RustEmbed)]
+#[folder = "../../sdk/procedure-macros/src"]
+struct Macros;
+
+const WORKSPACE: &str = include_str!("../../../../Cargo.toml");
+const MANIFESTS: [(&str, &str); 3] = [
+    ("abi", include_str!("../../../../runtime/abi/Cargo.toml")),
+    ("procedure", include_str!("../../../../sdk/procedure/Cargo.toml")),
+    ("procedure-macros", include_str!("../../../../sdk/procedure-macros/Cargo.toml")),
+];
+
+/// A file of the SDK, by its path in the crate that has it.
+pub struct KitFile {
+    pub path: PathBuf,
+    pub bytes: Vec<u8>,
+}
+
+/// All files of the SDK.
+pub fn files() -> anyhow::Result<Vec<KitFile>> {
+    let mut files = Vec::new();
+    let mut push = |folder: &str, name: &str, bytes: Vec<u8>| {
+        let path = Path::new(FOLDER).join(folder).join(name);
+        files.push(KitFile { path, bytes });
+    };
+    for (folder, own) in MANIFESTS {
+        push(folder, "Cargo.toml", manifest(own, WORKSPACE)?.into_bytes());
+    }
+    let mut source = |folder: &str, name: &str, file: Option<EmbeddedFile>| {
+        if let Some(file) = file {
+            push(folder, &format!("src/{name}"), file.data.into_owned());
+        }
+    };
+    Abi::iter().for_each(|name| source("abi", &name, Abi::get(&name)));
+    Procedure::iter().for_each(|name| source("procedure", &name, Procedure::get(&name)));
+    Macros::iter().for_each(|name| source("procedure-macros", &name, Macros::get(&name)));
+    Ok(files)
+}
+
+/// A crate's manifest without the workspace around it: what it takes from there stands in it, and its own kin lie beside it.
+fn manifest(own: &str, workspace: &str) -> anyhow::Result<String> {
+    let mut own: Table = own.parse().context("read a manifest of the SDK")?;
+    let workspace: Table = workspace.parse().context("read the manifest of the workspace")?;
+    let of_workspace = |part: &str, name: &str| {
+        let found = workspace.get("workspace").and_then(|all| all.get(part)?.get(name));
+        found.cloned().with_context(|| format!("the workspace has no {part}.{name}"))
+    };
+    for part in ["lints", "dev-dependencies"] {
+        own.remove(part);
+    }
+    if let Some(package) = own.get_mut("package").and_then(Value::as_table_mut) {
+        for (name, value) in package.iter_mut().filter(|(_, value)| is_inherited(value)) {
+            *value = of_workspace("package", name)?;
+        }
+    }
+    if let Some(dependencies) = own.get_mut("dependencies").and_then(Value::as_table_mut) {
+        for (name, value) in dependencies.iter_mut().filter(|(_, value)| is_inherited(value)) {
+            *value = of_workspace("dependencies", name)?;
+            if let Some(path) = value.get_mut("path") {
+                let folder = path.as_str().and_then(|path| Path::new(path).file_name());
+                let folder = folder.context("a path without a name")?.to_string_lossy();
+                *path = Value::String(format!("../{folder}"));
+            }
+        }
+    }
+    Ok(own.to_string())
+}
+
+fn is_inherited(value: &Value) -> bool {
+    value.get("workspace").is_some()
+}
+
+/// What the crate in `dir` has of the SDK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// None of its own: it takes it from elsewhere.
+    None,
+    Same,
+    Other,
+}
+
+pub fn look(dir: &Path) -> anyhow::Result<Found> {
+    if !dir.join(FOLDER).is_dir() {
+        return Ok(Found::None);
+    }
+    for file in files()? {
+        match fs::read(dir.join(&file.path)) {
+            Ok(bytes) if bytes == file.bytes => {}
+            Ok(_) => return Ok(Found::Other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Other),
+            Err(error) => return Err(error).with_context(|| format!("read {}", file.path.display())),
+        }
+    }
+    Ok(Found::Same)
+}
+
+/// Puts the SDK into the crate in `dir`, in place of another one. Beside it until it is whole.
+pub fn put(dir: &Path) -> anyhow::Result<()> {
+    let (folder, new, old) = (dir.join(FOLDER), dir.join(".reprise/sdk.new"), dir.join(".reprise/sdk.old"));
+    for left in [&new, &old] {
+        remove_all(left)?;
+    }
+    for file in files()? {
+        let path = new.join(file.path.strip_prefix(FOLDER).context("a file elsewhere")?);
+        let parent = path.parent().context("a file has a folder")?;
+        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        fs::write(&path, file.bytes).with_context(|| format!("write {}", path.display()))?;
+    }
+    if folder.exists() {
+        fs::rename(&folder, &old).with_context(|| format!("rename {}", folder.display()))?;
+    }
+    fs::rename(&new, &folder).with_context(|| format!("rename to {}", folder.display()))?;
+    remove_all(&old)
+}
+
+fn remove_all(dir: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_stand_alone() {
+        for (name, own) in MANIFESTS {
+            let text = manifest(own, WORKSPACE).expect("make a manifest");
+            assert!(!text.contains("workspace"), "{name}: {text}");
+            let parsed: Table = text.parse().expect("read it");
+            assert_eq!(parsed["package"]["edition"].as_str(), Some("2024"));
+            for (_, dependency) in parsed.get("dependencies").and_then(Value::as_table).into_iter().flatten() {
+                if let Some(path) = dependency.get("path").and_then(Value::as_str) {
+                    let folder = path.strip_prefix("../").expect("it lies beside");
+                    assert!(MANIFESTS.iter().any(|(name, _)| *name == folder), "{folder}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_kit_of_another_version_is_seen_and_replaced() {
+        let dir = tempfile::tempdir().expect("make a folder");
+        assert_eq!(look(dir.path()).expect("look"), Found::None);
+        put(dir.path()).expect("put");
+        assert_eq!(look(dir.path()).expect("look"), Found::Same);
+        let lib = dir.path().join(FOLDER).join("procedure/src/lib.rs");
+        assert!(lib.is_file());
+        fs::write(&lib, "// older").expect("write");
+        fs::write(dir.path().join(FOLDER).join("gone.rs"), "").expect("write");
+        assert_eq!(look(dir.path()).expect("look"), Found::Other);
+        put(dir.path()).expect("put again");
+        assert_eq!(look(dir.path()).expect("look"), Found::Same);
+        assert!(!dir.path().join(FOLDER).join("gone.rs").exists());
+        assert_eq!(fs::read_dir(dir.path().join(".reprise")).expect("list").count(), 1);
+    }
+}
