@@ -220,11 +220,6 @@ pub struct StockSold<'r> {
     pub s_remote_cnt: i32,
     pub s_ytd: i64,
     pub s_dist_01: TextRef<'r, 24>,
-}
-
-/// Looked at where the item is of the brand, which one in ten is.
-#[columns(Stock)]
-pub struct StockData<'r> {
     pub s_data: TextRef<'r, 50>,
 }
 
@@ -251,6 +246,7 @@ macro_rules! of_district {
                 s_remote_cnt: i32,
                 s_ytd: i64,
                 $dist: TextRef<'r, 24>,
+                s_data: TextRef<'r, 50>,
             }
         )*
 

@@ -1,12 +1,12 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines, each from the stock of a warehouse.
 
-use reprise_procedure::{abi::RowHandle, prelude::*, table::{FoundRows, RowRoom}};
+use reprise_procedure::{prelude::*, table::{FoundRows, RowRoom}};
 
 use crate::{
     LINES_MAX, RATE_ONE,
     columns::{
-        CustomerCredit, DistrictNext, DistrictTax, ItemSold, NewLine, StockData, StockTaken,
-        WarehouseTax, stocks_of,
+        CustomerCredit, DistrictNext, DistrictTax, ItemSold, NewLine, StockTaken, WarehouseTax,
+        stocks_of,
     },
     missing,
     tables::{Customer, NewOrder, Order},
@@ -203,7 +203,7 @@ fn order_lines<'r>(
             ol_amount,
             ol_dist_info: stock.s_dist_01,
         });
-        let is_brand = is_original(item.i_data) && is_original_stock(tx, stock.handle());
+        let is_brand = is_original(item.i_data) && is_original(stock.s_data);
         OrderedLine {
             i_name: item.i_name,
             s_quantity: now.s_quantity,
@@ -258,11 +258,6 @@ fn without_earlier(mut stock: StockTaken, lines: Lines<'_>, at: usize, w_id: i16
 fn brand(is_brand: bool) -> SmallText<1> {
     let text = if is_brand { "B" } else { "G" };
     SmallText::new(text).unwrap_or_default()
-}
-
-#[inline(never)]
-fn is_original_stock(tx: &Txn, stock: RowHandle) -> bool {
-    is_original(StockData::read_in(tx, stock, &mut RowRoom::new()).s_data)
 }
 
 /// Stock that would fall below 10 is filled up by 91 (clause 2.4.2.2).

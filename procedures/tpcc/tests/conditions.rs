@@ -3,23 +3,58 @@
 
 mod fixture;
 
+use std::collections::BTreeSet;
+
 use fixture::*;
 use reprise_procedure::{
     prelude::*,
     testkit::{TestDb, TestError},
 };
-use tpcc::{MODULE, check::Condition, load::Loaded, tables::*};
+use tpcc::{
+    MODULE,
+    check::{CustomerHeld, OrdersHeld, WarehouseHeld},
+    judge::{DistrictCase, Payment, Payments},
+    load::Loaded,
+    tables::*,
+};
 
-fn check(db: &mut TestDb, w_id: i16, d_id: Option<i8>) -> Vec<i32> {
-    let list: Vec<Condition> = db.call("check", (w_id, d_id)).unwrap();
-    assert_eq!(
-        list.iter()
-            .map(|verdict| verdict.condition)
-            .collect::<Vec<_>>(),
-        (1..=12).collect::<Vec<_>>()
-    );
-    let failed = list.iter().filter(|verdict| !verdict.passed);
-    failed.map(|verdict| verdict.condition).collect()
+/// The conditions that do not hold, each district's taken together.
+fn check(db: &mut TestDb) -> BTreeSet<i32> {
+    let payments = payments(db);
+    let warehouse: WarehouseHeld = db.call("check_warehouse", (1_i16,)).unwrap();
+    let mut failed = BTreeSet::new();
+    for d_id in 1..=10_i8 {
+        let mut case = DistrictCase::new(1, d_id);
+        for (from, to) in DistrictCase::ranges(warehouse.districts[d_id as usize - 1].d_next_o_id) {
+            let held: OrdersHeld = db.call("check_orders", (1_i16, d_id, from, to)).unwrap();
+            case.add(&held);
+        }
+        let customers: Vec<CustomerHeld> = db.call("check_customers", (1_i16, d_id)).unwrap();
+        let verdicts = case.judge(&warehouse, &customers, &payments);
+        let conditions: Vec<i32> = verdicts.iter().map(|verdict| verdict.condition).collect();
+        assert_eq!(conditions, (1..=12).collect::<Vec<_>>());
+        failed.extend(verdicts.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.condition));
+    }
+    failed
+}
+
+fn payments(db: &mut TestDb) -> Payments {
+    let mut payments = Payments::new(1);
+    db.run(|tx| {
+        for row in History::scan(tx) {
+            payments.add(&Payment {
+                h_w_id: row.h_w_id.into(),
+                h_d_id: row.h_d_id.into(),
+                h_c_w_id: row.h_c_w_id.into(),
+                h_c_d_id: row.h_c_d_id.into(),
+                h_c_id: row.h_c_id.into(),
+                h_amount: row.h_amount,
+            });
+        }
+        Ok(())
+    })
+    .unwrap();
+    payments
 }
 
 /// One warehouse as the loader makes it.
@@ -157,14 +192,11 @@ fn the_population_is_as_specified_and_a_mix_keeps_the_conditions() {
             .unwrap_err();
         assert_eq!(error.code(), Some("invalid_range"));
     }
-    assert_eq!(check(&mut db, 1, None), []);
+    assert_eq!(check(&mut db), [].into());
     let rolled_back = run_mix(&mut db, 3_000);
     assert!(rolled_back > 50);
-    assert_eq!(check(&mut db, 1, None), []);
-    assert_eq!(check(&mut db, 1, Some(7)), []);
-    let nowhere = db
-        .call::<Vec<Condition>>("check", (2_i16, None::<i8>))
-        .unwrap_err();
+    assert_eq!(check(&mut db), [].into());
+    let nowhere = db.call::<WarehouseHeld>("check_warehouse", (2_i16,)).unwrap_err();
     assert_eq!(nowhere.code(), Some("not_found"));
 }
 
@@ -220,9 +252,38 @@ fn look_at_population(db: &mut TestDb) {
 /// Breaks something in an otherwise sound small database and names the conditions that do not hold any more.
 fn broken(breaks: impl FnOnce(&Txn) -> Result<(), Abort>) -> Vec<i32> {
     let mut db = loaded_small();
-    assert_eq!(check(&mut db, 1, None), []);
+    assert_eq!(check(&mut db), [].into());
     db.run(breaks).unwrap();
-    check(&mut db, 1, None)
+    check(&mut db).into_iter().collect()
+}
+
+/// A warehouse in whose first district more orders lie than one piece takes.
+#[test]
+fn pieces_of_a_long_run_are_put_together() {
+    const LAST: i32 = 2 * tpcc::check::CHECKED_ORDERS + 7;
+    let mut db = loaded_small();
+    let deliver = |tx: &Txn| {
+        for o_id in 2_102..=LAST {
+            Order::insert(tx, &order(1, o_id, true))?;
+            OrderLine::insert(tx, &line(1, o_id, true))?;
+            NewOrder::insert(tx, &NewOrder { no_w_id: 1, no_d_id: 1, no_o_id: o_id })?;
+        }
+        let mut district = District::get(tx, (1, 1)).unwrap();
+        district.d_next_o_id = LAST + 1;
+        district.update(tx)?;
+        Ok(())
+    };
+    db.run(deliver).unwrap();
+    assert_eq!(check(&mut db), [].into());
+    let gap = |tx: &Txn| {
+        NewOrder::get(tx, (1, 1, LAST - 3)).unwrap().delete(tx);
+        Ok(())
+    };
+    db.run(gap).unwrap();
+    assert_eq!(check(&mut db), [3, 5, 11].into());
+    let stray = History { h_w_id: 2, ..payment(1, 1, 0) };
+    db.run(|tx| History::insert(tx, &stray).map(drop).map_err(Into::into)).unwrap();
+    assert_eq!(check(&mut db), [3, 5, 8, 11].into());
 }
 
 /// One warehouse with ten districts of 2,101 orders each of one line, of which the last waits; no stock, no items.
