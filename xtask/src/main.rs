@@ -55,7 +55,7 @@ enum Task {
         bless: bool,
     },
     /// Kill the server under load again and again and look for lost or repeated transactions
-    #[command(after_help = "Example:\n  cargo xtask crash --cycles 1000")]
+    #[command(after_help = "Examples:\n  cargo xtask crash --cycles 1000\n  cargo xtask crash --workload tpcc --cycles 20")]
     Crash {
         /// kill -9 and restart this many times
         #[arg(long, default_value_t = 1_000)]
@@ -66,6 +66,9 @@ enum Task {
         /// What the servers log: command, physiological, auto, both, or (mixed) another at each start
         #[arg(long, value_name = "KIND")]
         log: Option<String>,
+        /// Load tpcc, tpcb or tatp, in place of bank and voter together
+        #[arg(long)]
+        workload: Option<String>,
     },
     /// Cut the power of a loaded server in a virtual machine, and open what may be left of its disk
     #[command(after_help = "Example:\n  cargo xtask power --seconds 20 --points 0")]
@@ -132,7 +135,12 @@ fn main() -> ExitCode {
         Task::Check => tasks::check(&root()),
         Task::Test { args } => tasks::test(&root(), &args),
         Task::Tidy { bless } => tidy::run(&root(), bless),
-        Task::Crash { cycles, seed, log } => tasks::crash(&root(), cycles, seed, log),
+        Task::Crash {
+            cycles,
+            seed,
+            log,
+            workload,
+        } => tasks::crash(&root(), cycles, seed, log, workload),
         Task::Power { args } => tasks::power(&root(), &args),
         Task::Skipped => tasks::skipped(&root()),
         Task::Sim { args } => tasks::sim(&root(), &args),

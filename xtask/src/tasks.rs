@@ -63,7 +63,7 @@ pub fn test(root: &Path, args: &[String]) -> Result<()> {
 }
 
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
-pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>) -> Result<()> {
+pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>, workload: Option<String>) -> Result<()> {
     build_server(root)?;
     let mut command = cargo(root);
     command.args([
@@ -79,6 +79,9 @@ pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>) -
     }
     if let Some(log) = &log {
         command.args(["--log", log]);
+    }
+    if let Some(workload) = &workload {
+        command.args(["--workload", workload]);
     }
     run(&mut command)
 }

@@ -256,10 +256,6 @@ impl Control for Client<'_> {
         bad.map_or(Ok(()), Err)
     }
 
-    fn is_near(&self) -> bool {
-        false
-    }
-
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
         let info = self.get(&format!("/v1/tables/{table}"))?;
         Ok(integer(&info, "rows")? as u64)

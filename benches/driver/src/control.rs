@@ -11,8 +11,6 @@ pub(crate) type NamedArg = (&'static str, Arg);
 #[derive(Clone, Debug)]
 pub(crate) enum Arg {
     I8(i8),
-    /// An option that is there.
-    SomeI8(i8),
     I16(i16),
     I32(i32),
     I64(i64),
@@ -45,9 +43,6 @@ pub(crate) trait Control {
         visit: &mut dyn FnMut(&[i64]),
     ) -> Result<(), BenchError>;
 
-    /// True where looking at very many rows takes seconds, not hours.
-    fn is_near(&self) -> bool;
-
     /// Rows of a table over all partitions.
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError>;
 
@@ -58,7 +53,6 @@ pub(crate) fn encode(args: &[NamedArg], out: &mut Vec<u8>) {
     for (_, arg) in args {
         match arg {
             Arg::I8(value) => out.push(*value as u8),
-            Arg::SomeI8(value) => out.extend_from_slice(&[1, *value as u8]),
             Arg::I16(value) => out.extend_from_slice(&value.to_le_bytes()),
             Arg::I32(value) => out.extend_from_slice(&value.to_le_bytes()),
             Arg::I64(value) => out.extend_from_slice(&value.to_le_bytes()),
@@ -75,7 +69,7 @@ pub(crate) fn encode(args: &[NamedArg], out: &mut Vec<u8>) {
 pub(crate) fn to_json(args: &[NamedArg]) -> Value {
     let members = args.iter().map(|(name, arg)| {
         let value = match arg {
-            Arg::I8(value) | Arg::SomeI8(value) => Value::from(*value),
+            Arg::I8(value) => Value::from(*value),
             Arg::I16(value) => Value::from(*value),
             Arg::I32(value) => Value::from(*value),
             Arg::I64(value) => Value::from(*value),

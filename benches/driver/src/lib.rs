@@ -26,7 +26,7 @@ mod replay;
 mod report;
 mod tatp;
 mod tpcb;
-pub mod tpcc;
+mod tpcc;
 mod voter;
 mod workload;
 
@@ -37,7 +37,7 @@ pub use native::NativeCode;
 pub use options::{Options, ProcessOptions, RemoteOptions, Target, Via};
 pub use random::Random;
 pub use replay::{ReplayOptions, ReplayReport, replay};
-pub use report::{LatencyUs, Report};
+pub use report::{CheckReport, LatencyUs, Report};
 
 /// The workloads, by name.
 pub const WORKLOADS: [&str; 5] = [voter::NAME, bank::NAME, tpcc::NAME, tpcb::NAME, tatp::NAME];
@@ -97,8 +97,34 @@ pub fn run_kernel(options: &Options) -> Result<Option<f64>, BenchError> {
     match options.workload.as_str() {
         voter::NAME => run_kernel_as::<voter::Voter>(options),
         tpcb::NAME => run_kernel_as::<tpcb::Tpcb>(options),
+        tpcc::NAME => run_kernel_as::<tpcc::Tpcc>(options),
         _ => Ok(None),
     }
+}
+
+/// Checks what holds of any database that `options.workload` filled, and runs nothing.
+pub fn check(options: &Options) -> Result<CheckReport, BenchError> {
+    options.check()?;
+    match options.workload.as_str() {
+        voter::NAME => check_as::<voter::Voter>(options),
+        bank::NAME => check_as::<bank::Bank>(options),
+        tpcc::NAME => check_as::<tpcc::Tpcc>(options),
+        tpcb::NAME => check_as::<tpcb::Tpcb>(options),
+        _ => check_as::<tatp::Tatp>(options),
+    }
+}
+
+fn check_as<W: workload::Workload>(options: &Options) -> Result<CheckReport, BenchError> {
+    let workload = W::new(options)?;
+    let checked = match &options.target {
+        Target::Process(process) => process::check(&workload, process)?,
+        Target::Remote(remote) => remote::check(&workload, remote)?,
+    };
+    Ok(CheckReport {
+        workload: W::NAME.into(),
+        checks: "passed",
+        checked,
+    })
 }
 
 fn run_kernel_as<W: workload::Workload>(options: &Options) -> Result<Option<f64>, BenchError> {

@@ -214,10 +214,6 @@ impl Control for Local<'_> {
         })
     }
 
-    fn is_near(&self) -> bool {
-        true
-    }
-
     fn row_count(&mut self, table: &str) -> Result<u64, BenchError> {
         let (id, _) = self.table(table)?;
         let stats = self

@@ -82,6 +82,8 @@ pub(crate) struct Meter {
     pub unsent: u64,
     /// By how much a call of the open loop was sent later than it was due, at most.
     pub late: Duration,
+    /// Calls that ran while a batch in this process waited, at most.
+    pub waited_for: u64,
     pub whole: Tally,
     pub window: Tally,
     first_failure: Option<String>,
@@ -112,6 +114,7 @@ impl Meter {
             committed_by_part: [0; PARTS],
             unsent: 0,
             late: Duration::ZERO,
+            waited_for: 0,
             whole: tally.clone(),
             window: tally,
             first_failure: None,

@@ -71,6 +71,7 @@ impl<C: Send + 'static> Pass<C> {
                 due,
                 spacing: Duration::ZERO,
                 ended,
+                served_before: u64::MAX, // answers are looked at after the pass
             });
             pass.end_one();
         });

@@ -66,7 +66,8 @@ pub(crate) fn run<W: Workload>(
 
     on_progress(Progress::Checking);
     meter.refuse_failures()?;
-    let checked = workload.check(&mut local, options.seed, &meter.whole)?;
+    let mut checked = workload.check_state(&mut local)?;
+    checked.extend(workload.check(&mut local, options.seed, &meter.whole)?);
     let status = router.status();
     let subject = Subject {
         via: "process",
@@ -98,6 +99,22 @@ pub(crate) fn run<W: Workload>(
         report.restart = Some(restart(process, dir, digest)?);
     }
     Ok(report)
+}
+
+/// Opens what lies in the data directory and checks it.
+pub(crate) fn check<W: Workload>(workload: &W, process: &ProcessOptions) -> Result<Vec<String>, BenchError> {
+    let Some(dir) = &process.data_dir else {
+        return Err(BenchError::Usage("--check-only needs --data-dir DIR or --url: something to look at".into()));
+    };
+    let database = open(process, Some(dir.clone()))?;
+    let mut local = Local {
+        router: database.router(),
+        module: W::NAME,
+    };
+    let checked = workload.check_state(&mut local);
+    let closed = database.close();
+    closed.map_err(|error| failed("close the database", error))?;
+    checked
 }
 
 /// What comes between the load and the run.
@@ -236,6 +253,8 @@ pub(crate) struct Done<C> {
     pub due: Instant,
     pub spacing: Duration,
     pub ended: Instant,
+    /// Calls that were known to have run when it was sent.
+    pub served_before: u64,
 }
 
 /// One generator thread and its batches.
@@ -392,7 +411,7 @@ impl<'a, W: Workload> Load<'a, W> {
             self.push(&mut builder, &call);
             calls.push(call);
         }
-        let handover = self.handover.clone();
+        let (handover, served_before) = (self.handover.clone(), self.meter.whole.answered());
         self.in_flight += 1;
         self.router.submit(
             builder,
@@ -404,6 +423,7 @@ impl<'a, W: Workload> Load<'a, W> {
                     due,
                     spacing,
                     ended,
+                    served_before,
                 });
             }),
         );
@@ -454,6 +474,8 @@ impl<'a, W: Workload> Load<'a, W> {
 
     pub(crate) fn settle(&mut self, done: Done<W::Call>) -> Result<(), BenchError> {
         self.in_flight -= 1;
+        let waited_for = self.meter.whole.answered().saturating_sub(done.served_before);
+        self.meter.waited_for = self.meter.waited_for.max(waited_for);
         let part = self.meter.part(done.ended);
         let is_inside = self.meter.opens <= done.ended && done.ended < self.meter.closes;
         let (mut answered, mut committed) = (0, 0);

@@ -34,10 +34,7 @@ pub(crate) fn run<W: Workload>(
     remote: &RemoteOptions,
     on_progress: OnProgress<'_>,
 ) -> Result<Report, BenchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| failed("start a runtime", error))?;
+    let runtime = runtime()?;
     let session = Rc::new(Session::new(remote)?);
     let mut client = Client::new(&runtime, session.clone(), W::NAME);
     let status = client.get("/v1/status")?;
@@ -53,9 +50,8 @@ pub(crate) fn run<W: Workload>(
 
     on_progress(Progress::Checking);
     meter.refuse_failures()?;
-    let checked = load
-        .workload
-        .check(&mut client, options.seed, &meter.whole)?;
+    let mut checked = load.workload.check_state(&mut client)?;
+    checked.extend(load.workload.check(&mut client, options.seed, &meter.whole)?);
     let text = |member: &str| status[member].as_str().unwrap_or_default().to_owned();
     let subject = Subject {
         via: remote.via.name(),
@@ -80,6 +76,18 @@ pub(crate) fn run<W: Workload>(
         &meter,
         checked,
     ))
+}
+
+/// Checks what the server holds.
+pub(crate) fn check<W: Workload>(workload: &W, remote: &RemoteOptions) -> Result<Vec<String>, BenchError> {
+    let runtime = runtime()?;
+    let mut client = Client::new(&runtime, Rc::new(Session::new(remote)?), W::NAME);
+    workload.check_state(&mut client)
+}
+
+fn runtime() -> Result<Runtime, BenchError> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| failed("start a runtime", error))
 }
 
 /// When the next calls are due.

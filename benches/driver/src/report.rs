@@ -52,6 +52,8 @@ pub struct Report {
     pub unsent: u64,
     /// By how much the generator sent a call of the open loop later than it was due, at most. Latencies contain it.
     pub late_us: f64,
+    /// Calls that ran between a batch's submission in this process and its end, at most; 0 where that is not counted.
+    pub waited_for_calls_max: u64,
     /// Committed calls a second in equal parts of the window.
     pub txn_per_s_by_part: Vec<f64>,
     /// By how many percent the last third of the window was faster than the first; beyond ten the run was not steady.
@@ -63,6 +65,8 @@ pub struct Report {
     pub seed: u64,
     /// What the checks found, in words.
     pub checked: Vec<String>,
+    /// Where the workload differs from the description that it is named after (`docs/BENCHMARKS.md`).
+    pub liberties: Vec<String>,
     /// Processor time of the engine's threads by call, of the whole run, in nanoseconds; null where it is not known.
     pub engine_ns_per_call: Option<u64>,
     /// With `--checkpoint-during`.
@@ -71,6 +75,16 @@ pub struct Report {
     /// With `--restart`: the opening of what the run left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart: Option<ReplayReport>,
+}
+
+/// What a look at a database without a run found.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckReport {
+    pub workload: String,
+    /// `passed`: a check that fails makes no report.
+    pub checks: &'static str,
+    /// In words.
+    pub checked: Vec<String>,
 }
 
 /// From the call's submission, in the open loop from when it was due.
@@ -146,6 +160,7 @@ impl Report {
             prepared: subject.prepared,
             unsent: meter.unsent,
             late_us: meter.late.as_micros() as f64,
+            waited_for_calls_max: meter.waited_for,
             txn_per_s_by_part: meter.rates(),
             drift_percent: meter.drift_percent(),
             is_steady: meter.drift_percent().abs() <= DRIFT_PERCENT_MAX,
@@ -153,6 +168,7 @@ impl Report {
             warmup_s: options.warmup_s,
             seed: options.seed,
             checked,
+            liberties: workload.liberties(),
             engine_ns_per_call: None,
             checkpoint: None,
             restart: None,

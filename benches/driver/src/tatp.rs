@@ -19,8 +19,8 @@ pub(crate) const NAME: &str = "tatp";
 
 const SUBSCRIBERS_PER_SCALE: u32 = 100_000;
 const SCALE_MAX: u32 = 10_000;
-/// Subscribers whose rows are looked at by the check.
-const SUBSCRIBERS_CHECKED: u32 = 2_000;
+/// Subscribers of one call that checks or that loads numbers.
+const SUBSCRIBERS_PER_CALL: u32 = 1_000;
 
 /// Of 100 calls, those of the procedures up to each (clause "transaction mix").
 const MIX: [(u32, Kind); 7] = [
@@ -64,16 +64,19 @@ pub(crate) struct Tatp {
     subscribers: u32,
     /// Subscribers are chosen by a number below `spread + 1` or'ed to an even one: those with many bits come more often.
     spread: u32,
-    rows_before: [u64; 4],
+    rows_before: [u64; TABLES.len()],
 }
 
-const TABLES: [&str; 4] = [
+const TABLES: [&str; 5] = [
     "subscriber",
     "access_info",
     "special_facility",
     "call_forwarding",
+    "subscriber_number",
 ];
+const SUBSCRIBERS: usize = 0;
 const FORWARDINGS: usize = 3;
+const NUMBERS: usize = 4;
 
 #[derive(Clone, Copy)]
 pub(crate) struct TatpCall {
@@ -103,8 +106,8 @@ impl Tatp {
         Ok(())
     }
 
-    fn rows(control: &mut dyn Control) -> Result<[u64; 4], BenchError> {
-        let mut rows = [0; 4];
+    fn rows(control: &mut dyn Control) -> Result<[u64; TABLES.len()], BenchError> {
+        let mut rows = [0; TABLES.len()];
         for (count, table) in rows.iter_mut().zip(TABLES) {
             *count = control.row_count(table)?;
         }
@@ -117,29 +120,50 @@ impl Tatp {
         done as f64 * 100.0 / tally.procedures[procedure].max(1) as f64
     }
 
-    fn check_shares(whole: &Tally) -> Result<(), BenchError> {
+    /// Holds the shares to the description; of how many procedures there were enough calls to.
+    fn check_shares(whole: &Tally) -> Result<usize, BenchError> {
+        let mut judged = 0;
         for (procedure, expected) in SUCCESS_PERCENT.into_iter().enumerate() {
             let (name, found) = (Self::PROCEDURES[procedure], Self::success(whole, procedure));
-            let is_many = whole.procedures[procedure] >= SHARE_CALLS_MIN;
-            if is_many && (found - expected).abs() > SHARE_POINTS {
+            if whole.procedures[procedure] < SHARE_CALLS_MIN {
+                continue;
+            }
+            judged += 1;
+            if (found - expected).abs() > SHARE_POINTS {
                 return Err(BenchError::Checks(format!(
                     "{found:.1} % of {name} succeeded in place of {expected} %"
                 )));
             }
         }
-        Ok(())
+        Ok(judged)
     }
 
-    fn check_subscribers(&self, control: &mut dyn Control, seed: u64) -> Result<u32, BenchError> {
-        let mut random = Random::new(seed);
-        for _ in 0..SUBSCRIBERS_CHECKED {
-            let s_id = 1 + below(random.next_u64() as u32, self.subscribers) as i32;
-            let found = control.call("check", &[("s_id", Arg::I32(s_id))])?;
-            if integer(&found, "subscribers")? != 1 || integer(&found, "broken")? != 0 {
-                return Err(BenchError::Checks(format!("subscriber {s_id} has {found}")));
+    /// Looks at every subscriber: what belongs to them is all that there is.
+    fn check_subscribers(control: &mut dyn Control) -> Result<[u64; TABLES.len()], BenchError> {
+        let rows = Self::rows(control)?;
+        let mut found = [0; TABLES.len()];
+        let subscribers = rows[SUBSCRIBERS] as u32;
+        for first in (1..=subscribers).step_by(SUBSCRIBERS_PER_CALL as usize) {
+            let last = (first + SUBSCRIBERS_PER_CALL - 1).min(subscribers);
+            let range = [("first", Arg::I32(first as i32)), ("last", Arg::I32(last as i32))];
+            let held = control.call("check", &range)?;
+            if integer(&held, "broken")? != 0 {
+                return Err(BenchError::Checks(format!(
+                    "the subscribers {first} to {last} have {held}"
+                )));
+            }
+            let counts = ["subscribers", "access_infos", "special_facilities", "call_forwardings"];
+            for (sum, count) in found.iter_mut().zip(counts) {
+                *sum += integer(&held, count)? as u64;
             }
         }
-        Ok(SUBSCRIBERS_CHECKED)
+        found[NUMBERS] = found[SUBSCRIBERS]; // each was found by its number, and numbers are unique
+        match found == rows {
+            true => Ok(rows),
+            false => Err(BenchError::Checks(format!(
+                "{TABLES:?} have {rows:?} rows, of which {found:?} belong to subscribers"
+            ))),
+        }
     }
 
     /// A call without its subscriber.
@@ -231,7 +255,7 @@ impl Workload for Tatp {
             scale: options.scale,
             subscribers: 0,
             spread: 0,
-            rows_before: [0; 4],
+            rows_before: [0; TABLES.len()],
         })
     }
 
@@ -247,6 +271,13 @@ impl Workload for Tatp {
         self.size(self.scale.unwrap_or(control.partitions() as u32))?;
         let total = self.subscribers as u64;
         on_progress(Progress::Loading { done: 0, total });
+        let numbers = |at: u64| {
+            let first = at as i32 * SUBSCRIBERS_PER_CALL as i32 + 1;
+            let last = first + SUBSCRIBERS_PER_CALL as i32 - 1;
+            vec![("first", Arg::I32(first)), ("last", Arg::I32(last))]
+        };
+        let pieces = total / SUBSCRIBERS_PER_CALL as u64;
+        control.call_many("load_numbers", pieces, &numbers, "", &|_| {})?;
         control.call_many(
             "load_subscriber",
             total,
@@ -309,7 +340,11 @@ impl Workload for Tatp {
     }
 
     fn write_json(call: &TatpCall, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"s_id\":");
+        let routed: &[u8] = match call.kind {
+            Kind::UpdateLocation | Kind::InsertCallForwarding | Kind::DeleteCallForwarding => b"{\"home\":",
+            _ => b"{\"s_id\":",
+        };
+        out.extend_from_slice(routed);
         push_i64(out, call.s_id as i64);
         let (sf_type, start, end) = (call.sf_type as u32, call.start_time as u32, call.end_time);
         let number = sub_nbr_of(call.s_id);
@@ -403,10 +438,26 @@ impl Workload for Tatp {
             .collect()
     }
 
+    fn liberties(&self) -> Vec<String> {
+        [
+            "where the description gives sub_nbr alone, the row is found by it through a replicated table, and the caller gives s_id as well, which chooses the partition and nothing else",
+            "get_new_destination is held to 15.3 % of successes: the description says 23.9, its own distributions make 14.8, and 15.8 once forwardings have come and gone for long",
+        ]
+        .map(String::from)
+        .into()
+    }
+
+    fn check_state(&self, control: &mut dyn Control) -> Result<Vec<String>, BenchError> {
+        let rows = Self::check_subscribers(control)?;
+        Ok(vec![format!(
+            "all of {rows:?} rows of {TABLES:?} belong to their subscribers, each found by its number"
+        )])
+    }
+
     fn check(
         &self,
         control: &mut dyn Control,
-        seed: u64,
+        _: u64,
         whole: &Tally,
     ) -> Result<Vec<String>, BenchError> {
         if whole.outcomes[UNKNOWN] > 0 {
@@ -415,7 +466,7 @@ impl Workload for Tatp {
                 whole.outcomes[UNKNOWN]
             )));
         }
-        Self::check_shares(whole)?;
+        let judged = Self::check_shares(whole)?;
         let done = |kind: Kind| whole.outcomes[kind as usize * OUTCOMES_EACH + DONE];
         let mut expected = self.rows_before;
         expected[FORWARDINGS] += done(Kind::InsertCallForwarding);
@@ -426,12 +477,10 @@ impl Workload for Tatp {
                 "{TABLES:?} have {rows:?} rows, but by the answers there are {expected:?}"
             )));
         }
-        let looked_at = self.check_subscribers(control, seed)?;
         Ok(vec![
-            format!("{rows:?} rows of {TABLES:?}, as the answers say"),
-            format!("every row of {looked_at} subscribers looked at belongs to it"),
+            "as many rows as the answers say".into(),
             format!(
-                "each share of successes lies within {SHARE_POINTS} points of what the distributions make"
+                "the shares of successes of {judged} procedures with {SHARE_CALLS_MIN} calls or more lie within {SHARE_POINTS} points of what the distributions make"
             ),
         ])
     }

@@ -25,9 +25,14 @@ const CONTESTANTS: [&str; 6] = [
 const VOTES_PER_PHONE_MAX: i64 = 2;
 /// Of 2^32: votes for a contestant that there is not.
 const INVALID_SHARE: u32 = u32::MAX / 100;
+/// Of 2^32: votes of phones that vote again and again, so that the limit is met.
+const REPEATED_SHARE: u32 = u32::MAX / 100;
+const REPEATED_PHONES: u32 = 1_000;
 const NUMBERS_PER_AREA: u32 = 10_000_000;
-/// Phones whose rows are looked at by the check.
+/// Phones of the run's first calls whose rows are looked at by the check, beside all that vote again.
 const PHONES_CHECKED: usize = 1_000;
+/// So many valid votes, and the phones that vote again are over the limit: sixteen each at a hundredth.
+const VOTES_MANY: u64 = 16 * 100 * REPEATED_PHONES as u64;
 
 const ACCEPTED: usize = 0;
 const INVALID: usize = 1;
@@ -47,6 +52,12 @@ pub(crate) struct VoteCall {
 }
 
 impl Voter {
+    /// The `at`th of the phones that vote again and again.
+    fn repeated_phone(&self, at: u32) -> i64 {
+        let area = self.area_codes[at as usize % self.area_codes.len()];
+        area as i64 * NUMBERS_PER_AREA as i64 + at as i64
+    }
+
     fn votes(control: &mut dyn Control) -> Result<i64, BenchError> {
         let results = control.call("results", &[])?;
         let lines = results.as_array().map_or(&[][..], Vec::as_slice);
@@ -94,11 +105,14 @@ impl Workload for Voter {
         let (phone, choice) = (random.next_u64(), random.next_u64());
         let area =
             self.area_codes[below((phone >> 32) as u32, self.area_codes.len() as u32) as usize];
-        let is_invalid = (choice >> 32) as u32 <= INVALID_SHARE;
+        let share = (choice >> 32) as u32;
+        let any = area as i64 * NUMBERS_PER_AREA as i64 + below(phone as u32, NUMBERS_PER_AREA) as i64;
         VoteCall {
-            phone_number: area as i64 * NUMBERS_PER_AREA as i64
-                + below(phone as u32, NUMBERS_PER_AREA) as i64,
-            contestant_number: match is_invalid {
+            phone_number: match share >= u32::MAX - REPEATED_SHARE {
+                true => self.repeated_phone(below(phone as u32, REPEATED_PHONES)),
+                false => any,
+            },
+            contestant_number: match share <= INVALID_SHARE {
                 true => 999,
                 false => 1 + below(choice as u32, CONTESTANTS.len() as u32) as i32,
             },
@@ -159,6 +173,33 @@ impl Workload for Voter {
         Ok(Some(Box::new(VoteKernel::default())))
     }
 
+    fn liberties(&self) -> Vec<String> {
+        [
+            "one call in a hundred comes from one of 1,000 phones, so that over_limit is met: among all numbers chance repeats none",
+            "area codes are compiled into the procedure: no look-up in a replicated table",
+            "a local table of counters by contestant and area code stands in for the two views",
+            "the limit is found by inserting the phone's next vote by number, not by a count",
+        ]
+        .map(String::from)
+        .into()
+    }
+
+    fn check_state(&self, control: &mut dyn Control) -> Result<Vec<String>, BenchError> {
+        let (counted, stored) = (Self::votes(control)?, control.row_count("votes")?);
+        if counted != stored as i64 {
+            return Err(BenchError::Checks(format!(
+                "results counts {counted} votes, and {stored} are stored"
+            )));
+        }
+        for at in 0..REPEATED_PHONES {
+            Self::check_phone(control, self.repeated_phone(at))?;
+        }
+        Ok(vec![
+            format!("votes counted = votes stored = {stored}"),
+            format!("no phone of the {REPEATED_PHONES} that vote again and again has more than {VOTES_PER_PHONE_MAX} votes, and each votes by number"),
+        ])
+    }
+
     fn check(
         &self,
         control: &mut dyn Control,
@@ -185,12 +226,17 @@ impl Workload for Voter {
                 "{stored} votes of this run are stored, but {accepted} were accepted"
             ));
         }
+        let (over, valid) = (whole.outcomes[OVER_LIMIT], whole.committed - whole.outcomes[INVALID]);
+        let least = valid / 200;
+        if valid >= VOTES_MANY && over < least {
+            return failed(format!(
+                "of {valid} valid votes {over} were over the limit: with those of phones that vote again there must be {least} at least"
+            ));
+        }
         let phones = self.check_phones(control, seed, whole)?;
         Ok(vec![
-            format!("votes counted = votes stored = votes accepted = {accepted}"),
-            format!(
-                "no phone of {phones} looked at has more than {VOTES_PER_PHONE_MAX} votes, and each votes by number"
-            ),
+            format!("votes stored by this run = votes accepted = {accepted}; {over} were over the limit"),
+            format!("the phones of the first {phones} calls keep to the limit as well"),
         ])
     }
 }
@@ -208,17 +254,7 @@ impl Voter {
         let answered = whole.committed.min(PHONES_CHECKED as u64) as usize;
         for _ in 0..answered {
             let phone = self.generate(&mut random).phone_number;
-            let votes = control.call("phone_votes", &[("phone_number", Arg::I64(phone))])?;
-            let votes = votes.as_array().map_or(&[][..], Vec::as_slice);
-            let numbers = votes.iter().map(|vote| integer(vote, "vote_number"));
-            let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
-            stored_at_all += numbers.len();
-            let expected: Vec<i64> = (1..=numbers.len() as i64).collect();
-            if numbers.len() as i64 > VOTES_PER_PHONE_MAX || numbers != expected {
-                return Err(BenchError::Checks(format!(
-                    "phone {phone} may vote {VOTES_PER_PHONE_MAX} times and has the votes {numbers:?}"
-                )));
-            }
+            stored_at_all += Self::check_phone(control, phone)?;
         }
         if answered == PHONES_CHECKED && stored_at_all == 0 && whole.refused == 0 {
             return Err(BenchError::Checks(format!(
@@ -226,6 +262,21 @@ impl Voter {
             )));
         }
         Ok(answered)
+    }
+
+    /// How many votes a phone has: not more than it may, numbered from 1.
+    fn check_phone(control: &mut dyn Control, phone: i64) -> Result<usize, BenchError> {
+        let votes = control.call("phone_votes", &[("phone_number", Arg::I64(phone))])?;
+        let votes = votes.as_array().map_or(&[][..], Vec::as_slice);
+        let numbers = votes.iter().map(|vote| integer(vote, "vote_number"));
+        let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
+        let expected: Vec<i64> = (1..=numbers.len() as i64).collect();
+        match numbers.len() as i64 <= VOTES_PER_PHONE_MAX && numbers == expected {
+            true => Ok(numbers.len()),
+            false => Err(BenchError::Checks(format!(
+                "phone {phone} may vote {VOTES_PER_PHONE_MAX} times and has the votes {numbers:?}"
+            ))),
+        }
     }
 }
 
@@ -284,13 +335,16 @@ mod tests {
     fn votes_come_from_real_area_codes() {
         let workload = Voter::new(&Options::in_process(NAME)).expect("no sizes");
         let mut random = Random::new(1);
-        let mut invalid = 0;
+        let (mut invalid, mut repeated) = (0, 0);
+        let again: Vec<i64> = (0..REPEATED_PHONES).map(|at| workload.repeated_phone(at)).collect();
         for _ in 0..10_000 {
             let call = workload.generate(&mut random);
             assert_ne!(voter::state_of(call.phone_number).as_str(), "XX");
             invalid += (call.contestant_number == 999) as u32;
+            repeated += again.contains(&call.phone_number) as u32;
         }
         assert!((50..200).contains(&invalid), "{invalid}");
+        assert!((50..200).contains(&repeated), "{repeated}");
     }
 
     #[test]

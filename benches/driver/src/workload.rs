@@ -55,12 +55,19 @@ pub(crate) trait Workload: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Where the workload differs from the description that it is named after, in words; they join the report.
+    fn liberties(&self) -> Vec<String>;
+
     /// Figures of the workload's own, from what came back inside the window of `seconds`; they join the report.
     fn figures(&self, _window: &Tally, _seconds: f64) -> BTreeMap<String, f64> {
         BTreeMap::new()
     }
 
-    /// Checks what all calls left, the warm-up's too. Ok: what was checked, in words.
+    /// Checks what holds of any database that the workload filled, at rest, whatever became of its runs: after a kill and a
+    /// recovery as well. Ok: what was checked, in words.
+    fn check_state(&self, control: &mut dyn Control) -> Result<Vec<String>, BenchError>;
+
+    /// Checks what all calls of this run left, the warm-up's too. Ok: what was checked, in words.
     fn check(
         &self,
         control: &mut dyn Control,

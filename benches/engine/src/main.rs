@@ -6,17 +6,15 @@
 
 mod host;
 mod measure;
-mod tpcc;
 
 use anyhow::bail;
 
-const USAGE: &str = "usage: reprise-bench-engine host | tpcc-kernel";
+const USAGE: &str = "usage: reprise-bench-engine host";
 
 fn main() -> anyhow::Result<()> {
     let name = std::env::args().nth(1).unwrap_or_default();
     match name.as_str() {
         "host" => host::run(),
-        "tpcc-kernel" => tpcc::run(),
         "--help" | "-h" => {
             println!("{USAGE}");
             Ok(())

@@ -54,13 +54,22 @@ pub fn write(
     }
 }
 
-/// Moves each register's value to the one before it in the list, the first one's to the last; answers what each held.
+/// Moves each register's value to the one before it in the list, the first one's to the last; answers what each held. Before it
+/// does, it removes them all and gives every other one a value that nobody asked for, and takes that back.
 #[procedure(partition_by(ids))]
 pub fn rotate(tx: &Txn, ids: Vec<i64>) -> Result<Vec<Option<i64>>, Abort> {
     let before: Vec<_> = ids
         .iter()
         .map(|id| Register::get(tx, *id).map(|row| row.value))
         .collect();
+    let begun = tx.savepoint();
+    for id in &ids {
+        put(tx, *id, None)?;
+    }
+    for (at, id) in ids.iter().enumerate().step_by(2) {
+        put(tx, *id, Some(at as i64))?;
+    }
+    tx.rollback_to(begun);
     for (at, id) in ids.iter().enumerate() {
         put(tx, *id, before[(at + 1) % before.len()])?;
     }

@@ -1,13 +1,15 @@
 //! The sample module `tatp`: the home location register of the TATP benchmark, with its seven transactions.
-//! Owns: the tables `subscriber`, `access_info`, `special_facility`, `call_forwarding` and the procedures on them.
-//! Does not: know partitions; everything of a subscriber lies where the subscriber lies.
-//! Invariants: every row belongs to a subscriber; a forwarding belongs to a special facility; `sub_nbr` is `s_id` in 15 digits.
+//! Owns: the tables `subscriber`, `access_info`, `special_facility`, `call_forwarding`, `subscriber_number` and the procedures
+//!   on them.
+//! Does not: know partitions; everything of a subscriber lies where the subscriber lies, and the numbers everywhere.
+//! Invariants: every row belongs to a subscriber; a forwarding belongs to a special facility; each subscriber has one number.
 //! Called by: users of the sample, the driver, benchmarks.
 //!
 //! Names, columns and distributions are those of the TATP benchmark description, version 1.0. A look-up that finds nothing
 //! and a key that is taken are answers, not aborts: the benchmark counts on both. Where the description finds the subscriber
-//! by `sub_nbr`, the caller gives `s_id` as well, which it needs to choose the partition: the row is found by it, and a
-//! `sub_nbr` that is not that subscriber's finds nothing.
+//! by `sub_nbr`, so do the procedures, through the unique key of `subscriber_number`. Such a call is sent to the partition of
+//! `home`, which nothing else reads: it is where the caller believes the subscriber to lie, a number's `s_id` as
+//! `find_subscriber` tells it. A subscriber that lies elsewhere is not found.
 #![deny(unsafe_code)]
 
 mod load;
@@ -15,9 +17,9 @@ mod tables;
 
 use reprise_procedure::prelude::*;
 
-pub use load::{load_subscriber, sub_nbr_of};
-pub use tables::{AccessInfo, CallForwarding, SpecialFacility, Subscriber};
-use tables::{Activity, Bit, DataA, Location, Number};
+pub use load::{load_numbers, load_subscriber, sub_nbr_of};
+pub use tables::{AccessInfo, CallForwarding, SpecialFacility, Subscriber, SubscriberNumber};
+use tables::{Activity, Bit, DataA, Location};
 
 /// Hours at which a forwarding can begin.
 pub const START_TIMES: [u8; 3] = [0, 8, 16];
@@ -118,15 +120,23 @@ pub fn update_subscriber_data(
     Ok(Change::Done)
 }
 
+/// Whose number it is.
+#[procedure(partition_by(sub_nbr), read_only, near(SubscriberNumber(sub_nbr)))]
+pub fn find_subscriber(tx: &Txn, sub_nbr: &str) -> Option<i32> {
+    id_of(tx, sub_nbr)
+}
+
 /// Notes where the subscriber is.
-#[procedure(partition_by(s_id), near(Subscriber(s_id)))]
+#[procedure(partition_by(home), near(SubscriberNumber(sub_nbr)))]
 pub fn update_location(
     tx: &Txn,
-    s_id: i32,
+    home: i32,
     sub_nbr: &str,
     vlr_location: u32,
 ) -> Result<Change, Abort> {
-    let Some(subscriber) = subscriber(tx, s_id, sub_nbr) else {
+    let _ = home; // for the router
+    let subscriber = id_of(tx, sub_nbr).and_then(|s_id| Subscriber::find(tx, s_id));
+    let Some(subscriber) = subscriber else {
         return Ok(Change::NotFound);
     };
     Location { vlr_location }.write(tx, subscriber.handle())?;
@@ -134,16 +144,17 @@ pub fn update_location(
 }
 
 /// Forwards calls of a facility from `start_time` to `end_time`.
-#[procedure(partition_by(s_id), near(Subscriber(s_id)))]
+#[procedure(partition_by(home), near(SubscriberNumber(sub_nbr)))]
 pub fn insert_call_forwarding(
     tx: &Txn,
-    s_id: i32,
+    home: i32,
     sub_nbr: &str,
     sf_type: u8,
     start_time: u8,
     end_time: u8,
     numberx: &str,
 ) -> Result<Change, Abort> {
+    let _ = home; // for the router
     let numberx = SmallText::new(numberx).ok_or_else(too_long)?;
     if !START_TIMES.contains(&start_time) {
         return Err(Abort::new(
@@ -151,9 +162,9 @@ pub fn insert_call_forwarding(
             "a forwarding begins at 0, 8 or 16",
         ));
     }
-    if subscriber(tx, s_id, sub_nbr).is_none() {
+    let Some(s_id) = id_of(tx, sub_nbr) else {
         return Ok(Change::NotFound);
-    }
+    };
     // The description reads all facilities of the subscriber; the one that is wanted must be among them.
     let has = |wanted| SpecialFacility::exists(tx, (s_id, wanted));
     let found = SF_TYPES
@@ -176,17 +187,18 @@ pub fn insert_call_forwarding(
 }
 
 /// Takes a forwarding away.
-#[procedure(partition_by(s_id), near(Subscriber(s_id)))]
+#[procedure(partition_by(home), near(SubscriberNumber(sub_nbr)))]
 pub fn delete_call_forwarding(
     tx: &Txn,
-    s_id: i32,
+    home: i32,
     sub_nbr: &str,
     sf_type: u8,
     start_time: u8,
 ) -> Change {
-    if subscriber(tx, s_id, sub_nbr).is_none() {
+    let _ = home; // for the router
+    let Some(s_id) = id_of(tx, sub_nbr) else {
         return Change::NotFound;
-    }
+    };
     match CallForwarding::find(tx, (s_id, sf_type, start_time)) {
         None => Change::NotFound,
         Some(forwarding) => {
@@ -196,44 +208,47 @@ pub fn delete_call_forwarding(
     }
 }
 
-/// Looks at all rows of one subscriber.
-#[procedure(partition_by(s_id), read_only)]
-pub fn check(tx: &Txn, s_id: i32) -> SubscriberCheck {
+/// Looks at all rows of the subscribers from `first` to `last`, at one point in time.
+#[procedure(all_partitions, read_only)]
+pub fn check(tx: &Txn, first: i32, last: i32) -> SubscriberCheck {
     let mut found = SubscriberCheck::default();
-    let subscriber = Subscriber::get(tx, s_id);
-    let is_there = subscriber.is_some();
-    if let Some(subscriber) = subscriber {
-        found.subscribers = 1;
-        found.broken += i64::from(subscriber.sub_nbr != sub_nbr_of(s_id));
-    }
-    for ai_type in AI_TYPES {
-        if AccessInfo::exists(tx, (s_id, ai_type)) {
-            found.access_infos += 1;
-            found.broken += i64::from(!is_there);
-        }
-    }
-    for sf_type in SF_TYPES {
-        let has_facility = SpecialFacility::exists(tx, (s_id, sf_type));
-        found.special_facilities += i64::from(has_facility);
-        found.broken += i64::from(has_facility && !is_there);
-        for start_time in START_TIMES {
-            if let Some(row) = CallForwarding::get(tx, (s_id, sf_type, start_time)) {
-                found.call_forwardings += 1;
-                found.broken += i64::from(!has_facility || row.end_time <= start_time);
-            }
-        }
-    }
-    if is_there {
-        found.broken += i64::from(found.access_infos == 0 || found.special_facilities == 0);
+    for s_id in first..=last {
+        found.look_at(tx, s_id);
     }
     found
 }
 
-/// The subscriber with both the id and the number.
+impl SubscriberCheck {
+    fn look_at(&mut self, tx: &Txn, s_id: i32) {
+        let subscriber = Subscriber::get(tx, s_id);
+        let is_there = subscriber.is_some();
+        if let Some(subscriber) = subscriber {
+            self.subscribers += 1;
+            self.broken += i64::from(id_of(tx, &subscriber.sub_nbr) != Some(s_id));
+        }
+        let accesses = AI_TYPES.filter(|ai_type| AccessInfo::exists(tx, (s_id, *ai_type))).count() as i64;
+        let mut facilities = 0;
+        for sf_type in SF_TYPES {
+            let has_facility = SpecialFacility::exists(tx, (s_id, sf_type));
+            facilities += i64::from(has_facility);
+            for start_time in START_TIMES {
+                if let Some(row) = CallForwarding::get(tx, (s_id, sf_type, start_time)) {
+                    self.call_forwardings += 1;
+                    self.broken += i64::from(!has_facility || row.end_time <= start_time);
+                }
+            }
+        }
+        self.broken += i64::from(is_there != (accesses > 0) || is_there != (facilities > 0));
+        self.access_infos += accesses;
+        self.special_facilities += facilities;
+    }
+}
+
+/// The look-up by number.
 #[inline]
-fn subscriber(tx: &Txn, s_id: i32, sub_nbr: &str) -> Option<Row<Number>> {
-    let subscriber = Number::get(tx, s_id)?;
-    (subscriber.sub_nbr == sub_nbr).then_some(subscriber)
+fn id_of(tx: &Txn, sub_nbr: &str) -> Option<i32> {
+    let number = SmallText::new(sub_nbr)?;
+    Some(SubscriberNumber::get(tx, number)?.s_id)
 }
 
 #[cold]
@@ -242,9 +257,9 @@ fn too_long() -> Abort {
 }
 
 reprise_procedure::module! {
-    tables: [Subscriber, AccessInfo, SpecialFacility, CallForwarding],
+    tables: [Subscriber, AccessInfo, SpecialFacility, CallForwarding, SubscriberNumber],
     procedures: [
-        load_subscriber, get_subscriber_data, get_new_destination, get_access_data, update_subscriber_data,
-        update_location, insert_call_forwarding, delete_call_forwarding, check,
+        load_numbers, load_subscriber, get_subscriber_data, get_new_destination, get_access_data, update_subscriber_data,
+        find_subscriber, update_location, insert_call_forwarding, delete_call_forwarding, check,
     ],
 }

@@ -4,7 +4,7 @@ use reprise_procedure::prelude::*;
 
 use crate::{
     START_TIMES,
-    tables::{AccessInfo, CallForwarding, SpecialFacility, Subscriber},
+    tables::{AccessInfo, CallForwarding, SpecialFacility, Subscriber, SubscriberNumber},
 };
 
 /// `s_id` in 15 digits.
@@ -16,6 +16,25 @@ pub fn sub_nbr_of(s_id: i32) -> SmallText<15> {
         rest /= 10;
     }
     text(&digits)
+}
+
+/// Most numbers that one call of `load_numbers` takes.
+const NUMBERS_MAX: i32 = 10_000;
+
+/// Gives the subscribers from `first` to `last` their numbers; those that have theirs keep it.
+#[procedure(all_partitions)]
+pub fn load_numbers(tx: &Txn, first: i32, last: i32) -> Result<(), Abort> {
+    let is_range = first >= 1 && first <= last && last - first < NUMBERS_MAX;
+    if !is_range {
+        return Err(Abort::new("bad_range", "subscribers are numbered from 1, and a call takes at most 10000"));
+    }
+    for s_id in first..=last {
+        let sub_nbr = sub_nbr_of(s_id);
+        if !SubscriberNumber::exists(tx, sub_nbr) {
+            SubscriberNumber::insert(tx, &SubscriberNumber { sub_nbr, s_id })?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes a subscriber with 1 to 4 accesses, 1 to 4 facilities, and 0 to 3 forwardings of each; there already: changes nothing.

@@ -42,6 +42,14 @@ pub struct Subscriber {
     pub vlr_location: u32,
 }
 
+/// Which subscriber has a number. Everywhere, so that a call that has a number alone finds it wherever it runs.
+#[table(name = "subscriber_number", primary_key(sub_nbr), hash, replicated)]
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubscriberNumber {
+    pub sub_nbr: SmallText<15>,
+    pub s_id: i32,
+}
+
 /// How a subscriber gets into the network.
 #[table(name = "access_info", primary_key(s_id, ai_type), hash, partition_by = s_id)]
 #[derive(Clone, Debug, PartialEq)]
@@ -75,11 +83,6 @@ pub struct CallForwarding {
     pub start_time: u8,
     pub end_time: u8,
     pub numberx: SmallText<15>,
-}
-
-#[columns(Subscriber)]
-pub(crate) struct Number {
-    pub sub_nbr: SmallText<15>,
 }
 
 #[columns(Subscriber)]

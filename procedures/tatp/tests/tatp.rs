@@ -6,6 +6,7 @@ use tatp::{Change, MODULE, SubscriberCheck, sub_nbr_of};
 
 fn loaded(subscribers: i32) -> TestDb {
     let mut db = TestDb::new(&MODULE);
+    db.call::<()>("load_numbers", (1, subscribers)).unwrap();
     for s_id in 1..=subscribers {
         db.call::<()>("load_subscriber", (s_id,)).unwrap();
     }
@@ -17,16 +18,7 @@ fn change(db: &mut TestDb, procedure: &str, args: impl Args) -> Change {
 }
 
 fn counted(db: &mut TestDb, subscribers: i32) -> SubscriberCheck {
-    let mut sum = SubscriberCheck::default();
-    for s_id in 1..=subscribers {
-        let found = db.call::<SubscriberCheck>("check", (s_id,)).unwrap();
-        sum.subscribers += found.subscribers;
-        sum.access_infos += found.access_infos;
-        sum.special_facilities += found.special_facilities;
-        sum.call_forwardings += found.call_forwardings;
-        sum.broken += found.broken;
-    }
-    sum
+    db.call("check", (1, subscribers)).unwrap()
 }
 
 /// The first subscriber and facility with (or without) a forwarding at 8.
@@ -62,6 +54,7 @@ fn the_population_has_the_shares_of_the_description() {
     near(active.unwrap() as i64, 2.5 * 0.85);
     // Loading again changes nothing.
     db.call::<()>("load_subscriber", (1,)).unwrap();
+    db.call::<()>("load_numbers", (1, 5)).unwrap();
     assert_eq!(counted(&mut db, COUNT as i32), found);
 }
 
@@ -121,20 +114,23 @@ fn what_is_missing_is_an_answer() {
     let mut db = loaded(3);
     let other = sub_nbr_of(2);
     let other = other.as_str();
-    assert_eq!(
-        change(&mut db, "update_location", (1, other, 5_u32)),
-        Change::NotFound
-    );
-    assert_eq!(
-        change(&mut db, "update_location", (2, other, 5_u32)),
-        Change::Done
-    );
-    assert_eq!(
-        change(&mut db, "update_location", (9, other, 5_u32)),
-        Change::NotFound
-    );
-    let location = db.run(|tx| Ok(tatp::Subscriber::get(tx, 2).unwrap().vlr_location));
-    assert_eq!(location.unwrap(), 5);
+    for (nobody, home) in [("000000000000004", 2), ("2", 2), ("0000000000000002", 2), ("", 2)] {
+        assert_eq!(
+            change(&mut db, "update_location", (home, nobody, 5_u32)),
+            Change::NotFound
+        );
+        assert_eq!(db.call::<Option<i32>>("find_subscriber", (nobody,)).unwrap(), None);
+    }
+    // The number finds the row; what the call is routed by does not.
+    for home in [2, 1, 9] {
+        assert_eq!(
+            change(&mut db, "update_location", (home, other, 5 + home as u32)),
+            Change::Done
+        );
+        let location = db.run(|tx| Ok(tatp::Subscriber::get(tx, 2).unwrap().vlr_location));
+        assert_eq!(location.unwrap(), 5 + home as u32);
+    }
+    assert_eq!(db.call::<Option<i32>>("find_subscriber", (other,)).unwrap(), Some(2));
     for sf_type in [0_u8, 5, 255] {
         let insert = (2, other, sf_type, 8_u8, 9_u8, "1");
         assert_eq!(
@@ -158,6 +154,28 @@ fn what_is_missing_is_an_answer() {
         db.call::<()>("load_subscriber", (0,)).unwrap_err().code(),
         Some("bad_s_id")
     );
+    for range in [(0, 5), (5, 4), (1, 10_001)] {
+        let refused = db.call::<()>("load_numbers", range).unwrap_err();
+        assert_eq!(refused.code(), Some("bad_range"));
+    }
+}
+
+#[test]
+fn what_does_not_belong_together_is_seen() {
+    let mut db = loaded(20);
+    assert_eq!(counted(&mut db, 20).broken, 0);
+    db.run(|tx| {
+        tatp::SubscriberNumber::get(tx, sub_nbr_of(7)).unwrap().delete(tx);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(counted(&mut db, 20).broken, 1, "a number is gone");
+    db.run(|tx| {
+        tatp::Subscriber::get(tx, 9).unwrap().delete(tx);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(counted(&mut db, 20).broken, 2, "a subscriber is gone");
 }
 
 #[test]

@@ -46,6 +46,9 @@ pub fn run(args: &BenchArgs, output: Output) -> Outcome {
             None => Target::Process(process_options(args)?),
         },
     };
+    if args.check_only {
+        return check(&options, output);
+    }
     if let Some(rounds) = args.compare {
         return compare::run(&options, rounds, output);
     }
@@ -60,6 +63,22 @@ pub fn run(args: &BenchArgs, output: Output) -> Outcome {
     match output {
         Output::Json => print_json(&report)?,
         Output::Text => print_report(&report)?,
+    }
+    Ok(())
+}
+
+fn check(options: &Options, output: Output) -> Outcome {
+    let line = ProgressLine::new();
+    line.show(describe_progress(Progress::Checking));
+    let report = reprise_driver::check(options);
+    line.clear();
+    let report = report.map_err(failure)?;
+    match output {
+        Output::Json => print_json(&report)?,
+        Output::Text => print_pairs(&[
+            ("workload", report.workload),
+            ("checks", format!("passed: {}", report.checked.join("; "))),
+        ])?,
     }
     Ok(())
 }
@@ -247,7 +266,7 @@ fn describe_progress(progress: Progress) -> String {
             total.as_secs_f64(),
             grouped(committed)
         ),
-        Progress::Checking => "checking what the run left".into(),
+        Progress::Checking => "checking what is there".into(),
     }
 }
 
@@ -282,6 +301,9 @@ fn print_report(report: &Report) -> std::io::Result<()> {
         ("log", describe_log(report)),
         ("checks", format!("passed: {}", report.checked.join("; "))),
     ];
+    if !report.liberties.is_empty() {
+        pairs.push(("liberties", report.liberties.join("; ")));
+    }
     pairs.extend(describe_engine(report).map(|engine| ("engine", engine)));
     if let Some(checkpoint) = &report.checkpoint {
         pairs.extend(describe_during(checkpoint));

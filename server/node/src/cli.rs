@@ -129,6 +129,7 @@ const BENCH_EXAMPLE: &str = "Examples:
   reprise bench bank --partitions 2 --remote 10 --data-dir ./run
   reprise bench voter --url http://127.0.0.1:8080 --via batch --connections 8
   reprise bench tpcc --warehouses 4 --partitions 2
+  reprise bench tpcc --check-only --url http://127.0.0.1:8080
   reprise bench replay --data-dir ./run --sites 2";
 
 /// Which server to ask, and as whom.
@@ -416,7 +417,7 @@ pub struct BenchArgs {
     /// Size of the data: branches (tpcb), 100,000 subscribers each (tatp) [default: 10 and 1 a partition]
     #[arg(long, value_name = "N")]
     pub scale: Option<u32>,
-    /// Warehouses (tpcc) [default: one a partition]
+    /// Warehouses (tpcc) [default: one a partition, two at least]
     #[arg(long, value_name = "N")]
     pub warehouses: Option<u32>,
     /// What the log holds: command, physiological, auto, both or none [default: command]
@@ -477,6 +478,9 @@ pub struct BenchArgs {
     /// Measure what the database can take, then offer so many times that (open loop)
     #[arg(long, value_name = "FACTOR", value_parser = overload, conflicts_with_all = ["rate", "compare", "data_dir"])]
     pub overload: Option<f64>,
+    /// Run nothing: check what holds of any database that the workload filled, in --data-dir or at --url
+    #[arg(long, conflicts_with_all = ["compare", "overload", "rate", "prepared", "native"])]
+    pub check_only: bool,
     /// Take a checkpoint in the middle of the window; tell throughput and latency before, during and after it
     #[arg(long, conflicts_with_all = ["url", "compare", "overload"])]
     pub checkpoint_during: bool,

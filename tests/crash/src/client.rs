@@ -145,7 +145,7 @@ fn refused(model: &mut Model, answer: &Answer) -> Result<bool> {
 }
 
 /// A connection may end, but not stall or bring what is not HTTP.
-fn check_death(cut: &Cut) -> Result<()> {
+pub(crate) fn check_death(cut: &Cut) -> Result<()> {
     use std::io::ErrorKind::{InvalidData, TimedOut, WouldBlock};
     match cut.error.kind() {
         InvalidData | TimedOut | WouldBlock => {

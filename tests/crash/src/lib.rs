@@ -5,6 +5,7 @@
 //! Invariants: only processes that were started here are signalled, by their id; a failure names the seed and the directory.
 //! Called by: the binary `crash` (`cargo xtask crash`), the test beside it, the process tests.
 
+mod calls;
 mod client;
 mod http;
 mod log;
@@ -14,9 +15,11 @@ mod run;
 mod server;
 mod skip;
 mod verify;
+mod workload;
 
 pub use http::{Answer, Connection, Cut};
 pub use rng::Rng;
 pub use run::{Config, MIXED, Report, run};
+pub use workload::{WORKLOADS, WorkloadConfig, WorkloadReport, run_workload};
 pub use server::{Launch, Server, Spawned, binary, copy_dir, procedure_wasm, run_verb};
 pub use skip::skip;

@@ -529,7 +529,7 @@ fn end(server: &mut Server, moment: Moment) -> Result<()> {
 }
 
 /// Nothing of a broken invariant may be on standard error.
-fn check_errors(errors: &str) -> Result<()> {
+pub(crate) fn check_errors(errors: &str) -> Result<()> {
     let bad = errors
         .lines()
         .find(|line| line.contains("panicked") || line.contains(" ERROR "));

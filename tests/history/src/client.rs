@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
+        Arc,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
@@ -10,7 +11,7 @@ use std::{
 
 use reprise_base::TxnId;
 use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode};
-use reprise_router::{BatchBuilder, Failure, ReplyOutcome, Router};
+use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome, Router};
 
 use crate::{
     Done,
@@ -28,6 +29,14 @@ pub struct Local(pub Router);
 
 impl Client for Local {
     fn call(&mut self, ops: &[Op]) -> Vec<(Ret, TxnId)> {
+        self.call_counted(ops, &Arc::default()).0
+    }
+}
+
+impl Local {
+    /// Runs calls; and how many, of all that count in `served`, were answered while these waited. Counted when the engine
+    /// answers, so nothing hangs on when this thread runs again.
+    pub fn call_counted(&self, ops: &[Op], served: &Arc<AtomicU64>) -> (Vec<(Ret, TxnId)>, u64) {
         let deployed = self.0.deployed();
         let module = &deployed.current["registers"];
         let mut batch = BatchBuilder::new(deployed.clone(), &self.0);
@@ -42,9 +51,15 @@ impl Client for Local {
             batch.push(module, number, None, encode).expect("encoded");
         }
         let (sender, receiver) = mpsc::channel();
-        let done = Box::new(move |reply| sender.send(reply).expect("received below"));
+        let (counter, calls) = (served.clone(), ops.len() as u64);
+        let done = Box::new(move |reply| {
+            let before = counter.fetch_add(calls, Ordering::SeqCst);
+            sender.send((reply, before)).expect("received below");
+        });
         self.0.submit(batch, done);
-        let reply = receiver.recv().expect("every call is answered");
+        // Read once it is sent: a thread that stands still before would count what was served ahead of it.
+        let sent_at = served.load(Ordering::SeqCst);
+        let (reply, answered_at): (BatchReply, u64) = receiver.recv().expect("every call is answered");
         let answer = |at: usize| {
             let call = reply.get(at);
             let ret = match call.outcome {
@@ -54,7 +69,8 @@ impl Client for Local {
             };
             (ret, call.txn_id)
         };
-        (0..reply.len()).map(answer).collect()
+        let answers = (0..reply.len()).map(answer).collect();
+        (answers, answered_at.saturating_sub(sent_at))
     }
 }
 

@@ -1,18 +1,17 @@
-//! Three times the load that the database can take: what is accepted stays quick, memory stays where it was, the rest is
-//! refused. No speed is asserted: what may wait is counted in calls, and the run says how long so many take, and how late
-//! its own generator was. A machine that stands still for a second in the middle gets another try; a queue without a bound
-//! is as long in every one.
+//! Three times the load that the database can take: what is accepted waits for few others, memory stays where it was, the
+//! rest is refused. No speed is asserted: what is waited for is counted in calls. Another try is made only where the machine
+//! did something else while its capacity was measured, so that three times that was nothing to refuse.
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use reprise_test_crash::binary;
 use serde_json::Value;
 
 /// Calls that may wait for a partition (`reprise_base::limits::WAITING_TXNS_MAX`).
 const WAITING_MAX: f64 = 5_000.0;
-/// Waits of a machine that does other things, too. Unbounded waiting would reach two seconds of the three.
-const SLACK_US: f64 = 800_000.0;
+/// Calls of one batch, which are taken or refused together.
+const BATCH_MAX: f64 = 64.0;
 /// Were all taken that is offered, gigabytes would wait on a machine that is quick, and no machine needs so much for what
 /// may wait.
 const GROWTH_KIB_MAX: i64 = 256 << 10;
@@ -47,19 +46,17 @@ fn number(report: &Value, pointer: &str) -> Result<f64> {
 }
 
 #[test]
-fn three_times_too_much_load_is_refused_in_part_and_the_rest_stays_quick() -> Result<()> {
-    let mut last = Ok(());
+fn three_times_too_much_load_is_refused_in_part_and_the_rest_waits_for_few() -> Result<()> {
     for _ in 0..TRIES {
-        last = overload();
-        let Err(error) = &last else {
-            break;
-        };
-        println!("once more: {error:#}");
+        if overload()? {
+            return Ok(());
+        }
     }
-    last
+    bail!("three times what was measured is never too much")
 }
 
-fn overload() -> Result<()> {
+/// Whether some was refused. What is bounded is so in every try.
+fn overload() -> Result<bool> {
     let (_, usual_kib) = bench(&["--seconds", "1"])?;
     let (report, peak_kib) = bench(&["--seconds", "3", "--warmup", "1", "--overload", "3"])?;
     ensure!(
@@ -67,23 +64,18 @@ fn overload() -> Result<()> {
         "nothing runs: {report}"
     );
     ensure!(
-        number(&report, "/refused")? > 0.0,
-        "nothing is refused: {report}"
-    );
-    ensure!(
         number(&report, "/unsent")? == 0.0,
         "calls were not sent: {report}"
     );
-    let queue_us = WAITING_MAX / number(&report, "/txn_per_s")? * 1e6;
-    let p99_us = number(&report, "/latency_us/p99")?;
-    let late_us = number(&report, "/late_us")?;
+    // Those ahead of it, and those whose answers the generator had not looked at when it was sent.
+    let waited_for = number(&report, "/waited_for_calls_max")?;
     ensure!(
-        p99_us <= 3.0 * queue_us + late_us + SLACK_US,
-        "p99 is {p99_us} us, {WAITING_MAX} calls take {queue_us} us, the generator was {late_us} us late"
+        waited_for > 0.0 && waited_for <= 2.0 * (WAITING_MAX + BATCH_MAX),
+        "a call waited for {waited_for} others, and {WAITING_MAX} may wait"
     );
     ensure!(
         peak_kib <= usual_kib + GROWTH_KIB_MAX,
         "{peak_kib} KiB under overload, {usual_kib} KiB else"
     );
-    Ok(())
+    Ok(number(&report, "/refused")? > 0.0)
 }

@@ -3,14 +3,14 @@
 use std::{process::ExitCode, time::SystemTime};
 
 use clap::Parser;
-use reprise_test_crash::{Config, MIXED, run};
+use reprise_test_crash::{Config, MIXED, WORKLOADS, WorkloadConfig, run, run_workload};
 
 /// Kill the server under load again and again and look for lost, half or repeated transactions
 #[derive(Parser)]
 #[command(
     name = "crash",
     version,
-    after_help = "Example:\n  crash --cycles 1000 --seed 7"
+    after_help = "Examples:\n  crash --cycles 1000 --seed 7\n  crash --workload tpcc --cycles 20"
 )]
 struct Args {
     /// kill -9 and restart this many times
@@ -28,6 +28,9 @@ struct Args {
     /// What the servers log: command, physiological, auto, both, or another at each start
     #[arg(long, value_name = "KIND", default_value = MIXED)]
     log: String,
+    /// Load another benchmark than bank and voter together
+    #[arg(long, value_parser = WORKLOADS)]
+    workload: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,16 @@ fn main() -> ExitCode {
         .seed
         .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
     eprintln!("seed {seed}");
+    if let Some(workload) = args.workload {
+        return tell(run_workload(&WorkloadConfig {
+            workload,
+            cycles: args.cycles,
+            seed,
+            log: (args.log != MIXED).then_some(args.log),
+            server_args: Vec::new(),
+            keeps: true,
+        }));
+    }
     let config = Config {
         clients: args.clients.into(),
         cycles_per_database: args.cycles_per_database,
@@ -44,7 +57,11 @@ fn main() -> ExitCode {
         log: args.log,
         ..Config::new(args.cycles, seed)
     };
-    match run(&config) {
+    tell(run(&config))
+}
+
+fn tell<T: std::fmt::Display>(outcome: anyhow::Result<T>) -> ExitCode {
+    match outcome {
         Ok(report) => {
             println!("{report}");
             ExitCode::SUCCESS
