@@ -121,13 +121,13 @@ pub fn update_subscriber_data(
 }
 
 /// Whose number it is.
-#[procedure(partition_by(sub_nbr), read_only, near(SubscriberNumber(sub_nbr)))]
+#[procedure(partition_by(sub_nbr), read_only)]
 pub fn find_subscriber(tx: &Txn, sub_nbr: &str) -> Option<i32> {
     id_of(tx, sub_nbr)
 }
 
 /// Notes where the subscriber is.
-#[procedure(partition_by(home), near(SubscriberNumber(sub_nbr)))]
+#[procedure(partition_by(home))]
 pub fn update_location(
     tx: &Txn,
     home: i32,
@@ -144,7 +144,7 @@ pub fn update_location(
 }
 
 /// Forwards calls of a facility from `start_time` to `end_time`.
-#[procedure(partition_by(home), near(SubscriberNumber(sub_nbr)))]
+#[procedure(partition_by(home))]
 pub fn insert_call_forwarding(
     tx: &Txn,
     home: i32,
@@ -187,7 +187,7 @@ pub fn insert_call_forwarding(
 }
 
 /// Takes a forwarding away.
-#[procedure(partition_by(home), near(SubscriberNumber(sub_nbr)))]
+#[procedure(partition_by(home))]
 pub fn delete_call_forwarding(
     tx: &Txn,
     home: i32,

@@ -13,7 +13,6 @@ use crate::{model::number, rng::Rng, server::Server};
 const WAREHOUSES: u64 = 2;
 const DISTRICTS: u64 = 10;
 const ITEMS: u64 = 100_000;
-const BRANCHES: u64 = 2;
 const SUBSCRIBERS: u64 = 100_000;
 /// Subscribers whose location one client alone notes.
 const OWN_SUBSCRIBERS: u64 = 20;
@@ -43,6 +42,8 @@ pub struct Client {
     unknown: Vec<u64>,
     /// TATP: what was last told of each own subscriber's place.
     locations: Vec<u64>,
+    /// TPC-B: those that the driver made, as many on each partition.
+    branches: Vec<u64>,
     all_acknowledged: Arc<AtomicU64>,
 }
 
@@ -62,6 +63,7 @@ impl Load {
             (0..clients as u64 * OWN_SUBSCRIBERS).try_for_each(|at| note_location(server, at, 0))?;
         }
         let stood = counters(workload, clients, server)?;
+        let branches = if workload == "tpcb" { branches(server)? } else { Vec::new() };
         let acknowledged = Arc::new(AtomicU64::new(0));
         let client = |number| Client {
             workload: workload.into(),
@@ -69,6 +71,7 @@ impl Load {
             acknowledged: vec![0; stood.len()],
             unknown: vec![0; stood.len()],
             locations: vec![0; OWN_SUBSCRIBERS as usize],
+            branches: branches.clone(),
             all_acknowledged: acknowledged.clone(),
         };
         Ok(Self {
@@ -137,7 +140,7 @@ impl Client {
     pub fn plan(&self, rng: &mut Rng) -> Planned {
         let (procedure, args, counter) = match self.workload.as_str() {
             "tpcc" => plan_tpcc(rng),
-            "tpcb" => plan_tpcb(rng),
+            "tpcb" => plan_tpcb(rng, &self.branches),
             _ => self.plan_tatp(rng),
         };
         Planned {
@@ -215,9 +218,10 @@ fn district_at(w_id: u64, d_id: u64) -> usize {
 }
 
 /// One counter: the rows of the history.
-fn plan_tpcb(rng: &mut Rng) -> (&'static str, Value, Option<usize>) {
-    let branch = 1 + rng.below(BRANCHES);
-    let other = if rng.percent(30) { 1 + rng.below(BRANCHES) } else { branch };
+fn plan_tpcb(rng: &mut Rng, branches: &[u64]) -> (&'static str, Value, Option<usize>) {
+    let any = |rng: &mut Rng| branches[rng.below(branches.len() as u64) as usize];
+    let branch = any(rng);
+    let other = if rng.percent(30) { any(rng) } else { branch };
     let args = json!({
         "branch_id": branch,
         "teller_id": (branch - 1) * 10 + 1 + rng.below(10),
@@ -252,6 +256,15 @@ fn counters(workload: &str, clients: usize, server: &Server) -> Result<Vec<u64>>
             })
             .collect(),
     }
+}
+
+fn branches(server: &Server) -> Result<Vec<u64>> {
+    let answer = server.get("/v1/tables/tpcb_branches/rows?limit=100")?;
+    let page = answer.json();
+    let rows = page["rows"].as_array().with_context(|| answer.text())?;
+    let ids: Vec<_> = rows.iter().filter_map(|row| number(&row["branch_id"])).map(|id| id as u64).collect();
+    ensure!(!ids.is_empty(), "no branches: {}", answer.text());
+    Ok(ids)
 }
 
 fn rows(server: &Server, table: &str) -> Result<u64> {

@@ -163,7 +163,7 @@ fn a_storm_of_multi_partition_calls_starves_no_one() {
     let database = open(None, 4, 2);
     deploy(&database);
     let (served, waited_for) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let storm = (0..STORM_CLIENTS as u64).map(|number| {
+    let storm = (0..STORM_CLIENTS).map(|number| {
         let mut mix = Mix::new(9, number, 64, if number < 3 { 100 } else { 0 });
         mix.all_permille = 0;
         let client = Counted {

@@ -56,7 +56,34 @@ fn tpcc_holds_its_conditions_over_http() -> Result<()> {
         &["--via", "single", "--connections", "20"],
         &["--via", "single", "--connections", "4", "--pipeline", "8"],
     ] {
-        bench(&server, &[&["tpcc"][..], way].concat())?;
+        let report = bench(&server, &[&["tpcc"][..], way].concat())?;
+        ensure!(report["figures"]["new_orders_per_minute"].as_f64() > Some(0.0), "{report}");
+        let liberties = report["liberties"].to_string();
+        ensure!(liberties.contains("no keying and think times"), "{report}");
     }
+    Ok(())
+}
+
+/// The sums are made without a run, and what they miss fails: a branch whose accounts are not there.
+#[test]
+fn a_database_is_checked_by_itself() -> Result<()> {
+    let (_dir, server) = server("1")?;
+    let report = bench(&server, &["tpcb", "--scale", "1", "--via", "batch"])?;
+    let checked = report["checked"].to_string();
+    ensure!(checked.contains("its history adds up to"), "{report}");
+    let url = format!("http://{}", server.address);
+    let check = || {
+        let mut command = Command::new(binary()?);
+        let output = command.args(["bench", "tpcb", "--check-only", "--url", &url]).output();
+        output.context("check")
+    };
+    let output = check()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let answer = server.call("tpcb/load_branch", r#"{"branch_id": 2}"#)?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    let output = check()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {said}", output.status);
+    ensure!(said.contains("branch 2 has (10, 0) tellers and accounts"), "{said}");
     Ok(())
 }

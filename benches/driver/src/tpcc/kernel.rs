@@ -75,6 +75,10 @@ struct Line {
     quantity: u8,
     amount: i64,
     delivered: u64,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "written as a database would; tests read it")
+    )]
     dist: [u8; 24],
 }
 
@@ -569,6 +573,9 @@ mod tests {
         assert!(before == places(&kernel));
         let originals = kernel.stocks.iter().filter(|stock| stock.data.is_original()).count();
         assert!((19_000..21_000).contains(&originals), "{originals} of 200000");
+        let line = kernel.districts[0].lines.last().expect("lines");
+        let stock = &kernel.stocks[line.supply as usize * ITEMS + line.item as usize];
+        assert_eq!(line.dist, stock.dist[0], "the text of the district");
         let last = kernel.districts[0].history.last().expect("payments");
         assert!(last.at > 0 && last.customer.0 > 0 && last.data[10] == b' ');
     }
