@@ -89,6 +89,15 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Run chains of deployments that change tables, with checkpoints and kills, beside a model
+    #[command(
+        after_help = "Examples:\n  cargo xtask schemas --chains 10000\n  cargo xtask schemas --chains 1 --seed 4711 --verbose"
+    )]
+    Schemas {
+        /// Flags of the chains: --chains N, --seed FIRST, --verbose
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Fuzz a decoder with coverage; the corpus in fuzz/corpus grows
     #[command(
         after_help = "Examples:\n  cargo xtask fuzz records --seconds 60\n  cargo xtask fuzz records --merge"
@@ -143,7 +152,8 @@ fn main() -> ExitCode {
         } => tasks::crash(&root(), cycles, seed, log, workload),
         Task::Power { args } => tasks::power(&root(), &args),
         Task::Skipped => tasks::skipped(&root()),
-        Task::Sim { args } => tasks::sim(&root(), &args),
+        Task::Sim { args } => tasks::sim(&root(), "sim", &args),
+        Task::Schemas { args } => tasks::sim(&root(), "schemas", &args),
         Task::Fuzz {
             target,
             seconds,

@@ -117,11 +117,11 @@ pub fn skipped(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Seeds of the simulation; the tests of the workspace run some of them.
-pub fn sim(root: &Path, args: &[String]) -> Result<()> {
+/// Seeds of the simulation, or of another binary of it; the tests of the workspace run some of them.
+pub fn sim(root: &Path, bin: &str, args: &[String]) -> Result<()> {
     let mut command = cargo(root);
     command.args(["run", "--release", "--quiet", "--package", "reprise-test-sim"]);
-    run(command.args(["--bin", "sim", "--"]).args(args))
+    run(command.args(["--bin", bin, "--"]).args(args))
 }
 
 pub fn bench(root: &Path, args: &[String]) -> Result<()> {

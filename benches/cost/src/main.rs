@@ -16,7 +16,7 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::{AfterImage, Store};
 use reprise_txn::{
-    Candidate, Deployed, Executors, Frame, LookAhead, Module, NearRow, NextCalls, Outcome, TxnInput,
+    Candidate, Deployed, Executors, Frame, Judge, LookAhead, Module, NearRow, NextCalls, Outcome, TxnInput,
     apply, plan, run_single,
 };
 
@@ -240,7 +240,7 @@ impl Bench {
             code,
         };
         let before = Deployed::default();
-        let steps = plan(&before, &candidate, &[&store]);
+        let steps = plan(&before, &candidate, &[&store], Judge::Deployment);
         let Ok(steps) = steps else {
             bail!("the module does not fit an empty store");
         };

@@ -30,7 +30,11 @@ pub fn write_json(schema: &ModuleSchema) -> String {
 
 fn push_table(out: &mut String, table: &TableSchema) {
     put(out, "{\"name\":");
-    push_text(out, &table.name);
+    push_text(out, &table.full_name());
+    if table.shared {
+        put(out, ",\"shared\":true");
+    }
+    push_was(out, &table.was);
     put(out, ",\"columns\":");
     push_list(out, &table.columns, push_column);
     put(out, ",\"primary_key\":");
@@ -65,6 +69,7 @@ fn push_table(out: &mut String, table: &TableSchema) {
 fn push_column(out: &mut String, column: &ColumnSchema) {
     put(out, "{\"name\":");
     push_text(out, &column.name);
+    push_was(out, &column.was);
     put(out, ",\"type\":");
     push_scalar(out, column.ty);
     put(out, ",\"nullable\":");
@@ -77,6 +82,13 @@ fn push_column(out: &mut String, column: &ColumnSchema) {
         out.push('"');
     }
     out.push('}');
+}
+
+fn push_was(out: &mut String, was: &Option<String>) {
+    if let Some(name) = was {
+        put(out, ",\"was\":");
+        push_text(out, name);
+    }
 }
 
 fn push_index(out: &mut String, table: &TableSchema, index: &IndexSchema) {
@@ -131,7 +143,7 @@ fn push_procedure(out: &mut String, schema: &ModuleSchema, procedure: &Procedure
 fn push_near(out: &mut String, schema: &ModuleSchema, procedure: &ProcedureSchema, near: &NearKey) {
     put(out, "{\"table\":");
     let table = schema.tables.get(near.table as usize);
-    push_text(out, table.map_or("", |table| &table.name));
+    push_text(out, &table.map_or_else(String::new, |table| table.full_name()));
     put(out, ",\"key\":");
     push_list(out, &near.key, |out, part| match part {
         NearPart::Param(position) => {
@@ -305,6 +317,7 @@ mod tests {
     #[test]
     fn the_text_is_frozen() {
         let column = |name: &str, ty, nullable, default| ColumnSchema {
+            was: (name == "b").then(|| "c".into()),
             name: name.into(),
             ty,
             nullable,
@@ -313,6 +326,9 @@ mod tests {
         let schema = ModuleSchema {
             abi: 1,
             tables: vec![TableSchema {
+                owner: "m".into(),
+                shared: true,
+                was: Some("s".into()),
                 name: "t".into(),
                 columns: vec![
                     column("a", ScalarType::I64, false, None),
@@ -354,13 +370,13 @@ mod tests {
             }],
         };
         let expected = concat!(
-            r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"a","type":"i64","nullable":false},"#,
-            r#"{"name":"b","type":"decimal(12)","nullable":true,"default":"0aff"}],"primary_key":["a"],"#,
+            r#"{"abi":1,"tables":[{"name":"m.t","shared":true,"was":"s","columns":[{"name":"a","type":"i64","nullable":false},"#,
+            r#"{"name":"b","was":"c","type":"decimal(12)","nullable":true,"default":"0aff"}],"primary_key":["a"],"#,
             r#""primary_kind":"hash","indexes":[{"name":"by_b","columns":["b","a"],"unique":true}],"#,
             r#""placement":{"by":"a"}}],"procedures":[{"name":"p","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
             r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
-            r#""near":[{"table":"t","key":["a",-7,-9223372036854775808]}]}]}"#,
+            r#""near":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}]}"#,
         );
         assert_eq!(write_json(&schema), expected);
     }

@@ -15,7 +15,13 @@ pub struct ModuleSchema {
 /// A table as a module declares it. Guests name tables by position in `ModuleSchema::tables`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSchema {
+    /// Module whose table it is. Empty in a declaration of the module's own tables; every stored table has one.
+    pub owner: String,
     pub name: String,
+    /// Declared so by its owner: other modules may bind to it. By another module: it binds to that module's table.
+    pub shared: bool,
+    /// Name that the table had before, for a declaration that renames it. Of a declaration only.
+    pub was: Option<String>,
     pub columns: Vec<ColumnSchema>,
     /// Column positions; empty for a table without a primary key.
     pub primary_key: Vec<u16>,
@@ -25,9 +31,41 @@ pub struct TableSchema {
     pub placement: Placement,
 }
 
+impl TableSchema {
+    /// `module.table`, or the table's name alone where no owner is named.
+    pub fn full_name(&self) -> String {
+        let mut full = self.owner.clone();
+        if !full.is_empty() {
+            full.push('.');
+        }
+        full + &self.name
+    }
+
+    /// What stands where a table was dropped: its number is free for the next one.
+    pub fn dropped() -> Self {
+        Self {
+            owner: String::new(),
+            name: String::new(),
+            shared: false,
+            was: None,
+            columns: Vec::new(),
+            primary_key: Vec::new(),
+            primary_kind: IndexKind::Ordered,
+            indexes: Vec::new(),
+            placement: Placement::Local,
+        }
+    }
+
+    pub fn is_dropped(&self) -> bool {
+        self.name.is_empty()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnSchema {
     pub name: String,
+    /// Name that the column had before, for a declaration that renames it. Of a declaration only.
+    pub was: Option<String>,
     pub ty: ScalarType,
     pub nullable: bool,
     /// Value that rows written before the column existed read as: one encoded value (`value` module), or none.
@@ -141,6 +179,15 @@ pub enum Partitioning {
 
 /// Longest name of a module, table, column, index, procedure or parameter, in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
+
+/// The parts of a table's name as descriptions write it: `module.table`, or `table` alone. None where a part is no name.
+pub fn split_table_name(full: &str) -> Option<(&str, &str)> {
+    match full.split_once('.') {
+        Some((owner, name)) if is_valid_name(owner) && is_valid_name(name) => Some((owner, name)),
+        None if is_valid_name(full) => Some(("", full)),
+        _ => None,
+    }
+}
 
 /// True for `[a-z][a-z0-9_]{0,62}`, the form of every name in a description.
 pub fn is_valid_name(name: &str) -> bool {

@@ -12,6 +12,10 @@ pub const CODE_KEPT_BYTES_MAX: u64 = 512 << 20;
 pub const MODULES_MAX: usize = 1_000;
 /// Tables at most in one database.
 pub const TABLES_MAX: usize = 4_096;
+/// Secondary indexes at most of one table. (Columns: `reprise_abi::row::COLUMNS_MAX`, which the rows' format sets.)
+pub const INDEXES_MAX: usize = 64;
+/// Longest description of a module or of a stored table, in bytes, as the server writes it.
+pub const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
 /// Procedures at most in one module.
 pub const PROCEDURES_MAX: usize = 1_024;
 

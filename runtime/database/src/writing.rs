@@ -7,12 +7,13 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Select, TryRecvError};
-use reprise_abi::{ModuleSchema, TableSchema, describe::write_json};
+use reprise_abi::describe::write_json;
 use reprise_base::{Lsn, PartitionId};
 use reprise_checkpoint::{CheckpointError, CheckpointSize, CheckpointWriter};
 use reprise_env::{Step, Work};
 use reprise_partition::Copied;
 use reprise_router::{CopyStart, Exported};
+use reprise_storage::stored_json;
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader,
     CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, Genesis,
@@ -295,7 +296,7 @@ fn write_descriptions(
         writer.block(Module, PartitionId(0), 0, 1, &raw)?;
     }
     for (number, table) in start.deployed.tables.iter().enumerate() {
-        let json = table_json(table);
+        let json = stored_json(table);
         writer.block(Table, PartitionId(0), number as u16, 1, json.as_bytes())?;
     }
     for partition in &start.partitions {
@@ -312,15 +313,6 @@ fn write_descriptions(
         writer.block(Partition, partition.id, 0, 1, &raw)?;
     }
     Ok(())
-}
-
-/// A stored table in the words of a module that has it alone.
-fn table_json(table: &TableSchema) -> String {
-    write_json(&ModuleSchema {
-        abi: reprise_abi::ABI_VERSION,
-        tables: vec![table.clone()],
-        procedures: Vec::new(),
-    })
 }
 
 fn write_database(

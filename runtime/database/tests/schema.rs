@@ -7,16 +7,22 @@ use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
 use reprise_router::{BatchBuilder, DeployError, ReplyOutcome, RowsRequest};
 
 const V1: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false}"#;
+/// The table of module `a`, as others declare it.
+const OF_A: &str = r#""a.t","shared":true"#;
 /// The default is the i64 seven.
 const V2: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false},
     {"name":"c","type":"i64","nullable":false,"default":"0700000000000000"}"#;
 const WIDER: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i64","nullable":false}"#;
 
-/// A module over table `t` with these columns: `put(k)` inserts a row of `row_bytes` whose other columns are 5, and `size()`
-/// answers with the bytes that a scan of the table fills.
+/// A module over its shared table `t` with these columns: `put(k)` inserts a row of `row_bytes` whose other columns are 5, and
+/// `size()` answers with the bytes that a scan of the table fills.
 fn module(columns: &str, indexes: &str, row_bytes: u32) -> Vec<u8> {
+    module_over(r#""t","shared":true"#, columns, indexes, row_bytes)
+}
+
+fn module_over(table: &str, columns: &str, indexes: &str, row_bytes: u32) -> Vec<u8> {
     let description = format!(
-        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{columns}],"primary_key":["k"],"primary_kind":"ordered",
+        r#"{{"abi":1,"tables":[{{"name":{table},"columns":[{columns}],"primary_key":["k"],"primary_kind":"ordered",
         "indexes":[{indexes}],"placement":{{"by":"k"}}}}],"procedures":[
         {{"name":"put","params":[{{"name":"k","type":"i64"}}],"returns":"unit","read_only":false,"partitioning":{{"by":["k"]}}}},
         {{"name":"size","params":[],"returns":"i64","read_only":true,"partitioning":"all"}}]}}"#
@@ -121,7 +127,7 @@ fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
     let first = router.deploy("a", &module(V1, "", 12)).expect("deploy");
     assert!(first.created && !first.unchanged && first.replaced.is_none());
     assert!(router.deploy("a", &module(V1, "", 12)).expect("the same").unchanged);
-    router.deploy("old", &module(V1, "", 12)).expect("deploy");
+    router.deploy("old", &module_over(OF_A, V1, "", 12)).expect("deploy");
     put(&database, "a", 1);
     put(&database, "a", 2);
     assert_eq!(last_columns(&database), [5, 5]);
@@ -142,7 +148,8 @@ fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
     let DeployError::Conflict(conflicts) = refused else {
         panic!("{refused}");
     };
-    assert_eq!((conflicts[0].table.as_str(), conflicts[0].item.as_str()), ("t", "b"));
+    assert_eq!((conflicts[0].table.as_str(), conflicts[0].item.as_str()), ("a.t", "b"));
+    assert!(conflicts[0].way_on.contains("old"), "{conflicts:?}");
     let unique = r#"{"name":"one_b","columns":["b","k"],"unique":true}"#;
     router.deploy("a", &module(V2, &format!("{by_b},{unique}"), 20)).expect("one more index");
     assert_eq!(size(&database, "a"), 4 * (8 + 20));
@@ -160,6 +167,144 @@ fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
     assert_eq!(deployed.versions.len(), 4);
     assert!(!deployed.current.contains_key("old"));
     put(&database, "a", 5);
+}
+
+fn columns(count: usize) -> String {
+    let more = (2..count).map(|at| format!(r#",{{"name":"c{at}","type":"i8","nullable":true}}"#));
+    format!("{V1}{}", more.collect::<String>())
+}
+
+fn refused(database: &Database, name: &str, wasm: &[u8]) -> String {
+    let digest = database.router().digest().expect("ready");
+    let refused = database.router().deploy(name, wasm).err().expect("refused");
+    assert_eq!(database.router().digest().expect("ready"), digest, "a refusal leaves nothing");
+    match refused {
+        DeployError::Conflict(conflicts) => conflicts.iter().map(|conflict| format!("{conflict}\n")).collect(),
+        other => other.to_string(),
+    }
+}
+
+#[test]
+fn tables_of_any_number_of_columns_are_refused_or_open_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    for count in [257, 1_000] {
+        let found = refused(&database, "a", &module(&columns(count), "", 12));
+        assert!(found.contains("256"), "{found}");
+    }
+    let widest = module(&columns(256), "", 12);
+    database.router().deploy("a", &widest).expect("as many as there can be");
+    drop(database);
+    assert_eq!(open(dir.path()).router().deployed().tables[0].columns.len(), 256);
+}
+
+#[test]
+fn a_column_that_is_no_longer_declared_is_dropped_and_the_database_opens_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    router.deploy("a", &module(V1, "", 12)).expect("deploy");
+    put(&database, "a", 1);
+    let one = r#"{"name":"k","type":"i64","nullable":false}"#;
+    let planned = router.plan_deploy("a", &module(one, "", 8)).expect("planned");
+    let steps: Vec<_> = planned.tables[0].steps.iter().map(|step| (step.action.name(), step.item.as_str())).collect();
+    assert_eq!((planned.tables[0].rows, steps), (1, vec![("drop", "b")]));
+    assert_eq!(router.deployed().tables[0].columns.len(), 2, "a plan does nothing");
+    router.deploy("a", &module(one, "", 8)).expect("the last field was removed");
+    put(&database, "a", 2);
+    assert_eq!(last_columns(&database), [1, 2]);
+    router.deploy("u", &module_over(OF_A, one, "", 8)).expect("shared on both sides");
+    let found = refused(&database, "w", &module_over(OF_A, V1, "", 12));
+    assert!(found.contains("no such column"), "{found}");
+    // Back to the older version: the column can't be filled in.
+    let found = refused(&database, "a", &module(V1, "", 12));
+    assert!(found.contains("default"), "{found}");
+    drop(database);
+    let database = open(dir.path());
+    put(&database, "a", 3);
+    put(&database, "u", 4);
+    assert_eq!(last_columns(&database), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_module_that_does_not_know_a_column_without_a_default_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    database.router().deploy("a", &module(V1, "", 12)).expect("deploy");
+    let one = r#"{"name":"k","type":"i64","nullable":false}"#;
+    let found = refused(&database, "u", &module_over(OF_A, one, "", 8));
+    assert!(found.contains("has no default"), "{found}");
+}
+
+#[test]
+fn indexes_do_not_add_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    let indexes = |from: usize, count: usize| {
+        let all = (from..from + count).map(|at| format!(r#"{{"name":"i{at}","columns":["b"],"unique":false}}"#));
+        all.collect::<Vec<_>>().join(",")
+    };
+    for from in [0, 33, 66] {
+        router.deploy("a", &module(V1, &indexes(from, 64), 12)).expect("64 at a time");
+        put(&database, "a", from as i64);
+    }
+    assert!(refused(&database, "a", &module(V1, &indexes(0, 65), 12)).contains("64"));
+    assert_eq!(router.deployed().tables[0].indexes.len(), 64);
+    router.take_checkpoint().expect("begun");
+    database.close().expect("close");
+    assert_eq!(last_columns(&open(dir.path())), [5, 5, 5]);
+}
+
+#[test]
+fn a_table_is_its_module_s_own_until_both_sides_share_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    let own = module_over(r#""t""#, V1, "", 12);
+    router.deploy("a", &own).expect("deploy");
+    router.deploy("b", &own).expect("a table of its own");
+    put(&database, "a", 1);
+    put(&database, "b", 1);
+    let deployed = router.deployed();
+    let names: Vec<_> = deployed.tables().map(|(_, table)| table.full_name()).collect();
+    assert_eq!(names, ["a.t", "b.t"]);
+    assert!(deployed.table("t").is_none() && deployed.table("b.t").is_some(), "two have it");
+    assert!(refused(&database, "c", &module_over(OF_A, V1, "", 12)).contains("not shared"));
+    assert!(refused(&database, "c", &module_over(r#""x.t","shared":true"#, V1, "", 12)).contains("deploy module x"));
+    router.deploy("a", &module(V1, "", 12)).expect("shared by its owner");
+    router.deploy("c", &module_over(OF_A, V1, "", 12)).expect("and by its user");
+    put(&database, "c", 2);
+    assert_eq!(last_columns(&database), [5, 5]);
+    let found = refused(&database, "a", &own);
+    assert!(found.contains("used by module c"), "{found}");
+    drop(database);
+    let database = open(dir.path());
+    put(&database, "c", 3);
+    assert_eq!(last_columns(&database), [5, 5, 5]);
+}
+
+#[test]
+fn tables_and_columns_are_renamed_with_their_rows() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    router.deploy("a", &module(V1, "", 12)).expect("deploy");
+    put(&database, "a", 1);
+    let renamed = V1.replace(r#""name":"b""#, r#""name":"amount","was":"b""#);
+    let renamed = module_over(r#""u","was":"t""#, &renamed, "", 12);
+    router.deploy("a", &renamed).expect("renamed");
+    put(&database, "a", 2);
+    let check = |database: &Database| {
+        let deployed = database.router().deployed();
+        let (_, table) = deployed.table("u").expect("the new name");
+        assert_eq!((table.full_name().as_str(), table.columns[1].name.as_str()), ("a.u", "amount"));
+        assert!(deployed.table("t").is_none());
+        assert_eq!(last_columns(database), [5, 5]);
+    };
+    check(&database);
+    drop(database);
+    check(&open(dir.path()));
 }
 
 #[test]

@@ -6,21 +6,17 @@
 use reprise_abi::{
     ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey,
     NearPart, Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
-    schema::{NAME_BYTES_MAX, is_valid_name},
+    row::COLUMNS_MAX,
+    schema::{NAME_BYTES_MAX, is_valid_name, split_table_name},
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
     value::ValueReader,
 };
-use reprise_base::limits::{PROCEDURES_MAX, TABLES_MAX};
+use reprise_base::limits::{INDEXES_MAX, PROCEDURES_MAX, TABLES_MAX};
 use serde_json::{Map, Value};
 
 pub use reprise_abi::describe::write_json as to_json;
+pub use reprise_base::limits::DESCRIPTION_BYTES_MAX;
 
-/// Longest description, in bytes.
-pub const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
-/// Columns at most in one table.
-pub const COLUMNS_MAX: usize = 1_000;
-/// Secondary indexes at most of one table.
-pub const INDEXES_MAX: usize = 64;
 /// Parameters of one procedure, and fields of one struct, at most.
 pub const FIELDS_MAX: usize = 256;
 /// Variants at most of one enum.
@@ -56,7 +52,7 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
     }
     let (at, tables) = object.required("tables")?;
     let tables = list(&at, tables, 0, TABLES_MAX, parse_table)?;
-    distinct(&at, tables.iter().map(|table| &table.name))?;
+    distinct(&at, tables.iter().map(TableSchema::full_name))?;
     let (at, procedures) = object.required("procedures")?;
     let procedures = list(&at, procedures, 0, PROCEDURES_MAX, |at, value| {
         parse_procedure(at, value, &tables)
@@ -130,6 +126,11 @@ impl<'a> Object<'a> {
         parse_name(&at, value)
     }
 
+    fn was(&self) -> Checked<Option<String>> {
+        let was = self.optional("was");
+        was.map(|(at, value)| parse_name(&at, value)).transpose()
+    }
+
     fn flag(&self, name: &str) -> Checked<bool> {
         match self.optional(name) {
             None => Ok(false),
@@ -182,11 +183,12 @@ fn list<T>(
         .collect()
 }
 
-fn distinct<'a>(at: &Path, names: impl Iterator<Item = &'a String>) -> Checked<()> {
+fn distinct<T: Ord + AsRef<str>>(at: &Path, names: impl Iterator<Item = T>) -> Checked<()> {
     let mut seen = std::collections::BTreeSet::new();
     for name in names {
+        let text = quoted(name.as_ref());
         if !seen.insert(name) {
-            return at.fail(format!("{} twice", quoted(name)));
+            return at.fail(format!("{text} twice"));
         }
     }
     Ok(())
@@ -220,6 +222,8 @@ fn positions(
 fn parse_table(path: &Path, value: &Value) -> Checked<TableSchema> {
     let members = [
         "name",
+        "shared",
+        "was",
         "columns",
         "primary_key",
         "primary_kind",
@@ -256,14 +260,34 @@ fn parse_table(path: &Path, value: &Value) -> Checked<TableSchema> {
         None => Vec::new(),
     };
     let placement = parse_placement(&object, &columns, &names)?;
+    let (owner, name) = parse_table_name(&object)?;
     Ok(TableSchema {
-        name: object.name()?,
+        owner,
+        name,
+        shared: object.flag("shared")?,
+        was: object.was()?,
         columns,
         primary_key,
         primary_kind,
         indexes,
         placement,
     })
+}
+
+/// Module, empty for the module's own, and table.
+fn parse_table_name(object: &Object<'_>) -> Checked<(String, String)> {
+    let (at, value) = object.required("name")?;
+    let full = text(&at, value)?;
+    let Some((owner, name)) = split_table_name(full) else {
+        return at.fail(format!(
+            "{} is not a table's name (name or module.name; each [a-z][a-z0-9_]*, 63 bytes)",
+            quoted(full)
+        ));
+    };
+    if !owner.is_empty() && object.was()?.is_some() {
+        return at.fail("a table of another module can't be renamed here");
+    }
+    Ok((owner.to_owned(), name.to_owned()))
 }
 
 fn parse_primary_kind(object: &Object<'_>) -> Checked<IndexKind> {
@@ -304,7 +328,7 @@ fn parse_placement(
 }
 
 fn parse_column(path: &Path, value: &Value) -> Checked<ColumnSchema> {
-    let object = Object::new(path, value, &["name", "type", "nullable", "default"])?;
+    let object = Object::new(path, value, &["name", "was", "type", "nullable", "default"])?;
     let (at, ty) = object.required("type")?;
     let Some(ty) = scalar(text(&at, ty)?) else {
         return at.fail("not a column type");
@@ -315,6 +339,7 @@ fn parse_column(path: &Path, value: &Value) -> Checked<ColumnSchema> {
     };
     Ok(ColumnSchema {
         name: object.name()?,
+        was: object.was()?,
         ty,
         nullable: object.flag("nullable")?,
         default,
@@ -420,7 +445,7 @@ fn parse_near(
     let object = Object::new(path, value, &["table", "key"])?;
     let (at, name) = object.required("table")?;
     let name = text(&at, name)?;
-    let Some(table) = tables.iter().position(|table| table.name == name) else {
+    let Some(table) = tables.iter().position(|table| table.full_name() == name) else {
         return at.fail(format!("no table {}", quoted(name)));
     };
     let columns = &tables[table].primary_key;

@@ -56,7 +56,7 @@ fn forged_descriptions_are_refused_with_their_place() {
     check_refused(
         r#"{"name":"t","#,
         r#"{"name":"T","#,
-        "tables[0].name: \"T\" is not a name ([a-z][a-z0-9_]*, 63 bytes)",
+        "tables[0].name: \"T\" is not a table's name (name or module.name; each [a-z][a-z0-9_]*, 63 bytes)",
     );
     check_refused(r#"{"name":"u","#, r#"{"name":"t","#, "tables: \"t\" twice");
     check_refused(r#""name":"q""#, r#""name":"p""#, "procedures: \"p\" twice");

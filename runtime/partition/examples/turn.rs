@@ -19,7 +19,7 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{CallBatch, LogRule, Logging, NoLog, Sampling, Shared, Site, SlotOutcome, Tools};
 use reprise_storage::AfterImage;
-use reprise_txn::{Candidate, ModuleId, apply, plan};
+use reprise_txn::{Candidate, Judge, ModuleId, apply, plan};
 
 const BATCH: u64 = 256;
 const NAMES: [&str; 6] = ["Ada", "Bruno", "Chiara", "Dmitri", "Esther", "Farid"];
@@ -115,7 +115,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         code: Arc::new(code),
     };
     let before = tools.deployed().clone();
-    let steps = plan(&before, &candidate, &[&partition.store]).expect("no conflict");
+    let steps = plan(&before, &candidate, &[&partition.store], Judge::Deployment).expect("no conflict");
     let stores = &mut [&mut partition.store];
     tools.install(apply(&before, candidate, steps, TxnId(1), stores));
     let mut batch = CallBatch::new(Some(PartitionId(0)));

@@ -72,7 +72,7 @@ pub fn load_threads(row_bytes: u64) -> u64 {
 pub fn load_sample(reader: &CheckpointReader, bytes_max: u64) -> Result<u64, CheckpointError> {
     let mut store = Store::new();
     for json in reader.tables() {
-        let created = store.create_table(table_of(reader, json)?);
+        let created = store.push_table(table_of(reader, json)?);
         created.map_err(|_| broken(reader, "table", "one that can be made", "another"))?;
     }
     let mut blocks = reader.blocks();

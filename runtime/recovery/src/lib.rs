@@ -30,7 +30,7 @@ use reprise_log::LogError;
 use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched, receive};
 use reprise_replay::{Command, Divergence, Keyed, Redo, Replayed, Twin, replay_multi};
 use reprise_storage::Store;
-use reprise_txn::{Candidate, Compiler, ModuleId, apply, plan, remove};
+use reprise_txn::{Candidate, Compiler, Judge, ModuleId, apply, plan, remove};
 use reprise_wire::{
     ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef, WireError,
 };
@@ -623,7 +623,7 @@ fn install(
 ) -> Result<(), String> {
     let deployed = held.tools.deployed().clone();
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
-    let plan = plan(&deployed, &candidate, &stores).map_err(|error| {
+    let plan = plan(&deployed, &candidate, &stores, Judge::Replay).map_err(|error| {
         let conflicts = error.conflicts.iter().map(|c| c.to_string());
         conflicts.collect::<Vec<_>>().join("; ")
     })?;

@@ -192,7 +192,8 @@ pub(crate) fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSc
     let mut schema = describe::from_json(json).map_err(|error| unfit(&error.to_string()))?;
     match (schema.tables.pop(), schema.tables.is_empty()) {
         (Some(table), true) => Ok(table),
-        _ => Err(unfit("none or several")),
+        (None, _) => Ok(TableSchema::dropped()),
+        _ => Err(unfit("several")),
     }
 }
 
@@ -202,11 +203,12 @@ fn install(
     tables: Vec<TableSchema>,
     modules: Vec<Restored>,
 ) -> Result<(), String> {
+    let generation = held.tools.deployed().generation + 1;
+    let deployed = restore(generation, tables, modules)?;
     for partition in held.partitions.iter_mut() {
         partition.store = Store::new();
-        for table in &tables {
-            let created = partition.store.create_table(table.clone());
-            created.map_err(|conflicts| {
+        for table in &deployed.tables {
+            partition.store.push_table(TableSchema::clone(table)).map_err(|conflicts| {
                 let texts: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
                 texts.join("; ")
             })?;
@@ -215,8 +217,7 @@ fn install(
         partition.clock.advance_past(state.last_tick);
         partition.last_end = state.last_end;
     }
-    let generation = held.tools.deployed().generation + 1;
-    held.tools.install(restore(generation, tables, modules)?);
+    held.tools.install(deployed);
     let shared = &held.tools.shared;
     let tick = reader.database().multi_tick;
     shared.multi_tick.fetch_max(tick, Ordering::AcqRel);

@@ -6,7 +6,7 @@ use reprise_abi::schema::is_valid_name;
 use reprise_base::{Lsn, TxnId, limits::MODULE_BYTES_MAX};
 use reprise_partition::{Held, Partition, Unlogged};
 use reprise_storage::{Conflict, Store};
-use reprise_txn::{Candidate, Module, apply, plan, remove};
+use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, plan, remove};
 use reprise_wire::{DeployRef, RecordRef, RemoveRef};
 
 use crate::router::{Router, Unavailable};
@@ -54,6 +54,32 @@ pub enum DeployError {
 impl Router {
     /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable.
     pub fn deploy(&self, name: &str, wasm: &[u8]) -> Result<Deployment, DeployError> {
+        let candidate = self.compile(name, wasm)?;
+        self.deploy_candidate(candidate, wasm)
+    }
+
+    /// What `deploy` would do, or the conflicts that it would be refused for: the same judgement, changed tables made and
+    /// forgotten. Leaves nothing.
+    pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<PlanSummary, DeployError> {
+        let candidate = self.compile(name, wasm)?;
+        let _deploying = self.0.deploying.lock().expect("a deployment never panics");
+        let summary = self.run_on_all(move |held| {
+            let clock = held.tools.shared.clock.clone();
+            let begun_ns = clock.monotonic_ns();
+            let mut summary = match judge(held, &candidate) {
+                Ok(plan) => plan.summary,
+                Err(conflicts) => PlanSummary {
+                    conflicts,
+                    ..PlanSummary::default()
+                },
+            };
+            summary.estimated_ms = (clock.monotonic_ns() - begun_ns).div_ceil(1_000_000);
+            summary
+        })?;
+        Ok(summary)
+    }
+
+    fn compile(&self, name: &str, wasm: &[u8]) -> Result<Candidate, DeployError> {
         check_name(name)?;
         if wasm.len() > MODULE_BYTES_MAX {
             return Err(DeployError::TooLarge {
@@ -61,13 +87,11 @@ impl Router {
             });
         }
         let wasm: Arc<[u8]> = wasm.into();
-        let candidate = self.0.config.compiler.compile(name, &wasm).map_err(|error| {
-            DeployError::Invalid {
-                reason: error.reason,
-                offset: error.offset,
-            }
-        })?;
-        self.deploy_candidate(candidate, &wasm)
+        let compiled = self.0.config.compiler.compile(name, &wasm);
+        compiled.map_err(|error| DeployError::Invalid {
+            reason: error.reason,
+            offset: error.offset,
+        })
     }
 
     /// Installs code that need not be wasm (native procedures, for comparison). `wasm` is what the log keeps for replay.
@@ -125,11 +149,15 @@ impl From<Unavailable> for DeployError {
     }
 }
 
+fn judge(held: &Held<'_>, candidate: &Candidate) -> Result<Plan, Vec<Conflict>> {
+    let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
+    let judged = plan(held.tools.deployed(), candidate, &stores, Judge::Deployment);
+    judged.map_err(|error| error.conflicts)
+}
+
 fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Lsn, DeployError> {
     let deployed = held.tools.deployed().clone();
-    let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
-    let plan = plan(&deployed, &candidate, &stores)
-        .map_err(|error| DeployError::Conflict(error.conflicts))?;
+    let plan = judge(held, &candidate).map_err(DeployError::Conflict)?;
     let txn_id = held.tools.next_multi_id(held.partitions);
     let mut record = Vec::with_capacity(wasm.len() + 256);
     let version = deployed
@@ -146,7 +174,7 @@ fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Resul
         wasm,
     })
     .encode(&mut record);
-    // The record first, and durable: should the log refuse it, the tables are still as they were.
+    // The record first, and durable: should the log refuse it, the tables are still as they were. What follows can't fail.
     let lsn = append(held, &record, txn_id)?;
     let mut stores: Vec<&mut Store> = held
         .partitions

@@ -29,5 +29,5 @@ pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
 pub use reprise_partition::{MeetingStats, Stream};
-pub use reprise_storage::Conflict;
-pub use reprise_txn::{Bound, Deployed, Failure, Module, ModuleId};
+pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
+pub use reprise_txn::{Bound, Deployed, Failure, Module, ModuleId, PlanSummary, TablePlan};

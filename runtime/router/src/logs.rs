@@ -5,6 +5,7 @@ use std::sync::Arc;
 use reprise_abi::TableSchema;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_log::{LogError, LogRecord};
+use reprise_storage::TableId;
 use reprise_txn::{Deployed, Module, ModuleId};
 use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, RECORD_KINDS, RecordRef, RowName};
 
@@ -95,7 +96,7 @@ pub struct ChangesEntry {
 pub struct ChangedRow {
     pub partition: u16,
     pub table_id: u16,
-    /// None where the table is unknown (a log read without its earlier records).
+    /// None where the table is unknown (a log read without its earlier records), or may have been another one then.
     pub table: Option<Arc<TableSchema>>,
     /// "insert", "update" or "delete".
     pub change: &'static str,
@@ -330,12 +331,19 @@ fn changed_rows(record: &ChangesRef<'_>, deployed: &Deployed) -> Vec<ChangedRow>
     for (partition, changes) in record.groups() {
         // A record that was decoded has no errors in it.
         let changes = Changes::new(changes).flatten();
-        rows.extend(changes.map(|change| changed_row(partition, change, deployed)));
+        rows.extend(changes.map(|change| {
+            let table = deployed.table_at(TableId(change.table()), record.txn_id);
+            changed_row(partition, change, table.cloned())
+        }));
     }
     rows
 }
 
-fn changed_row(partition: PartitionId, change: Change<'_>, deployed: &Deployed) -> ChangedRow {
+fn changed_row(
+    partition: PartitionId,
+    change: Change<'_>,
+    table: Option<Arc<TableSchema>>,
+) -> ChangedRow {
     let name_of = |name| match name {
         RowName::Key(key) => ChangedName::Key(key.to_vec()),
         RowName::Number(number) => ChangedName::Number(number),
@@ -343,7 +351,7 @@ fn changed_row(partition: PartitionId, change: Change<'_>, deployed: &Deployed) 
     let mut found = ChangedRow {
         partition: partition.0,
         table_id: change.table(),
-        table: deployed.tables.get(change.table() as usize).cloned(),
+        table,
         change: "update",
         name: ChangedName::InRow,
         row: None,

@@ -126,6 +126,7 @@ fn schema(kind: &Kind) -> TableSchema {
         .iter()
         .enumerate()
         .map(|(at, ty)| ColumnSchema {
+            was: None,
             name: format!("c{at}"),
             ty: *ty,
             nullable: false,
@@ -137,6 +138,9 @@ fn schema(kind: &Kind) -> TableSchema {
         unique: false,
     };
     TableSchema {
+        owner: String::new(),
+        shared: false,
+        was: None,
         name: "t".into(),
         columns: columns.collect(),
         primary_key: kind.key.to_vec(),

@@ -22,12 +22,16 @@ fn spread(n: u64) -> u64 {
 
 fn schema(name: &str, columns: &[(&str, ScalarType)], kind: IndexKind) -> TableSchema {
     let columns = columns.iter().map(|(name, ty)| ColumnSchema {
+        was: None,
         name: (*name).into(),
         ty: *ty,
         nullable: false,
         default: None,
     });
     TableSchema {
+        owner: String::new(),
+        shared: false,
+        was: None,
         name: name.into(),
         columns: columns.collect(),
         primary_key: vec![0, 1],

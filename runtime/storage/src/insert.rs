@@ -142,12 +142,16 @@ mod tests {
             (ScalarType::Bool, false),
         ];
         let column = |(at, (ty, nullable)): (usize, (ScalarType, bool))| ColumnSchema {
+            was: None,
             name: format!("c{at}"),
             ty,
             nullable,
             default: None,
         };
         TableSchema {
+            owner: String::new(),
+            shared: false,
+            was: None,
             name: "t".into(),
             columns: types.into_iter().enumerate().map(column).collect(),
             primary_key: key.to_vec(),

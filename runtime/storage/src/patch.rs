@@ -235,6 +235,7 @@ mod tests {
 
     fn column(name: &str, ty: ScalarType, nullable: bool) -> ColumnSchema {
         ColumnSchema {
+            was: None,
             name: name.into(),
             ty,
             nullable,
@@ -245,6 +246,9 @@ mod tests {
     fn store() -> (Store, crate::TableId, crate::Rid) {
         let mut store = Store::new();
         let schema = TableSchema {
+            owner: String::new(),
+            shared: false,
+            was: None,
             name: "t".into(),
             columns: vec![
                 column("id", ScalarType::I32, false),

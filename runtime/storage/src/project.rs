@@ -81,7 +81,7 @@ impl RowProjection {
 }
 
 /// What rows written before the column existed read as.
-fn default_field(column: &ColumnSchema) -> Result<Field<'_>, DefaultError> {
+pub(crate) fn default_field(column: &ColumnSchema) -> Result<Field<'_>, DefaultError> {
     match &column.default {
         Some(bytes) => {
             decode(column.ty, bytes).map_err(|_| DefaultError::Malformed(column.name.clone()))
@@ -132,6 +132,7 @@ mod tests {
 
     fn column(name: &str, ty: ScalarType, nullable: bool, default: Option<&[u8]>) -> ColumnSchema {
         ColumnSchema {
+            was: None,
             name: name.into(),
             ty,
             nullable,

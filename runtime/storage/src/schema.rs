@@ -1,24 +1,17 @@
-//! Schema changes: what a module declares against what is stored.
-//!
-//! A declaration may know fewer trailing columns and fewer indexes than are stored (an older module), or more (a newer
-//! one). Whatever both know must be the same.
+//! What a table is in itself: its rules, its words for people, its digest.
 
 use std::{collections::BTreeSet, fmt};
 
 use reprise_abi::{
-    ColumnSchema, IndexSchema, Placement, RowLayout, TableSchema,
-    row::{COLUMNS_MAX, ROW_BYTES_MAX},
+    ColumnSchema, IndexSchema, Placement, TableSchema,
+    describe::write_json,
+    key::KEY_BYTES_MAX,
+    row::COLUMNS_MAX,
+    ModuleSchema,
 };
+use reprise_base::limits::{DESCRIPTION_BYTES_MAX, INDEXES_MAX};
 
-use crate::{
-    digest::fold,
-    index::Refused,
-    keyplan::{RowRef, Scratch},
-    project::{RowProjection, check_default},
-    rows::Rows,
-    store::TableId,
-    table::{Table, has_number, make_indexes},
-};
+use crate::{digest::fold, project::check_default};
 
 /// A point in which a declared table can't be reconciled with the stored one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,28 +23,8 @@ pub struct Conflict {
     pub what: &'static str,
     pub stored: String,
     pub declared: String,
-}
-
-impl Conflict {
-    fn new(
-        table: &str,
-        item: &str,
-        what: &'static str,
-        stored: impl Into<String>,
-        declared: impl Into<String>,
-    ) -> Self {
-        Self {
-            table: table.into(),
-            item: item.into(),
-            what,
-            stored: stored.into(),
-            declared: declared.into(),
-        }
-    }
-
-    pub(crate) fn on_table(table: &str, what: &'static str, stored: &str, declared: &str) -> Self {
-        Self::new(table, "", what, stored, declared)
-    }
+    /// What its author can do.
+    pub way_on: String,
 }
 
 impl fmt::Display for Conflict {
@@ -60,63 +33,62 @@ impl fmt::Display for Conflict {
         if !self.item.is_empty() {
             write!(f, " {}", self.item)?;
         }
-        write!(f, ": stored {}, declared {}", self.stored, self.declared)
+        write!(f, ": stored {}, declared {}; {}", self.stored, self.declared, self.way_on)
     }
 }
 
-/// How the store will serve a declared table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableChange {
-    pub table: TableId,
-    /// The table as it will be stored.
-    pub schema: TableSchema,
-    pub added_columns: usize,
-    pub added_indexes: usize,
-    /// Declared index number (0 = primary key) -> stored index number.
-    pub index_map: Vec<u16>,
+/// Where and what of a conflict.
+pub(crate) struct At<'a> {
+    pub table: &'a str,
+    pub item: &'a str,
+    pub what: &'static str,
 }
 
-impl TableChange {
-    /// The stored table stays as it is.
-    pub fn is_noop(&self) -> bool {
-        self.added_columns == 0 && self.added_indexes == 0
+impl At<'_> {
+    pub fn conflict(
+        &self,
+        stored: impl Into<String>,
+        declared: impl Into<String>,
+        way_on: impl Into<String>,
+    ) -> Conflict {
+        Conflict {
+            table: self.table.into(),
+            item: self.item.into(),
+            what: self.what,
+            stored: stored.into(),
+            declared: declared.into(),
+            way_on: way_on.into(),
+        }
     }
 }
 
-/// What is wrong with a table in itself; the conflicts' "stored" side names the rule.
+/// What makes it impossible to store the table at all.
 pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
+    let table = &schema.full_name();
     let mut conflicts = Vec::new();
-    let mut refuse = |item: &str, what, rule: &str, declared: String| {
-        conflicts.push(Conflict::new(&schema.name, item, what, rule, declared));
+    let mut refuse = |item: &str, what, rule: &str, declared: String, way_on: &str| {
+        conflicts.push(At { table, item, what }.conflict(rule, declared, way_on));
     };
     let count = schema.columns.len();
     if count == 0 || count > COLUMNS_MAX {
-        refuse("", "columns", "1 to 256", count.to_string());
+        let way_on = "put the columns that are seldom used into a table of their own, under the same key";
+        refuse("", "columns", &format!("1 to {COLUMNS_MAX}"), count.to_string(), way_on);
     }
-    let mut names = BTreeSet::new();
+    for column in twice(schema.columns.iter().map(|column| &column.name)) {
+        refuse(column, "column", "names differ", "twice".into(), "rename one of them");
+    }
     for column in &schema.columns {
-        if !names.insert(&column.name) {
-            refuse(&column.name, "column", "names differ", "twice".into());
-        }
         if let Err(error) = check_default(column) {
-            refuse(
-                &column.name,
-                "default",
-                "a value of the column's type",
-                error.to_string(),
-            );
+            let way_on = "declare a default that the column can hold";
+            refuse(&column.name, "default", "a value of the column's type", error.to_string(), way_on);
         }
     }
     let mut check_columns = |item: &str, what, columns: &[u16], may_be_empty: bool| {
         let distinct: BTreeSet<_> = columns.iter().collect();
         let is_known = columns.iter().all(|column| (*column as usize) < count);
         if !is_known || distinct.len() != columns.len() || columns.is_empty() && !may_be_empty {
-            refuse(
-                item,
-                what,
-                "distinct columns of the table",
-                format!("{columns:?}"),
-            );
+            let rule = "distinct columns of the table";
+            refuse(item, what, rule, format!("{columns:?}"), "name columns that it has, each once");
         }
     };
     check_columns("", "primary key", &schema.primary_key, true);
@@ -126,130 +98,68 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     if let Placement::By(column) = schema.placement {
         check_columns("", "placement", &[column], false);
     }
-    let mut names = BTreeSet::new();
-    for index in &schema.indexes {
-        if !names.insert(&index.name) {
-            refuse(&index.name, "index", "names differ", "twice".into());
-        }
+    for index in twice(schema.indexes.iter().map(|index| &index.name)) {
+        refuse(index, "index", "names differ", "twice".into(), "rename one of them");
     }
     conflicts
 }
 
-/// Compares a declaration with the stored table, rows not looked at.
-pub(crate) fn plan_change(
-    table: TableId,
-    stored: &TableSchema,
-    declared: &TableSchema,
-) -> Result<TableChange, Vec<Conflict>> {
-    let mut conflicts = check_table(declared);
-    if !conflicts.is_empty() {
-        return Err(conflicts);
+/// What a well-formed table has too much of. Judged when it is deployed, never when a log or a checkpoint is read.
+pub fn check_limits(schema: &TableSchema) -> Vec<Conflict> {
+    let table = &schema.full_name();
+    let mut conflicts = Vec::new();
+    let mut refuse = |item: &str, what, rule: String, declared: String, way_on: &str| {
+        conflicts.push(At { table, item, what }.conflict(rule, declared, way_on));
+    };
+    if schema.indexes.len() > INDEXES_MAX {
+        let (rule, found) = (format!("at most {INDEXES_MAX}"), schema.indexes.len().to_string());
+        refuse("", "indexes", rule, found, "leave out those that no procedure scans");
     }
-    compare_columns(stored, declared, &mut conflicts);
-    compare_table(stored, declared, &mut conflicts);
-    let mut schema = stored.clone();
-    let mut index_map = vec![0];
-    for index in &declared.indexes {
-        let position = match stored
-            .indexes
-            .iter()
-            .position(|known| known.name == index.name)
-        {
-            Some(position) => {
-                let known = &stored.indexes[position];
-                if known != index {
-                    let (stored, declared) = (
-                        describe_index(stored, known),
-                        describe_index(declared, index),
-                    );
-                    conflicts.push(Conflict::new(
-                        &schema.name,
-                        &index.name,
-                        "index",
-                        stored,
-                        declared,
-                    ));
-                }
-                position
-            }
-            None => {
-                schema.indexes.push(index.clone());
-                schema.indexes.len() - 1
-            }
-        };
-        index_map.push(position as u16 + 1);
+    let unique = schema.indexes.iter().map(|index| (index.name.as_str(), "index", &index.columns));
+    for (name, what, columns) in [("", "primary key", &schema.primary_key)].into_iter().chain(unique) {
+        let bytes = key_bytes_min(schema, columns);
+        if bytes > KEY_BYTES_MAX {
+            let (rule, found) = (format!("at most {KEY_BYTES_MAX} bytes"), format!("at least {bytes}"));
+            refuse(name, what, rule, found, "leave columns out of the key");
+        }
     }
-    if !conflicts.is_empty() {
-        return Err(conflicts);
+    let bytes = stored_json(schema).len();
+    if bytes > DESCRIPTION_BYTES_MAX {
+        let (rule, found) = (format!("at most {DESCRIPTION_BYTES_MAX} bytes"), bytes.to_string());
+        refuse("", "description", rule, found, "shorten names or defaults");
     }
-    let added = declared
-        .columns
-        .get(stored.columns.len()..)
-        .unwrap_or_default();
-    schema.columns.extend_from_slice(added);
-    Ok(TableChange {
-        table,
-        added_columns: added.len(),
-        added_indexes: schema.indexes.len() - stored.indexes.len(),
-        schema,
-        index_map,
+    conflicts
+}
+
+/// Bytes that every key over these columns has at least.
+fn key_bytes_min(schema: &TableSchema, columns: &[u16]) -> usize {
+    let bytes_of = |column: &u16| {
+        let column = &schema.columns[*column as usize];
+        match (column.nullable, column.ty.is_variable()) {
+            (true, _) => 1,
+            (false, true) => 2,
+            (false, false) => column.ty.slot_bytes(),
+        }
+    };
+    columns.iter().map(bytes_of).sum()
+}
+
+/// A stored table as checkpoints describe it: in the words of a module that has it alone; of none where a table was dropped.
+pub fn stored_json(table: &TableSchema) -> String {
+    let stored = (!table.is_dropped()).then(|| table.clone());
+    write_json(&ModuleSchema {
+        abi: reprise_abi::ABI_VERSION,
+        tables: stored.into_iter().collect(),
+        procedures: Vec::new(),
     })
 }
 
-fn compare_columns(stored: &TableSchema, declared: &TableSchema, conflicts: &mut Vec<Conflict>) {
-    for (known, column) in stored.columns.iter().zip(&declared.columns) {
-        if known != column {
-            conflicts.push(Conflict::new(
-                &stored.name,
-                &column.name,
-                "column",
-                describe_column(known),
-                describe_column(column),
-            ));
-        }
-    }
-    for column in declared.columns.iter().skip(stored.columns.len()) {
-        if !column.nullable && column.default.is_none() {
-            conflicts.push(Conflict::new(
-                &stored.name,
-                &column.name,
-                "column",
-                "rows without it",
-                format!("{}, without a default", describe_column(column)),
-            ));
-        }
-    }
+fn twice<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut seen = BTreeSet::new();
+    names.filter(|name| !seen.insert(*name)).collect()
 }
 
-fn compare_table(stored: &TableSchema, declared: &TableSchema, conflicts: &mut Vec<Conflict>) {
-    let mut compare = |what, stored_text: String, declared_text: String| {
-        if stored_text != declared_text {
-            conflicts.push(Conflict::new(
-                &stored.name,
-                "",
-                what,
-                stored_text,
-                declared_text,
-            ));
-        }
-    };
-    compare(
-        "primary key",
-        names(stored, &stored.primary_key),
-        names(declared, &declared.primary_key),
-    );
-    if !stored.primary_key.is_empty() {
-        let kind = |schema: &TableSchema| format!("{:?}", schema.primary_kind).to_lowercase();
-        compare("primary key kind", kind(stored), kind(declared));
-    }
-    compare(
-        "placement",
-        describe_placement(stored),
-        describe_placement(declared),
-    );
-}
-
-fn names(schema: &TableSchema, columns: &[u16]) -> String {
+pub(crate) fn names(schema: &TableSchema, columns: &[u16]) -> String {
     let name = |column: &u16| schema.columns[*column as usize].name.as_str();
     format!(
         "({})",
@@ -257,21 +167,29 @@ fn names(schema: &TableSchema, columns: &[u16]) -> String {
     )
 }
 
-fn describe_column(column: &ColumnSchema) -> String {
+pub(crate) fn describe_type(column: &ColumnSchema) -> String {
     let null = if column.nullable { " or null" } else { "" };
-    let ty = format!("{:?}", column.ty).to_lowercase();
+    let ty = match column.ty {
+        reprise_abi::ScalarType::Decimal { scale } => format!("decimal({scale})"),
+        ty => format!("{ty:?}").to_lowercase(),
+    };
+    format!("{ty}{null}")
+}
+
+pub(crate) fn describe_column(column: &ColumnSchema) -> String {
+    let ty = describe_type(column);
     match &column.default {
-        Some(bytes) => format!("{} {ty}{null} default {bytes:02x?}", column.name),
-        None => format!("{} {ty}{null}", column.name),
+        Some(bytes) => format!("{} {ty} default {bytes:02x?}", column.name),
+        None => format!("{} {ty}", column.name),
     }
 }
 
-fn describe_index(schema: &TableSchema, index: &IndexSchema) -> String {
+pub(crate) fn describe_index(schema: &TableSchema, index: &IndexSchema) -> String {
     let unique = if index.unique { "unique " } else { "" };
     format!("{unique}{}", names(schema, &index.columns))
 }
 
-fn describe_placement(schema: &TableSchema) -> String {
+pub(crate) fn describe_placement(schema: &TableSchema) -> String {
     match schema.placement {
         Placement::By(column) => format!("by {}", schema.columns[column as usize].name),
         Placement::Replicated => "replicated".into(),
@@ -279,86 +197,11 @@ fn describe_placement(schema: &TableSchema) -> String {
     }
 }
 
-/// The table as the change will leave it: rows with the added columns' defaults, indexes built anew. The stored table is
-/// only read; a row that the new indexes refuse is a conflict.
-pub(crate) fn build_changed(stored: &Table, change: &TableChange) -> Result<Table, Vec<Conflict>> {
-    let schema = change.schema.clone();
-    let table = &schema.name;
-    let projection =
-        RowProjection::new(&schema.columns, stored.schema.columns.len()).map_err(|error| {
-            vec![Conflict::on_table(
-                table,
-                "column",
-                "rows without it",
-                &error.to_string(),
-            )]
-        })?;
-    let layout = RowLayout::of_table(&schema);
-    let mut indexes = make_indexes(&schema, &layout);
-    let mut rows = Rows::new(has_number(&schema));
-    let mut scratch = Scratch::default();
-    for rid in stored.sorted_rids() {
-        let old = stored.rows.at(rid);
-        let widened = if projection.is_identity() {
-            None
-        } else {
-            Some(
-                projection
-                    .widen_insert(old.row)
-                    .expect("a stored row is valid"),
-            )
-        };
-        let row = RowRef {
-            row: widened.as_deref().unwrap_or(old.row),
-            number: old.number,
-        };
-        if row.row.len() > ROW_BYTES_MAX {
-            let bytes = format!("one of {} bytes", row.row.len());
-            return Err(vec![Conflict::on_table(
-                table,
-                "rows",
-                "of at most 1 MiB",
-                &bytes,
-            )]);
-        }
-        let rid = rows.next_rid();
-        for (at, index) in indexes.iter_mut().enumerate() {
-            if let Err(refused) = index.insert(&rows, &layout, row, rid, &mut scratch) {
-                return Err(vec![refuse_rows(&schema, at, refused)]);
-            }
-        }
-        rows.insert(row);
-    }
-    Ok(Table::from_parts(
-        schema,
-        layout,
-        rows,
-        indexes,
-        stored.next_number(),
-    ))
-}
-
-fn refuse_rows(schema: &TableSchema, index: usize, refused: Refused) -> Conflict {
-    assert!(index > 0, "stored rows agree with the primary key");
-    let index = &schema.indexes[index - 1];
-    let stored = match refused {
-        Refused::Taken => "rows with equal keys",
-        Refused::TooLong => "rows with keys that are too long",
-    };
-    Conflict::new(
-        &schema.name,
-        &index.name,
-        "index",
-        stored,
-        describe_index(schema, index),
-    )
-}
-
 /// A digest of what a schema means for its rows; the kind of the primary key is not in it.
 pub(crate) fn digest(schema: &TableSchema) -> u64 {
     let mut text = format!(
         "{} key {} {}",
-        schema.name,
+        schema.full_name(),
         names(schema, &schema.primary_key),
         describe_placement(schema)
     );

@@ -11,7 +11,9 @@ use crate::{
     indirection::Rid,
     journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
     retained::Retained,
-    schema::{self, Conflict, TableChange},
+    convert::Prepared,
+    evolve::TableChange,
+    schema::{self, At, Conflict},
     snapshot::Snapshot,
     table::{Table, TableStats, WriteError},
     writeset::WriteSet,
@@ -508,6 +510,11 @@ impl Store {
             + self.retained.memory_bytes()
     }
 
+    /// Rows of a table, without a look at them.
+    pub fn rows_count(&self, table: TableId) -> u64 {
+        self.table(table).rows.count()
+    }
+
     /// A digest of everything that is observable: names, columns, keys, rows. Walks all rows.
     pub fn digest(&self) -> u64 {
         self.by_name.values().fold(0, |digest, id| {
@@ -522,67 +529,89 @@ impl Store {
 
     // Schema changes, between transactions.
 
-    /// Adds an empty table.
+    /// Adds an empty table, under the lowest number that is free.
     pub fn create_table(&mut self, schema: TableSchema) -> Result<TableId, Vec<Conflict>> {
-        assert!(
-            !self.journal.is_active,
-            "the schema changes between transactions"
-        );
-        let mut conflicts = schema::check_table(&schema);
-        if self.by_name.contains_key(&schema.name) {
-            conflicts.push(Conflict::on_table(
-                &schema.name,
-                "table",
-                "exists",
-                "created again",
-            ));
-        }
-        if self.tables.len() >= reprise_base::limits::TABLES_MAX {
-            conflicts.push(Conflict::on_table(
-                &schema.name,
-                "table",
-                "as many as can be",
-                "one more",
-            ));
-        }
-        if !conflicts.is_empty() {
-            return Err(conflicts);
-        }
-        let id = TableId(self.tables.len() as u16);
-        self.by_name.insert(schema.name.clone(), id);
-        self.tables.push(Table::new(schema));
-        Ok(id)
+        self.check_new(&schema)?;
+        Ok(self.put_table(schema))
     }
 
-    /// What it takes to serve `declared` from the stored table, rows checked against new unique indexes.
-    pub fn check_change(
-        &self,
-        table: TableId,
-        declared: &TableSchema,
-    ) -> Result<TableChange, Vec<Conflict>> {
-        let change = schema::plan_change(table, &self.table(table).schema, declared)?;
-        if !change.is_noop() {
-            schema::build_changed(self.table(table), &change)?;
+    /// Adds an empty table of a checkpoint, or the place of one that was dropped, behind all others.
+    pub fn push_table(&mut self, schema: TableSchema) -> Result<TableId, Vec<Conflict>> {
+        if !schema.is_dropped() {
+            self.check_new(&schema)?;
         }
-        Ok(change)
+        Ok(self.put_at(self.tables.len(), schema))
     }
 
-    /// Makes the change. On conflict (rows written since the check) nothing has changed.
-    pub fn apply_change(&mut self, change: &TableChange) -> Result<(), Vec<Conflict>> {
+    fn check_new(&self, schema: &TableSchema) -> Result<(), Vec<Conflict>> {
+        let mut conflicts = schema::check_table(schema);
+        let full = &schema.full_name();
+        if self.by_name.contains_key(full) {
+            let at = At { table: full, item: "", what: "table" };
+            conflicts.push(at.conflict("exists", "created again", "use another name"));
+        }
+        match conflicts.is_empty() {
+            true => Ok(()),
+            false => Err(conflicts),
+        }
+    }
+
+    /// As `create_table`, of a table that was judged.
+    pub fn put_table(&mut self, schema: TableSchema) -> TableId {
+        let free = self.tables.iter().position(|table| table.schema.is_dropped());
+        self.put_at(free.unwrap_or(self.tables.len()), schema)
+    }
+
+    fn put_at(&mut self, at: usize, schema: TableSchema) -> TableId {
+        assert!(!self.journal.is_active, "the schema changes between transactions");
+        let id = TableId(u16::try_from(at).expect("fewer tables than numbers"));
+        let table = Table::new(schema);
+        match self.tables.get_mut(at) {
+            Some(free) => *free = table,
+            None => self.tables.push(table),
+        }
+        self.name_tables();
+        id
+    }
+
+    /// Forgets a table and its rows; its number is free.
+    pub fn drop_table(&mut self, table: TableId) {
+        self.check_settled();
+        self.finish_snapshot_of(table);
+        self.tables[table.0 as usize] = Table::new(TableSchema::dropped());
+        self.name_tables();
+    }
+
+    /// Makes the changed table beside the stored one. Err: rows that it can't hold; nothing is kept.
+    pub fn prepare(&self, table: TableId, change: TableChange) -> Result<Prepared, Vec<Conflict>> {
+        Prepared::new(table, self.table(table), change)
+    }
+
+    /// Puts a changed table in its place, with the rows that there were when it was prepared.
+    pub fn install(&mut self, prepared: Prepared) {
+        self.check_settled();
+        let table = prepared.table;
+        if prepared.rewrites_rows() {
+            self.finish_snapshot_of(table);
+        }
+        let place = &mut self.tables[table.0 as usize];
+        let stored = std::mem::replace(place, Table::new(TableSchema::dropped()));
+        *place = prepared.finish(stored);
+        self.name_tables();
+    }
+
+    fn check_settled(&self) {
+        assert!(!self.journal.is_active, "the schema changes between transactions");
         assert!(
             self.journal.ops.is_empty() && self.retained.is_empty(),
             "rows move when the schema changes: their undo must be settled before"
         );
-        assert!(
-            !self.journal.is_active,
-            "the schema changes between transactions"
-        );
-        if !change.is_noop() {
-            let changed = schema::build_changed(self.table(change.table), change)?;
-            self.finish_snapshot_of(change.table);
-            self.tables[change.table.0 as usize] = changed;
-        }
-        Ok(())
+    }
+
+    fn name_tables(&mut self) {
+        let tables = self.tables.iter().enumerate();
+        let live = tables.filter(|(_, table)| !table.schema.is_dropped());
+        self.by_name = live.map(|(at, table)| (table.schema.full_name(), TableId(at as u16))).collect();
     }
 }
 

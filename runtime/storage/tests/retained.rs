@@ -9,6 +9,7 @@ const TABLE: TableId = TableId(0);
 
 fn store() -> Store {
     let column = |name: &str, ty| ColumnSchema {
+        was: None,
         name: name.into(),
         ty,
         nullable: false,
@@ -16,6 +17,9 @@ fn store() -> Store {
     };
     let mut store = Store::new();
     let schema = TableSchema {
+        owner: String::new(),
+        shared: false,
+        was: None,
         name: "t".into(),
         columns: vec![
             column("id", ScalarType::I64),

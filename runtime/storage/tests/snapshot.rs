@@ -5,7 +5,7 @@ mod common;
 use common::table;
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType};
-use reprise_storage::{SnapshotPage, Store, TableId};
+use reprise_storage::{Evolve, SnapshotPage, Store, TableId, plan_change};
 
 const KEYED: TableId = TableId(0);
 const NUMBERED: TableId = TableId(1);
@@ -132,13 +132,15 @@ fn a_schema_change_does_not_tear_a_snapshot() {
     store.copy_snapshot(3000);
     let mut changed = store.schema(KEYED).clone();
     changed.columns.push(reprise_abi::ColumnSchema {
+        was: None,
         name: "more".into(),
         ty: ScalarType::I64,
         nullable: true,
         default: None,
     });
-    let change = store.check_change(KEYED, &changed).expect("fits");
-    store.apply_change(&change).expect("fits");
+    let change = plan_change(store.schema(KEYED), &changed, Evolve::AsDeclared).expect("fits");
+    let prepared = store.prepare(KEYED, change).expect("fits");
+    store.install(prepared);
     apply(&mut store, (1, 5, 3, 3));
     while !store.copy_snapshot(1000) {}
     let pages = store.take_snapshot_pages();

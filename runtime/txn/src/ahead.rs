@@ -123,8 +123,12 @@ mod tests {
     fn numbers(kind: IndexKind) -> Numbers {
         let ty = ScalarType::I64;
         let table = TableSchema {
+            owner: String::new(),
+            shared: false,
+            was: None,
             name: "t".into(),
             columns: vec![ColumnSchema {
+                was: None,
                 name: "number".into(),
                 ty,
                 nullable: false,

@@ -1,18 +1,23 @@
-//! Puts a module version into service: reconciles its tables with the stored ones, then binds it to them.
+//! Puts a module version into service: judges what the stored tables and the modules bound to them would become, makes the
+//! changed tables beside the stored ones, and then only exchanges them.
 
-use std::sync::Arc;
+mod bind;
+mod judge;
+mod summary;
 
-use reprise_abi::{ModuleSchema, Placement, RowLayout, TableSchema};
-use reprise_base::{
-    TxnId,
-    limits::{MODULES_MAX, TABLES_MAX},
-};
-use reprise_storage::{Conflict, RowProjection, Store, TableChange, TableId};
+use std::{collections::BTreeMap, sync::Arc};
+
+use reprise_abi::{ModuleSchema, TableSchema};
+use reprise_base::TxnId;
+use reprise_storage::{Conflict, Prepared, Store, TableId};
 
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
     near,
 };
+
+pub use judge::plan;
+pub use summary::{PlanSummary, TablePlan};
 
 /// A module on its way into service.
 pub struct Candidate {
@@ -23,73 +28,36 @@ pub struct Candidate {
     pub code: Arc<dyn Code>,
 }
 
+/// By which rules a deployment is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// It is asked for now: limits are those of this program.
+    Deployment,
+    /// It stands in a log: whatever is possible is done, whichever limits held.
+    Replay,
+    /// It stands in a log of semantics 1: tables only grow, and modules share those of one name.
+    ReplayShared,
+}
+
 /// What a deployment changes; made by `plan`, carried out by `apply`.
 pub struct Plan {
     steps: Vec<Step>,
+    bindings: Vec<TableBinding>,
+    /// New bindings of other modules in service, by name.
+    rebound: BTreeMap<String, Vec<TableBinding>>,
+    pub summary: PlanSummary,
+}
+
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.summary.fmt(f)
+    }
 }
 
 enum Step {
     Create(TableSchema),
-    /// The table, and the change per store.
-    Change(TableId, Vec<TableChange>),
-}
-
-/// Checks `candidate` against the stored tables. Err: every conflict found; nothing was changed.
-pub fn plan(
-    deployed: &Deployed,
-    candidate: &Candidate,
-    stores: &[&Store],
-) -> Result<Plan, BindError> {
-    let mut conflicts = Vec::new();
-    let mut steps = Vec::new();
-    let is_new = !deployed.current.contains_key(&candidate.name);
-    if is_new && deployed.current.len() >= MODULES_MAX {
-        let stored = format!("{MODULES_MAX} are in service");
-        conflicts.push(conflict("", &candidate.name, "module", &stored, "one more"));
-    }
-    for table in &candidate.schema.tables {
-        if let Some(unfit) = unfit_placement(table) {
-            conflicts.push(unfit);
-            continue;
-        }
-        match deployed.table(&table.name) {
-            None => steps.push(Step::Create(table.clone())),
-            Some((id, _)) => match changes_of(id, table, stores) {
-                Ok(changes) => steps.push(Step::Change(id, changes)),
-                Err(found) => conflicts.extend(found),
-            },
-        }
-    }
-    let created = steps.iter().filter(|s| matches!(s, Step::Create(_))).count();
-    if deployed.tables.len() + created > TABLES_MAX {
-        let stored = format!("at most {TABLES_MAX}");
-        conflicts.push(conflict("", &candidate.name, "tables", &stored, "more"));
-    }
-    match conflicts.is_empty() {
-        true => Ok(Plan { steps }),
-        false => Err(BindError { conflicts }),
-    }
-}
-
-/// Why rows of this table could not be told apart over the partitions.
-fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
-    let column = match table.placement {
-        Placement::Local => return None,
-        Placement::Replicated if table.primary_key.is_empty() => {
-            let (rule, declared) = ("replicated tables have one", "none");
-            return Some(conflict(&table.name, "", "primary key", rule, declared));
-        }
-        Placement::Replicated => return None,
-        Placement::By(column) => column,
-    };
-    let lacks = |columns: &[u16]| !columns.is_empty() && !columns.contains(&column);
-    let rule = format!("holds the partition column {}", table.columns[column as usize].name);
-    if lacks(&table.primary_key) {
-        return Some(conflict(&table.name, "", "primary key", &rule, "does not"));
-    }
-    let mut unique = table.indexes.iter().filter(|index| index.unique);
-    let unfit = unique.find(|index| lacks(&index.columns))?;
-    Some(conflict(&table.name, &unfit.name, "unique index", &rule, "does not"))
+    /// The table as it will be, and what takes its place in each store; nothing where it stays as it is.
+    Change(TableId, Arc<TableSchema>, Vec<Prepared>),
 }
 
 fn conflict(
@@ -98,6 +66,7 @@ fn conflict(
     what: &'static str,
     stored: &str,
     declared: &str,
+    way_on: &str,
 ) -> Conflict {
     Conflict {
         table: table.to_owned(),
@@ -105,21 +74,12 @@ fn conflict(
         what,
         stored: stored.to_owned(),
         declared: declared.to_owned(),
+        way_on: way_on.to_owned(),
     }
 }
 
-fn changes_of(
-    id: TableId,
-    table: &TableSchema,
-    stores: &[&Store],
-) -> Result<Vec<TableChange>, Vec<Conflict>> {
-    stores
-        .iter()
-        .map(|store| store.check_change(id, table))
-        .collect()
-}
-
-/// Carries out a plan that was made over the same stores, and answers with the deployment that is then in service.
+/// Carries out a plan that was made over the same stores, and answers with the deployment that is then in service. Nothing of
+/// it can fail: the record of it is durable.
 pub fn apply(
     deployed: &Deployed,
     candidate: Candidate,
@@ -132,45 +92,68 @@ pub fn apply(
         match step {
             Step::Create(schema) => {
                 for store in stores.iter_mut() {
-                    let created = store.create_table(schema.clone());
-                    let id = created.expect("the plan checked the table");
-                    assert_eq!(id.0 as usize, next.tables.len(), "stores hold the same tables");
+                    store.put_table(schema.clone());
                 }
-                next.tables.push(Arc::new(schema));
+                put_table(&mut next.tables, Arc::new(schema));
             }
-            Step::Change(id, changes) => {
-                for (store, change) in stores.iter_mut().zip(changes) {
-                    let changed = store.apply_change(&change);
-                    changed.expect("the plan was made over the same rows");
+            Step::Change(id, schema, prepared) => {
+                for (store, table) in stores.iter_mut().zip(prepared) {
+                    store.install(table);
                 }
-                let stored = stores[0].schema(id).clone();
-                next.tables[id.0 as usize] = Arc::new(stored);
+                next.tables[id.0 as usize] = schema;
             }
         }
     }
-    let version = 1 + next
-        .versions
-        .iter()
-        .filter(|module| module.name == candidate.name)
-        .count() as u32;
-    let tables = bind_all(&candidate.schema, &next);
+    let of_name = next.versions.iter().filter(|module| module.name == candidate.name);
     let module = Arc::new(Module {
         id: ModuleId(next.versions.len() as u32),
+        version: 1 + of_name.count() as u32,
         name: candidate.name,
-        version,
         hash: candidate.hash,
         wasm_bytes: candidate.wasm_bytes,
         installed_by,
-        near: near::rows_of(&candidate.schema, &tables),
+        near: near::rows_of(&candidate.schema, &plan.bindings),
         schema: candidate.schema,
-        tables,
+        tables: plan.bindings,
         code: candidate.code,
     });
     next.versions.push(module.clone());
     next.current.insert(module.name.clone(), module);
-    rebind_others(&mut next);
+    for (name, tables) in plan.rebound {
+        rebind(&mut next, &name, tables);
+    }
     next.generation += 1;
     next
+}
+
+/// Where `Store::put_table` puts it, too.
+fn put_table(tables: &mut Vec<Arc<TableSchema>>, table: Arc<TableSchema>) -> TableId {
+    let free = tables.iter().position(|table| table.is_dropped());
+    let at = free.unwrap_or(tables.len());
+    match free {
+        Some(at) => tables[at] = table,
+        None => tables.push(table),
+    }
+    TableId(at as u16)
+}
+
+/// Gives a module in service bindings to tables that have changed.
+fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
+    let module = &deployed.current[name];
+    let rebound = Arc::new(Module {
+        near: near::rows_of(&module.schema, &tables),
+        tables,
+        id: module.id,
+        name: module.name.clone(),
+        version: module.version,
+        hash: module.hash,
+        wasm_bytes: module.wasm_bytes,
+        installed_by: module.installed_by,
+        schema: module.schema.clone(),
+        code: module.code.clone(),
+    });
+    deployed.versions[rebound.id.0 as usize] = rebound.clone();
+    deployed.current.insert(name.to_owned(), rebound);
 }
 
 /// A module version as a checkpoint knows it.
@@ -185,7 +168,8 @@ pub struct Restored {
     pub code: Arc<dyn Code>,
 }
 
-/// The deployment of a checkpoint: stored tables by `TableId`, module versions by `ModuleId`. Err: they do not fit together.
+/// The deployment of a checkpoint: stored tables by `TableId`, module versions by `ModuleId`. Versions out of service are bound to
+/// nothing: no call is theirs, and the tables may have gone on without them. Err: they do not fit together.
 pub fn restore(
     generation: u64,
     tables: Vec<TableSchema>,
@@ -193,20 +177,17 @@ pub fn restore(
 ) -> Result<Deployed, String> {
     let mut next = Deployed {
         generation,
-        tables: tables.into_iter().map(Arc::new).collect(),
         ..Deployed::default()
     };
+    let mut in_service = Vec::new();
     for (number, found) in modules.into_iter().enumerate() {
-        let unfit = found.schema.tables.iter().find(|table| !is_bindable(table, &next));
-        if let Some(table) = unfit {
-            let (module, table) = (&found.name, &table.name);
-            return Err(format!("module {module} does not fit the stored table {table}"));
+        if found.in_service {
+            in_service.push(found.name.clone());
         }
-        let tables = bind_all(&found.schema, &next);
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
-            near: near::rows_of(&found.schema, &tables),
-            tables,
+            near: vec![Vec::new(); found.schema.procedures.len()],
+            tables: Vec::new(),
             name: found.name,
             version: found.version,
             hash: found.hash,
@@ -220,18 +201,26 @@ pub fn restore(
         }
         next.versions.push(module);
     }
+    let owned = tables.into_iter().map(|table| Arc::new(with_owner(table, &next)));
+    next.tables = owned.collect();
+    for name in in_service {
+        let bound = bind::bind_all(&name, &next.current[&name].schema, &next);
+        let tables = bound.map_err(|conflicts| {
+            let texts: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+            format!("module {name} does not fit the stored tables: {}", texts.join("; "))
+        })?;
+        rebind(&mut next, &name, tables);
+    }
     Ok(next)
 }
 
-/// What `bind` takes for granted.
-fn is_bindable(declared: &TableSchema, deployed: &Deployed) -> bool {
-    let Some((_, stored)) = deployed.table(&declared.name) else {
-        return false;
-    };
-    let has_index = |name: &str| stored.indexes.iter().any(|index| index.name == name);
-    declared.columns.len() <= stored.columns.len()
-        && declared.indexes.iter().all(|index| has_index(&index.name))
-        && RowProjection::new(&stored.columns, declared.columns.len()).is_ok()
+/// A table of a file from before tables had owners is that of the module that declared it first.
+fn with_owner(mut table: TableSchema, deployed: &Deployed) -> TableSchema {
+    if table.owner.is_empty() && !table.is_dropped() {
+        let owner = deployed.first_declarer(&table.name);
+        table.owner = owner.unwrap_or_default().to_owned();
+    }
+    table
 }
 
 /// Takes a module out of service; its versions stay known. None where no such module is in service.
@@ -242,50 +231,29 @@ pub fn remove(deployed: &Deployed, name: &str) -> Option<Deployed> {
     Some(next)
 }
 
-/// Binds modules in service again whose tables have since got columns or indexes.
-fn rebind_others(deployed: &mut Deployed) {
-    let names: Vec<_> = deployed.current.keys().cloned().collect();
-    for name in names {
-        let module = &deployed.current[&name];
-        let tables = bind_all(&module.schema, deployed);
-        let rebound = Arc::new(Module {
-            near: near::rows_of(&module.schema, &tables),
-            tables,
-            id: module.id,
-            name: module.name.clone(),
-            version: module.version,
-            hash: module.hash,
-            wasm_bytes: module.wasm_bytes,
-            installed_by: module.installed_by,
-            schema: module.schema.clone(),
-            code: module.code.clone(),
-        });
-        deployed.versions[rebound.id.0 as usize] = rebound.clone();
-        deployed.current.insert(name, rebound);
+/// The table of this name, if no module in service declares it. Err: those that do.
+pub fn check_drop(deployed: &Deployed, table: TableId) -> Result<(), BindError> {
+    let full = deployed.tables[table.0 as usize].full_name();
+    let uses = |module: &&Arc<Module>| module.tables.iter().any(|bound| bound.table == table);
+    let users = deployed.current.values().filter(uses);
+    let conflicts: Vec<_> = users
+        .map(|module| {
+            let name = &module.name;
+            let way_on = format!("deploy {name} without the table, or remove it, and drop the table then");
+            conflict(&full, "", "table", &format!("declared by module {name} in service"), "dropped", &way_on)
+        })
+        .collect();
+    match conflicts.is_empty() {
+        true => Ok(()),
+        false => Err(BindError { conflicts }),
     }
 }
 
-fn bind_all(schema: &ModuleSchema, deployed: &Deployed) -> Vec<TableBinding> {
-    schema.tables.iter().map(|table| bind(table, deployed)).collect()
-}
-
-fn bind(declared: &TableSchema, deployed: &Deployed) -> TableBinding {
-    let (table, stored) = deployed
-        .table(&declared.name)
-        .expect("every declared table was created or found");
-    let of_name = |name: &str| {
-        let at = stored.indexes.iter().position(|index| index.name == name);
-        at.expect("every declared index was created or found") as u16 + 1
-    };
-    let named = declared.indexes.iter().map(|index| of_name(&index.name));
-    TableBinding {
-        table,
-        layout: RowLayout::of_table(declared),
-        placement: stored.placement.clone(),
-        indexes: std::iter::once(0).chain(named).collect(),
-        projection: (declared.columns.len() < stored.columns.len()).then(|| {
-            let projection = RowProjection::new(&stored.columns, declared.columns.len());
-            projection.expect("stored columns beyond the declared ones have defaults or are nullable")
-        }),
-    }
+/// Drops a table that `check_drop` let go. Nothing of it can fail: the record of it is durable.
+pub fn apply_drop(deployed: &Deployed, table: TableId, stores: &mut [&mut Store]) -> Deployed {
+    let mut next = deployed.clone();
+    stores.iter_mut().for_each(|store| store.drop_table(table));
+    next.tables[table.0 as usize] = Arc::new(TableSchema::dropped());
+    next.generation += 1;
+    next
 }

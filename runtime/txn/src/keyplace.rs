@@ -124,12 +124,16 @@ mod tests {
 
     fn schema(types: &[(ScalarType, bool)], key: &[u16]) -> TableSchema {
         let columns = types.iter().enumerate().map(|(at, (ty, nullable))| ColumnSchema {
+            was: None,
             name: format!("c{at}"),
             ty: *ty,
             nullable: *nullable,
             default: None,
         });
         TableSchema {
+            owner: String::new(),
+            shared: false,
+            was: None,
             name: "t".into(),
             columns: columns.collect(),
             primary_key: key.to_vec(),

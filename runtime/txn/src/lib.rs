@@ -20,7 +20,9 @@ mod scan;
 mod single;
 mod wasm;
 
-pub use install::{Candidate, Plan, Restored, apply, plan, remove, restore};
+pub use install::{
+    Candidate, Judge, Plan, PlanSummary, Restored, TablePlan, apply, apply_drop, check_drop, plan, remove, restore,
+};
 pub use frame::{Frame, LogLine};
 pub use module::{
     BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,

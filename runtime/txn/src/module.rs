@@ -95,7 +95,7 @@ pub struct Deployed {
     pub versions: Vec<Arc<Module>>,
     /// Modules in service by name.
     pub current: BTreeMap<String, Arc<Module>>,
-    /// Stored tables by `TableId`, with the module that declared each first.
+    /// Stored tables by `TableId`, places of dropped ones among them.
     pub tables: Vec<Arc<TableSchema>>,
 }
 
@@ -112,10 +112,29 @@ impl Deployed {
         })
     }
 
+    /// The table of a name as people write it: `module.table`, or the table's name alone where one module has it.
     pub fn table(&self, name: &str) -> Option<(TableId, &Arc<TableSchema>)> {
-        self.tables
-            .iter()
-            .position(|table| table.name == name)
-            .map(|position| (TableId(position as u16), &self.tables[position]))
+        let mut named = self.tables().filter(|(_, table)| match name.split_once('.') {
+            Some((owner, bare)) => table.owner == owner && table.name == bare,
+            None => table.name == name,
+        });
+        let found = named.next()?;
+        named.next().is_none().then_some(found)
+    }
+
+    /// The table as the rows of a transaction were written; none where it has been changed, dropped or made again since, as far as
+    /// that is known: by the newest deployment of its owner.
+    pub fn table_at(&self, id: TableId, txn_id: TxnId) -> Option<&Arc<TableSchema>> {
+        let table = self.tables.get(id.0 as usize).filter(|table| !table.is_dropped())?;
+        let mut newest = self.versions.iter().rev();
+        let deployed = newest.find(|module| module.name == table.owner)?.installed_by;
+        (txn_id.tick() > deployed.tick()).then_some(table)
+    }
+
+    /// Tables that are stored, without the places of those that were dropped.
+    pub fn tables(&self) -> impl Iterator<Item = (TableId, &Arc<TableSchema>)> {
+        let tables = self.tables.iter().enumerate();
+        let numbered = tables.map(|(at, table)| (TableId(at as u16), table));
+        numbered.filter(|(_, table)| !table.is_dropped())
     }
 }

@@ -191,6 +191,7 @@ mod tests {
 
     fn column(at: usize, ty: ScalarType) -> ColumnSchema {
         ColumnSchema {
+            was: None,
             name: format!("c{at}"),
             ty,
             nullable: false,
@@ -205,6 +206,9 @@ mod tests {
         key: Vec<NearPart>,
     ) -> (ModuleSchema, Vec<TableBinding>) {
         let table = TableSchema {
+            owner: String::new(),
+            shared: false,
+            was: None,
             name: "t".into(),
             columns: columns
                 .iter()

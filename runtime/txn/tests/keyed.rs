@@ -7,6 +7,7 @@ use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
 use reprise_txn::{
+    Judge,
     Candidate, Code, Commit, Deployed, Executor, Failure, Frame, ModuleId, Outcome, TxnInput,
     apply, plan, run_multi, run_single,
 };
@@ -116,7 +117,8 @@ fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
         code: Arc::new(NoCode),
     };
     let before = Deployed::default();
-    let steps = plan(&before, &candidate, &stores.iter().collect::<Vec<_>>()).expect("no conflict");
+    let all: Vec<_> = stores.iter().collect();
+    let steps = plan(&before, &candidate, &all, Judge::Deployment).expect("no conflict");
     let mut stores: Vec<_> = stores.iter_mut().collect();
     apply(&before, candidate, steps, TxnId(1), &mut stores)
 }

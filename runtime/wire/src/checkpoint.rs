@@ -8,7 +8,8 @@ use reprise_abi::{
 use reprise_base::{
     Lsn, PartitionId, TxnId,
     limits::{
-        BLOCK_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX, PARTITIONS_MAX, TABLES_MAX,
+        BLOCK_BYTES_MAX, DESCRIPTION_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX,
+        PARTITIONS_MAX, TABLES_MAX,
     },
 };
 
@@ -25,8 +26,6 @@ pub const CHECKPOINT_BLOCK_HEADER_BYTES: usize = 48;
 pub const CHECKPOINT_TRAILER_BYTES: usize = 64;
 /// Longest block before compression.
 pub const CHECKPOINT_RAW_BYTES_MAX: usize = BLOCK_BYTES_MAX;
-/// Longest description of a module or table, as JSON.
-const DESCRIPTION_BYTES_MAX: usize = 1 << 20;
 
 const _: () = assert!(MODULE_BYTES_MAX + DESCRIPTION_BYTES_MAX + 4096 < CHECKPOINT_RAW_BYTES_MAX);
 const _: () = assert!(ROW_BYTES_MAX + KEY_BYTES_MAX < CHECKPOINT_RAW_BYTES_MAX);

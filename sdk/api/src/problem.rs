@@ -256,6 +256,8 @@ pub struct SchemaConflict {
     pub stored: String,
     pub declared: String,
     pub message: String,
+    /// What its author can do.
+    pub way_on: String,
 }
 
 impl Problem {

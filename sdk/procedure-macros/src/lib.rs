@@ -27,6 +27,10 @@ fn finish(result: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
 /// hash: no ranges) or `dense` (the same, found in an array: for integers of at most 16 bytes in all, of which the last
 /// one counts up with few gaps), `index(name, a, b)`, `unique(name, a, b)`, and where rows lie: `partition_by = column`,
 /// `replicated` or `local`. A column may carry `#[column(default = …)]`: the value of rows written before it existed.
+///
+/// `was = "old"`, of the table or in `#[column(was = "old")]`, renames what is stored under the old name; it may stay when that is
+/// done. `shared` lets other modules bind to the table; they declare it under `name = "module.table"`, `shared`, too, and may leave
+/// trailing columns out.
 #[proc_macro_attribute]
 pub fn table(options: TokenStream, item: TokenStream) -> TokenStream {
     finish(table::expand(options.into(), item.into()))

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{
-    Error, Expr, Field, Fields, Ident, ItemStruct, Lifetime, Lit, Result, Type, parse2, spanned::Spanned,
+    Error, Expr, Field, Fields, Ident, ItemStruct, Lifetime, Lit, LitStr, Result, Type, parse2, spanned::Spanned,
 };
 
 use crate::{
@@ -16,6 +16,8 @@ struct ColumnItem {
     name: String,
     ty: Type,
     default: Option<Expr>,
+    /// Name that the column had before.
+    was: Option<String>,
 }
 
 struct TableItem {
@@ -65,7 +67,7 @@ fn parse(options: TokenStream, item: TokenStream) -> Result<TableItem> {
         ));
     }
     let name = match &options.name {
-        Some(name) => names::checked(name.value(), name.span())?,
+        Some(name) => table_name(name, options.is_shared)?,
         None => names::checked(
             names::snake_case(&names::text_of(&item.ident)),
             item.ident.span(),
@@ -79,21 +81,44 @@ fn parse(options: TokenStream, item: TokenStream) -> Result<TableItem> {
     })
 }
 
+/// A table's name: of its own, or `module.table` of a shared one.
+fn table_name(name: &LitStr, is_shared: bool) -> Result<String> {
+    let text = name.value();
+    let Some((owner, table)) = text.split_once('.') else {
+        return names::checked(text, name.span());
+    };
+    if !is_shared {
+        let message = "a table of another module is declared `shared` on both sides";
+        return Err(Error::new(name.span(), message));
+    }
+    names::checked(owner.to_owned(), name.span())?;
+    names::checked(table.to_owned(), name.span())?;
+    Ok(text)
+}
+
+fn checked_name(name: &LitStr) -> Result<String> {
+    names::checked(name.value(), name.span())
+}
+
 /// Takes `#[column(...)]` off the field.
 fn parse_column(field: &mut Field) -> Result<ColumnItem> {
     let ident = field
         .ident
         .clone()
         .ok_or_else(|| Error::new(field.span(), "a column has a name"))?;
-    let mut default = None;
+    let (mut default, mut was) = (None, None);
     for attribute in field
         .attrs
         .iter()
         .filter(|attribute| attribute.path().is_ident("column"))
     {
         attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("was") {
+                was = Some(checked_name(&meta.value()?.parse()?)?);
+                return Ok(());
+            }
             if !meta.path.is_ident("default") {
-                return Err(meta.error("unknown option; there is: default"));
+                return Err(meta.error("unknown option; there are: default, was"));
             }
             default = Some(meta.value()?.parse()?);
             Ok(())
@@ -107,6 +132,7 @@ fn parse_column(field: &mut Field) -> Result<ColumnItem> {
         ident,
         ty: field.ty.clone(),
         default,
+        was,
     })
 }
 
@@ -194,7 +220,16 @@ fn row_codec(table: &TableItem) -> Result<TokenStream> {
 }
 
 fn table_info(table: &TableItem) -> Result<TokenStream> {
-    let name = &table.name;
+    let (name, shared) = (&table.name, table.options.is_shared);
+    let was = match &table.options.was {
+        Some(_) if name.contains('.') => {
+            let message = "a table of another module is renamed by that module";
+            return Err(Error::new(table.item.ident.span(), message));
+        }
+        Some(was) => Some(checked_name(was)?),
+        None => None,
+    };
+    let was = option(was.as_ref());
     let columns = table.columns.iter().map(column_info);
     let primary_key = table.positions(&table.options.primary_key)?;
     let kind = match table.options.kind {
@@ -227,6 +262,8 @@ fn table_info(table: &TableItem) -> Result<TokenStream> {
     Ok(quote! {
         ::reprise_procedure::module::TableInfo {
             name: #name,
+            shared: #shared,
+            was: #was,
             columns: &[#(#columns),*],
             primary_key: &[#(#primary_key),*],
             primary_kind: ::reprise_procedure::abi::IndexKind::#kind,
@@ -236,8 +273,15 @@ fn table_info(table: &TableItem) -> Result<TokenStream> {
     })
 }
 
+fn option(text: Option<&String>) -> TokenStream {
+    match text {
+        Some(text) => quote!(::core::option::Option::Some(#text)),
+        None => quote!(::core::option::Option::None),
+    }
+}
+
 fn column_info(column: &ColumnItem) -> TokenStream {
-    let (name, ty) = (&column.name, &column.ty);
+    let (name, ty, was) = (&column.name, &column.ty, option(column.was.as_ref()));
     let default = match &column.default {
         None => quote!(::core::option::Option::None),
         Some(value) => {
@@ -253,6 +297,7 @@ fn column_info(column: &ColumnItem) -> TokenStream {
     quote! {
         ::reprise_procedure::module::ColumnInfo {
             name: #name,
+            was: #was,
             ty: <#ty as ::reprise_procedure::column::Column>::TYPE,
             nullable: <#ty as ::reprise_procedure::column::Column>::NULLABLE,
             default: #default,

@@ -35,6 +35,8 @@ pub struct IndexOption {
 #[derive(Default)]
 pub struct TableOptions {
     pub name: Option<LitStr>,
+    pub was: Option<LitStr>,
+    pub is_shared: bool,
     pub primary_key: Vec<Ident>,
     /// How the primary key is found, when not by order.
     pub kind: Option<PointKind>,
@@ -74,6 +76,11 @@ impl TableOptions {
                 input.parse::<Token![=]>()?;
                 self.name = Some(input.parse()?);
             }
+            "was" => {
+                input.parse::<Token![=]>()?;
+                self.was = Some(input.parse()?);
+            }
+            "shared" => self.is_shared = true,
             "primary_key" => self.primary_key = parse_columns(input)?,
             "hash" => self.find_by(option.span(), PointKind::Hash)?,
             "dense" => self.find_by(option.span(), PointKind::Dense)?,
@@ -102,7 +109,7 @@ impl TableOptions {
             _ => {
                 return Err(Error::new(
                     option.span(),
-                    "unknown option; there are: name, primary_key, hash, dense, index, unique, partition_by, replicated, local",
+                    "unknown option; there are: name, was, shared, primary_key, hash, dense, index, unique, partition_by, replicated, local",
                 ));
             }
         }

@@ -44,6 +44,8 @@ impl std::error::Error for Abort {}
 #[derive(Debug)]
 pub struct ColumnInfo {
     pub name: &'static str,
+    /// Name that it had before.
+    pub was: Option<&'static str>,
     pub ty: ScalarType,
     pub nullable: bool,
     /// Writes the default; false when it is null.
@@ -61,7 +63,11 @@ pub struct IndexInfo {
 /// A table as declared.
 #[derive(Debug)]
 pub struct TableInfo {
+    /// `module.table` of another module's.
     pub name: &'static str,
+    pub shared: bool,
+    /// Name that it had before.
+    pub was: Option<&'static str>,
     pub columns: &'static [ColumnInfo],
     pub primary_key: &'static [u16],
     pub primary_kind: IndexKind,
@@ -80,8 +86,12 @@ impl TableInfo {
     }
 
     pub fn schema(&self) -> TableSchema {
+        let (owner, name) = self.name.split_once('.').unwrap_or(("", self.name));
         TableSchema {
-            name: self.name.into(),
+            owner: owner.into(),
+            name: name.into(),
+            shared: self.shared,
+            was: self.was.map(Into::into),
             columns: self.columns.iter().map(ColumnInfo::schema).collect(),
             primary_key: self.primary_key.to_vec(),
             primary_kind: self.primary_kind,
@@ -107,6 +117,7 @@ impl ColumnInfo {
         });
         ColumnSchema {
             name: self.name.into(),
+            was: self.was.map(Into::into),
             ty: self.ty,
             nullable: self.nullable,
             default,
@@ -180,7 +191,7 @@ impl ProcedureInfo {
 
 impl NearInfo {
     fn key(&self, tables: &[TableSchema]) -> NearKey {
-        let found = tables.iter().position(|table| table.name == self.table);
+        let found = tables.iter().position(|table| table.full_name() == self.table);
         NearKey {
             // A table that the module does not list has no name in the description, which the host refuses.
             table: found.map_or(u16::MAX, |table| table as u16),

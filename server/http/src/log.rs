@@ -237,7 +237,7 @@ fn row_change(row: &ChangedRow) -> RowChange {
     RowChange {
         partition: row.partition,
         table: match &row.table {
-            Some(table) => table.name.clone(),
+            Some(table) => table.full_name(),
             None => row.table_id.to_string(),
         },
         change: row.change.to_owned(),

@@ -221,7 +221,10 @@ fn table_names(module: &Module) -> Vec<String> {
         .schema
         .tables
         .iter()
-        .map(|table| table.name.clone())
+        .map(|table| match table.owner.is_empty() {
+            true => format!("{}.{}", module.name, table.name),
+            false => table.full_name(),
+        })
         .collect()
 }
 

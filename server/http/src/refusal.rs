@@ -228,8 +228,7 @@ impl From<DeployError> for Refusal {
             DeployError::Conflict(conflicts) => {
                 let mut problem = Problem::new(
                     ProblemKind::SchemaConflict,
-                    "new tables, new indexes and new trailing columns with defaults are taken up; \
-                     change the declarations listed in conflicts back, or use another table name",
+                    "nothing was changed; each of the conflicts names its way on",
                 );
                 problem.conflicts = conflicts.into_iter().map(conflict).collect();
                 problem.into()
@@ -267,6 +266,7 @@ fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
         stored: conflict.stored,
         declared: conflict.declared,
         message,
+        way_on: conflict.way_on,
     }
 }
 

@@ -1,5 +1,7 @@
 //! The guest contract's schema in the API's words.
 
+use std::sync::Arc;
+
 use reprise_abi::{
     IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType,
     TableSchema, Type, value::ValueReader,
@@ -8,7 +10,7 @@ use reprise_api::{
     ColumnInfo, FieldInfo, IndexInfo, Json, LogChoice, ParameterInfo, PartitioningInfo,
     Placement as PlacementInfo, ProcedureInfo, TableInfo, TypeInfo,
 };
-use reprise_router::{Deployed, TableStats};
+use reprise_router::{Deployed, Module, TableId, TableStats};
 use serde_json::value::RawValue;
 
 use crate::codec;
@@ -106,7 +108,12 @@ fn partitioning_info(procedure: &ProcedureSchema) -> PartitioningInfo {
     }
 }
 
-pub fn table_info(deployed: &Deployed, table: &TableSchema, stats: TableStats) -> TableInfo {
+pub fn table_info(
+    deployed: &Deployed,
+    id: TableId,
+    table: &TableSchema,
+    stats: TableStats,
+) -> TableInfo {
     let column_names = |positions: &[u16]| -> Vec<String> {
         positions
             .iter()
@@ -128,14 +135,10 @@ pub fn table_info(deployed: &Deployed, table: &TableSchema, stats: TableStats) -
         unique: index.unique,
         ordered: true,
     }));
-    let declares =
-        |schema: &reprise_abi::ModuleSchema| schema.tables.iter().any(|t| t.name == table.name);
-    let modules = deployed
-        .current
-        .values()
-        .filter(|module| declares(&module.schema));
+    let declares = |module: &&Arc<Module>| module.tables.iter().any(|bound| bound.table == id);
+    let modules = deployed.current.values().filter(declares);
     TableInfo {
-        name: table.name.clone(),
+        name: table.full_name(),
         columns: column_infos(table),
         primary_key: column_names(&table.primary_key),
         indexes,

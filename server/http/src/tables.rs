@@ -4,7 +4,7 @@ use axum::{Json, extract::State, http::HeaderMap};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use reprise_abi::{ColumnSchema, RowLayout, TableSchema};
 use reprise_api::{Problem, RowsPage, TableInfo, TableList, U64};
-use reprise_router::{Deployed, RowsRequest};
+use reprise_router::{Deployed, RowsRequest, TableId};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -33,10 +33,11 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
 pub async fn list_tables(State(state): State<AppState>) -> Result<Json<TableList>, Refusal> {
     let stats = state.blocking(|parts| parts.router.table_stats()).await??;
     let deployed = state.router.deployed();
-    let info = |(at, table): (usize, &std::sync::Arc<TableSchema>)| {
-        table_info(&deployed, table, stats.get(at).copied().unwrap_or_default())
+    let info = |(id, table): (TableId, &std::sync::Arc<TableSchema>)| {
+        let stats = stats.get(id.0 as usize).copied().unwrap_or_default();
+        table_info(&deployed, id, table, stats)
     };
-    let tables = deployed.tables.iter().enumerate().map(info).collect();
+    let tables = deployed.tables().map(info).collect();
     Ok(Json(TableList { tables }))
 }
 
@@ -60,15 +61,14 @@ pub async fn show_table(
     let (id, table) = find_table(&deployed, &name)?;
     let stats = state.blocking(|parts| parts.router.table_stats()).await??;
     let stats = stats.get(id as usize).copied().unwrap_or_default();
-    Ok(Json(table_info(&deployed, table, stats)))
+    Ok(Json(table_info(&deployed, TableId(id), table, stats)))
 }
 
 fn find_table<'d>(deployed: &'d Deployed, name: &str) -> Result<(u16, &'d TableSchema), Refusal> {
-    let found = deployed.tables.iter().position(|table| table.name == name);
-    match found {
-        Some(at) => Ok((at as u16, &deployed.tables[at])),
+    match deployed.table(name) {
+        Some((id, table)) => Ok((id.0, table)),
         None => Err(Refusal::not_found(format!(
-            "no table {name:?}; GET /v1/tables lists them"
+            "no table {name:?}, or several modules have one; GET /v1/tables lists them as module.table"
         ))),
     }
 }

@@ -151,13 +151,9 @@ fn tables_of(reader: &CheckpointReader) -> Result<Vec<TableSchema>, Failure> {
     let described = reader.tables().iter().map(|json| {
         let schema =
             describe::from_json(json).map_err(|error| anyhow!("{}: {error}", reader.name()))?;
-        schema
-            .tables
-            .into_iter()
-            .next()
-            .ok_or_else(|| anyhow!("{}: a table without its description", reader.name()))
+        Ok(schema.tables.into_iter().next().unwrap_or_else(TableSchema::dropped))
     });
-    Ok(described.collect::<Result<_, _>>()?)
+    described.collect()
 }
 
 fn shown(reader: &CheckpointReader) -> Result<Shown, Failure> {
@@ -166,9 +162,10 @@ fn shown(reader: &CheckpointReader) -> Result<Shown, Failure> {
     let tables = tables_of(reader)?
         .into_iter()
         .enumerate()
+        .filter(|(_, schema)| !schema.is_dropped())
         .map(|(number, schema)| {
             let mut shown = ShownTable {
-                table: schema.name.clone(),
+                table: schema.full_name(),
                 rows: 0,
                 row_bytes: 0,
                 stored_bytes: 0,
@@ -271,8 +268,9 @@ fn print_shown(shown: &Shown) -> std::io::Result<()> {
 
 fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Output) -> Outcome {
     let tables = tables_of(reader)?;
-    let Some(number) = tables.iter().position(|table| table.name == name) else {
-        let known: Vec<_> = tables.iter().map(|table| table.name.as_str()).collect();
+    let Some(number) = tables.iter().position(|table| table.full_name() == name || table.name == name) else {
+        let known = tables.iter().filter(|table| !table.is_dropped());
+        let known: Vec<_> = known.map(TableSchema::full_name).collect();
         return Err(Failure::Other(anyhow!(
             "there is no table {name:?} in it; there are {}",
             known.join(", ")

@@ -6,17 +6,17 @@ use std::{
 };
 
 use anyhow::Context;
-use reprise_abi::ModuleSchema;
+use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, RealDisk};
 use reprise_host::{CompiledModule, Engine, Limits, describe, described};
 use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
-use reprise_router::{Deployed, ModuleId, decode_entry};
-use reprise_txn::{Code, Executor, Module};
+use reprise_router::{Deployed, decode_entry};
+use reprise_txn::{Candidate, Code, Executor, Judge, Restored, apply, plan, restore};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockKind, DeployRef, Genesis, RecordRef, Records, SEGMENT_HEADER_BYTES,
+    BLOCK_HEADER_BYTES, BlockKind, CheckpointModuleRef, DeployRef, Genesis, RecordRef, Records, SEGMENT_HEADER_BYTES,
 };
 use serde::Serialize;
 
@@ -300,59 +300,38 @@ impl Modules {
         if deploy.module_id as usize != self.deployed.versions.len() {
             return; // known from a checkpoint, or the log begins later than the first deployment
         }
-        let schema = self.describe(deploy);
-        self.note_tables(&schema);
-        let module = Arc::new(Module {
-            id: ModuleId(deploy.module_id),
+        let candidate = Candidate {
             name: deploy.name.to_owned(),
-            version: deploy.version,
             hash: deploy.hash,
             wasm_bytes: deploy.wasm.len() as u64,
-            installed_by: deploy.txn_id,
-            schema,
-            tables: Vec::new(),
-            near: Vec::new(),
+            schema: self.describe(deploy),
             code: Arc::new(DescriptionOnly),
-        });
-        self.deployed.versions.push(module);
-    }
-
-    /// Tables get their numbers in the order in which modules declare them.
-    fn note_tables(&mut self, schema: &ModuleSchema) {
-        for table in &schema.tables {
-            match self.deployed.tables.iter().position(|known| known.name == table.name) {
-                None => self.deployed.tables.push(Arc::new(table.clone())),
-                Some(at) if self.deployed.tables[at].columns.len() < table.columns.len() => {
-                    self.deployed.tables[at] = Arc::new(table.clone());
-                }
-                Some(_) => {}
-            }
+        };
+        // One that does not fit is told by number from here on.
+        if let Ok(plan) = plan(&self.deployed, &candidate, &[], Judge::Replay) {
+            self.deployed = apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []);
         }
     }
 
     /// What a checkpoint knows, for a log whose beginning was released.
     fn take_up(&mut self, reader: &CheckpointReader) {
-        for version in reader.modules() {
-            let module = version.get();
-            let schema = describe::from_json(module.description).unwrap_or_default();
-            let found = Arc::new(Module {
-                id: ModuleId(module.module_id),
-                name: module.name.to_owned(),
-                version: module.version,
-                hash: module.hash,
-                wasm_bytes: module.wasm.len() as u64,
-                installed_by: module.installed_by,
-                schema,
-                tables: Vec::new(),
-                near: Vec::new(),
-                code: Arc::new(DescriptionOnly),
-            });
-            self.deployed.versions.push(found);
-        }
-        for json in reader.tables() {
+        let version_of = |module: &CheckpointModuleRef<'_>| Restored {
+            name: module.name.to_owned(),
+            version: module.version,
+            hash: module.hash,
+            wasm_bytes: module.wasm.len() as u64,
+            installed_by: module.installed_by,
+            in_service: module.in_service,
+            schema: describe::from_json(module.description).unwrap_or_default(),
+            code: Arc::new(DescriptionOnly),
+        };
+        let modules = reader.modules().iter().map(|module| version_of(&module.get()));
+        let tables = reader.tables().iter().map(|json| {
             let described = describe::from_json(json).unwrap_or_default();
-            let tables = described.tables.into_iter().map(Arc::new);
-            self.deployed.tables.extend(tables);
+            described.tables.into_iter().next().unwrap_or_else(TableSchema::dropped)
+        });
+        if let Ok(deployed) = restore(0, tables.collect(), modules.collect()) {
+            self.deployed = deployed;
         }
     }
 

@@ -151,8 +151,8 @@ fn describe_problem(problem: &reprise_api::Problem) -> String {
     }
     for conflict in &problem.conflicts {
         push(format!(
-            "{}.{}: {}",
-            conflict.table, conflict.item, conflict.message
+            "{}.{}: {}; {}",
+            conflict.table, conflict.item, conflict.message, conflict.way_on
         ));
     }
     let said = |value: &Option<String>| {

@@ -32,7 +32,7 @@ fn modules_come_change_and_go() {
         (installed["version"].as_u64(), &installed["replaced"]),
         (Some(1), &Value::Null)
     );
-    assert_eq!(installed["tables"], json!(["items"]));
+    assert_eq!(installed["tables"], json!(["probe.items"]));
     assert_eq!(
         server.put_module("probe", probe()).ok(200)["unchanged"],
         true

@@ -234,7 +234,8 @@ fn schema_conflict_names_the_column() {
     let problem = server
         .put_module("probe", probe_changed())
         .problem("schema-conflict", 409);
-    assert_eq!(problem["conflicts"][0]["table"], "items");
+    assert_eq!(problem["conflicts"][0]["table"], "probe.items");
+    assert!(problem["conflicts"][0]["way_on"].as_str().is_some_and(|way_on| !way_on.is_empty()));
     assert_eq!(problem["conflicts"][0]["item"], "amount");
     assert_eq!(server.get("/v1/modules/probe").ok(200)["version"], 1);
     server.call("put", json!({"id": 2, "amount": 10})).ok(200);

@@ -297,7 +297,7 @@ fn a_checkpoint_shows_what_it_holds() -> Result<()> {
     for place in [&launch.data_dir, &backup] {
         let told = json_of(&["checkpoint", "show", path(place)?])?;
         let accounts = &told["tables"][0];
-        ensure!(accounts["table"] == "accounts", "{told}");
+        ensure!(accounts["table"] == "bank.accounts", "{told}");
         ensure!(accounts["rows"] == tally.acknowledged.len() + 2, "{told}");
         ensure!(told["modules"][0]["module"] == "bank", "{told}");
         let file = place

@@ -2,7 +2,7 @@
 //! Owns: the module that is called, the model of its tables, what clients may rely on, the schedule of a seed.
 //! Does not: replace any part of the product; what it runs is handed another clock, disk, compiler and other threads.
 //! Invariants: a seed does the same each time; whatever is found is printed with the command that repeats it.
-//! Called by: the tests beside it, `cargo xtask sim`.
+//! Called by: the tests beside it, `cargo xtask sim`, `cargo xtask schemas`.
 #![forbid(unsafe_code)]
 
 mod damage;
@@ -11,7 +11,9 @@ mod model;
 mod module;
 mod op;
 mod run;
+mod schemas;
 mod tree;
 mod world;
 
 pub use run::{Found, Mutant, Options, Stats, run};
+pub use schemas::{ChainStats, run_chain};

@@ -19,9 +19,9 @@ test('argument errors are listed with their pointers', () => {
 });
 
 test('schema conflicts name table, column and both declarations', () => {
-  const conflict = { table: 'votes', item: 'state', stored: 'text', declared: 'i32', message: 'type changed' };
+  const conflict = { table: 'votes', item: 'state', stored: 'text', declared: 'i32', message: 'type changed', way_on: 'add a column' };
   const problem = toProblem(409, { type: '/problems/schema-conflict', title: 'Conflict', conflicts: [conflict] });
-  expect(explain(problem).lines).toEqual(['votes.state: type changed; stored text, declared i32']);
+  expect(explain(problem).lines).toEqual(['votes.state: type changed; stored text, declared i32; add a column']);
 });
 
 test('every slug of the contract is recognised, whatever stands before it', () => {

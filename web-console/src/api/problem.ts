@@ -195,7 +195,7 @@ function describeItem(item: unknown): string {
     const value = textOf(item, name);
     return value === null ? [] : [`${name} ${value}`];
   });
-  const said = [text, compared.join(', ')].filter(isText).join('; ');
+  const said = [text, compared.join(', '), textOf(item, 'way_on')].filter(isText).join('; ');
   return place === '' ? said : `${place}: ${said}`;
 }
 

@@ -718,6 +718,10 @@ export type SchemaConflict = {
     message: string;
     stored: string;
     table: string;
+    /**
+     * What its author can do.
+     */
+    way_on: string;
 };
 
 /**

@@ -29,11 +29,15 @@ fn table(
     indexes: &[(&[u16], bool)],
 ) -> TableSchema {
     TableSchema {
+        owner: String::new(),
+        shared: false,
+        was: None,
         name: name.into(),
         columns: columns
             .iter()
             .enumerate()
             .map(|(at, ty)| ColumnSchema {
+                was: None,
                 name: format!("c{at}"),
                 ty: *ty,
                 nullable: false,

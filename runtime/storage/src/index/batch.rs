@@ -135,6 +135,7 @@ mod tests {
 
     fn column(at: usize, ty: ScalarType) -> ColumnSchema {
         ColumnSchema {
+            was: None,
             name: format!("c{at}"),
             ty,
             nullable: false,
@@ -146,6 +147,9 @@ mod tests {
         let types = [shape, &[ScalarType::Text]].concat();
         let mut store = Store::new();
         let table = store.create_table(TableSchema {
+            owner: String::new(),
+            shared: false,
+            was: None,
             name: "t".into(),
             columns: types.into_iter().enumerate().map(|(at, ty)| column(at, ty)).collect(),
             primary_key: (0..shape.len() as u16).collect(),

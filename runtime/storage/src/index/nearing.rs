@@ -112,8 +112,12 @@ mod tests {
     /// The rows 1, 3, …, 99 of a table by `kind`.
     fn odd_numbers(kind: IndexKind) -> (Store, TableId) {
         let table = TableSchema {
+            owner: String::new(),
+            shared: false,
+            was: None,
             name: "t".into(),
             columns: vec![ColumnSchema {
+                was: None,
                 name: "id".into(),
                 ty: ScalarType::I64,
                 nullable: false,

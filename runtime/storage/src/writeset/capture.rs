@@ -343,12 +343,16 @@ mod tests {
 
     fn schema(name: &str, key: &[u16], columns: usize) -> TableSchema {
         let columns = (0..columns).map(|at| ColumnSchema {
+            was: None,
             name: format!("c{at}"),
             ty: COLUMNS[at % 7].0,
             nullable: COLUMNS[at % 7].1,
             default: None,
         });
         TableSchema {
+            owner: String::new(),
+            shared: false,
+            was: None,
             name: name.into(),
             columns: columns.collect(),
             primary_key: key.to_vec(),

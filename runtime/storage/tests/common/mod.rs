@@ -14,10 +14,14 @@ pub fn table(
     indexes: &[(&str, &[u16], bool)],
 ) -> TableSchema {
     TableSchema {
+        owner: String::new(),
+        shared: false,
+        was: None,
         name: name.into(),
         columns: columns
             .iter()
             .map(|(name, ty, nullable)| ColumnSchema {
+                was: None,
                 name: (*name).into(),
                 ty: *ty,
                 nullable: *nullable,

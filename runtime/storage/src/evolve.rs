@@ -1,0 +1,359 @@
+//! From the stored table to the declared one: what is kept, added, dropped, renamed and converted, or why that can't be.
+//!
+//! A table is stored as its owner declares it. Columns are known again by their names, or by the name that they had (`was`).
+
+use std::collections::BTreeSet;
+
+use reprise_abi::{ColumnSchema, Placement, ScalarType, TableSchema};
+
+use crate::schema::{
+    At, Conflict, check_table, describe_column, describe_index, describe_placement, describe_type, names,
+};
+
+/// Which rule a declaration is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evolve {
+    /// The table is stored as declared.
+    AsDeclared,
+    /// Columns and indexes are only added, whatever is no longer declared: the rule of logs of semantics 1.
+    OnlyGrow,
+}
+
+/// How the stored table becomes the declared one; rows not looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableChange {
+    /// The table as it will be stored.
+    pub schema: TableSchema,
+    /// What it comes to, for people.
+    pub steps: Vec<ChangeStep>,
+    /// For each column the stored one that it comes from.
+    pub(crate) columns: Vec<Option<u16>>,
+    /// Rows are written anew, and all indexes with them.
+    pub(crate) rewrites_rows: bool,
+    pub(crate) keeps_primary: bool,
+    /// For each secondary index the stored one that is kept for it; all none where rows are rewritten.
+    pub(crate) indexes: Vec<Option<u16>>,
+}
+
+/// One change of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeStep {
+    pub action: ChangeAction,
+    /// "table", "column", "index", "primary key".
+    pub what: &'static str,
+    /// The column or index; empty when it is the table itself.
+    pub item: String,
+    /// What it was, or will be.
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeAction {
+    Create,
+    Add,
+    Drop,
+    Convert,
+    Rename,
+}
+
+impl ChangeAction {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Add => "add",
+            Self::Drop => "drop",
+            Self::Convert => "convert",
+            Self::Rename => "rename",
+        }
+    }
+}
+
+impl ChangeStep {
+    pub fn new(action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) -> Self {
+        Self {
+            action,
+            what,
+            item: item.into(),
+            detail: detail.into(),
+        }
+    }
+}
+
+impl TableChange {
+    /// The stored table stays as it is.
+    pub fn is_noop(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// All rows are looked at.
+    pub fn reads_rows(&self) -> bool {
+        self.rewrites_rows || !self.keeps_primary || self.indexes.contains(&None)
+    }
+}
+
+/// Compares a declaration with the stored table. `declared` has its owner.
+pub fn plan_change(
+    stored: &TableSchema,
+    declared: &TableSchema,
+    rule: Evolve,
+) -> Result<TableChange, Vec<Conflict>> {
+    let mut conflicts = check_table(declared);
+    if !conflicts.is_empty() {
+        return Err(conflicts);
+    }
+    let mut plan = Planner {
+        stored,
+        declared,
+        conflicts: Vec::new(),
+        steps: Vec::new(),
+    };
+    let target = match rule {
+        Evolve::AsDeclared => declared.clone(),
+        Evolve::OnlyGrow => plan.grown(),
+    };
+    let columns = match rule {
+        Evolve::AsDeclared => plan.match_columns(),
+        Evolve::OnlyGrow => plan.match_positions(&target),
+    };
+    plan.compare_columns(&target, &columns);
+    plan.compare_table(&target, &columns);
+    conflicts.append(&mut plan.conflicts);
+    if !conflicts.is_empty() {
+        return Err(conflicts);
+    }
+    Ok(plan.finish(target, columns))
+}
+
+struct Planner<'a> {
+    stored: &'a TableSchema,
+    declared: &'a TableSchema,
+    conflicts: Vec<Conflict>,
+    steps: Vec<ChangeStep>,
+}
+
+impl Planner<'_> {
+    fn refuse(
+        &mut self,
+        item: &str,
+        what: &'static str,
+        stored: impl Into<String>,
+        declared: impl Into<String>,
+        way_on: &str,
+    ) {
+        let table = &self.declared.full_name();
+        self.conflicts.push(At { table, item, what }.conflict(stored, declared, way_on));
+    }
+
+    fn note(&mut self, action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) {
+        self.steps.push(ChangeStep::new(action, what, item, detail));
+    }
+
+    /// The stored table with what the declaration has beyond it.
+    fn grown(&self) -> TableSchema {
+        let (stored, declared) = (self.stored, self.declared);
+        let mut target = stored.clone();
+        let added = declared.columns.get(stored.columns.len()..);
+        target.columns.extend_from_slice(added.unwrap_or_default());
+        for index in &declared.indexes {
+            if !stored.indexes.iter().any(|known| known.name == index.name) {
+                target.indexes.push(index.clone());
+            }
+        }
+        target
+    }
+
+    /// As positions are: columns of one place must be the same in both.
+    fn match_positions(&mut self, target: &TableSchema) -> Vec<Option<u16>> {
+        let (stored, declared) = (self.stored, self.declared);
+        for (known, column) in stored.columns.iter().zip(&declared.columns) {
+            if known.name != column.name || known.ty != column.ty || known.nullable != column.nullable {
+                let (stored, declared) = (describe_column(known), describe_column(column));
+                self.refuse(&column.name, "column", stored, declared, WAY_BEFORE);
+            }
+        }
+        for index in &declared.indexes {
+            let known = stored.indexes.iter().find(|known| known.name == index.name);
+            if let Some(known) = known.filter(|known| *known != index) {
+                let (stored, declared) = (describe_index(stored, known), describe_index(declared, index));
+                self.refuse(&index.name, "index", stored, declared, WAY_BEFORE);
+            }
+        }
+        let count = stored.columns.len();
+        (0..target.columns.len()).map(|at| (at < count).then_some(at as u16)).collect()
+    }
+
+    /// By name, or by the name before.
+    fn match_columns(&mut self) -> Vec<Option<u16>> {
+        let (stored, declared) = (self.stored, self.declared);
+        let position = |name: &str| stored.columns.iter().position(|known| known.name == name);
+        let keeps = |name: &str| declared.columns.iter().any(|column| column.name == name);
+        let mut renamed = BTreeSet::new();
+        let mut sources = Vec::with_capacity(declared.columns.len());
+        for column in &declared.columns {
+            let was = column.was.as_deref().filter(|was| !keeps(was));
+            let from = was.and_then(|was| Some((was, position(was)?)));
+            let source = match (position(&column.name), from) {
+                (Some(_), Some((was, _))) => {
+                    let stored = format!("both {was} and {}", column.name);
+                    let way_on = "leave `was` out: the column of the old name is then dropped; or give the new one a name of its own";
+                    self.refuse(&column.name, "column", stored, format!("was {was}"), way_on);
+                    None
+                }
+                (Some(at), None) => Some(at),
+                (None, Some((was, at))) => {
+                    if !renamed.insert(at) {
+                        let stored = format!("one column {was}");
+                        self.refuse(&column.name, "column", stored, "two that were it", "leave one `was` out");
+                    }
+                    self.note(ChangeAction::Rename, "column", &column.name, format!("was {was}"));
+                    Some(at)
+                }
+                (None, None) => None,
+            };
+            sources.push(source.map(|at| at as u16));
+        }
+        sources
+    }
+
+    fn compare_columns(&mut self, target: &TableSchema, sources: &[Option<u16>]) {
+        for (column, source) in target.columns.iter().zip(sources) {
+            match source {
+                Some(at) => self.compare_column(&self.stored.columns[*at as usize], column),
+                None => self.add_column(column),
+            }
+        }
+        for (at, known) in self.stored.columns.iter().enumerate() {
+            if !sources.contains(&Some(at as u16)) {
+                self.note(ChangeAction::Drop, "column", &known.name, describe_type(known));
+            }
+        }
+        let kept: Vec<u16> = sources.iter().copied().flatten().collect();
+        if !kept.is_sorted() {
+            self.note(ChangeAction::Convert, "column", "", "another order");
+        }
+    }
+
+    fn compare_column(&mut self, known: &ColumnSchema, column: &ColumnSchema) {
+        let (stored, declared) = (describe_type(known), describe_type(column));
+        if known.nullable && !column.nullable {
+            let way_on = "keep it nullable, or add a column that is not, with a default, and copy what is there";
+            self.refuse(&column.name, "column", stored, declared, way_on);
+        } else if known.ty != column.ty && !widens(known.ty, column.ty) {
+            let way_on = "integers become wider ones; for anything else add a column of another name and copy what is there";
+            self.refuse(&column.name, "column", stored, declared, way_on);
+        } else if stored != declared {
+            self.note(ChangeAction::Convert, "column", &column.name, format!("{stored} to {declared}"));
+        } else if known.default != column.default {
+            self.note(ChangeAction::Convert, "column", &column.name, "another default");
+        }
+    }
+
+    fn add_column(&mut self, column: &ColumnSchema) {
+        if column.nullable || column.default.is_some() {
+            return self.note(ChangeAction::Add, "column", &column.name, describe_type(column));
+        }
+        let declared = format!("{}, without a default", describe_column(column));
+        let way_on = "give it a default, or make it nullable; if it had another name, say so with `was`";
+        self.refuse(&column.name, "column", "rows without it", declared, way_on);
+    }
+
+    fn compare_table(&mut self, target: &TableSchema, sources: &[Option<u16>]) {
+        let stored = self.stored;
+        let is_from = |columns: &[u16], known: &[u16]| {
+            let from = columns.iter().map(|column| sources[*column as usize]);
+            from.eq(known.iter().map(|known| Some(*known)))
+        };
+        if !is_from(&self.declared.primary_key, &stored.primary_key) {
+            let (known, declared) = (
+                names(stored, &stored.primary_key),
+                names(self.declared, &self.declared.primary_key),
+            );
+            self.refuse("", "primary key", known, declared, WAY_NEW_TABLE);
+        }
+        let is_placed = match (&self.declared.placement, &stored.placement) {
+            (Placement::By(column), Placement::By(known)) => is_from(&[*column], &[*known]),
+            (declared, known) => declared == known,
+        };
+        if !is_placed {
+            let (known, declared) = (describe_placement(stored), describe_placement(self.declared));
+            self.refuse("", "placement", known, declared, WAY_NEW_TABLE);
+        }
+        if !stored.primary_key.is_empty() && target.primary_kind != stored.primary_kind {
+            let detail = format!("{:?} to {:?}", stored.primary_kind, target.primary_kind);
+            self.note(ChangeAction::Convert, "primary key", "", detail.to_lowercase());
+        }
+        if stored.full_name() != target.full_name() {
+            self.note(ChangeAction::Rename, "table", "", format!("was {}", stored.full_name()));
+        }
+        if stored.shared != target.shared {
+            let detail = if target.shared { "shared" } else { "no longer shared" };
+            self.note(ChangeAction::Convert, "table", "", detail);
+        }
+    }
+
+    fn finish(mut self, target: TableSchema, columns: Vec<Option<u16>>) -> TableChange {
+        let stored = self.stored;
+        let is_same = |(at, source): (usize, &Option<u16>)| {
+            let (known, column) = (stored.columns.get(at), &target.columns[at]);
+            *source == Some(at as u16)
+                && known.is_some_and(|known| known.ty == column.ty && known.nullable == column.nullable)
+        };
+        let rewrites_rows =
+            columns.len() != stored.columns.len() || !columns.iter().enumerate().all(is_same);
+        let keeps_primary =
+            !rewrites_rows && (stored.primary_key.is_empty() || stored.primary_kind == target.primary_kind);
+        let mut indexes = Vec::with_capacity(target.indexes.len());
+        for index in &target.indexes {
+            let from = index.columns.iter().map(|column| columns[*column as usize]);
+            let is_it = |known: &reprise_abi::IndexSchema| {
+                known.name == index.name
+                    && known.unique == index.unique
+                    && from.clone().eq(known.columns.iter().map(|column| Some(*column)))
+            };
+            let kept = stored.indexes.iter().position(is_it).map(|at| at as u16);
+            if kept.is_none() {
+                let action = match stored.indexes.iter().any(|known| known.name == index.name) {
+                    true => ChangeAction::Convert,
+                    false => ChangeAction::Add,
+                };
+                self.note(action, "index", &index.name, describe_index(&target, index));
+            }
+            indexes.push(kept.filter(|_| !rewrites_rows));
+        }
+        for known in &stored.indexes {
+            if !target.indexes.iter().any(|index| index.name == known.name) {
+                self.note(ChangeAction::Drop, "index", &known.name, describe_index(stored, known));
+            }
+        }
+        TableChange {
+            schema: as_stored(target),
+            steps: self.steps,
+            columns,
+            rewrites_rows,
+            keeps_primary,
+            indexes,
+        }
+    }
+}
+
+const WAY_NEW_TABLE: &str =
+    "declare a table of another name beside this one, and copy the rows by a procedure; then drop this one";
+const WAY_BEFORE: &str = "restore to before this deployment";
+
+/// What is stored of a declaration: not what the table and its columns were.
+pub fn as_stored(mut declared: TableSchema) -> TableSchema {
+    declared.was = None;
+    declared.columns.iter_mut().for_each(|column| column.was = None);
+    declared
+}
+
+/// Every value of the first is one of the second, in the same order.
+fn widens(from: ScalarType, to: ScalarType) -> bool {
+    use ScalarType::{I8, I16, I32, I64, U8, U16, U32, U64};
+    let (from_bytes, to_bytes) = (from.slot_bytes(), to.slot_bytes());
+    match (from, to) {
+        (I8 | I16 | I32, I16 | I32 | I64)
+        | (U8 | U16 | U32, U16 | U32 | U64 | I16 | I32 | I64) => from_bytes < to_bytes,
+        _ => false,
+    }
+}

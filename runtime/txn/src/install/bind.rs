@@ -1,0 +1,156 @@
+//! How a module's tables are found among the stored ones, and whether it can work on them.
+
+use std::sync::Arc;
+
+use reprise_abi::{ModuleSchema, Placement, RowLayout, TableSchema};
+use reprise_storage::{Conflict, RowProjection, TableId};
+
+use super::conflict;
+use crate::module::{Deployed, TableBinding};
+
+impl Deployed {
+    /// The table that a module's declaration means: its own, the shared one that it names, or, of modules that were deployed
+    /// before tables had owners, that of the module that declared the name first.
+    pub fn table_of(&self, module: &str, declared: &TableSchema) -> Option<TableId> {
+        let owner = match declared.owner.as_str() {
+            "" => module,
+            owner => owner,
+        };
+        let own = self.owned(owner, &declared.name);
+        own.or_else(|| match declared.owner.is_empty() {
+            true => self.owned(self.first_declarer(&declared.name)?, &declared.name),
+            false => None,
+        })
+    }
+
+    pub(crate) fn owned(&self, owner: &str, name: &str) -> Option<TableId> {
+        let is_it = |table: &Arc<TableSchema>| table.name == name && table.owner == owner;
+        self.tables.iter().position(is_it).map(|at| TableId(at as u16))
+    }
+
+    /// The first module, in the order of deployment, that declared a table of this name as its own.
+    pub(crate) fn first_declarer(&self, name: &str) -> Option<&str> {
+        let declares = |schema: &ModuleSchema| {
+            let mut tables = schema.tables.iter();
+            tables.any(|table| table.owner.is_empty() && table.name == name)
+        };
+        let found = self.versions.iter().find(|module| declares(&module.schema));
+        found.map(|module| module.name.as_str())
+    }
+}
+
+/// Bindings of all of a module's tables to `tables`, the stored ones.
+pub(super) fn bind_all(
+    module: &str,
+    schema: &ModuleSchema,
+    deployed: &Deployed,
+) -> Result<Vec<TableBinding>, Vec<Conflict>> {
+    let (mut bindings, mut conflicts) = (Vec::new(), Vec::new());
+    for declared in &schema.tables {
+        let Some(id) = deployed.table_of(module, declared) else {
+            conflicts.push(missing(module, declared));
+            continue;
+        };
+        match bind(module, declared, id, &deployed.tables[id.0 as usize]) {
+            Ok(binding) => bindings.push(binding),
+            Err(found) => conflicts.extend(found),
+        }
+    }
+    match conflicts.is_empty() {
+        true => Ok(bindings),
+        false => Err(conflicts),
+    }
+}
+
+fn missing(module: &str, declared: &TableSchema) -> Conflict {
+    let way_on = match declared.owner.as_str() {
+        "" => "deploy the module again".to_owned(),
+        owner => format!("deploy module {owner} first, which declares it"),
+    };
+    let found = format!("declared by {module}");
+    conflict(&declared.full_name(), "", "table", "no such table", &found, &way_on)
+}
+
+/// The declaration may know fewer trailing columns and fewer indexes than are stored; what it knows must be the same.
+fn bind(
+    module: &str,
+    declared: &TableSchema,
+    table: TableId,
+    stored: &TableSchema,
+) -> Result<TableBinding, Vec<Conflict>> {
+    let mut conflicts = differences(module, declared, stored);
+    let of_name = |name: &str| stored.indexes.iter().position(|index| index.name == name);
+    let named = declared.indexes.iter().filter_map(|index| Some(of_name(&index.name)? as u16 + 1));
+    let known = declared.columns.len();
+    let projection = match conflicts.is_empty() && known < stored.columns.len() {
+        false => None,
+        true => match RowProjection::new(&stored.columns, known) {
+            Ok(projection) => Some(projection),
+            Err(error) => {
+                let (found, way_on) = (
+                    format!("module {module} does not know it"),
+                    format!("give the column a default, make it nullable, or declare it in {module}, too"),
+                );
+                let full = stored.full_name();
+                conflicts.push(conflict(&full, "", "column", &error.to_string(), &found, &way_on));
+                None
+            }
+        },
+    };
+    match conflicts.is_empty() {
+        false => Err(conflicts),
+        true => Ok(TableBinding {
+            table,
+            layout: RowLayout::of_table(declared),
+            placement: stored.placement.clone(),
+            indexes: std::iter::once(0).chain(named).collect(),
+            projection,
+        }),
+    }
+}
+
+/// What keeps a module from working on a stored table.
+fn differences(module: &str, declared: &TableSchema, stored: &TableSchema) -> Vec<Conflict> {
+    let mut conflicts = Vec::new();
+    let table = stored.full_name();
+    let mut refuse = |item: &str, what, found: String, known: String| {
+        let declared = format!("module {module}: {known}");
+        let way_on = format!("change the declaration in {module}; if {module} is in service, remove it, and deploy it again behind this");
+        conflicts.push(conflict(&table, item, what, &found, &declared, &way_on));
+    };
+    let text = |column: &reprise_abi::ColumnSchema| {
+        let null = if column.nullable { " or null" } else { "" };
+        format!("{} {:?}{null}", column.name, column.ty).to_lowercase()
+    };
+    for (at, column) in declared.columns.iter().enumerate() {
+        match stored.columns.get(at) {
+            None => refuse(&column.name, "column", "no such column".into(), text(column)),
+            Some(known) if text(known) != text(column) => {
+                refuse(&column.name, "column", format!("{} in its place", text(known)), text(column));
+            }
+            Some(_) => {}
+        }
+    }
+    if declared.primary_key != stored.primary_key {
+        let key = |schema: &TableSchema| format!("columns {:?}", schema.primary_key);
+        refuse("", "primary key", key(stored), key(declared));
+    } else if !stored.primary_key.is_empty() && declared.primary_kind != stored.primary_kind {
+        let kind = |schema: &TableSchema| format!("{:?}", schema.primary_kind).to_lowercase();
+        refuse("", "primary key", kind(stored), kind(declared));
+    }
+    if declared.placement != stored.placement {
+        let place = |placement: &Placement| match placement {
+            Placement::By(column) => format!("by column {column}"),
+            other => format!("{other:?}").to_lowercase(),
+        };
+        refuse("", "placement", place(&stored.placement), place(&declared.placement));
+    }
+    for index in &declared.indexes {
+        let known = stored.indexes.iter().find(|known| known.name == index.name);
+        if known != Some(index) {
+            let found = if known.is_some() { "another one" } else { "no such index" };
+            refuse(&index.name, "index", found.into(), format!("columns {:?}", index.columns));
+        }
+    }
+    conflicts
+}

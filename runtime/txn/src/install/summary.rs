@@ -1,0 +1,26 @@
+//! What a deployment would do, for people to look at first.
+
+use reprise_storage::{ChangeStep, Conflict};
+
+/// What a deployment would do to the stored tables, or why it can't be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanSummary {
+    /// Tables that it would create or change, in the order of their declaration.
+    pub tables: Vec<TablePlan>,
+    /// Empty: it would be taken up.
+    pub conflicts: Vec<Conflict>,
+    /// How long all partitions would stand still for it: as long as it took to make the changed tables for this summary.
+    pub estimated_ms: u64,
+}
+
+/// What would become of one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TablePlan {
+    /// `module.table`, as it would be called.
+    pub table: String,
+    pub steps: Vec<ChangeStep>,
+    /// Rows that it holds, on all partitions together.
+    pub rows: u64,
+    /// All of these are read; else the table's description alone changes.
+    pub reads_rows: bool,
+}

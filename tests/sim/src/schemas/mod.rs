@@ -1,0 +1,277 @@
+//! Chains of deployments that change tables, by seeds: rows are written in between, checkpoints are taken, the process is killed,
+//! also in the middle of a deployment, and opened again on another number of sites. Beside it goes a model that knows rows by the
+//! names of their columns and nothing of how they are stored.
+
+mod change;
+mod model;
+mod module;
+mod world;
+
+use std::fmt;
+
+use reprise_env::{SimDisk, sim::FaultRandom};
+use reprise_router::DeployError;
+
+use change::Declared;
+use model::Model;
+use world::{Life, crash_policy};
+
+/// What chains came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChainStats {
+    pub chains: u64,
+    pub deployed: u64,
+    pub refused: u64,
+    pub rolled_back: u64,
+    pub removed: u64,
+    pub dropped: u64,
+    pub rows: u64,
+    pub checkpoints: u64,
+    pub kills: u64,
+    pub kills_in_deployments: u64,
+    pub compared: u64,
+}
+
+impl ChainStats {
+    pub fn add(&mut self, other: &Self) {
+        self.chains += other.chains;
+        self.deployed += other.deployed;
+        self.refused += other.refused;
+        self.rolled_back += other.rolled_back;
+        self.removed += other.removed;
+        self.dropped += other.dropped;
+        self.rows += other.rows;
+        self.checkpoints += other.checkpoints;
+        self.kills += other.kills;
+        self.kills_in_deployments += other.kills_in_deployments;
+        self.compared += other.compared;
+    }
+
+    /// Of what the chains are for, what never happened.
+    pub fn never(&self) -> Vec<&'static str> {
+        let counts = [
+            ("deployed", self.deployed),
+            ("refused", self.refused),
+            ("rolled back", self.rolled_back),
+            ("removed", self.removed),
+            ("rows", self.rows),
+            ("checkpoints", self.checkpoints),
+            ("kills", self.kills),
+            ("kills in deployments", self.kills_in_deployments),
+        ];
+        counts.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
+    }
+}
+
+impl fmt::Display for ChainStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} chains: {} deployments, {} refused, {} back to an older version, {} removals, {} tables dropped, {} rows written, \
+             {} checkpoints, {} kills, {} of them in a deployment, {} comparisons",
+            self.chains,
+            self.deployed,
+            self.refused,
+            self.rolled_back,
+            self.removed,
+            self.dropped,
+            self.rows,
+            self.checkpoints,
+            self.kills,
+            self.kills_in_deployments,
+            self.compared
+        )
+    }
+}
+
+/// Runs the chain of a seed. Err: what was found, and how to repeat it.
+pub fn run_chain(seed: u64, is_verbose: bool) -> Result<ChainStats, String> {
+    let found = Chain::new(seed, is_verbose).go();
+    found.map_err(|found| {
+        format!("chain {seed}: {found}\nreproduce: cargo xtask schemas --chains 1 --seed {seed} --verbose")
+    })
+}
+
+const STEPS: u64 = 24;
+
+struct Chain {
+    random: FaultRandom,
+    seed: u64,
+    is_verbose: bool,
+    partitions: u16,
+    now_us: i64,
+    model: Model,
+    /// What modules declared, in the order of deployment.
+    history: Vec<Declared>,
+    stats: ChainStats,
+}
+
+impl Chain {
+    fn new(seed: u64, is_verbose: bool) -> Self {
+        let mut random = FaultRandom::new(seed ^ 0x5c4e_3a5);
+        Self {
+            seed,
+            is_verbose,
+            partitions: 1 + random.below(3) as u16,
+            random,
+            now_us: 1_750_000_000_000_000,
+            model: Model::default(),
+            history: Vec::new(),
+            stats: ChainStats {
+                chains: 1,
+                ..ChainStats::default()
+            },
+        }
+    }
+
+    fn note(&self, text: impl FnOnce() -> String) {
+        if self.is_verbose {
+            println!("{}: {}", self.seed, text());
+        }
+    }
+
+    fn open(&mut self, disk: &SimDisk) -> Result<Life, String> {
+        self.now_us += 10_000_000;
+        let sites = 1 + self.random.below(u64::from(self.partitions)) as u16;
+        let (log, seed) = (self.random.below(4), self.random.next_u64());
+        self.note(|| format!("open on {sites} sites, log {log}"));
+        Life::open(disk, self.partitions, sites, log, self.now_us, seed)
+    }
+
+    fn go(mut self) -> Result<ChainStats, String> {
+        let mut life = self.open(&SimDisk::new())?;
+        for _ in 0..STEPS {
+            match self.random.below(16) {
+                0..6 => {
+                    if let Some(disk) = self.deploy(&life)? {
+                        drop(life);
+                        life = self.open(&disk)?;
+                        self.compare(&life)?;
+                    }
+                }
+                6..11 => self.write(&life)?,
+                11 => self.checkpoint(&life)?,
+                12 => self.remove(&life)?,
+                _ => {
+                    let policy = crash_policy(&mut self.random);
+                    self.note(|| format!("kill, {policy:?}"));
+                    let disk = life.disk.crash(&policy);
+                    drop(life);
+                    self.stats.kills += 1;
+                    life = self.open(&disk)?;
+                    self.compare(&life)?;
+                }
+            }
+        }
+        self.compare(&life)?;
+        let disk = life.disk.copy();
+        drop(life);
+        for sites in [1, self.partitions] {
+            let seed = self.random.next_u64();
+            let last = Life::open(&disk.copy(), self.partitions, sites, 0, self.now_us + 20_000_000, seed)?;
+            self.compare(&last)?;
+        }
+        Ok(self.stats)
+    }
+
+    /// Deploys a changed declaration, or an older one. What a kill in the middle left, where there was one.
+    fn deploy(&mut self, life: &Life) -> Result<Option<SimDisk>, String> {
+        let is_back = !self.history.is_empty() && self.random.below(8) == 0;
+        let declared = match is_back {
+            true => self.history[self.random.below(self.history.len() as u64) as usize].clone(),
+            false => change::next(&mut self.random, &self.model),
+        };
+        let bytes = declared.bytes();
+        self.note(|| format!("deploy {} {}", declared.module, String::from_utf8_lossy(&bytes)));
+        let planned = life.router().plan_deploy(&declared.module, &bytes).map_err(|error| error.to_string())?;
+        let before = (life.disk.ops_count(), self.model.clone());
+        let deployed = life.router().deploy(&declared.module, &bytes);
+        match deployed {
+            Ok(_) if !planned.conflicts.is_empty() => {
+                return Err(format!("deployed, and planned were {:?}", planned.conflicts));
+            }
+            Ok(_) => self.model.deploy(&declared),
+            Err(DeployError::Conflict(conflicts)) => {
+                self.note(|| format!("refused: {conflicts:?}"));
+                if conflicts != planned.conflicts || conflicts.iter().any(|found| found.way_on.is_empty()) {
+                    return Err(format!("refused for {conflicts:?}, planned were {:?}", planned.conflicts));
+                }
+                if declared.must_pass && !is_back {
+                    return Err(format!("{declared:?} was refused: {conflicts:?}"));
+                }
+                self.stats.refused += 1;
+                return self.compare(life).map(|()| None);
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+        self.stats.deployed += 1;
+        self.stats.rolled_back += is_back as u64;
+        self.history.push(declared);
+        self.compare(life)?;
+        match self.random.below(5) {
+            0 => self.kill_within(life, before),
+            _ => Ok(None),
+        }
+    }
+
+    /// A crash while the deployment was on its way to the disk: it is there as a whole, or not at all.
+    fn kill_within(&mut self, life: &Life, (ops, model): (usize, Model)) -> Result<Option<SimDisk>, String> {
+        let now = life.disk.ops_count();
+        let at = ops + self.random.below((now - ops) as u64 + 1) as usize;
+        let disk = life.disk.crash_image(at, &crash_policy(&mut self.random));
+        self.note(|| format!("killed after operation {at} of {ops} to {now}"));
+        let seed = self.random.next_u64();
+        let left = Life::open(&disk.copy(), self.partitions, 1, 0, self.now_us + 5_000_000, seed)?;
+        let is_there = left.matches(&self.model)?;
+        if !is_there && !left.matches(&model)? {
+            return Err("killed in a deployment: what is left is neither before nor after it".into());
+        }
+        self.stats.kills_in_deployments += 1;
+        self.stats.kills += 1;
+        if !is_there {
+            self.model = model;
+            self.history.pop();
+        }
+        Ok(Some(disk))
+    }
+
+    fn write(&mut self, life: &Life) -> Result<(), String> {
+        for _ in 0..1 + self.random.below(8) {
+            let Some(write) = self.model.random_write(&mut self.random) else {
+                return Ok(());
+            };
+            life.call(&write)?;
+            self.model.write(&write);
+            self.stats.rows += 1;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, life: &Life) -> Result<(), String> {
+        self.note(|| "checkpoint".into());
+        life.checkpoint()?;
+        self.stats.checkpoints += 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, life: &Life) -> Result<(), String> {
+        let names: Vec<_> = self.model.modules.keys().cloned().collect();
+        if names.is_empty() || self.random.below(2) == 0 {
+            return Ok(());
+        }
+        let name = &names[self.random.below(names.len() as u64) as usize];
+        self.note(|| format!("remove {name}"));
+        life.router().remove(name).map_err(|error| error.to_string())?;
+        self.model.modules.remove(name);
+        self.stats.removed += 1;
+        self.compare(life)
+    }
+
+    fn compare(&mut self, life: &Life) -> Result<(), String> {
+        self.stats.compared += 1;
+        match life.matches(&self.model)? {
+            true => Ok(()),
+            false => Err(life.difference(&self.model)?),
+        }
+    }
+}

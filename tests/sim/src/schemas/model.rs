@@ -1,0 +1,241 @@
+//! The tables as people think of them: rows by key, values by the names of their columns.
+
+use std::collections::BTreeMap;
+
+use reprise_abi::{
+    ColumnSchema, Field, ModuleSchema, RowLayout, ScalarType, TableSchema, describe::write_json, value::push_bytes,
+};
+use reprise_env::sim::FaultRandom;
+
+use super::change::Declared;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    Null,
+    Int(i64),
+    Text(String),
+}
+
+pub type Row = BTreeMap<String, Value>;
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// As stored.
+    pub schema: TableSchema,
+    pub rows: BTreeMap<i64, Row>,
+}
+
+#[derive(Clone, Default)]
+pub struct Model {
+    /// By `module.table`.
+    pub tables: BTreeMap<String, Table>,
+    /// What modules in service declare.
+    pub modules: BTreeMap<String, Vec<TableSchema>>,
+}
+
+/// A call, and what it does.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub module: String,
+    /// Its number in the module.
+    number: usize,
+    declared: TableSchema,
+    table: String,
+    key: i64,
+    /// None: the row is deleted. In the columns that the module knows.
+    row: Option<Row>,
+    is_new: bool,
+}
+
+impl Write {
+    pub fn procedure(&self) -> &'static str {
+        match (&self.row, self.is_new) {
+            (None, _) => "erase",
+            (Some(_), true) => "put",
+            (Some(_), false) => "change",
+        }
+    }
+
+    pub fn args(&self) -> Vec<u8> {
+        let layout = RowLayout::of_table(&self.declared);
+        let row = self.row.as_ref().map(|row| encode(&self.declared, row));
+        let mut out = self.key.to_le_bytes().to_vec();
+        out.extend_from_slice(&(self.number as i64).to_le_bytes());
+        let mut key = Vec::new();
+        if !self.declared.primary_key.is_empty() {
+            let mut named = Row::new();
+            for column in &self.declared.columns {
+                named.insert(column.name.clone(), zero(column));
+            }
+            named.insert(key_name(&self.declared), Value::Int(self.key));
+            layout.push_key(&encode(&self.declared, &named), &self.declared.primary_key, &mut key);
+        }
+        push_bytes(&mut out, &key);
+        push_bytes(&mut out, &row.unwrap_or_default());
+        out
+    }
+}
+
+/// The column that places rows, which is also the key where there is one.
+fn key_name(schema: &TableSchema) -> String {
+    match schema.placement {
+        reprise_abi::Placement::By(column) => schema.columns[column as usize].name.clone(),
+        _ => unreachable!("all tables here lie by a column"),
+    }
+}
+
+fn zero(column: &ColumnSchema) -> Value {
+    match (column.nullable, column.ty) {
+        (true, _) => Value::Null,
+        (false, ScalarType::Text) => Value::Text(String::new()),
+        (false, _) => Value::Int(0),
+    }
+}
+
+/// The value of a default, as `change` makes them.
+pub fn default_of(column: &ColumnSchema) -> Value {
+    match (&column.default, column.ty) {
+        (None, _) => Value::Null,
+        (Some(bytes), ScalarType::Text) => Value::Text(String::from_utf8_lossy(&bytes[1..]).into_owned()),
+        (Some(bytes), _) => Value::Int(i64::from(bytes[0])),
+    }
+}
+
+fn encode(schema: &TableSchema, row: &Row) -> Vec<u8> {
+    use ScalarType::{U8, U16, U32, U64};
+    let field = |column: &ColumnSchema| match (&row[&column.name], column.ty) {
+        (Value::Null, _) => Field::Null,
+        (Value::Int(value), U8 | U16 | U32 | U64) => Field::Uint(*value as u64),
+        (Value::Int(value), _) => Field::Int(*value),
+        (Value::Text(text), _) => Field::Text(text),
+    };
+    let fields: Vec<_> = schema.columns.iter().map(field).collect();
+    RowLayout::of_table(schema).build(&fields)
+}
+
+pub fn form(schema: &TableSchema) -> String {
+    write_json(&ModuleSchema {
+        abi: 1,
+        tables: vec![schema.clone()],
+        procedures: Vec::new(),
+    })
+}
+
+fn full_name(module: &str, declared: &TableSchema) -> String {
+    match declared.owner.is_empty() {
+        true => format!("{module}.{}", declared.name),
+        false => declared.full_name(),
+    }
+}
+
+impl Model {
+    pub fn is_used(&self, table: &str) -> bool {
+        let mut modules = self.modules.iter();
+        modules.any(|(module, declared)| declared.iter().any(|found| full_name(module, found) == table))
+    }
+
+    pub fn is_used_by_others(&self, owner: &str, table: &str) -> bool {
+        let mut modules = self.modules.iter().filter(|(module, _)| *module != owner);
+        modules.any(|(module, declared)| declared.iter().any(|found| full_name(module, found) == table))
+    }
+
+    /// What was taken up.
+    pub fn deploy(&mut self, declared: &Declared) {
+        let module = &declared.module;
+        for table in declared.tables.iter().filter(|table| table.owner.is_empty()) {
+            let name = full_name(module, table);
+            let was = table.was.as_ref().filter(|was| declared.tables.iter().all(|other| other.name != **was));
+            let was = was.map(|was| format!("{module}.{was}"));
+            let known = self.tables.remove(&name).or_else(|| self.tables.remove(&was?));
+            let rows = match known {
+                Some(known) => known.rows.into_iter().map(|(key, row)| (key, carry(table, &known.schema, row))).collect(),
+                None => BTreeMap::new(),
+            };
+            let mut schema = table.clone();
+            schema.owner = module.clone();
+            schema.was = None;
+            schema.columns.iter_mut().for_each(|column| column.was = None);
+            self.tables.insert(name, Table { schema, rows });
+        }
+        self.modules.insert(module.clone(), declared.tables.clone());
+    }
+
+    /// As `Life::tables` finds them.
+    pub fn stored(&self) -> Vec<(String, Vec<Vec<u8>>)> {
+        let mut tables: Vec<_> = self.tables.values().map(|table| {
+            let mut rows: Vec<_> = table.rows.values().map(|row| encode(&table.schema, row)).collect();
+            rows.sort();
+            (form(&table.schema), rows)
+        }).collect();
+        tables.sort();
+        tables
+    }
+
+    pub fn random_write(&self, random: &mut FaultRandom) -> Option<Write> {
+        let all: Vec<_> = self.modules.iter().flat_map(|(module, tables)| {
+            tables.iter().enumerate().map(move |(number, table)| (module, number, table))
+        }).collect();
+        if all.is_empty() {
+            return None;
+        }
+        let (module, number, declared) = all[random.below(all.len() as u64) as usize];
+        let table = full_name(module, declared);
+        let key = random.below(40) as i64;
+        let is_new = !self.tables[&table].rows.contains_key(&key);
+        if !is_new && declared.primary_key.is_empty() {
+            return None;
+        }
+        let mut row = Row::new();
+        for column in &declared.columns {
+            row.insert(column.name.clone(), random_value(random, column));
+        }
+        row.insert(key_name(declared), Value::Int(key));
+        let is_erased = !is_new && random.below(3) == 0;
+        Some(Write {
+            module: module.clone(),
+            number,
+            declared: declared.clone(),
+            table,
+            key,
+            row: (!is_erased).then_some(row),
+            is_new,
+        })
+    }
+
+    pub fn write(&mut self, write: &Write) {
+        let table = self.tables.get_mut(&write.table).expect("it was found there");
+        let Some(known) = &write.row else {
+            table.rows.remove(&write.key);
+            return;
+        };
+        let fresh = || table.schema.columns.iter().map(|column| (column.name.clone(), default_of(column))).collect();
+        let mut row = table.rows.remove(&write.key).unwrap_or_else(fresh);
+        row.extend(known.clone());
+        table.rows.insert(write.key, row);
+    }
+}
+
+/// A row under the declaration that came after `before`.
+fn carry(declared: &TableSchema, before: &TableSchema, row: Row) -> Row {
+    let had = |name: &str| before.columns.iter().any(|column| column.name == name);
+    let value = |column: &ColumnSchema| {
+        let was = column.was.as_ref().filter(|was| declared.columns.iter().all(|other| other.name != **was));
+        match (had(&column.name), was.filter(|was| had(was))) {
+            (true, _) => row[&column.name].clone(),
+            (false, Some(was)) => row[was].clone(),
+            (false, None) => default_of(column),
+        }
+    };
+    declared.columns.iter().map(|column| (column.name.clone(), value(column))).collect()
+}
+
+fn random_value(random: &mut FaultRandom, column: &ColumnSchema) -> Value {
+    if column.nullable && random.below(3) == 0 {
+        return Value::Null;
+    }
+    match column.ty {
+        ScalarType::Text => Value::Text("x".repeat(random.below(30) as usize)),
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => Value::Int(random.below(200) as i64),
+        _ => Value::Int(random.below(200) as i64 - 100),
+    }
+}
