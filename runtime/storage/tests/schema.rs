@@ -120,19 +120,31 @@ fn columns_and_indexes_are_taken_up() {
     declared.indexes.insert(0, index("by_cents", &[2], true));
     let before = store.digest();
     let change = evolve(&mut store, id, &declared).expect("no conflict");
-    expect![[""]].assert_eq(&steps(&change));
+    expect![[r#"
+        add column note: text or null
+        add column level: u16
+        add index by_cents: unique (cents)
+    "#]].assert_eq(&steps(&change));
     assert_ne!(store.digest(), before);
     expect![[r#"
-        Int(1) Text("bob") Int(10) Null Uint(7)
         Int(2) Text("ann") Int(20) Null Uint(7)
         Int(3) Text("ann") Int(30) Null Uint(7)
+        Int(1) Text("bob") Int(10) Null Uint(7)
     "#]]
     .assert_eq(&dump(&store, id, 2));
 
     assert!(evolve(&mut store, id, &declared).expect("no conflict").is_noop());
     let narrower = evolve(&mut store, id, &accounts()).expect("no conflict");
-    expect![[""]].assert_eq(&steps(&narrower));
-    expect![[""]].assert_eq(&dump(&store, id, 1));
+    expect![[r#"
+        drop column note: text or null
+        drop column level: u16
+        drop index by_cents: unique (cents)
+    "#]].assert_eq(&steps(&narrower));
+    expect![[r#"
+        Int(2) Text("ann") Int(20)
+        Int(3) Text("ann") Int(30)
+        Int(1) Text("bob") Int(10)
+    "#]].assert_eq(&dump(&store, id, 1));
 }
 
 #[test]
@@ -146,9 +158,22 @@ fn columns_are_renamed_widened_made_nullable_and_change_places() {
     declared.columns.swap(1, 2);
     declared.indexes[0].columns = vec![2];
     let change = evolve(&mut store, id, &declared).expect("no conflict");
-    expect![[""]].assert_eq(&steps(&change));
-    expect![[""]].assert_eq(&dump(&store, id, 0));
-    expect![[""]].assert_eq(&dump(&store, id, 1));
+    expect![[r#"
+        rename column holder: was owner
+        convert column id: i32 to i64
+        convert column holder: text to text or null
+        convert column : another order
+    "#]].assert_eq(&steps(&change));
+    expect![[r#"
+        Int(1) Int(10) Text("bob")
+        Int(2) Int(20) Text("ann")
+        Int(3) Int(30) Text("ann")
+    "#]].assert_eq(&dump(&store, id, 0));
+    expect![[r#"
+        Int(2) Int(20) Text("ann")
+        Int(3) Int(30) Text("ann")
+        Int(1) Int(10) Text("bob")
+    "#]].assert_eq(&dump(&store, id, 1));
     let again = evolve(&mut store, id, &declared).expect("`was` stays in the source");
     assert!(again.is_noop(), "{again:?}");
 }
@@ -169,7 +194,7 @@ fn what_is_dropped_makes_room() {
     let mut more = many(0);
     more.indexes.push(index("one_more", &[1], false));
     let found: Vec<_> = check_limits(&more).iter().map(ToString::to_string).collect();
-    expect![[""]].assert_eq(&found.join("\n"));
+    expect!["table accounts: indexes: stored at most 64, declared 65; leave out those that no procedure scans"].assert_eq(&found.join("\n"));
 }
 
 #[test]
@@ -179,7 +204,7 @@ fn keys_that_no_row_could_have_are_refused() {
     let key: Vec<u16> = (0..65).collect();
     let wide = table("wide", &columns, &key, &[]);
     let found: Vec<_> = check_limits(&wide).iter().map(ToString::to_string).collect();
-    expect![[""]].assert_eq(&found.join("\n"));
+    expect!["table wide: primary key: stored at most 1024 bytes, declared at least 1040; leave columns out of the key"].assert_eq(&found.join("\n"));
 }
 
 #[test]
@@ -208,7 +233,10 @@ fn rows_with_holes_get_their_new_indexes() {
     declared.indexes.push(index("by_cents", &[2], true));
     let change = evolve(&mut store, id, &declared).expect("no conflict");
     assert!(change.reads_rows());
-    expect![[""]].assert_eq(&dump(&store, id, 2));
+    expect![[r#"
+        Int(1) Text("bob") Int(10)
+        Int(2) Text("ann") Int(20)
+    "#]].assert_eq(&dump(&store, id, 2));
 }
 
 #[test]
@@ -277,31 +305,29 @@ fn conflicts_name_what_differs() {
             t.placement = Placement::By(0);
         },
         expect![[r#"
-            table accounts: column owner: stored owner text, declared owner text or null
-            table accounts: column euros: stored cents i64, declared euros i64
-            table accounts: column level: stored rows without it, declared level u16, without a default
-            table accounts: primary key kind: stored ordered, declared hash
-            table accounts: placement: stored local, declared by id
-            table accounts: index by_owner: stored (owner), declared unique (owner)"#]],
+            table accounts: column id: stored i32, declared i16; integers become wider ones; for anything else add a column of another name and copy what is there
+            table accounts: column euros: stored rows without it, declared euros i64, without a default; give it a default, or make it nullable; if it had another name, say so with `was`
+            table accounts: column level: stored rows without it, declared level u16, without a default; give it a default, or make it nullable; if it had another name, say so with `was`
+            table accounts: placement: stored local, declared by id; declare a table of another name beside this one, and copy the rows by a procedure; then drop this one"#]],
     );
     check_conflict(
         |t| t.primary_key = vec![0, 1],
-        expect!["table accounts: primary key: stored (id), declared (id, owner)"],
+        expect!["table accounts: primary key: stored (id), declared (id, owner); declare a table of another name beside this one, and copy the rows by a procedure; then drop this one"],
     );
     check_conflict(
         |t| t.columns.push(column("n", I16, true, Some(&[1]))),
         expect![
-            "table accounts: default n: stored a value of the column's type, declared the default of column n is not a value of its type"
+            "table accounts: default n: stored a value of the column's type, declared the default of column n is not a value of its type; declare a default that the column can hold"
         ],
     );
     check_conflict(
         |t| t.indexes.push(index("by_x", &[9], false)),
-        expect!["table accounts: index by_x: stored distinct columns of the table, declared [9]"],
+        expect!["table accounts: index by_x: stored distinct columns of the table, declared [9]; name columns that it has, each once"],
     );
     check_conflict(
         |t| t.indexes.push(index("owner_once", &[1], true)),
         expect![
-            "table accounts: index owner_once: stored rows with equal keys, declared unique (owner)"
+            "table accounts: index owner_once: stored rows with equal keys, declared unique (owner); delete or change the rows that are equal, or declare it without unique"
         ],
     );
 }

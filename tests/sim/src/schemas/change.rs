@@ -219,7 +219,7 @@ impl Next<'_> {
     fn drop_column(&mut self, at: usize) {
         self.tables[at].indexes.clear();
         if let Some(column) = self.free_column(at) {
-            self.move_columns(at, |order| drop(order.remove(column)));
+            self.move_columns(at, |order| order.retain(|at| *at != column));
         }
     }
 

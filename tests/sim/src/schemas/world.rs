@@ -1,8 +1,6 @@
 //! One life of a database whose modules are descriptions, on a simulated disk.
 
-use std::{
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use reprise_abi::RowLayout;
 use reprise_database::{
@@ -97,7 +95,9 @@ impl Life {
         let place = reply.clone();
         self.router().submit(batch, Box::new(move |reply| *place.lock().expect("one thread") = Some(reply)));
         let reply = loop {
-            match reply.lock().expect("one thread").take() {
+            // The callback takes the lock, too.
+            let taken = reply.lock().expect("one thread").take();
+            match taken {
                 Some(reply) => break reply,
                 None => self.stepper.help(),
             }
@@ -124,7 +124,8 @@ impl Life {
     /// The tables are those of the model, and so are the modules in service.
     pub fn matches(&self, model: &Model) -> Result<bool, String> {
         let deployed = self.router().deployed();
-        let in_service = deployed.current.keys().eq(model.modules.keys());
+        let found = deployed.current.iter().map(|(name, module)| (name, &module.schema.tables));
+        let in_service = found.eq(model.modules.iter());
         Ok(in_service && self.tables()? == model.stored())
     }
 
