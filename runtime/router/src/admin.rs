@@ -54,14 +54,15 @@ pub enum DeployError {
 impl Router {
     /// Validates, compiles and installs a module on all partitions between two transactions. Blocks until it is durable.
     pub fn deploy(&self, name: &str, wasm: &[u8]) -> Result<Deployment, DeployError> {
-        let candidate = self.compile(name, wasm)?;
-        self.deploy_candidate(candidate, wasm)
+        let wasm: Arc<[u8]> = wasm.into();
+        let candidate = self.compile(name, &wasm)?;
+        self.deploy_candidate(candidate, &wasm)
     }
 
     /// What `deploy` would do, or the conflicts that it would be refused for: the same judgement, changed tables made and
     /// forgotten. Leaves nothing.
     pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<PlanSummary, DeployError> {
-        let candidate = self.compile(name, wasm)?;
+        let candidate = self.compile(name, &wasm.into())?;
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let summary = self.run_on_all(move |held| {
             let clock = held.tools.shared.clock.clone();
@@ -79,15 +80,14 @@ impl Router {
         Ok(summary)
     }
 
-    fn compile(&self, name: &str, wasm: &[u8]) -> Result<Candidate, DeployError> {
+    fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, DeployError> {
         check_name(name)?;
         if wasm.len() > MODULE_BYTES_MAX {
             return Err(DeployError::TooLarge {
                 max: MODULE_BYTES_MAX,
             });
         }
-        let wasm: Arc<[u8]> = wasm.into();
-        let compiled = self.0.config.compiler.compile(name, &wasm);
+        let compiled = self.0.config.compiler.compile(name, wasm);
         compiled.map_err(|error| DeployError::Invalid {
             reason: error.reason,
             offset: error.offset,
