@@ -14,4 +14,4 @@ pub mod watermark;
 pub use budget::{Budget, Grant};
 pub use ids::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
 pub use memory::{MemoryKind, MemoryLedger};
-pub use watermark::Watermark;
+pub use watermark::{OnReached, Waiter, Watermark};

@@ -1,25 +1,168 @@
-//! A number that only grows, published by one writer.
+//! A number that only grows, published by one writer at a time, and who waits for it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
 
-/// A growing position. Alone on its cache line: readers poll it while the writer works.
-#[derive(Debug, Default)]
+/// A growing position. Alone on its cache lines: readers poll it while the writer works.
+#[derive(Default)]
 #[repr(align(64))]
-pub struct Watermark(AtomicU64);
+pub struct Watermark {
+    value: AtomicU64,
+    /// Hooks in `waiting`: the writer looks at this alone while nobody waits.
+    waiting_count: AtomicUsize,
+    waiting: Mutex<Waiting>,
+}
+
+/// What is done once a mark is reached, on the thread that raises it: it must only hand over.
+pub type OnReached = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Waiting {
+    /// By the value waited for, and a number of its own.
+    hooks: BTreeMap<(u64, u64), OnReached>,
+    next: u64,
+}
+
+/// Somebody's place among those who wait; dropped, it is given up.
+#[must_use = "dropped, nobody waits any more"]
+pub struct Waiter {
+    mark: Arc<Watermark>,
+    place: (u64, u64),
+}
 
 impl Watermark {
     pub fn new(value: u64) -> Self {
-        Self(AtomicU64::new(value))
+        Self {
+            value: AtomicU64::new(value),
+            ..Self::default()
+        }
     }
 
     #[inline]
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.value.load(Ordering::Acquire)
     }
 
     /// Raises the mark. Panics when it would fall: whoever waits for it has already been told more.
     pub fn advance(&self, value: u64) {
-        let before = self.0.swap(value, Ordering::AcqRel);
+        // In one order with `when`: either it sees the new value, or this sees that it waits.
+        let before = self.value.swap(value, Ordering::SeqCst);
         assert!(before <= value, "watermark falls from {before} to {value}");
+        if self.waiting_count.load(Ordering::SeqCst) > 0 {
+            self.tell(value);
+        }
+    }
+
+    /// Runs `hook` once the mark is at `value`. None: it is there already, and the hook was dropped.
+    pub fn when(self: &Arc<Self>, value: u64, hook: OnReached) -> Option<Waiter> {
+        if self.get() >= value {
+            return None;
+        }
+        let mut waiting = self.lock();
+        let place = (value, waiting.next);
+        waiting.next += 1;
+        waiting.hooks.insert(place, hook);
+        self.waiting_count.fetch_add(1, Ordering::SeqCst);
+        if self.value.load(Ordering::SeqCst) >= value {
+            self.take(&mut waiting, place);
+            return None;
+        }
+        drop(waiting);
+        let mark = Arc::clone(self);
+        Some(Waiter { mark, place })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no code panics under this lock")
+    }
+
+    fn take(&self, waiting: &mut Waiting, place: (u64, u64)) -> Option<OnReached> {
+        let hook = waiting.hooks.remove(&place)?;
+        self.waiting_count.fetch_sub(1, Ordering::SeqCst);
+        Some(hook)
+    }
+
+    #[cold]
+    fn tell(&self, value: u64) {
+        let mut waiting = self.lock();
+        let later = waiting.hooks.split_off(&(value.saturating_add(1), 0));
+        let reached = std::mem::replace(&mut waiting.hooks, later);
+        self.waiting_count.fetch_sub(reached.len(), Ordering::SeqCst);
+        drop(waiting);
+        reached.into_values().for_each(|hook| hook());
+    }
+}
+
+impl fmt::Debug for Watermark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Watermark").field(&self.get()).finish()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let hook = self.mark.take(&mut self.mark.lock(), self.place);
+        drop(hook); // after the lock: what it holds may come back here
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
+    use super::*;
+
+    /// The values waited for, in the order in which they were told.
+    fn waits(mark: &Arc<Watermark>, values: &[u64]) -> (Vec<Option<Waiter>>, mpsc::Receiver<u64>) {
+        let (sender, told) = mpsc::channel();
+        let waiters = values.iter().map(|&value| {
+            let sender = sender.clone();
+            mark.when(value, Box::new(move || sender.send(value).expect("the test waits")))
+        });
+        (waiters.collect(), told)
+    }
+
+    #[test]
+    fn who_waits_is_told_once_the_mark_is_there() {
+        let mark = Arc::new(Watermark::new(3));
+        let (mut waiters, told) = waits(&mark, &[3, 9, 5, 4, 5]);
+        let waits: Vec<_> = waiters.iter().map(Option::is_some).collect();
+        assert_eq!(waits, [false, true, true, true, true]);
+        mark.advance(5);
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [4, 5, 5]);
+        waiters.remove(1); // nobody waits for 9 any more
+        mark.advance(20);
+        assert_eq!(told.try_iter().count(), 0);
+        drop(waiters);
+        assert_eq!(mark.waiting_count.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn nobody_is_missed_who_comes_while_the_mark_rises() {
+        let mark = Arc::new(Watermark::new(0));
+        let writer = {
+            let mark = mark.clone();
+            thread::spawn(move || (1..=20_000).for_each(|value| mark.advance(value)))
+        };
+        for _ in 0..2_000 {
+            let (waiters, told) = waits(&mark, &[(mark.get() + 1).min(20_000)]);
+            if waiters[0].is_some() {
+                told.recv_timeout(Duration::from_secs(60)).expect("told");
+            }
+        }
+        writer.join().expect("the writer");
+        assert_eq!(mark.waiting_count.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "watermark falls from 7 to 6")]
+    fn it_does_not_fall() {
+        Watermark::new(7).advance(6);
     }
 }

@@ -53,6 +53,7 @@ impl<P: Send + 'static> Appender<P> {
         state.fill.extend_from_slice(records);
         state.fill_records += count;
         state.fill_changes += changes;
+        shared.filled.advance(state.filled());
         if let Some(waiting) = pending {
             state
                 .fill_pending

@@ -298,6 +298,7 @@ impl<P: Send + 'static> Flusher<P> {
             false => Duration::ZERO,
         };
         let block = state.take_block(kind);
+        self.shared.filled.advance(state.filled());
         if block.begins.is_some() {
             // The next segment may be twice as large: small databases stay small, large ones seldom change files.
             let room_max = self.shared.config.segment_bytes - SEGMENT_HEADER_BYTES as u64;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, limits::SEGMENT_BYTES};
+use reprise_base::{Lsn, OnReached, Waiter, limits::SEGMENT_BYTES};
 use reprise_env::{
     Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads,
 };
@@ -155,7 +155,12 @@ impl<P: Send + 'static> Log<P> {
 
     /// Behind the last appended record.
     pub fn filled(&self) -> Lsn {
-        Lsn(self.shared.lock().filled())
+        Lsn(self.shared.filled.get())
+    }
+
+    /// Runs `hook` once records are appended up to `lsn`, on the thread that appends them. None: they are already.
+    pub fn when_filled(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
+        self.shared.filled.when(lsn.0, hook)
     }
 
     /// Everything before it is durable.

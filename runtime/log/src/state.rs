@@ -107,6 +107,8 @@ pub(crate) struct Shared<P> {
     pub prepare: Condvar,
     pub durable_grew: Condvar,
     pub durable: Arc<Watermark>,
+    /// As `State::filled`, to look at and to wait for without the lock.
+    pub filled: Arc<Watermark>,
     /// Set when a write was refused: `refusal` then takes the lock to say why.
     pub may_refuse: AtomicBool,
     pub index: Arc<LogIndex>,
@@ -348,6 +350,7 @@ impl<P> Shared<P> {
         } = around;
         Self {
             durable: Arc::new(Watermark::new(state.fill_start)),
+            filled: Arc::new(Watermark::new(state.filled())),
             state: Mutex::new(state),
             work: Condvar::new(),
             space: Condvar::new(),
