@@ -40,7 +40,7 @@ use reprise_env::{DiskError, Started};
 use reprise_log::{Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Unlogged, complete,
+    AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Told, Unlogged, complete,
 };
 pub use reprise_partition::Sampling;
 pub use reprise_recovery::RecoverFrom;
@@ -716,6 +716,7 @@ fn shared(config: &DatabaseConfig, around: &Surroundings, secret: [u64; 2]) -> A
         lines: Arc::new(RecentLines::new()),
         logging: Logging::new(config.log.rule(), config.redo.images, around.sampling),
         desk: Desk::new(config.partitions, config.sites),
+        told: Told::new(config.partitions, config.sites),
     })
 }
 

@@ -103,6 +103,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         lines: Arc::new(RecentLines::new()),
         logging: Logging::new(LogRule::None, AfterImage::default(), Sampling::default()),
         desk: reprise_partition::Desk::new(1, 1),
+        told: reprise_partition::Told::new(1, 1),
     });
     let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
     let mut site = Site::new(SiteId(0), tools, crossbeam_channel::never());

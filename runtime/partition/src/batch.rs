@@ -1,7 +1,7 @@
 //! The unit that crosses from a client to an engine thread and back: calls of one partition, with their arguments and,
 //! on the way back, their outcomes.
 
-use std::{ops::Range, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_txn::{Failure, ModuleId};
@@ -142,6 +142,21 @@ impl CallBatch {
             record_bytes: 0,
             hold: Duration::ZERO,
         }
+    }
+
+    /// One without calls, for somebody who waits as calls do: until what was seen is durable, or, with the reason, never
+    /// will be.
+    pub(crate) fn waiting(then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) -> Box<Self> {
+        let mut batch = Box::new(Self::new(None));
+        batch.calls.push(CallSlot::EMPTY);
+        batch.done = Some(Box::new(move |batch: Box<Self>| {
+            then(match &batch.calls[0].outcome {
+                SlotOutcome::Waiting => Ok(()),
+                SlotOutcome::LogUnavailable(reason) => Err(reason.clone()),
+                other => Err(format!("{other:?}").into()),
+            });
+        }));
+        batch
     }
 
     pub fn is_full(&self) -> bool {

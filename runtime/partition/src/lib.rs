@@ -18,6 +18,7 @@ mod meet;
 mod shared;
 mod sink;
 mod site;
+mod told;
 mod turn;
 mod wait;
 
@@ -29,4 +30,5 @@ pub use logging::{AutoChoice, CallCosts, LogKind, LogRule, Logging, Sampling};
 pub use shared::Shared;
 pub use sink::{AsyncSink, NoLog, Sink, SyncSink, Unlogged, complete};
 pub use site::{Held, Partition, Site, SiteMessage, Tools};
+pub use told::{Question, Told};
 pub use wait::{is_soon, receive};

@@ -203,7 +203,10 @@ impl Site {
         let sink = &*self.tools.sink;
         lead.partitions
             .iter_mut()
-            .for_each(|partition| partition.settle(sink));
+            .for_each(|partition| {
+                partition.settle(sink);
+                partition.note_change();
+            });
         for job in jobs {
             job(&mut Held {
                 partitions: &mut lead.partitions,

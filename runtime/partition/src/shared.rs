@@ -10,7 +10,7 @@ use reprise_env::{Clock, Threads};
 use reprise_observe::RecentLines;
 use reprise_txn::Deployed;
 
-use crate::{desk::Desk, logging::Logging};
+use crate::{desk::Desk, logging::Logging, told::Told};
 
 /// What all sites of a node share.
 pub struct Shared {
@@ -35,6 +35,8 @@ pub struct Shared {
     pub logging: Logging,
     /// Where jobs over several partitions wait.
     pub desk: Desk,
+    /// What partitions tell of their tables.
+    pub told: Told,
 }
 
 impl Shared {

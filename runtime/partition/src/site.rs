@@ -23,6 +23,7 @@ use crate::{
     logging::Choice,
     shared::Shared,
     sink::Sink,
+    told::Telling,
     turn::{Running, TurnStart, begin_capture, input_of, note_sample, run_alike, settle_commit, settle_failure},
     wait::{LOOK, LOOK_AWAY, is_soon},
 };
@@ -35,6 +36,8 @@ pub enum SiteMessage {
     Batch(Box<CallBatch>),
     /// Bring your partitions to a multi-partition job.
     Gather(Arc<Gathering>),
+    /// Tell of your tables (`told`).
+    Tell,
     /// Run this over the partitions of this site (recovery's replay).
     Job(Box<dyn FnOnce(&mut Site) + Send>),
     Stop,
@@ -55,6 +58,7 @@ pub struct Partition {
     /// Where the last record of this partition ends in the log.
     pub last_end: Lsn,
     pub(crate) copying: Option<Copying>,
+    pub(crate) telling: Telling,
 }
 
 /// What a thread runs procedures with.
@@ -103,6 +107,7 @@ impl Partition {
             clock: TxnClock::default(),
             last_end: Lsn(0),
             copying: None,
+            telling: Telling::default(),
         }
     }
 }
@@ -115,6 +120,7 @@ impl Partition {
         };
         self.store.settle(durable.0);
         if sink.is_stopped() && self.last_end > durable {
+            self.note_change();
             self.store.unwind();
             self.last_end = durable;
             // What was copied may hold what was just taken back; its checkpoint waits for the log in vain.
@@ -274,9 +280,11 @@ impl Site {
         match message {
             SiteMessage::Batch(batch) => self.take_batch(batch),
             SiteMessage::Gather(gathering) => self.join(&gathering),
+            SiteMessage::Tell => self.tell(),
             SiteMessage::Job(job) => {
                 self.tools.refresh_if_due();
                 job(self);
+                self.home.iter_mut().for_each(Partition::note_change);
             }
             SiteMessage::Stop => return false,
         }
@@ -385,6 +393,8 @@ impl Site {
             let held = self.home.iter_mut();
             held.for_each(|partition| partition.store.retain_undo());
         }
+        self.home.iter_mut().for_each(Partition::note_change);
+        self.tell();
     }
 
     /// Takes out this site's touched partitions, of a job that has them back (`take_back`) before it ends.
@@ -445,8 +455,10 @@ impl Site {
         batch.hold = hold_of(tools.call_ns, waited.saturating_sub(count));
         tools.recorder.ran(count as u64, ran, tools.frame.take_fuel());
         let records = std::mem::take(&mut tools.records);
-        publish(tools, &records, &mut [partition], batch);
+        publish(tools, &records, &mut [&mut *partition], batch);
         tools.records = records;
+        partition.note_change();
+        partition.tell_if_due(&tools.shared, started);
     }
 }
 
@@ -491,6 +503,20 @@ impl Held<'_> {
             self.partitions.iter_mut().map(|part| &mut **part).collect();
         publish(self.tools, &records, &mut partitions, batch);
         self.tools.records = records;
+        let shared = &self.tools.shared;
+        self.partitions.iter_mut().for_each(|part| part.tell_if_due(shared, started));
+    }
+
+    /// Calls `then` once everything that these partitions show is durable (at once where nobody waits for that), or, with the
+    /// reason, when it never will be.
+    pub fn when_durable(&mut self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
+        let mut partitions: Vec<&mut Partition> =
+            self.partitions.iter_mut().map(|part| &mut **part).collect();
+        let published = self.tools.sink.publish(&[], &mut partitions, CallBatch::waiting(then));
+        if let Err((reason, mut waiting)) = published {
+            waiting.refuse(&reason);
+            waiting.finish();
+        }
     }
 
     /// Calls that wait for the partition for which fewest do.

@@ -169,6 +169,7 @@ mod tests {
             lines: Arc::new(RecentLines::new()),
             logging: Logging::default(),
             desk: Desk::new(PARTITIONS, SITES),
+            told: reprise_partition::Told::new(PARTITIONS, SITES),
         })
     }
 

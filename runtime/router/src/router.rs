@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::{Lsn, PartitionId, limits::WAITING_TXNS_MAX};
+use reprise_base::{Lsn, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
 use reprise_log::Log;
 use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
@@ -23,6 +23,7 @@ use crate::{
     checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
     idempotency::{Idempotency, Remembered},
+    query::RowsError,
 };
 
 /// What a recovery is at; its bytes are those of this step.
@@ -249,6 +250,21 @@ impl Router {
         }
     }
 
+    pub fn has_log(&self) -> bool {
+        self.0.config.log.is_some()
+    }
+
+    /// How far the view of reads is: all that was committed. 0 without a log.
+    pub fn view(&self) -> Lsn {
+        self.0.config.log.as_deref().map_or(Lsn(0), Log::filled)
+    }
+
+    /// Runs `hook` once reads see everything up to `lsn`, on an engine thread: it must only hand over. None: they do already,
+    /// or nothing is logged and they never will.
+    pub fn when_in_view(&self, lsn: Lsn, hook: OnReached) -> Option<Waiter> {
+        self.0.config.log.as_deref()?.when_filled(lsn, hook)
+    }
+
     /// For batches that are to keep their order among each other where some calls are of several partitions: those that one
     /// client sends without waiting for answers. The calls of one batch keep theirs anyway.
     pub fn new_stream(&self) -> Stream {
@@ -280,6 +296,13 @@ impl Router {
             Phase::Stopping => Some("the node is stopping"),
         }
         .map(|reason| SlotOutcome::Unavailable(reason.into()))
+    }
+
+    pub(crate) fn check_ready(&self) -> Result<(), Unavailable> {
+        match self.refusal() {
+            Some(SlotOutcome::Unavailable(reason)) => Err(Unavailable(reason)),
+            _ => Ok(()),
+        }
     }
 
     fn dispatch(&self, part: Part) {
@@ -344,9 +367,7 @@ impl Router {
         &self,
         job: impl FnOnce(&mut Held<'_>) -> T + Send + 'static,
     ) -> Result<T, Unavailable> {
-        if let Some(SlotOutcome::Unavailable(reason)) = self.refusal() {
-            return Err(Unavailable(reason));
-        }
+        self.check_ready()?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
         let job: Job = Box::new(move |held| {
             let _ = sender.send(job(held)); // the caller may have gone; the job is done all the same
@@ -357,7 +378,28 @@ impl Router {
             .map_err(|_| Unavailable("the engine has stopped".into()))
     }
 
-    fn send(&self, site: usize, message: SiteMessage) {
+    /// Reads from some partitions, all seen at one moment, and waits until what was read is durable. They go on with other
+    /// calls until all of them are ready for it.
+    pub(crate) fn run_durably<T: Send + 'static>(
+        &self,
+        touched: Touched,
+        read: impl FnOnce(&mut Held<'_>) -> Result<T, RowsError> + Send + 'static,
+    ) -> Result<T, RowsError> {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        let job: Job = Box::new(move |held: &mut Held<'_>| {
+            let found = read(held);
+            held.when_durable(move |durable| {
+                let _ = sender.send(durable.map_err(RowsError::LogUnavailable).and(found)); // as above
+            });
+        });
+        let shared = &self.0.config.shared;
+        let (count, sent_ns) = (shared.partitions_count, shared.clock.monotonic_ns());
+        self.gather(Gathering::in_stream(touched, count, self.new_stream(), sent_ns, job));
+        receive(&*shared.threads, &receiver)
+            .map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
+    }
+
+    pub(crate) fn send(&self, site: usize, message: SiteMessage) {
         let sent = self.0.config.inboxes[site].send(message);
         if let Err(unsent) = sent
             && let SiteMessage::Batch(batch) = unsent.0

@@ -137,6 +137,12 @@ impl ScanPosition {
         self.state == ScanState::End
     }
 
+    /// As of a scan that went up to this key and no further. Any bytes will do.
+    pub fn behind(key: Vec<u8>) -> Self {
+        let state = ScanState::Beyond;
+        Self { key, state }
+    }
+
     /// Back to the beginning; keeps the buffer.
     pub fn reset(&mut self) {
         self.state = ScanState::Start;

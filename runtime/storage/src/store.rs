@@ -329,6 +329,11 @@ impl Store {
         self.table(table).rows.get(rid)
     }
 
+    /// The hidden number of a live row of a table without a primary key: it ends the row's key in every index.
+    pub fn row_number(&self, table: TableId, rid: Rid) -> u64 {
+        self.table(table).rows.at(rid).number
+    }
+
     /// The first row of a range in its direction.
     #[inline]
     pub fn first(

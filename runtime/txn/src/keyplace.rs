@@ -9,7 +9,7 @@ use crate::route::partition_of_field;
 
 /// The partition of all rows whose keys in stored index `index` lie between these bounds. None where the bounds don't say:
 /// their common columns don't reach the partition column `by`, or they are no keys.
-pub(crate) fn partition_between(
+pub fn partition_between(
     schema: &TableSchema,
     index: u16,
     by: u16,

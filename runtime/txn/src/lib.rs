@@ -28,6 +28,7 @@ pub use module::{
     BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,
 };
 pub use ahead::{LookAhead, NextCalls};
+pub use keyplace::partition_between;
 pub use near::NearRow;
 pub use route::{Bound, RouteError, partition_of_field};
 pub use wasm::Compiler;

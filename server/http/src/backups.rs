@@ -20,6 +20,7 @@ use crate::{
     front::Name,
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
     refusal::Refusal,
+    places::Operation,
     state::AppState,
 };
 
@@ -41,7 +42,7 @@ use crate::{
 )]
 pub async fn create_backup(State(state): State<AppState>) -> Result<Response, Refusal> {
     let begun = state
-        .blocking(|parts| parts.router.backups()?.create())
+        .blocking(Operation::Other, |parts| parts.router.backups()?.create())
         .await?;
     let backup = answer(begun?);
     let location = format!("/v1/backups/{}", backup.id);
@@ -66,7 +67,7 @@ pub async fn create_backup(State(state): State<AppState>) -> Result<Response, Re
 )]
 pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupList>, Refusal> {
     let listed = state
-        .blocking(|parts| Ok::<_, BackupError>(parts.router.backups()?.list()))
+        .blocking(Operation::Other, |parts| Ok::<_, BackupError>(parts.router.backups()?.list()))
         .await?;
     let backups = listed?.into_iter().map(answer).collect();
     Ok(Json(BackupList { backups }))
@@ -94,7 +95,7 @@ pub async fn show_backup(
             .find(&id)
             .ok_or(BackupError::NotFound)
     };
-    Ok(Json(answer(state.blocking(find).await??)))
+    Ok(Json(answer(state.blocking(Operation::Other, find).await??)))
 }
 
 /// Removes a backup
@@ -115,7 +116,7 @@ pub async fn delete_backup(
     Name(id): Name,
 ) -> Result<StatusCode, Refusal> {
     state
-        .blocking(move |parts| parts.router.backups()?.remove(&id))
+        .blocking(Operation::Other, move |parts| parts.router.backups()?.remove(&id))
         .await??;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -150,7 +151,7 @@ pub async fn download_file(
         Refusal::from(problem)
     })?;
     let open = move |parts: &crate::state::Parts| parts.router.backups()?.open_file(&id, &name);
-    let (file, bytes) = state.blocking(open).await??;
+    let (file, bytes) = state.blocking(Operation::Other, open).await??;
     let pieces = Pieces {
         file: Arc::new(file),
         at: 0,

@@ -9,9 +9,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
-use reprise_base::limits::IDEMPOTENCY_KEY_BYTES_MAX;
+use reprise_base::{Lsn, limits::IDEMPOTENCY_KEY_BYTES_MAX};
 use reprise_router::{BatchBuilder, CallReply, Deployed, ReplyOutcome};
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     auth::Role,
@@ -24,8 +24,6 @@ use crate::{
 };
 
 pub const PATH_PREFIX: &str = "/v1/call/";
-/// How often a waiting read looks at the position again.
-const READ_WAIT_STEP: Duration = Duration::from_millis(1);
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
@@ -263,21 +261,36 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
     let wait_max = number(headers, headers::MAX_WAIT_MS)?
         .map_or(READ_WAIT_DEFAULT, Duration::from_millis)
         .min(READ_WAIT_MAX);
-    let until = Instant::now() + wait_max;
-    loop {
-        // On a primary the view is all that was committed: the end of the log.
-        let status = state.router.status();
-        if status.committed_lsn.0 >= min_lsn || status.log == "none" {
-            return Ok(());
-        }
-        if Instant::now() >= until {
+    let router = &state.router;
+    if router.view().0 >= min_lsn {
+        return Ok(());
+    }
+    if !router.has_log() {
+        let detail = "this server keeps no log (--log none): no LSN but 0 is ever reached";
+        return Err(Refusal::new(ProblemKind::TooStale, detail));
+    }
+    let (sender, reached) = oneshot::channel();
+    let tell = Box::new(move || _ = sender.send(())); // who waited may have gone
+    let Some(_waiter) = router.when_in_view(Lsn(min_lsn), tell) else {
+        return Ok(());
+    };
+    match timeout(wait_max, reached).await {
+        Ok(_) => Ok(()),
+        Err(_) => {
             let detail = format!(
-                "the read view is at {}, asked was {min_lsn}; wait longer ({}) or read from the primary",
-                status.committed_lsn.0, "Reprise-Max-Wait-Ms"
+                "the read view is at {}, asked was {min_lsn}; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
+                router.view()
             );
-            return Err(Refusal::new(ProblemKind::TooStale, detail));
+            Err(Refusal::new(ProblemKind::TooStale, detail))
         }
-        tokio::time::sleep(READ_WAIT_STEP).await;
+    }
+}
+
+/// True where nothing is to be waited for, as the headers say. False also where they say nothing that makes sense.
+pub fn is_in_view(state: &AppState, headers: &HeaderMap) -> bool {
+    match number(headers, headers::MIN_LSN) {
+        Ok(min_lsn) => min_lsn.is_none_or(|min_lsn| state.router.view().0 >= min_lsn),
+        Err(_) => false,
     }
 }
 

@@ -14,7 +14,7 @@ use reprise_router::{
     CheckpointInfo, CheckpointState as RouterState, CopyError, SpeedSource as RouterSource, TakeError,
 };
 
-use crate::{front::Name, codec::rfc3339, refusal::Refusal, state::AppState};
+use crate::{codec::rfc3339, front::Name, places::Operation, refusal::Refusal, state::AppState};
 
 /// Takes a checkpoint
 ///
@@ -32,7 +32,7 @@ use crate::{front::Name, codec::rfc3339, refusal::Refusal, state::AppState};
     )
 )]
 pub async fn take_checkpoint(State(state): State<AppState>) -> Result<Response, Refusal> {
-    let begun = state.blocking(|parts| parts.router.take_checkpoint()).await?;
+    let begun = state.blocking(Operation::Other, |parts| parts.router.take_checkpoint()).await?;
     let checkpoint = answer(begun?);
     let location = format!("/v1/checkpoints/{}", checkpoint.id);
     let mut response = (StatusCode::ACCEPTED, Json(checkpoint)).into_response();

@@ -90,7 +90,7 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
         return calls::answer(state, request).await;
     }
     if *method == Method::POST && path == batch::PATH {
-        return batch::answer(state, request);
+        return batch::answer(state, request).await;
     }
     let response = match router.clone().oneshot(request).await {
         Ok(response) => response,

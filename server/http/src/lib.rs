@@ -23,6 +23,7 @@ mod log;
 mod metrics;
 mod modules;
 #[doc(hidden)]
+mod places;
 pub mod probe;
 mod problems;
 mod refusal;

@@ -85,8 +85,16 @@ pub const BATCH_BYTES_IN_FLIGHT_MAX: usize = 4 << 20;
 /// Times that a call is encoded again because its module was replaced meanwhile.
 pub const SUPERSEDED_RETRIES_MAX: usize = 8;
 
-/// Operations on modules, tables and the log at once; they block a thread each.
-pub const CONTROL_OPS_MAX: usize = 8;
+/// Operations at once, by what they wait for; they block a thread each.
+pub const COMPILATIONS_MAX: usize = 2;
+pub const LOG_READS_MAX: usize = 4;
+pub const ROWS_READS_MAX: usize = 8;
+pub const STATS_READS_MAX: usize = 4;
+pub const OTHER_OPERATIONS_MAX: usize = 4;
+/// Longest wait for a place among these.
+pub const OPERATION_PLACE_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for a page of rows: its partitions may be busy.
+pub const ROWS_WAIT_MAX: Duration = Duration::from_secs(10);
 pub const EVENT_STREAMS_MAX: usize = 64;
 /// Files of backups on their way out at once.
 pub const DOWNLOADS_MAX: usize = 8;

@@ -21,6 +21,7 @@ use crate::{
     limits::{LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX},
     refusal::Refusal,
     schema::{raw_json, row_json},
+    places::Operation,
     state::AppState,
 };
 
@@ -81,7 +82,7 @@ pub async fn list_log(
         kind: params.kind,
     };
     let page = state
-        .blocking(move |parts| parts.router.log_records(query))
+        .blocking(Operation::ReadLog, move |parts| parts.router.log_records(query))
         .await??;
     let records: Result<_, Refusal> = page.records.into_iter().map(answer).collect();
     Ok(Json(LogPage {
@@ -121,7 +122,7 @@ pub async fn show_record(
     };
     let position: u64 = lsn.parse().map_err(|_| none())?;
     let entry = state
-        .blocking(move |parts| parts.router.log_record(Lsn(position)))
+        .blocking(Operation::ReadLog, move |parts| parts.router.log_record(Lsn(position)))
         .await??;
     answer(entry.ok_or_else(none)?).map(Json)
 }

@@ -22,6 +22,7 @@ use crate::{
     front::Name,
     refusal::Refusal,
     schema::procedure_info,
+    places::Operation,
     state::{AppState, Parts},
     submit::no_module,
 };
@@ -62,7 +63,7 @@ pub async fn put_module(
     )
     .await?;
     let deployment = state
-        .blocking(move |parts| deploy(parts, &name, &wasm))
+        .blocking(Operation::Deploy, move |parts| deploy(parts, &name, &wasm))
         .await??;
     let module = &deployment.module;
     let installed = ModuleInstalled {
@@ -247,7 +248,7 @@ pub async fn delete_module(
     Name(name): Name,
 ) -> Result<Response, Refusal> {
     let lsn = state
-        .blocking(move |parts| -> Result<_, Refusal> {
+        .blocking(Operation::Other, move |parts| -> Result<_, Refusal> {
             let lsn = parts.router.remove(&name)?;
             if let Err(error) = parts.catalog.remove(&name) {
                 tracing::warn!(%error, module = name, "remove module from catalog");

@@ -283,6 +283,7 @@ impl From<RowsError> for Refusal {
             RowsError::BadCursor => {
                 Self::malformed("cursor is not one that a page returned; begin again without it")
             }
+            RowsError::LogUnavailable(reason) => Self::log_unavailable(&reason),
             RowsError::Unavailable(reason) => Self::unavailable(&reason),
         }
     }

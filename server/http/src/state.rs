@@ -14,8 +14,11 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     auth::Auth,
     convoy::Convoys,
-    limits::{BATCH_CALLS_IN_FLIGHT_MAX, CONTROL_OPS_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX},
+    limits::{
+        BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX, OPERATION_PLACE_WAIT_MAX,
+    },
     metrics::Metrics,
+    places::{Operation, Places},
     refusal::Refusal,
     status,
 };
@@ -43,7 +46,7 @@ pub struct Parts {
     pub convoys: Convoys,
     /// Calls of batches that may yet be given to the engine.
     pub batch_calls: Arc<Semaphore>,
-    pub control_ops: Semaphore,
+    pub places: Places,
     pub event_streams: Arc<Semaphore>,
     pub downloads: Arc<Semaphore>,
     /// True once the server stops.
@@ -80,7 +83,7 @@ impl AppState {
             counts: Counts::default(),
             convoys,
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
-            control_ops: Semaphore::new(CONTROL_OPS_MAX),
+            places: Places::default(),
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             draining: watch::Sender::new(false),
@@ -102,17 +105,27 @@ impl AppState {
         }
     }
 
-    /// Runs an operation that may block on a thread of its own; a few at once, the others wait.
+    /// Runs an operation that may block on a thread of its own; a few of its kind at once, the others wait. Its place is its
+    /// own until it ends, also where its client went away or is told that it takes too long.
     pub async fn blocking<T: Send + 'static>(
         &self,
+        kind: Operation,
         operation: impl FnOnce(&Parts) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        let _permit = self.control_ops.acquire().await.expect("never closed");
+        let place = self.places.take(kind, OPERATION_PLACE_WAIT_MAX).await?;
         let parts = self.0.clone();
-        // The task is not awaited by handle alone: should the client go, the operation still ends.
-        tokio::task::spawn_blocking(move || operation(&parts))
-            .await
-            .map_err(|error| Refusal::internal(&format!("run operation: {error}")))
+        let task = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            operation(&parts)
+        });
+        let ended = match kind.answer_wait_max() {
+            None => task.await,
+            Some(wait_max) => match tokio::time::timeout(wait_max, task).await {
+                Ok(ended) => ended,
+                Err(_) => return Err(kind.too_busy("did not come to its turn")),
+            },
+        };
+        ended.map_err(|error| Refusal::internal(&format!("run operation: {error}")))
     }
 }
 

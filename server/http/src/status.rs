@@ -120,7 +120,7 @@ pub async fn healthz() -> Json<Health> {
     security(())
 )]
 pub async fn readyz(State(state): State<AppState>) -> Response {
-    let phase = phase(state.router.status().phase);
+    let phase = phase(state.router.phase());
     let ready = phase == Phase::Ready;
     let mut response = Json(Readiness { ready, phase }).into_response();
     if !ready {

@@ -15,6 +15,7 @@ use crate::{
     limits::ROWS_LIMIT_MAX,
     refusal::Refusal,
     schema::{PRIMARY, row_json, table_info},
+    places::Operation,
     state::AppState,
 };
 
@@ -31,7 +32,7 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
     )
 )]
 pub async fn list_tables(State(state): State<AppState>) -> Result<Json<TableList>, Refusal> {
-    let stats = state.blocking(|parts| parts.router.table_stats()).await??;
+    let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats()).await??;
     let deployed = state.router.deployed();
     let info = |(id, table): (TableId, &std::sync::Arc<TableSchema>)| {
         let stats = stats.get(id.0 as usize).copied().unwrap_or_default();
@@ -59,7 +60,7 @@ pub async fn show_table(
 ) -> Result<Json<TableInfo>, Refusal> {
     let deployed = state.router.deployed();
     let (id, table) = find_table(&deployed, &name)?;
-    let stats = state.blocking(|parts| parts.router.table_stats()).await??;
+    let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats()).await??;
     let stats = stats.get(id as usize).copied().unwrap_or_default();
     Ok(Json(table_info(&deployed, TableId(id), table, stats)))
 }
@@ -120,7 +121,7 @@ pub async fn list_rows(
     let request = rows_request(id, table, &params)?;
     let index = request.index;
     let page = state
-        .blocking(move |parts| parts.router.table_rows(request))
+        .blocking(Operation::ReadRows, move |parts| parts.router.table_rows(request))
         .await??;
     // The rows may be of a newer version of the table than the one that named the index: its columns only grow.
     let deployed = state.router.deployed();

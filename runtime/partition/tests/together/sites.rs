@@ -43,6 +43,7 @@ impl Sites {
             lines: Arc::new(RecentLines::new()),
             logging: reprise_partition::Logging::default(),
             desk: reprise_partition::Desk::new(4, sites_count),
+            told: reprise_partition::Told::new(4, sites_count),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
         for id in 0..sites_count {

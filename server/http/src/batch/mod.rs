@@ -21,7 +21,7 @@ use axum::{
     body::{Body, HttpBody},
     extract::{Request, State},
     http::{HeaderValue, header},
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem};
@@ -34,6 +34,7 @@ use tokio::{
 use crate::{
     auth::Role,
     body::timed_out,
+    calls::wait_for_min_lsn,
     codec::Format,
     limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     refusal::Refusal,
@@ -56,6 +57,10 @@ pub const PATH: &str = "/v1/batch";
     post,
     path = "/v1/batch",
     tag = "Calls",
+    params(
+        ("Reprise-Min-Lsn" = Option<String>, Header, description = "Begin once the read view holds this LSN"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+    ),
     request_body(content(
         (BatchCall = "application/x-ndjson"),
         (BatchCall = "application/cbor-seq"),
@@ -65,16 +70,21 @@ pub const PATH: &str = "/v1/batch";
             (BatchAnswer = "application/x-ndjson"),
             (BatchAnswer = "application/cbor-seq"),
         )),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 401, description = "unauthorized", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "too-stale", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Response, Refusal> {
-    Ok(answer(&state, request))
+    Ok(answer(&state, request).await)
 }
 
 /// As `batch`, without the way through axum's tables.
-pub fn answer(state: &AppState, request: Request) -> Response {
+pub async fn answer(state: &AppState, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
+    if let Err(refusal) = wait_for_min_lsn(state, &head.headers).await {
+        return refusal.into_response();
+    }
     let format = Format::of_body(&head.headers);
     let answers = Format::of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();

@@ -23,6 +23,7 @@ use std::{
 };
 
 use axum::http::Method;
+use reprise_api::headers;
 use reprise_router::{Deployed, Stream};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
@@ -31,7 +32,7 @@ use tokio::{
 };
 
 use crate::{
-    calls::Asked,
+    calls::{Asked, is_in_view},
     limits::{
         LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX,
         LANE_PARTIAL_WAIT_MAX, LANE_REQUEST_BYTES_MAX,
@@ -284,6 +285,8 @@ impl Lane {
         match recognise(input) {
             Seen::Part => Taken::Part,
             Seen::Other => Taken::Other,
+            // Who has to wait does not keep those behind.
+            Seen::Call(head) if !is_in_view(&self.state, &head.headers) => Taken::Other,
             Seen::Call(head) => {
                 let body = head.bytes..head.bytes + head.body_bytes;
                 Taken::Call {
@@ -313,7 +316,8 @@ impl Lane {
             answer: asked.answer,
             target: asked.target,
         };
-        if call.key.is_none() && head.bytes <= KNOWN_HEAD_BYTES_MAX {
+        let is_lasting = call.key.is_none() && !head.headers.contains_key(headers::MIN_LSN);
+        if is_lasting && head.bytes <= KNOWN_HEAD_BYTES_MAX {
             self.known = Some(Known {
                 head: input[..head.bytes].into(),
                 body_bytes: head.body_bytes,

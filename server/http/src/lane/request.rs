@@ -110,7 +110,7 @@ fn is_more_than_a_call(name: &HeaderName) -> bool {
         "proxy-connection",
         "http2-settings",
     ];
-    names.contains(&name.as_str()) || name == headers::TRACEPARENT || name == headers::MIN_LSN
+    names.contains(&name.as_str()) || name == headers::TRACEPARENT
 }
 
 fn parse_length(value: &[u8]) -> Option<usize> {
@@ -185,7 +185,6 @@ mod tests {
             "content-length: 8\r\nexpect: 100-continue\r\n",
             "content-length: 8\r\nTE: trailers\r\n",
             "content-length: 8\r\ntraceparent: 00-0-0-0\r\n",
-            "content-length: 8\r\nReprise-Min-Lsn: 5\r\n",
         ] {
             assert_eq!(word(&call(lines, body)), "other", "{lines:?}");
         }

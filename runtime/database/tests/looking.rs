@@ -1,0 +1,178 @@
+//! What is looked at without a procedure: durable rows alone, and nobody has to stand still for it.
+
+mod common;
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Condvar, Mutex,
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use common::{config, i64s, submit, wasm};
+use reprise_database::{Database, Surroundings};
+use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
+use reprise_router::{BatchBuilder, ReplyOutcome, RowsError, RowsPage, RowsRequest};
+
+/// What writes to the log meet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    Open,
+    Closed,
+    Failing,
+}
+
+type Shared = Arc<(Mutex<Gate>, Condvar)>;
+
+/// A disk whose durable writes wait at a gate.
+struct GatedDisk(Arc<dyn Disk>, Shared);
+struct GatedFile(Arc<dyn DiskFile>, Shared);
+
+impl Disk for GatedDisk {
+    fn create(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        Ok(Arc::new(GatedFile(self.0.create(name)?, self.1.clone())))
+    }
+    fn open(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        Ok(Arc::new(GatedFile(self.0.open(name)?, self.1.clone())))
+    }
+    fn open_read(&self, name: &str) -> Result<Arc<dyn DiskFile>, DiskError> {
+        self.0.open_read(name)
+    }
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        self.0.list()
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        self.0.remove(name)
+    }
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        self.0.sync_dir()
+    }
+    fn lock(&self) -> Result<DiskLock, DiskError> {
+        self.0.lock()
+    }
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+}
+
+impl DiskFile for GatedFile {
+    fn len(&self) -> Result<u64, DiskError> {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        self.0.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.0.write_at(offset, bytes)
+    }
+    fn write_durable_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let (gate, moved) = &*self.1;
+        let waited = moved.wait_while(gate.lock().expect("the gate"), |gate| *gate == Gate::Closed);
+        match *waited.expect("the gate") {
+            Gate::Failing => Err(DiskError::new("write", "segment", DiskErrorKind::Io, "the test's gate")),
+            _ => self.0.write_durable_at(offset, bytes),
+        }
+    }
+    fn sync(&self) -> Result<(), DiskError> {
+        self.0.sync()
+    }
+    fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
+        self.0.preallocate(bytes)
+    }
+}
+
+/// Accounts, on a log behind a gate that is open.
+fn open(dir: &Path) -> (Arc<Database>, Shared) {
+    let (config, gate) = (config(dir, 2), Shared::new((Mutex::new(Gate::Open), Condvar::new())));
+    let mut around = Surroundings::real(&config).expect("a directory");
+    let folders = around.folders.as_mut().expect("there is a log");
+    folders.log = Arc::new(GatedDisk(folders.log.clone(), gate.clone()));
+    let database = Database::open_in(config, around).expect("open");
+    database.recover().expect("recover");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    (Arc::new(database), gate)
+}
+
+fn set(gate: &Shared, to: Gate) {
+    *gate.0.lock().expect("the gate") = to;
+    gate.1.notify_all();
+}
+
+/// Opens an account, and does not wait for it.
+fn begin_open(database: &Database, account: i64) -> Receiver<ReplyOutcome> {
+    let (router, (sender, receiver)) = (database.router(), mpsc::channel());
+    let deployed = router.deployed();
+    let mut batch = BatchBuilder::new(deployed.clone(), router);
+    let (number, _) = deployed.current["bank"].procedure("open").expect("a procedure");
+    let encode = |out: &mut Vec<u8>| {
+        out.extend_from_slice(&i64s(&[account, 100]));
+        Ok::<(), ()>(())
+    };
+    batch.push(&deployed.current["bank"], number, None, encode).expect("encoded");
+    let done = Box::new(move |reply: reprise_router::BatchReply| {
+        let _ = sender.send(reply.get(0).outcome.clone()); // the test may be over
+    });
+    router.submit(batch, done);
+    receiver
+}
+
+/// Asks for all rows on a thread of its own.
+fn begin_page(database: &Arc<Database>) -> Receiver<Result<RowsPage, RowsError>> {
+    let (database, (sender, receiver)) = (database.clone(), mpsc::channel());
+    thread::spawn(move || {
+        let request = RowsRequest { table: 0, index: 0, limit: 100, cursor: None, prefix: Vec::new() };
+        let _ = sender.send(database.router().table_rows(request)); // as above
+    });
+    receiver
+}
+
+const MOMENT: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_page_waits_until_what_it_shows_is_durable() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, gate) = open(dir.path());
+    submit(&database, &[("open", None, i64s(&[1, 100]))]);
+    set(&gate, Gate::Closed);
+    let opened = begin_open(&database, 2);
+    let page = begin_page(&database);
+    assert!(matches!(page.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout)), "shown before it is durable");
+    // Sizes are of what is in memory, and wait for nothing.
+    let stats = database.router().table_stats().expect("ready");
+    assert_eq!(stats[0].rows, 2);
+    set(&gate, Gate::Open);
+    let page = page.recv_timeout(LONG).expect("an answer").expect("a page");
+    assert_eq!(page.rows.len(), 2);
+    assert_eq!(opened.recv_timeout(LONG), Ok(ReplyOutcome::Committed));
+    let status = database.router().status();
+    assert!(page.lsn <= status.durable_lsn);
+}
+
+#[test]
+fn what_never_was_durable_is_never_shown() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, gate) = open(dir.path());
+    submit(&database, &[("open", None, i64s(&[1, 100]))]);
+    set(&gate, Gate::Closed);
+    let opened = begin_open(&database, 2);
+    let page = begin_page(&database);
+    assert!(matches!(page.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout)));
+    set(&gate, Gate::Failing);
+    match page.recv_timeout(LONG).expect("an answer") {
+        Err(RowsError::LogUnavailable(_)) => {}
+        Err(other) => panic!("{other}"),
+        Ok(page) => assert_eq!(page.rows.len(), 1),
+    }
+    assert_ne!(opened.recv_timeout(LONG), Ok(ReplyOutcome::Committed));
+    // Reads go on, with what was acknowledged.
+    let page = begin_page(&database).recv_timeout(LONG).expect("an answer").expect("a page");
+    assert_eq!(page.rows.len(), 1);
+    assert_eq!(database.router().table_stats().expect("ready")[0].rows, 1);
+}

@@ -1,0 +1,129 @@
+//! What partitions tell of their tables without being held: each now and then while it works, and all of a site's between
+//! two messages when somebody asks.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use reprise_base::{OnReached, PartitionId, SiteId, Waiter, Watermark};
+use reprise_storage::TableStats;
+
+use crate::{
+    shared::Shared,
+    site::{Partition, Site},
+};
+
+/// A partition that works tells again after so long, and after so many times as long as telling takes.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+const TELL_SHARE: u32 = 200;
+
+/// What was told last.
+pub struct Told {
+    /// By partition, then by `TableId`.
+    stats: Vec<ArcSwap<Vec<TableStats>>>,
+    /// By site.
+    asked: Vec<Asked>,
+}
+
+struct Asked {
+    /// A question lies in the site's inbox.
+    is_sent: AtomicBool,
+    /// Questions answered.
+    answered: Arc<Watermark>,
+}
+
+/// Where the answer to a question is seen.
+pub struct Question<'a> {
+    asked: &'a Asked,
+    answer: u64,
+}
+
+/// When a partition tells next.
+#[derive(Default)]
+pub(crate) struct Telling {
+    /// Its tables may have changed since it told last.
+    is_due: bool,
+    not_before: Option<Instant>,
+}
+
+impl Told {
+    pub fn new(partitions_count: u16, sites_count: u16) -> Self {
+        let asked = || Asked {
+            is_sent: AtomicBool::new(false),
+            answered: Arc::default(),
+        };
+        Self {
+            stats: (0..partitions_count).map(|_| ArcSwap::default()).collect(),
+            asked: (0..sites_count).map(|_| asked()).collect(),
+        }
+    }
+
+    /// A partition's tables by `TableId`, as it told last; tables that it has not told of are missing.
+    pub fn stats(&self, partition: PartitionId) -> Arc<Vec<TableStats>> {
+        self.stats[partition.index()].load_full()
+    }
+
+    /// Asks a site; the second is true where a `SiteMessage::Tell` is to be sent to it. One lies in an inbox at most, however
+    /// many ask and however long the site is busy.
+    pub fn ask(&self, site: SiteId) -> (Question<'_>, bool) {
+        let asked = &self.asked[site.index()];
+        // In this order: an answer that is under way now began after everything that was acknowledged before.
+        let answer = asked.answered.get() + 1;
+        let is_first = !asked.is_sent.swap(true, Ordering::AcqRel);
+        (Question { asked, answer }, is_first)
+    }
+}
+
+impl Question<'_> {
+    pub fn when_answered(&self, hook: OnReached) -> Option<Waiter> {
+        self.asked.answered.when(self.answer, hook)
+    }
+}
+
+impl Partition {
+    /// Something may have changed.
+    #[inline]
+    pub(crate) fn note_change(&mut self) {
+        self.telling.is_due = true;
+    }
+
+    /// `now` may lie a little back.
+    #[inline]
+    pub(crate) fn tell_if_due(&mut self, shared: &Shared, now: Instant) {
+        if self.telling.not_before.is_none_or(|not_before| now >= not_before) {
+            self.tell(shared);
+            let took = now.elapsed();
+            let pause = TELL_EVERY.max(took.saturating_mul(TELL_SHARE));
+            self.telling.not_before = Some(now + pause);
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self, shared: &Shared) {
+        if std::mem::take(&mut self.telling.is_due) {
+            let ids = self.store.table_ids();
+            let stats = ids.map(|id| self.store.stats(id)).collect();
+            shared.told.stats[self.id.index()].store(Arc::new(stats));
+        }
+    }
+}
+
+impl Site {
+    /// Tells of the partitions that are at home. Those that are away told when they were.
+    pub(crate) fn tell(&mut self) {
+        let shared = self.tools.shared.clone();
+        let asked = &shared.told.asked[self.id.index()];
+        asked.is_sent.store(false, Ordering::Release);
+        for partition in self.home.iter_mut() {
+            // A write that failed may have been taken back since.
+            partition.settle(&*self.tools.sink);
+            partition.tell(&shared);
+        }
+        asked.answered.advance(asked.answered.get() + 1);
+    }
+}
