@@ -117,6 +117,10 @@ class MockServer {
       database_id: hexOf('database', 32),
       settings_hash: hexOf('settings', 16),
       idempotency_keys: 1_204,
+      idempotency_bytes: 412_672,
+      idempotency_bytes_max: 536_870_912,
+      idempotency_keep_s: 86_400,
+      idempotency_oldest_at: new Date(this.#started).toISOString(),
       waiting: 0,
     };
   }

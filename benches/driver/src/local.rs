@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     sync::{Arc, mpsc},
+    time::Duration,
 };
 
 use reprise_abi::{
@@ -25,6 +26,8 @@ const LOAD_BATCH: u64 = 64;
 /// Batches of them on their way: the engine works while the next are made.
 const LOAD_BATCHES: u64 = 8;
 const PAGE_ROWS: u32 = 5_000;
+/// The run is over: what is asked for is only as far away as the engine threads are.
+const STATS_WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) struct Local<'a> {
     pub router: &'a Router,
@@ -218,7 +221,7 @@ impl Control for Local<'_> {
         let (id, _) = self.table(table)?;
         let stats = self
             .router
-            .table_stats()
+            .table_stats(STATS_WAIT_MAX)
             .map_err(|error| failed("count rows", error))?;
         Ok(stats.get(id as usize).map_or(0, |stats| stats.rows))
     }
@@ -246,6 +249,7 @@ pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
         ReplyOutcome::Superseded => "the module was replaced while the load ran".into(),
         ReplyOutcome::Overloaded { .. } => "too many transactions wait".into(),
         ReplyOutcome::IdempotencyConflict => "the idempotency key was used before".into(),
+        ReplyOutcome::IdempotencyFull => "there is no room for another idempotency key".into(),
         ReplyOutcome::LogUnavailable(reason) => format!("the log can't be written: {reason}"),
         ReplyOutcome::Unavailable(reason)
         | ReplyOutcome::OutcomeUnknown(reason)

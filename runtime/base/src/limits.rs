@@ -1,5 +1,7 @@
 //! Every bound of the system, in one place; relations between them are asserted here.
 
+use std::time::Duration;
+
 /// Partitions at most: `TxnId` keeps ten bits for them, the last value meaning "several".
 pub const PARTITIONS_MAX: u16 = 1_000;
 pub const SITES_MAX: u16 = 256;
@@ -52,8 +54,12 @@ pub const WAITING_TXNS_MAX: usize = 5_000;
 
 /// Longest idempotency key, in bytes.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// Idempotency keys remembered.
-pub const IDEMPOTENCY_KEYS_MAX: usize = 1_000_000;
+/// Longest name within which keys count, in bytes: that of a token.
+pub const IDEMPOTENCY_SCOPE_BYTES_MAX: usize = 255;
+/// How long the outcome under a key is kept, unless configured.
+pub const IDEMPOTENCY_KEEP_DEFAULT: Duration = Duration::from_secs(24 * 3600);
+/// Bytes of remembered outcomes at most, unless configured.
+pub const IDEMPOTENCY_BYTES_DEFAULT: u64 = 512 << 20;
 
 /// A log block is written at once; its size is a multiple of this.
 pub const LOG_ALIGN_BYTES: usize = 512;

@@ -32,8 +32,8 @@ use std::{
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
 use reprise_base::{
-    Lsn, SiteId,
-    limits::{PARTITIONS_MAX, SITES_MAX},
+    Budget, Lsn, SiteId,
+    limits::{IDEMPOTENCY_BYTES_DEFAULT, PARTITIONS_MAX, SITES_MAX},
 };
 use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{DiskError, Started};
@@ -47,7 +47,7 @@ pub use reprise_recovery::RecoverFrom;
 use reprise_recovery::make_ready;
 use reprise_replay::Replayed;
 use reprise_router::{
-    BackupService, CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig,
+    BackupService, CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig, ScopedKey,
 };
 pub use reprise_storage::AfterImage;
 use reprise_txn::{Compiler, ModuleId};
@@ -318,6 +318,7 @@ impl Database {
             },
             database_id: genesis.database_id,
             settings_hash,
+            idempotency: Budget::new(IDEMPOTENCY_BYTES_DEFAULT),
         });
         let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
             let (router, config) = (router.clone(), config.checkpoints);
@@ -353,6 +354,11 @@ impl Database {
         judge_memory(bytes)?;
         self.upkeep.memory_ready.store(bytes, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// For how long the outcomes of calls with idempotency keys are kept. Before `recover`.
+    pub fn set_idempotency_keep(&self, keep: Duration) {
+        self.router.idempotency().set_keep(keep);
     }
 
     /// Lets backups be made, and found, below `dir`. Once.
@@ -519,6 +525,7 @@ impl Database {
             let Ok(key) = std::str::from_utf8(&replayed.key) else {
                 continue; // no client could send it again: keys come in as text
             };
+            let key = ScopedKey { scope: "", key };
             let fingerprint = Fingerprint::from_bits(replayed.fingerprint);
             let outcome = Remembered {
                 procedure: replayed.procedure as usize,

@@ -12,7 +12,7 @@ use std::{
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, checkpoint_name};
 use reprise_recovery::{LoadedKey, Recovery, RecoveryError};
-use reprise_router::{CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered};
+use reprise_router::{CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered, ScopedKey};
 use reprise_txn::ModuleId;
 
 use crate::{Database, LoadedCheckpoint, OpenError, RecoveryReport};
@@ -62,7 +62,7 @@ impl Database {
         report.redo_bytes = recovered.redo_bytes;
         report.redo_seconds = recovered.redo_seconds;
         self.restore_keys(recovered.remembered);
-        report.keys = self.router.idempotency().len();
+        report.keys = self.router.idempotency().stats().keys as usize;
         report.module_versions = self.shared.deployed.load().versions.len();
         self.note_speeds(&report, replay_begun.elapsed().as_secs_f64());
         report.seconds = begun.elapsed().as_secs_f64();
@@ -200,6 +200,7 @@ impl Database {
             partition: key.partition,
         };
         let fingerprint = Fingerprint::from_bits(key.fingerprint);
-        self.router.idempotency().restore(text, fingerprint, outcome);
+        let key = ScopedKey { scope: "", key: text };
+        self.router.idempotency().restore(key, fingerprint, outcome);
     }
 }

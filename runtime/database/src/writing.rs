@@ -214,13 +214,15 @@ impl Writing {
 
     fn write_keys(&self, writer: &mut CheckpointWriter) -> Result<u64, CheckpointError> {
         let lsn: Lsn = self.start.lsn;
-        let (mut from, mut total) = (0, 0u64);
+        let (mut after, mut total) = (None, 0u64);
         let (mut raw, mut count) = (Vec::new(), 0u32);
         let kind = CheckpointBlockKind::Keys;
         loop {
-            let (keys, next) = self.service.router.idempotency().export(from, KEYS_AT_ONCE);
-            let is_end = next == from || next.saturating_sub(from) < KEYS_AT_ONCE as u64;
-            from = next;
+            let keys = self.service.router.idempotency().export(after, KEYS_AT_ONCE);
+            let Some(last) = keys.last() else {
+                break;
+            };
+            after = Some(last.outcome.txn_id);
             // Later ones come with the log.
             for key in keys.iter().filter(|key| key.outcome.lsn < lsn) {
                 push_key(key, &mut raw);
@@ -231,9 +233,6 @@ impl Writing {
                     count = 0;
                     raw.clear();
                 }
-            }
-            if is_end {
-                break;
             }
         }
         if count > 0 {

@@ -145,7 +145,7 @@ fn a_page_waits_until_what_it_shows_is_durable() {
     let page = begin_page(&database);
     assert!(matches!(page.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout)), "shown before it is durable");
     // Sizes are of what is in memory, and wait for nothing.
-    let stats = database.router().table_stats().expect("ready");
+    let stats = database.router().table_stats(LONG).expect("ready");
     assert_eq!(stats[0].rows, 2);
     set(&gate, Gate::Open);
     let page = page.recv_timeout(LONG).expect("an answer").expect("a page");
@@ -174,5 +174,5 @@ fn what_never_was_durable_is_never_shown() {
     // Reads go on, with what was acknowledged.
     let page = begin_page(&database).recv_timeout(LONG).expect("an answer").expect("a page");
     assert_eq!(page.rows.len(), 1);
-    assert_eq!(database.router().table_stats().expect("ready")[0].rows, 1);
+    assert_eq!(database.router().table_stats(LONG).expect("ready")[0].rows, 1);
 }

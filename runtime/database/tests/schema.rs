@@ -398,13 +398,13 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
         let Some(next) = page.next_cursor else {
             break;
         };
-        // The key, the row's number and its partition: a page begins there, and counts nothing off.
-        assert_eq!(next.len(), 4 + 8 + 2);
+        // The key and its length, the row's number and its partition: a page begins there, and counts nothing off.
+        assert_eq!(next.len(), 4 + 4 + 8 + 2);
         cursor = Some(next);
     }
     seen.sort_unstable();
     assert_eq!(seen, (0..ROWS).map(|k| k * 100_003).collect::<Vec<_>>());
-    for forged in [vec![], vec![0; 9], vec![0xff; 14], vec![0; 14], vec![0x80; 30]] {
+    for forged in [vec![], vec![0; 9], vec![0xff; 18], vec![0; 14], vec![0; 18], vec![0x80; 30]] {
         let request = RowsRequest {
             table: 0,
             index: 1,

@@ -95,6 +95,8 @@ pub struct CallBatch {
     /// Whose jobs over several partitions it must not overtake; none: nobody's.
     pub stream: Option<Stream>,
     pub calls: Vec<CallSlot>,
+    /// Within which its idempotency keys count; none is as an empty one.
+    pub scope: Option<Arc<str>>,
     /// Calls with an idempotency key.
     keyed: u32,
     /// Each call's arguments, and its idempotency key.
@@ -135,6 +137,7 @@ impl CallBatch {
             partition,
             stream: None,
             calls: Vec::new(),
+            scope: None,
             keyed: 0,
             args: Vec::new(),
             results: Vec::new(),
@@ -152,7 +155,7 @@ impl CallBatch {
         batch.done = Some(Box::new(move |batch: Box<Self>| {
             then(match &batch.calls[0].outcome {
                 SlotOutcome::Waiting => Ok(()),
-                SlotOutcome::LogUnavailable(reason) => Err(reason.clone()),
+                SlotOutcome::LogUnavailable(reason) | SlotOutcome::ReadOnly(reason) => Err(reason.clone()),
                 other => Err(format!("{other:?}").into()),
             });
         }));
@@ -205,6 +208,10 @@ impl CallBatch {
 
     pub fn args(&self, slot: usize) -> &[u8] {
         self.calls[slot].args_and_key(&self.args).0
+    }
+
+    pub fn scope(&self) -> &str {
+        self.scope.as_deref().unwrap_or("")
     }
 
     /// The calls with an idempotency key, by position, with their keys.

@@ -5,12 +5,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_SCOPE_BYTES_MAX};
 use reprise_partition::{CallBatch, SlotOutcome, Stream};
 use reprise_txn::{Bound, Deployed, Failure, Module};
 
 use crate::{
-    idempotency::{Begin, Fingerprint, Remembered},
+    idempotency::{Begin, Fingerprint, Remembered, ScopedKey},
     router::Router,
 };
 
@@ -26,6 +26,8 @@ pub enum ReplyOutcome {
     },
     /// The idempotency key was used with another procedure or other arguments.
     IdempotencyConflict,
+    /// There is no room to remember an outcome under another key. The call did not run.
+    IdempotencyFull,
     /// The log can't be written; nothing of the call was kept.
     LogUnavailable(Arc<str>),
     /// The log failed while it wrote the call's record: whether that is kept shows after a restart.
@@ -67,7 +69,7 @@ enum Ready {
     Refused(ReplyOutcome),
     Remembered(Remembered),
     /// Filled when the first call with this key ends.
-    Awaited(Box<str>),
+    Awaited(Option<Arc<str>>, Box<str>),
 }
 
 /// A part of a batch: calls of one partition, or one multi-partition call.
@@ -88,6 +90,8 @@ pub struct BatchBuilder {
     ready: Vec<Ready>,
     args: Vec<u8>,
     stream: Option<Stream>,
+    /// Within which the idempotency keys of its calls count.
+    scope: Option<Arc<str>>,
     submitted: bool,
 }
 
@@ -102,6 +106,7 @@ impl BatchBuilder {
             ready: Vec::new(),
             args: Vec::new(),
             stream: None,
+            scope: None,
             submitted: false,
         }
     }
@@ -110,6 +115,13 @@ impl BatchBuilder {
     pub fn in_stream(mut self, stream: Stream) -> Self {
         self.stream = Some(stream);
         self
+    }
+
+    /// The idempotency keys of calls that are added from now on count within this scope alone. It has 255 bytes at most.
+    pub fn set_scope(&mut self, scope: Option<Arc<str>>) {
+        let bytes = scope.as_deref().map_or(0, str::len);
+        assert!(bytes <= IDEMPOTENCY_SCOPE_BYTES_MAX, "a scope is a token's name");
+        self.scope = scope;
     }
 
     /// The modules for which the calls are encoded.
@@ -156,6 +168,8 @@ impl BatchBuilder {
         if let Some(reason) = self.router.quarantined(module.id, procedure) {
             return self.place_ready(Ready::Refused(ReplyOutcome::Quarantined(reason)));
         }
+        // What writes nothing may run again: nothing is kept of it.
+        let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
         if let Some(key) = key
             && let Some(ready) = self.begin_key(module, procedure, key, args)
         {
@@ -189,11 +203,12 @@ impl BatchBuilder {
     ) -> Option<Ready> {
         let name = &module.schema.procedures[procedure].name;
         let fingerprint = Fingerprint::new(&module.name, name, args);
-        match self.router.idempotency().begin(key, fingerprint) {
+        match self.router.idempotency().begin(scoped(&self.scope, key), fingerprint) {
             Begin::Run => None,
             Begin::Done(outcome) => Some(Ready::Remembered(outcome)),
             Begin::Conflict => Some(Ready::Refused(ReplyOutcome::IdempotencyConflict)),
-            Begin::Running => Some(Ready::Awaited(key.into())),
+            Begin::Running => Some(Ready::Awaited(self.scope.clone(), key.into())),
+            Begin::Full => Some(Ready::Refused(ReplyOutcome::IdempotencyFull)),
         }
     }
 
@@ -206,7 +221,10 @@ impl BatchBuilder {
         let found = self
             .open
             .iter()
-            .position(|&part| self.parts[part].batch.partition == Some(partition));
+            .position(|&part| {
+                let batch = &self.parts[part].batch;
+                batch.partition == Some(partition) && batch.scope == self.scope
+            });
         if let Some(at) = found {
             let part = self.open[at];
             if !self.parts[part].batch.is_full() {
@@ -220,10 +238,9 @@ impl BatchBuilder {
     }
 
     fn add_part(&mut self, partition: Option<PartitionId>, touched: Bound) -> usize {
-        self.parts.push(Part {
-            batch: Box::new(CallBatch::new(partition)),
-            touched,
-        });
+        let mut batch = Box::new(CallBatch::new(partition));
+        batch.scope = self.scope.clone();
+        self.parts.push(Part { batch, touched });
         self.parts.len() - 1
     }
 
@@ -240,11 +257,11 @@ impl BatchBuilder {
         }
         parts.iter_mut().for_each(|part| part.batch.stream = self.stream);
         let ready = std::mem::take(&mut self.ready);
-        let awaited: Vec<(usize, Box<str>)> = ready
+        let awaited: Vec<(usize, Option<Arc<str>>, Box<str>)> = ready
             .iter()
             .enumerate()
             .filter_map(|(at, ready)| match ready {
-                Ready::Awaited(key) => Some((at, key.clone())),
+                Ready::Awaited(scope, key) => Some((at, scope.clone(), key.clone())),
                 _ => None,
             })
             .collect();
@@ -272,16 +289,21 @@ impl BatchBuilder {
             }));
             dispatch(part);
         }
-        for (at, key) in awaited {
+        for (at, scope, key) in awaited {
             let collector = collector.clone();
             let waiter = Box::new(move |answer| {
                 collector.fill_ready(at, answer);
                 collector.arrive();
             });
-            self.router.idempotency().wait(&key, waiter);
+            self.router.idempotency().wait(scoped(&scope, &key), waiter);
         }
         collector.arrive();
     }
+}
+
+fn scoped<'k>(scope: &'k Option<Arc<str>>, key: &'k str) -> ScopedKey<'k> {
+    let scope = scope.as_deref().unwrap_or("");
+    ScopedKey { scope, key }
 }
 
 /// The common case of one part: no collector.
@@ -308,7 +330,8 @@ impl Drop for BatchBuilder {
         }
         for part in &self.parts {
             for (_, key) in part.batch.keys() {
-                self.router.idempotency().release(key, ReplyOutcome::Superseded);
+                let key = scoped(&part.batch.scope, key);
+                self.router.idempotency().release(key, &ReplyOutcome::Superseded);
             }
         }
     }
@@ -414,7 +437,7 @@ impl BatchReply {
         let (outcome, remembered) = match ready {
             Ready::Refused(outcome) => (outcome, None),
             Ready::Remembered(remembered) => (&COMMITTED, Some(remembered)),
-            Ready::Awaited(_) => (&SUPERSEDED, None),
+            Ready::Awaited(..) => (&SUPERSEDED, None),
         };
         CallReply {
             outcome,

@@ -21,7 +21,9 @@ pub use checkpoint::{
     CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
     PartitionStart, RestartEstimate, Speed, SpeedSource, TakeError,
 };
-pub use idempotency::{Exported, Fingerprint, Idempotency, Remembered};
+pub use idempotency::{
+    Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey,
+};
 pub use logs::{
     ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogPage, LogQuery, LogReadError, decode_entry,
 };

@@ -68,8 +68,6 @@ impl From<Unavailable> for RowsError {
 
 /// Bytes of rows after which a page ends before its limit.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// How long partitions are waited for that are asked for their statistics: a busy one told some time ago.
-const TELL_WAIT_MAX: Duration = Duration::from_millis(20);
 
 impl RowsPage {
     fn is_full(&self, limit: u32) -> bool {
@@ -83,10 +81,11 @@ impl RowsPage {
 }
 
 impl Router {
-    /// Statistics by `TableId`, as the partitions told them: now where they are free, else while they worked. Holds none.
-    pub fn table_stats(&self) -> Result<Vec<TableStats>, Unavailable> {
+    /// Statistics by `TableId`, as the partitions told them: now where they are free within `wait_max`, else while they worked.
+    /// Holds none.
+    pub fn table_stats(&self, wait_max: Duration) -> Result<Vec<TableStats>, Unavailable> {
         self.check_ready()?;
-        self.ask_to_tell();
+        self.ask_to_tell(wait_max);
         let (deployed, mut all) = (self.deployed(), Vec::new());
         for partition in 0..self.partitions_count() {
             let told = self.0.config.shared.told.stats(PartitionId(partition));
@@ -103,7 +102,7 @@ impl Router {
         Ok(all)
     }
 
-    fn ask_to_tell(&self) {
+    fn ask_to_tell(&self, wait_max: Duration) {
         let shared = &self.0.config.shared;
         let (sender, answers) = crossbeam_channel::unbounded::<()>();
         let mut waiters = Vec::new();
@@ -120,7 +119,7 @@ impl Router {
         if shared.threads.is_stepped() {
             return; // time goes on there when somebody steps; what was told before is what there is
         }
-        let until = Instant::now() + TELL_WAIT_MAX;
+        let until = Instant::now() + wait_max;
         for _ in &waiters {
             if answers.recv_deadline(until).is_err() {
                 return;
@@ -243,48 +242,122 @@ struct Shown<'a> {
     partition: PartitionId,
     /// Hidden number, where the table has no primary key.
     number: u64,
+    /// Bytes of the index's own columns in `key`.
+    own_bytes: usize,
     /// Of the index, and of the primary key as far as the index lacks it: no two rows of a partition have the same, or they
     /// differ in their numbers.
     key: &'a [u8],
 }
 
+const SHOWN_BYTES: usize = 4 + 8 + 2;
+
 impl<'a> Shown<'a> {
     fn split(cursor: &'a [u8]) -> Result<Self, RowsError> {
-        let (key, place) = cursor.split_last_chunk::<10>().ok_or(RowsError::BadCursor)?;
-        let [number @ .., low, high] = *place;
-        Ok(Self {
-            partition: PartitionId(u16::from_le_bytes([low, high])),
-            number: u64::from_be_bytes(number),
+        let (key, [a, b, c, d, number @ .., low, high]) =
+            cursor.split_last_chunk::<SHOWN_BYTES>().ok_or(RowsError::BadCursor)?;
+        let shown = Self {
+            partition: PartitionId(u16::from_be_bytes([*low, *high])),
+            number: u64::from_be_bytes(*number),
+            own_bytes: u32::from_be_bytes([*a, *b, *c, *d]) as usize,
             key,
-        })
+        };
+        match shown.own_bytes <= key.len() {
+            true => Ok(shown),
+            false => Err(RowsError::BadCursor),
+        }
     }
 
     fn join(&self) -> Vec<u8> {
-        let (number, partition) = (self.number.to_be_bytes(), self.partition.0.to_le_bytes());
-        [self.key, &number, &partition].concat()
-    }
-
-    /// Where a partition goes on. Rows with one key come in the order of their partitions.
-    fn position_in(&self, partition: PartitionId, has_number: bool) -> ScanPosition {
-        if partition > self.partition {
-            return ScanPosition::default();
-        }
-        let mut key = self.key.to_vec();
-        if partition == self.partition && has_number {
-            key.extend_from_slice(&self.number.to_be_bytes());
-        }
-        ScanPosition::behind(key)
+        let own_bytes = (self.own_bytes as u32).to_be_bytes();
+        let (number, partition) = (self.number.to_be_bytes(), self.partition.0.to_be_bytes());
+        [self.key, &own_bytes, &number, &partition].concat()
     }
 }
 
-/// The columns of an index's entries.
-fn entry_columns(schema: &TableSchema, index: u16) -> Vec<u16> {
-    let own = match index {
-        0 => &[][..],
-        secondary => &schema.indexes[secondary as usize - 1].columns,
-    };
-    let rest = schema.primary_key.iter().filter(|column| !own.contains(column));
-    own.iter().chain(rest).copied().collect()
+/// An index in whose order a page is.
+struct Walk<'a> {
+    table: TableId,
+    schema: &'a TableSchema,
+    index: u16,
+    layout: RowLayout,
+    /// Of its entries, and the primary key's as far as these lack it.
+    columns: Vec<u16>,
+    own_count: usize,
+    /// A unique index's entries are its own columns alone.
+    is_unique: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(schema: &'a TableSchema, request: &RowsRequest) -> Self {
+        let secondary = request.index.checked_sub(1).map(|at| &schema.indexes[at as usize]);
+        let own = secondary.map_or(&schema.primary_key, |index| &index.columns);
+        let rest = schema.primary_key.iter().filter(|column| !own.contains(column));
+        Self {
+            table: TableId(request.table),
+            schema,
+            index: request.index,
+            layout: RowLayout::of_table(schema),
+            columns: own.iter().chain(rest).copied().collect(),
+            own_count: own.len(),
+            is_unique: secondary.is_some_and(|index| index.unique),
+        }
+    }
+
+    fn key_of(&self, store: &Store, rid: Rid, columns: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        let row = store.row(self.table, rid).expect("an index names live rows");
+        self.layout.push_key(row, &self.columns[..columns], &mut key);
+        key
+    }
+
+    fn cursor_behind(&self, partition: PartitionId, store: &Store, rid: Rid) -> Vec<u8> {
+        let own_bytes = self.key_of(store, rid, self.own_count).len();
+        let key = self.key_of(store, rid, self.columns.len());
+        let number = store.row_number(self.table, rid);
+        Shown { partition, number, own_bytes, key: &key }.join()
+    }
+
+    /// What of a cursor's key every entry that is still to be shown has at least.
+    fn lower<'k>(&self, shown: &Shown<'k>) -> &'k [u8] {
+        match self.is_unique {
+            true => &shown.key[..shown.own_bytes],
+            false => shown.key,
+        }
+    }
+
+    /// Where a partition goes on. Rows with one key come in the order of their partitions.
+    fn position_in(&self, partition: PartitionId, shown: &Shown<'_>) -> ScanPosition {
+        let is_same = partition == shown.partition;
+        if partition > shown.partition || self.is_unique && !is_same {
+            return ScanPosition::default();
+        }
+        let mut key = self.lower(shown).to_vec();
+        if is_same && self.schema.primary_key.is_empty() && !self.is_unique {
+            key.extend_from_slice(&shown.number.to_be_bytes());
+        }
+        ScanPosition::behind(key)
+    }
+
+    /// Passes over what was shown of a unique index: on each other partition one row may have the cursor's key, and its primary
+    /// key says whether it came before.
+    fn pass_over(
+        &self,
+        merge: &mut Merge<'_>,
+        parts: &[(PartitionId, &Store)],
+        shown: &Shown<'_>,
+    ) -> Result<(), RowsError> {
+        for _ in parts {
+            let Some((at, rid)) = merge.peek() else {
+                break;
+            };
+            let key = self.key_of(parts[at].1, rid, self.columns.len());
+            if (&key[..], parts[at].0) > (shown.key, shown.partition) {
+                break;
+            }
+            merge.advance(at, parts[at].1).map_err(|_| RowsError::NotFound)?;
+        }
+        Ok(())
+    }
 }
 
 fn merge_page(
@@ -293,31 +366,28 @@ fn merge_page(
     request: &RowsRequest,
     page: &mut RowsPage,
 ) -> Result<(), RowsError> {
-    let table = TableId(request.table);
+    let walk = Walk::new(schema, request);
     let stores: Vec<&Store> = parts.iter().map(|(_, store)| *store).collect();
-    let has_number = schema.primary_key.is_empty();
-    let after = request.cursor.as_deref().map(Shown::split).transpose()?;
-    let lower = after.as_ref().map_or(&request.prefix[..], |shown| shown.key);
+    let shown = request.cursor.as_deref().map(Shown::split).transpose()?;
+    let lower = shown.as_ref().map_or(&request.prefix[..], |shown| walk.lower(shown));
     if !lower.starts_with(&request.prefix) {
         return Err(RowsError::BadCursor);
     }
     let range = Range::new(lower, &request.prefix, ScanFlags::default());
-    let position = |id| after.as_ref().map_or_else(ScanPosition::default, |a| a.position_in(id, has_number));
+    let position = |id| shown.as_ref().map_or_else(ScanPosition::default, |shown| walk.position_in(id, shown));
     let positions = parts.iter().map(|(id, _)| position(*id)).collect();
-    let mut merge = Merge::new(&stores, table, request.index, range, positions)
+    let mut merge = Merge::new(&stores, walk.table, walk.index, range, positions)
         .map_err(|_| RowsError::NotFound)?;
+    if let (Some(shown), true) = (&shown, walk.is_unique) {
+        walk.pass_over(&mut merge, parts, shown)?;
+    }
     let mut last: Option<(usize, Rid)> = None;
     while let Some((at, rid)) = merge.peek() {
-        if page.is_full(request.limit) {
-            let (at, rid) = last.expect("a full page has a last row");
-            let (layout, columns) = (RowLayout::of_table(schema), entry_columns(schema, request.index));
-            let mut key = Vec::new();
-            layout.push_key(stores[at].row(table, rid).expect("shown just now"), &columns, &mut key);
-            let (partition, number) = (parts[at].0, stores[at].row_number(table, rid));
-            page.next_cursor = Some(Shown { partition, number, key: &key }.join());
+        if let (true, Some((at, rid))) = (page.is_full(request.limit), last) {
+            page.next_cursor = Some(walk.cursor_behind(parts[at].0, stores[at], rid));
             return Ok(());
         }
-        page.push(stores[at].row(table, rid).expect("an index names live rows"));
+        page.push(stores[at].row(walk.table, rid).expect("an index names live rows"));
         last = Some((at, rid));
         merge.advance(at, stores[at]).map_err(|_| RowsError::NotFound)?;
     }

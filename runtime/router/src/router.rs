@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::{Lsn, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
+use reprise_base::{Budget, Lsn, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
 use reprise_log::Log;
 use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
@@ -22,7 +22,7 @@ use crate::{
     backup::BackupService,
     checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
-    idempotency::{Idempotency, Remembered},
+    idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
     query::RowsError,
 };
 
@@ -69,6 +69,8 @@ pub struct RouterConfig {
     pub commit: &'static str,
     pub database_id: [u8; 16],
     pub settings_hash: u64,
+    /// For remembered outcomes of calls with idempotency keys.
+    pub idempotency: Arc<Budget>,
 }
 
 /// One node's state in numbers and names.
@@ -96,8 +98,7 @@ pub struct Status {
     pub log_error: Option<Arc<str>>,
     pub database_id: [u8; 16],
     pub settings_hash: u64,
-    /// Idempotency keys remembered.
-    pub idempotency_keys: usize,
+    pub idempotency: IdempotencyStats,
     /// Calls accepted and not yet run, over all partitions.
     pub waiting: u64,
 }
@@ -136,6 +137,7 @@ impl Router {
 
     pub fn new(config: RouterConfig) -> Self {
         let started_unix_us = config.shared.clock.now_us();
+        let idempotency = Idempotency::new(config.shared.clock.clone(), &config.idempotency);
         let phase = RwLock::new(Phase::Recovering {
             step: RecoveryStep::Checkpoint,
             replayed: 0,
@@ -148,7 +150,7 @@ impl Router {
             order: Mutex::new(()),
             streams: AtomicU64::new(0),
             deploying: Mutex::new(()),
-            idempotency: Idempotency::default(),
+            idempotency,
             checkpoints: OnceLock::new(),
             backups: OnceLock::new(),
             quarantine: OnceLock::new(),
@@ -224,7 +226,7 @@ impl Router {
             log_error: log.and_then(Log::refusal),
             database_id: config.database_id,
             settings_hash: config.settings_hash,
-            idempotency_keys: self.0.idempotency.len(),
+            idempotency: self.0.idempotency.stats(),
             waiting: waiting.map(|w| w.load(Ordering::Relaxed) as u64).sum(),
         }
     }
@@ -298,7 +300,8 @@ impl Router {
         .map(|reason| SlotOutcome::Unavailable(reason.into()))
     }
 
-    pub(crate) fn check_ready(&self) -> Result<(), Unavailable> {
+    /// Err while no call is taken.
+    pub fn check_ready(&self) -> Result<(), Unavailable> {
         match self.refusal() {
             Some(SlotOutcome::Unavailable(reason)) => Err(Unavailable(reason)),
             _ => Ok(()),
@@ -420,10 +423,11 @@ impl Router {
     /// Remembers or frees the idempotency keys of a finished part.
     pub(crate) fn settle_keys(&self, batch: &CallBatch) {
         for (at, key) in batch.keys() {
-            let slot = &batch.calls[at];
+            let (slot, scope) = (&batch.calls[at], batch.scope());
+            let key = ScopedKey { scope, key };
             if slot.outcome != SlotOutcome::Committed {
                 let outcome = outcome_of(&mut slot.outcome.clone());
-                self.0.idempotency.release(key, outcome);
+                self.0.idempotency.release(key, &outcome);
                 continue;
             }
             let deployed = self.deployed();

@@ -17,6 +17,26 @@ pub struct CallAnswer {
     pub partition: Option<u16>,
 }
 
+/// The outcome kept under an idempotency key: what a repeat of the call is answered with.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct KeptOutcome {
+    pub key: String,
+    pub module: String,
+    /// Of the module, when it ran.
+    pub version: u32,
+    pub procedure: String,
+    #[schema(value_type = serde_json::Value)]
+    pub result: Json,
+    pub txn_id: U64,
+    pub lsn: U64,
+    /// Null for a transaction over several partitions.
+    pub partition: Option<u16>,
+    /// When the transaction was (RFC 3339).
+    pub time: String,
+    /// Until when it is kept (RFC 3339).
+    pub expires_at: String,
+}
+
 /// One line of a batch.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

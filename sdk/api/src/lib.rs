@@ -18,7 +18,7 @@ mod tables;
 mod types;
 
 pub use backups::{Backup, BackupFile, BackupList, BackupState};
-pub use calls::{BatchAnswer, BatchCall, CallAnswer};
+pub use calls::{BatchAnswer, BatchCall, CallAnswer, KeptOutcome};
 pub use checkpoints::{
     Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate, Speed,
     SpeedSource,

@@ -44,6 +44,13 @@ pub struct Status {
     pub settings_hash: String,
     /// Idempotency keys remembered.
     pub idempotency_keys: u64,
+    /// What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
+    pub idempotency_bytes: u64,
+    pub idempotency_bytes_max: u64,
+    /// How long an outcome is kept, counted by the times of transactions.
+    pub idempotency_keep_s: u64,
+    /// When the transaction of the oldest one was (RFC 3339); null while there is none.
+    pub idempotency_oldest_at: Option<String>,
     /// Calls accepted and not yet run.
     pub waiting: u64,
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use reprise_api::{
-    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, Checkpoint, CheckpointList, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
+    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, Checkpoint, CheckpointList, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
     ModuleList, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, Status,
     TableInfo, TableList, U64, headers,
 };
@@ -194,6 +194,11 @@ impl Client {
             lines: BufReader::new(response),
             left: calls.len(),
         })
+    }
+
+    /// The outcome kept under an idempotency key of this token.
+    pub fn idempotency(&self, key: &str) -> Result<KeptOutcome, ClientError> {
+        self.get(&["v1", "idempotency", key])
     }
 
     pub fn tables(&self) -> Result<TableList, ClientError> {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use axum::http::{HeaderMap, Method, header};
 use reprise_api::ProblemKind;
+use reprise_base::limits::IDEMPOTENCY_SCOPE_BYTES_MAX;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -52,6 +53,8 @@ pub struct Token {
 pub enum AuthError {
     #[error("token {name}: the digest is not the SHA-256 of a token in hexadecimal (64 digits)")]
     Digest { name: String },
+    #[error("a token's name has 1 to {IDEMPOTENCY_SCOPE_BYTES_MAX} bytes; this one has {bytes}")]
+    Name { bytes: usize },
     #[error("token {name}: the role is one of read, write, admin; {role:?} is none")]
     Role { name: String, role: String },
 }
@@ -59,6 +62,9 @@ pub enum AuthError {
 impl Token {
     /// From the words of a configuration file.
     pub fn new(name: &str, role: &str, sha256_hex: &str) -> Result<Self, AuthError> {
+        if !(1..=IDEMPOTENCY_SCOPE_BYTES_MAX).contains(&name.len()) {
+            return Err(AuthError::Name { bytes: name.len() });
+        }
         let digest =
             parse_digest(sha256_hex).ok_or_else(|| AuthError::Digest { name: name.into() })?;
         let role = Role::from_name(role).ok_or_else(|| AuthError::Role {

@@ -42,7 +42,7 @@ thread_local! {
     params(
         ("module" = String, Path, description = "Name of the module"),
         ("procedure" = String, Path, description = "Name of the procedure"),
-        ("Idempotency-Key" = Option<String>, Header, description = "At most 255 visible characters; a repeat returns the first committed outcome again"),
+        ("Idempotency-Key" = Option<String>, Header, description = "At most 255 visible characters; a repeat returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
         ("Reprise-Min-Lsn" = Option<String>, Header, description = "For reads: wait until the read view holds this LSN"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
@@ -60,6 +60,7 @@ thread_local! {
         (status = 422, description = "procedure-aborted, limit-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 500, description = "procedure-trapped", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "overloaded, too-stale, log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
+        (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn call(State(state): State<AppState>, request: Request) -> Response {
@@ -101,9 +102,10 @@ impl<'h> Asked<'h> {
             state.auth.require(headers, Role::Write)?;
         }
         let format = Format::of_body(headers);
+        let key = idempotency_key(headers)?;
         Ok(Self {
             target,
-            key: idempotency_key(headers)?,
+            key,
             format,
             answer: Format::of_answer(headers, format),
         })

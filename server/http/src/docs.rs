@@ -15,7 +15,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    assets, backups, batch, calls, checkpoints, events, front, log, metrics, modules, problems, state::AppState, status, tables,
+    assets, backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, state::AppState, status, tables,
 };
 
 #[derive(OpenApi)]
@@ -67,6 +67,7 @@ fn described() -> OpenApiRouter<AppState> {
         ))
         .routes(routes!(calls::call))
         .routes(routes!(batch::batch))
+        .routes(routes!(idempotency::show_outcome))
         .routes(routes!(tables::list_tables))
         .routes(routes!(tables::show_table))
         .routes(routes!(tables::list_rows))

@@ -17,6 +17,7 @@ mod convoy;
 mod docs;
 mod events;
 mod front;
+mod idempotency;
 mod lane;
 mod limits;
 mod log;

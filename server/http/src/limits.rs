@@ -91,6 +91,8 @@ pub const LOG_READS_MAX: usize = 4;
 pub const ROWS_READS_MAX: usize = 8;
 pub const STATS_READS_MAX: usize = 4;
 pub const OTHER_OPERATIONS_MAX: usize = 4;
+/// Partitions that are busy for longer are not waited for: what they told last is answered.
+pub const STATS_WAIT_MAX: Duration = Duration::from_millis(30);
 /// Longest wait for a place among these.
 pub const OPERATION_PLACE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for a page of rows: its partitions may be busy.

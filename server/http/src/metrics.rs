@@ -17,10 +17,12 @@ use opentelemetry::{
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Encoder, TextEncoder};
 use reprise_observe::{LatencySummary, Totals};
+use reprise_router::IdempotencyStats;
 
 use crate::{
     refusal::Refusal,
     state::{AppState, Parts},
+    status::now_us,
 };
 
 /// One scrape's numbers: every instrument reports from the same moment.
@@ -37,7 +39,7 @@ struct Sample {
     log_failed: bool,
     modules: u64,
     tables: u64,
-    idempotency_keys: u64,
+    idempotency: IdempotencyStats,
     checkpoints: u64,
     checkpoint_failures: u64,
     checkpointed_lsn: u64,
@@ -109,7 +111,7 @@ fn take_sample(parts: &Parts) -> Sample {
         log_failed: status.log_error.is_some(),
         modules: deployed.current.len() as u64,
         tables: deployed.tables.len() as u64,
-        idempotency_keys: status.idempotency_keys as u64,
+        idempotency: status.idempotency,
         checkpoints: status.checkpoints.0,
         checkpoint_failures: status.checkpoints.1,
         checkpointed_lsn: status.checkpointed_lsn.map_or(0, |lsn| lsn.0),
@@ -127,11 +129,16 @@ fn restart_ms(status: &reprise_router::Status) -> u64 {
     seconds.map_or(0, |seconds| (seconds * 1e3).round() as u64)
 }
 
+fn oldest_key_s(stats: &IdempotencyStats) -> u64 {
+    let age_us = stats.oldest_unix_us.map_or(0, |oldest_us| now_us() - oldest_us);
+    age_us.max(0) as u64 / 1_000_000
+}
+
 /// Name, description, value.
 type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
 #[rustfmt::skip]
-const COUNTERS: [Instrument; 12] = [
+const COUNTERS: [Instrument; 13] = [
     ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
     ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
     ("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped),
@@ -142,12 +149,13 @@ const COUNTERS: [Instrument; 12] = [
     ("reprise.log.flushed.records", "Records written to the log", |s| s.totals.flushed_records),
     ("reprise.checkpoints.published", "Checkpoints published", |s| s.checkpoints),
     ("reprise.checkpoints.failed", "Checkpoints that failed", |s| s.checkpoint_failures),
+    ("reprise.idempotency.refused", "Calls refused because there was no room for their keys", |s| s.idempotency.refused),
     ("reprise.http.connections", "Connections accepted", |s| s.connections),
     ("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls),
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 13] = [
+const GAUGES: [Instrument; 16] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
@@ -159,7 +167,10 @@ const GAUGES: [Instrument; 13] = [
     ("reprise.memory.ready.bytes", "Memory that is ready for tables to grow into", |_| reprise_pages::ready_bytes() as u64),
     ("reprise.modules", "Modules in service", |s| s.modules),
     ("reprise.tables", "Tables", |s| s.tables),
-    ("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency_keys),
+    ("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency.keys),
+    ("reprise.idempotency.bytes", "Bytes of them and their outcomes", |s| s.idempotency.bytes),
+    ("reprise.idempotency.bytes.max", "Bytes of them at which new keys are refused", |s| s.idempotency.bytes_max),
+    ("reprise.idempotency.oldest.s", "Age of the oldest one in seconds", |s| oldest_key_s(&s.idempotency)),
     ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
 ];
 

@@ -159,6 +159,13 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
             ProblemKind::IdempotencyConflict,
             "the key belongs to a call of another procedure or with other arguments; use a new key for a new call",
         ),
+        ReplyOutcome::IdempotencyFull => {
+            let detail = "what is remembered under idempotency keys takes all of its room, and none of it is forgotten \
+                          before its time; call without a key, or keep outcomes for less long (--idempotency-keep-s)";
+            let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
+            problem.limit = Some("idempotency".into());
+            problem
+        }
         ReplyOutcome::LogUnavailable(reason) => *Refusal::log_unavailable(reason).problem,
         ReplyOutcome::OutcomeUnknown(reason) => Problem::new(ProblemKind::OutcomeUnknown, &**reason),
         ReplyOutcome::ReadOnly(reason) => *Refusal::read_only(reason).problem,

@@ -51,7 +51,11 @@ pub fn status_of(parts: &Parts) -> Status {
         version: env!("CARGO_PKG_VERSION").into(),
         database_id: hex(&status.database_id),
         settings_hash: format!("{:016x}", status.settings_hash),
-        idempotency_keys: status.idempotency_keys as u64,
+        idempotency_keys: status.idempotency.keys,
+        idempotency_bytes: status.idempotency.bytes,
+        idempotency_bytes_max: status.idempotency.bytes_max,
+        idempotency_keep_s: status.idempotency.keep.as_secs(),
+        idempotency_oldest_at: status.idempotency.oldest_unix_us.map(rfc3339),
         waiting: status.waiting,
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     calls::wait_for_min_lsn,
     codec::encode_prefix,
     front::{Name, Params},
-    limits::ROWS_LIMIT_MAX,
+    limits::{ROWS_LIMIT_MAX, STATS_WAIT_MAX},
     refusal::Refusal,
     schema::{PRIMARY, row_json, table_info},
     places::Operation,
@@ -32,7 +32,7 @@ const ROWS_LIMIT_DEFAULT: u32 = 100;
     )
 )]
 pub async fn list_tables(State(state): State<AppState>) -> Result<Json<TableList>, Refusal> {
-    let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats()).await??;
+    let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats(STATS_WAIT_MAX)).await??;
     let deployed = state.router.deployed();
     let info = |(id, table): (TableId, &std::sync::Arc<TableSchema>)| {
         let stats = stats.get(id.0 as usize).copied().unwrap_or_default();
@@ -60,7 +60,7 @@ pub async fn show_table(
 ) -> Result<Json<TableInfo>, Refusal> {
     let deployed = state.router.deployed();
     let (id, table) = find_table(&deployed, &name)?;
-    let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats()).await??;
+    let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats(STATS_WAIT_MAX)).await??;
     let stats = stats.get(id as usize).copied().unwrap_or_default();
     Ok(Json(table_info(&deployed, TableId(id), table, stats)))
 }

@@ -59,6 +59,12 @@ pub enum Command {
     /// Run one transaction, or a file of them
     #[command(after_help = CALL_EXAMPLE)]
     Call(CallArgs),
+    /// Look up what a call with an idempotency key came to
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise idempotency show order-17"
+    )]
+    Idempotency(IdempotencyCommand),
     /// Look at tables and their rows
     #[command(
         subcommand,
@@ -195,6 +201,10 @@ pub struct ServeArgs {
     /// GiB [default: 0]
     #[arg(long, env = "REPRISE_MEMORY_READY", value_name = "SIZE", value_parser = size)]
     pub memory_ready: Option<u64>,
+    /// Seconds for which the outcome of a call with an idempotency key is kept, and its repeats are answered with it
+    /// [default: 86400]
+    #[arg(long, env = "REPRISE_IDEMPOTENCY_KEEP_S", value_name = "SECONDS", value_parser = idempotency_keep_s)]
+    pub idempotency_keep_s: Option<u64>,
     /// Where backups of the running server are made [default: backups in the data directory]
     #[arg(long, env = "REPRISE_BACKUP_DIR", value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
@@ -288,6 +298,17 @@ pub struct CallArgs {
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+#[derive(Subcommand)]
+pub enum IdempotencyCommand {
+    /// The outcome kept under a key
+    #[command(after_help = "Example:\n  reprise idempotency show order-17")]
+    Show {
+        key: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
 }
 
 #[derive(Subcommand)]
@@ -605,6 +626,10 @@ pub fn recovery_target_s(text: &str) -> Result<u64, String> {
 
 pub fn checkpoints_kept(text: &str) -> Result<u64, String> {
     bounded(text, "the number of checkpoints kept", 1, 1000)
+}
+
+pub fn idempotency_keep_s(text: &str) -> Result<u64, String> {
+    bounded(text, "the time for which outcomes are kept", 1, 365 * 24 * 3600)
 }
 
 /// Bytes, or a number of KiB, MiB, GiB or TiB.

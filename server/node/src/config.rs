@@ -9,6 +9,7 @@ use std::{
 };
 
 use clap::{ArgMatches, parser::ValueSource};
+use reprise_base::limits::IDEMPOTENCY_KEEP_DEFAULT;
 use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom};
 use reprise_http::{Auth, ConnectionLimits, Token};
 use serde::Deserialize;
@@ -66,6 +67,7 @@ pub struct ServeConfig {
     pub group_commit_us: Setting<u64>,
     /// Bytes.
     pub memory_ready: Setting<u64>,
+    pub idempotency_keep_s: Setting<u64>,
     pub otlp_endpoint: Option<Setting<String>>,
     pub http: ConnectionLimits,
     pub checkpoints: CheckpointSettings,
@@ -97,6 +99,7 @@ struct ConfigFile {
     checkpoint_log_mib: Option<u64>,
     recovery_target_s: Option<u64>,
     checkpoints_kept: Option<u64>,
+    idempotency_keep_s: Option<u64>,
     backup_dir: Option<PathBuf>,
     /// As the flag takes it, or bytes.
     memory_ready: Option<toml::Value>,
@@ -229,6 +232,7 @@ impl ServeConfig {
         };
         let checkpoints = CheckpointSettings::pick(&args, &file, source_of)
             .map_err(|(name, e)| in_file(name, e))?;
+        let keep_s = keep_setting(&args, &file, source_of).map_err(|e| in_file("idempotency_keep_s", e))?;
         let log = LogSettings::pick(&args, file.log, source_of).map_err(|e| in_file("log", e))?;
         let commit = file
             .commit
@@ -236,8 +240,7 @@ impl ServeConfig {
             .transpose()?;
         check_number(file.partitions, cli::partitions).map_err(|e| in_file("partitions", e))?;
         check_number(file.sites, cli::sites).map_err(|e| in_file("sites", e))?;
-        check_number(file.group_commit_us, cli::group_commit_us)
-            .map_err(|e| in_file("group_commit_us", e))?;
+        check_number(file.group_commit_us, cli::group_commit_us).map_err(|e| in_file("group_commit_us", e))?;
         let otlp_endpoint = file
             .otlp_endpoint
             .map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)))
@@ -276,6 +279,7 @@ impl ServeConfig {
             .unwrap_or_else(|| by_default(0)),
             memory_ready: pick(args.memory_ready, source_of("memory_ready"), memory_ready)
                 .unwrap_or_else(|| by_default(0)),
+            idempotency_keep_s: keep_s,
             otlp_endpoint: pick(args.otlp_endpoint, source_of("otlp_endpoint"), otlp_endpoint),
             http,
             checkpoints,
@@ -314,11 +318,7 @@ impl ServeConfig {
             self.data_dir.source,
         );
         push("listen", self.listen.value.to_string(), self.listen.source);
-        push(
-            "partitions",
-            partitions.value.to_string(),
-            partitions.source,
-        );
+        push("partitions", partitions.value.to_string(), partitions.source);
         push("sites", sites.value.to_string(), sites.source);
         push("log", log_name(self.log.value).into(), self.log.source);
         if self.log_differential.source != Source::Default {
@@ -355,6 +355,7 @@ impl ServeConfig {
             ("recovery-target-s", &self.checkpoints.target_s),
             ("checkpoints-kept", &self.checkpoints.kept),
             ("memory-ready", &self.memory_ready),
+            ("idempotency-keep-s", &self.idempotency_keep_s),
         ] {
             push(name, setting.value.to_string(), setting.source);
         }
@@ -370,6 +371,17 @@ impl ServeConfig {
         push("tokens", tokens, source);
         lines.join("\n")
     }
+}
+
+fn keep_setting(
+    args: &ServeArgs,
+    file: &ConfigFile,
+    source_of: &dyn Fn(&str) -> Source,
+) -> Result<Setting<u64>, String> {
+    check_number(file.idempotency_keep_s, cli::idempotency_keep_s)?;
+    let source = source_of("idempotency_keep_s");
+    let picked = pick(args.idempotency_keep_s, source, file.idempotency_keep_s);
+    Ok(picked.unwrap_or_else(|| by_default(IDEMPOTENCY_KEEP_DEFAULT.as_secs())))
 }
 
 /// As in the paper's evaluation (A, section V).
@@ -563,6 +575,7 @@ mod tests {
             checkpoints_kept: None,
             backup_dir: None,
             memory_ready: None,
+            idempotency_keep_s: None,
             read_only: false,
             config: None,
         }
@@ -595,6 +608,8 @@ mod tests {
         assert!(matches!(config.commit.value, CommitMode::Async));
         assert_eq!(config.listen.value.to_string(), DEFAULT_LISTEN);
         assert_eq!(config.memory_ready, by_default(0));
+        assert_eq!(config.idempotency_keep_s, by_default(24 * 3600));
+        assert!(load(no_args(), "idempotency_keep_s = 0").is_err());
         for text in ["memory_ready = \"2GiB\"", "memory_ready = 2147483648"] {
             let config = load(no_args(), text).expect("valid");
             assert_eq!(config.memory_ready.value, 2 << 30);

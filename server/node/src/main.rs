@@ -57,6 +57,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Build(args) => build::run(&args, output),
         Command::Module(command) => remote::module(&command, output),
         Command::Call(args) => remote::call(&args, output),
+        Command::Idempotency(command) => remote::idempotency(&command, output),
         Command::Table(command) => remote::tables(&command, output),
         Command::Checkpoint(command) => checkpoint::run(&command, output),
         Command::Log(command) => remote::log(&command, output),

@@ -16,7 +16,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Value, value::RawValue};
 
 use crate::{
-    cli::{CallArgs, LogCommand, ModuleCommand, Output, ServerArgs, TableCommand},
+    cli::{CallArgs, IdempotencyCommand, LogCommand, ModuleCommand, Output, ServerArgs, TableCommand},
     output::{
         Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table,
         print_text, table, usage,
@@ -537,6 +537,23 @@ pub fn log(command: &LogCommand, output: Output) -> Outcome {
         LogCommand::Verify { dir } => crate::logfile::verify(dir, output),
         LogCommand::Dump { dir, from, limit } => crate::logfile::dump(dir, *from, *limit, output),
     }
+}
+
+pub fn idempotency(command: &IdempotencyCommand, output: Output) -> Outcome {
+    let IdempotencyCommand::Show { key, server } = command;
+    let kept = connect(server)?.idempotency(key).map_err(failure)?;
+    if output == Output::Json {
+        return Ok(print_json(&kept)?);
+    }
+    let partition = kept.partition.map_or("several".into(), |partition| partition.to_string());
+    Ok(print_pairs(&[
+        ("call", format!("{}.{} (version {})", kept.module, kept.procedure, kept.version)),
+        ("result", kept.result.get().to_owned()),
+        ("transaction", format!("{} at {}", kept.txn_id.0, kept.time)),
+        ("lsn", kept.lsn.0.to_string()),
+        ("partition", partition),
+        ("kept until", kept.expires_at),
+    ])?)
 }
 
 pub fn status(server: &ServerArgs, output: Output) -> Outcome {

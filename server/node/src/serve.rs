@@ -77,8 +77,8 @@ pub fn run(config: ServeConfig) -> Outcome {
             config.data_dir.value.display()
         )
     })?;
-    let ready = database.set_memory_ready(config.memory_ready.value);
-    ready.context("memory-ready")?;
+    database.set_memory_ready(config.memory_ready.value).context("memory-ready")?;
+    database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
     let database = with_backups(database, &config);
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;

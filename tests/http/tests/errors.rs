@@ -257,9 +257,8 @@ fn idempotency_conflict_after_a_repeat() {
     server
         .call_with("put", json!({"id": 1, "amount": 11}), &key)
         .problem("idempotency-conflict", 409);
-    server
-        .call_with("echo", json!({"id": 1}), &key)
-        .problem("idempotency-conflict", 409);
+    // What only reads uses no key.
+    server.call_with("echo", json!({"id": 1}), &key).ok(200);
     let server = server.restart();
     let after = server.call_with("put", json!({"id": 1, "amount": 10}), &key);
     assert_eq!(after.ok(200), first.ok(200));

@@ -223,6 +223,34 @@ export type IndexInfo = {
     unique: boolean;
 };
 
+/**
+ * The outcome kept under an idempotency key: what a repeat of the call is answered with.
+ */
+export type KeptOutcome = {
+    /**
+     * Until when it is kept (RFC 3339).
+     */
+    expires_at: string;
+    key: string;
+    lsn: U64;
+    module: string;
+    /**
+     * Null for a transaction over several partitions.
+     */
+    partition?: number | null;
+    procedure: string;
+    result: unknown;
+    /**
+     * When the transaction was (RFC 3339).
+     */
+    time: string;
+    txn_id: U64;
+    /**
+     * Of the module, when it ran.
+     */
+    version: number;
+};
+
 export type LatencyUs = {
     max: number;
     p50: number;
@@ -541,6 +569,7 @@ export type Problem = {
      * limit-exceeded and too-large: the limit's name.
      */
     limit?: string | null;
+    lsn?: U64 | null;
     /**
      * limit-exceeded and too-large: its value.
      */
@@ -553,6 +582,8 @@ export type Problem = {
      * invalid-module: byte offset in the upload.
      */
     offset?: number | null;
+    oldest?: U64 | null;
+    phase?: Phase | null;
     /**
      * not-primary: where to go.
      */
@@ -562,7 +593,7 @@ export type Problem = {
      */
     reason?: string | null;
     /**
-     * overloaded: when to try again; the header `Retry-After` says the same.
+     * overloaded, recovering, unavailable: when to try again; the header `Retry-After` says the same.
      */
     retry_after_s?: number | null;
     status: number;
@@ -571,8 +602,9 @@ export type Problem = {
      * procedure-trapped: the kind of trap.
      */
     trap?: string | null;
+    txn_id?: U64 | null;
     /**
-     * `/problems/` and the error's slug, or `about:blank` for an error of plain HTTP.
+     * `/problems/` and the error's slug: a page that says what it means and what to do.
      */
     type: string;
 };
@@ -762,9 +794,22 @@ export type Status = {
     durable_lsn: U64;
     epoch: number;
     /**
+     * What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
+     */
+    idempotency_bytes: number;
+    idempotency_bytes_max: number;
+    /**
+     * How long an outcome is kept, counted by the times of transactions.
+     */
+    idempotency_keep_s: number;
+    /**
      * Idempotency keys remembered.
      */
     idempotency_keys: number;
+    /**
+     * When the transaction of the oldest one was (RFC 3339); null while there is none.
+     */
+    idempotency_oldest_at?: string | null;
     /**
      * What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
      */
@@ -926,6 +971,36 @@ export type MetricsResponses = {
 };
 
 export type MetricsResponse = MetricsResponses[keyof MetricsResponses];
+
+export type ProblemPageData = {
+    body?: never;
+    path: {
+        /**
+         * Behind `/problems/` in a problem's `type`
+         */
+        slug: string;
+    };
+    query?: never;
+    url: '/problems/{slug}';
+};
+
+export type ProblemPageErrors = {
+    /**
+     * not-found
+     */
+    404: Problem;
+};
+
+export type ProblemPageError = ProblemPageErrors[keyof ProblemPageErrors];
+
+export type ProblemPageResponses = {
+    /**
+     * A page to read
+     */
+    200: string;
+};
+
+export type ProblemPageResponse = ProblemPageResponses[keyof ProblemPageResponses];
 
 export type ReadyzData = {
     body?: never;
@@ -1109,6 +1184,16 @@ export type BatchData = {
      * A call a line, or an item
      */
     body: BatchCall;
+    headers?: {
+        /**
+         * Begin once the read view holds this LSN
+         */
+        'Reprise-Min-Lsn'?: string | null;
+        /**
+         * How long to wait for it; 1000 unless given
+         */
+        'Reprise-Max-Wait-Ms'?: number | null;
+    };
     path?: never;
     query?: never;
     url: '/v1/batch';
@@ -1116,9 +1201,17 @@ export type BatchData = {
 
 export type BatchErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
      * unauthorized
      */
     401: Problem;
+    /**
+     * too-stale
+     */
+    503: Problem;
 };
 
 export type BatchError = BatchErrors[keyof BatchErrors];
@@ -1141,7 +1234,7 @@ export type CallData = {
     };
     headers?: {
         /**
-         * At most 255 visible characters; a repeat returns the first committed outcome again
+         * At most 255 visible characters; a repeat returns the first committed outcome again, as long as it is kept. Calls that only read run again
          */
         'Idempotency-Key'?: string | null;
         /**
@@ -1200,6 +1293,10 @@ export type CallErrors = {
      * overloaded, too-stale, log-unavailable; recovering
      */
     503: Problem;
+    /**
+     * memory-exhausted
+     */
+    507: Problem;
 };
 
 export type CallError = CallErrors[keyof CallErrors];
@@ -1312,6 +1409,41 @@ export type EventsResponses = {
 };
 
 export type EventsResponse = EventsResponses[keyof EventsResponses];
+
+export type ShowOutcomeData = {
+    body?: never;
+    path: {
+        key: string;
+    };
+    query?: never;
+    url: '/v1/idempotency/{key}';
+};
+
+export type ShowOutcomeErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * not-found: no call with it has committed, or its time is over
+     */
+    404: Problem;
+    /**
+     * outcome-unknown: not before a restart, for the log has failed; recovering
+     */
+    503: Problem;
+};
+
+export type ShowOutcomeError = ShowOutcomeErrors[keyof ShowOutcomeErrors];
+
+export type ShowOutcomeResponses = {
+    /**
+     * What the call came to
+     */
+    200: KeptOutcome;
+};
+
+export type ShowOutcomeResponse = ShowOutcomeResponses[keyof ShowOutcomeResponses];
 
 export type ListLogData = {
     body?: never;

@@ -152,6 +152,8 @@ function serverFacts(status: Status) {
     { label: 'Started', value: formatTime(status.started_at) },
     { label: 'Uptime', value: formatUptime(status.uptime_s) },
     { label: 'Idempotency keys', value: formatCount(status.idempotency_keys) },
+    { label: 'What they take', value: `${formatBytes(status.idempotency_bytes)} of ${formatBytes(status.idempotency_bytes_max)}` },
+    { label: 'Oldest key', value: status.idempotency_oldest_at == null ? 'none' : formatTime(status.idempotency_oldest_at) },
     { label: 'Version', value: status.version },
     { label: 'Settings hash', value: <code>{status.settings_hash}</code> },
     { label: 'Database', value: <code>{status.database_id}</code>, wide: true },

@@ -1,0 +1,82 @@
+//! `GET /v1/idempotency/{key}`: what is kept under a key.
+
+use std::time::Duration;
+
+use axum::{Json, extract::State};
+use reprise_abi::value::ValueReader;
+use reprise_api::{KeptOutcome, Problem, ProblemKind, U64};
+use reprise_router::{Lookup, Remembered, ScopedKey};
+
+use crate::{
+    calls::{bad_key, is_valid_key},
+    codec::{rfc3339, write_value},
+    front::Name,
+    refusal::Refusal,
+    schema::raw_json,
+    state::AppState,
+};
+
+/// Shows the outcome kept under an idempotency key
+///
+/// The first committed outcome of a call with this key: what a repeat is answered with, as long as it is kept. Calls that only read leave none.
+#[utoipa::path(
+    get,
+    path = "/v1/idempotency/{key}",
+    tag = "Calls",
+    params(("key" = String, Path)),
+    responses(
+        (status = 200, description = "What the call came to", body = KeptOutcome),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found: no call with it has committed, or its time is over", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "outcome-unknown: not before a restart, for the log has failed; recovering", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn show_outcome(
+    State(state): State<AppState>,
+    Name(key): Name,
+) -> Result<Json<KeptOutcome>, Refusal> {
+    if !is_valid_key(&key) {
+        return Err(bad_key());
+    }
+    state.router.check_ready()?;
+    match state.router.idempotency().look_up(ScopedKey { scope: "", key: &key }) {
+        Lookup::Kept(outcome) => {
+            let keep = state.router.idempotency().stats().keep;
+            outcome_of(key, &outcome, keep).map(Json).ok_or_else(|| {
+                Refusal::internal("the stored result is not of the procedure's type")
+            })
+        }
+        Lookup::Running => Err(Refusal::not_found("a call with this key runs now; ask again")),
+        Lookup::Unknown => match state.router.status().log_error {
+            // A call that was under way when the log failed may have been kept.
+            Some(reason) => Err(Refusal::new(
+                ProblemKind::OutcomeUnknown,
+                format!("nothing is kept under this key so far, and the log has failed: {reason}; ask again after a restart"),
+            )),
+            None => Err(Refusal::not_found(
+                "no call with this key has committed or its time is over",
+            )),
+        },
+    }
+}
+
+fn outcome_of(key: String, outcome: &Remembered, keep: Duration) -> Option<KeptOutcome> {
+    let procedure = &outcome.module.schema.procedures[outcome.procedure];
+    let (mut reader, mut result) = (ValueReader::new(&outcome.result), Vec::new());
+    write_value(&procedure.returns, &mut reader, &mut result).ok()?;
+    reader.finish().ok()?;
+    let time_us = outcome.txn_id.time_us();
+    let keep_us = i64::try_from(keep.as_micros()).unwrap_or(i64::MAX);
+    Some(KeptOutcome {
+        key,
+        module: outcome.module.name.clone(),
+        version: outcome.module.version,
+        procedure: procedure.name.clone(),
+        result: raw_json(result)?,
+        txn_id: U64(outcome.txn_id.0),
+        lsn: U64(outcome.lsn.0),
+        partition: outcome.partition.map(|partition| partition.0),
+        time: rfc3339(time_us),
+        expires_at: rfc3339(time_us.saturating_add(keep_us)),
+    })
+}

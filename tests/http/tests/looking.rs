@@ -1,0 +1,117 @@
+//! Looking while others work: nothing is held for it, nobody polls, and what a key came to can be asked.
+
+use std::thread;
+
+use reprise_test_http::{Options, Server, probe};
+use reqwest::Method;
+use serde_json::json;
+
+fn with_probe(options: Options) -> Server {
+    let server = Server::start_with(options);
+    let headers = [("authorization", "Bearer secret-admin")];
+    server.send(Method::PUT, "/v1/modules/probe", &headers, probe()).ok(201);
+    server
+}
+
+fn on_one_partition() -> Server {
+    with_probe(Options { partitions: Some(1), ..Options::default() })
+}
+
+/// Calls that burn all of their fuel: some seconds of the partition, in one batch of the engine.
+fn spin(server: &Server) {
+    let line = "{\"module\":\"probe\",\"procedure\":\"spin\",\"args\":{\"id\":7}}\n";
+    for answer in server.batch(&line.repeat(16)) {
+        assert!(answer["problem"].is_object(), "{answer}");
+    }
+}
+
+#[test]
+fn lists_and_probes_answer_while_the_partition_is_held() {
+    let server = on_one_partition();
+    server.call("put", json!({"id": 1, "amount": 1})).ok(200);
+    assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 1);
+    thread::scope(|scope| {
+        let spinning = scope.spawn(|| spin(&server));
+        while server.get("/v1/status").ok(200)["waiting"] == 0 && !spinning.is_finished() {
+            thread::yield_now();
+        }
+        for path in ["/v1/tables", "/v1/tables/items", "/readyz", "/v1/status", "/v1/log", "/metrics"] {
+            let answer = server.get(path);
+            assert_eq!(answer.status, 200, "{path}");
+            assert!(!spinning.is_finished(), "{path} was answered when the partition was free again");
+        }
+        assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 1);
+    });
+    assert_eq!(server.get("/v1/tables/items/rows").ok(200)["rows"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_page_that_waits_keeps_nobody_from_the_log() {
+    let server = on_one_partition();
+    server.call("put", json!({"id": 1, "amount": 1})).ok(200);
+    thread::scope(|scope| {
+        let spinning = scope.spawn(|| spin(&server));
+        while server.get("/v1/status").ok(200)["waiting"] == 0 && !spinning.is_finished() {
+            thread::yield_now();
+        }
+        // More than there are places for.
+        for _ in 0..12 {
+            scope.spawn(|| server.get("/v1/tables/items/rows"));
+        }
+        server.get("/v1/log").ok(200);
+        server.get("/v1/tables").ok(200);
+        assert!(!spinning.is_finished(), "answered when the partition was free again");
+    });
+}
+
+#[test]
+fn reads_wait_for_a_position_until_it_is_there() {
+    let server = on_one_partition();
+    let written = server.call("put", json!({"id": 1, "amount": 1}));
+    let lsn: u64 = written.header("reprise-lsn").and_then(|lsn| lsn.parse().ok()).expect("an LSN");
+    let far = (lsn + 20_000).to_string();
+    let waiting = [("reprise-min-lsn", far.as_str()), ("reprise-max-wait-ms", "60000")];
+    let line = "{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{\"id\":7}}\n";
+    let hurried = [("reprise-min-lsn", far.as_str()), ("reprise-max-wait-ms", "1")];
+    server.send(Method::POST, "/v1/batch", &hurried, line.into()).problem("too-stale", 503);
+    server.call_with("echo", json!({"id": 1}), &hurried).problem("too-stale", 503);
+    thread::scope(|scope| {
+        let readers = [
+            scope.spawn(|| server.call_with("echo", json!({"id": 1}), &waiting)),
+            scope.spawn(|| server.send(Method::GET, "/v1/tables/items/rows", &waiting, Vec::new())),
+            scope.spawn(|| server.send(Method::POST, "/v1/batch", &waiting, line.into())),
+        ];
+        let mut id = 2;
+        while !readers.iter().all(|reader| reader.is_finished()) && id < 5_000 {
+            server.call("put", json!({"id": id, "amount": 1})).ok(200);
+            id += 1;
+        }
+        for reader in readers {
+            assert_eq!(reader.join().expect("a reader").status, 200);
+        }
+    });
+    // What is there is not waited for, whatever comes after it on the connection.
+    let near = [("reprise-min-lsn", lsn.to_string())];
+    let near = near.each_ref().map(|(name, value)| (*name, value.as_str()));
+    server.call_with("echo", json!({"id": 1}), &near).ok(200);
+}
+
+#[test]
+fn what_a_key_came_to_can_be_asked_also_after_a_crash() {
+    let server = on_one_partition();
+    let key = [("idempotency-key", "order 17/a")];
+    let done = server.call_with("put", json!({"id": 1, "amount": 5}), &key).ok(200);
+    server.call_with("echo", json!({"id": 1}), &[("idempotency-key", "a read")]).ok(200);
+    let path = "/v1/idempotency/order%2017%2Fa";
+    let kept = server.get(path).ok(200);
+    assert_eq!((&kept["module"], &kept["procedure"]), (&json!("probe"), &json!("put")));
+    assert_eq!((&kept["txn_id"], &kept["lsn"]), (&done["txn_id"], &done["lsn"]));
+    assert_eq!((&kept["partition"], &kept["result"]), (&json!(0), &json!(null)));
+    let server = server.restart();
+    assert_eq!(server.get(path).ok(200), kept);
+    for unknown in ["/v1/idempotency/a%20read", "/v1/idempotency/order"] {
+        server.get(unknown).problem("not-found", 404);
+    }
+    let long = format!("/v1/idempotency/{}", "k".repeat(256));
+    server.get(&long).problem("malformed-request", 400);
+}
