@@ -37,8 +37,10 @@ pub struct RowsRequest {
 }
 
 pub struct RowsPage {
-    /// Stored rows; decode them with the table's `RowLayout`.
+    /// Stored rows; decode them with the `RowLayout` of `schema`.
     pub rows: Vec<Vec<u8>>,
+    /// The table as it was when the rows were read: it may have been changed since the request was made, and again since.
+    pub schema: Arc<TableSchema>,
     /// None after the last row.
     pub next_cursor: Option<Vec<u8>>,
     /// The last record of the partitions that were read. It was durable before the page was answered.
@@ -200,9 +202,9 @@ impl Router {
     }
 }
 
-fn schema_of<'d>(deployed: &'d Deployed, request: &RowsRequest) -> Result<&'d TableSchema, RowsError> {
+fn schema_of<'d>(deployed: &'d Deployed, request: &RowsRequest) -> Result<&'d Arc<TableSchema>, RowsError> {
     let schema = deployed.tables.get(request.table as usize).ok_or(RowsError::NotFound)?;
-    match request.index as usize > schema.indexes.len() {
+    match schema.is_dropped() || request.index as usize > schema.indexes.len() {
         true => Err(RowsError::NotFound),
         false => Ok(schema),
     }
@@ -218,6 +220,7 @@ fn read_page(held: &mut Held<'_>, request: &RowsRequest) -> Result<RowsPage, Row
     let schema = schema_of(&deployed, request)?;
     let mut page = RowsPage {
         rows: Vec::new(),
+        schema: schema.clone(),
         next_cursor: None,
         lsn: held.partitions.iter().map(|part| part.last_end).max().unwrap_or_default(),
         bytes: 0,

@@ -30,8 +30,8 @@ use crate::{
 /// Installs a module
 ///
 /// The body is the wasm binary. It is validated, compiled and put into service in one step on all partitions, between two
-/// transactions. The same bytes again change nothing. New tables, new indexes and new trailing columns with defaults are
-/// taken up.
+/// transactions. The same bytes again change nothing. Its stored tables become what it declares,
+/// with their rows, or each conflict is told with its way on.
 #[utoipa::path(
     put,
     path = "/v1/modules/{module}",

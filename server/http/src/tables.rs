@@ -123,9 +123,7 @@ pub async fn list_rows(
     let page = state
         .blocking(Operation::ReadRows, move |parts| parts.router.table_rows(request))
         .await??;
-    // The rows may be of a newer version of the table than the one that named the index: its columns only grow.
-    let deployed = state.router.deployed();
-    let table = &deployed.tables[id as usize];
+    let table = &page.schema;
     let layout = RowLayout::of_table(table);
     let rows: Option<Vec<_>> = page
         .rows

@@ -144,7 +144,7 @@ function hintFor(slug: Slug | null): string | null {
     case 'overloaded':
       return 'Try again in a moment.';
     case 'schema-conflict':
-      return 'New tables, new indexes and new trailing columns with a default are taken up; any other change is refused.';
+      return 'Nothing was changed. Each line names what is stored, what is declared, and the way on.';
     case 'invalid-arguments':
     case 'malformed-request':
     case 'not-found':
