@@ -1,5 +1,5 @@
 // What the mock makes up: live figures and results of calls.
-import type { MetricsEvent } from '../src/generated/types.gen';
+import type { MemoryStatus, MetricsEvent } from '../src/generated/types.gen';
 
 export function metricsNow(quiet: boolean): MetricsEvent {
   const now = Date.now();
@@ -38,3 +38,22 @@ export function resultOf(procedure: string): unknown {
       return null;
   }
 }
+
+/** Of a server with a limit. */
+export const MEMORY: MemoryStatus = {
+  max_bytes: 4 * 2 ** 30,
+  kept_back_bytes: 409 * 2 ** 20,
+  used_bytes: 1_360 * 2 ** 20,
+  peak_bytes: 1_412 * 2 ** 20,
+  kinds: [
+    { kind: 'rows', bytes: 870 * 2 ** 20 },
+    { kind: 'indexes', bytes: 455 * 2 ** 20 },
+    { kind: 'undo', bytes: 3 * 2 ** 20 },
+    { kind: 'snapshots', bytes: 0 },
+    { kind: 'idempotency', bytes: 21 * 2 ** 20 },
+    { kind: 'answers', bytes: 2 * 2 ** 20 },
+    { kind: 'guests', bytes: 5 * 2 ** 20 },
+    { kind: 'modules', bytes: 4 * 2 ** 20 },
+    { kind: 'ready', bytes: 0 },
+  ],
+};

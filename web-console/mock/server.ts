@@ -9,7 +9,7 @@ import type {
   Status,
 } from '../src/generated/types.gen';
 import { checkpointFigures, checkpointsNow } from './checkpoints';
-import { metricsNow, resultOf } from './figures';
+import { MEMORY, metricsNow, resultOf } from './figures';
 import { logPage, lsnOf, newestPosition, outputLines, positionOf, recordAt } from './log';
 import { hexOf, moduleOf, rowOf, tables } from './modules';
 import {
@@ -122,6 +122,7 @@ class MockServer {
       idempotency_keep_s: 86_400,
       idempotency_oldest_at: new Date(this.#started).toISOString(),
       waiting: 0,
+      memory: MEMORY,
     };
   }
 

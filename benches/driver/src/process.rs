@@ -179,6 +179,7 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, Benc
         group_commit_us: process.group_commit_us,
         segment_bytes: SEGMENT_BYTES,
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     };
     let database = Database::open(config).map_err(|error| failed("open the database", error))?;
     database

@@ -78,6 +78,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         group_commit_us: 0,
         segment_bytes: SEGMENT_BYTES,
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     };
     let database = Database::open(config).map_err(|error| failed("open the database", error))?;
     let begun = Instant::now();

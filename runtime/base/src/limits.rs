@@ -25,6 +25,10 @@ pub const PROCEDURES_MAX: usize = 1_024;
 pub const GUEST_MEMORY_BYTES_MAX: usize = 64 << 20;
 /// Wasm stack of one call, in bytes.
 pub const GUEST_STACK_BYTES_MAX: usize = 512 << 10;
+/// Instances of modules that an engine thread keeps.
+pub const INSTANCES_MAX: usize = 256;
+/// What instances may keep between calls: this part of the memory limit; beyond it those go that were not used for longest.
+pub const GUESTS_BYTES_PART: u64 = 20;
 /// Fuel of one transaction (about one unit per loop turn and call; see `host`).
 pub const FUEL_MAX: u64 = 100_000_000;
 /// Bytes that the host calls of one transaction may move between guest and engine.
@@ -43,6 +47,10 @@ pub const GUEST_LOG_BYTES_MAX: usize = 64 << 10;
 pub const ABORT_CODE_BYTES_MAX: usize = 128;
 pub const ABORT_MESSAGE_BYTES_MAX: usize = 4 << 10;
 
+/// The least limit of memory that may be set.
+pub const MEMORY_MAX_BYTES_MIN: u64 = 64 << 20;
+/// What a transaction is told that would grow the data beyond the limit of memory.
+pub const MEMORY_MAX_LIMIT: &str = "memory_max";
 /// What is kept back of the memory limit for deletes, undo and recovery: this part of it, and no less than this many bytes.
 pub const MEMORY_KEPT_BACK_PART: u64 = 10;
 pub const MEMORY_KEPT_BACK_BYTES_MIN: u64 = 64 << 20;

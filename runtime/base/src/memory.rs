@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     budget::Budget,
-    limits::{MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART},
+    limits::{GUESTS_BYTES_PART, MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART},
 };
 
 /// What memory is held for. The names are those of metrics and of the status.
@@ -94,7 +94,11 @@ impl MemoryLedger {
         let kept_back = memory_kept_back(max_bytes);
         let part = |kind: MemoryKind| {
             let kept_back = if kind.is_data() { kept_back } else { 0 };
-            Budget::part_of(&whole, u64::MAX, kept_back)
+            let limit = match kind {
+                MemoryKind::Guests => max_bytes / GUESTS_BYTES_PART,
+                _ => u64::MAX,
+            };
+            Budget::part_of(&whole, limit, kept_back)
         };
         Arc::new(Self {
             kinds: MemoryKind::ALL.map(part),

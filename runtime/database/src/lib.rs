@@ -32,7 +32,7 @@ use std::{
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
 use reprise_base::{
-    Budget, Lsn, SiteId,
+    Budget, Grant, Lsn, MemoryKind, MemoryLedger, SiteId,
     limits::{IDEMPOTENCY_BYTES_DEFAULT, PARTITIONS_MAX, SITES_MAX},
 };
 use reprise_checkpoint::{CheckpointError, Checkpoints};
@@ -60,7 +60,7 @@ pub use backup::{
 };
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError};
-pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready};
+pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use quarantine::Quarantined;
 pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::Divergence;
@@ -129,6 +129,8 @@ pub struct DatabaseConfig {
     pub group_commit_us: u64,
     pub segment_bytes: u64,
     pub checkpoints: CheckpointConfig,
+    /// Memory that there may be, of everything that is counted; `u64::MAX`: no limit.
+    pub memory_max_bytes: u64,
 }
 
 /// When checkpoints are taken, and how many are kept.
@@ -247,6 +249,7 @@ struct Upkeep {
     quarantine: Mutex<Vec<Quarantined>>,
     /// Memory that is made ready before calls are taken.
     memory_ready: AtomicU64,
+    ready: Mutex<Option<Grant>>,
 }
 
 /// See the crate's header.
@@ -488,8 +491,13 @@ impl Database {
 
     fn let_calls_in(&self) -> Result<(), OpenError> {
         self.make_code_ready().map_err(|error| self.fail(error))?;
-        let made = keep_memory_ready(self.upkeep.memory_ready.load(Ordering::Relaxed));
+        let ready_bytes = self.upkeep.memory_ready.load(Ordering::Relaxed);
+        let made = keep_memory_ready(ready_bytes);
         made.map_err(|error| self.fail(error.into()))?;
+        let ready = self.shared.memory.kind(MemoryKind::Ready).take(ready_bytes);
+        *self.upkeep.ready.lock().expect("held for a store") = Some(ready);
+        // What was acknowledged is there: from now on the data grows as far as the limit lets it.
+        self.shared.memory.enforce();
         for inbox in &self.inboxes {
             let begin = SiteMessage::Job(Box::new(Site::retain_undo));
             inbox.send(begin).map_err(|_| RecoveryError::Stopped)?;
@@ -711,6 +719,7 @@ fn shared(config: &DatabaseConfig, around: &Surroundings, secret: [u64; 2]) -> A
     Arc::new(Shared {
         deployed: ArcSwap::default(),
         generation: AtomicU64::new(0),
+        memory: MemoryLedger::new(config.memory_max_bytes),
         clock: around.clock.clone(),
         threads: around.threads.clone(),
         secret,

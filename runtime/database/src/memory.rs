@@ -43,6 +43,11 @@ pub fn judge_memory(bytes: u64) -> Result<(), MemoryError> {
     judge_by(missing, left_under(Path::new("/")))
 }
 
+/// Four fifths of the memory that the machine has, or the control group of this process where that is less; no limit where neither says.
+pub fn memory_max_default() -> u64 {
+    total_under(Path::new("/")).map_or(u64::MAX, |bytes| bytes / 5 * 4)
+}
+
 fn judge_by(asked: u64, left: Option<(u64, Bound)>) -> Result<(), MemoryError> {
     match left {
         Some((left, bound)) if asked > left => Err(MemoryError::TooMuch { asked, left, bound }),
@@ -79,8 +84,21 @@ fn left_under(root: &Path) -> Option<(u64, Bound)> {
         .min_by_key(|(left, _)| *left)
 }
 
-/// A line `ID:CONTROLLERS:PATH`; a group has no more than those above it.
+/// Bytes of memory that the machine has, or its least control group around this process.
+fn total_under(root: &Path) -> Option<u64> {
+    let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let of_machine = number_behind(&info, "MemTotal:").map(|kib| kib << 10);
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let of_groups = groups.lines().filter_map(|line| least_in_groups(root, line, limit_of));
+    of_machine.into_iter().chain(of_groups).min()
+}
+
 fn left_in_group(root: &Path, line: &str) -> Option<u64> {
+    least_in_groups(root, line, left_of)
+}
+
+/// A line `ID:CONTROLLERS:PATH`; a group has no more than those above it.
+fn least_in_groups(root: &Path, line: &str, bytes_of: fn(&Path, [&str; 3]) -> Option<u64>) -> Option<u64> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
     let (mount, names) = match controllers {
@@ -103,13 +121,19 @@ fn left_in_group(root: &Path, line: &str) -> Option<u64> {
     let groups = group
         .ancestors()
         .take_while(|group| group.starts_with(&mount));
-    groups.filter_map(|group| left_of(group, names)).min()
+    groups.filter_map(|group| bytes_of(group, names)).min()
+}
+
+/// `max`: there is none.
+fn limit_of(group: &Path, [limit, ..]: [&str; 3]) -> Option<u64> {
+    fs::read_to_string(group.join(limit)).ok()?.trim().parse().ok()
 }
 
 /// Of one group. What it holds of files that nobody used lately is given up before anything is refused.
-fn left_of(group: &Path, [limit, used, idle]: [&str; 3]) -> Option<u64> {
+fn left_of(group: &Path, names: [&str; 3]) -> Option<u64> {
+    let [_, used, idle] = names;
     let read = |name: &str| fs::read_to_string(group.join(name)).ok();
-    let limit: u64 = read(limit)?.trim().parse().ok()?; // `max`: there is none
+    let limit = limit_of(group, names)?;
     let used: u64 = read(used)?.trim().parse().ok()?;
     let stat = read("memory.stat").unwrap_or_default();
     let idle = number_behind(&stat, idle).unwrap_or(0);
@@ -176,6 +200,22 @@ mod tests {
             "2000\n",
         );
         assert_eq!(left_under(root), Some((0, Bound::ControlGroup)));
+    }
+
+    #[test]
+    fn what_there_is_in_all_is_the_least_of_machine_and_groups() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path();
+        assert_eq!(total_under(root), None);
+        write(root, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n");
+        write(root, "proc/self/cgroup", "1:cpu,memory:/a\n0::/apps/db\n");
+        assert_eq!(total_under(root), Some(9000 << 10));
+        write(root, "sys/fs/cgroup/apps/db/memory.max", "max\n");
+        write(root, "sys/fs/cgroup/apps/memory.max", "5000000\n");
+        assert_eq!(total_under(root), Some(5_000_000));
+        write(root, "sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4000000\n");
+        assert_eq!(total_under(root), Some(4_000_000));
+        assert!(memory_max_default() > 0);
     }
 
     #[test]

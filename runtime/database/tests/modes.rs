@@ -39,6 +39,7 @@ fn config(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> DatabaseCon
         group_commit_us: 0,
         segment_bytes: 1 << 20,
         checkpoints: CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     }
 }
 

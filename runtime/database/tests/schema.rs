@@ -67,6 +67,7 @@ fn open(dir: &Path) -> Database {
         group_commit_us: 0,
         segment_bytes: 1 << 20,
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     })
     .expect("open");
     database.recover().expect("recover");

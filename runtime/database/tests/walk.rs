@@ -29,6 +29,7 @@ fn open(dir: &Path, partitions: u16, sites: u16) -> (Database, RecoveryReport) {
         group_commit_us: 0,
         segment_bytes: 1 << 20,
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     })
     .expect("open");
     let report = database.recover().expect("recover");
@@ -198,6 +199,7 @@ fn another_number_of_partitions_is_refused() {
         group_commit_us: 0,
         segment_bytes: 1 << 20,
         checkpoints: reprise_database::CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     });
     let message = refused.err().expect("refused").to_string();
     assert!(message.contains("made with 2 partitions"), "{message}");

@@ -21,6 +21,8 @@ use crate::{
 
 /// Pages that stay writable between calls at most; each costs about 30 ns per call.
 const HOT_PAGES_MAX: usize = 64;
+/// The same of all sets together, as far as each may have `HOT_PAGES_NEAR`: with two mappings each, half of what Linux gives.
+const HOT_PAGES_ALL_MAX: usize = 16 << 10;
 /// Up to this many hot pages stay in the first cache between two calls, beside what a transaction reads and writes.
 const HOT_PAGES_NEAR: usize = 4;
 /// Above this many hot pages the set is thrown away often. Each set is from time to time, so that a page once touched is not
@@ -34,6 +36,9 @@ const COOLING_CALLS_CHEAP: u32 = 32 << 10;
 const OPEN_CALLS: u32 = 64;
 /// Start-up is watched in pieces of this size, for it touches many pages once.
 const CHUNK_BYTES: usize = 64 << 10;
+
+/// Sets that there are.
+static SETS: AtomicUsize = AtomicUsize::new(0);
 
 const MODE_OFF: u8 = 0;
 const MODE_STARTING: u8 = 1;
@@ -100,7 +105,7 @@ impl Watch {
 
     fn heat(&self, page: usize) -> bool {
         let count = self.hot_count.load(Relaxed);
-        if let Some(slot) = self.hot_pages.get(count) {
+        if let Some(slot) = self.hot_pages.get(count).filter(|_| count < hot_pages_max()) {
             slot.store(page as u32, Relaxed);
             self.hot_count.store(count + 1, Relaxed);
             if self.allow_writes(page * PAGE_BYTES, PAGE_BYTES) {
@@ -116,6 +121,18 @@ impl Watch {
         let base = self.base.load(Relaxed) as *mut u8;
         let bytes = bytes.min(self.bytes.load(Relaxed) - offset);
         protect(base.wrapping_add(offset), bytes, Protection::ReadWrite).is_ok()
+    }
+}
+
+/// Hot pages that one set may have now: each splits a mapping, of which the kernel gives a process so many.
+fn hot_pages_max() -> usize {
+    let sets = SETS.load(Relaxed).max(1);
+    (HOT_PAGES_ALL_MAX / sets).clamp(HOT_PAGES_NEAR, HOT_PAGES_MAX)
+}
+
+impl Drop for HotSet {
+    fn drop(&mut self) {
+        SETS.fetch_sub(1, Relaxed);
     }
 }
 
@@ -172,6 +189,7 @@ impl HotSet {
             protect(base, bytes, Protection::Read)?;
         }
         watch.mode.store(MODE_STARTING, Relaxed);
+        SETS.fetch_add(1, Relaxed);
         Ok(Self {
             watch: watch.clone(),
             base,
@@ -182,6 +200,15 @@ impl HotSet {
             kept: (0, 0),
             kept_open: false,
         })
+    }
+
+    /// Memory that is held between calls: the image, and the guest's pages that differ from zeros.
+    pub fn memory_bytes(&self) -> usize {
+        let hot_pages = match self.watch.mode.load(Relaxed) == MODE_OPEN {
+            true => 0, // all others are dropped after each call
+            false => self.watch.hot_count.load(Relaxed),
+        };
+        2 * self.image.data.len() + hot_pages * PAGE_BYTES
     }
 
     /// Takes the copy to which every later call returns, and protects the memory.

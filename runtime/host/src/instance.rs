@@ -35,6 +35,9 @@ pub enum HostError {
     Protect(#[from] std::io::Error),
 }
 
+/// What an instance takes beside its memory, about: the store, its tables, the watch.
+const INSTANCE_BYTES: usize = 64 << 10;
+
 /// A module ready to be called, for one engine thread.
 pub struct Instance {
     module: CompiledModule,
@@ -56,6 +59,15 @@ impl Instance {
             // An instance that serves one call only would hold a place of the pool until that call comes.
             live: (!module.code().fresh).then_some(live),
         })
+    }
+
+    /// Memory that it keeps between calls, about.
+    pub fn memory_bytes(&self) -> usize {
+        let Some(live) = &self.live else {
+            return 0;
+        };
+        let hot_bytes = live.hot.as_ref().map_or(0, HotSet::memory_bytes);
+        INSTANCE_BYTES + hot_bytes + live.store.data().kept_bytes()
     }
 
     pub fn module(&self) -> &CompiledModule {
@@ -80,7 +92,10 @@ impl Instance {
         let code = self.module.code();
         let live = match &mut self.live {
             Some(live) => live,
-            None => self.live.insert(restart(&self.module, procedure_index)),
+            None => match restart(&self.module, procedure_index) {
+                Ok(live) => self.live.insert(live),
+                Err(error) => return not_restarted(&error),
+            },
         };
         live.offer_args(ops.args(), self.module.args_widths(procedure_index));
         // SAFETY: `ops` stays borrowed by this function; `end_call` follows on every way, unwinding included.
@@ -123,17 +138,23 @@ impl Instance {
 
 /// A new instance in the place of one that was dropped, for a call of the procedure.
 #[cold]
-fn restart(module: &CompiledModule, procedure_index: usize) -> Live {
-    // The module has been started before, and start-up is deterministic, so only the machine's memory can be missing. An
-    // outcome that hangs on that must not be logged: the node stops.
-    let started = Live::start(module.code()).and_then(|mut live| {
-        match module.code().fresh {
-            true => live.find_entry(&module.entries()[procedure_index])?,
-            false => live.find_entries(module)?,
-        }
-        Ok(live)
-    });
-    started.unwrap_or_else(|error| panic!("restart of a module that had started: {error}"))
+fn restart(module: &CompiledModule, procedure_index: usize) -> Result<Live, HostError> {
+    let mut live = Live::start(module.code())?;
+    match module.code().fresh {
+        true => live.find_entry(&module.entries()[procedure_index])?,
+        false => live.find_entries(module)?,
+    }
+    Ok(live)
+}
+
+/// The module has been started before, and start-up is deterministic, so only the machine's memory can be missing. The call fails, and
+/// what failed is not logged: no outcome hangs on it.
+#[cold]
+fn not_restarted(error: &HostError) -> CallOutcome {
+    CallOutcome {
+        kind: Err(Fault::trap("instantiation", error.to_string())),
+        fuel_used: 0,
+    }
 }
 
 /// Takes the result that lies in the guest's buffer; what the entry returned otherwise.

@@ -176,6 +176,9 @@ impl From<OpError> for Refusal {
     }
 }
 
+/// Memory for keys that is kept from one call to the next.
+const KEYS_KEPT_BYTES: usize = 256 << 10;
+
 /// Marks a guest that was stopped by the host; the reason is in `HostState::fault`.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped by the host")]
@@ -243,6 +246,14 @@ impl HostState {
     #[inline]
     pub fn end_call(&mut self) {
         self.ops = None;
+        if self.keys.capacity() > KEYS_KEPT_BYTES {
+            self.keys = Vec::new();
+        }
+    }
+
+    /// Memory kept between calls.
+    pub fn kept_bytes(&self) -> usize {
+        self.keys.capacity() + self.lower.capacity() + self.upper.capacity()
     }
 
     /// Notes why the guest is stopped.

@@ -8,10 +8,12 @@
 
 mod ahead;
 mod lanes;
+mod mappings;
 mod near;
 
 pub use ahead::{NotReady, keep_ready, ready_bytes};
 pub use lanes::equal;
+pub use mappings::{has_room as has_mappings, left as mappings_left};
 pub use near::{bring_near, fetch};
 
 use std::{
@@ -68,14 +70,21 @@ impl<T> Pages<T> {
 
     /// Room for `capacity` elements, at least one. Only address space: ordinary pages come when they are written.
     pub fn with_capacity(capacity: usize) -> Self {
-        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_BYTES) };
-        assert!(capacity > 0, "room for one element at least");
         let layout =
             Layout::array::<T>(capacity).expect("the array is smaller than the address space");
-        let bytes = layout.size().next_multiple_of(HUGE_BYTES).max(HUGE_BYTES);
-        let Some(base) = map(bytes) else {
-            handle_alloc_error(layout);
-        };
+        Self::mapped(capacity).unwrap_or_else(|| handle_alloc_error(layout))
+    }
+
+    /// As `with_capacity`. None: the system has no memory left, or the process nearly as many mappings as it may have.
+    pub fn try_with_capacity(capacity: usize) -> Option<Self> {
+        mappings::has_room(1).then(|| Self::mapped(capacity)).flatten()
+    }
+
+    fn mapped(capacity: usize) -> Option<Self> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_BYTES) };
+        assert!(capacity > 0, "room for one element at least");
+        let bytes = capacity.checked_mul(size_of::<T>())?;
+        let base = map(bytes.checked_next_multiple_of(HUGE_BYTES)?)?;
         let pages = Self {
             base: base.cast(),
             len: 0,
@@ -84,7 +93,7 @@ impl<T> Pages<T> {
         };
         // Where the system gives huge pages to all who do not ask, the first byte would cost 2 MiB.
         pages.advise(libc::MADV_NOHUGEPAGE);
-        pages
+        Some(pages)
     }
 
     /// `len` elements of zero bits, of which none costs memory before it is written.
@@ -97,18 +106,23 @@ impl<T> Pages<T> {
 
     /// As `with_capacity`, of an array that will be filled: in a huge page that was made ready ahead, if there is one.
     pub fn ready(capacity: usize) -> Self {
-        let fits = capacity
-            .checked_mul(size_of::<T>())
-            .is_some_and(|bytes| bytes <= HUGE_BYTES);
-        match fits.then(ahead::take).flatten() {
-            Some(piece) => Self {
-                base: piece.into_base().cast(),
-                len: 0,
-                capacity,
-                _owns: PhantomData,
-            },
-            None => Self::with_capacity(capacity),
-        }
+        Self::made_ready(capacity).unwrap_or_else(|| Self::with_capacity(capacity))
+    }
+
+    /// As `ready`; none as `try_with_capacity`.
+    pub fn try_ready(capacity: usize) -> Option<Self> {
+        Self::made_ready(capacity).or_else(|| Self::try_with_capacity(capacity))
+    }
+
+    fn made_ready(capacity: usize) -> Option<Self> {
+        let bytes = capacity.checked_mul(size_of::<T>())?;
+        let piece = (bytes <= HUGE_BYTES).then(ahead::take).flatten()?;
+        Some(Self {
+            base: piece.into_base().cast(),
+            len: 0,
+            capacity,
+            _owns: PhantomData,
+        })
     }
 
     /// The array with all of its capacity used, by elements of zero bits. Nothing was pushed before.
@@ -116,10 +130,18 @@ impl<T> Pages<T> {
     where
         T: Zeroed,
     {
+        self.fill_with_zeros();
+        self
+    }
+
+    /// As `filled_with_zeros`.
+    pub fn fill_with_zeros(&mut self)
+    where
+        T: Zeroed,
+    {
         assert!(self.len == 0, "an array that is empty is filled");
         // The kernel gives out anonymous memory cleared, and zero bits are a value of `T`.
         self.len = self.capacity;
-        self
     }
 
     /// Bytes of address space.
@@ -211,6 +233,7 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
         if after > 0 {
             libc::munmap(base.add(bytes).cast(), after);
         }
+        mappings::note_made();
         NonNull::new(base)
     }
 }
@@ -243,6 +266,7 @@ impl<T> Drop for Pages<T> {
             ptr::drop_in_place(elements);
             libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes());
         }
+        mappings::note_gone();
     }
 }
 

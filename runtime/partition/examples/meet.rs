@@ -12,7 +12,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::{PartitionId, SiteId};
+use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
@@ -82,6 +82,7 @@ fn shared() -> Arc<Shared> {
     Arc::new(Shared {
         deployed: Default::default(),
         generation: AtomicU64::new(0),
+        memory: MemoryLedger::unlimited(),
         clock: Arc::new(RealClock::new()),
         threads: Arc::new(RealThreads),
         secret: [1, 2],

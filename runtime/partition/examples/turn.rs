@@ -13,7 +13,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use reprise_abi::value::push_varint;
-use reprise_base::{PartitionId, SiteId, TxnId};
+use reprise_base::{MemoryLedger, PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_observe::{RecentLines, Registry};
@@ -91,6 +91,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
     let shared = Arc::new(Shared {
         deployed: ArcSwap::default(),
         generation: AtomicU64::new(0),
+        memory: MemoryLedger::unlimited(),
         clock: Arc::new(RealClock::new()),
         threads: Arc::new(RealThreads),
         secret: [1, 2],

@@ -13,8 +13,9 @@ use reprise_base::{PartitionId, SiteId};
 
 use crate::{
     batch::CallBatch,
-    desk::{Arrival, Desk},
+    desk::Arrival,
     gather::{Gathering, Stream, Touched},
+    shared::Shared,
     site::Partition,
 };
 
@@ -147,11 +148,12 @@ impl Place {
 
 impl Home {
     /// Fresh partitions: those `p` with `p % sites_count == site`.
-    pub fn new(site: SiteId, partitions_count: u16, sites_count: u16, desk: &Desk) -> Self {
+    pub fn new(site: SiteId, shared: &Shared) -> Self {
+        let (partitions_count, sites_count) = (shared.partitions_count, shared.sites_count);
         let fresh = (site.0..partitions_count).step_by(sites_count as usize);
         let place = |id| Place {
             id: PartitionId(id),
-            partition: Some(Box::new(Partition::new(PartitionId(id)))),
+            partition: Some(Box::new(Partition::new(PartitionId(id), &shared.memory))),
             streams: BTreeMap::new(),
             ready: VecDeque::new(),
             fence: None,
@@ -164,7 +166,7 @@ impl Home {
             places: fresh.map(place).collect(),
             away_count: 0,
             kept_count: 0,
-            arrivals: desk.take_door(site),
+            arrivals: shared.desk.take_door(site),
             ready: VecDeque::new(),
         }
     }

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
+use reprise_base::MemoryLedger;
 use reprise_env::{Clock, Threads};
 use reprise_observe::RecentLines;
 use reprise_txn::Deployed;
@@ -17,6 +18,8 @@ pub struct Shared {
     pub deployed: ArcSwap<Deployed>,
     /// `Deployed::generation`, readable without touching the swap.
     pub generation: AtomicU64,
+    /// What holds how much memory.
+    pub memory: Arc<MemoryLedger>,
     pub clock: Arc<dyn Clock>,
     pub threads: Arc<dyn Threads>,
     /// Key of the transactions' random streams.

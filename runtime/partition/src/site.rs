@@ -7,7 +7,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, RecvError};
-use reprise_base::{Lsn, PartitionId, SiteId, TxnClock, TxnId};
+use reprise_base::{Lsn, MemoryKind, MemoryLedger, PartitionId, SiteId, TxnClock, TxnId};
 use reprise_env::Step;
 use reprise_observe::Recorder;
 use reprise_storage::Store;
@@ -100,10 +100,10 @@ pub struct Held<'a> {
 }
 
 impl Partition {
-    pub fn new(id: PartitionId) -> Self {
+    pub fn new(id: PartitionId, memory: &Arc<MemoryLedger>) -> Self {
         Self {
             id,
-            store: Store::new(),
+            store: Store::counted_in(memory),
             clock: TxnClock::default(),
             last_end: Lsn(0),
             copying: None,
@@ -135,8 +135,8 @@ impl Tools {
         let in_service = in_service(&deployed);
         Self {
             choices: choices(&shared, &in_service),
+            executors: Executors::counted_in(shared.memory.kind(MemoryKind::Guests)),
             shared,
-            executors: Executors::default(),
             frame: Frame::default(),
             sink,
             recorder,
@@ -218,10 +218,9 @@ fn choices(shared: &Shared, in_service: &[Option<Arc<Module>>]) -> Vec<Vec<Choic
 impl Site {
     /// A site with fresh partitions: those `p` with `p % sites_count == id`.
     pub fn new(id: SiteId, tools: Tools, inbox: Receiver<SiteMessage>) -> Self {
-        let (count, sites) = (tools.shared.partitions_count, tools.shared.sites_count);
         Self {
             id,
-            home: Home::new(id, count, sites, &tools.shared.desk),
+            home: Home::new(id, &tools.shared),
             tools,
             inbox,
             held_back: None,

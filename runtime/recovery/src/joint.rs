@@ -141,7 +141,7 @@ mod tests {
         thread,
     };
 
-    use reprise_base::{Lsn, PartitionId, SiteId, TxnId};
+    use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
     use reprise_env::{RealClock, RealThreads};
     use reprise_observe::{RecentLines, Registry};
     use reprise_partition::{Desk, Logging, NoLog, Shared, Tools};
@@ -157,6 +157,7 @@ mod tests {
         Arc::new(Shared {
             deployed: Default::default(),
             generation: AtomicU64::new(0),
+            memory: MemoryLedger::unlimited(),
             clock: Arc::new(RealClock::new()),
             threads: Arc::new(RealThreads),
             secret: [1, 2],
@@ -221,7 +222,7 @@ mod tests {
             sites.dedup();
             let joint = Joint::new(touched(partitions), partitions.len(), command(7));
             joint.push(command(8));
-            let outcome = Outcome::default();
+            let outcome = Outcome::new(MemoryLedger::unlimited());
             join(&joint, &outcome, &sites, || {});
             // The first of the two was run, and what fails ends it.
             let error = outcome.error.lock().expect("nobody panics").take();
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_site_that_failed_before_goes_home() {
         let joint = Joint::new(touched(&[0, 1, 2]), 3, command(7));
-        let outcome = Outcome::default();
+        let outcome = Outcome::new(MemoryLedger::unlimited());
         join(&joint, &outcome, &[0, 2], || {
             outcome.fail(RecoveryError::Stopped);
         });

@@ -287,6 +287,7 @@ impl Lane {
                         let redo = sorted.window.redo_at(record as usize)?;
                         Some(Failure::Misfit(redo, error.to_string()))
                     });
+                    let failure = failure.or_else(|| outcome.memory_error().map(Failure::Error));
                     self.put_back(table, sorted, failure);
                 }
             }

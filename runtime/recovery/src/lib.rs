@@ -24,7 +24,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Lsn, MemoryLedger, PartitionId, TxnId};
 use reprise_checkpoint::CheckpointError;
 use reprise_log::LogError;
 use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched, receive};
@@ -78,6 +78,11 @@ pub enum RecoveryError {
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Log(#[from] LogError),
+    #[error(
+        "the data needs more than {} MiB of memory, which is what --memory-max leaves. Nothing was changed: start with more",
+        .max / (1 << 20)
+    )]
+    Memory { max: u64 },
     #[error("the engine has stopped")]
     Stopped,
 }
@@ -143,8 +148,8 @@ enum Where {
 }
 
 /// What the sites report.
-#[derive(Default)]
 struct Outcome {
+    memory: Arc<MemoryLedger>,
     failed: AtomicBool,
     error: Mutex<Option<RecoveryError>>,
     remembered: Mutex<Vec<Replayed>>,
@@ -154,6 +159,18 @@ struct Outcome {
 }
 
 impl Outcome {
+    fn new(memory: Arc<MemoryLedger>) -> Self {
+        Self {
+            memory,
+            failed: AtomicBool::new(false),
+            error: Mutex::default(),
+            remembered: Mutex::default(),
+            replayed: AtomicU64::new(0),
+            lane_bytes: AtomicU64::new(0),
+            lane_ns: AtomicU64::new(0),
+        }
+    }
+
     /// Keeps the error of the earliest position: later ones may follow from it.
     fn fail(&self, error: RecoveryError) {
         self.failed.store(true, Ordering::Release);
@@ -190,8 +207,16 @@ impl Outcome {
         self.lane_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
+    /// Also where more memory is held than there may be: the process would be killed for it.
     fn has_failed(&self) -> bool {
+        let error = self.memory_error();
+        error.into_iter().for_each(|error| self.fail(error));
         self.failed.load(Ordering::Acquire)
+    }
+
+    fn memory_error(&self) -> Option<RecoveryError> {
+        let max = self.memory.max_bytes();
+        self.memory.is_over().then_some(RecoveryError::Memory { max })
     }
 }
 
@@ -216,10 +241,10 @@ impl Recovery {
             window: Window::default(),
             spare_windows: Vec::new(),
             spares: crossbeam_channel::unbounded(),
+            outcome: Arc::new(Outcome::new(shared.memory.clone())),
             shared,
             inboxes,
             compiler,
-            outcome: Arc::default(),
             tokens,
             jobs_in_flight_max,
             commands: 0,

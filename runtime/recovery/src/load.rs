@@ -98,7 +98,7 @@ impl Recovery {
             Touched::All,
             Box::new(|held| {
                 for partition in held.partitions.iter_mut() {
-                    partition.store = Store::new();
+                    partition.store = Store::counted_in(&held.tools.shared.memory);
                 }
                 let generation = held.tools.deployed().generation + 1;
                 let empty = restore(generation, Vec::new(), Vec::new());
@@ -206,7 +206,7 @@ fn install(
     let generation = held.tools.deployed().generation + 1;
     let deployed = restore(generation, tables, modules)?;
     for partition in held.partitions.iter_mut() {
-        partition.store = Store::new();
+        partition.store = Store::counted_in(&held.tools.shared.memory);
         for table in &deployed.tables {
             partition.store.push_table(TableSchema::clone(table)).map_err(|conflicts| {
                 let texts: Vec<_> = conflicts.iter().map(ToString::to_string).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reprise_abi::schema::is_valid_name;
 use reprise_base::{Lsn, TxnId, limits::MODULE_BYTES_MAX};
 use reprise_partition::{Held, Partition, Unlogged};
-use reprise_storage::{Conflict, Store};
+use reprise_storage::{Conflict, Growth, Store};
 use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, plan, remove};
 use reprise_wire::{DeployRef, RecordRef, RemoveRef};
 
@@ -47,6 +47,9 @@ pub enum DeployError {
         txn_id: TxnId,
         lsn: Lsn,
     },
+    /// The tables would take so many bytes more than there are.
+    #[error("the tables take {bytes} bytes more than there are under a limit of {max}")]
+    MemoryExhausted { bytes: u64, max: u64 },
     #[error("{0}")]
     Unavailable(Arc<str>),
 }
@@ -157,6 +160,7 @@ fn judge(held: &Held<'_>, candidate: &Candidate) -> Result<Plan, Vec<Conflict>> 
 
 fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Lsn, DeployError> {
     let deployed = held.tools.deployed().clone();
+    judge_memory(held, &candidate)?;
     let plan = judge(held, &candidate).map_err(DeployError::Conflict)?;
     let txn_id = held.tools.next_multi_id(held.partitions);
     let mut record = Vec::with_capacity(wasm.len() + 256);
@@ -185,6 +189,19 @@ fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Resul
     held.tools.install(next);
     held.tools.shared.note_binary(wasm.clone());
     Ok(lsn)
+}
+
+/// Refuses what takes more memory than there is, before anything of it is made.
+fn judge_memory(held: &Held<'_>, candidate: &Candidate) -> Result<(), DeployError> {
+    let memory = &held.tools.shared.memory;
+    let mut growth = Growth::default();
+    for partition in held.partitions.iter() {
+        growth.add(partition.store.growth_to_serve(&candidate.name, candidate.schema.tables.iter()));
+    }
+    match growth.fits(memory) {
+        true => Ok(()),
+        false => Err(DeployError::MemoryExhausted { bytes: growth.bytes, max: memory.max_bytes() }),
+    }
 }
 
 fn uninstall(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {

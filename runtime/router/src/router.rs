@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::{Budget, Lsn, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
+use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
 use reprise_log::Log;
 use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
@@ -199,6 +199,11 @@ impl Router {
         if is_recovered {
             self.0.is_recovered.store(true, Ordering::Release);
         }
+    }
+
+    /// What holds how much memory.
+    pub fn memory(&self) -> &Arc<MemoryLedger> {
+        &self.0.config.shared.memory
     }
 
     pub fn status(&self) -> Status {

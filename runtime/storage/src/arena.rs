@@ -2,10 +2,13 @@
 //!
 //! Space is taken from the end; a freed slot waits in the list of its size class. Rows never cross a piece.
 
+use std::sync::Arc;
+
 use reprise_abi::{copy::copy_short, row::ROW_BYTES_MAX};
+use reprise_base::Budget;
 use reprise_pages::{HUGE_BYTES, fetch};
 
-use crate::chunked::Pieces;
+use crate::chunked::{Growth, Pieces};
 
 /// Where a row's bytes lie: length in the upper bits, granule in the lower. The highest bit is never set here;
 /// `Indirection` keeps its own mark there.
@@ -68,6 +71,18 @@ const fn large_slot_of(granules: usize) -> (usize, usize) {
     (class, (1 << octave) + ((step + 1) << step_shift))
 }
 
+/// Granules of a class's slots.
+fn granules_of(class: usize) -> usize {
+    match class.checked_sub(EXACT_MAX) {
+        None => class + 1,
+        Some(above) => {
+            let octave = above / STEPS + EXACT_MAX.ilog2() as usize;
+            let step_shift = octave - STEPS.ilog2() as usize;
+            (1 << octave) + ((above % STEPS + 1) << step_shift)
+        }
+    }
+}
+
 /// The greatest slot that fits into `granules` (at least one).
 fn slot_within(granules: usize) -> usize {
     if granules <= EXACT_MAX {
@@ -90,6 +105,8 @@ pub(crate) struct Arena {
     chunks: Pieces<u8>,
     /// Granules from here on were never used.
     used: usize,
+    /// Granules before here may be used: there is memory for them.
+    room: usize,
     /// By class: the last freed slot's granule + 1, or 0. A free slot holds the next one in its first eight bytes.
     free: Vec<u64>,
 }
@@ -124,7 +141,7 @@ impl Arena {
         for (row, place) in rows.iter().zip(places) {
             let (class, granules) = slot_of(row.len());
             let has_freed = self.free.get(class).is_some_and(|head| *head != 0);
-            if has_freed || used + granules > CHUNK_GRANULES {
+            if has_freed || base + used + granules > self.room || used + granules > CHUNK_GRANULES {
                 return false;
             }
             copy_short(row, &mut chunk[used * GRANULE_BYTES..][..row.len()]);
@@ -163,9 +180,8 @@ impl Arena {
         {
             return self.take_free(class);
         }
-        let end = (self.used & (CHUNK_GRANULES - 1)) + granules;
-        if end > CHUNK_GRANULES || self.used >> CHUNK_SHIFT == self.chunks.count() {
-            self.grow();
+        if self.used + granules > self.room {
+            return self.take_behind(class, granules);
         }
         let granule = self.used;
         self.used += granules;
@@ -180,17 +196,84 @@ impl Arena {
         granule
     }
 
-    /// Begins a piece; what is left of the last one goes to the free lists.
+    /// As `take`, where there is no room: memory, or else a part of a greater slot that is free, or else memory all the same.
     #[cold]
-    fn grow(&mut self) {
-        let end = self.chunks.count() << CHUNK_SHIFT;
-        while self.used < end {
-            let granules = slot_within(end - self.used);
-            self.free(Location::new(granules * GRANULE_BYTES, self.used as u64));
-            self.used += granules;
+    fn take_behind(&mut self, class: usize, granules: usize) -> u64 {
+        if !self.grow(granules, Growth::Judged) {
+            if let Some(granule) = self.take_greater(class, granules) {
+                return granule;
+            }
+            self.grow(granules, Growth::Forced);
         }
-        let chunk = self.chunks.make(HUGE_BYTES).filled_with_zeros();
-        self.chunks.push(chunk);
+        let granule = self.used;
+        self.used += granules;
+        granule as u64
+    }
+
+    fn greater(&self, class: usize) -> Option<usize> {
+        let classes = class + 1..self.free.len();
+        classes.into_iter().find(|class| self.free[*class] != 0)
+    }
+
+    /// The first part of a free slot of a greater class; what is left of it is free as slots of lesser ones.
+    fn take_greater(&mut self, class: usize, granules: usize) -> Option<u64> {
+        let greater = self.greater(class)?;
+        let granule = self.take_free(greater);
+        let end = granule as usize + granules_of(greater);
+        self.free_between(granule as usize + granules, end);
+        Some(granule)
+    }
+
+    /// Makes granules free that no slot has.
+    fn free_between(&mut self, from: usize, end: usize) {
+        let mut at = from;
+        while at < end {
+            let granules = slot_within(end - at);
+            self.free(Location::new(granules * GRANULE_BYTES, at as u64));
+            at += granules;
+        }
+    }
+
+    /// True where a row of `len` bytes takes no memory.
+    #[inline(always)]
+    pub fn has_room(&self, len: usize) -> bool {
+        let (class, granules) = slot_of(len);
+        self.used + granules <= self.room || self.free.get(class).is_some_and(|head| *head != 0)
+    }
+
+    /// Makes room for a row of `len` bytes; false where that takes memory, and it is refused.
+    #[cold]
+    pub fn make_room(&mut self, len: usize) -> bool {
+        let (class, granules) = slot_of(len);
+        self.has_room(len) || self.grow(granules, Growth::Judged) || self.greater(class).is_some()
+    }
+
+    /// Makes room for so many granules behind those that are used. Where the last piece has not as many left, they are free as slots of
+    /// their own and a piece is begun.
+    fn grow(&mut self, granules: usize, growth: Growth) -> bool {
+        let end = self.chunks.count() << CHUNK_SHIFT;
+        if self.used + granules <= end {
+            return self.extend(self.used + granules - self.room, growth);
+        }
+        let short = end - self.room;
+        if short > 0 && !self.extend(short, growth) || !self.extend(granules, growth) {
+            return false;
+        }
+        self.chunks.fill_last();
+        let used = std::mem::replace(&mut self.used, end);
+        self.free_between(used, end);
+        true
+    }
+
+    fn extend(&mut self, granules: usize, growth: Growth) -> bool {
+        let has_grown = self.chunks.extend(HUGE_BYTES, granules * GRANULE_BYTES, growth);
+        self.room = self.chunks.room() / GRANULE_BYTES;
+        has_grown
+    }
+
+    /// Counts its memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.chunks.count_in(budget);
     }
 
     #[inline(always)]
@@ -225,7 +308,7 @@ impl Arena {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.chunks.touched_bytes(self.used * GRANULE_BYTES) + self.free.capacity() * 8
+        self.chunks.memory_bytes() + self.free.capacity() * 8
     }
 }
 
@@ -243,6 +326,7 @@ mod tests {
             );
             assert!(class == before.0 && granules == before.1 || class == before.0 + 1);
             before = (class, granules);
+            assert_eq!(granules_of(class), granules);
             if len.is_multiple_of(8) {
                 let within = slot_within(len / 8);
                 assert!(

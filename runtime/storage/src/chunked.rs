@@ -1,17 +1,40 @@
 //! A growing array in pieces of whole pages: elements never move, and no more than one piece is slack.
 
-use std::ops::{Index, IndexMut};
+use std::{
+    ops::{Index, IndexMut},
+    sync::Arc,
+};
 
+use reprise_base::Budget;
 use reprise_pages::{HUGE_BYTES, PAGE_BYTES, Pages, Zeroed};
+
+use crate::charge::Charge;
 
 /// Pieces after which an array is no longer small: from then on it lies in huge pages, of which it fills most.
 pub(crate) const SMALL_CHUNKS_MAX: usize = 2;
 
 /// The pieces of one array. The first lies apart: most tables have no other, and where it lies is known before the place in it
 /// is, so a look at an element waits for nothing else.
+///
+/// Memory is counted before it is used: of the first pieces by steps, of later ones by pieces.
 pub(crate) struct Pieces<T> {
     first: Pages<T>,
     rest: Vec<Pages<T>>,
+    /// Bytes, piece behind piece, that may be used.
+    room: usize,
+    charge: Charge,
+}
+
+/// Bytes of a step at most.
+const STEP_BYTES_MAX: usize = 256 << 10;
+
+/// Whether there may be a no.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// Not beyond the limit of memory, nor where the system has none.
+    Judged,
+    /// What was begun must go on.
+    Forced,
 }
 
 impl<T> Default for Pieces<T> {
@@ -19,6 +42,8 @@ impl<T> Default for Pieces<T> {
         Self {
             first: Pages::none(),
             rest: Vec::new(),
+            room: 0,
+            charge: Charge::default(),
         }
     }
 }
@@ -78,7 +103,7 @@ impl<T> Pieces<T> {
 
     /// Two different ones.
     fn two_mut(&mut self, a: usize, b: usize) -> [&mut Pages<T>; 2] {
-        let Self { first, rest } = self;
+        let Self { first, rest, .. } = self;
         match (a, b) {
             (0, _) => [first, &mut rest[b - 1]],
             (_, 0) => [&mut rest[a - 1], first],
@@ -99,21 +124,72 @@ impl<T> Pieces<T> {
         }
     }
 
+    /// Bytes, piece behind piece, that may be used.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Makes room for `least` bytes more, or for as many as the last piece takes, or begins a piece of `piece_bytes` where that one is
+    /// used up. False, and nothing is changed, where that is refused.
+    pub fn extend(&mut self, piece_bytes: usize, least: usize, growth: Growth) -> bool {
+        let count = self.count();
+        let is_new = self.room == count * piece_bytes;
+        let left = if is_new { piece_bytes } else { count * piece_bytes - self.room };
+        let is_large = is_new && count >= SMALL_CHUNKS_MAX;
+        let step = match is_large {
+            true => piece_bytes,
+            false => self.room.clamp(PAGE_BYTES, STEP_BYTES_MAX).max(least).min(left),
+        };
+        let charged = if is_large { HUGE_BYTES } else { step };
+        match growth {
+            Growth::Forced => self.charge.grow(charged),
+            Growth::Judged if !self.charge.try_grow(charged) => return false,
+            Growth::Judged => {}
+        }
+        if is_new {
+            match self.make(piece_bytes, growth) {
+                Some(piece) => self.push(piece),
+                None => {
+                    self.charge.resize(self.charge.bytes() - charged);
+                    return false;
+                }
+            }
+        }
+        self.room += step;
+        true
+    }
+
     /// The next piece: of a large array one that was made ready ahead, where there is one.
-    pub fn make(&self, elements: usize) -> Pages<T> {
-        match self.count() > SMALL_CHUNKS_MAX {
-            true => Pages::ready(elements),
-            false => Pages::with_capacity(elements),
+    fn make(&self, bytes: usize, growth: Growth) -> Option<Pages<T>> {
+        let elements = bytes / size_of::<T>();
+        match (self.count() > SMALL_CHUNKS_MAX, growth) {
+            (true, Growth::Judged) => Pages::try_ready(elements),
+            (false, Growth::Judged) => Pages::try_with_capacity(elements),
+            (true, Growth::Forced) => Some(Pages::ready(elements)),
+            (false, Growth::Forced) => Some(Pages::with_capacity(elements)),
         }
     }
 
-    /// Bytes of memory behind pieces of which the first `used` bytes were written.
-    pub fn touched_bytes(&self, used: usize) -> usize {
-        let list = self.count() * size_of::<Pages<T>>();
-        if self.count() <= SMALL_CHUNKS_MAX {
-            return list + used.next_multiple_of(PAGE_BYTES);
+    /// Makes all elements of the last piece zero bits: it is new.
+    pub fn fill_last(&mut self)
+    where
+        T: Zeroed,
+    {
+        match self.rest.last_mut() {
+            Some(last) => last.fill_with_zeros(),
+            None => self.first.fill_with_zeros(),
         }
-        list + self.all().map(Pages::mapped_bytes).sum::<usize>()
+    }
+
+    /// Counts its memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.charge.count_in(budget);
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.rest.capacity() * size_of::<Pages<T>>() + self.charge.bytes()
     }
 }
 
@@ -121,6 +197,8 @@ impl<T> Pieces<T> {
 pub(crate) struct Chunked<T> {
     pieces: Pieces<T>,
     len: usize,
+    /// Elements for which there is memory.
+    room: usize,
 }
 
 impl<T> Default for Chunked<T> {
@@ -128,6 +206,7 @@ impl<T> Default for Chunked<T> {
         Self {
             pieces: Pieces::default(),
             len: 0,
+            room: 0,
         }
     }
 }
@@ -135,6 +214,7 @@ impl<T> Default for Chunked<T> {
 impl<T> Chunked<T> {
     const SHIFT: u32 = (HUGE_BYTES / size_of::<T>()).ilog2();
     const CHUNK: usize = 1 << Self::SHIFT;
+    const PIECE_BYTES: usize = Self::CHUNK * size_of::<T>();
 
     #[inline]
     pub fn len(&self) -> usize {
@@ -144,7 +224,7 @@ impl<T> Chunked<T> {
     /// Appends; the element's position is the length before.
     #[inline(always)]
     pub fn push(&mut self, value: T) {
-        if self.len & (Self::CHUNK - 1) == 0 {
+        if self.len == self.room {
             self.grow();
         }
         self.pieces.at_mut(self.len >> Self::SHIFT).push(value);
@@ -155,7 +235,7 @@ impl<T> Chunked<T> {
     #[inline]
     pub fn extend(&mut self, values: impl ExactSizeIterator<Item = T>) {
         let (used, count) = (self.len & (Self::CHUNK - 1), values.len());
-        if used == 0 || used + count > Self::CHUNK {
+        if used + count > Self::CHUNK || self.len + count > self.room {
             return values.for_each(|value| self.push(value));
         }
         self.pieces.at_mut(self.len >> Self::SHIFT).extend(values.take(count));
@@ -187,21 +267,44 @@ impl<T> Chunked<T> {
     where
         T: Zeroed,
     {
-        if self.len & (Self::CHUNK - 1) == 0 {
+        if self.len == self.room {
             self.grow();
         }
         self.pieces.at_mut(self.len >> Self::SHIFT).push_zeroed();
         self.len += 1;
     }
 
+    /// Elements that may come without any memory more.
+    #[inline(always)]
+    pub fn spare(&self) -> usize {
+        self.room - self.len
+    }
+
     #[cold]
     fn grow(&mut self) {
-        let piece = self.pieces.make(Self::CHUNK);
-        self.pieces.push(piece);
+        self.extend_room(Growth::Forced);
+    }
+
+    /// Makes room for some more; false where memory is refused.
+    #[cold]
+    pub fn try_grow(&mut self) -> bool {
+        self.extend_room(Growth::Judged)
+    }
+
+    fn extend_room(&mut self, growth: Growth) -> bool {
+        let has_grown = self.pieces.extend(Self::PIECE_BYTES, size_of::<T>(), growth);
+        let (whole, part) = (self.pieces.room() / Self::PIECE_BYTES, self.pieces.room() % Self::PIECE_BYTES);
+        self.room = whole * Self::CHUNK + part / size_of::<T>();
+        has_grown
+    }
+
+    /// Counts its memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.pieces.count_in(budget);
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.pieces.touched_bytes(self.len * size_of::<T>())
+        self.pieces.memory_bytes()
     }
 }
 

@@ -6,9 +6,12 @@
 
 mod build;
 
+use std::sync::Arc;
+
+use reprise_base::Budget;
 use reprise_pages::fetch;
 
-use crate::{chunked::Chunked, digest::hash_words, hash::HashIndex};
+use crate::{charge::Charge, chunked::Chunked, digest::hash_words, hash::HashIndex};
 
 const PAGE_KEYS: usize = 1024;
 const PAGE_SHIFT: u32 = PAGE_KEYS.ilog2();
@@ -35,6 +38,8 @@ pub(crate) struct Dense {
     len: usize,
     /// Places the last byte of a key, which is padded on the right, at the right end.
     shift: u32,
+    /// What lies beside the pages.
+    charge: Charge,
 }
 
 struct Head {
@@ -63,6 +68,37 @@ impl Dense {
             thin: HashIndex::new(),
             len: 0,
             shift: 128 - 8 * bytes as u32,
+            charge: Charge::default(),
+        }
+    }
+
+    /// Counts the memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.pages.count_in(budget);
+        self.thin.count_in(budget);
+        self.charge.count_in(budget);
+        self.charge.resize(self.beside_bytes());
+    }
+
+    fn beside_bytes(&self) -> usize {
+        self.heads.capacity() * size_of::<Head>() + (self.directory.capacity() + self.free.capacity()) * 4
+    }
+
+    /// True where so many entries take no memory, hardly ever.
+    #[inline(always)]
+    pub fn has_memory(&self, entries: usize) -> bool {
+        self.pages.spare() >= entries && (self.thin.len() == 0 || self.thin.has_memory(entries))
+    }
+
+    /// Sees to memory for an entry of the key; false where it is refused.
+    #[cold]
+    pub fn make_memory(&mut self, key: u128) -> bool {
+        if self.page_of(self.split(key).0).is_some() {
+            return true;
+        }
+        match self.may_add_page() {
+            true => self.pages.spare() > 0 || !self.free.is_empty() || self.pages.try_grow(),
+            false => self.thin.make_memory(tag_of(key)),
         }
     }
 
@@ -71,11 +107,7 @@ impl Dense {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.pages.memory_bytes()
-            + self.heads.capacity() * size_of::<Head>()
-            + self.directory.capacity() * 4
-            + self.free.capacity() * 4
-            + self.thin.memory_bytes()
+        self.pages.memory_bytes() + self.beside_bytes() + self.thin.memory_bytes()
     }
 
     /// The common part of the key's page, and the key's place in it.
@@ -283,6 +315,7 @@ impl Dense {
             }
         };
         self.list_page(page);
+        self.charge.resize(self.beside_bytes());
         page
     }
 

@@ -6,11 +6,12 @@
 
 mod build;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
+use reprise_base::Budget;
 use reprise_pages::{equal, fetch};
 
-use crate::chunked::Chunked;
+use crate::{charge::Charge, chunked::Chunked};
 
 const LINE_ENTRIES: usize = 8;
 /// The halves of a line.
@@ -26,6 +27,9 @@ const PROBE_MAX: usize = 5;
 /// How many times its entries an index is made ready for, and how full its segments then are at least: as after a split.
 const GROWTH_MAX: usize = 4;
 const FILLED_MIN: usize = LINES * LINE_ENTRIES * 4 / 9;
+
+/// What an entry in a tree of the standard library takes.
+const OVERFLOW_ENTRY_BYTES: usize = 16;
 
 /// Tags, and as many record ids + 1; 0 in a free place. Used places come first.
 type Line = [[u32; LINE_ENTRIES]; 2];
@@ -45,6 +49,8 @@ pub(crate) struct HashIndex {
     len: usize,
     /// Entries (tag, record id + 1) whose segment is full and can't be split with profit: their tags are alike.
     overflow: BTreeSet<(u32, u32)>,
+    /// What lies beside the segments.
+    charge: Charge,
 }
 
 #[inline(always)]
@@ -165,7 +171,31 @@ impl HashIndex {
             depth_min: 0,
             len: 0,
             overflow: BTreeSet::new(),
+            charge: Charge::default(),
         }
+    }
+
+    /// Counts the memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.segments.count_in(budget);
+        self.charge.count_in(budget);
+        self.charge.resize(self.beside_bytes());
+    }
+
+    fn beside_bytes(&self) -> usize {
+        self.directory.capacity() * 4 + self.depths.capacity() + self.overflow.len() * OVERFLOW_ENTRY_BYTES
+    }
+
+    /// True where so many entries take no memory, hardly ever.
+    #[inline(always)]
+    pub fn has_memory(&self, entries: usize) -> bool {
+        self.segments.spare() >= entries
+    }
+
+    /// Sees to memory for an entry of the tag; false where it is refused.
+    #[cold]
+    pub fn make_memory(&mut self, tag: u32) -> bool {
+        self.has_memory(1) || self.segments.try_grow() || self.segment(tag).iter().any(|line| !is_full(line))
     }
 
     pub fn len(&self) -> usize {
@@ -173,10 +203,7 @@ impl HashIndex {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.segments.memory_bytes()
-            + self.directory.capacity() * 4
-            + self.depths.capacity()
-            + self.overflow.len() * 16
+        self.segments.memory_bytes() + self.beside_bytes()
     }
 
     #[inline(always)]
@@ -307,12 +334,18 @@ impl HashIndex {
             let home = home_of(tag);
             let segment = &self.segments[id];
             let is_crowded = (0..=PROBE_MAX).all(|step| is_full(&segment[(home + step) % LINES]));
-            if is_crowded && self.may_split(id) {
+            let has_memory = self.has_memory(1) || is_crowded && self.segments.try_grow();
+            if is_crowded && has_memory && self.may_split(id) {
                 self.split(id, tag);
                 continue;
             }
             if !put_in_segment(&mut self.segments[id], tag, stored) {
+                if !has_memory && self.may_split(id) {
+                    self.split(id, tag); // what was begun must go on
+                    continue;
+                }
                 self.overflow.insert((tag, stored));
+                self.charge.resize(self.beside_bytes());
             }
             return;
         }
@@ -343,6 +376,9 @@ impl HashIndex {
         }
         let [segment, empty] = self.segments.two_mut(id, new);
         halve(segment, empty, depth);
+        if self.beside_bytes() != self.charge.bytes() {
+            self.charge.resize(self.beside_bytes());
+        }
         self.drain_overflow(common, depth);
     }
 

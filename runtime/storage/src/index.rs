@@ -6,7 +6,10 @@ mod near;
 mod nearing;
 mod scan;
 
+use std::sync::Arc;
+
 use reprise_abi::{IndexKind, RowLayout, ScanFlags};
+use reprise_base::Budget;
 use reprise_pages::fetch;
 
 use crate::{
@@ -33,6 +36,8 @@ pub(crate) struct Index {
     /// Of integer keys.
     load: Option<KeyLoad>,
     body: Body,
+    /// Where its memory is counted.
+    budget: Option<Arc<Budget>>,
 }
 
 enum Body {
@@ -68,6 +73,8 @@ macro_rules! dispatch {
         }
     };
 }
+
+mod memory;
 
 /// A range of an ordered index, in the sense of `reprise_abi::ScanRequest`. A bound that is longer than the index's own
 /// key goes on into the primary key columns that the index lacks; a key shorter than a bound compares as if zero bytes
@@ -193,6 +200,7 @@ impl Index {
             plan,
             is_unique,
             body,
+            budget: None,
         }
     }
 

@@ -1,6 +1,9 @@
 //! The indirection array: record id -> where the row lies. Indexes hold record ids, so that a row may move, and later
 //! live in the log (Query Fresh, section 4: the replay arrays), without a change to any index.
 
+use std::sync::Arc;
+
+use reprise_base::Budget;
 use reprise_pages::fetch;
 
 use crate::{arena::Location, chunked::Chunked};
@@ -34,6 +37,22 @@ impl Default for Indirection {
 impl Indirection {
     pub fn is_full(&self) -> bool {
         self.free == NO_RID && self.places.len() >= RIDS_MAX
+    }
+
+    /// True where the next id takes no memory.
+    #[inline(always)]
+    pub fn has_memory(&self) -> bool {
+        self.places.spare() > 0 || self.free != NO_RID
+    }
+
+    /// Sees to memory for the next id; false where it is refused.
+    pub fn make_memory(&mut self) -> bool {
+        self.has_memory() || self.places.try_grow()
+    }
+
+    /// Counts the memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.places.count_in(budget);
     }
 
     /// False where `count` more ids might be too many.

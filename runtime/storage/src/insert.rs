@@ -27,6 +27,10 @@ impl Table {
         if !is_fit || rows.iter().any(|row| self.validate(row).is_err()) {
             return false;
         }
+        // What finds no memory for all of them goes row by row, as far as there is some.
+        if self.indexes.iter().any(|index| !index.has_memory(rows.len())) && !self.make_memory_for(rows.len()) {
+            return false;
+        }
         let mut places = [Location(0); RUN_ROWS];
         if !self.rows.append(rows, &mut places[..rows.len()], rids) {
             return false;
@@ -47,6 +51,12 @@ impl Table {
         }
         journal.note_inserts(id, rids);
         true
+    }
+
+    /// Sees to memory for the entries of so many rows, in trees; false where it is refused, or can't be seen to without the rows.
+    #[cold]
+    fn make_memory_for(&mut self, rows: usize) -> bool {
+        self.indexes.iter_mut().all(|index| index.has_memory(rows) || index.make_memory_for(rows))
     }
 
     /// Puts the rows, which are stored, in all indexes; false, and in none, where a key is taken or too long.

@@ -20,6 +20,15 @@ pub(crate) struct Turn {
 pub(crate) struct Retained {
     turns: VecDeque<Turn>,
     spare: Vec<Turn>,
+    /// Of all of them.
+    memory_bytes: usize,
+}
+
+impl Turn {
+    fn memory_bytes(&self) -> usize {
+        let entries = self.ops.capacity() + self.garbage.capacity();
+        self.bytes.capacity() + entries * size_of::<Undo>()
+    }
 }
 
 /// Turns kept for reuse.
@@ -42,20 +51,26 @@ impl Retained {
             "turns are sealed in order"
         );
         let mut turn = self.spare.pop().unwrap_or_default();
+        self.memory_bytes -= turn.memory_bytes();
         std::mem::swap(&mut turn.ops, &mut journal.ops);
         std::mem::swap(&mut turn.bytes, &mut journal.bytes);
         std::mem::swap(&mut turn.garbage, &mut journal.garbage);
         turn.end = end;
+        self.memory_bytes += turn.memory_bytes();
         self.turns.push_back(turn);
     }
 
     /// The oldest turn, if it ends at or before `durable`.
     pub fn take_settled(&mut self, durable: u64) -> Option<Turn> {
-        self.turns.pop_front_if(|turn| turn.end <= durable)
+        let turn = self.turns.pop_front_if(|turn| turn.end <= durable)?;
+        self.memory_bytes -= turn.memory_bytes();
+        Some(turn)
     }
 
     pub fn take_newest(&mut self) -> Option<Turn> {
-        self.turns.pop_back()
+        let turn = self.turns.pop_back()?;
+        self.memory_bytes -= turn.memory_bytes();
+        Some(turn)
     }
 
     pub fn recycle(&mut self, mut turn: Turn) {
@@ -63,15 +78,12 @@ impl Retained {
             turn.ops.clear();
             turn.garbage.clear();
             turn.bytes.clear();
+            self.memory_bytes += turn.memory_bytes();
             self.spare.push(turn);
         }
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let turns = self.turns.iter().chain(&self.spare);
-        let entries = |turn: &Turn| turn.ops.capacity() + turn.garbage.capacity();
-        turns
-            .map(|turn| turn.bytes.capacity() + entries(turn) * size_of::<Undo>())
-            .sum()
+        self.memory_bytes
     }
 }

@@ -1,6 +1,9 @@
 //! The rows of one table: bytes in an arena behind the indirection array, and the hidden number of rows without a key.
 
+use std::sync::Arc;
+
 use reprise_abi::Near;
+use reprise_base::Budget;
 use reprise_pages::bring_near;
 
 use crate::{
@@ -42,6 +45,32 @@ impl Rows {
 
     pub fn memory_bytes(&self) -> usize {
         self.places.memory_bytes() + self.arena.memory_bytes()
+    }
+
+    /// Counts the memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.places.count_in(budget);
+        self.arena.count_in(budget);
+    }
+
+    /// True where a row of so many bytes takes no memory.
+    #[inline(always)]
+    pub fn has_memory(&self, row_bytes: usize) -> bool {
+        self.places.has_memory() && self.arena.has_room(row_bytes + NUMBER_BYTES * self.has_number as usize)
+    }
+
+    /// Sees to memory for a row of so many bytes; false where it is refused.
+    #[cold]
+    pub fn make_memory(&mut self, row_bytes: usize) -> bool {
+        let stored_bytes = row_bytes + NUMBER_BYTES * self.has_number as usize;
+        self.places.make_memory() && self.arena.make_room(stored_bytes)
+    }
+
+    /// As `make_memory`, of a row that has its place in the array of places.
+    #[inline]
+    pub fn make_memory_to_move(&mut self, row_bytes: usize) -> bool {
+        let stored_bytes = row_bytes + NUMBER_BYTES * self.has_number as usize;
+        self.arena.has_room(stored_bytes) || self.arena.make_room(stored_bytes)
     }
 
     pub fn is_full(&self) -> bool {

@@ -1,6 +1,9 @@
 //! A copy of all tables as they were at one moment, made while transactions go on (paper A, section II-C: asynchronous,
 //! copy on write): rows are copied a slice at a time, and one that is about to change is copied first.
 
+use std::sync::Arc;
+
+use reprise_base::{Budget, Grant, MemoryKind};
 use reprise_wire::push_checkpoint_row;
 
 use crate::{
@@ -16,11 +19,13 @@ const PAGE_BYTES: usize = 256 << 10;
 const SLICE_RIDS_MAX: u32 = 8_192;
 
 /// Copied rows of one table, in no order that means anything: as in a checkpoint's block of rows.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct SnapshotPage {
     pub table: u16,
     pub rows: u32,
     pub bytes: Vec<u8>,
+    /// Its memory, counted as long as the page is there.
+    grant: Option<Grant>,
 }
 
 /// A table at the moment of the snapshot.
@@ -35,6 +40,9 @@ pub struct SnapshotTable {
 pub(crate) struct Snapshot {
     tables: Vec<TableCopy>,
     ready: Vec<SnapshotPage>,
+    budget: Option<Arc<Budget>>,
+    /// What tells which rows are done.
+    _done: Option<Grant>,
 }
 
 #[derive(Default)]
@@ -54,12 +62,13 @@ impl TableCopy {
         self.done[rid as usize / 64] & 1 << (rid % 64) != 0
     }
 
-    fn push(&mut self, rows: &Rows, rid: Rid, ready: &mut Vec<SnapshotPage>) {
+    fn push(&mut self, rows: &Rows, rid: Rid, ready: &mut Vec<SnapshotPage>, budget: Option<&Arc<Budget>>) {
         let row = rows.at(rid);
         let number = self.has_number.then_some(row.number);
         let added = row.row.len() + 16;
         if self.page.bytes.is_empty() {
             self.page.bytes.reserve(PAGE_BYTES.max(added));
+            self.page.grant = budget.map(|budget| budget.take(self.page.bytes.capacity() as u64));
         }
         push_checkpoint_row(&mut self.page.bytes, row.row, number);
         self.page.rows += 1;
@@ -80,7 +89,13 @@ impl TableCopy {
     }
 
     /// Copies rows from the cursor on until so many bytes are copied. True when none is left.
-    fn copy(&mut self, rows: &Rows, bytes: &mut usize, ready: &mut Vec<SnapshotPage>) -> bool {
+    fn copy(
+        &mut self,
+        rows: &Rows,
+        bytes: &mut usize,
+        ready: &mut Vec<SnapshotPage>,
+        budget: Option<&Arc<Budget>>,
+    ) -> bool {
         let mut looked_at = 0;
         while self.cursor < self.limit {
             if *bytes == 0 || looked_at >= SLICE_RIDS_MAX {
@@ -91,7 +106,7 @@ impl TableCopy {
             looked_at += 1;
             if !self.is_done(rid) && rows.place(Rid(rid)).is_some() {
                 *bytes = bytes.saturating_sub(rows.at(Rid(rid)).row.len() + 16);
-                self.push(rows, Rid(rid), ready);
+                self.push(rows, Rid(rid), ready, budget);
             }
         }
         self.hand_out(ready);
@@ -111,7 +126,7 @@ impl Snapshot {
             return;
         }
         if !is_new && rows.place(rid).is_some() {
-            copy.push(rows, rid, &mut self.ready);
+            copy.push(rows, rid, &mut self.ready, self.budget.as_ref());
         }
         copy.done[rid.0 as usize / 64] |= 1 << (rid.0 % 64);
     }
@@ -136,6 +151,9 @@ impl Store {
             });
         }
         assert!(self.snapshot.is_none(), "one snapshot at a time");
+        let done_words: usize = snapshot.tables.iter().map(|copy| copy.done.len()).sum();
+        snapshot.budget = self.memory.as_ref().map(|memory| Arc::clone(memory.kind(MemoryKind::Snapshots)));
+        snapshot._done = snapshot.budget.as_ref().map(|budget| budget.take(done_words as u64 * 8));
         self.snapshot = Some(Box::new(snapshot));
         let tables = self.tables.iter().map(|table| SnapshotTable {
             rows: table.rows.count(),
@@ -150,9 +168,9 @@ impl Store {
         let Some(snapshot) = &mut self.snapshot else {
             return true;
         };
-        let Snapshot { tables, ready } = &mut **snapshot;
+        let Snapshot { tables, ready, budget, .. } = &mut **snapshot;
         for (copy, table) in tables.iter_mut().zip(&self.tables) {
-            if !copy.copy(&table.rows, &mut bytes, ready) {
+            if !copy.copy(&table.rows, &mut bytes, ready, budget.as_ref()) {
                 return false;
             }
         }
@@ -175,11 +193,11 @@ impl Store {
         let Some(snapshot) = &mut self.snapshot else {
             return;
         };
-        let Snapshot { tables, ready } = &mut **snapshot;
+        let Snapshot { tables, ready, budget, .. } = &mut **snapshot;
         if let Some(copy) = tables.get_mut(id.0 as usize) {
             let rows = &self.tables[id.0 as usize].rows;
             let mut all = usize::MAX;
-            while !copy.copy(rows, &mut all, ready) {}
+            while !copy.copy(rows, &mut all, ready, budget.as_ref()) {}
         }
     }
 }

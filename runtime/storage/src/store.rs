@@ -1,11 +1,13 @@
 //! The store: all tables of one partition and the transaction that is running on them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{ColumnSet, Near, RowLayout, TableSchema, calls::EqualKeys};
+use reprise_base::{MemoryKind, MemoryLedger};
 use reprise_pages::bring_near;
 
 use crate::{
+    charge::Charge,
     digest::fold,
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
@@ -33,6 +35,8 @@ pub trait VisitFound {
 const NEAR_KEYS: usize = 16;
 /// Places of rows that came one behind the other, as most do that are read so, that lie in one line of the cache.
 const PLACES_A_LINE: usize = 8;
+/// How far what is counted of undo may be from what there is.
+const UNDO_STEP_BYTES: usize = 256 << 10;
 
 /// One partition's tables. Methods that take a `TableId` or an index number panic when there is none such: callers get
 /// them from the store and check what a guest names first.
@@ -44,11 +48,36 @@ pub struct Store {
     pub(crate) retained: Retained,
     pub(crate) write_set: WriteSet,
     pub(crate) snapshot: Option<Box<Snapshot>>,
+    /// Where memory is counted, by kind.
+    pub(crate) memory: Option<Arc<MemoryLedger>>,
+    /// Of undo.
+    undo: Charge,
 }
 
 impl Store {
+    /// Its memory is counted by nobody.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Its memory is counted, and what grows the data is refused once there is no more (`WriteError::NoMemory`).
+    pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
+        let mut undo = Charge::default();
+        undo.count_in(memory.kind(MemoryKind::Undo));
+        Self {
+            memory: Some(Arc::clone(memory)),
+            undo,
+            ..Self::default()
+        }
+    }
+
+    /// Holds what is counted of undo to what there is, about.
+    #[inline]
+    fn count_undo(&mut self) {
+        let bytes = self.journal.memory_bytes() + self.retained.memory_bytes();
+        if bytes.abs_diff(self.undo.bytes()) >= UNDO_STEP_BYTES {
+            self.undo.resize(bytes);
+        }
     }
 
     #[inline(always)]
@@ -167,6 +196,7 @@ impl Store {
             "a turn is sealed between transactions"
         );
         self.retained.seal(&mut self.journal, end);
+        self.count_undo();
     }
 
     /// Forgets the undo of everything before `durable`.
@@ -175,6 +205,7 @@ impl Store {
             free_garbage(&mut self.tables, &turn.garbage);
             self.retained.recycle(turn);
         }
+        self.count_undo();
     }
 
     /// Takes back what was committed since the last `seal`.
@@ -570,7 +601,8 @@ impl Store {
     fn put_at(&mut self, at: usize, schema: TableSchema) -> TableId {
         assert!(!self.journal.is_active, "the schema changes between transactions");
         let id = TableId(u16::try_from(at).expect("fewer tables than numbers"));
-        let table = Table::new(schema);
+        let mut table = Table::new(schema);
+        self.count(&mut table);
         match self.tables.get_mut(at) {
             Some(free) => *free = table,
             None => self.tables.push(table),
@@ -601,8 +633,16 @@ impl Store {
         }
         let place = &mut self.tables[table.0 as usize];
         let stored = std::mem::replace(place, Table::new(TableSchema::dropped()));
-        *place = prepared.finish(stored);
+        let mut changed = prepared.finish(stored);
+        self.count(&mut changed);
+        self.tables[table.0 as usize] = changed;
         self.name_tables();
+    }
+
+    fn count(&self, table: &mut Table) {
+        if let Some(memory) = &self.memory {
+            table.count_in(memory);
+        }
     }
 
     fn check_settled(&self) {

@@ -4,6 +4,7 @@ use reprise_abi::{
     ColumnSet, IndexKind, Plans, RowError, RowLayout, ScalarType, TableSchema,
     row::{ColumnSlot, ROW_BYTES_MAX},
 };
+use reprise_base::{MemoryKind, MemoryLedger};
 
 use crate::{
     arena::Location,
@@ -33,6 +34,8 @@ pub enum WriteError {
     Overflow,
     #[error("the table holds as many rows as it can")]
     Full,
+    #[error("the data would pass the limit of memory")]
+    NoMemory { max: u64 },
 }
 
 /// Why a column can't be added to.
@@ -74,6 +77,8 @@ pub(crate) struct Table {
     pub logged_patches: PatchPlans,
     /// The number of the next row, in a table without a primary key.
     next_number: u64,
+    /// The limit of memory, for messages.
+    memory_max: u64,
 }
 
 /// What an addition to a column needs to know of it.
@@ -176,6 +181,7 @@ impl Table {
             indexes,
             summed,
             next_number,
+            memory_max: u64::MAX,
         }
     }
 
@@ -210,6 +216,7 @@ impl Table {
             row,
             number: self.next_number,
         };
+        self.make_memory(row, &mut journal.scratch)?;
         let rid = self.rows.next_rid();
         self.link(rid, row, &mut journal.scratch)?;
         let taken = self.rows.insert(row);
@@ -226,6 +233,48 @@ impl Table {
         }
         journal.note(id, rid, UndoKind::Insert, Location(0));
         Ok(rid)
+    }
+
+    /// Counts the memory from now on in `memory`.
+    pub fn count_in(&mut self, memory: &MemoryLedger) {
+        self.rows.count_in(memory.kind(MemoryKind::Rows));
+        for index in &mut self.indexes {
+            index.count_in(memory.kind(MemoryKind::Indexes));
+        }
+        self.memory_max = memory.max_bytes();
+    }
+
+    #[cold]
+    fn no_memory(&self) -> WriteError {
+        WriteError::NoMemory { max: self.memory_max }
+    }
+
+    /// Sees to memory for a row that is put in, before anything of it is: what follows is not refused for it.
+    #[inline(always)]
+    fn make_memory(&mut self, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+        let is_there = self.rows.has_memory(row.row.len()) && self.indexes.iter().all(|index| index.has_memory(1));
+        match is_there {
+            true => Ok(()),
+            false => self.find_memory(row, scratch),
+        }
+    }
+
+    #[cold]
+    fn find_memory(&mut self, row: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+        let layout = &self.layout;
+        let mut indexes = self.indexes.iter_mut();
+        let is_there = self.rows.make_memory(row.row.len())
+            && indexes.all(|index| index.has_memory(1) || index.make_memory(layout, row, scratch));
+        is_there.then_some(()).ok_or_else(|| self.no_memory())
+    }
+
+    /// As `make_memory`, of a row that changes.
+    #[inline(never)]
+    fn make_memory_to_relink(&mut self, new: RowRef<'_>, scratch: &mut Scratch) -> Result<(), WriteError> {
+        let layout = &self.layout;
+        let mut indexes = self.indexes.iter_mut();
+        let is_there = indexes.all(|index| index.has_memory(1) || index.make_memory(layout, new, scratch));
+        is_there.then_some(()).ok_or_else(|| self.no_memory())
     }
 
     /// Puts a row in beside all others. No transaction, no undo.
@@ -339,7 +388,15 @@ impl Table {
             row,
             number: old.number,
         };
-        if self.check_relink(old, new, &mut journal.scratch)? {
+        let is_relinked = self.check_relink(old, new, &mut journal.scratch)?;
+        if is_relinked {
+            self.make_memory_to_relink(new, &mut journal.scratch)?;
+        }
+        if self.rows.resized(place, row.len()).is_none() && !self.rows.make_memory_to_move(row.len()) {
+            return Err(self.no_memory());
+        }
+        let old = self.rows.read(place);
+        if is_relinked {
             if !self.indexes[0].plan.is_same(old.row, row) {
                 fold_key(
                     &self.indexes,

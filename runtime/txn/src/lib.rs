@@ -7,6 +7,7 @@
 
 
 mod ahead;
+mod executors;
 mod frame;
 mod install;
 mod keyplace;
@@ -33,4 +34,5 @@ pub use near::NearRow;
 pub use route::{Bound, RouteError, partition_of_field};
 pub use wasm::Compiler;
 pub use scan::Merge;
-pub use run::{Commit, Executors, Failure, Outcome, TxnInput, call_hash, run_multi, run_single};
+pub use executors::Executors;
+pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, run_multi, run_single};

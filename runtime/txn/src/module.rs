@@ -36,6 +36,11 @@ pub trait Code: Send + Sync {
 pub trait Executor {
     /// Runs one procedure to its end; its rows go through `ops`.
     fn call(&mut self, procedure: usize, ops: &mut dyn HostOps) -> CallOutcome;
+
+    /// Memory that it keeps between calls, about.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// One version of a module, as installed.

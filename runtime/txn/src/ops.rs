@@ -1,9 +1,10 @@
 //! What the transactions on one and on several partitions have in common.
 
 use reprise_abi::{ColumnSet, OpError};
+use reprise_base::limits::MEMORY_MAX_LIMIT;
 use reprise_storage::WriteError;
 
-use crate::{module::TableBinding, run::TxnInput};
+use crate::{frame::limit, module::TableBinding, run::TxnInput};
 
 pub(crate) fn guest(message: impl Into<String>) -> OpError {
     OpError::Guest(message.into())
@@ -34,7 +35,7 @@ pub(crate) fn may_write(is_read_only: bool) -> Result<(), OpError> {
     }
 }
 
-/// A storage error as the guest is to be told: duplicates it may handle, the rest ends the transaction.
+/// A storage error as the guest is to be told: duplicates it may handle, anything else ends the transaction.
 pub(crate) fn write_error(error: WriteError, binding: &TableBinding) -> OpError {
     match error {
         WriteError::Duplicate { index } => {
@@ -46,6 +47,7 @@ pub(crate) fn write_error(error: WriteError, binding: &TableBinding) -> OpError 
                 None => guest("the key exists in a unique index that this module does not know"),
             }
         }
+        WriteError::NoMemory { max } => limit(MEMORY_MAX_LIMIT, max),
         other => guest(other.to_string()),
     }
 }

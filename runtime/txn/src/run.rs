@@ -1,6 +1,6 @@
 //! One call from its arguments to its outcome, on one partition or on several.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, Fault, FaultKind};
@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     frame::Frame,
-    module::{Executor, Module, ModuleId},
+    module::{Executor, Module},
     multi::MultiTxn,
     single::SingleTxn,
 };
@@ -61,31 +61,6 @@ pub enum Outcome {
     Fail(Failure),
 }
 
-/// Executors of one engine thread, made when first needed.
-#[derive(Default)]
-pub struct Executors(BTreeMap<ModuleId, Box<dyn Executor>>);
-
-impl Executors {
-    /// The executor of `module`. Err: the code can't be instantiated here (out of memory, say).
-    pub fn get(&mut self, module: &Arc<Module>) -> Result<&mut dyn Executor, Failure> {
-        use std::collections::btree_map::Entry;
-        match self.0.entry(module.id) {
-            Entry::Occupied(entry) => Ok(&mut **entry.into_mut()),
-            Entry::Vacant(entry) => match module.code.instantiate() {
-                Ok(executor) => Ok(&mut **entry.insert(executor)),
-                Err(message) => Err(Failure::Trapped {
-                    trap: "instantiation".into(),
-                    message,
-                    backtrace: Vec::new(),
-                }),
-            },
-        }
-    }
-
-    pub fn retain(&mut self, keep: impl Fn(ModuleId) -> bool) {
-        self.0.retain(|id, _| keep(*id));
-    }
-}
 
 /// Runs one call on one partition's store. An outcome other than `Commit` left the store as it was.
 pub fn run_single(

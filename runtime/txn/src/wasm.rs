@@ -143,4 +143,8 @@ impl Executor for Instance {
         let args_bytes = ops.args().len();
         Instance::call(self, procedure, args_bytes, ops)
     }
+
+    fn memory_bytes(&self) -> usize {
+        Instance::memory_bytes(self)
+    }
 }

@@ -30,7 +30,7 @@ pub use modules::{
 };
 pub use numbers::U64;
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
-pub use status::{Health, LatencyUs, MetricsEvent, Phase, Readiness, RecoveryStep, Status};
+pub use status::{Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, Phase, Readiness, RecoveryStep, Status};
 pub use tables::{ColumnInfo, IndexInfo, Placement, RowsPage, TableInfo, TableList};
 pub use types::{FieldInfo, TypeInfo};
 

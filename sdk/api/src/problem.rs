@@ -207,10 +207,10 @@ pub struct Problem {
     /// invalid-module: byte offset in the upload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// limit-exceeded and too-large: the limit's name.
+    /// limit-exceeded, memory-exhausted and too-large: the limit's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
-    /// limit-exceeded and too-large: its value.
+    /// limit-exceeded, memory-exhausted and too-large: its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
     /// procedure-trapped: the kind of trap.

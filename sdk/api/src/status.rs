@@ -53,6 +53,29 @@ pub struct Status {
     pub idempotency_oldest_at: Option<String>,
     /// Calls accepted and not yet run.
     pub waiting: u64,
+    pub memory: MemoryStatus,
+}
+
+/// What holds the counted memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemoryStatus {
+    /// The limit (`--memory-max`); null where there is none.
+    pub max_bytes: Option<u64>,
+    /// Of it, kept for deletes, undo and recovery: the data stops growing before.
+    pub kept_back_bytes: u64,
+    pub used_bytes: u64,
+    /// The most since the start.
+    pub peak_bytes: u64,
+    /// Kind by kind.
+    pub kinds: Vec<MemoryUse>,
+}
+
+/// One kind of what holds memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemoryUse {
+    /// `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `answers`, `guests`, `modules` or `ready`.
+    pub kind: String,
+    pub bytes: u64,
 }
 
 /// What a recovery is at.

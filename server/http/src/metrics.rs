@@ -16,6 +16,7 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Encoder, TextEncoder};
+use reprise_base::MemoryKind;
 use reprise_observe::{LatencySummary, Totals};
 use reprise_router::IdempotencyStats;
 
@@ -48,6 +49,10 @@ struct Sample {
     connections_open: u64,
     batch_calls: u64,
     answers: [u64; 6],
+    memory: [u64; MemoryKind::ALL.len()],
+    memory_peak: u64,
+    /// 0: there is no limit.
+    memory_max: u64,
 }
 
 type Shared = Arc<Mutex<Sample>>;
@@ -97,7 +102,7 @@ impl Metrics {
 
 fn take_sample(parts: &Parts) -> Sample {
     let (snapshot, status) = (parts.router.metrics(), parts.router.status());
-    let deployed = parts.router.deployed();
+    let (deployed, memory) = (parts.router.deployed(), parts.router.memory());
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Sample {
         totals: snapshot.totals,
@@ -120,6 +125,9 @@ fn take_sample(parts: &Parts) -> Sample {
         connections_open: count(&parts.counts.connections_open),
         batch_calls: count(&parts.counts.batch_calls),
         answers: std::array::from_fn(|class| count(&parts.counts.answers[class])),
+        memory: MemoryKind::ALL.map(|kind| memory.kind(kind).used()),
+        memory_peak: memory.peak(),
+        memory_max: Some(memory.max_bytes()).filter(|max| *max < u64::MAX).unwrap_or(0),
     }
 }
 
@@ -155,7 +163,7 @@ const COUNTERS: [Instrument; 13] = [
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 16] = [
+const GAUGES: [Instrument; 18] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
@@ -165,6 +173,8 @@ const GAUGES: [Instrument; 16] = [
     ("reprise.partitions", "Partitions", |s| s.partitions),
     ("reprise.calls.waiting", "Calls accepted and not yet run", |s| s.waiting),
     ("reprise.memory.ready.bytes", "Memory that is ready for tables to grow into", |_| reprise_pages::ready_bytes() as u64),
+    ("reprise.memory.max.bytes", "Memory that there may be of all kinds together; 0 without a limit", |s| s.memory_max),
+    ("reprise.memory.peak.bytes", "The most memory of all kinds together since the start", |s| s.memory_peak),
     ("reprise.modules", "Modules in service", |s| s.modules),
     ("reprise.tables", "Tables", |s| s.tables),
     ("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency.keys),
@@ -192,6 +202,7 @@ fn register(meter: &Meter, sample: &Shared) {
             .build();
     }
     register_labelled(meter, sample);
+    register_memory(meter, sample.clone());
 }
 
 fn register_labelled(meter: &Meter, sample: &Shared) {
@@ -236,6 +247,20 @@ fn register_labelled(meter: &Meter, sample: &Shared) {
             let answers = lock(&sample).answers;
             for (class, count) in answers.into_iter().enumerate().skip(2) {
                 observer.observe(count, &[KeyValue::new("status", format!("{class}xx"))]);
+            }
+        })
+        .build();
+}
+
+/// What holds memory, by kind.
+fn register_memory(meter: &Meter, sample: Shared) {
+    meter
+        .u64_observable_gauge("reprise.memory.bytes")
+        .with_description("Counted memory by what holds it")
+        .with_callback(move |observer| {
+            let used = lock(&sample).memory;
+            for (kind, bytes) in MemoryKind::ALL.into_iter().zip(used) {
+                observer.observe(bytes, &[KeyValue::new("kind", kind.name())]);
             }
         })
         .build();

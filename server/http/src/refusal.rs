@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
-use reprise_base::{Lsn, TxnId};
+use reprise_base::{Lsn, TxnId, limits::MEMORY_MAX_LIMIT};
 use reprise_router::{CallReply, DeployError, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
 
 /// An answer other than the one asked for.
@@ -174,6 +174,19 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
     })
 }
 
+/// The data may not grow any more.
+fn memory_exhausted(limit: &str, max: u64) -> Problem {
+    let detail = format!(
+        "the data would pass what --memory-max ({} MiB) leaves it; nothing of the transaction stays. Reads and deletes go on, and the room \
+         that deletes make is there at once",
+        max >> 20
+    );
+    let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
+    problem.limit = Some(limit.to_owned());
+    problem.max = Some(max);
+    problem
+}
+
 fn problem_of_failure(failure: &Failure) -> Problem {
     match failure {
         Failure::Aborted { code, message } => {
@@ -187,6 +200,7 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem.message = Some(message.clone());
             problem
         }
+        Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => memory_exhausted(limit, *max),
         Failure::Limit {
             limit,
             max,
@@ -246,6 +260,17 @@ impl From<DeployError> for Refusal {
             }
             DeployError::BadName(detail) => Self::malformed(detail),
             DeployError::LogUnavailable(reason) => Self::log_unavailable(&reason),
+            DeployError::MemoryExhausted { bytes, max } => {
+                let detail = format!(
+                    "the module's tables, and those that are made anew for it, take {} MiB more than there are now; nothing was changed. \
+                     Delete rows, or start the server with more --memory-max ({} MiB)",
+                    bytes.div_ceil(1 << 20), max >> 20
+                );
+                let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
+                problem.limit = Some(MEMORY_MAX_LIMIT.to_owned());
+                problem.max = Some(max);
+                problem.into()
+            }
             DeployError::ReadOnly(reason) => Self::read_only(&reason),
             DeployError::OutcomeUnknown { reason, txn_id, lsn } => {
                 Self::outcome_unknown(&reason, txn_id, lsn)

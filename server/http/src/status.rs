@@ -8,7 +8,8 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{Health, Phase, Readiness, RecoveryStep, Status, U64};
+use reprise_api::{Health, MemoryStatus, MemoryUse, Phase, Readiness, RecoveryStep, Status, U64};
+use reprise_base::{MemoryKind, MemoryLedger, memory::memory_kept_back};
 use reprise_router::{Phase as RouterPhase, RecoveryStep as RouterStep};
 
 use crate::{
@@ -57,6 +58,22 @@ pub fn status_of(parts: &Parts) -> Status {
         idempotency_keep_s: status.idempotency.keep.as_secs(),
         idempotency_oldest_at: status.idempotency.oldest_unix_us.map(rfc3339),
         waiting: status.waiting,
+        memory: memory_of(parts.router.memory()),
+    }
+}
+
+fn memory_of(memory: &MemoryLedger) -> MemoryStatus {
+    let kind = |kind: MemoryKind| MemoryUse {
+        kind: kind.name().to_owned(),
+        bytes: memory.kind(kind).used(),
+    };
+    let max = memory.max_bytes();
+    MemoryStatus {
+        max_bytes: (max < u64::MAX).then_some(max),
+        kept_back_bytes: memory_kept_back(max),
+        used_bytes: memory.used(),
+        peak_bytes: memory.peak(),
+        kinds: MemoryKind::ALL.map(kind).to_vec(),
     }
 }
 

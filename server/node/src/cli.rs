@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use reprise_base::limits::MEMORY_MAX_BYTES_MIN;
 use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom};
 
 use crate::{
@@ -205,12 +206,26 @@ pub struct ServeArgs {
     /// [default: 86400]
     #[arg(long, env = "REPRISE_IDEMPOTENCY_KEEP_S", value_name = "SECONDS", value_parser = idempotency_keep_s)]
     pub idempotency_keep_s: Option<u64>,
+    /// Memory that data, undo, remembered results, answers and modules may take together: bytes, or a number with KiB, MiB or GiB. Beyond
+    /// it what would grow the data is refused; reads and deletes go on [default: 80 % of the machine's, or of the control group's]
+    #[arg(long, env = "REPRISE_MEMORY_MAX", value_name = "SIZE", value_parser = memory_max)]
+    pub memory_max: Option<u64>,
     /// Where backups of the running server are made [default: backups in the data directory]
     #[arg(long, env = "REPRISE_BACKUP_DIR", value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
     /// Configuration file [default: ./reprise.toml, if there is one]
     #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// A size that leaves room for anything.
+pub fn memory_max(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes < MEMORY_MAX_BYTES_MIN => {
+            Err(format!("the limit of memory is {} MiB at least", MEMORY_MAX_BYTES_MIN >> 20))
+        }
+        bytes => Ok(bytes),
+    }
 }
 
 pub fn otlp_endpoint(text: &str) -> Result<String, String> {

@@ -10,7 +10,7 @@ use std::{
 
 use clap::{ArgMatches, parser::ValueSource};
 use reprise_base::limits::IDEMPOTENCY_KEEP_DEFAULT;
-use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom};
+use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, memory_max_default};
 use reprise_http::{Auth, ConnectionLimits, Token};
 use serde::Deserialize;
 
@@ -68,6 +68,7 @@ pub struct ServeConfig {
     /// Bytes.
     pub memory_ready: Setting<u64>,
     pub idempotency_keep_s: Setting<u64>,
+    pub memory_max: Setting<u64>,
     pub otlp_endpoint: Option<Setting<String>>,
     pub http: ConnectionLimits,
     pub checkpoints: CheckpointSettings,
@@ -103,6 +104,7 @@ struct ConfigFile {
     backup_dir: Option<PathBuf>,
     /// As the flag takes it, or bytes.
     memory_ready: Option<toml::Value>,
+    memory_max: Option<toml::Value>,
     #[serde(default)]
     tokens: Vec<TokenEntry>,
 }
@@ -245,17 +247,15 @@ impl ServeConfig {
             .otlp_endpoint
             .map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)))
             .transpose()?;
-        let memory_ready = file.memory_ready.map(|value| size_in_file(&value)).transpose();
-        let memory_ready = memory_ready.map_err(|e| in_file("memory_ready", e))?;
+        let memory_ready = size_in_file(file.memory_ready.as_ref(), cli::size).map_err(|e| in_file("memory_ready", e))?;
+        let memory_max = size_in_file(file.memory_max.as_ref(), cli::memory_max).map_err(|e| in_file("memory_max", e))?;
         let http = file.http.limits().map_err(|e| in_file("http", e))?;
         let (auth, tokens) = read_tokens(&file.tokens).map_err(|e| in_file("tokens", e))?;
 
         let listen = pick(args.listen, source_of("listen"), file.listen)
             .unwrap_or_else(|| by_default(DEFAULT_LISTEN.to_owned()));
-        let listen = Setting {
-            value: resolve(&listen.value)?,
-            source: listen.source,
-        };
+        let (value, source) = (resolve(&listen.value)?, listen.source);
+        let listen = Setting { value, source };
         let data_dir = pick(args.data_dir, source_of("data_dir"), file.data_dir)
             .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into()));
         let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
@@ -280,6 +280,8 @@ impl ServeConfig {
             memory_ready: pick(args.memory_ready, source_of("memory_ready"), memory_ready)
                 .unwrap_or_else(|| by_default(0)),
             idempotency_keep_s: keep_s,
+            memory_max: pick(args.memory_max, source_of("memory_max"), memory_max)
+                .unwrap_or_else(|| by_default(memory_max_default())),
             otlp_endpoint: pick(args.otlp_endpoint, source_of("otlp_endpoint"), otlp_endpoint),
             http,
             checkpoints,
@@ -333,16 +335,9 @@ impl ServeConfig {
             };
             push("recover-from", name.into(), self.recover_from.source);
         }
-        push(
-            "commit",
-            commit_name(self.commit.value).into(),
-            self.commit.source,
-        );
-        push(
-            "group-commit-us",
-            self.group_commit_us.value.to_string(),
-            self.group_commit_us.source,
-        );
+        push("commit", commit_name(self.commit.value).into(), self.commit.source);
+        let delay = &self.group_commit_us;
+        push("group-commit-us", delay.value.to_string(), delay.source);
         if let Some(endpoint) = &self.otlp_endpoint {
             push("otlp-endpoint", endpoint.value.clone(), endpoint.source);
         }
@@ -356,6 +351,7 @@ impl ServeConfig {
             ("checkpoints-kept", &self.checkpoints.kept),
             ("memory-ready", &self.memory_ready),
             ("idempotency-keep-s", &self.idempotency_keep_s),
+            ("memory-max", &self.memory_max),
         ] {
             push(name, setting.value.to_string(), setting.source);
         }
@@ -503,11 +499,15 @@ fn check_number<T: ToString>(
     number.map_or(Ok(()), |number| rule(&number.to_string()).map(drop))
 }
 
-fn size_in_file(value: &toml::Value) -> Result<u64, String> {
-    match value {
-        toml::Value::String(text) => cli::size(text),
-        other => cli::size(&other.to_string()),
-    }
+fn size_in_file(
+    value: Option<&toml::Value>,
+    rule: fn(&str) -> Result<u64, String>,
+) -> Result<Option<u64>, String> {
+    let read = |value: &toml::Value| match value {
+        toml::Value::String(text) => rule(text),
+        other => rule(&other.to_string()),
+    };
+    value.map(read).transpose()
 }
 
 fn read_file(path: &Path) -> Result<ConfigFile, Failure> {
@@ -576,6 +576,7 @@ mod tests {
             backup_dir: None,
             memory_ready: None,
             idempotency_keep_s: None,
+            memory_max: None,
             read_only: false,
             config: None,
         }
@@ -615,6 +616,7 @@ mod tests {
             assert_eq!(config.memory_ready.value, 2 << 30);
             let told = config.describe(&by_default(2), &by_default(1));
             assert!(told.contains("memory-ready       2147483648  (file)"), "{told}");
+            assert!(told.contains("memory-max "), "{told}");
         }
     }
 
@@ -637,6 +639,7 @@ mod tests {
             ),
             ("memory_ready = \"2 GB\"", "memory_ready: \"2 GB\" is no size"),
             ("memory_ready = -1", "memory_ready: \"-1\" is no size"),
+            ("memory_max = \"63MiB\"", "memory_max: the limit of memory is 64 MiB at least"),
             ("listen = \"nowhere\"", "no address to listen on"),
         ] {
             let error = load(no_args(), file).err().expect(file);

@@ -212,6 +212,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
         group_commit_us: 0,
         segment_bytes: SEGMENT_BYTES,
         checkpoints: CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     });
     let database =
         database.with_context(|| format!("open the database under {}", dir.display()))?;

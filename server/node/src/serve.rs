@@ -137,6 +137,7 @@ fn database_config(
             recovery_target: Duration::from_secs(config.checkpoints.target_s.value),
             keep: config.checkpoints.kept.value as usize,
         },
+        memory_max_bytes: config.memory_max.value,
     }
 }
 

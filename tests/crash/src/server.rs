@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read},
-    os::unix::process::CommandExt,
+    os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{Arc, Mutex, mpsc},
@@ -30,6 +30,8 @@ pub struct Launch {
     pub files_max: Option<u64>,
     /// Lets `Server::refuse_file_writes` work.
     pub survives_file_limit: bool,
+    /// The control group that it begins in, if not ours.
+    pub group: Option<PathBuf>,
 }
 
 impl Launch {
@@ -39,7 +41,13 @@ impl Launch {
             args: Vec::new(),
             files_max: None,
             survives_file_limit: false,
+            group: None,
         }
+    }
+
+    pub fn in_group(mut self, group: &Path) -> Self {
+        self.group = Some(group.to_owned());
+        self
     }
 
     pub fn args(mut self, args: &[&str]) -> Self {
@@ -94,6 +102,9 @@ impl Spawned {
         }
         if launch.survives_file_limit {
             ignore_file_limit(&mut command);
+        }
+        if let Some(group) = &launch.group {
+            join_group(&mut command, group)?;
         }
         let mut child = command.spawn().context("start the server")?;
         let stdout = child.stdout.take().context("piped")?;
@@ -349,6 +360,21 @@ fn limit_files(command: &mut Command, files_max: u64) {
     };
     // SAFETY: the closure makes one async-signal-safe call.
     unsafe { command.pre_exec(set) };
+}
+
+fn join_group(command: &mut Command, group: &Path) -> Result<()> {
+    let procs = fs::File::options().write(true).open(group.join("cgroup.procs")).context("open the control group")?;
+    let join = move || {
+        // "0" is whoever writes it.
+        // SAFETY: the descriptor is open, the byte is there, and write() is async-signal-safe.
+        match unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) } {
+            1 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes one async-signal-safe call.
+    unsafe { command.pre_exec(join) };
+    Ok(())
 }
 
 fn ignore_file_limit(command: &mut Command) {

@@ -150,6 +150,7 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
         group_commit_us: 0,
         segment_bytes: 1 << 20,
         checkpoints: CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     });
     let database = database.expect("a database in memory");
     database.recover().expect("nothing to recover");

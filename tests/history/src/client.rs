@@ -123,6 +123,7 @@ pub fn open(dir: Option<&Path>, partitions: u16, sites: u16) -> Database {
         group_commit_us: 0,
         segment_bytes: 1 << 20,
         checkpoints: CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     })
     .expect("open");
     database.recover().expect("recover");

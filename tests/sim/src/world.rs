@@ -208,6 +208,7 @@ fn open(
             keep: settings.keep,
             ..CheckpointConfig::BY_HAND
         },
+        memory_max_bytes: u64::MAX,
     };
     let database = Database::open_in(config, around).map_err(Refused::Open)?;
     database.serve_backups_in(Arc::new(SimTree::new(disk)));

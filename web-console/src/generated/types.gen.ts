@@ -353,6 +353,40 @@ export type LogRecord = {
 };
 
 /**
+ * What holds the counted memory.
+ */
+export type MemoryStatus = {
+    /**
+     * Of it, kept for deletes, undo and recovery: the data stops growing before.
+     */
+    kept_back_bytes: number;
+    /**
+     * Kind by kind.
+     */
+    kinds: Array<MemoryUse>;
+    /**
+     * The limit (`--memory-max`); null where there is none.
+     */
+    max_bytes?: number | null;
+    /**
+     * The most since the start.
+     */
+    peak_bytes: number;
+    used_bytes: number;
+};
+
+/**
+ * One kind of what holds memory.
+ */
+export type MemoryUse = {
+    bytes: number;
+    /**
+     * `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `answers`, `guests`, `modules` or `ready`.
+     */
+    kind: string;
+};
+
+/**
  * Data of a server-sent event `metrics`: what happened since the event before.
  */
 export type MetricsEvent = {
@@ -566,12 +600,12 @@ export type Problem = {
      */
     errors?: Array<ArgumentError>;
     /**
-     * limit-exceeded and too-large: the limit's name.
+     * limit-exceeded, memory-exhausted and too-large: the limit's name.
      */
     limit?: string | null;
     lsn?: U64 | null;
     /**
-     * limit-exceeded and too-large: its value.
+     * limit-exceeded, memory-exhausted and too-large: its value.
      */
     max?: number | null;
     /**
@@ -818,6 +852,7 @@ export type Status = {
      * Why the log can't be written; null while it can.
      */
     log_error?: string | null;
+    memory: MemoryStatus;
     partitions: number;
     phase: Phase;
     restart?: RestartEstimate | null;

@@ -11,6 +11,7 @@ import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { FirstModule } from './first-module';
+import { Memory } from './memory';
 import { Tiles } from './tiles';
 
 export function OverviewPage() {
@@ -31,6 +32,9 @@ export function OverviewPage() {
           </div>
         </Panel>
         <InService />
+        <Panel title="Memory">
+          <Loaded query={status}>{(data) => <Memory memory={data.memory} />}</Loaded>
+        </Panel>
       </div>
     </>
   );

@@ -33,6 +33,7 @@ pub fn config(dir: &Path, sites: u16) -> DatabaseConfig {
         group_commit_us: 0,
         segment_bytes: 64 << 10,
         checkpoints: CheckpointConfig::BY_HAND,
+        memory_max_bytes: u64::MAX,
     }
 }
 

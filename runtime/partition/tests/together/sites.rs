@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::{PartitionId, SiteId};
+use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
@@ -31,6 +31,7 @@ impl Sites {
         let shared = Arc::new(Shared {
             deployed: Default::default(),
             generation: AtomicU64::new(0),
+            memory: MemoryLedger::unlimited(),
             clock: Arc::new(RealClock::new()),
             threads: Arc::new(RealThreads),
             secret: [1, 2],

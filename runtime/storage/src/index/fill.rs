@@ -33,6 +33,9 @@ impl Index {
             Body::W32(tree) => *tree = source.tree::<_, _, 5>()?,
             Body::Bytes(tree) => *tree = source.tree_of_bytes()?,
         }
+        if let Some(budget) = self.budget.take() {
+            self.count_in(&budget);
+        }
         Ok(())
     }
 }

@@ -32,6 +32,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             tree.append(leaf, &mut nodes);
         }
         tree.raise(nodes);
+        tree.count_heap();
         Ok(tree)
     }
 

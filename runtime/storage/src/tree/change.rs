@@ -68,6 +68,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         leaf.last_put = leaf.len - 1;
         self.len += count;
         self.heap_bytes += keys[..count].iter().map(K::heap_bytes).sum::<usize>();
+        self.count_heap();
         count
     }
 
@@ -83,7 +84,10 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
         self.len += 1;
         self.heap_bytes += key.heap_bytes();
-        if leaf.len() < CAP {
+        let is_fit = leaf.len() < CAP;
+        self.count_heap();
+        if is_fit {
+            let leaf = &mut self.leaves[reach.leaf];
             leaf.put(at, key, rid);
             self.remember(reach);
         } else {
@@ -120,6 +124,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         self.heap_bytes -= leaf.keys[place.at].heap_bytes();
         let rid = leaf.take(place.at);
         let is_sparse = leaf.len() < CAP / 4 && self.height > 0;
+        self.count_heap();
         if is_sparse {
             self.shrink(probe);
         } else if K::IS_COPIED && place.at == 0 {

@@ -12,12 +12,14 @@ mod tests;
 
 pub(crate) use build::SameKey;
 
-use std::cell::Cell;
+use std::{cell::Cell, sync::Arc};
 
 use fingers::Fingers;
+use reprise_base::Budget;
 use reprise_pages::fetch;
 
 use crate::{
+    charge::Charge,
     chunked::Chunked,
     treekey::{Edge, TreeKey},
 };
@@ -27,6 +29,9 @@ const NONE: u32 = u32::MAX;
 const RUN_MIN: u16 = 4;
 /// Bytes that the processor fetches at once.
 const LINE_BYTES: usize = 64;
+/// Keys on the heap are counted in steps, and one is taken to have so many bytes before it is there.
+const HEAP_STEP_BYTES: usize = 64 << 10;
+const HEAP_KEY_BYTES: usize = 1 << 10;
 
 pub(crate) struct Tree<K, const CAP: usize> {
     leaves: Chunked<Leaf<K, CAP>>,
@@ -45,6 +50,8 @@ pub(crate) struct Tree<K, const CAP: usize> {
     fingers: Option<Box<Fingers<K>>>,
     len: usize,
     heap_bytes: usize,
+    /// What keys lie on the heap, in steps: no less than `heap_bytes`.
+    heap: Charge,
     path: Vec<Step>,
 }
 
@@ -167,8 +174,71 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             fingers: None,
             len: 0,
             heap_bytes: 0,
+            heap: Charge::default(),
             path: Vec::new(),
         }
+    }
+
+    /// Counts the memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.leaves.count_in(budget);
+        self.inners.count_in(budget);
+        self.heap.count_in(budget);
+        self.count_heap();
+    }
+
+    /// Holds what is counted of the heap to what lies there.
+    #[inline(always)]
+    fn count_heap(&mut self) {
+        let counted = self.heap.bytes();
+        if !K::IS_COPIED && (self.heap_bytes > counted || counted - self.heap_bytes > 2 * HEAP_STEP_BYTES) {
+            self.heap.resize(self.heap_bytes.next_multiple_of(HEAP_STEP_BYTES));
+        }
+    }
+
+    /// True where so many entries, each of which may split nodes on the way up, take no memory.
+    #[inline(always)]
+    pub fn has_memory(&self, entries: usize) -> bool {
+        let inners = entries + self.height as usize;
+        self.leaves.spare() + self.free_leaves.len() >= entries
+            && self.inners.spare() + self.free_inners.len() >= inners
+            && (K::IS_COPIED || self.heap.bytes() - self.heap_bytes >= HEAP_KEY_BYTES * entries)
+    }
+
+    /// Sees to memory for so many entries, each of which may split nodes on the way up; false where it is refused.
+    #[cold]
+    pub fn make_memory(&mut self, entries: usize) -> bool {
+        self.make_heap(HEAP_KEY_BYTES * entries) && self.make_nodes(entries)
+    }
+
+    fn make_heap(&mut self, bytes: usize) -> bool {
+        K::IS_COPIED
+            || self.heap.bytes() - self.heap_bytes >= bytes
+            || self.heap.try_grow(HEAP_STEP_BYTES.max(bytes))
+    }
+
+    fn make_nodes(&mut self, entries: usize) -> bool {
+        while self.leaves.spare() + self.free_leaves.len() < entries {
+            if !self.leaves.try_grow() {
+                return false;
+            }
+        }
+        while self.inners.spare() + self.free_inners.len() < entries + self.height as usize {
+            if !self.inners.try_grow() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// As `make_memory`, of one entry: it takes none where its leaf has room.
+    #[cold]
+    pub fn make_memory_for(&mut self, key: &K) -> bool {
+        if !self.make_heap(key.heap_bytes()) {
+            return false;
+        }
+        let reach = self.descend(|inner| K::rank_up_to(&inner.fences, inner.len(), key));
+        self.leaves[reach.leaf].len() < CAP || self.make_nodes(1)
     }
 
     pub fn len(&self) -> usize {
@@ -182,7 +252,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 
     pub fn memory_bytes(&self) -> usize {
         let fingers = self.fingers.as_ref().map_or(0, |_| size_of::<Fingers<K>>());
-        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.heap_bytes + fingers
+        self.leaves.memory_bytes() + self.inners.memory_bytes() + self.heap.bytes() + fingers
     }
 
     #[inline]

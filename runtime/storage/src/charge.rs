@@ -1,0 +1,41 @@
+//! What a structure's memory is counted as. Nobody counts it until `count_in`.
+
+use std::sync::Arc;
+
+use reprise_base::{Budget, Grant};
+
+#[derive(Default)]
+pub(crate) struct Charge {
+    bytes: usize,
+    grant: Option<Grant>,
+}
+
+impl Charge {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Counts from now on in `budget`, first of all what is there, whatever the limits are.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        self.grant = Some(budget.take(self.bytes as u64));
+    }
+
+    /// False, and nothing taken, where that would pass the limit.
+    pub fn try_grow(&mut self, bytes: usize) -> bool {
+        let taken = self.grant.as_mut().is_none_or(|grant| grant.try_grow(bytes as u64));
+        self.bytes += if taken { bytes } else { 0 };
+        taken
+    }
+
+    /// For what can't be refused any more.
+    pub fn grow(&mut self, bytes: usize) {
+        self.resize(self.bytes + bytes);
+    }
+
+    pub fn resize(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        if let Some(grant) = &mut self.grant {
+            grant.resize(bytes as u64);
+        }
+    }
+}

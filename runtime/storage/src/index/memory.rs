@@ -1,0 +1,59 @@
+//! Memory for entries to come, seen to before a row is put in: so that no index has to refuse one half-way.
+
+use std::sync::Arc;
+
+use reprise_abi::RowLayout;
+use reprise_base::Budget;
+
+use super::{Body, Index, entry_key, int_key, tag_of_bytes};
+use crate::{
+    dense::tag_of,
+    keyplan::{RowRef, Scratch},
+};
+
+impl Index {
+    /// Counts the memory from now on in `budget`.
+    pub fn count_in(&mut self, budget: &Arc<Budget>) {
+        match &mut self.body {
+            Body::HashInts(hash) | Body::HashBytes(hash) => hash.count_in(budget),
+            Body::Dense(dense) => dense.count_in(budget),
+            body => dispatch!(body, tree => tree.count_in(budget), _ => ()),
+        }
+        self.budget = Some(Arc::clone(budget));
+    }
+
+    /// True where so many rows take no memory.
+    #[inline(always)]
+    pub fn has_memory(&self, rows: usize) -> bool {
+        match &self.body {
+            Body::HashInts(hash) | Body::HashBytes(hash) => hash.has_memory(rows),
+            Body::Dense(dense) => dense.has_memory(rows),
+            body => dispatch!(body, tree => tree.has_memory(rows), _ => true),
+        }
+    }
+
+    /// Sees to memory for so many entries of a tree; false where it is refused, or where that hangs on the keys.
+    #[cold]
+    pub fn make_memory_for(&mut self, rows: usize) -> bool {
+        dispatch!(&mut self.body, tree => tree.make_memory(rows), _ => false)
+    }
+
+    /// Sees to memory for the row's entry; false where it is refused.
+    #[cold]
+    pub fn make_memory(&mut self, layout: &RowLayout, row: RowRef<'_>, scratch: &mut Scratch) -> bool {
+        let plan = &self.plan;
+        match &mut self.body {
+            Body::HashInts(hash) => hash.make_memory(tag_of(int_key(plan, row))),
+            Body::Dense(dense) => dense.make_memory(int_key(plan, row)),
+            Body::HashBytes(hash) => {
+                let key = plan.encode(layout, row, scratch);
+                key.is_too_long() || hash.make_memory(tag_of_bytes(key.bytes))
+            }
+            // A key that is too long is refused for that.
+            body => dispatch!(body,
+                tree => entry_key(plan, layout, row, scratch).map_or(true, |key| tree.make_memory_for(&key)),
+                _ => true
+            ),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Memory that is used up: by the limit of its own, and in a control group that the kernel kills from.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use reprise_test_crash::{Launch, Server, skip};
+use reprise_test_process::{Tally, balance, check, prepare};
+
+/// A wait that ends only by a mistake.
+const LONG: Duration = Duration::from_secs(300);
+const GROUP_BYTES: u64 = 220 << 20;
+const MEMORY_EXHAUSTED: &str = "/problems/memory-exhausted";
+
+/// A client opens accounts until some are refused.
+fn fill_up(server: &Server) -> Result<Tally> {
+    let begun = Instant::now();
+    let (mut tally, mut connection) = (Tally::new(1), server.connect()?);
+    while tally.refused.is_empty() {
+        ensure!(tally.batch(&mut connection, 5_000)?, "the server is gone");
+        ensure!(begun.elapsed() < LONG, "memory does not get full");
+    }
+    let only: Vec<_> = tally.problems.iter().collect();
+    ensure!(only == [MEMORY_EXHAUSTED], "refused for {only:?}");
+    Ok(tally)
+}
+
+fn check_goes_on(server: &Server, tally: &Tally) -> Result<()> {
+    check(server, std::slice::from_ref(tally))?;
+    let answer = server.call("bank/open", r#"{"account": 3, "balance": 0}"#)?;
+    let told = answer.json();
+    ensure!(answer.status == 507 && told["type"] == MEMORY_EXHAUSTED, "{} {}", answer.status, answer.text());
+    ensure!(told["limit"] == "memory_max", "{told}");
+    ensure!(balance(server, 3)?.is_none(), "a refused write is there");
+    let memory = server.get("/v1/status")?.json()["memory"].clone();
+    let used = memory["used_bytes"].as_u64().context("what is used")?;
+    ensure!(Some(used) <= memory["max_bytes"].as_u64(), "{memory}");
+    let metrics = server.get("/metrics")?;
+    ensure!(metrics.text().contains("reprise_memory_bytes{kind=\"rows\"}"), "{}", metrics.text());
+    Ok(())
+}
+
+#[test]
+fn a_full_memory_refuses_what_grows_and_opens_again_after_a_kill() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let data = dir.path().join("data");
+    let launch = Launch::new(&data).args(&["--partitions", "2", "--memory-max", "96MiB"]);
+    let mut server = Server::start(&launch)?;
+    prepare(&server, 1)?;
+    let tally = fill_up(&server)?;
+    check_goes_on(&server, &tally)?;
+    server.kill()?;
+    for sites in ["1", "2"] {
+        let mut server = Server::start(&launch.clone().args(&["--sites", sites]))?;
+        check_goes_on(&server, &tally).with_context(|| format!("opened again on {sites} sites"))?;
+        server.kill()?;
+    }
+    let server = Server::start(&launch)?;
+    check(&server, &[tally])
+}
+
+/// A control group of so many bytes, gone with the drop. None where this user can't make one.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(bytes: u64) -> Option<Self> {
+        let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let (root, limit) = match v2 {
+            true => ("/sys/fs/cgroup", "memory.max"),
+            false => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        };
+        if v2 {
+            fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").ok()?;
+        }
+        let group = Self(Path::new(root).join(format!("reprise-test-{}", std::process::id())));
+        fs::create_dir(&group.0).ok()?;
+        fs::write(group.0.join(limit), bytes.to_string()).ok()?;
+        // Swap would hide what is tested; where there is none there is no such file.
+        let _ = fs::write(group.0.join("memory.swap.max"), "0");
+        Some(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0); // its processes have ended
+    }
+}
+
+/// By default four fifths of what the group has.
+#[test]
+fn a_control_group_that_gets_full_does_not_kill_the_server() -> Result<()> {
+    let Some(group) = Group::new(GROUP_BYTES) else {
+        skip("memory of a control group", "a control group can't be made here");
+        return Ok(());
+    };
+    let dir = tempfile::tempdir()?;
+    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]).in_group(&group.0);
+    let mut server = Server::start(&launch)?;
+    let max = server.get("/v1/status")?.json()["memory"]["max_bytes"].as_u64();
+    ensure!(max.is_some_and(|max| max <= GROUP_BYTES / 5 * 4 && max > GROUP_BYTES / 2), "{max:?}");
+    prepare(&server, 1)?;
+    let tally = fill_up(&server)?;
+    check_goes_on(&server, &tally)?;
+    server.kill()?;
+    for sites in ["1", "2"] {
+        let mut server = Server::start(&launch.clone().args(&["--sites", sites]))?;
+        check_goes_on(&server, &tally).with_context(|| format!("opened again on {sites} sites"))?;
+        server.kill()?;
+    }
+    Ok(())
+}
