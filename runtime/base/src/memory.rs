@@ -1,9 +1,9 @@
 //! What holds the process's memory, kind by kind, and how much of it there may be.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::{
-    budget::Budget,
+    budget::{Budget, Grant},
     limits::{GUESTS_BYTES_PART, MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART},
 };
 
@@ -67,6 +67,8 @@ impl MemoryKind {
 #[derive(Debug)]
 pub struct MemoryLedger {
     whole: Arc<Budget>,
+    /// Of kinds that somebody tells as a whole.
+    told: Mutex<Vec<(MemoryKind, Grant)>>,
     kinds: [Arc<Budget>; MemoryKind::ALL.len()],
     max_bytes: u64,
 }
@@ -102,6 +104,7 @@ impl MemoryLedger {
         };
         Arc::new(Self {
             kinds: MemoryKind::ALL.map(part),
+            told: Mutex::default(),
             whole,
             max_bytes,
         })
@@ -123,6 +126,15 @@ impl MemoryLedger {
 
     pub fn kind(&self, kind: MemoryKind) -> &Arc<Budget> {
         &self.kinds[kind as usize]
+    }
+
+    /// Says how much of a kind is held that somebody counts as a whole, whatever the limits are; what was said of it before is replaced.
+    pub fn tell(&self, kind: MemoryKind, bytes: u64) {
+        let mut told = self.told.lock().expect("held for a store");
+        match told.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, grant)) => grant.resize(bytes),
+            None => told.push((kind, self.kind(kind).take(bytes))),
+        }
     }
 
     /// All kinds together.
@@ -171,6 +183,10 @@ mod tests {
         assert!(answer.is_some() && !ledger.is_over());
         assert_eq!(ledger.data_bytes(), 900 << 20);
         drop((most, answer));
+        ledger.tell(MemoryKind::Modules, 7);
+        ledger.tell(MemoryKind::Modules, 5);
+        assert_eq!((ledger.kind(MemoryKind::Modules).used(), ledger.used()), (5, 5));
+        ledger.tell(MemoryKind::Modules, 0);
         assert_eq!((ledger.used(), ledger.peak()), (0, 2_000 << 20));
     }
 

@@ -32,7 +32,7 @@ use std::{
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
 use reprise_base::{
-    Budget, Grant, Lsn, MemoryKind, MemoryLedger, SiteId,
+    Budget, Lsn, MemoryKind, MemoryLedger, SiteId,
     limits::{IDEMPOTENCY_BYTES_DEFAULT, PARTITIONS_MAX, SITES_MAX},
 };
 use reprise_checkpoint::{CheckpointError, Checkpoints};
@@ -249,7 +249,6 @@ struct Upkeep {
     quarantine: Mutex<Vec<Quarantined>>,
     /// Memory that is made ready before calls are taken.
     memory_ready: AtomicU64,
-    ready: Mutex<Option<Grant>>,
 }
 
 /// See the crate's header.
@@ -494,8 +493,7 @@ impl Database {
         let ready_bytes = self.upkeep.memory_ready.load(Ordering::Relaxed);
         let made = keep_memory_ready(ready_bytes);
         made.map_err(|error| self.fail(error.into()))?;
-        let ready = self.shared.memory.kind(MemoryKind::Ready).take(ready_bytes);
-        *self.upkeep.ready.lock().expect("held for a store") = Some(ready);
+        self.shared.memory.tell(MemoryKind::Ready, ready_bytes);
         // What was acknowledged is there: from now on the data grows as far as the limit lets it.
         self.shared.memory.enforce();
         for inbox in &self.inboxes {

@@ -138,7 +138,7 @@ impl Writing {
                 self.rest = Duration::from_nanos(spent_ns).min(PIECE_MAX) * REST_FACTOR;
             }
             Err(TryRecvError::Empty) => return Ok(Step::Idle),
-            Err(TryRecvError::Disconnected) => return given_up("the engine has stopped"),
+            Err(TryRecvError::Disconnected) => return given_up("the engine has stopped, or has no memory left for the copy"),
         }
         if self.left > 0 {
             return Ok(Step::Done);

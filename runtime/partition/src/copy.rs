@@ -78,7 +78,12 @@ impl Partition {
                 copying.waiting.push_back(Copied::Done(self.id));
             }
         }
-        let slice = copying.send();
+        // Rows that change while they are copied may come faster than the writer takes them: the checkpoint is given up before the
+        // process is.
+        let slice = match shared.memory.is_over() {
+            true => Slice::Over,
+            false => copying.send(),
+        };
         copying.spent_ns += shared.clock.monotonic_ns() - begun_ns;
         if slice == Slice::Over {
             self.copying = None;

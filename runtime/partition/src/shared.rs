@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
-use reprise_base::MemoryLedger;
+use reprise_base::{MemoryKind, MemoryLedger};
 use reprise_env::{Clock, Threads};
 use reprise_observe::RecentLines;
 use reprise_txn::Deployed;
@@ -46,5 +46,13 @@ impl Shared {
     /// The bytes of the module version that was installed last.
     pub fn note_binary(&self, wasm: Arc<[u8]>) {
         self.binaries.lock().expect("held for a push").push(wasm);
+        self.count_binaries();
+    }
+
+    /// Tells how much memory the modules' bytes take.
+    pub fn count_binaries(&self) {
+        let binaries = self.binaries.lock().expect("held for a sum");
+        let bytes = binaries.iter().map(|wasm| wasm.len() as u64).sum();
+        self.memory.tell(MemoryKind::Modules, bytes);
     }
 }

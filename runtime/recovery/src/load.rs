@@ -223,6 +223,7 @@ fn install(
     shared.multi_tick.fetch_max(tick, Ordering::AcqRel);
     let binaries = reader.modules().iter().map(|module| module.get().wasm.into());
     *shared.binaries.lock().expect("held for a store") = binaries.collect();
+    shared.count_binaries();
     Ok(())
 }
 
