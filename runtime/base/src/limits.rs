@@ -68,6 +68,8 @@ pub const IDEMPOTENCY_SCOPE_BYTES_MAX: usize = 255;
 pub const IDEMPOTENCY_KEEP_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 /// Bytes of remembered outcomes at most, unless configured.
 pub const IDEMPOTENCY_BYTES_DEFAULT: u64 = 512 << 20;
+/// The same under a limit of memory: this part of it.
+pub const IDEMPOTENCY_BYTES_PART: u64 = 10;
 
 /// A log block is written at once; its size is a multiple of this.
 pub const LOG_ALIGN_BYTES: usize = 512;

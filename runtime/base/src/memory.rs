@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::{
     budget::{Budget, Grant},
-    limits::{GUESTS_BYTES_PART, MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART},
+    limits::{GUESTS_BYTES_PART, IDEMPOTENCY_BYTES_DEFAULT, IDEMPOTENCY_BYTES_PART, MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART},
 };
 
 /// What memory is held for. The names are those of metrics and of the status.
@@ -98,6 +98,8 @@ impl MemoryLedger {
             let kept_back = if kind.is_data() { kept_back } else { 0 };
             let limit = match kind {
                 MemoryKind::Guests => max_bytes / GUESTS_BYTES_PART,
+                MemoryKind::Idempotency if max_bytes == u64::MAX => IDEMPOTENCY_BYTES_DEFAULT,
+                MemoryKind::Idempotency => max_bytes / IDEMPOTENCY_BYTES_PART,
                 _ => u64::MAX,
             };
             Budget::part_of(&whole, limit, kept_back)

@@ -32,8 +32,8 @@ use std::{
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
 use reprise_base::{
-    Budget, Lsn, MemoryKind, MemoryLedger, SiteId,
-    limits::{IDEMPOTENCY_BYTES_DEFAULT, PARTITIONS_MAX, SITES_MAX},
+    Lsn, MemoryKind, MemoryLedger, SiteId,
+    limits::{PARTITIONS_MAX, SITES_MAX},
 };
 use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{DiskError, Started};
@@ -320,7 +320,7 @@ impl Database {
             },
             database_id: genesis.database_id,
             settings_hash,
-            idempotency: Budget::new(IDEMPOTENCY_BYTES_DEFAULT),
+            idempotency: shared.memory.kind(MemoryKind::Idempotency).clone(),
         });
         let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
             let (router, config) = (router.clone(), config.checkpoints);
