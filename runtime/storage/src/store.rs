@@ -602,7 +602,7 @@ impl Store {
         assert!(!self.journal.is_active, "the schema changes between transactions");
         let id = TableId(u16::try_from(at).expect("fewer tables than numbers"));
         let mut table = Table::new(schema);
-        self.count(&mut table);
+        self.count_table(&mut table);
         match self.tables.get_mut(at) {
             Some(free) => *free = table,
             None => self.tables.push(table),
@@ -634,12 +634,12 @@ impl Store {
         let place = &mut self.tables[table.0 as usize];
         let stored = std::mem::replace(place, Table::new(TableSchema::dropped()));
         let mut changed = prepared.finish(stored);
-        self.count(&mut changed);
+        self.count_table(&mut changed);
         self.tables[table.0 as usize] = changed;
         self.name_tables();
     }
 
-    fn count(&self, table: &mut Table) {
+    fn count_table(&self, table: &mut Table) {
         if let Some(memory) = &self.memory {
             table.count_in(memory);
         }
