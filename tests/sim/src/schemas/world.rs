@@ -63,6 +63,7 @@ impl Life {
             group_commit_us: 0,
             segment_bytes: 64 << 10,
             checkpoints: CheckpointConfig::BY_HAND,
+            memory_max_bytes: u64::MAX,
         };
         let mut life = Self {
             disk: disk.clone(),
