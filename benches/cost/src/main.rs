@@ -10,6 +10,7 @@ mod inputs;
 use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use reprise_abi::SEMANTICS;
 use reprise_base::{PartitionId, TxnId};
 use reprise_driver::NativeCode;
 use reprise_host::{CompiledModule, Engine, Limits};
@@ -236,6 +237,8 @@ impl Bench {
             name: "module".into(),
             hash,
             wasm_bytes: 0,
+            description: Arc::default(),
+            semantics: SEMANTICS,
             schema,
             code,
         };

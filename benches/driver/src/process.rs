@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use reprise_abi::{SEMANTICS, describe::write_json};
 use reprise_base::{
     PartitionId,
     limits::{SEGMENT_BYTES, WAITING_TXNS_MAX},
@@ -210,7 +211,9 @@ fn deploy(
         name: name.to_owned(),
         hash: Sha256::digest(wasm).into(),
         wasm_bytes: wasm.len() as u64,
+        description: write_json(&native.schema()).into_bytes().into(),
         schema: native.schema(),
+        semantics: SEMANTICS,
         code: Arc::new(NativeCode(native)),
     };
     let deployed = router.deploy_candidate(candidate, &wasm.into());

@@ -1,7 +1,7 @@
 //! Checkpoint files: written beside the running engine, published whole or not at all, read back in parallel.
 //! Owns: the checkpoints' folder, compression, the way from a temporary name to a published file.
 //! Does not: know tables or engine threads, choose what is copied, decide when one is taken or how many are kept.
-//! Invariants: a file with a checkpoint's name was durable before it got the name; every byte read is under a checksum.
+//! Invariants: a file with a checkpoint's name was durable, and could be read back, before it got the name; every byte read is under a checksum.
 //! Called by: `database` (taking, retention), `recovery` (loading), the binary (looking).
 #![forbid(unsafe_code)]
 
@@ -71,7 +71,7 @@ impl Checkpoints {
 
     /// Opens a checkpoint: header, trailer and index are checked, and all that is not rows or keys is read.
     pub fn open(&self, lsn: Lsn) -> Result<CheckpointReader, CheckpointError> {
-        CheckpointReader::open(&*self.disk, lsn)
+        CheckpointReader::open(&*self.disk, &checkpoint_name(lsn), lsn)
     }
 
     pub fn bytes(&self, lsn: Lsn) -> Result<u64, CheckpointError> {

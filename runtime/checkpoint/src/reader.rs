@@ -12,17 +12,19 @@ use reprise_wire::{
 };
 use zstd::bulk::Decompressor;
 
-use crate::{CheckpointSize, checkpoint_name, error::CheckpointError};
+use crate::{CheckpointSize, error::CheckpointError};
 
 /// A module version as a checkpoint holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleVersion {
     raw: Vec<u8>,
+    /// Of the file's format.
+    version: u32,
 }
 
 impl ModuleVersion {
     pub fn get(&self) -> CheckpointModuleRef<'_> {
-        CheckpointModuleRef::decode(&self.raw).expect("decoded when it was read")
+        CheckpointModuleRef::decode(&self.raw, self.version).expect("decoded when it was read")
     }
 }
 
@@ -51,8 +53,8 @@ impl std::fmt::Debug for Opaque {
 }
 
 impl CheckpointReader {
-    pub(crate) fn open(disk: &dyn Disk, lsn: Lsn) -> Result<Self, CheckpointError> {
-        let name = checkpoint_name(lsn);
+    pub(crate) fn open(disk: &dyn Disk, name: &str, lsn: Lsn) -> Result<Self, CheckpointError> {
+        let name = name.to_owned();
         let file = disk.open_read(&name)?;
         let header = read_header(&*file, &name, lsn)?;
         let trailer = read_trailer(&*file, &name, lsn)?;
@@ -148,6 +150,19 @@ impl CheckpointReader {
         Ok(())
     }
 
+    /// Checks the stored bytes of blocks from `number` on, without a look at what they hold, until they are `bytes` or more; the
+    /// next block's number.
+    pub fn check_stored(&self, number: usize, bytes: usize) -> Result<usize, CheckpointError> {
+        let (mut number, mut checked) = (number, 0);
+        let mut blocks = self.blocks();
+        while number < self.entries.len() && checked < bytes {
+            let block = blocks.read_stored(self.entries[number].offset, Some(number as u32))?;
+            checked += block.stored_bytes as usize;
+            number += 1;
+        }
+        Ok(number)
+    }
+
     fn read_index(&mut self) -> Result<(), CheckpointError> {
         let mut blocks = self.blocks();
         let at = self.trailer.index_offset;
@@ -169,6 +184,7 @@ impl CheckpointReader {
         use CheckpointBlockKind as Kind;
         let (mut modules, mut tables, mut partitions) = (Vec::new(), Vec::new(), Vec::new());
         let mut database = None;
+        let version = self.header.version;
         let mut blocks = self.blocks();
         for (number, entry) in self.entries.iter().enumerate() {
             if matches!(entry.kind, Kind::Rows | Kind::Keys | Kind::Index) {
@@ -177,9 +193,10 @@ impl CheckpointReader {
             let raw = blocks.read(number)?;
             let judged = match entry.kind {
                 Kind::Database => CheckpointDatabase::decode(raw).map(|found| database = Some(found)),
-                Kind::Module => CheckpointModuleRef::decode(raw).and_then(|module| {
+                Kind::Module => CheckpointModuleRef::decode(raw, version).and_then(|module| {
                     wire_check("module number", modules.len() as u32, module.module_id)?;
-                    modules.push(ModuleVersion { raw: raw.to_vec() });
+                    let raw = raw.to_vec();
+                    modules.push(ModuleVersion { raw, version });
                     Ok(())
                 }),
                 Kind::Table => {
@@ -306,8 +323,8 @@ impl Blocks<'_> {
         }
     }
 
-    /// Reads the block at an offset into `self.raw`.
-    fn read_at(
+    /// Reads the stored bytes of the block at an offset into `self.stored`.
+    fn read_stored(
         &mut self,
         offset: u64,
         number: Option<u32>,
@@ -327,6 +344,17 @@ impl Blocks<'_> {
         let read = file.read_at(at, &mut self.stored)?;
         let checked = block.check_stored(&self.stored[..read]);
         checked.map_err(CheckpointError::at(name, offset))?;
+        Ok(block)
+    }
+
+    /// Reads the block at an offset into `self.raw`.
+    fn read_at(
+        &mut self,
+        offset: u64,
+        number: Option<u32>,
+    ) -> Result<CheckpointBlock, CheckpointError> {
+        let block = self.read_stored(offset, number)?;
+        let name = &self.reader.name;
         if !block.compressed {
             std::mem::swap(&mut self.stored, &mut self.raw);
             return Ok(block);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use reprise_base::PartitionId;
 use reprise_env::{Disk, DiskFile};
 use reprise_wire::{
-    CHECKPOINT_BLOCK_HEADER_BYTES, CheckpointBlock, CheckpointBlockKind, CheckpointEntry,
+    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlock, CheckpointBlockKind, CheckpointEntry,
     CheckpointHeader, CheckpointTrailer,
 };
 use zstd::bulk::Compressor;
 
-use crate::{TEMPORARY_NAME, checkpoint_name, error::CheckpointError};
+use crate::{CheckpointReader, TEMPORARY_NAME, checkpoint_name, error::CheckpointError};
 
 /// Fast, above all to read: of rows a sixth more is left than by level 1, and they are back in two thirds of the time.
 const COMPRESSION_LEVEL: i32 = -1;
@@ -83,6 +83,11 @@ impl CheckpointWriter {
         items: u32,
         raw: &[u8],
     ) -> Result<(), CheckpointError> {
+        if raw.len() > CHECKPOINT_RAW_BYTES_MAX {
+            let (kind, bytes) = (kind.name(), raw.len());
+            let reason = format!("a block of kind {kind} has {bytes} bytes, and {CHECKPOINT_RAW_BYTES_MAX} at most are read");
+            return Err(CheckpointError::GivenUp(reason));
+        }
         let offset = self.size().file_bytes;
         let compressed = self.compress(raw)?;
         let mut block = CheckpointBlock {
@@ -140,14 +145,13 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Ends the file, makes it durable, and gives it its name. The caller has made sure that the log is durable up to the
-    /// checkpoint's position.
-    pub fn publish(mut self) -> Result<CheckpointSize, CheckpointError> {
+    /// Ends the file and makes it durable. It has no name yet, and `read_back` reads it.
+    pub fn finish(&mut self) -> Result<CheckpointSize, CheckpointError> {
         let mut index = Vec::with_capacity(self.entries.len() * 28);
         self.entries.iter().for_each(|entry| entry.encode(&mut index));
         let count = self.entries.len() as u32;
         let index_offset = self.size().file_bytes;
-        self.index(count, index, index_offset)?;
+        self.block(CheckpointBlockKind::Index, PartitionId(0), 0, count, &index)?;
         let mut size = self.size();
         size.file_bytes += reprise_wire::CHECKPOINT_TRAILER_BYTES as u64;
         let trailer = CheckpointTrailer {
@@ -160,23 +164,21 @@ impl CheckpointWriter {
         self.buffer.extend_from_slice(&trailer.encode());
         self.flush()?;
         self.file.sync()?;
-        self.disk.rename(TEMPORARY_NAME, &checkpoint_name(self.header.lsn))?;
-        self.is_published = true;
-        self.disk.sync_dir()?;
         Ok(size)
     }
 
-    /// The index is one block, however long: it is not bound by the length of other blocks.
-    fn index(&mut self, count: u32, raw: Vec<u8>, offset: u64) -> Result<(), CheckpointError> {
-        let max = reprise_wire::CHECKPOINT_RAW_BYTES_MAX;
-        if raw.len() > max {
-            let reason = format!("it has {count} blocks, more than an index of {max} bytes names");
-            return Err(CheckpointError::GivenUp(reason));
-        }
-        self.block(CheckpointBlockKind::Index, PartitionId(0), 0, count, &raw)?;
-        debug_assert!(self.size().file_bytes >= offset + CHECKPOINT_BLOCK_HEADER_BYTES as u64);
-        Ok(())
+    /// Opens what was finished, as a recovery would.
+    pub fn read_back(&self) -> Result<CheckpointReader, CheckpointError> {
+        CheckpointReader::open(&*self.disk, TEMPORARY_NAME, self.header.lsn)
     }
+
+    /// Gives what was finished its name, for good. The caller has made sure that the log is durable up to the checkpoint's position.
+    pub fn publish(mut self) -> Result<(), CheckpointError> {
+        self.disk.rename(TEMPORARY_NAME, &checkpoint_name(self.header.lsn))?;
+        self.is_published = true;
+        Ok(self.disk.sync_dir()?)
+    }
+
 }
 
 impl Drop for CheckpointWriter {

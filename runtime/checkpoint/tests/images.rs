@@ -8,7 +8,7 @@ use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpo
 use reprise_env::{SimDisk, sim::CrashPolicy};
 use reprise_wire::{
     CheckpointBlockKind as Kind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef,
-    CheckpointModuleRef, CheckpointPartition, CheckpointRows, Genesis, push_checkpoint_row,
+    CheckpointModuleRef, CheckpointPartition, CheckpointRows, FORMAT_VERSION, Genesis, push_checkpoint_row,
 };
 
 const ID: [u8; 16] = *b"a test database!";
@@ -20,16 +20,20 @@ fn files(disk: &SimDisk) -> Checkpoints {
 /// A checkpoint of two partitions and one table with so many rows a partition.
 fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError> {
     let header = CheckpointHeader {
+        version: FORMAT_VERSION,
+        semantics: 2,
         database_id: ID,
         lsn: Lsn(lsn),
         settings_hash: 7,
         txn_id: TxnId(9),
+        memory_bytes: 0,
     };
     let mut writer = files.begin(header)?;
     let mut raw = Vec::new();
     CheckpointModuleRef {
         module_id: 0,
         version: 1,
+        semantics: 2,
         name: "bank",
         in_service: true,
         installed_by: TxnId(3),
@@ -59,6 +63,7 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
     let mut raw = Vec::new();
     CheckpointKeyRef {
         key: b"k",
+        scope: b"",
         fingerprint: 5,
         module_id: 0,
         procedure: 0,
@@ -84,7 +89,10 @@ fn write(files: &Checkpoints, lsn: u64, rows: u32) -> Result<(), CheckpointError
     }
     .encode(&mut raw);
     writer.block(Kind::Database, none, 0, 1, &raw)?;
-    let size = writer.publish()?;
+    let size = writer.finish()?;
+    let back = writer.read_back()?;
+    assert_eq!(back.check_stored(0, usize::MAX)?, back.entries().len());
+    writer.publish()?;
     assert_eq!(size.rows, 2 * rows as u64);
     Ok(())
 }
@@ -150,10 +158,13 @@ fn every_crash_leaves_the_set_before_or_the_one_with_it() {
 fn a_checkpoint_given_up_leaves_nothing() {
     let disk = SimDisk::new();
     let header = CheckpointHeader {
+        version: FORMAT_VERSION,
+        semantics: 2,
         database_id: ID,
         lsn: Lsn(512),
         settings_hash: 0,
         txn_id: TxnId(1),
+        memory_bytes: 0,
     };
     drop(files(&disk).begin(header).expect("begun"));
     assert_eq!(files(&disk).list(), Ok(vec![]));

@@ -9,6 +9,7 @@ use std::{
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, Checkpoints};
 use reprise_env::{Clock, Disk, RealClock};
+use reprise_host::stored::read_stored_table;
 use reprise_log::{LogReader, VerifyReport};
 use reprise_wire::{
     CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, RecordRef, WireError,
@@ -240,7 +241,7 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
                     .try_fold(0, |count, row| row.map(|_| count + 1))
             }
             CheckpointBlockKind::Keys => {
-                CheckpointKeys::new(raw).try_fold(0, |count, key| key.map(|_| count + 1))
+                CheckpointKeys::new(raw, reader.header().version).try_fold(0, |count, key| key.map(|_| count + 1))
             }
             _ => Ok(entry.items_count),
         };
@@ -259,16 +260,7 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
 
 /// By table: its rows have numbers, for they have no primary key.
 fn numbered_tables(reader: &CheckpointReader) -> Vec<bool> {
-    let described = reader
-        .tables()
-        .iter()
-        .map(|json| reprise_host::describe::from_json(json));
-    let has_number = |tables: Vec<reprise_abi::TableSchema>| {
-        tables
-            .first()
-            .is_some_and(|table| table.primary_key.is_empty())
-    };
-    described
-        .map(|schema| schema.is_ok_and(|schema| has_number(schema.tables)))
-        .collect()
+    let described = reader.tables().iter().map(|json| read_stored_table(json));
+    let tables = described.map(|read| read.ok().flatten());
+    tables.map(|table| table.is_some_and(|table| table.primary_key.is_empty())).collect()
 }

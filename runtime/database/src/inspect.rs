@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, DiskErrorKind, RealDisk};
@@ -103,6 +104,9 @@ pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
         .map(|segment| segment.settings_hash);
     found.other_settings_hash = settings_hash.filter(|hash| *hash != engine.settings_hash());
     look_at_checkpoints(dir, &engine, &mut found)?;
+    if let Err(error) = found.log.judge_commands(found.replay_from, SEMANTICS) {
+        found.refused.push(error.to_string());
+    }
     look_at_log(&mut reader, &engine, &mut found)?;
     found.estimate();
     drop(held);

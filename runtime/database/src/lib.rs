@@ -31,6 +31,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use crossbeam_channel::Sender;
+use reprise_abi::SEMANTICS;
 use reprise_base::{
     Lsn, MemoryKind, MemoryLedger, SiteId,
     limits::{PARTITIONS_MAX, SITES_MAX},
@@ -607,12 +608,17 @@ fn open_log(config: &DatabaseConfig, around: &Surroundings) -> Result<OpenedLog,
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
     let files = Checkpoints::new(folders.checkpoints.clone());
-    let known = newest_readable(&files)?;
+    let readable = readable(&files)?;
+    let known = readable.last().map(|(_, genesis)| *genesis);
     let genesis = new_genesis(config, around)?;
+    let key = (around.entropy)().map_err(OpenError::Entropy)?;
     let log_config = LogConfig {
         segment_bytes: config.segment_bytes,
         group_commit_delay: Duration::from_micros(config.group_commit_us),
         settings_hash: around.compiler.settings_hash(),
+        semantics: SEMANTICS,
+        replay_from: readable.iter().map(|(lsn, _)| *lsn).collect(),
+        new_block_key: u32::from_le_bytes(*key.first_chunk().expect("16 bytes")),
         // Beside checkpoints an empty log would begin at a position that they have passed.
         expected_database_id: known.as_ref().map(|known| known.database_id),
         ..LogConfig::new(genesis.database_id)
@@ -647,11 +653,11 @@ fn open_log(config: &DatabaseConfig, around: &Surroundings) -> Result<OpenedLog,
     })
 }
 
-/// What the newest checkpoint whose descriptions can be read says of the database.
-fn newest_readable(files: &Checkpoints) -> Result<Option<Genesis>, OpenError> {
+/// The checkpoints whose descriptions can be read, the oldest first, with what each says of the database.
+fn readable(files: &Checkpoints) -> Result<Vec<(Lsn, Genesis)>, OpenError> {
     let stored = files.list()?;
-    let mut readable = stored.iter().rev().filter_map(|lsn| files.open(*lsn).ok());
-    Ok(readable.next().map(|reader| reader.database().genesis))
+    let readable = stored.iter().filter_map(|lsn| files.open(*lsn).ok());
+    Ok(readable.map(|reader| (reader.lsn(), reader.database().genesis)).collect())
 }
 
 fn reasons_against(files: &Checkpoints) -> Result<Vec<String>, OpenError> {

@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use reprise_abi::SEMANTICS;
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, checkpoint_name};
-use reprise_recovery::{LoadedKey, Recovery, RecoveryError};
+use reprise_recovery::{LoadedKey, RecoverFrom, Recovery, RecoveryError};
 use reprise_router::{CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered, ScopedKey};
 use reprise_txn::ModuleId;
 
@@ -32,17 +33,18 @@ impl Database {
         report.torn_bytes = opened.found.torn.as_ref().map_or(0, |torn| torn.bytes);
         report.other_settings_hash = opened.other_settings_hash;
         let start = self.load_newest(&mut report)?;
+        // The newest checkpoint could be read before the log was opened, and yet not be loaded.
+        opened.found.judge_commands(start, SEMANTICS)?;
         let end = log.durable();
         report.log_bytes = end.0 - start.0;
         let replay_begun = Instant::now();
         let mut recovery = self.recovery();
-        recovery.set_from(self.recover_from);
         recovery.set_log_end(until.map_or(end, |until| until.min(end)));
         let quarantine = self.quarantine();
         let places = quarantine.iter().map(|found| (ModuleId(found.module_id), found.procedure_number));
         recovery.set_quarantine(places.collect());
         let mut shown = start.0;
-        let fed = recovery.feed(log.reader(start)?, until, |recovery, reached| {
+        let mut show = |recovery: &Recovery, reached: Lsn| {
             if reached.0 - shown >= PROGRESS_BYTES {
                 shown = reached.0;
                 self.router.set_phase(Phase::Recovering {
@@ -52,7 +54,19 @@ impl Database {
                     bytes_total: report.log_bytes,
                 });
             }
-        });
+        };
+        // Commands of another semantics number have their changes beside them, or the log would not be open.
+        let own = opened.found.foreign_end(SEMANTICS);
+        let mut fed = Ok(());
+        if own > start {
+            let own = until.map_or(own, |until| until.min(own));
+            recovery.set_from(RecoverFrom::Changes);
+            fed = recovery.feed(log.reader(start)?, Some(own), &mut show);
+        }
+        if fed.is_ok() {
+            recovery.set_from(self.recover_from);
+            fed = recovery.feed(log.reader(start.max(own))?, until, &mut show);
+        }
         fed.map_err(|error| match error {
             RecoveryError::Log(error) => OpenError::Log(error),
             error => error.into(),

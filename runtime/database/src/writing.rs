@@ -1,22 +1,25 @@
 //! One checkpoint on its way to the disk: a piece at a time, each when what it needs is there.
 
 use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
 
 use crossbeam_channel::{Receiver, Select, TryRecvError};
-use reprise_abi::describe::write_json;
+use reprise_abi::SEMANTICS;
 use reprise_base::{Lsn, PartitionId};
-use reprise_checkpoint::{CheckpointError, CheckpointSize, CheckpointWriter};
+use reprise_checkpoint::{CheckpointError, CheckpointReader, CheckpointSize, CheckpointWriter};
 use reprise_env::{Step, Work};
 use reprise_partition::Copied;
+use reprise_recovery::check_descriptions;
 use reprise_router::{CopyStart, Exported};
 use reprise_storage::stored_json;
 use reprise_wire::{
     CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader,
-    CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, Genesis,
+    CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, FORMAT_VERSION, Genesis,
 };
 
 use crate::checkpoint::Checkpointer;
@@ -30,6 +33,8 @@ const KEYS_BLOCK_BYTES: usize = 256 << 10;
 
 /// Rests so many times as long as it worked: a seventeenth of a core at most, where calls wait.
 const REST_FACTOR: u32 = 16;
+/// Read back at a time.
+const BACK_BYTES: usize = 1 << 20;
 /// Of what a piece took, no more than this counts: the rest was the disk.
 const PIECE_MAX: Duration = Duration::from_millis(4);
 
@@ -43,6 +48,9 @@ pub(crate) struct Writing {
     pages: Option<Receiver<Copied>>,
     told: Receiver<()>,
     writer: Option<CheckpointWriter>,
+    /// What was written, as a recovery would find it.
+    back: Option<CheckpointReader>,
+    size: CheckpointSize,
     /// Partitions whose rows are not all here.
     left: usize,
     stage: Stage,
@@ -61,7 +69,11 @@ enum Stage {
     Told,
     /// The log durable up to it.
     Durable,
-    /// Keys, the index, the name.
+    /// Keys, the index, the trailer.
+    Keys,
+    /// What was written read back, from this block on.
+    Back(usize),
+    /// The name.
     End,
 }
 
@@ -81,6 +93,8 @@ impl Writing {
             pages: Some(pages),
             told,
             writer: None,
+            back: None,
+            size: CheckpointSize::default(),
             stage: Stage::Descriptions,
         })
     }
@@ -93,8 +107,10 @@ impl Writing {
             Stage::Told => self.go_on_if(self.told.try_recv().is_ok(), Stage::Durable)?,
             Stage::Durable => {
                 let is_durable = self.service.log.durable() >= self.start.lsn;
-                self.go_on_if(is_durable, Stage::End)?
+                self.go_on_if(is_durable, Stage::Keys)?
             }
+            Stage::Keys => self.finish()?,
+            Stage::Back(number) => self.read_back(number)?,
             Stage::End => return Ok((Step::Over, Some(self.publish()?))),
         };
         Ok((step, None))
@@ -108,10 +124,13 @@ impl Writing {
 
     fn begin(&mut self) -> Result<Step, CheckpointError> {
         let mut writer = self.service.files.begin(CheckpointHeader {
+            version: FORMAT_VERSION,
+            semantics: SEMANTICS,
             database_id: self.service.genesis.database_id,
             lsn: self.start.lsn,
             settings_hash: self.service.settings_hash,
             txn_id: self.start.txn_id,
+            memory_bytes: 0,
         })?;
         write_descriptions(&mut writer, &self.start)?;
         self.writer = Some(writer);
@@ -178,11 +197,40 @@ impl Writing {
         Err(CheckpointError::GivenUp(format!("{reason}, before {what}")))
     }
 
-    fn publish(&mut self) -> Result<CheckpointSize, CheckpointError> {
-        let mut writer = self.writer.take().expect("made by the first stage");
+    fn finish(&mut self) -> Result<Step, CheckpointError> {
+        let mut writer = self.writer.take().expect("taken by this stage alone");
         let keys = self.write_keys(&mut writer)?;
         write_database(&mut writer, &self.start, &self.service.genesis, keys)?;
-        writer.publish()
+        self.size = writer.finish()?;
+        let back = writer.read_back()?;
+        check_descriptions(&back)?;
+        (self.writer, self.back) = (Some(writer), Some(back));
+        self.stage = Stage::Back(0);
+        Ok(Step::Done)
+    }
+
+    /// What can't be read back must not replace what could.
+    fn read_back(&mut self, number: usize) -> Result<Step, CheckpointError> {
+        if self.service.is_stopping() {
+            return Err(CheckpointError::GivenUp("the node stops".into()));
+        }
+        let begun_ns = self.service.shared.clock.monotonic_ns();
+        let back = self.back.as_ref().expect("made by the stage before");
+        let next = back.check_stored(number, BACK_BYTES)?;
+        self.stage = match next < back.entries().len() {
+            true => Stage::Back(next),
+            false => Stage::End,
+        };
+        let spent_ns = self.service.shared.clock.monotonic_ns() - begun_ns;
+        self.rest = Duration::from_nanos(spent_ns).min(PIECE_MAX) * REST_FACTOR;
+        Ok(Step::Done)
+    }
+
+    fn publish(&mut self) -> Result<CheckpointSize, CheckpointError> {
+        self.back = None;
+        let writer = self.writer.take().expect("put back by the stages before");
+        writer.publish()?;
+        Ok(self.size)
     }
 
     /// Sleeps until there may be something to do, for a look's time at most.
@@ -260,17 +308,25 @@ impl Work for Writing {
     }
 
     fn step(&mut self) -> Step {
-        let ended = match self.advance() {
-            Ok((step, None)) => return step,
-            Ok((_, Some(size))) => Ok(size),
-            Err(error) => Err(error),
+        // Whatever goes wrong in here ends this checkpoint alone: the next one can be taken.
+        let ended = match catch_unwind(AssertUnwindSafe(|| self.advance())) {
+            Ok(Ok((step, None))) => return step,
+            Ok(Ok((_, Some(size)))) => Ok(size),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => Err(CheckpointError::GivenUp(format!("it panicked: {}", told_by(&*panic)))),
         };
         // Nobody copies for it any longer, and nothing of a failed one stays.
         self.pages = None;
+        self.back = None;
         self.writer = None;
         self.service.note_end(self.start.lsn, ended);
         Step::Over
     }
+}
+
+fn told_by(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it said nothing")
 }
 
 fn write_descriptions(
@@ -284,11 +340,12 @@ fn write_descriptions(
         CheckpointModuleRef {
             module_id: module.id.0,
             version: module.version,
+            semantics: module.semantics,
             name: &module.name,
             in_service: start.deployed.is_current(module.id),
             installed_by: module.installed_by,
             hash: module.hash,
-            description: write_json(&module.schema).as_bytes(),
+            description: &module.description,
             wasm,
         }
         .encode(&mut raw);
@@ -335,6 +392,7 @@ fn write_database(
 fn push_key(key: &Exported, raw: &mut Vec<u8>) {
     CheckpointKeyRef {
         key: key.key.as_bytes(),
+        scope: &[],
         fingerprint: key.fingerprint.to_bits(),
         module_id: key.outcome.module.id.0,
         procedure: key.outcome.procedure as u16,

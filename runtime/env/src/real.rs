@@ -32,7 +32,11 @@ impl RealDisk {
     /// Uses `root`, making it (and its parents) where missing.
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let root = root.into();
+        let missing: Vec<_> = root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
         fs::create_dir_all(&root).map_err(|e| error("create directory", &root, &e))?;
+        for made in missing {
+            sync_entry(made).map_err(|e| error("sync the directory of", made, &e))?;
+        }
         Ok(Self { root })
     }
 
@@ -73,6 +77,12 @@ impl RealDisk {
             direct,
         })
     }
+}
+
+/// Makes the name of a new directory durable: what is synced in it would be lost with it.
+fn sync_entry(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 impl Disk for RealDisk {

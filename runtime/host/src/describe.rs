@@ -360,7 +360,7 @@ fn parse_default(at: &Path, value: &Value, ty: ScalarType) -> Checked<Vec<u8>> {
     }
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text
         .chars()
         .map(|c| c.to_digit(16).map(|digit| digit as u8))
@@ -595,7 +595,7 @@ fn is_empty(ty: &Type) -> bool {
     }
 }
 
-fn scalar(word: &str) -> Option<ScalarType> {
+pub(crate) fn scalar(word: &str) -> Option<ScalarType> {
     Some(match word {
         "bool" => ScalarType::Bool,
         "i8" => ScalarType::I8,

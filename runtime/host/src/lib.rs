@@ -21,6 +21,7 @@ mod page;
 mod quiet;
 mod rewrite;
 mod state;
+pub mod stored;
 mod wasi;
 
 pub use engine::{Engine, Limits};

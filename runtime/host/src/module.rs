@@ -17,6 +17,7 @@ use crate::{
     kept::name_of,
     rewrite::rewrite,
     state::HostState,
+    stored::read_module,
 };
 
 /// Why a module is refused.
@@ -46,6 +47,8 @@ pub struct CompiledModule {
 struct Inner {
     code: Code,
     schema: ModuleSchema,
+    /// The JSON of which `schema` was made.
+    description: Arc<[u8]>,
     /// Where each of the schema's procedures is entered.
     entries: Vec<ModuleExport>,
     /// Bytes of the integers and the like that each procedure's arguments begin with.
@@ -85,10 +88,11 @@ impl CompiledModule {
         let found = inspect(wasm, engine.limits(), judge)?;
         let described = match found.description {
             Some((json, offset)) => {
-                Some(parse_description(json).map_err(|reason| InvalidModule {
+                let schema = parse_description(json, judge).map_err(|reason| InvalidModule {
                     reason: format!("section {DESCRIBE_SECTION}: {reason}"),
                     offset: Some(offset),
-                })?)
+                })?;
+                Some((schema, json.to_vec()))
             }
             None if found.describe.is_none() => {
                 return Err(InvalidModule::new(format!(
@@ -97,17 +101,17 @@ impl CompiledModule {
             }
             None => None,
         };
-        if let Some(schema) = &described {
+        if let Some((schema, _)) = &described {
             check_procedures(&found, schema)?;
         }
         let code = Code::build(engine, &found)?;
         let mut live = Live::start(&code).map_err(|error| InvalidModule::new(error.to_string()))?;
-        let schema = match described {
-            Some(schema) => schema,
+        let (schema, description) = match described {
+            Some(described) => described,
             None => {
-                let schema = describe_by_export(&code, &mut live)?;
-                check_procedures(&found, &schema)?;
-                schema
+                let described = describe_by_export(&code, &mut live, judge)?;
+                check_procedures(&found, &described.0)?;
+                described
             }
         };
         let entry = |procedure: &ProcedureSchema| {
@@ -122,6 +126,7 @@ impl CompiledModule {
                 code,
                 layouts: schema.tables.iter().map(RowLayout::of_table).collect(),
                 schema,
+                description: description.into(),
                 entries,
                 args_widths,
                 hash: hash_of(wasm),
@@ -132,6 +137,11 @@ impl CompiledModule {
     /// What the module says of itself.
     pub fn schema(&self) -> &ModuleSchema {
         &self.inner.schema
+    }
+
+    /// The same, with the bytes that it was said in.
+    pub fn described(&self) -> (ModuleSchema, Arc<[u8]>) {
+        (self.inner.schema.clone(), self.inner.description.clone())
     }
 
     /// SHA-256 of the bytes that were uploaded.
@@ -228,27 +238,37 @@ pub fn hash_of(wasm: &[u8]) -> [u8; 32] {
 }
 
 /// What a module that was taken once says of itself, without a look at its code; none where only its code can tell.
-pub fn described(wasm: &[u8]) -> Result<Option<ModuleSchema>, InvalidModule> {
+pub fn described(wasm: &[u8]) -> Result<Option<(ModuleSchema, Arc<[u8]>)>, InvalidModule> {
     for payload in Parser::new(0).parse_all(wasm) {
         if let Payload::CustomSection(section) = payload?
             && section.name() == DESCRIBE_SECTION
         {
-            return parse_description(section.data()).map(Some).map_err(InvalidModule::new);
+            let schema = parse_description(section.data(), Judge::Known).map_err(InvalidModule::new)?;
+            return Ok(Some((schema, section.data().into())));
         }
     }
     Ok(None)
 }
 
-fn parse_description(json: &[u8]) -> Result<ModuleSchema, String> {
-    describe::from_json(json).map_err(|error| error.to_string())
+/// Of a module that was taken once by the lenient reader: rules of uploads may have become stricter.
+fn parse_description(json: &[u8], judge: Judge) -> Result<ModuleSchema, String> {
+    match judge {
+        Judge::Upload => describe::from_json(json).map_err(|error| error.to_string()),
+        Judge::Known => read_module(json),
+    }
 }
 
-fn describe_by_export(code: &Code, live: &mut Live) -> Result<ModuleSchema, InvalidModule> {
+fn describe_by_export(
+    code: &Code,
+    live: &mut Live,
+    judge: Judge,
+) -> Result<(ModuleSchema, Vec<u8>), InvalidModule> {
     let refuse = |reason: String| InvalidModule::new(format!("export {DESCRIBE_EXPORT}: {reason}"));
     let json = live
         .describe(code)
         .map_err(|error: HostError| refuse(error.to_string()))?;
-    parse_description(&json).map_err(refuse)
+    let schema = parse_description(&json, judge).map_err(refuse)?;
+    Ok((schema, json))
 }
 
 /// Each described procedure is exported, and each exported one described.

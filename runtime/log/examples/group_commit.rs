@@ -52,6 +52,7 @@ fn command(number: u64, args: &[u8]) -> CommandRef<'_> {
         procedure: 2,
         digest: number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
         idempotency_key: None,
+        idempotency_scope: &[],
         args,
     }
 }

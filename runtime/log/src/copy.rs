@@ -53,6 +53,8 @@ impl LogReader {
         let mut copier = Copier {
             target,
             out: None,
+            block_tag: 0,
+            memory_units: 0,
             last: Continuity::BEGINNING,
             copy: LogCopy::default(),
         };
@@ -86,7 +88,7 @@ impl LogReader {
             let reason = "the copy was given up";
             return Err(LogError::unavailable(UnavailableKind::Closed, reason));
         }
-        copier.finish(self.database_tag)
+        copier.finish()
     }
 
     fn nothing(&self, range: CopyRange) -> LogError {
@@ -153,19 +155,19 @@ impl<'r> Walk<'r> {
             return Ok(None);
         }
         let found = self.reader.index.segment_of(self.at);
-        let (start, following) = found.ok_or_else(|| self.reader.out_of_range(self.at))?;
+        let place = found.ok_or_else(|| self.reader.out_of_range(self.at))?;
+        let start = place.start;
         if self
             .cursor
             .as_ref()
             .is_none_or(|cursor| cursor.start != start)
         {
             let file = self.reader.disk.open_read(&segment_name(Lsn(start)))?;
-            self.cursor = Some(SegmentCursor::new(file, start));
+            self.cursor = Some(SegmentCursor::new(file, start, place.block_tag));
         }
         let cursor = self.cursor.as_mut().expect("just set");
-        let limit = cursor.offset_of(following.map_or(end, |next| next.min(end)));
-        let tag = self.reader.database_tag;
-        match cursor.block(self.at, limit, tag, self.before.as_ref()) {
+        let limit = cursor.offset_of(place.following.map_or(end, |next| next.min(end)));
+        match cursor.block(self.at, limit, self.before.as_ref()) {
             Ok((block, after)) => {
                 self.at = block.end().0;
                 self.before = Some(after);
@@ -237,6 +239,10 @@ impl Out {
 struct Copier<'t> {
     target: &'t dyn Disk,
     out: Option<Out>,
+    /// Of the blocks of the file that is written.
+    block_tag: u32,
+    /// As the last block told.
+    memory_units: u32,
     /// What the next block continues.
     last: Continuity,
     copy: LogCopy,
@@ -255,6 +261,7 @@ impl Copier<'_> {
             chain: block.chain,
             ..source
         };
+        self.block_tag = header.block_tag();
         let name = segment_name(block.lsn);
         let mut out = Out {
             file: self.target.create(&name)?,
@@ -276,6 +283,7 @@ impl Copier<'_> {
         let out = self.out.as_mut().expect("begun before its blocks");
         out.push(bytes)?;
         self.last = after;
+        self.memory_units = block.memory_units;
         self.copy.end = block.end();
         self.copy.records += block.records_count as u64;
         Ok(())
@@ -305,16 +313,17 @@ impl Copier<'_> {
     }
 
     /// Closes the log in order: what is missing behind it was left out, not lost.
-    fn finish(mut self, database_tag: u32) -> Result<LogCopy, LogError> {
+    fn finish(mut self) -> Result<LogCopy, LogError> {
         let header = BlockHeader {
             kind: BlockKind::Close,
             lsn: self.copy.end,
             payload_bytes: 0,
             records_count: 0,
             chain: self.last.chain,
-            database_tag,
+            tag: self.block_tag,
             generation: self.last.generation,
             payload_crc: 0,
+            memory_units: self.memory_units,
         };
         let mut close = vec![0; block_bytes(0)];
         let chain = seal_block(&header, &mut close);

@@ -22,13 +22,6 @@ impl Continuity {
     };
 }
 
-/// From the database id: blocks of another database are not believed.
-pub(crate) fn database_tag(id: &[u8; 16]) -> u32 {
-    id.chunks_exact(4)
-        .map(|part| u32::from_le_bytes(part.try_into().expect("4 bytes")))
-        .fold(0, |tag, part| tag.rotate_left(7) ^ part)
-}
-
 /// Why there is no block at a place.
 #[derive(Debug)]
 pub(crate) enum NoBlock {
@@ -48,15 +41,18 @@ impl From<DiskError> for NoBlock {
 pub(crate) struct SegmentCursor {
     file: Arc<dyn DiskFile>,
     pub start: u64,
+    /// Of the segment's blocks; whoever reads the header first sets it.
+    pub block_tag: u32,
     window: Vec<u8>,
     window_at: u64,
 }
 
 impl SegmentCursor {
-    pub fn new(file: Arc<dyn DiskFile>, start: u64) -> Self {
+    pub fn new(file: Arc<dyn DiskFile>, start: u64, block_tag: u32) -> Self {
         Self {
             file,
             start,
+            block_tag,
             window: Vec::new(),
             window_at: 0,
         }
@@ -89,15 +85,10 @@ impl SegmentCursor {
     }
 
     /// The header at `lsn`, if it is one of this log for this place.
-    fn header(
-        &mut self,
-        lsn: u64,
-        limit: u64,
-        database_tag: u32,
-    ) -> Result<(BlockHeader, u32), NoBlock> {
-        let offset = self.offset_of(lsn);
+    fn header(&mut self, lsn: u64, limit: u64) -> Result<(BlockHeader, u32), NoBlock> {
+        let (offset, block_tag) = (self.offset_of(lsn), self.block_tag);
         let bytes = self.bytes(offset, BLOCK_HEADER_BYTES, limit)?;
-        judge_header(bytes, lsn, database_tag).map_err(NoBlock::Invalid)
+        judge_header(bytes, lsn, block_tag).map_err(NoBlock::Invalid)
     }
 
     /// Reads and checks the whole block at `lsn`, also that it follows the one `before` where that is known. Returns its
@@ -106,10 +97,9 @@ impl SegmentCursor {
         &mut self,
         lsn: u64,
         limit: u64,
-        database_tag: u32,
         before: Option<&Continuity>,
     ) -> Result<(BlockHeader, Continuity), NoBlock> {
-        let (header, crc) = self.header(lsn, limit, database_tag)?;
+        let (header, crc) = self.header(lsn, limit)?;
         let offset = self.offset_of(lsn);
         let block = self.bytes(offset, header.block_bytes(), limit)?;
         let after = judge_block(&header, crc, block, before)?;
@@ -144,9 +134,9 @@ impl SegmentCursor {
     /// Looks for a block of this log behind the place `lsn`, which holds none, and for the last byte that is not zero.
     /// Where the place holds a good header with a damaged payload, the search begins behind that block: its payload may
     /// hold anything, also what looks like blocks.
-    pub fn look_behind(&mut self, lsn: u64, database_tag: u32) -> Result<Behind, DiskError> {
-        let file_end = self.file_bytes()?;
-        let own_end = match self.header(lsn, file_end, database_tag) {
+    pub fn look_behind(&mut self, lsn: u64) -> Result<Behind, DiskError> {
+        let (file_end, block_tag) = (self.file_bytes()?, self.block_tag);
+        let own_end = match self.header(lsn, file_end) {
             Ok((header, _)) => header.end().0,
             Err(NoBlock::Disk(error)) => return Err(error),
             Err(_) => lsn,
@@ -158,7 +148,7 @@ impl SegmentCursor {
             let sector = self.bytes(offset, LOG_ALIGN_BYTES, file_end)?;
             if sector.iter().any(|byte| *byte != 0) {
                 behind.nonzero_bytes = at + sector.len() as u64 - lsn;
-                if at >= own_end.max(lsn + 1) && judge_header(sector, at, database_tag).is_ok() {
+                if at >= own_end.max(lsn + 1) && judge_header(sector, at, block_tag).is_ok() {
                     behind.block = Some(Lsn(at));
                     return Ok(behind);
                 }
@@ -236,7 +226,7 @@ pub(crate) fn judge_block(
 pub(crate) fn judge_header(
     bytes: &[u8],
     lsn: u64,
-    database_tag: u32,
+    block_tag: u32,
 ) -> Result<(BlockHeader, u32), WireError> {
     let (header, crc) = BlockHeader::decode(bytes)?;
     let judge = |what, expected: u64, found: u64| {
@@ -251,9 +241,9 @@ pub(crate) fn judge_header(
     };
     judge("position of the block", lsn, header.lsn.0)?;
     judge(
-        "database of the block",
-        database_tag.into(),
-        header.database_tag.into(),
+        "tag of the block",
+        block_tag.into(),
+        header.tag.into(),
     )?;
     Ok((header, crc))
 }

@@ -33,12 +33,19 @@ pub enum LogError {
     TooLong { bytes: usize, max: usize },
     #[error("the log belongs to database {found}, not to {expected}")]
     WrongDatabase { expected: String, found: String },
-    #[error("{file} has format version {found}, this program reads version {expected}")]
+    #[error("{file} has format version {found}, this program reads versions {oldest} to {newest}")]
     FormatVersion {
         file: String,
-        expected: u32,
+        oldest: u32,
+        newest: u32,
         found: u32,
     },
+    #[error(
+        "the command at LSN {lsn} ran under semantics number {found}, and this program has {expected}: run again it could come to something \
+         else. Nothing was changed. The way on: start the program that wrote the log, take a checkpoint with `reprise checkpoint take`, \
+         stop it, and start this one"
+    )]
+    ForeignCommand { lsn: Lsn, found: u32, expected: u32 },
     #[error("no log at LSN {lsn}: it holds {start} to {end}")]
     OutOfRange { lsn: Lsn, start: Lsn, end: Lsn },
     #[error(transparent)]

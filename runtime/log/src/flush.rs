@@ -7,7 +7,7 @@ use std::{
 
 use reprise_base::Lsn;
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile, Step, Work};
-use reprise_wire::{BlockHeader, BlockKind, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block};
+use reprise_wire::{BlockHeader, BlockKind, FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block};
 
 use crate::{
     cursor::Continuity,
@@ -22,7 +22,10 @@ pub(crate) struct Flusher<P> {
     /// The newest segment.
     pub segment: Arc<dyn DiskFile>,
     pub segment_start: u64,
-    pub database_tag: u32,
+    /// Of the newest segment's blocks.
+    pub block_tag: u32,
+    /// Of segments to come.
+    pub block_key: u32,
     pub next: Continuity,
     /// Whoever is told after the next write; kept for its allocation.
     pub told: Vec<(u64, P)>,
@@ -315,15 +318,19 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     fn write(&mut self, mut block: Block) -> Result<(), Failed> {
+        if block.begins.is_some() {
+            self.block_tag = self.segment_header(block.start).block_tag();
+        }
         let header = BlockHeader {
             kind: block.kind,
             lsn: Lsn(block.start),
             payload_bytes: block.payload_bytes as u32,
             records_count: block.records_count,
             chain: self.next.chain,
-            database_tag: self.database_tag,
+            tag: self.block_tag,
             generation: self.next.generation,
             payload_crc: 0,
+            memory_units: 0,
         };
         let crc = seal_block(&header, &mut block.buffer);
         let began_ns = self.shared.clock.monotonic_ns();
@@ -354,25 +361,32 @@ impl<P: Send + 'static> Flusher<P> {
         Ok(())
     }
 
-    /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has
-    /// a whole header, and no block is written to a file that a crash could make nameless.
-    fn begin_segment(&mut self, spare: Spare, start: u64) -> Result<(), DiskError> {
+    /// Of a segment that begins behind what was written.
+    fn segment_header(&self, start: u64) -> SegmentHeader {
         let config = &self.shared.config;
-        let header = SegmentHeader {
+        SegmentHeader {
+            version: FORMAT_VERSION,
+            semantics: config.semantics,
             database_id: self.shared.database_id,
             start: Lsn(start),
             settings_hash: config.settings_hash,
             epoch: config.epoch,
             chain: self.next.chain,
-        };
-        write_header(&*spare.file, &header)?;
+            block_key: self.block_key,
+        }
+    }
+
+    /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has
+    /// a whole header, and no block is written to a file that a crash could make nameless.
+    fn begin_segment(&mut self, spare: Spare, start: u64) -> Result<(), DiskError> {
+        write_header(&*spare.file, &self.segment_header(start))?;
         self.shared
             .disk
             .rename(SPARE_NAME, &segment_name(Lsn(start)))?;
         self.shared.disk.sync_dir()?;
         self.segment = spare.file;
         self.segment_start = start;
-        self.shared.index.add_segment(start);
+        self.shared.index.add_segment(start, self.block_tag);
         // The name is free again for the preparer.
         let mut state = self.shared.lock();
         state.is_spare_named = false;

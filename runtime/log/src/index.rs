@@ -26,10 +26,20 @@ pub fn parse_segment_name(name: &str) -> Option<Lsn> {
     (segment_name(start) == name).then_some(start)
 }
 
+/// A segment of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentPlace {
+    pub start: u64,
+    /// What its blocks have as their tag.
+    pub block_tag: u32,
+    /// Where the next one begins.
+    pub following: Option<u64>,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    /// Starts of all segments, growing.
-    segments: Vec<u64>,
+    /// Starts of all segments, growing, each with the tag of its blocks.
+    segments: Vec<(u64, u32)>,
     /// Starts of some blocks, growing; the first block of each segment is among them.
     marks: Vec<u64>,
     /// Stretches that are known to hold changes alone, growing, none touching the next.
@@ -46,20 +56,22 @@ impl LogIndex {
             .expect("nothing panics while the index is held")
     }
 
-    pub fn add_segment(&self, start: u64) {
+    pub fn add_segment(&self, start: u64, block_tag: u32) {
         let mut inner = self.inner();
-        if inner.segments.last() == Some(&start) {
+        if let Some(last) = inner.segments.last_mut().filter(|last| last.0 == start) {
             // A crash left it without a block, and it was too small for the first one: another file has its name now.
+            last.1 = block_tag;
             return;
         }
-        assert!(inner.segments.last() < Some(&start), "segments grow");
-        inner.segments.push(start);
+        let last = inner.segments.last().map(|last| last.0);
+        assert!(last < Some(start), "segments grow");
+        inner.segments.push((start, block_tag));
     }
 
     /// Notes a block if the last note is far enough behind.
     pub fn mark(&self, block: u64) {
         let mut inner = self.inner();
-        let newest_segment = inner.segments.last().copied();
+        let newest_segment = inner.segments.last().map(|segment| segment.0);
         let is_due = match inner.marks.last() {
             Some(last) => block >= last + MARK_EVERY_BYTES || newest_segment == Some(block),
             None => true,
@@ -94,12 +106,16 @@ impl LogIndex {
         lengths.filter(|bytes| *bytes >= stretch_min).sum()
     }
 
-    /// The segment that holds `lsn`, and where the next one begins.
-    pub fn segment_of(&self, lsn: u64) -> Option<(u64, Option<u64>)> {
+    /// The segment that holds `lsn`.
+    pub fn segment_of(&self, lsn: u64) -> Option<SegmentPlace> {
         let inner = self.inner();
-        let after = inner.segments.partition_point(|start| *start <= lsn);
-        let start = *inner.segments.get(after.checked_sub(1)?)?;
-        Some((start, inner.segments.get(after).copied()))
+        let after = inner.segments.partition_point(|segment| segment.0 <= lsn);
+        let (start, block_tag) = *inner.segments.get(after.checked_sub(1)?)?;
+        Some(SegmentPlace {
+            start,
+            block_tag,
+            following: inner.segments.get(after).map(|segment| segment.0),
+        })
     }
 
     /// The last noted block at or before `lsn`.
@@ -110,17 +126,17 @@ impl LogIndex {
     }
 
     pub fn start(&self) -> u64 {
-        self.inner().segments.first().copied().unwrap_or(0)
+        self.inner().segments.first().map_or(0, |segment| segment.0)
     }
 
     /// The oldest segment, when all of it lies before `lsn` and another one follows.
     pub fn take_oldest_before(&self, lsn: u64) -> Option<u64> {
         let mut inner = self.inner();
-        let next = *inner.segments.get(1)?;
+        let next = inner.segments.get(1)?.0;
         if next > lsn {
             return None;
         }
-        let oldest = inner.segments.remove(0);
+        let (oldest, _) = inner.segments.remove(0);
         inner.marks.retain(|mark| *mark >= next);
         inner.changes.retain(|(_, end)| *end > next);
         Some(oldest)
@@ -150,13 +166,18 @@ mod tests {
     #[test]
     fn marks_lead_to_the_block_before() {
         let index = LogIndex::default();
-        index.add_segment(0);
+        index.add_segment(0, 7);
         (0..10).for_each(|block| index.mark(block * 400_000));
-        index.add_segment(4_000_000);
+        index.add_segment(4_000_000, 8);
         index.mark(4_000_000);
         assert_eq!(index.block_before(399_999), Some(0));
         assert_eq!(index.block_before(4_000_001), Some(4_000_000));
-        assert_eq!(index.segment_of(3_999_999), Some((0, Some(4_000_000))));
+        let first = SegmentPlace {
+            start: 0,
+            block_tag: 7,
+            following: Some(4_000_000),
+        };
+        assert_eq!(index.segment_of(3_999_999), Some(first));
         assert_eq!(index.take_oldest_before(3_999_999), None);
         assert_eq!(index.take_oldest_before(4_000_000), Some(0));
         assert_eq!(index.block_before(399_999), None);

@@ -10,11 +10,11 @@ use reprise_env::{
     Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads,
 };
 use reprise_observe::FlushStats;
-use reprise_wire::{BlockKind, SEGMENT_HEADER_BYTES, SegmentHeader};
+use reprise_wire::{BlockKind, FORMAT_VERSION, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader};
 
 use crate::{
     append::Appender,
-    cursor::{SegmentCursor, database_tag},
+    cursor::SegmentCursor,
     error::{LogError, UnavailableKind, hex},
     flush::{Flusher, create_first_segment},
     index::{RECYCLE_NAME, SPARE_NAME, segment_name},
@@ -44,11 +44,17 @@ pub struct LogConfig {
     pub append_wait_max: Duration,
     /// Hash of the settings that can change what a replay computes.
     pub settings_hash: u64,
+    /// What guests see: a log's commands run again under the same number alone.
+    pub semantics: u32,
     pub epoch: u32,
     /// For a log that is created now.
     pub new_database_id: [u8; 16],
+    /// Unguessable, for segments of a log that has no key for its blocks yet.
+    pub new_block_key: u32,
     /// Another database's log, or an empty directory, is refused.
     pub expected_database_id: Option<[u8; 16]>,
+    /// Where a replay may begin beside the log's beginning: checkpoints that can be read.
+    pub replay_from: Vec<Lsn>,
 }
 
 impl LogConfig {
@@ -59,9 +65,12 @@ impl LogConfig {
             seal_after: Duration::from_millis(5),
             append_wait_max: Duration::from_secs(10),
             settings_hash: 0,
+            semantics: SEMANTICS_OLDEST,
             epoch: 0,
             new_database_id,
+            new_block_key: 0,
             expected_database_id: None,
+            replay_from: Vec::new(),
         }
     }
 }
@@ -99,7 +108,8 @@ pub struct Log<P: Send + 'static> {
 
 impl<P: Send + 'static> Log<P> {
     /// Opens the log on `disk`, or begins one on an empty directory. Every block is checked; the remains of a write that a
-    /// crash cut off are erased; anything else that is wrong is `Corrupt`, and nothing is changed.
+    /// crash cut off are erased; anything else that is wrong is `Corrupt`, and nothing is changed. Neither is it where commands would
+    /// have to be run again that ran under another semantics number.
     pub fn open(
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
@@ -127,6 +137,10 @@ impl<P: Send + 'static> Log<P> {
         if let Some(damage) = scanned.report.damage {
             return Err(LogError::Corrupt(Arc::new(damage)));
         }
+        let found = &scanned.report;
+        let places = config.replay_from.iter().filter(|from| (found.start..=found.end).contains(*from));
+        let from = places.max().copied().unwrap_or(found.start);
+        found.judge_commands(from, config.semantics)?;
         for leftover in [SPARE_NAME, RECYCLE_NAME] {
             match disk.remove(leftover) {
                 Err(error) if error.kind != DiskErrorKind::NotFound => return Err(error.into()),
@@ -189,7 +203,7 @@ impl<P: Send + 'static> Log<P> {
 
     /// The segment file in which a position lies, and the byte in it; none where the log does not hold the position.
     pub fn place(&self, lsn: Lsn) -> Option<(String, u64)> {
-        let (start, _) = self.shared.index.segment_of(lsn.0)?;
+        let start = self.shared.index.segment_of(lsn.0)?.start;
         let offset = lsn.0 - start + SEGMENT_HEADER_BYTES as u64;
         Some((segment_name(Lsn(start)), offset))
     }
@@ -292,6 +306,9 @@ struct Opened {
 impl Opened {
     fn create(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
         let header = SegmentHeader {
+            version: FORMAT_VERSION,
+            semantics: config.semantics,
+            block_key: config.new_block_key,
             database_id: config.new_database_id,
             start: Lsn(0),
             settings_hash: config.settings_hash,
@@ -300,8 +317,8 @@ impl Opened {
         };
         let file_bytes = config.segment_bytes.min(FIRST_SEGMENT_BYTES);
         let segment = create_first_segment(disk, &header, file_bytes)?;
-        scan.index.add_segment(0);
-        scan.database_tag = database_tag(&config.new_database_id);
+        scan.index.add_segment(0, header.block_tag());
+        scan.block_key = header.block_key;
         scan.next.generation = 1;
         let room = file_bytes - SEGMENT_HEADER_BYTES as u64;
         Ok(Self {
@@ -328,7 +345,7 @@ impl Opened {
             .expect("checked by the caller")
             .clone();
         let segment = disk.open(&newest.file)?;
-        let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0);
+        let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0, 0);
         if let Some(torn) = &scan.report.torn {
             cursor.erase(torn.lsn.0, torn.bytes)?;
         }
@@ -340,8 +357,12 @@ impl Opened {
         let database_id = scan.report.database_id.expect("every segment has one");
         // Blocks of a lower generation behind new ones would be strangers.
         scan.next.generation = scan.next.generation.saturating_add(1);
-        let is_continued =
-            newest.settings_hash == config.settings_hash && newest.epoch == config.epoch;
+        let is_continued = newest.settings_hash == config.settings_hash
+            && (newest.version, newest.semantics) == (FORMAT_VERSION, config.semantics)
+            && newest.epoch == config.epoch;
+        if newest.version < FORMAT_VERSION {
+            scan.block_key = config.new_block_key;
+        }
         let segment_room = newest
             .file_bytes
             .saturating_sub(SEGMENT_HEADER_BYTES as u64);
@@ -380,6 +401,8 @@ impl Opened {
         let mut state = State::new(end, self.room, self.segment_room, segment_bytes, last_kind);
         let room_max = config.segment_bytes - SEGMENT_HEADER_BYTES as u64;
         state.spare_wanted = (2 * self.segment_room).min(room_max).max(1);
+        let place = self.scan.index.segment_of(self.segment_start);
+        let block_tag = place.expect("its header was read or written").block_tag;
         let shared = Arc::new(Shared::new(
             state,
             self.scan.index,
@@ -392,7 +415,8 @@ impl Opened {
             shared: Arc::clone(&shared),
             segment: self.segment,
             segment_start: self.segment_start,
-            database_tag: self.scan.database_tag,
+            block_tag,
+            block_key: self.scan.block_key,
             next: self.scan.next,
             told: Vec::new(),
             returns: Returns::default(),

@@ -7,7 +7,7 @@ use reprise_env::Disk;
 use reprise_wire::{BLOCK_HEADER_BYTES, BlockHeader, RecordRef, Records, WireError};
 
 use crate::{
-    cursor::{Continuity, NoBlock, SegmentCursor, database_tag},
+    cursor::{Continuity, NoBlock, SegmentCursor},
     error::{Damage, LogError},
     index::{LogIndex, segment_name},
     log::Log,
@@ -95,7 +95,6 @@ pub struct LogReader {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) index: Arc<LogIndex>,
     end: ReadEnd,
-    pub(crate) database_tag: u32,
     pub(crate) cursor: Option<SegmentCursor>,
     pub(crate) before: Option<Continuity>,
     block: Option<BlockHeader>,
@@ -112,9 +111,8 @@ impl LogReader {
     pub fn open(disk: Arc<dyn Disk>, from: Lsn) -> Result<(Self, VerifyReport), LogError> {
         let scanned = scan(&*disk)?;
         let report = scanned.report;
-        let id = report.database_id.unwrap_or_default();
         let end = ReadEnd::Fixed(report.end.0);
-        let reader = Self::new(disk, Arc::new(scanned.index), end, &id, from)?;
+        let reader = Self::new(disk, Arc::new(scanned.index), end, from)?;
         Ok((reader, report))
     }
 
@@ -122,7 +120,6 @@ impl LogReader {
         disk: Arc<dyn Disk>,
         index: Arc<LogIndex>,
         end: ReadEnd,
-        database_id: &[u8; 16],
         from: Lsn,
     ) -> Result<Self, LogError> {
         let (start, log_end) = (index.start(), end.get());
@@ -138,7 +135,6 @@ impl LogReader {
             disk,
             index,
             end,
-            database_tag: database_tag(database_id),
             cursor: None,
             before: None,
             block: None,
@@ -222,17 +218,18 @@ impl LogReader {
             return Ok(None);
         }
         let lsn = self.next_block;
-        let (start, following) = self.index.segment_of(lsn).ok_or(self.out_of_range(lsn))?;
+        let place = self.index.segment_of(lsn).ok_or(self.out_of_range(lsn))?;
+        let start = place.start;
         if self
             .cursor
             .as_ref()
             .is_none_or(|cursor| cursor.start != start)
         {
             let file = self.disk.open_read(&segment_name(Lsn(start)))?;
-            self.cursor = Some(SegmentCursor::new(file, start));
+            self.cursor = Some(SegmentCursor::new(file, start, place.block_tag));
         }
         let cursor = self.cursor.as_ref().expect("just set");
-        let limit = cursor.offset_of(following.map_or(end, |next| next.min(end)));
+        let limit = cursor.offset_of(place.following.map_or(end, |next| next.min(end)));
         Ok(Some((start, limit)))
     }
 
@@ -249,7 +246,7 @@ impl LogReader {
         };
         let lsn = self.next_block;
         let cursor = self.cursor.as_mut().expect("sought just now");
-        match cursor.block(lsn, limit, self.database_tag, self.before.as_ref()) {
+        match cursor.block(lsn, limit, self.before.as_ref()) {
             Ok((block, after)) => {
                 self.record_at = first_record_from(cursor.payload(&block)?, &block, self.from);
                 self.before = Some(after);
@@ -324,7 +321,6 @@ impl<P: Send + 'static> Log<P> {
             Arc::clone(&shared.disk),
             Arc::clone(&shared.index),
             ReadEnd::Durable(Arc::clone(&shared.durable)),
-            &shared.database_id,
             from,
         )
     }

@@ -1,15 +1,16 @@
 //! Looks at every block of a log: what is whole, what a crash cut off, what is damaged.
 
-use reprise_base::Lsn;
+use reprise_base::{Lsn, TxnId};
 use reprise_env::Disk;
 use reprise_wire::{
-    BlockHeader, BlockKind, FORMAT_VERSION, RecordKind, Records, SEGMENT_HEADER_BYTES, SegmentHeader,
+    BlockHeader, BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, MEMORY_UNIT_BYTES, RecordKind, RecordRef, Records, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 
 use crate::{
-    cursor::{Continuity, NoBlock, SegmentCursor, database_tag},
+    cursor::{Continuity, NoBlock, SegmentCursor},
     error::{Damage, LogError},
     index::{LogIndex, parse_segment_name, segment_name},
+    reader::record_lsn,
 };
 
 /// A segment as found.
@@ -21,6 +22,12 @@ pub struct SegmentReport {
     pub end: Lsn,
     pub settings_hash: u64,
     pub epoch: u32,
+    /// Of the format.
+    pub version: u32,
+    /// What guests saw when its commands ran.
+    pub semantics: u32,
+    /// Where the last command lies whose changes do not stand behind it: it can only be run again.
+    pub last_command: Option<Lsn>,
     pub file_bytes: u64,
 }
 
@@ -46,8 +53,39 @@ pub struct VerifyReport {
     pub records: u64,
     /// Kind of the last block: `Close` after a close in order.
     pub last_block: Option<BlockKind>,
+    /// Counted memory of the database, as the last block told; 0: not told.
+    pub memory_bytes: u64,
     pub torn: Option<TornTail>,
     pub damage: Option<Damage>,
+}
+
+impl VerifyReport {
+    /// Err: at or behind `from` lies a command that ran under another semantics number and can only be run again.
+    pub fn judge_commands(&self, from: Lsn, semantics: u32) -> Result<(), LogError> {
+        let foreign = self.segments.iter().filter(|segment| segment.semantics != semantics);
+        let mut commands = foreign.filter_map(|segment| Some((segment.last_command?, segment.semantics)));
+        match commands.find(|(lsn, _)| *lsn >= from) {
+            None => Ok(()),
+            Some((lsn, found)) => Err(LogError::ForeignCommand {
+                lsn,
+                found,
+                expected: semantics,
+            }),
+        }
+    }
+
+    /// Behind everything that was logged under another semantics number.
+    pub fn foreign_end(&self, semantics: u32) -> Lsn {
+        let mut newest = self.segments.iter().rev();
+        let foreign = newest.find(|segment| segment.semantics != semantics);
+        foreign.map_or(Lsn(0), |segment| segment.end)
+    }
+
+    /// Under which number the record at `lsn` was logged.
+    pub fn semantics_at(&self, lsn: Lsn) -> Option<u32> {
+        let mut newest = self.segments.iter().rev();
+        newest.find(|segment| segment.start <= lsn).map(|segment| segment.semantics)
+    }
 }
 
 /// Reads the whole log without changing it. Err only where the disk fails or the format is another version's.
@@ -58,11 +96,37 @@ pub fn verify(disk: &dyn Disk) -> Result<VerifyReport, LogError> {
 pub(crate) struct Scan {
     pub report: VerifyReport,
     pub index: LogIndex,
-    pub database_tag: u32,
+    /// Of the newest segment.
+    pub block_key: u32,
     /// What the next block must continue.
     pub next: Continuity,
     /// Where the last whole block begins.
     pub last_block: Option<Lsn>,
+}
+
+/// Finds commands whose changes do not follow. Both of a transaction stand in one block.
+#[derive(Default)]
+struct CommandsAlone {
+    last: Option<Lsn>,
+    /// The record before, if it is a command.
+    before: Option<(Lsn, Option<TxnId>)>,
+}
+
+impl CommandsAlone {
+    fn note(&mut self, lsn: Lsn, record: &RecordRef<'_>) {
+        let before = self.before.take();
+        match record.kind() {
+            RecordKind::Changes if before.is_some_and(|(_, txn_id)| txn_id == record.txn_id()) => {}
+            _ => self.last = before.map(|(lsn, _)| lsn).or(self.last),
+        }
+        if record.kind() == RecordKind::Command {
+            self.before = Some((lsn, record.txn_id()));
+        }
+    }
+
+    fn last(self) -> Option<Lsn> {
+        self.before.map(|(lsn, _)| lsn).or(self.last)
+    }
 }
 
 /// Why the walk ends early: damage is a finding, the rest an error.
@@ -86,7 +150,7 @@ pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
     let mut scan = Scan {
         report: VerifyReport::default(),
         index: LogIndex::default(),
-        database_tag: 0,
+        block_key: 0,
         next: Continuity::BEGINNING,
         last_block: None,
     };
@@ -108,7 +172,7 @@ pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
 impl Scan {
     fn segment(&mut self, disk: &dyn Disk, start: Lsn, following: Option<Lsn>) -> Result<(), Stop> {
         let file = segment_name(start);
-        let mut cursor = SegmentCursor::new(disk.open_read(&file)?, start.0);
+        let mut cursor = SegmentCursor::new(disk.open_read(&file)?, start.0, 0);
         let file_bytes = cursor.file_bytes()?;
         let header = self.header(&mut cursor, &file)?;
         self.report.segments.push(SegmentReport {
@@ -117,19 +181,19 @@ impl Scan {
             end: start,
             settings_hash: header.settings_hash,
             epoch: header.epoch,
+            version: header.version,
+            semantics: header.semantics,
+            last_command: None,
             file_bytes,
         });
         self.report.end = start;
-        self.index.add_segment(start.0);
+        cursor.block_tag = header.block_tag();
+        self.block_key = header.block_key;
+        self.index.add_segment(start.0, cursor.block_tag);
         // The segment that follows was begun when everything before its start was durable.
         let end = following.map_or(u64::MAX, |next| next.0);
         while self.report.end.0 < end {
-            match cursor.block(
-                self.report.end.0,
-                file_bytes,
-                self.database_tag,
-                Some(&self.next),
-            ) {
+            match cursor.block(self.report.end.0, file_bytes, Some(&self.next)) {
                 Ok((block, next)) => self.block(&mut cursor, &block, next)?,
                 Err(NoBlock::Disk(error)) => return Err(error.into()),
                 Err(NoBlock::Stranger(error)) => {
@@ -167,10 +231,11 @@ impl Scan {
             SegmentHeader::peek_version(bytes),
         ) {
             (Ok(header), _) => header,
-            (Err(_), Some(found)) if found != FORMAT_VERSION => {
+            (Err(_), Some(found)) if !(FORMAT_VERSION_OLDEST..=FORMAT_VERSION).contains(&found) => {
                 return Err(Stop::Error(LogError::FormatVersion {
                     file: file.to_owned(),
-                    expected: FORMAT_VERSION,
+                    oldest: FORMAT_VERSION_OLDEST,
+                    newest: FORMAT_VERSION,
                     found,
                 }));
             }
@@ -184,7 +249,6 @@ impl Scan {
                 self.report.database_id = Some(header.database_id);
                 self.report.start = start;
                 self.next.chain = header.chain;
-                self.database_tag = database_tag(&header.database_id);
             }
             Some(id) if id != header.database_id => {
                 return damage("the file belongs to another database".to_owned());
@@ -212,10 +276,14 @@ impl Scan {
         let mut count = 0;
         let mut malformed = None;
         let mut is_changes = true;
+        let mut commands = CommandsAlone::default();
         for record in Records::new(cursor.payload(block)?) {
             count += 1;
             match record {
-                Ok((_, record, _)) => is_changes &= record.kind() == RecordKind::Changes,
+                Ok((at, record, _)) => {
+                    is_changes &= record.kind() == RecordKind::Changes;
+                    commands.note(record_lsn(block, at), &record);
+                }
                 Err(error) => malformed = Some(error),
             }
         }
@@ -242,13 +310,15 @@ impl Scan {
             .last_mut()
             .expect("pushed before its blocks");
         segment.end = block.end();
+        segment.last_command = commands.last().or(segment.last_command);
+        self.report.memory_bytes = block.memory_units as u64 * MEMORY_UNIT_BYTES;
         Ok(())
     }
 
     /// The place behind the last whole block of the last segment.
     fn tail(&mut self, cursor: &mut SegmentCursor, invalid: &str) -> Result<(), Stop> {
         let end = self.report.end;
-        let behind = cursor.look_behind(end.0, self.database_tag)?;
+        let behind = cursor.look_behind(end.0)?;
         if let Some(later) = behind.block {
             let what = format!("{invalid}; the block at LSN {later} shows that it was whole");
             return Err(self.damage(cursor, what));

@@ -53,6 +53,7 @@ impl LogReader {
         };
         let first = self.next_block;
         let cursor = self.cursor.as_ref().expect("sought just now");
+        let block_tag = cursor.block_tag;
         let offset = cursor.offset_of(first);
         let whole = limit.saturating_sub(offset).min(usize::MAX as u64) as usize;
         let mut filled = cursor.read_into(buffer, offset, 0, room.min(whole))?;
@@ -63,7 +64,7 @@ impl LogReader {
             if at > 0 && rest.len() < BLOCK_HEADER_BYTES {
                 return Ok(StretchEnd::Full);
             }
-            let (header, crc) = judge_header(rest, lsn, self.database_tag)
+            let (header, crc) = judge_header(rest, lsn, block_tag)
                 .map_err(|error| self.no_block(segment, lsn, NoBlock::Invalid(error)))?;
             let block_bytes = header.block_bytes();
             if block_bytes > rest.len() {

@@ -236,6 +236,48 @@ fn a_record_that_looks_like_a_block_does_not_make_a_torn_tail_damage() {
     assert_eq!(words_on(&torn), ["a"]);
 }
 
+/// What a client can know of a database is its id and where the log stands.
+#[test]
+fn a_client_can_t_make_a_torn_tail_look_like_damage() {
+    let disk = SimDisk::new();
+    let (log, _, _) = open(&disk).expect("open");
+    append(&log, &["a"]);
+    drop(log);
+    let name = segments(&disk).pop().expect("segment");
+    let genuine = disk.bytes(&name).expect("bytes");
+    let header = reprise_wire::SegmentHeader::decode(&genuine).expect("a segment");
+    let guessed = reprise_wire::SegmentHeader { block_key: 0, ..header };
+    let end = genuine.iter().rposition(|byte| *byte != 0).expect("blocks").next_multiple_of(SECTOR_BYTES);
+    // The first sector of a block is lost; in its second one lies what came in as arguments.
+    let place = end + SECTOR_BYTES;
+    for (tag, is_taken_for_a_block) in [(guessed.block_tag(), false), (header.block_tag(), true)] {
+        let fields = reprise_wire::BlockHeader {
+            kind: reprise_wire::BlockKind::Seal,
+            lsn: Lsn((place - SECTOR_BYTES) as u64),
+            payload_bytes: 0,
+            records_count: 0,
+            chain: 1,
+            tag,
+            generation: 9,
+            payload_crc: 0,
+            memory_units: 0,
+        };
+        let mut forged = vec![0; SECTOR_BYTES];
+        reprise_wire::seal_block(&fields, &mut forged);
+        let torn = disk.copy();
+        torn.damage(&name, |bytes| bytes[place..place + SECTOR_BYTES].copy_from_slice(&forged));
+        match open(&torn) {
+            Ok((log, report, _)) => {
+                assert!(!is_taken_for_a_block && report.found.torn.is_some());
+                drop(log);
+                assert_eq!(words_on(&torn), ["a"]);
+            }
+            Err(LogError::Corrupt(_)) => assert!(is_taken_for_a_block),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 

@@ -181,7 +181,7 @@ fn damage_is_refused_with_its_place() {
          append b
          flip 1030",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 1024 (LSN 512): block header checksum: expected 4017166075, found 4017100539; the block at LSN 1024 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 1024 (LSN 512): block header checksum: expected 3668575638, found 3668641174; the block at LSN 1024 shows that it was whole. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
     check_recovery(

@@ -113,6 +113,8 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         name: "voter".into(),
         hash: code.hash(),
         wasm_bytes: wasm.len() as u64,
+        description: code.described().1,
+        semantics: reprise_abi::SEMANTICS,
         schema: schema.clone(),
         code: Arc::new(code),
     };

@@ -53,6 +53,7 @@ impl Running<'_> {
             procedure: self.procedure,
             digest: commit.digest,
             keyed: self.idempotency_key.map(|key| KeyedRef {
+                scope: &[],
                 key,
                 fingerprint: self.call_hash(),
                 result: frame.result(),
@@ -106,6 +107,7 @@ impl Running<'_> {
             procedure: self.procedure,
             digest,
             idempotency_key: self.idempotency_key,
+            idempotency_scope: &[],
             args: self.args,
         }
         .encode(records);

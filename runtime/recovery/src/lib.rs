@@ -32,7 +32,7 @@ use reprise_replay::{Command, Divergence, Keyed, Redo, Replayed, Twin, replay_mu
 use reprise_storage::Store;
 use reprise_txn::{Candidate, Compiler, Judge, ModuleId, apply, plan, remove};
 use reprise_wire::{
-    ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef, WireError,
+    ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef, SEMANTICS_OLDEST, WireError,
 };
 
 use crate::{
@@ -43,7 +43,7 @@ use crate::{
 
 pub use feed::WINDOW_BYTES;
 pub use fill::{load_sample, load_threads};
-pub use load::LoadedKey;
+pub use load::{LoadedKey, check_descriptions};
 pub use ready::make_ready;
 
 /// Jobs on their way at most, over all sites: bounds memory while the reader is ahead. Never less than two for each site, for
@@ -74,6 +74,8 @@ pub enum RecoveryError {
          `reprise log verify` tells more"
     )]
     Malformed { lsn: Lsn, error: WireError },
+    #[error("the record at LSN {lsn} drops table {table:?}, which this program can't do yet: it was written by a newer one")]
+    DropTable { lsn: Lsn, table: String },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
@@ -310,6 +312,10 @@ impl Recovery {
             RecordRef::Remove(removal) => self.feed_remove(end, &removal),
             RecordRef::Checkpoint(mark) => self.feed_mark(end, mark.txn_id),
             RecordRef::Genesis(_) => Ok(()),
+            RecordRef::DropTable(drop) => Err(RecoveryError::DropTable {
+                lsn,
+                table: drop.table.to_owned(),
+            }),
         }
     }
 
@@ -516,13 +522,14 @@ impl Recovery {
             reason,
         };
         let wasm: Arc<[u8]> = record.wasm.into();
-        let candidate = self
+        let mut candidate = self
             .compiler
             .restore(&name, &wasm)
             .map_err(|error| failure(error.to_string()))?;
         if candidate.hash != record.hash {
             return Err(failure("its bytes do not have the logged hash".into()));
         }
+        candidate.semantics = record.semantics;
         let txn_id = record.txn_id;
         let outcome = self.outcome.clone();
         self.gather(
@@ -648,7 +655,11 @@ fn install(
 ) -> Result<(), String> {
     let deployed = held.tools.deployed().clone();
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
-    let plan = plan(&deployed, &candidate, &stores, Judge::Replay).map_err(|error| {
+    let judge = match candidate.semantics {
+        SEMANTICS_OLDEST => Judge::ReplayShared,
+        _ => Judge::Replay,
+    };
+    let plan = plan(&deployed, &candidate, &stores, judge).map_err(|error| {
         let conflicts = error.conflicts.iter().map(|c| c.to_string());
         conflicts.collect::<Vec<_>>().join("; ")
     })?;

@@ -5,10 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use reprise_abi::TableSchema;
+use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
-use reprise_host::describe;
+use reprise_host::stored::{read_module, read_stored_table};
 use reprise_partition::{Held, Touched};
 use reprise_storage::Store;
 use reprise_txn::{Code, Executor, Restored, restore};
@@ -160,20 +160,10 @@ impl Recovery {
             }
             (compiled.schema, compiled.code)
         } else {
-            let schema = describe::from_json(module.description);
-            let schema = schema.map_err(|error| what(error.to_string()))?;
+            let schema = read_module(module.description).map_err(what)?;
             (schema, Arc::new(Retired))
         };
-        Ok(Restored {
-            name: module.name.to_owned(),
-            version: module.version,
-            hash: module.hash,
-            wasm_bytes: module.wasm.len() as u64,
-            installed_by: module.installed_by,
-            in_service: module.in_service,
-            schema,
-            code,
-        })
+        Ok(restored(module, schema, code))
     }
 }
 
@@ -189,12 +179,8 @@ pub(crate) fn broken(reader: &CheckpointReader, what: &str, expected: &str, foun
 
 pub(crate) fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSchema, CheckpointError> {
     let unfit = |found: &str| broken(reader, "description of a table", "one table", found);
-    let mut schema = describe::from_json(json).map_err(|error| unfit(&error.to_string()))?;
-    match (schema.tables.pop(), schema.tables.is_empty()) {
-        (Some(table), true) => Ok(table),
-        (None, _) => Ok(TableSchema::dropped()),
-        _ => Err(unfit("several")),
-    }
+    let table = read_stored_table(json).map_err(|error| unfit(&error))?;
+    Ok(table.unwrap_or_else(TableSchema::dropped))
 }
 
 fn install(
@@ -227,6 +213,42 @@ fn install(
     Ok(())
 }
 
+/// That what a checkpoint says of tables and modules can be read, and fits together, as `Recovery::load` needs it. No code is looked
+/// at, and no row.
+pub fn check_descriptions(reader: &CheckpointReader) -> Result<(), CheckpointError> {
+    let tables = reader.tables().iter().map(|json| table_of(reader, json));
+    let tables = tables.collect::<Result<Vec<_>, _>>()?;
+    let unfit = |what: &str, reason: &str| broken(reader, what, "that fit", reason);
+    let modules = reader.modules().iter().map(|module| {
+        let module = module.get();
+        let schema = read_module(module.description).map_err(|reason| unfit("module", &reason))?;
+        Ok::<_, CheckpointError>(restored(&module, schema, Arc::new(Retired)))
+    });
+    let modules = modules.collect::<Result<Vec<_>, _>>()?;
+    let deployed = restore(0, tables, modules).map_err(|reason| unfit("tables and modules", &reason))?;
+    let mut store = Store::new();
+    for table in &deployed.tables {
+        let created = store.push_table(TableSchema::clone(table));
+        created.map_err(|_| unfit("table", &table.full_name()))?;
+    }
+    Ok(())
+}
+
+fn restored(module: &CheckpointModuleRef<'_>, schema: ModuleSchema, code: Arc<dyn Code>) -> Restored {
+    Restored {
+        name: module.name.to_owned(),
+        version: module.version,
+        hash: module.hash,
+        wasm_bytes: module.wasm.len() as u64,
+        installed_by: module.installed_by,
+        in_service: module.in_service,
+        schema,
+        description: module.description.into(),
+        semantics: module.semantics,
+        code,
+    }
+}
+
 pub(crate) fn error_of(what: &'static str, expected: &str, found: &str) -> WireError {
     WireError {
         what,
@@ -242,7 +264,7 @@ fn read_keys(reader: &CheckpointReader) -> Result<Vec<LoadedKey>, CheckpointErro
         if entry.kind != CheckpointBlockKind::Keys {
             continue;
         }
-        for found in CheckpointKeys::new(blocks.read(number)?) {
+        for found in CheckpointKeys::new(blocks.read(number)?, reader.header().version) {
             let found = found.map_err(|error| reader.corrupt(entry, error))?;
             let module = reader.modules().get(found.module_id as usize);
             if module.is_none() {

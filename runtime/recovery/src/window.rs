@@ -550,6 +550,7 @@ mod tests {
                 procedure: 1,
                 digest: 0,
                 idempotency_key: None,
+                idempotency_scope: &[],
                 args: b"arguments",
             };
             let mut out = Vec::new();

@@ -173,6 +173,7 @@ fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Resul
         txn_id,
         module_id: deployed.versions.len() as u32,
         version: version as u32 + 1,
+        semantics: candidate.semantics,
         name: &candidate.name,
         hash: candidate.hash,
         wasm,

@@ -77,6 +77,10 @@ pub enum LogBody {
     Checkpoint {
         txn_id: TxnId,
     },
+    DropTable {
+        txn_id: TxnId,
+        table: String,
+    },
 }
 
 /// A transaction by the rows that it changed.
@@ -126,6 +130,7 @@ impl LogEntry {
             LogBody::Command { .. } => "command",
             LogBody::Changes(_) => "changes",
             LogBody::Checkpoint { .. } => "checkpoint",
+            LogBody::DropTable { .. } => "drop_table",
         }
     }
 }
@@ -137,7 +142,8 @@ fn touches(record: &RecordRef<'_>, partition: u16) -> bool {
         RecordRef::Genesis(_)
         | RecordRef::Deploy(_)
         | RecordRef::Remove(_)
-        | RecordRef::Checkpoint(_) => true,
+        | RecordRef::Checkpoint(_)
+        | RecordRef::DropTable(_) => true,
     }
 }
 
@@ -150,7 +156,7 @@ pub enum LogReadError {
     #[error(transparent)]
     Failed(#[from] LogError),
     #[error(
-        "a record kind is one of genesis, deploy, remove, command, changes and checkpoint; {0:?} is none"
+        "a record kind is one of genesis, deploy, remove, command, changes, checkpoint and drop_table; {0:?} is none"
     )]
     BadKind(String),
 }
@@ -314,6 +320,10 @@ pub fn decode_entry(
         }),
         RecordRef::Checkpoint(mark) => LogBody::Checkpoint {
             txn_id: mark.txn_id,
+        },
+        RecordRef::DropTable(drop) => LogBody::DropTable {
+            txn_id: drop.txn_id,
+            table: drop.table.to_owned(),
         },
     };
     LogEntry {

@@ -25,6 +25,10 @@ pub struct Candidate {
     pub hash: [u8; 32],
     pub wasm_bytes: u64,
     pub schema: ModuleSchema,
+    /// The JSON of which `schema` was made, as it was sent.
+    pub description: Arc<[u8]>,
+    /// What its procedures could observe when it was first deployed (`reprise_abi::SEMANTICS`).
+    pub semantics: u32,
     pub code: Arc<dyn Code>,
 }
 
@@ -114,6 +118,8 @@ pub fn apply(
         installed_by,
         near: near::rows_of(&candidate.schema, &plan.bindings),
         schema: candidate.schema,
+        description: candidate.description,
+        semantics: candidate.semantics,
         tables: plan.bindings,
         code: candidate.code,
     });
@@ -150,6 +156,8 @@ fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
         wasm_bytes: module.wasm_bytes,
         installed_by: module.installed_by,
         schema: module.schema.clone(),
+        description: module.description.clone(),
+        semantics: module.semantics,
         code: module.code.clone(),
     });
     deployed.versions[rebound.id.0 as usize] = rebound.clone();
@@ -165,6 +173,8 @@ pub struct Restored {
     pub installed_by: TxnId,
     pub in_service: bool,
     pub schema: ModuleSchema,
+    pub description: Arc<[u8]>,
+    pub semantics: u32,
     pub code: Arc<dyn Code>,
 }
 
@@ -194,6 +204,8 @@ pub fn restore(
             wasm_bytes: found.wasm_bytes,
             installed_by: found.installed_by,
             schema: found.schema,
+            description: found.description,
+            semantics: found.semantics,
             code: found.code,
         });
         if found.in_service {

@@ -55,6 +55,10 @@ pub struct Module {
     /// Transaction that installed it; its time is the time of installation.
     pub installed_by: TxnId,
     pub schema: ModuleSchema,
+    /// The JSON of which `schema` was made, as it was sent: what was taken in once is kept as it is.
+    pub description: Arc<[u8]>,
+    /// What its procedures could observe when it was deployed (`reprise_abi::SEMANTICS`).
+    pub semantics: u32,
     /// Bindings of `schema.tables`, in the same order.
     pub tables: Vec<TableBinding>,
     /// By procedure: rows to bring near before it runs.

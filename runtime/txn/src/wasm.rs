@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use reprise_abi::{HostOps, ModuleSchema};
+use reprise_abi::{HostOps, ModuleSchema, SEMANTICS};
 use reprise_env::{Disk, DiskError};
 use reprise_host::{CallOutcome, CompiledModule, Engine, Instance, InvalidModule, described, hash_of};
 
@@ -36,21 +36,21 @@ pub trait Compiler: Send + Sync {
 impl Compiler for Engine {
     fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
         let compiled = self.compile_quietly(wasm)?;
-        let (hash, schema) = (compiled.hash(), compiled.schema().clone());
+        let (hash, described) = (compiled.hash(), compiled.described());
         let code = WasmCode::new(self.clone(), wasm.clone(), Some(compiled));
-        Ok(candidate(name, wasm, hash, schema, code))
+        Ok(candidate(name, wasm, hash, described, code))
     }
 
     fn restore(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
-        let (schema, compiled) = match described(wasm)? {
-            Some(schema) => (schema, None),
+        let (described, compiled) = match described(wasm)? {
+            Some(described) => (described, None),
             None => {
                 let compiled = CompiledModule::compile_again(self, wasm)?;
-                (compiled.schema().clone(), Some(compiled))
+                (compiled.described(), Some(compiled))
             }
         };
         let code = WasmCode::new(self.clone(), wasm.clone(), compiled);
-        Ok(candidate(name, wasm, hash_of(wasm), schema, code))
+        Ok(candidate(name, wasm, hash_of(wasm), described, code))
     }
 
     fn keep_code(&self, disk: Arc<dyn Disk>, secret: &[u8]) -> Result<(), DiskError> {
@@ -70,7 +70,7 @@ fn candidate(
     name: &str,
     wasm: &[u8],
     hash: [u8; 32],
-    schema: ModuleSchema,
+    (schema, description): (ModuleSchema, Arc<[u8]>),
     code: WasmCode,
 ) -> Candidate {
     Candidate {
@@ -78,6 +78,8 @@ fn candidate(
         hash,
         wasm_bytes: wasm.len() as u64,
         schema,
+        description,
+        semantics: SEMANTICS,
         code: Arc::new(code),
     }
 }

@@ -310,6 +310,8 @@ fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
         name: "m".into(),
         hash: [0; 32],
         wasm_bytes: 0,
+        description: schema.as_bytes().into(),
+        semantics: reprise_abi::SEMANTICS,
         schema: describe::from_json(schema.as_bytes()).expect("a description"),
         code: Arc::new(NoCode),
     };

@@ -8,6 +8,8 @@ use reprise_base::{
 use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 
 pub const BLOCK_HEADER_BYTES: usize = 48;
+/// Of the counted memory that a block tells.
+pub const MEMORY_UNIT_BYTES: u64 = 64 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RPBK");
 /// The header checksum covers the header from here on.
@@ -39,12 +41,14 @@ pub struct BlockHeader {
     pub records_count: u32,
     /// Header checksum of the block before.
     pub chain: u32,
-    /// Taken from the database id, so that blocks of other databases are not believed.
-    pub database_tag: u32,
+    /// The segment's (`SegmentHeader::block_tag`), so that neither blocks of other databases are believed nor what a client sent.
+    pub tag: u32,
     /// Counts openings of the log; never falls along it.
     pub generation: u32,
     /// CRC-32C of the payload; set by `seal_block`.
     pub payload_crc: u32,
+    /// Counted memory of the database when the block was written, in units of `MEMORY_UNIT_BYTES`, rounded up; 0: not told.
+    pub memory_units: u32,
 }
 
 /// Bytes that a block with so many bytes of records takes in the log.
@@ -75,10 +79,10 @@ pub fn seal_block(header: &BlockHeader, block: &mut [u8]) -> u32 {
     out[20..24].copy_from_slice(&header.records_count.to_le_bytes());
     out[24..28].copy_from_slice(&payload_crc.to_le_bytes());
     out[28..32].copy_from_slice(&header.chain.to_le_bytes());
-    out[32..36].copy_from_slice(&header.database_tag.to_le_bytes());
+    out[32..36].copy_from_slice(&header.tag.to_le_bytes());
     out[36..40].copy_from_slice(&header.generation.to_le_bytes());
     out[40..44].copy_from_slice(&(header.kind as u32).to_le_bytes());
-    out[44..48].fill(0);
+    out[44..48].copy_from_slice(&header.memory_units.to_le_bytes());
     let crc = crc32c(&out[CHECKED_AT..]);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
     crc
@@ -111,10 +115,10 @@ impl BlockHeader {
             records_count: u32_at(bytes, 20),
             payload_crc: u32_at(bytes, 24),
             chain: u32_at(bytes, 28),
-            database_tag: u32_at(bytes, 32),
+            tag: u32_at(bytes, 32),
             generation: u32_at(bytes, 36),
+            memory_units: u32_at(bytes, 44),
         };
-        check("reserved block bytes", 0, u32_at(bytes, 44))?;
         header.check_sizes()?;
         Ok((header, crc))
     }

@@ -4,6 +4,9 @@ use reprise_abi::{schema::NAME_BYTES_MAX, value::ValueReader};
 
 use crate::{WireError, corrupt};
 
+/// Of a module's table, named with its module.
+pub(crate) const TABLE_NAME_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 1;
+
 pub(crate) struct BodyReader<'a> {
     reader: ValueReader<'a>,
     length: usize,
@@ -71,6 +74,31 @@ impl<'a> BodyReader<'a> {
         }
         let bytes = self.take(length)?;
         std::str::from_utf8(bytes).map_err(|_| corrupt("name", "UTF-8", bytes.escape_ascii()))
+    }
+
+    /// A table's name, which may be that of a module and its own with a dot between.
+    pub fn table_name(&mut self) -> Result<&'a str, WireError> {
+        let length = self.array::<1>()?[0] as usize;
+        if length > TABLE_NAME_BYTES_MAX {
+            let bound = format!("at most {TABLE_NAME_BYTES_MAX}");
+            return Err(corrupt("table name length", bound, length));
+        }
+        let bytes = self.take(length)?;
+        std::str::from_utf8(bytes).map_err(|_| corrupt("table name", "UTF-8", bytes.escape_ascii()))
+    }
+
+    /// Its length, 0 to 255, and its bytes.
+    pub fn short_bytes(&mut self) -> Result<&'a [u8], WireError> {
+        let [length] = self.array()?;
+        self.take(length as usize)
+    }
+
+    /// Its length, 1 to 255, and its bytes.
+    pub fn scope(&mut self) -> Result<&'a [u8], WireError> {
+        match self.short_bytes()? {
+            [] => Err(corrupt("length of a key's scope", "1 to 255", 0)),
+            scope => Ok(scope),
+        }
     }
 
     /// Its length, 1 to 255, and its bytes.

@@ -10,7 +10,7 @@ use reprise_abi::{
 };
 use reprise_base::{
     PartitionId, TxnId,
-    limits::{IDEMPOTENCY_KEY_BYTES_MAX, PARTITIONS_MAX, RECORD_BYTES_MAX, TABLES_MAX},
+    limits::{PARTITIONS_MAX, RECORD_BYTES_MAX, TABLES_MAX},
 };
 
 use crate::{
@@ -19,8 +19,8 @@ use crate::{
     quick::QuickReader,
     check, corrupt,
     record::{
-        HAS_KEY, PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_partitions,
-        varint_bytes,
+        PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key, decode_partitions,
+        key_bytes, key_flags, push_key, varint_bytes,
     },
 };
 
@@ -44,6 +44,8 @@ pub struct ChangesRef<'a> {
 pub struct KeyedRef<'a> {
     /// 1 to 255 bytes.
     pub key: &'a [u8],
+    /// As in a command.
+    pub scope: &'a [u8],
     /// Hash of the call: module, procedure, arguments.
     pub fingerprint: u128,
     pub result: &'a [u8],
@@ -431,7 +433,7 @@ impl<'a> ChangesRef<'a> {
     fn body_bytes(&self) -> usize {
         let keyed = self.keyed.map_or(0, |keyed| {
             let result = keyed.result.len();
-            1 + keyed.key.len() + 16 + varint_bytes(result as u32) + result
+            key_bytes(keyed.key, keyed.scope) + 16 + varint_bytes(result as u32) + result
         });
         let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
         let partitions = self.partitions.encoded_bytes(self.txn_id);
@@ -457,17 +459,15 @@ impl<'a> ChangesRef<'a> {
 
     fn encode_any(&self, out: &mut Vec<u8>) {
         begin(out, RecordKind::Changes, self.body_bytes());
-        let key_flag = if self.keyed.is_some() { HAS_KEY } else { 0 };
-        out.push(self.partitions.code(self.txn_id) | key_flag);
+        let flags = self.keyed.map_or(0, |keyed| key_flags(true, keyed.scope));
+        out.push(self.partitions.code(self.txn_id) | flags);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         out.extend_from_slice(&self.digest.to_le_bytes());
         self.partitions.encode(self.txn_id, out);
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
         if let Some(keyed) = &self.keyed {
-            assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&keyed.key.len()));
-            out.push(keyed.key.len() as u8);
-            out.extend_from_slice(keyed.key);
+            push_key(out, keyed.key, keyed.scope);
             out.extend_from_slice(&keyed.fingerprint.to_le_bytes());
             push_bytes(out, keyed.result);
         }
@@ -481,10 +481,12 @@ impl<'a> ChangesRef<'a> {
         let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
         let module_id = body.varint()?;
         let procedure = body.varint_u16()?;
-        let keyed = match flags & HAS_KEY {
-            0 => None,
-            _ => Some(KeyedRef {
-                key: body.idempotency_key()?,
+        let (key, scope) = decode_key(body, flags)?;
+        let keyed = match key {
+            None => None,
+            Some(key) => Some(KeyedRef {
+                key,
+                scope,
                 fingerprint: u128::from_le_bytes(body.array()?),
                 result: body.bytes("result", RESULT_BYTES_MAX)?,
             }),

@@ -14,10 +14,11 @@ use reprise_base::{
 };
 
 use crate::{
-    FORMAT_VERSION, Genesis, WireError,
+    FORMAT_VERSION_OLDEST, Genesis, SEMANTICS_OLDEST, WireError,
     body::BodyReader,
     check, corrupt, crc32c,
-    record::{GENESIS_BODY_BYTES, decode_genesis, push_genesis, push_name},
+    record::{GENESIS_BODY_BYTES, decode_genesis, push_genesis, push_name, push_short},
+    segment::{check_semantics, check_version},
     u32_at, u64_at,
 };
 
@@ -33,25 +34,35 @@ const _: () = assert!(ROW_BYTES_MAX + KEY_BYTES_MAX < CHECKPOINT_RAW_BYTES_MAX);
 const MAGIC: [u8; 8] = *b"RPRSCKP\n";
 const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"RPCB");
 const TRAILER_MAGIC: [u8; 8] = *b"RPCKEND\n";
-const HEADER_FIELDS_BYTES: usize = 56;
+const HEADER_FIELDS_BYTES: usize = 64;
 const INDEX_ENTRY_BYTES: usize = 28;
 
 /// What a checkpoint says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointHeader {
+    /// Of the format: what the file's other parts are read by.
+    pub version: u32,
+    /// Of the program that wrote it.
+    pub semantics: u32,
     pub database_id: [u8; 16],
     /// It holds what the log holds before this position.
     pub lsn: Lsn,
     pub settings_hash: u64,
     /// Of the mark in the log; its time is when the checkpoint began.
     pub txn_id: TxnId,
+    /// Counted memory of the database at the checkpoint; 0: not told.
+    pub memory_bytes: u64,
 }
 
 impl CheckpointHeader {
     pub fn encode(&self) -> [u8; CHECKPOINT_HEADER_BYTES] {
         let mut out = [0; CHECKPOINT_HEADER_BYTES];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out[8..12].copy_from_slice(&self.version.to_le_bytes());
+        if self.version > FORMAT_VERSION_OLDEST {
+            out[12..16].copy_from_slice(&self.semantics.to_le_bytes());
+            out[56..64].copy_from_slice(&self.memory_bytes.to_le_bytes());
+        }
         out[16..32].copy_from_slice(&self.database_id);
         out[32..40].copy_from_slice(&self.lsn.0.to_le_bytes());
         out[40..48].copy_from_slice(&self.settings_hash.to_le_bytes());
@@ -70,15 +81,22 @@ impl CheckpointHeader {
         }
         let at = CHECKPOINT_HEADER_BYTES - 4;
         check("checkpoint header checksum", crc32c(&bytes[..at]), u32_at(bytes, at))?;
-        check("format version", FORMAT_VERSION, u32_at(bytes, 8))?;
-        let reserved = bytes[12..16].iter().chain(&bytes[HEADER_FIELDS_BYTES..at]);
-        let nonzero = reserved.filter(|byte| **byte != 0).count();
+        let version = check_version(u32_at(bytes, 8))?;
+        let semantics = check_semantics(version, u32_at(bytes, 12))?;
+        let fields_end = match version {
+            FORMAT_VERSION_OLDEST => 56,
+            _ => HEADER_FIELDS_BYTES,
+        };
+        let nonzero = bytes[fields_end..at].iter().filter(|byte| **byte != 0).count();
         check("reserved checkpoint bytes", 0, nonzero)?;
         Ok(Self {
+            version,
+            semantics,
             database_id: bytes[16..32].try_into().expect("16 bytes"),
             lsn: Lsn(u64_at(bytes, 32)),
             settings_hash: u64_at(bytes, 40),
             txn_id: TxnId(u64_at(bytes, 48)),
+            memory_bytes: u64_at(bytes, 56),
         })
     }
 }
@@ -343,20 +361,22 @@ impl CheckpointDatabase {
 pub struct CheckpointModuleRef<'a> {
     pub module_id: u32,
     pub version: u32,
+    /// As in the record that deployed it.
+    pub semantics: u32,
     pub name: &'a str,
     pub in_service: bool,
     pub installed_by: TxnId,
     pub hash: [u8; 32],
-    /// JSON: what the module says of itself.
+    /// JSON: what the module says of itself, as it said it.
     pub description: &'a [u8],
     pub wasm: &'a [u8],
 }
 
 impl<'a> CheckpointModuleRef<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
-        assert!(self.description.len() <= DESCRIPTION_BYTES_MAX);
         push_varint(out, self.module_id);
         push_varint(out, self.version);
+        push_varint(out, self.semantics);
         push_name(out, self.name);
         out.push(self.in_service as u8);
         out.extend_from_slice(&self.installed_by.0.to_le_bytes());
@@ -365,11 +385,16 @@ impl<'a> CheckpointModuleRef<'a> {
         out.extend_from_slice(self.wasm);
     }
 
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+    /// `version` is that of the file's header.
+    pub fn decode(bytes: &'a [u8], version: u32) -> Result<Self, WireError> {
         let mut body = BodyReader::new(bytes);
         Ok(Self {
             module_id: body.varint()?,
             version: body.varint()?,
+            semantics: match version {
+                FORMAT_VERSION_OLDEST => SEMANTICS_OLDEST,
+                _ => check_semantics(version, body.varint()?)?,
+            },
             name: body.name()?,
             in_service: match body.array::<1>()? {
                 [flag @ 0..=1] => flag == 1,
@@ -377,7 +402,7 @@ impl<'a> CheckpointModuleRef<'a> {
             },
             installed_by: TxnId(body.u64()?),
             hash: body.array()?,
-            description: body.bytes("description", DESCRIPTION_BYTES_MAX)?,
+            description: body.bytes("description", CHECKPOINT_RAW_BYTES_MAX)?,
             wasm: body.rest("module", MODULE_BYTES_MAX)?,
         })
     }
@@ -478,6 +503,8 @@ impl<'a> Iterator for CheckpointRows<'a> {
 pub struct CheckpointKeyRef<'a> {
     /// 1 to 255 bytes.
     pub key: &'a [u8],
+    /// As in a command; 255 bytes at most.
+    pub scope: &'a [u8],
     pub fingerprint: u128,
     pub module_id: u32,
     pub procedure: u16,
@@ -493,6 +520,7 @@ impl CheckpointKeyRef<'_> {
         assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&self.key.len()));
         out.push(self.key.len() as u8);
         out.extend_from_slice(self.key);
+        push_short(out, self.scope);
         out.extend_from_slice(&self.fingerprint.to_le_bytes());
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
@@ -506,12 +534,15 @@ impl CheckpointKeyRef<'_> {
 /// Walks the outcomes of a block; ends after the first error.
 pub struct CheckpointKeys<'a> {
     body: BodyReader<'a>,
+    has_scopes: bool,
     failed: bool,
 }
 
 impl<'a> CheckpointKeys<'a> {
-    pub fn new(raw: &'a [u8]) -> Self {
+    /// `version` is that of the file's header.
+    pub fn new(raw: &'a [u8], version: u32) -> Self {
         Self {
+            has_scopes: version > FORMAT_VERSION_OLDEST,
             body: BodyReader::new(raw),
             failed: false,
         }
@@ -521,6 +552,10 @@ impl<'a> CheckpointKeys<'a> {
         let body = &mut self.body;
         Ok(CheckpointKeyRef {
             key: body.idempotency_key()?,
+            scope: match self.has_scopes {
+                true => body.short_bytes()?,
+                false => &[],
+            },
             fingerprint: u128::from_le_bytes(body.array()?),
             module_id: body.varint()?,
             procedure: body.varint_u16()?,

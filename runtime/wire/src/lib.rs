@@ -15,7 +15,7 @@ mod quick;
 mod record;
 mod segment;
 
-pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, block_bytes, seal_block};
+pub use block::{BLOCK_HEADER_BYTES, MEMORY_UNIT_BYTES, BlockHeader, BlockKind, block_bytes, seal_block};
 pub use buffer::{ChangesBuffer, PatchRoom, ShortName};
 pub use changes::{Change, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
 pub use checkpoint::{
@@ -26,10 +26,12 @@ pub use checkpoint::{
 };
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DeployRef, Genesis, PlainCommand, RECORD_KINDS, RecordKind, RecordRef,
+    CheckpointMark, CommandRef, DeployRef, DropTableRef, Genesis, PlainCommand, RECORD_KINDS, RecordKind, RecordRef,
     Records, RawRecord, RawRecords, RemoveRef, count_kinds, count_records,
 };
-pub use segment::{FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader};
+pub use segment::{
+    FORMAT_VERSION, FORMAT_VERSION_OLDEST, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
+};
 
 /// Bytes that are not a value of the format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,10 @@ use reprise_base::{
 };
 
 use crate::{
-    ChangesRef, PartitionList, PartitionSet, WireError, body::BodyReader, corrupt, quick::QuickReader,
+    ChangesRef, PartitionList, PartitionSet, SEMANTICS_OLDEST, WireError,
+    body::{BodyReader, TABLE_NAME_BYTES_MAX},
+    corrupt,
+    quick::QuickReader,
 };
 
 /// First byte of a record's body. Numbers are never used again for something else.
@@ -25,6 +28,7 @@ pub enum RecordKind {
     Command = 4,
     Changes = 5,
     Checkpoint = 6,
+    DropTable = 7,
 }
 
 impl RecordKind {
@@ -36,19 +40,24 @@ impl RecordKind {
             Self::Command => "command",
             Self::Changes => "changes",
             Self::Checkpoint => "checkpoint",
+            Self::DropTable => "drop_table",
         }
     }
 }
 
 /// Every kind, by its number from 1.
-pub const RECORD_KINDS: [RecordKind; 6] = [
+pub const RECORD_KINDS: [RecordKind; 7] = [
     RecordKind::Genesis,
     RecordKind::Deploy,
     RecordKind::Remove,
     RecordKind::Command,
     RecordKind::Changes,
     RecordKind::Checkpoint,
+    RecordKind::DropTable,
 ];
+
+/// A deployment with its semantics number. Kind 2 is one that does not say it: it was under the oldest.
+const DEPLOY_UNDER: u8 = 8;
 
 /// The log's first record: what the database is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +77,8 @@ pub struct DeployRef<'a> {
     pub module_id: u32,
     /// Counts the versions under this name, from 1.
     pub version: u32,
+    /// What its procedures could observe when it was deployed (`reprise_abi::SEMANTICS`).
+    pub semantics: u32,
     pub name: &'a str,
     /// SHA-256 of `wasm`.
     pub hash: [u8; 32],
@@ -81,6 +92,13 @@ pub struct RemoveRef<'a> {
     pub name: &'a str,
 }
 
+/// A table that is no more, with its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DropTableRef<'a> {
+    pub txn_id: TxnId,
+    pub table: &'a str,
+}
+
 /// A committed transaction, to be run again by replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandRef<'a> {
@@ -92,6 +110,8 @@ pub struct CommandRef<'a> {
     pub digest: u64,
     /// 1 to 255 bytes.
     pub idempotency_key: Option<&'a [u8]>,
+    /// Within which the key counts: the name of the token that called, 255 bytes at most. Empty without a key.
+    pub idempotency_scope: &'a [u8],
     pub args: &'a [u8],
 }
 
@@ -109,6 +129,7 @@ pub enum RecordRef<'a> {
     Command(CommandRef<'a>),
     Changes(ChangesRef<'a>),
     Checkpoint(CheckpointMark),
+    DropTable(DropTableRef<'a>),
 }
 
 // Flags of commands and changes.
@@ -119,7 +140,9 @@ const ONE: u8 = 1;
 const SEVERAL: u8 = 2;
 const ALL: u8 = 3;
 pub(crate) const HAS_KEY: u8 = 4;
-pub(crate) const FLAGS_KNOWN: u8 = PARTITIONS_MASK | HAS_KEY;
+/// Only beside `HAS_KEY`.
+pub(crate) const HAS_SCOPE: u8 = 8;
+pub(crate) const FLAGS_KNOWN: u8 = PARTITIONS_MASK | HAS_KEY | HAS_SCOPE;
 
 /// Length, kind, flags, transaction id, digest, module and procedure.
 const PLAIN_HEAD_BYTES_MAX: usize = 5 + 1 + 1 + 8 + 8 + 5 + 3;
@@ -131,16 +154,67 @@ pub(crate) const fn varint_bytes(value: u32) -> usize {
     (38 - (value | 1).leading_zeros() as usize) / 7
 }
 
+/// Flags that say which of key and scope follow.
+pub(crate) fn key_flags(has_key: bool, scope: &[u8]) -> u8 {
+    assert!(has_key || scope.is_empty(), "a scope is that of a key");
+    match (has_key, scope) {
+        (false, _) => 0,
+        (true, []) => HAS_KEY,
+        (true, _) => HAS_KEY | HAS_SCOPE,
+    }
+}
+
+/// Bytes of what `push_key` writes.
+pub(crate) fn key_bytes(key: &[u8], scope: &[u8]) -> usize {
+    let scope_bytes = if scope.is_empty() { 0 } else { 1 + scope.len() };
+    1 + key.len() + scope_bytes
+}
+
+/// The key, and its scope unless that is empty.
+pub(crate) fn push_key(out: &mut Vec<u8>, key: &[u8], scope: &[u8]) {
+    assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()));
+    out.push(key.len() as u8);
+    out.extend_from_slice(key);
+    if !scope.is_empty() {
+        push_short(out, scope);
+    }
+}
+
+/// Its length in one byte, and its bytes.
+pub(crate) fn push_short(out: &mut Vec<u8>, bytes: &[u8]) {
+    assert!(bytes.len() <= u8::MAX as usize, "{} bytes", bytes.len());
+    out.push(bytes.len() as u8);
+    out.extend_from_slice(bytes);
+}
+
+/// Key and scope, those of both that the flags tell of.
+pub(crate) fn decode_key<'a>(
+    body: &mut BodyReader<'a>,
+    flags: u8,
+) -> Result<(Option<&'a [u8]>, &'a [u8]), WireError> {
+    Ok(match flags & (HAS_KEY | HAS_SCOPE) {
+        0 => (None, &[]),
+        HAS_KEY => (Some(body.idempotency_key()?), &[]),
+        HAS_SCOPE => return Err(corrupt("record flags", "a key beside a scope", flags)),
+        _ => (Some(body.idempotency_key()?), body.scope()?),
+    })
+}
+
 /// Writes length and kind of a record with so many body bytes.
 #[inline]
 pub(crate) fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
+    begin_numbered(out, kind as u8, body_bytes);
+}
+
+#[inline]
+fn begin_numbered(out: &mut Vec<u8>, kind: u8, body_bytes: usize) {
     assert!(
         body_bytes + 6 <= RECORD_BYTES_MAX,
         "record of {body_bytes} bytes"
     );
     out.reserve(body_bytes + 6);
     push_varint(out, body_bytes as u32 + 1);
-    out.push(kind as u8);
+    out.push(kind);
 }
 
 pub(crate) fn push_genesis(out: &mut Vec<u8>, genesis: &Genesis) {
@@ -266,7 +340,8 @@ impl CommandRef<'_> {
     #[inline]
     fn body_bytes(&self) -> usize {
         let partitions = self.partitions.encoded_bytes(self.txn_id);
-        let key = self.idempotency_key.map_or(0, |key| 1 + key.len());
+        let scope = self.idempotency_scope;
+        let key = self.idempotency_key.map_or(0, |key| key_bytes(key, scope));
         let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
         1 + 8 + 8 + partitions + numbers + key + self.args.len()
     }
@@ -292,23 +367,62 @@ impl CommandRef<'_> {
 
     fn encode_any(&self, out: &mut Vec<u8>) {
         begin(out, RecordKind::Command, self.body_bytes());
-        let key_flag = if self.idempotency_key.is_some() {
-            HAS_KEY
-        } else {
-            0
-        };
-        out.push(self.partitions_code() | key_flag);
+        let flags = key_flags(self.idempotency_key.is_some(), self.idempotency_scope);
+        out.push(self.partitions_code() | flags);
         out.extend_from_slice(&self.txn_id.0.to_le_bytes());
         out.extend_from_slice(&self.digest.to_le_bytes());
         self.partitions.encode(self.txn_id, out);
         push_varint(out, self.module_id);
         push_varint(out, self.procedure as u32);
         if let Some(key) = self.idempotency_key {
-            assert!((1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()));
-            out.push(key.len() as u8);
-            out.extend_from_slice(key);
+            push_key(out, key, self.idempotency_scope);
         }
         out.extend_from_slice(self.args);
+    }
+}
+
+impl<'a> DeployRef<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let is_oldest = self.semantics == SEMANTICS_OLDEST;
+        let (kind, told) = match is_oldest {
+            true => (RecordKind::Deploy as u8, 0),
+            false => (DEPLOY_UNDER, varint_bytes(self.semantics)),
+        };
+        let numbers = told + varint_bytes(self.module_id) + varint_bytes(self.version);
+        let body = 8 + numbers + 1 + self.name.len() + 32 + self.wasm.len();
+        begin_numbered(out, kind, body);
+        out.extend_from_slice(&self.txn_id.0.to_le_bytes());
+        if !is_oldest {
+            assert!(self.semantics > SEMANTICS_OLDEST, "semantics number");
+            push_varint(out, self.semantics);
+        }
+        push_varint(out, self.module_id);
+        push_varint(out, self.version);
+        push_name(out, self.name);
+        out.extend_from_slice(&self.hash);
+        out.extend_from_slice(self.wasm);
+    }
+
+    fn decode(body: &mut BodyReader<'a>, tells_semantics: bool) -> Result<Self, WireError> {
+        let txn_id = TxnId(body.u64()?);
+        let semantics = match tells_semantics {
+            false => SEMANTICS_OLDEST,
+            true => match body.varint()? {
+                told @ 0..=SEMANTICS_OLDEST => {
+                    return Err(corrupt("semantics number of a module", "2 or more", told));
+                }
+                told => told,
+            },
+        };
+        Ok(Self {
+            txn_id,
+            module_id: body.varint()?,
+            version: body.varint()?,
+            semantics,
+            name: body.name()?,
+            hash: body.array()?,
+            wasm: body.rest("module", MODULE_BYTES_MAX)?,
+        })
     }
 }
 
@@ -321,6 +435,7 @@ impl<'a> RecordRef<'a> {
             Self::Command(_) => RecordKind::Command,
             Self::Changes(_) => RecordKind::Changes,
             Self::Checkpoint(_) => RecordKind::Checkpoint,
+            Self::DropTable(_) => RecordKind::DropTable,
         }
     }
 
@@ -333,6 +448,7 @@ impl<'a> RecordRef<'a> {
             Self::Command(command) => Some(command.txn_id),
             Self::Changes(changes) => Some(changes.txn_id),
             Self::Checkpoint(mark) => Some(mark.txn_id),
+            Self::DropTable(drop) => Some(drop.txn_id),
         }
     }
 
@@ -350,21 +466,17 @@ impl<'a> RecordRef<'a> {
                 begin(out, RecordKind::Genesis, GENESIS_BODY_BYTES);
                 push_genesis(out, genesis);
             }
-            Self::Deploy(deploy) => {
-                let numbers = varint_bytes(deploy.module_id) + varint_bytes(deploy.version);
-                let body = 8 + numbers + 1 + deploy.name.len() + 32 + deploy.wasm.len();
-                begin(out, RecordKind::Deploy, body);
-                out.extend_from_slice(&deploy.txn_id.0.to_le_bytes());
-                push_varint(out, deploy.module_id);
-                push_varint(out, deploy.version);
-                push_name(out, deploy.name);
-                out.extend_from_slice(&deploy.hash);
-                out.extend_from_slice(deploy.wasm);
-            }
+            Self::Deploy(deploy) => deploy.encode(out),
             Self::Remove(remove) => {
                 begin(out, RecordKind::Remove, 8 + 1 + remove.name.len());
                 out.extend_from_slice(&remove.txn_id.0.to_le_bytes());
                 push_name(out, remove.name);
+            }
+            Self::DropTable(drop) => {
+                assert!(drop.table.len() <= TABLE_NAME_BYTES_MAX, "{} bytes", drop.table.len());
+                begin(out, RecordKind::DropTable, 8 + 1 + drop.table.len());
+                out.extend_from_slice(&drop.txn_id.0.to_le_bytes());
+                push_short(out, drop.table.as_bytes());
             }
         }
     }
@@ -415,16 +527,10 @@ pub fn count_kinds(bytes: &[u8]) -> Result<(u32, u32), WireError> {
 fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
     let (kind, body) = content.split_first().expect("split leaves a kind");
     let mut body = BodyReader::new(body);
-    let record = match kind {
+    let record = match *kind {
         1 => RecordRef::Genesis(decode_genesis(&mut body)?),
-        2 => RecordRef::Deploy(DeployRef {
-            txn_id: TxnId(body.u64()?),
-            module_id: body.varint()?,
-            version: body.varint()?,
-            name: body.name()?,
-            hash: body.array()?,
-            wasm: body.rest("module", MODULE_BYTES_MAX)?,
-        }),
+        2 => RecordRef::Deploy(DeployRef::decode(&mut body, false)?),
+        DEPLOY_UNDER => RecordRef::Deploy(DeployRef::decode(&mut body, true)?),
         3 => RecordRef::Remove(RemoveRef {
             txn_id: TxnId(body.u64()?),
             name: body.name()?,
@@ -434,7 +540,11 @@ fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
         6 => RecordRef::Checkpoint(CheckpointMark {
             txn_id: TxnId(body.u64()?),
         }),
-        other => return Err(corrupt("record kind", "1 to 6", other)),
+        7 => RecordRef::DropTable(DropTableRef {
+            txn_id: TxnId(body.u64()?),
+            table: body.table_name()?,
+        }),
+        other => return Err(corrupt("record kind", "1 to 8", other)),
     };
     body.finish()?;
     Ok(record)
@@ -465,10 +575,7 @@ fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireE
     let partitions = decode_partitions(body, flags & PARTITIONS_MASK, txn_id.origin())?;
     let module_id = body.varint()?;
     let procedure = body.varint_u16()?;
-    let idempotency_key = match flags & HAS_KEY {
-        0 => None,
-        _ => Some(body.idempotency_key()?),
-    };
+    let (idempotency_key, idempotency_scope) = decode_key(body, flags)?;
     Ok(CommandRef {
         txn_id,
         partitions,
@@ -476,6 +583,7 @@ fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireE
         procedure,
         digest,
         idempotency_key,
+        idempotency_scope,
         args: body.rest("arguments", ARGS_BYTES_MAX)?,
     })
 }

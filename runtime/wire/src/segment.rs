@@ -6,16 +6,24 @@ use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
-/// Version of everything in this crate, and of what a digest is made of. A reader takes this one only.
-pub const FORMAT_VERSION: u32 = 2;
+/// Version of everything in this crate, and of what a digest is made of: what is written has it.
+pub const FORMAT_VERSION: u32 = 3;
+/// A reader takes all from this one on.
+pub const FORMAT_VERSION_OLDEST: u32 = 2;
+/// What files of version 2, which do not say it, were written under.
+pub const SEMANTICS_OLDEST: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"RPRSLOG\n";
-const FIELDS_BYTES: usize = 56;
+const FIELDS_BYTES: usize = 60;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
 /// What a segment says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
+    /// Of the format: `FORMAT_VERSION`, or an older one in a copy of older blocks.
+    pub version: u32,
+    /// What guests saw when the segment's commands ran (`reprise_abi::SEMANTICS`).
+    pub semantics: u32,
     pub database_id: [u8; 16],
     /// LSN of the first block.
     pub start: Lsn,
@@ -24,14 +32,19 @@ pub struct SegmentHeader {
     pub epoch: u32,
     /// `chain` of the first block: the header checksum of the block before it, 0 at the log's beginning.
     pub chain: u32,
+    /// Goes into the tag of the segment's blocks. Nobody outside learns it, so that no argument of a call can pass for a block.
+    pub block_key: u32,
 }
 
 impl SegmentHeader {
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut out = [0; SEGMENT_HEADER_BYTES];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        // 12..16 stays zero: the fields after it are aligned.
+        out[8..12].copy_from_slice(&self.version.to_le_bytes());
+        if self.version > FORMAT_VERSION_OLDEST {
+            out[12..16].copy_from_slice(&self.semantics.to_le_bytes());
+            out[56..60].copy_from_slice(&self.block_key.to_le_bytes());
+        }
         out[16..32].copy_from_slice(&self.database_id);
         out[32..40].copy_from_slice(&self.start.0.to_le_bytes());
         out[40..48].copy_from_slice(&self.settings_hash.to_le_bytes());
@@ -63,20 +76,34 @@ impl SegmentHeader {
             crc32c(&bytes[..CRC_AT]),
             u32_at(bytes, CRC_AT),
         )?;
-        check("format version", FORMAT_VERSION, u32_at(bytes, 8))?;
-        let reserved = bytes[12..16].iter().chain(&bytes[FIELDS_BYTES..CRC_AT]);
+        let version = check_version(u32_at(bytes, 8))?;
+        let semantics = check_semantics(version, u32_at(bytes, 12))?;
+        let fields_end = match version {
+            FORMAT_VERSION_OLDEST => 56,
+            _ => FIELDS_BYTES,
+        };
+        let reserved = bytes[fields_end..CRC_AT].iter();
         check(
             "reserved segment bytes",
             0,
             reserved.filter(|b| **b != 0).count(),
         )?;
         Ok(Self {
+            version,
+            semantics,
             database_id: bytes[16..32].try_into().expect("16 bytes"),
             start: Lsn(u64_at(bytes, 32)),
             settings_hash: u64_at(bytes, 40),
             epoch: u32_at(bytes, 48),
             chain: u32_at(bytes, 52),
+            block_key: u32_at(bytes, 56),
         })
+    }
+
+    /// What the segment's blocks have as their tag: the database's id, folded, and the segment's key.
+    pub fn block_tag(&self) -> u32 {
+        let words = self.database_id.chunks_exact(4).map(|word| u32_at(word, 0));
+        words.fold(0u32, |tag, word| tag.rotate_left(7) ^ word) ^ self.block_key
     }
 
     /// The version that the bytes claim, when they are a whole segment header of any version.
@@ -85,5 +112,24 @@ impl SegmentHeader {
             && bytes[..8] == MAGIC
             && crc32c(&bytes[..CRC_AT]) == u32_at(bytes, CRC_AT);
         is_header.then(|| u32_at(bytes, 8))
+    }
+}
+
+/// The version, if this program reads it.
+pub(crate) fn check_version(found: u32) -> Result<u32, WireError> {
+    if (FORMAT_VERSION_OLDEST..=FORMAT_VERSION).contains(&found) {
+        return Ok(found);
+    }
+    let readable = format!("{FORMAT_VERSION_OLDEST} to {FORMAT_VERSION}");
+    Err(corrupt("format version", readable, found))
+}
+
+/// The semantics number in a header of this version: the oldest one says none.
+pub(crate) fn check_semantics(version: u32, found: u32) -> Result<u32, WireError> {
+    match (version, found) {
+        (FORMAT_VERSION_OLDEST, 0) => Ok(SEMANTICS_OLDEST),
+        (FORMAT_VERSION_OLDEST, _) => Err(corrupt("semantics number", 0, found)),
+        (_, 0) => Err(corrupt("semantics number", "1 or more", 0)),
+        _ => Ok(found),
     }
 }

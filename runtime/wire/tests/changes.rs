@@ -159,6 +159,7 @@ fn golden_groups_with_a_key() {
     let mut several = record(PartitionSet::Several(PartitionList::new(&ids)), &changes);
     several.keyed = Some(KeyedRef {
         key: b"key-1",
+        scope: b"",
         fingerprint: 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100,
         result: b"ok",
     });
@@ -295,6 +296,7 @@ proptest! {
         let mut sample = record(set, &bytes);
         sample.keyed = key.as_ref().map(|(key, fingerprint, result)| KeyedRef {
             key,
+            scope: &result[..],
             fingerprint: *fingerprint,
             result,
         });

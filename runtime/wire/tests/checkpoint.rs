@@ -31,18 +31,21 @@ fn block() -> CheckpointBlock {
 #[test]
 fn golden_header_block_and_trailer() {
     let header = CheckpointHeader {
+        version: FORMAT_VERSION,
+        semantics: 2,
         database_id: *b"0123456789abcdef",
         lsn: Lsn(0x1000),
         settings_hash: 0x1122_3344_5566_7788,
         txn_id: TxnId(0x99),
+        memory_bytes: 0x0102_0304_0506,
     };
     let bytes = header.encode();
     expect![[r#"
-        52 50 52 53 43 4b 50 0a 02 00 00 00 00 00 00 00
+        52 50 52 53 43 4b 50 0a 03 00 00 00 02 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
-        99 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00"#]].assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 4c a1 39 cb"].assert_eq(&hex(&bytes[496..]));
+        99 00 00 00 00 00 00 00 06 05 04 03 02 01 00 00"#]].assert_eq(&hex(&bytes[..64]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 0f e7 cf fc"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(CheckpointHeader::decode(&bytes), Ok(header));
     let mut sealed = block();
     let bytes = sealed.seal(b"stored");
@@ -94,6 +97,7 @@ fn golden_contents() {
     CheckpointModuleRef {
         module_id: 1,
         version: 2,
+        semantics: 300,
         name: "voter",
         in_service: true,
         installed_by: TxnId(3),
@@ -103,10 +107,10 @@ fn golden_contents() {
     }
     .encode(&mut bytes);
     expect![[r#"
-        01 02 05 76 6f 74 65 72 01 03 00 00 00 00 00 00
-        00 aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
+        01 02 ac 02 05 76 6f 74 65 72 01 03 00 00 00 00
+        00 00 00 aa aa aa aa aa aa aa aa aa aa aa aa aa
         aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-        aa 02 7b 7d 00 61 73 6d"#]].assert_eq(&hex(&bytes));
+        aa aa aa 02 7b 7d 00 61 73 6d"#]].assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     let state = CheckpointPartition {
         last_tick: 1,
@@ -124,6 +128,7 @@ fn golden_contents() {
     let mut bytes = Vec::new();
     CheckpointKeyRef {
         key: b"key",
+        scope: b"ci",
         fingerprint: 1,
         module_id: 2,
         procedure: 3,
@@ -134,9 +139,9 @@ fn golden_contents() {
     }
     .encode(&mut bytes);
     expect![[r#"
-        03 6b 65 79 01 00 00 00 00 00 00 00 00 00 00 00
-        00 00 00 00 02 03 04 00 00 00 00 00 00 00 05 00
-        00 00 00 00 00 00 07 02 6f 6b"#]].assert_eq(&hex(&bytes));
+        03 6b 65 79 02 63 69 01 00 00 00 00 00 00 00 00
+        00 00 00 00 00 00 00 02 03 04 00 00 00 00 00 00
+        00 05 00 00 00 00 00 00 00 07 02 6f 6b"#]].assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     CheckpointEntry {
         offset: 1,
@@ -160,7 +165,7 @@ fn check_any(bytes: &[u8]) {
         found.encode(&mut again);
         assert_eq!(again, bytes);
     }
-    if let Ok(found) = CheckpointModuleRef::decode(bytes) {
+    if let Ok(found) = CheckpointModuleRef::decode(bytes, FORMAT_VERSION) {
         let mut again = Vec::new();
         found.encode(&mut again);
         assert_eq!(again, bytes);
@@ -178,7 +183,7 @@ fn check_any(bytes: &[u8]) {
         }
         assert!(rows.is_err() || again == bytes);
     }
-    let keys: Result<Vec<_>, _> = CheckpointKeys::new(bytes).collect();
+    let keys: Result<Vec<_>, _> = CheckpointKeys::new(bytes, FORMAT_VERSION).collect();
     if let Ok(keys) = keys {
         let mut again = Vec::new();
         keys.iter().for_each(|key| key.encode(&mut again));
@@ -217,6 +222,7 @@ proptest! {
     ) {
         let entry = CheckpointKeyRef {
             key: &key,
+            scope: &result[..result.len().min(255)],
             fingerprint,
             module_id: numbers.0,
             procedure: numbers.1,
@@ -228,7 +234,7 @@ proptest! {
         let mut bytes = Vec::new();
         entry.encode(&mut bytes);
         entry.encode(&mut bytes);
-        let found: Vec<_> = CheckpointKeys::new(&bytes).collect();
+        let found: Vec<_> = CheckpointKeys::new(&bytes, FORMAT_VERSION).collect();
         prop_assert_eq!(found, vec![Ok(entry), Ok(entry)]);
     }
 }

@@ -33,6 +33,7 @@ fn command(partitions: PartitionSet<'_>) -> CommandRef<'_> {
         procedure: 2,
         digest: 0x0102_0304_0506_0708,
         idempotency_key: None,
+        idempotency_scope: b"",
         args: b"args",
     }
 }
@@ -56,6 +57,7 @@ fn golden_records() {
             txn_id: TxnId::new(5, TxnId::MULTI_PARTITION),
             module_id: 1,
             version: 200,
+            semantics: 1,
             name: "voter",
             hash: [0xaa; 32],
             wasm: b"\0asm",
@@ -65,6 +67,29 @@ fn golden_records() {
             74 65 72 aa aa aa aa aa aa aa aa aa aa aa aa aa
             aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
             aa aa aa 00 61 73 6d"#]],
+    );
+    check_golden(
+        RecordRef::Deploy(DeployRef {
+            txn_id: TxnId::new(5, TxnId::MULTI_PARTITION),
+            module_id: 1,
+            version: 200,
+            semantics: 300,
+            name: "voter",
+            hash: [0xaa; 32],
+            wasm: b"\0asm",
+        }),
+        expect![[r#"
+            38 08 ff 17 00 00 00 00 00 00 ac 02 01 c8 01 05
+            76 6f 74 65 72 aa aa aa aa aa aa aa aa aa aa aa
+            aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
+            aa aa aa aa aa 00 61 73 6d"#]],
+    );
+    check_golden(
+        RecordRef::DropTable(DropTableRef {
+            txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
+            table: "a.votes",
+        }),
+        expect!["11 07 ff 1b 00 00 00 00 00 00 07 61 2e 76 6f 74 65 73"],
     );
     check_golden(
         RecordRef::Remove(RemoveRef {
@@ -101,31 +126,60 @@ fn golden_records() {
         03 02 01 02 01 00 e7 03 ac 02 02 05 6b 65 79 2d
         31 61 72 67 73"#]],
     );
+    multi.idempotency_scope = b"ci";
+    check_golden(
+        RecordRef::Command(multi),
+        expect![[r#"
+        27 04 0e 07 98 55 11 cd 88 44 00 08 07 06 05 04
+        03 02 01 02 01 00 e7 03 ac 02 02 05 6b 65 79 2d
+        31 02 63 69 61 72 67 73"#]],
+    );
 }
 
+/// Version 2 says no semantics number, and has no key for its blocks.
 #[test]
-fn golden_segment_and_block() {
+fn headers_of_version_2_are_read_and_written_again() {
     let segment = SegmentHeader {
+        version: FORMAT_VERSION_OLDEST,
+        semantics: SEMANTICS_OLDEST,
         database_id: *b"0123456789abcdef",
         start: Lsn(0x1000),
         settings_hash: 0x1122_3344_5566_7788,
         epoch: 3,
         chain: 0xdead_beef,
+        block_key: 0,
+    };
+    let bytes = segment.encode();
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 cf 93 96 7e"].assert_eq(&hex(&bytes[496..]));
+    assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
+}
+
+#[test]
+fn golden_segment_and_block() {
+    let segment = SegmentHeader {
+        version: FORMAT_VERSION,
+        semantics: 2,
+        database_id: *b"0123456789abcdef",
+        start: Lsn(0x1000),
+        settings_hash: 0x1122_3344_5566_7788,
+        epoch: 3,
+        chain: 0xdead_beef,
+        block_key: 0x0506_0708,
     };
     let bytes = segment.encode();
     expect![[r#"
-        52 50 52 53 4c 4f 47 0a 02 00 00 00 00 00 00 00
+        52 50 52 53 4c 4f 47 0a 03 00 00 00 02 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
-        03 00 00 00 ef be ad de 00 00 00 00 00 00 00 00"#]]
+        03 00 00 00 ef be ad de 08 07 06 05 00 00 00 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 cf 93 96 7e"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 36 b5 e8 13"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
     let (header, block, chain) = sample_block();
     expect![[r#"
-        52 50 42 4b 2a 50 88 cf 00 20 00 00 00 00 00 00
+        52 50 42 4b d8 b3 c1 9a 00 20 00 00 00 00 00 00
         1a 00 00 00 01 00 00 00 3f 79 12 3a 0d 0c 0b 0a
-        22 22 11 11 04 00 00 00 00 00 00 00 00 00 00 00
+        22 22 11 11 04 00 00 00 00 00 00 00 02 03 00 00
         19 04 03 07 98 55 11 cd 88 44 00 08 07 06 05 04"#]]
     .assert_eq(&hex(&block[..64]));
     assert_eq!(BlockHeader::decode(&block), Ok((header, chain)));
@@ -141,9 +195,10 @@ fn sample_block() -> (BlockHeader, Vec<u8>, u32) {
         payload_bytes: records.len() as u32,
         records_count: 1,
         chain: 0x0a0b_0c0d,
-        database_tag: 0x1111_2222,
+        tag: 0x1111_2222,
         generation: 4,
         payload_crc: 0,
+        memory_units: 0x0302,
     };
     let chain = seal_block(&header, &mut block);
     let (sealed, _) = BlockHeader::decode(&block).expect("own block");
@@ -165,11 +220,14 @@ fn every_flipped_bit_of_a_block_or_segment_header_is_found() {
     };
     assert!(is_good(&block));
     let segment = SegmentHeader {
+        version: FORMAT_VERSION,
+        semantics: 2,
         database_id: [1; 16],
         start: Lsn(0),
         settings_hash: 0,
         epoch: 0,
         chain: 0,
+        block_key: 5,
     };
     for bit in 0..512 * 8 {
         let mut damaged = block.clone();
@@ -199,7 +257,10 @@ proptest! {
         module_id: u32,
         procedure: u16,
         digest: u64,
-        key in proptest::option::of(proptest::collection::vec(any::<u8>(), 1..=255)),
+        key in proptest::option::of((
+            proptest::collection::vec(any::<u8>(), 1..=255),
+            proptest::collection::vec(any::<u8>(), 0..=255),
+        )),
         args in proptest::collection::vec(any::<u8>(), 0..400),
     ) {
         let record = RecordRef::Command(CommandRef {
@@ -212,7 +273,8 @@ proptest! {
             module_id,
             procedure,
             digest,
-            idempotency_key: key.as_deref(),
+            idempotency_key: key.as_ref().map(|(key, _)| &key[..]),
+            idempotency_scope: key.as_ref().map_or(b"", |(_, scope)| &scope[..]),
             args: &args,
         });
         let bytes = encode(&record);
@@ -223,7 +285,7 @@ proptest! {
     #[test]
     fn deployments_round_trip(
         txn_id: u64,
-        numbers: (u32, u32),
+        numbers in (any::<u32>(), any::<u32>(), 1..=u32::MAX),
         name in "[a-z][a-z0-9_]{0,62}",
         wasm in proptest::collection::vec(any::<u8>(), 0..400),
     ) {
@@ -231,6 +293,7 @@ proptest! {
             txn_id: TxnId(txn_id),
             module_id: numbers.0,
             version: numbers.1,
+            semantics: numbers.2,
             name: &name,
             hash: [9; 32],
             wasm: &wasm,
@@ -243,13 +306,13 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic_and_have_one_form(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..80),
-        kind in 0u8..8,
+        kind in 0u8..10,
         framed: bool,
     ) {
         if framed && bytes.len() > 2 {
             bytes[0] = bytes.len() as u8 - 1;
             bytes[1] = kind;
-            bytes[2] &= 7;
+            bytes[2] &= 15;
         }
         for item in Records::new(&bytes) {
             let Ok((_, record, raw)) = item else { break };
@@ -270,6 +333,7 @@ proptest! {
         if several {
             sample.partitions = PartitionSet::Several(PartitionList::new(&ids));
             sample.idempotency_key = Some(b"k");
+            sample.idempotency_scope = b"s";
         }
         let mut bytes = encode(&RecordRef::Command(sample));
         let at = at % bytes.len();

@@ -28,6 +28,8 @@ pub enum LogKind {
     Changes,
     /// A checkpoint that began here holds everything before.
     Checkpoint,
+    /// A table was dropped, with its rows.
+    DropTable,
 }
 
 /// One changed row.
@@ -87,6 +89,9 @@ pub struct LogRecord {
     pub wasm_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub procedure: Option<String>,
+    /// drop_table: the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
     /// command: the arguments by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

@@ -143,17 +143,22 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
         durable: entry.durable,
         ..LogRecord::default()
     };
-    let txn_id = match entry.body {
-        LogBody::Genesis {
-            database_id,
-            partitions,
-            created_us,
-        } => {
-            record.database_id = Some(hex(&database_id));
-            record.partition_count = Some(partitions);
-            record.time = Some(rfc3339(created_us));
-            return Ok(record);
-        }
+    if let LogBody::Genesis { database_id, partitions, created_us } = &entry.body {
+        record.database_id = Some(hex(database_id));
+        record.partition_count = Some(*partitions);
+        record.time = Some(rfc3339(*created_us));
+        return Ok(record);
+    }
+    let txn_id = tell_body(&mut record, entry.body)?;
+    record.txn_id = Some(U64(txn_id.0));
+    record.time = Some(rfc3339(txn_id.time_us()));
+    Ok(record)
+}
+
+/// What the record says beside its place and time; its transaction's id, 0 of the genesis.
+fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError> {
+    Ok(match body {
+        LogBody::Genesis { .. } => TxnId(0),
         LogBody::Deploy {
             txn_id,
             name,
@@ -189,19 +194,21 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
             record.digest = Some(format!("{digest:016x}"));
             record.idempotency_key = idempotency_key;
             if let Some(module) = module {
-                name_call(&mut record, &module, procedure, &args)?;
+                name_call(record, &module, procedure, &args)?;
             }
             txn_id
         }
-        LogBody::Changes(changes) => tell_changes(&mut record, changes),
+        LogBody::Changes(changes) => tell_changes(record, changes),
         LogBody::Checkpoint { txn_id } => {
             record.kind = LogKind::Checkpoint;
             txn_id
         }
-    };
-    record.txn_id = Some(U64(txn_id.0));
-    record.time = Some(rfc3339(txn_id.time_us()));
-    Ok(record)
+        LogBody::DropTable { txn_id, table } => {
+            record.kind = LogKind::DropTable;
+            record.table = Some(table);
+            txn_id
+        }
+    })
 }
 
 /// Returns the transaction's id.

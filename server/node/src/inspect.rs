@@ -12,7 +12,7 @@ use reprise_api::U64;
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, Checkpoints, parse_checkpoint_name};
 use reprise_env::RealDisk;
-use reprise_host::describe;
+use reprise_host::stored::read_module;
 use reprise_http::{rfc3339, row_json};
 use reprise_wire::{CheckpointBlockKind, CheckpointRows};
 use serde::Serialize;
@@ -150,7 +150,7 @@ fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, Failure> {
 fn tables_of(reader: &CheckpointReader) -> Result<Vec<TableSchema>, Failure> {
     let described = reader.tables().iter().map(|json| {
         let schema =
-            describe::from_json(json).map_err(|error| anyhow!("{}: {error}", reader.name()))?;
+            read_module(json).map_err(|error| anyhow!("{}: {error}", reader.name()))?;
         Ok(schema.tables.into_iter().next().unwrap_or_else(TableSchema::dropped))
     });
     described.collect()

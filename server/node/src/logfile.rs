@@ -6,17 +6,18 @@ use std::{
 };
 
 use anyhow::Context;
-use reprise_abi::{ModuleSchema, TableSchema};
+use reprise_abi::{ModuleSchema, SEMANTICS, TableSchema};
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, RealDisk};
-use reprise_host::{CompiledModule, Engine, Limits, describe, described};
+use reprise_host::{CompiledModule, Engine, Limits, described, stored::read_module};
 use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
 use reprise_router::{Deployed, decode_entry};
 use reprise_txn::{Candidate, Code, Executor, Judge, Restored, apply, plan, restore};
 use reprise_wire::{
     BLOCK_HEADER_BYTES, BlockKind, CheckpointModuleRef, DeployRef, Genesis, RecordRef, Records, SEGMENT_HEADER_BYTES,
+    SEMANTICS_OLDEST,
 };
 use serde::Serialize;
 
@@ -266,7 +267,12 @@ fn opening(report: &VerifyReport, checkpoints: &[VerifiedCheckpoint]) -> String 
     let usable = |found: &&VerifiedCheckpoint| {
         found.error.is_none() && (start..=end).contains(&found.lsn)
     };
-    match checkpoints.iter().rev().find(usable) {
+    let newest = checkpoints.iter().rev().find(usable);
+    let from = newest.map_or(report.start, |found| Lsn(found.lsn));
+    if let Err(error) = report.judge_commands(from, SEMANTICS) {
+        return format!("would be refused: {error}");
+    }
+    match newest {
         Some(found) => format!(
             "would load checkpoint {} and replay {} of log",
             found.lsn,
@@ -300,15 +306,22 @@ impl Modules {
         if deploy.module_id as usize != self.deployed.versions.len() {
             return; // known from a checkpoint, or the log begins later than the first deployment
         }
+        let (schema, description) = self.describe(deploy);
         let candidate = Candidate {
             name: deploy.name.to_owned(),
             hash: deploy.hash,
             wasm_bytes: deploy.wasm.len() as u64,
-            schema: self.describe(deploy),
+            schema,
+            description,
+            semantics: deploy.semantics,
             code: Arc::new(DescriptionOnly),
         };
         // One that does not fit is told by number from here on.
-        if let Ok(plan) = plan(&self.deployed, &candidate, &[], Judge::Replay) {
+        let judge = match deploy.semantics {
+            SEMANTICS_OLDEST => Judge::ReplayShared,
+            _ => Judge::Replay,
+        };
+        if let Ok(plan) = plan(&self.deployed, &candidate, &[], judge) {
             self.deployed = apply(&self.deployed, candidate, plan, deploy.txn_id, &mut []);
         }
     }
@@ -322,12 +335,14 @@ impl Modules {
             wasm_bytes: module.wasm.len() as u64,
             installed_by: module.installed_by,
             in_service: module.in_service,
-            schema: describe::from_json(module.description).unwrap_or_default(),
+            schema: read_module(module.description).unwrap_or_default(),
+            description: module.description.into(),
+            semantics: module.semantics,
             code: Arc::new(DescriptionOnly),
         };
         let modules = reader.modules().iter().map(|module| version_of(&module.get()));
         let tables = reader.tables().iter().map(|json| {
-            let described = describe::from_json(json).unwrap_or_default();
+            let described = read_module(json).unwrap_or_default();
             described.tables.into_iter().next().unwrap_or_else(TableSchema::dropped)
         });
         if let Ok(deployed) = restore(0, tables.collect(), modules.collect()) {
@@ -336,14 +351,12 @@ impl Modules {
     }
 
     /// Empty for wasm that this version can't read: its commands are then shown by number.
-    fn describe(&self, deploy: &DeployRef<'_>) -> ModuleSchema {
-        if let Ok(Some(schema)) = described(deploy.wasm) {
-            return schema;
+    fn describe(&self, deploy: &DeployRef<'_>) -> (ModuleSchema, Arc<[u8]>) {
+        if let Ok(Some(described)) = described(deploy.wasm) {
+            return described;
         }
         let compiled = CompiledModule::compile_again(&self.engine, deploy.wasm);
-        compiled
-            .map(|module| module.schema().clone())
-            .unwrap_or_default()
+        compiled.map(|module| module.described()).unwrap_or_default()
     }
 }
 

@@ -53,6 +53,7 @@ pub fn line(record: &LogRecord) -> String {
             format!("{module}.{procedure} -> {}", rows.join("; "))
         }
         LogKind::Checkpoint => "checkpoint begins".to_owned(),
+        LogKind::DropTable => format!("drop table {}", record.table.as_deref().unwrap_or("?")),
     };
     let partitions = match record.partitions.as_deref() {
         Some([]) => "all".to_owned(),

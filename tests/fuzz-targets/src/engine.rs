@@ -158,6 +158,8 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
         name: "m".into(),
         hash: [1; 32],
         wasm_bytes: 1,
+        description: Arc::default(),
+        semantics: reprise_abi::SEMANTICS,
         schema: SCHEMA.clone(),
         code: Arc::new(NoCode),
     };

@@ -8,7 +8,7 @@ use reprise_env::{Disk, SimDisk};
 use reprise_log::{LogReader, verify};
 use reprise_wire::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CheckpointBlockKind, CheckpointHeader,
-    CheckpointKeys, CheckpointRows, SegmentHeader, block_bytes, count_records, seal_block,
+    CheckpointKeys, CheckpointRows, FORMAT_VERSION, SegmentHeader, block_bytes, count_records, seal_block,
 };
 
 fn disk_with(name: &str, bytes: &[u8]) -> SimDisk {
@@ -46,16 +46,16 @@ pub fn segment(bytes: &[u8]) {
 pub fn blocks(bytes: &[u8]) {
     let id = *b"sixteen bytes id";
     let header = SegmentHeader {
+        version: FORMAT_VERSION,
+        semantics: 2,
         database_id: id,
         start: Lsn(0),
         settings_hash: 1,
         epoch: 0,
         chain: 0,
+        block_key: 9,
     };
-    let tag = id
-        .chunks_exact(4)
-        .map(|part| u32::from_le_bytes(part.try_into().expect("4 bytes")))
-        .fold(0u32, |tag, part| tag.rotate_left(7) ^ part);
+    let tag = header.block_tag();
     let (mut file, mut chain, mut rest) = (header.encode().to_vec(), 0, bytes);
     while let [low, high, more @ ..] = rest {
         let length = u16::from_le_bytes([*low, *high]) as usize;
@@ -69,9 +69,10 @@ pub fn blocks(bytes: &[u8]) {
             payload_bytes: payload.len() as u32,
             records_count: count_records(payload).unwrap_or(1),
             chain,
-            database_tag: tag,
+            tag,
             generation: 1,
             payload_crc: 0,
+            memory_units: 0,
         };
         chain = seal_block(&header, &mut file[start..]);
         rest = more;
@@ -99,7 +100,7 @@ pub fn checkpoint(bytes: &[u8]) {
                     .for_each(drop);
             }
             CheckpointBlockKind::Keys => {
-                CheckpointKeys::new(raw)
+                CheckpointKeys::new(raw, reader.header().version)
                     .take_while(Result::is_ok)
                     .for_each(drop);
             }

@@ -10,7 +10,7 @@ use reprise_log::{Log, LogConfig};
 use reprise_wire::{
     Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader,
     CheckpointKeyRef, CheckpointMark, CheckpointModuleRef, CheckpointPartition, CommandRef,
-    DeployRef, Genesis, KeyedRef, PartitionList, PartitionSet, PatchWriter, RecordRef, RemoveRef,
+    DeployRef, DropTableRef, FORMAT_VERSION, Genesis, KeyedRef, PartitionList, PartitionSet, PatchWriter, RecordRef, RemoveRef,
     RowName, push_checkpoint_row,
 };
 
@@ -94,11 +94,13 @@ fn records() -> Vec<Vec<u8>> {
             procedure: 2,
             digest: 7,
             idempotency_key,
+            idempotency_scope: idempotency_key.map_or(b"", |_| b"token"),
             args: b"arguments",
         })
     };
     let keyed = KeyedRef {
         key: b"key",
+        scope: b"",
         fingerprint: 1 << 100,
         result: b"result",
     };
@@ -113,6 +115,7 @@ fn records() -> Vec<Vec<u8>> {
             txn_id: TXN,
             module_id: 0,
             version: 1,
+            semantics: 2,
             name: "module",
             hash: [7; 32],
             wasm: b"\0asm\x01\0\0\0",
@@ -122,6 +125,10 @@ fn records() -> Vec<Vec<u8>> {
             name: "module",
         }),
         RecordRef::Checkpoint(CheckpointMark { txn_id: TXN }),
+        RecordRef::DropTable(DropTableRef {
+            txn_id: TXN,
+            table: "module.table",
+        }),
         command(PartitionSet::All, None),
         command(PartitionSet::One(PartitionId(9)), Some(b"key".as_slice())),
         command(PartitionSet::Several(PartitionList::new(&several)), None),
@@ -188,6 +195,7 @@ fn checkpoint_keys() -> Vec<u8> {
     for partition in [None, Some(PartitionId(1))] {
         CheckpointKeyRef {
             key: b"key",
+            scope: b"token",
             fingerprint: 3,
             module_id: 0,
             procedure: 1,
@@ -206,6 +214,7 @@ fn descriptions() -> [Vec<u8>; 3] {
     CheckpointModuleRef {
         module_id: 0,
         version: 1,
+        semantics: 2,
         name: "module",
         in_service: true,
         installed_by: TXN,
@@ -258,10 +267,13 @@ fn checkpoint() -> Vec<u8> {
     let disk = SimDisk::new();
     let files = Checkpoints::new(Arc::new(disk.clone()));
     let header = CheckpointHeader {
+        version: FORMAT_VERSION,
+        semantics: 2,
         database_id: *b"sixteen bytes id",
         lsn: Lsn(4_000),
         settings_hash: 1,
         txn_id: TXN,
+        memory_bytes: 0,
     };
     let [module, partition, database] = descriptions();
     let mut writer = files.begin(header).expect("an empty disk");
@@ -278,6 +290,7 @@ fn checkpoint() -> Vec<u8> {
             .block(kind, PartitionId(0), 0, items, raw)
             .expect("no fault is planned");
     }
+    writer.finish().expect("no fault is planned");
     writer.publish().expect("no fault is planned");
     let name = disk.list().expect("list").pop().expect("one file");
     disk.bytes(&name).expect("listed")

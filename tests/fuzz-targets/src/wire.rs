@@ -3,7 +3,7 @@
 use reprise_wire::{
     BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader,
     CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer,
-    Records, SegmentHeader, count_records,
+    FORMAT_VERSION, Records, SegmentHeader, count_records,
 };
 
 pub fn block(bytes: &[u8]) {
@@ -65,11 +65,11 @@ pub fn checkpoint_parts(bytes: &[u8]) {
             .take_while(Result::is_ok)
             .for_each(drop),
         2 => {
-            let keys = CheckpointKeys::new(rest);
+            let keys = CheckpointKeys::new(rest, FORMAT_VERSION);
             keys.map_while(Result::ok)
                 .for_each(|key| key.encode(&mut encoded));
         }
-        3 => CheckpointModuleRef::decode(rest)
+        3 => CheckpointModuleRef::decode(rest, FORMAT_VERSION)
             .into_iter()
             .for_each(|part| part.encode(&mut encoded)),
         4 => CheckpointPartition::decode(rest)

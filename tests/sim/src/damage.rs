@@ -207,6 +207,7 @@ pub fn forge_checkpoint(disk: &SimDisk) -> Option<()> {
             .ok()?;
     }
     drop(blocks);
+    writer.finish().ok()?;
     writer.publish().ok()?;
     is_forged.then_some(())
 }

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use reprise_abi::{HostOps, OpError};
+use reprise_abi::{HostOps, OpError, SEMANTICS, describe::write_json};
 use reprise_env::SimClock;
 use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule};
 use reprise_procedure::native::{self, NativeFault, NativeModule};
@@ -308,6 +308,8 @@ impl Compiler for NativeCompiler {
             name: name.to_owned(),
             hash,
             wasm_bytes: wasm.len() as u64,
+            description: write_json(&module.schema()).into_bytes().into(),
+            semantics: SEMANTICS,
             schema: module.schema(),
             code: Arc::new(NativeCode(
                 module,

@@ -276,7 +276,7 @@ export type LogChoice = {
     reason?: string | null;
 };
 
-export type LogKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint';
+export type LogKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table';
 
 export type LogOrder = 'oldest' | 'newest';
 
@@ -340,6 +340,10 @@ export type LogRecord = {
      * Name of the segment file.
      */
     segment: string;
+    /**
+     * drop_table: the table.
+     */
+    table?: string | null;
     /**
      * The transaction's time, or the database's creation (RFC 3339).
      */

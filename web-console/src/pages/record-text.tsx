@@ -1,7 +1,15 @@
 import type { LogKind, LogRecord } from '../generated/types.gen';
 import { Badge } from '../ui/badge';
 
-export const kinds = ['command', 'changes', 'checkpoint', 'deploy', 'remove', 'genesis'] satisfies LogKind[];
+export const kinds = [
+  'command',
+  'changes',
+  'checkpoint',
+  'deploy',
+  'remove',
+  'drop_table',
+  'genesis',
+] satisfies LogKind[];
 
 export function KindBadge({ kind }: { kind: LogKind }) {
   switch (kind) {
@@ -15,6 +23,8 @@ export function KindBadge({ kind }: { kind: LogKind }) {
       return <Badge tone="accent">deploy</Badge>;
     case 'remove':
       return <Badge tone="warn">remove</Badge>;
+    case 'drop_table':
+      return <Badge tone="warn">drop table</Badge>;
     case 'genesis':
       return <Badge tone="accent">genesis</Badge>;
   }
@@ -31,6 +41,8 @@ export function subjectOf(record: LogRecord): string {
       return record.version === undefined || record.version === null ? module : `${module} version ${record.version}`;
     case 'remove':
       return module;
+    case 'drop_table':
+      return record.table ?? 'unknown table';
     case 'checkpoint':
       return 'a checkpoint holds what lies before';
     case 'genesis':

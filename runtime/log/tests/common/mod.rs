@@ -20,6 +20,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(120);
 pub fn config() -> LogConfig {
     let mut config = LogConfig::new(*b"a log in a test!");
     config.segment_bytes = 16 << 10;
+    config.new_block_key = 0x5eed_c0de;
     config.seal_after = Duration::ZERO;
     config.append_wait_max = Duration::from_secs(30);
     config
@@ -57,6 +58,7 @@ pub fn encode(words: &[&str]) -> Vec<u8> {
                     txn_id,
                     module_id: 1,
                     version: 1,
+                    semantics: 1,
                     name,
                     hash: [0; 32],
                     wasm: &wasm,

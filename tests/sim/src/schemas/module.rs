@@ -58,6 +58,8 @@ impl Compiler for DescribedCompiler {
             name: name.to_owned(),
             hash,
             wasm_bytes: wasm.len() as u64,
+            description: wasm.clone(),
+            semantics: reprise_abi::SEMANTICS,
             schema,
             code: Arc::new(Described),
         })

@@ -1,0 +1,143 @@
+//! Files of older formats, as the programs of their time wrote them (`tests/fixtures/make.sh`): what can be opened is, with all rows
+//! and keys; what can't is refused with nothing changed.
+
+mod common;
+
+use std::{fs, path::Path};
+
+use common::{config, i64s, snapshot, submit, take};
+use reprise_abi::{Field, RowLayout};
+use reprise_database::{Database, OpenError, Point, RestoreError, inspect, restore};
+use reprise_log::LogError;
+use reprise_router::{ReplyOutcome, RowsRequest};
+
+type Rows = Vec<(i64, i64)>;
+
+/// Unpacks a fixture to a directory of its own, with the rows that its database holds.
+fn unpack(name: &str) -> (tempfile::TempDir, Rows) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name);
+    let dir = tempfile::tempdir().expect("a directory");
+    for folder in ["log", "checkpoints", ""] {
+        let Ok(listed) = fs::read_dir(from.join(folder)) else {
+            continue;
+        };
+        fs::create_dir_all(dir.path().join(folder)).expect("a folder");
+        for path in listed.map(|entry| entry.expect("an entry").path()) {
+            let Some(name) = path.to_str().and_then(|path| path.strip_suffix(".zst")) else {
+                continue;
+            };
+            let name = Path::new(name).file_name().expect("a file");
+            let packed = fs::File::open(&path).expect("a fixture");
+            let bytes = zstd::stream::decode_all(packed).expect("packed by zstd");
+            fs::write(dir.path().join(folder).join(name), bytes).expect("written");
+        }
+    }
+    let rows = fs::read_to_string(from.join("accounts")).expect("the rows");
+    let row = |line: &str| {
+        let (account, balance) = line.split_once(' ').expect("two numbers");
+        (account.parse().expect("a number"), balance.parse().expect("a number"))
+    };
+    (dir, rows.lines().map(row).collect())
+}
+
+fn try_open(dir: &Path, sites: u16) -> Result<Database, OpenError> {
+    let mut config = config(dir, sites);
+    config.partitions = 2;
+    let database = Database::open(config)?;
+    database.recover()?;
+    Ok(database)
+}
+
+fn rows(database: &Database) -> Rows {
+    let deployed = database.router().deployed();
+    let (table, schema) = deployed.table("accounts").expect("its table");
+    let layout = RowLayout::of_table(schema);
+    let request = RowsRequest {
+        table: table.0,
+        index: 0,
+        limit: 100,
+        cursor: None,
+        prefix: Vec::new(),
+    };
+    let page = database.router().table_rows(request).expect("rows");
+    let int = |row: &[u8], column| match layout.field(row, column) {
+        Field::Int(value) => value,
+        other => panic!("{other:?}"),
+    };
+    let mut rows: Rows = page.rows.iter().map(|row| (int(row, 0), int(row, 1))).collect();
+    rows.sort_unstable();
+    rows
+}
+
+fn committed(database: &Database, key: Option<&str>, args: [i64; 3]) {
+    let reply = submit(database, &[("transfer", key, i64s(&args))]);
+    assert_eq!(*reply.get(0).outcome, ReplyOutcome::Committed);
+}
+
+/// Its rows are there, a repeated call under its key does nothing, and the database goes on from there.
+fn check_goes_on(dir: &Path, expected: &Rows) {
+    let mut expected = expected.clone();
+    for sites in [1, 2] {
+        let database = try_open(dir, sites).expect("opens");
+        assert_eq!(rows(&database), expected);
+        committed(&database, Some("key-1"), [1, 10, 500]);
+        assert_eq!(rows(&database), expected, "the key is known");
+        committed(&database, None, [2, 3, 1]);
+        expected[1].1 -= 1;
+        expected[2].1 += 1;
+        database.close().expect("close");
+    }
+    let database = try_open(dir, 2).expect("opens");
+    take(&database);
+    committed(&database, None, [3, 2, 2]);
+    database.close().expect("close");
+    expected[1].1 += 2;
+    expected[2].1 -= 2;
+    assert_eq!(rows(&try_open(dir, 1).expect("opens")), expected);
+}
+
+#[test]
+fn checkpoints_and_changes_of_version_2_open() {
+    for name in ["v2-checkpoint", "v2-physiological", "v2-both"] {
+        println!("{name}");
+        let (dir, expected) = unpack(name);
+        let found = inspect(dir.path()).expect("looked at");
+        assert_eq!(found.refused, [] as [String; 0], "{name}");
+        check_goes_on(dir.path(), &expected);
+    }
+}
+
+#[test]
+fn a_backup_of_version_2_is_restored() {
+    let (backup, expected) = unpack("v2-backup");
+    let dir = tempfile::tempdir().expect("a directory");
+    let target = dir.path().join("restored");
+    restore(backup.path(), &target, Point::End).expect("restored");
+    check_goes_on(&target, &expected);
+}
+
+#[test]
+fn commands_of_version_2_are_refused_before_anything_is_changed() {
+    for name in ["v2-command", "v2-checkpoint-commands"] {
+        let (dir, _) = unpack(name);
+        fs::create_dir_all(dir.path().join("checkpoints")).expect("a folder");
+        let before = snapshot(dir.path());
+        let refused = |error: &LogError| {
+            let text = error.to_string();
+            assert!(matches!(error, LogError::ForeignCommand { found: 1, .. }), "{text}");
+            assert!(text.contains("take a checkpoint") && text.contains("Nothing was changed"), "{text}");
+        };
+        match try_open(dir.path(), 1) {
+            Err(OpenError::Log(error)) => refused(&error),
+            other => panic!("{name}: {:?}", other.err()),
+        }
+        let found = inspect(dir.path()).expect("looked at").refused;
+        assert!(found.iter().any(|reason| reason.contains("semantics number 1")), "{found:?}");
+        match restore(dir.path(), &dir.path().join("restored"), Point::End) {
+            Err(RestoreError::Log(error)) => refused(&error),
+            other => panic!("{name}: {other:?}"),
+        }
+        assert!(!dir.path().join("restored").exists());
+        assert!(snapshot(dir.path()) == before, "{name}: files are as they were");
+    }
+}

@@ -1,0 +1,250 @@
+//! Reads descriptions that were taken in once: of modules as they were sent, of stored tables as checkpoints write them.
+//!
+//! Lenient where `describe` is strict: members that it does not know are passed over, missing ones have their default, and no number
+//! or length is bounded. What was accepted once is read for ever, whatever an upload is refused for today; an error means that the
+//! text is not a description at all, or names what it does not hold.
+
+use reprise_abi::{
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NearKey, NearPart, Parameter,
+    Partitioning, Placement, ProcedureSchema, StructField, TableSchema, Type,
+};
+use serde_json::Value;
+
+use crate::describe::{scalar, unhex};
+
+type Read<T> = Result<T, String>;
+
+/// The description of a module.
+pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
+    let document: Value = serde_json::from_slice(json).map_err(|error| format!("not JSON: {error}"))?;
+    let tables = items(&document, "tables").iter().map(read_table);
+    let tables = tables.collect::<Read<Vec<_>>>()?;
+    let procedures = items(&document, "procedures").iter();
+    let procedures = procedures.map(|value| read_procedure(value, &tables));
+    Ok(ModuleSchema {
+        abi: document.get("abi").and_then(Value::as_u64).map_or(ABI_VERSION, |abi| abi as u32),
+        procedures: procedures.collect::<Read<_>>()?,
+        tables,
+    })
+}
+
+/// The description of one stored table: that of a module which has it alone. None: of no table.
+pub fn read_stored_table(json: &[u8]) -> Read<Option<TableSchema>> {
+    let mut tables = read_module(json)?.tables;
+    match (tables.pop(), tables.is_empty()) {
+        (table, true) => Ok(table),
+        _ => Err("several tables".into()),
+    }
+}
+
+fn items<'v>(value: &'v Value, name: &str) -> &'v [Value] {
+    value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn flag(value: &Value, name: &str) -> bool {
+    value.get(name).and_then(Value::as_bool).unwrap_or_default()
+}
+
+fn text<'v>(value: &'v Value, name: &str) -> Read<&'v str> {
+    let text = value.get(name).and_then(Value::as_str);
+    text.ok_or_else(|| format!("no {name} in {}", short(value)))
+}
+
+fn was(value: &Value) -> Option<String> {
+    value.get("was").and_then(Value::as_str).map(str::to_owned)
+}
+
+/// Enough of a value to find it.
+fn short(value: &Value) -> String {
+    value.to_string().chars().take(80).collect()
+}
+
+/// Where the names of a list stand among `known`.
+fn positions(names: &[Value], known: &[&str]) -> Read<Vec<u16>> {
+    names.iter().map(|name| position(name.as_str().unwrap_or_default(), known)).collect()
+}
+
+fn position(name: &str, known: &[&str]) -> Read<u16> {
+    let found = known.iter().position(|other| *other == name);
+    let found = found.and_then(|at| u16::try_from(at).ok());
+    found.ok_or_else(|| format!("{name:?} is not among {}", known.len()))
+}
+
+fn read_table(value: &Value) -> Read<TableSchema> {
+    let columns = items(value, "columns").iter().map(read_column);
+    let columns = columns.collect::<Read<Vec<_>>>()?;
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    let indexes = items(value, "indexes").iter().map(|index| {
+        Ok(IndexSchema {
+            name: text(index, "name")?.to_owned(),
+            columns: positions(items(index, "columns"), &names)?,
+            unique: flag(index, "unique"),
+        })
+    });
+    let placement = match value.get("placement") {
+        Some(Value::String(word)) if word == "replicated" => Placement::Replicated,
+        Some(by @ Value::Object(_)) => Placement::By(position(text(by, "by")?, &names)?),
+        _ => Placement::Local,
+    };
+    let full = text(value, "name")?;
+    let (owner, name) = full.split_once('.').unwrap_or(("", full));
+    Ok(TableSchema {
+        owner: owner.to_owned(),
+        name: name.to_owned(),
+        shared: flag(value, "shared"),
+        was: was(value),
+        primary_key: positions(items(value, "primary_key"), &names)?,
+        primary_kind: match value.get("primary_kind").and_then(Value::as_str) {
+            Some("hash") => IndexKind::Hash,
+            Some("dense") => IndexKind::Dense,
+            _ => IndexKind::Ordered,
+        },
+        indexes: indexes.collect::<Read<_>>()?,
+        placement,
+        columns,
+    })
+}
+
+fn read_column(value: &Value) -> Read<ColumnSchema> {
+    let word = text(value, "type")?;
+    let default = value.get("default").and_then(Value::as_str);
+    let default = default.map(|hex| unhex(hex).ok_or_else(|| format!("a default that is {hex:?}")));
+    Ok(ColumnSchema {
+        name: text(value, "name")?.to_owned(),
+        was: was(value),
+        ty: scalar(word).ok_or_else(|| format!("a column of type {word:?}"))?,
+        nullable: flag(value, "nullable"),
+        default: default.transpose()?,
+    })
+}
+
+fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema> {
+    let params = items(value, "params").iter().map(|param| {
+        let (name, ty) = read_member(param)?;
+        Ok(Parameter { name, ty })
+    });
+    let params = params.collect::<Read<Vec<_>>>()?;
+    let names: Vec<&str> = params.iter().map(|param| param.name.as_str()).collect();
+    let partitioning = match value.get("partitioning") {
+        Some(by @ Value::Object(_)) => Partitioning::By(positions(items(by, "by"), &names)?),
+        Some(Value::String(word)) if word == "any" => Partitioning::Any,
+        _ => Partitioning::All,
+    };
+    let near = items(value, "near").iter();
+    Ok(ProcedureSchema {
+        name: text(value, "name")?.to_owned(),
+        returns: value.get("returns").map_or(Ok(Type::Unit), read_type)?,
+        read_only: flag(value, "read_only"),
+        partitioning,
+        near: near.filter_map(|near| read_near(near, tables, &names)).collect(),
+        log: match value.get("log").and_then(Value::as_str) {
+            Some("command") => LogChoice::Command,
+            Some("physiological") => LogChoice::Physiological,
+            Some("auto") => LogChoice::Auto,
+            _ => LogChoice::Server,
+        },
+        params,
+    })
+}
+
+/// None where it is not understood: nothing but speed depends on it.
+fn read_near(value: &Value, tables: &[TableSchema], params: &[&str]) -> Option<NearKey> {
+    let name = value.get("table")?.as_str()?;
+    let table = tables.iter().position(|table| table.full_name() == name)?;
+    let parts = items(value, "key").iter().map(|part| match part {
+        Value::String(param) => position(param, params).ok().map(NearPart::Param),
+        other => other.as_i64().map(NearPart::Int),
+    });
+    let key = parts.collect::<Option<Vec<_>>>()?;
+    (key.len() == tables[table].primary_key.len()).then_some(NearKey {
+        table: table as u16,
+        key,
+    })
+}
+
+fn read_member(value: &Value) -> Read<(String, Type)> {
+    let ty = value.get("type").ok_or_else(|| format!("no type in {}", short(value)))?;
+    Ok((text(value, "name")?.to_owned(), read_type(ty)?))
+}
+
+fn read_type(value: &Value) -> Read<Type> {
+    let unknown = || format!("type {}", short(value));
+    let (word, inner) = match value {
+        Value::String(word) if word == "unit" => return Ok(Type::Unit),
+        Value::String(word) => return scalar(word).map(Type::Scalar).ok_or_else(unknown),
+        Value::Object(members) => members.iter().next().ok_or_else(unknown)?,
+        _ => return Err(unknown()),
+    };
+    let list = inner.as_array().map_or(&[][..], Vec::as_slice);
+    match word.as_str() {
+        "option" => Ok(Type::Option(Box::new(read_type(inner)?))),
+        "list" => Ok(Type::List(Box::new(read_type(inner)?))),
+        "struct" => {
+            let fields = list.iter().map(|field| {
+                let (name, ty) = read_member(field)?;
+                Ok(StructField { name, ty })
+            });
+            Ok(Type::Struct(fields.collect::<Read<_>>()?))
+        }
+        "enum" => {
+            let names = list.iter().map(|name| name.as_str().map(str::to_owned));
+            Ok(Type::Enum(names.collect::<Option<_>>().ok_or_else(unknown)?))
+        }
+        _ => Err(unknown()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::{from_json, to_json};
+
+    const MODULE: &str = r#"{"abi":1,"tables":[{"name":"t","shared":true,"was":"s","columns":[{"name":"a","type":"i64","was":"z"},
+        {"name":"b","type":"decimal(12)","nullable":true,"default":"0a000000000000000000000000000000"}],"primary_key":["a"],
+        "primary_kind":"hash","indexes":[{"name":"by_b","columns":["b","a"],"unique":true}],"placement":{"by":"a"}},
+        {"name":"other.u","shared":true,"columns":[{"name":"x","type":"text","nullable":true}],"placement":"replicated"}],
+        "procedures":[{"name":"p","params":[{"name":"a","type":"i64"},{"name":"l","type":{"list":{"option":"text"}}}],
+        "returns":{"struct":[{"name":"outcome","type":{"enum":["yes","no"]}},{"name":"n","type":"unit"}]},
+        "partitioning":{"by":["a"]},"log":"physiological","near":[{"table":"t","key":["a"]},{"table":"t","key":[-7]}]},
+        {"name":"q","params":[],"read_only":true,"partitioning":"any"}]}"#;
+
+    #[test]
+    fn what_an_upload_takes_reads_the_same() {
+        let expected = from_json(MODULE.as_bytes()).expect("a good module");
+        assert_eq!(read_module(MODULE.as_bytes()), Ok(expected.clone()));
+        assert_eq!(read_module(to_json(&expected).as_bytes()), Ok(expected));
+    }
+
+    #[test]
+    fn what_no_upload_may_hold_any_more_is_read_all_the_same() {
+        let indexes = (0..100).map(|at| format!(r#"{{"name":"i{at}","columns":["a"],"later":[1]}}"#));
+        let indexes = indexes.collect::<Vec<_>>().join(",");
+        let columns = (0..2_000).map(|at| format!(r#",{{"name":"C {at}","type":"i8","more":{{}}}}"#));
+        let columns: String = columns.collect();
+        let table = format!(
+            r#"{{"abi":9,"made_by":"a later one","tables":[{{"name":"T-1","owner":null,"columns":[{{"name":"a","type":"i64"}}{columns}],
+                "indexes":[{indexes}]}}]}}"#
+        );
+        assert!(from_json(table.as_bytes()).is_err());
+        let read = read_stored_table(table.as_bytes()).expect("read").expect("a table");
+        assert_eq!((read.columns.len(), read.indexes.len()), (2_001, 100));
+        assert_eq!(read.placement, Placement::Local);
+        assert_eq!(read_stored_table(b"{}"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_description_is_told() {
+        for json in [
+            "",
+            "[",
+            r#"{"tables":[{}]}"#,
+            r#"{"tables":[{"name":"t","columns":[{"name":"a","type":"i65"}]}]}"#,
+            r#"{"tables":[{"name":"t","columns":[{"name":"a","type":"i64","default":"0"}]}]}"#,
+            r#"{"tables":[{"name":"t","columns":[],"primary_key":["a"]}]}"#,
+            r#"{"tables":[{"name":"t","columns":[],"placement":{"by":"a"}}]}"#,
+            r#"{"procedures":[{"name":"p","params":[{"name":"a","type":{"map":"text"}}]}]}"#,
+        ] {
+            assert!(read_module(json.as_bytes()).is_err(), "{json}");
+        }
+    }
+}
