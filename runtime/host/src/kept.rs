@@ -297,7 +297,7 @@ mod tests {
     fn the_folder_is_bounded_and_the_longest_unused_goes_first() {
         let disk = SimDisk::new();
         let mut kept = opened(&disk, b"secret");
-        kept.bytes_max = 1_000;
+        kept.bytes_max = 900;
         let third = [0; 333 - HEADER_BYTES];
         kept.put(&[1; 32], &third);
         kept.put(&[2; 32], &third);
