@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{ArgMatches, parser::ValueSource};
-use reprise_base::limits::IDEMPOTENCY_KEEP_DEFAULT;
+use reprise_base::{limits::IDEMPOTENCY_KEEP_DEFAULT, memory::memory_kept_back};
 use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, memory_max_default};
 use reprise_http::{Auth, ConnectionLimits, Token};
 use serde::Deserialize;
@@ -294,6 +294,19 @@ impl ServeConfig {
     }
 
     /// Without tokens everybody who reaches the server may do everything.
+    /// Memory that is made ready counts: with all of it nothing could be written.
+    pub fn check_memory(&self) -> Result<(), Failure> {
+        let max = self.memory_max.value;
+        let ready_max = max - memory_kept_back(max);
+        match self.memory_ready.value < ready_max {
+            true => Ok(()),
+            false => Err(usage(format!(
+                "memory-ready leaves nothing of what memory-max ({} MiB) lets the data grow to, {} MiB",
+                max >> 20, ready_max >> 20
+            ))),
+        }
+    }
+
     fn check_listen(&self) -> Result<(), Failure> {
         let address = self.listen.value;
         if !self.auth.is_open() || address.ip().is_loopback() {
@@ -612,12 +625,15 @@ mod tests {
         assert_eq!(config.idempotency_keep_s, by_default(24 * 3600));
         assert!(load(no_args(), "idempotency_keep_s = 0").is_err());
         for text in ["memory_ready = \"2GiB\"", "memory_ready = 2147483648"] {
-            let config = load(no_args(), text).expect("valid");
+            let config = load(no_args(), &format!("memory_max = \"8GiB\"\n{text}")).expect("valid");
             assert_eq!(config.memory_ready.value, 2 << 30);
             let told = config.describe(&by_default(2), &by_default(1));
             assert!(told.contains("memory-ready       2147483648  (file)"), "{told}");
-            assert!(told.contains("memory-max "), "{told}");
+            assert!(told.contains("memory-max         8589934592  (file)"), "{told}");
+            assert!(config.check_memory().is_ok());
         }
+        let config = load(no_args(), "memory_max = \"1GiB\"\nmemory_ready = \"950MiB\"").expect("valid by itself");
+        assert!(config.check_memory().is_err());
     }
 
     #[test]
