@@ -290,9 +290,10 @@ impl Database {
         check(&config)?;
         let root = around.folders.as_ref().map(|folders| folders.root.clone());
         let quarantine = root.as_deref().map_or_else(|| Ok(Vec::new()), quarantine::load)?;
+        let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
             LogMode::None => None,
-            _ => Some(open_log(&config, &around)?),
+            _ => Some(open_log(&config, &around, &memory)?),
         };
         let (genesis, log, report, files) = match opened {
             Some(opened) => {
@@ -307,7 +308,7 @@ impl Database {
         if let Some(log) = &log {
             registry.attach_flush(log.stats());
         }
-        let shared = shared(&config, &around, genesis.secret);
+        let shared = shared(&config, &around, genesis.secret, memory);
         let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
         let router = Router::new(RouterConfig {
             shared: shared.clone(),
@@ -604,7 +605,11 @@ struct OpenedLog {
     files: Checkpoints,
 }
 
-fn open_log(config: &DatabaseConfig, around: &Surroundings) -> Result<OpenedLog, OpenError> {
+fn open_log(
+    config: &DatabaseConfig,
+    around: &Surroundings,
+    memory: &Arc<MemoryLedger>,
+) -> Result<OpenedLog, OpenError> {
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
     let files = Checkpoints::new(folders.checkpoints.clone());
@@ -621,6 +626,7 @@ fn open_log(config: &DatabaseConfig, around: &Surroundings) -> Result<OpenedLog,
         new_block_key: u32::from_le_bytes(*key.first_chunk().expect("16 bytes")),
         // Beside checkpoints an empty log would begin at a position that they have passed.
         expected_database_id: known.as_ref().map(|known| known.database_id),
+        memory: memory.clone(),
         ..LogConfig::new(genesis.database_id)
     };
     let on_durable = Box::new(|end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
@@ -719,11 +725,16 @@ fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis,
 
 type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn Started>>);
 
-fn shared(config: &DatabaseConfig, around: &Surroundings, secret: [u64; 2]) -> Arc<Shared> {
+fn shared(
+    config: &DatabaseConfig,
+    around: &Surroundings,
+    secret: [u64; 2],
+    memory: Arc<MemoryLedger>,
+) -> Arc<Shared> {
     Arc::new(Shared {
         deployed: ArcSwap::default(),
         generation: AtomicU64::new(0),
-        memory: MemoryLedger::new(config.memory_max_bytes),
+        memory,
         clock: around.clock.clone(),
         threads: around.threads.clone(),
         secret,

@@ -130,7 +130,7 @@ impl Writing {
             lsn: self.start.lsn,
             settings_hash: self.service.settings_hash,
             txn_id: self.start.txn_id,
-            memory_bytes: 0,
+            memory_bytes: self.service.shared.memory.data_bytes(),
         })?;
         write_descriptions(&mut writer, &self.start)?;
         self.writer = Some(writer);

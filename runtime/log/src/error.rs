@@ -46,6 +46,11 @@ pub enum LogError {
          stop it, and start this one"
     )]
     ForeignCommand { lsn: Lsn, found: u32, expected: u32 },
+    #[error(
+        "the data needs {} MiB, --memory-max is {} MiB. Nothing was changed: start with more",
+        .needed.div_ceil(1 << 20), .max >> 20
+    )]
+    MemoryMax { needed: u64, max: u64 },
     #[error("no log at LSN {lsn}: it holds {start} to {end}")]
     OutOfRange { lsn: Lsn, start: Lsn, end: Lsn },
     #[error(transparent)]

