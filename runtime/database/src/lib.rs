@@ -530,10 +530,11 @@ impl Database {
     fn restore_keys(&self, mut remembered: Vec<Replayed>) {
         remembered.sort_by_key(|replayed| replayed.lsn);
         for replayed in remembered {
-            let Ok(key) = std::str::from_utf8(&replayed.key) else {
+            let (scope, key) = (str::from_utf8(&replayed.scope), str::from_utf8(&replayed.key));
+            let (Ok(scope), Ok(key)) = (scope, key) else {
                 continue; // no client could send it again: keys come in as text
             };
-            let key = ScopedKey { scope: "", key };
+            let key = ScopedKey { scope, key };
             let fingerprint = Fingerprint::from_bits(replayed.fingerprint);
             let outcome = Remembered {
                 procedure: replayed.procedure as usize,

@@ -198,7 +198,7 @@ impl Database {
     }
 
     fn restore_loaded(&self, key: LoadedKey) {
-        let Ok(text) = std::str::from_utf8(&key.key) else {
+        let (Ok(scope), Ok(text)) = (str::from_utf8(&key.scope), str::from_utf8(&key.key)) else {
             return; // no client could send it again: keys come in as text
         };
         let deployed = self.router.deployed();
@@ -214,7 +214,7 @@ impl Database {
             partition: key.partition,
         };
         let fingerprint = Fingerprint::from_bits(key.fingerprint);
-        let key = ScopedKey { scope: "", key: text };
+        let key = ScopedKey { scope, key: text };
         self.router.idempotency().restore(key, fingerprint, outcome);
     }
 }

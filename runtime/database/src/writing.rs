@@ -392,7 +392,7 @@ fn write_database(
 fn push_key(key: &Exported, raw: &mut Vec<u8>) {
     CheckpointKeyRef {
         key: key.key.as_bytes(),
-        scope: &[],
+        scope: key.scope.as_bytes(),
         fingerprint: key.fingerprint.to_bits(),
         module_id: key.outcome.module.id.0,
         procedure: key.outcome.procedure as u16,

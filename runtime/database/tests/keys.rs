@@ -182,15 +182,26 @@ fn a_call_that_does_not_commit_gives_its_room_back() {
 }
 
 #[test]
-fn keys_of_different_scopes_have_nothing_to_do_with_each_other() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let world = World::open(dir.path(), LogMode::Command, Duration::ZERO);
-    assert_eq!(world.call("ann", "k", "open", &[1, 100]), RAN);
-    assert_eq!(world.call("bob", "k", "open", &[2, 100]), RAN);
-    assert_eq!(world.call("ann", "k", "open", &[1, 100]), REMEMBERED);
-    assert_eq!(world.call("ann", "k", "open", &[2, 100]).0, ReplyOutcome::IdempotencyConflict);
-    assert_eq!(world.call("", "k", "open", &[3, 100]), RAN);
-    // Where a scope ends and a key begins is no matter of luck.
-    assert_eq!(world.kept("an", "nk"), None);
-    assert_eq!(world.keys(), 3);
+fn keys_of_different_scopes_have_nothing_to_do_with_each_other_over_restarts() {
+    for log in [LogMode::Command, LogMode::Physiological] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        assert_eq!(world.call("ann", "k", "open", &[1, 100]), RAN);
+        take(&world.database);
+        assert_eq!(world.call("bob", "k", "open", &[2, 100]), RAN);
+        assert_eq!(world.call("bob", "several", "transfer", &[1, 2, 5]), RAN);
+        let check = |world: &World| {
+            assert_eq!(world.call("ann", "k", "open", &[1, 100]), REMEMBERED);
+            assert_eq!(world.call("bob", "k", "open", &[2, 100]), REMEMBERED);
+            assert_eq!(world.call("bob", "several", "transfer", &[1, 2, 5]), REMEMBERED);
+            assert_eq!(world.call("ann", "k", "open", &[2, 100]).0, ReplyOutcome::IdempotencyConflict);
+            // Where a scope ends and a key begins is no matter of luck.
+            assert_eq!((world.kept("an", "nk"), world.kept("", "k"), world.keys()), (None, None, 3));
+        };
+        check(&world);
+        drop(world);
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        check(&world);
+        assert_eq!(world.call("", "k", "open", &[3, 100]), RAN);
+    }
 }

@@ -530,8 +530,10 @@ impl Held<'_> {
             calls,
             args,
             results,
+            scope,
             ..
         } = batch;
+        let scope = scope.as_deref().unwrap_or("").as_bytes();
         let (call, tools) = (&mut calls[0], &mut *self.tools);
         let Some(module) = tools.in_service(call.module) else {
             call.outcome = SlotOutcome::Superseded;
@@ -550,6 +552,7 @@ impl Held<'_> {
             txn_id: call.txn_id,
             args,
             idempotency_key,
+            scope: if idempotency_key.is_some() { scope } else { &[] },
         };
         let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
         let (kind, sample) = begin_capture(choice, &tools.shared, &mut tools.frame);

@@ -28,6 +28,8 @@ pub(crate) struct Running<'a> {
     pub txn_id: TxnId,
     pub args: &'a [u8],
     pub idempotency_key: Option<&'a [u8]>,
+    /// Within which the key counts; empty without one.
+    pub scope: &'a [u8],
 }
 
 impl Running<'_> {
@@ -53,7 +55,7 @@ impl Running<'_> {
             procedure: self.procedure,
             digest: commit.digest,
             keyed: self.idempotency_key.map(|key| KeyedRef {
-                scope: &[],
+                scope: self.scope,
                 key,
                 fingerprint: self.call_hash(),
                 result: frame.result(),
@@ -107,7 +109,7 @@ impl Running<'_> {
             procedure: self.procedure,
             digest,
             idempotency_key: self.idempotency_key,
-            idempotency_scope: &[],
+            idempotency_scope: self.scope,
             args: self.args,
         }
         .encode(records);
@@ -149,7 +151,8 @@ pub(crate) fn run_alike(
     turn: &TurnStart,
 ) -> usize {
     let (calls, args, results) = (&mut batch.calls, &batch.args, &mut batch.results);
-    let id = calls[first].module;
+    let batch_scope = batch.scope.as_deref().unwrap_or("").as_bytes();
+    let (id, mut slot) = (calls[first].module, first);
     let Tools {
         shared,
         executors,
@@ -167,7 +170,6 @@ pub(crate) fn run_alike(
     };
     let mut executor = executors.get(module);
     let choices = &mut choices[id.0 as usize];
-    let mut slot = first;
     let mut ahead = BatchAhead::begin(module, &partition.store, calls, first, args);
     while calls.get(slot).is_some_and(|call| call.module == id) {
         ahead.step(&partition.store, calls, slot, args);
@@ -187,6 +189,7 @@ pub(crate) fn run_alike(
             txn_id: call.txn_id,
             args,
             idempotency_key,
+            scope: if idempotency_key.is_some() { batch_scope } else { &[] },
         };
         let choice = &mut choices[call.procedure as usize];
         let (kind, sample) = begin_capture(choice, shared, frame);

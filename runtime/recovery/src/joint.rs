@@ -185,6 +185,7 @@ mod tests {
             digest: 0,
             args: Vec::new(),
             idempotency_key: None,
+            idempotency_scope: Box::default(),
             twin: None,
         }
     }

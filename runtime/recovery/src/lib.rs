@@ -350,6 +350,7 @@ impl Recovery {
             digest: record.digest,
             args,
             idempotency_key: record.idempotency_key.map(Into::into),
+            idempotency_scope: record.idempotency_scope.into(),
             twin: None,
         };
         self.held = Some((command, place));
@@ -448,6 +449,7 @@ impl Recovery {
         self.commands += 1;
         let mut keyed = record.keyed.map(|keyed| {
             Box::new(Keyed {
+                scope: keyed.scope.into(),
                 key: keyed.key.into(),
                 fingerprint: keyed.fingerprint,
                 result: keyed.result.into(),

@@ -21,6 +21,7 @@ use crate::{Recovery, RecoveryError, fill::fill, ready::make_ready};
 /// The outcome under an idempotency key, out of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedKey {
+    pub scope: Box<[u8]>,
     pub key: Box<[u8]>,
     pub fingerprint: u128,
     pub module_id: u32,
@@ -34,6 +35,7 @@ pub struct LoadedKey {
 impl LoadedKey {
     fn of(found: &CheckpointKeyRef<'_>) -> Self {
         Self {
+            scope: found.scope.into(),
             key: found.key.into(),
             fingerprint: found.fingerprint,
             module_id: found.module_id,

@@ -382,6 +382,7 @@ impl Sorted {
         }
         if let Some(keyed) = &changes.keyed {
             let keyed = Keyed {
+                scope: keyed.scope.into(),
                 key: keyed.key.into(),
                 fingerprint: keyed.fingerprint,
                 result: keyed.result.into(),

@@ -29,6 +29,8 @@ pub struct Command {
     pub args: Vec<u8>,
     /// As sent by the client.
     pub idempotency_key: Option<Box<[u8]>>,
+    /// Within which the key counts.
+    pub idempotency_scope: Box<[u8]>,
     /// The changes that were logged beside it: where digests differ they say in what.
     pub twin: Option<Twin>,
 }
@@ -60,6 +62,7 @@ pub struct Redo {
 /// What a physiological record carries of a call with an idempotency key.
 #[derive(Clone, Debug)]
 pub struct Keyed {
+    pub scope: Box<[u8]>,
     pub key: Box<[u8]>,
     pub fingerprint: u128,
     pub result: Box<[u8]>,
@@ -95,6 +98,8 @@ pub struct Replayed {
     pub txn_id: TxnId,
     pub module: Arc<Module>,
     pub procedure: u16,
+    /// Name of the token that called.
+    pub scope: Box<[u8]>,
     /// As sent by the client.
     pub key: Box<[u8]>,
     /// Of the call (`reprise_txn::call_hash`).
@@ -215,6 +220,7 @@ pub fn remember(
         txn_id: redo.txn_id,
         module: module.clone(),
         procedure: redo.procedure,
+        scope: keyed.scope,
         key: keyed.key,
         fingerprint: keyed.fingerprint,
         result: keyed.result.into_vec(),
@@ -379,6 +385,7 @@ fn remembered(
         lsn: command.lsn,
         txn_id: command.txn_id,
         procedure: command.procedure,
+        scope: std::mem::take(&mut command.idempotency_scope),
         key,
         fingerprint: call_hash(&module.name, &procedure.name, &command.args),
         result: tools.frame.result().to_vec(),

@@ -71,6 +71,7 @@ pub enum LogBody {
         args: Vec<u8>,
         digest: u64,
         idempotency_key: Option<String>,
+        idempotency_scope: Option<String>,
     },
     Changes(ChangesEntry),
     /// What a checkpoint that began here holds, ends here.
@@ -93,6 +94,7 @@ pub struct ChangesEntry {
     pub procedure: u16,
     pub digest: u64,
     pub idempotency_key: Option<String>,
+    pub idempotency_scope: Option<String>,
     pub rows: Vec<ChangedRow>,
 }
 
@@ -305,6 +307,7 @@ pub fn decode_entry(
             idempotency_key: command
                 .idempotency_key
                 .map(|key| String::from_utf8_lossy(key).into_owned()),
+            idempotency_scope: scope_name(command.idempotency_scope),
         },
         RecordRef::Changes(changes) => LogBody::Changes(ChangesEntry {
             txn_id: changes.txn_id,
@@ -316,6 +319,7 @@ pub fn decode_entry(
             idempotency_key: changes
                 .keyed
                 .map(|keyed| String::from_utf8_lossy(keyed.key).into_owned()),
+            idempotency_scope: changes.keyed.and_then(|keyed| scope_name(keyed.scope)),
             rows: changed_rows(changes, deployed),
         }),
         RecordRef::Checkpoint(mark) => LogBody::Checkpoint {
@@ -334,6 +338,11 @@ pub fn decode_entry(
         durable: true,
         body,
     }
+}
+
+/// None where keys count for everybody.
+fn scope_name(scope: &[u8]) -> Option<String> {
+    (!scope.is_empty()).then(|| String::from_utf8_lossy(scope).into_owned())
 }
 
 fn changed_rows(record: &ChangesRef<'_>, deployed: &Deployed) -> Vec<ChangedRow> {

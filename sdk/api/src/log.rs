@@ -104,6 +104,9 @@ pub struct LogRecord {
     pub digest: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+    /// Name of the token within which the key counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_scope: Option<String>,
     /// genesis: the database's id, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database_id: Option<String>,

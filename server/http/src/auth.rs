@@ -1,6 +1,6 @@
 //! Who may do what: bearer tokens with roles, and the guard of a server that has none.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::http::{HeaderMap, Method, header};
 use reprise_api::ProblemKind;
@@ -43,7 +43,7 @@ impl Role {
 /// A token as configured: never the token itself.
 #[derive(Clone, Debug)]
 pub struct Token {
-    pub name: String,
+    pub name: Arc<str>,
     pub role: Role,
     /// SHA-256 of the token.
     pub digest: [u8; 32],
@@ -141,6 +141,14 @@ impl Auth {
                 token.role.name()
             ),
         ))
+    }
+
+    /// Within what the caller's idempotency keys count: the name of the token; None on a server without any.
+    pub fn scope(&self, headers: &HeaderMap) -> Option<Arc<str>> {
+        match self.is_open() {
+            true => None,
+            false => self.find(headers).ok().map(|token| token.name.clone()),
+        }
     }
 
     fn find(&self, headers: &HeaderMap) -> Result<&Token, Refusal> {

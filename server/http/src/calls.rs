@@ -1,6 +1,6 @@
 //! `POST /v1/call/{module}/{procedure}`: one transaction.
 
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -42,7 +42,7 @@ thread_local! {
     params(
         ("module" = String, Path, description = "Name of the module"),
         ("procedure" = String, Path, description = "Name of the procedure"),
-        ("Idempotency-Key" = Option<String>, Header, description = "At most 255 visible characters; a repeat returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
+        ("Idempotency-Key" = Option<String>, Header, description = "At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
         ("Reprise-Min-Lsn" = Option<String>, Header, description = "For reads: wait until the read view holds this LSN"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
@@ -78,6 +78,8 @@ pub async fn answer(state: &AppState, request: Request) -> Response {
 pub struct Asked<'h> {
     pub target: Target,
     pub key: Option<&'h str>,
+    /// Within which the key counts.
+    pub scope: Option<Arc<str>>,
     /// Of the arguments.
     pub format: Format,
     /// Of the answer.
@@ -106,6 +108,7 @@ impl<'h> Asked<'h> {
         Ok(Self {
             target,
             key,
+            scope: key.and_then(|_| state.auth.scope(headers)),
             format,
             answer: Format::of_answer(headers, format),
         })
@@ -122,6 +125,7 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let args = body::read_all(&head.headers, body, what, CALL_BODY_BYTES_MAX, wait_max).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
         let mut batch = BatchBuilder::new(deployed, &state.router);
+        batch.set_scope(asked.scope.clone());
         let target = &asked.target;
         let encode = |out: &mut Vec<u8>| encode_call(target, asked.format, &args, out);
         batch.push(&target.module, target.procedure, asked.key, encode)?;

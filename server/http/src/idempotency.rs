@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{Json, extract::State};
+use axum::{Json, extract::State, http::HeaderMap};
 use reprise_abi::value::ValueReader;
 use reprise_api::{KeptOutcome, Problem, ProblemKind, U64};
 use reprise_router::{Lookup, Remembered, ScopedKey};
@@ -18,7 +18,8 @@ use crate::{
 
 /// Shows the outcome kept under an idempotency key
 ///
-/// The first committed outcome of a call with this key: what a repeat is answered with, as long as it is kept. Calls that only read leave none.
+/// The first committed outcome of a call with this key by the same token: what a repeat is answered with, as long as it is
+/// kept. Calls that only read leave none.
 #[utoipa::path(
     get,
     path = "/v1/idempotency/{key}",
@@ -34,12 +35,15 @@ use crate::{
 pub async fn show_outcome(
     State(state): State<AppState>,
     Name(key): Name,
+    headers: HeaderMap,
 ) -> Result<Json<KeptOutcome>, Refusal> {
     if !is_valid_key(&key) {
         return Err(bad_key());
     }
     state.router.check_ready()?;
-    match state.router.idempotency().look_up(ScopedKey { scope: "", key: &key }) {
+    let scope = state.auth.scope(&headers);
+    let scope = scope.as_deref().unwrap_or("");
+    match state.router.idempotency().look_up(ScopedKey { scope, key: &key }) {
         Lookup::Kept(outcome) => {
             let keep = state.router.idempotency().stats().keep;
             outcome_of(key, &outcome, keep).map(Json).ok_or_else(|| {
@@ -54,7 +58,7 @@ pub async fn show_outcome(
                 format!("nothing is kept under this key so far, and the log has failed: {reason}; ask again after a restart"),
             )),
             None => Err(Refusal::not_found(
-                "no call with this key has committed or its time is over",
+                "no call with this key has committed (by this token, if there are any), or its time is over",
             )),
         },
     }

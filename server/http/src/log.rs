@@ -187,12 +187,14 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             args,
             digest,
             idempotency_key,
+            idempotency_scope,
             ..
         } => {
             record.kind = LogKind::Command;
             record.partitions = Some(partitions);
             record.digest = Some(format!("{digest:016x}"));
             record.idempotency_key = idempotency_key;
+            record.idempotency_scope = idempotency_scope;
             if let Some(module) = module {
                 name_call(record, &module, procedure, &args)?;
             }
@@ -217,6 +219,7 @@ fn tell_changes(record: &mut LogRecord, entry: ChangesEntry) -> TxnId {
     record.partitions = Some(entry.partitions);
     record.digest = Some(format!("{:016x}", entry.digest));
     record.idempotency_key = entry.idempotency_key;
+    record.idempotency_scope = entry.idempotency_scope;
     record.rows = Some(entry.rows.iter().map(row_change).collect());
     if let Some(module) = entry.module {
         let schema = module.schema.procedures.get(entry.procedure as usize);

@@ -115,3 +115,32 @@ fn what_a_key_came_to_can_be_asked_also_after_a_crash() {
     let long = format!("/v1/idempotency/{}", "k".repeat(256));
     server.get(&long).problem("malformed-request", 400);
 }
+
+#[test]
+fn a_key_is_the_tokens_that_used_it() {
+    let server = with_probe(Options { tokens: true, partitions: Some(1), ..Options::default() });
+    let (read, write, admin) = ("Bearer secret-read", "Bearer secret-write", "Bearer secret-admin");
+    let put = |token: &str, id: i64| {
+        let headers = [("authorization", token), ("idempotency-key", "order-17")];
+        server.call_with("put", json!({"id": id, "amount": 5}), &headers)
+    };
+    // Who may only read takes no key, whatever it foresees.
+    let headers = [("authorization", read), ("idempotency-key", "order-17")];
+    server.call_with("echo", json!({"id": 9}), &headers).ok(200);
+    let first = put(write, 1).ok(200);
+    assert_eq!(put(admin, 2).ok(200)["partition"], 0);
+    let again = put(write, 1);
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    assert_eq!(again.ok(200), first);
+    put(write, 2).problem("idempotency-conflict", 409);
+    let show = |server: &Server, token: &str| {
+        let headers = [("authorization", token)];
+        server.send(Method::GET, "/v1/idempotency/order-17", &headers, Vec::new())
+    };
+    assert_eq!(show(&server, write).ok(200)["txn_id"], first["txn_id"]);
+    assert_ne!(show(&server, admin).ok(200)["txn_id"], first["txn_id"]);
+    show(&server, read).problem("not-found", 404);
+    let server = server.restart();
+    assert_eq!(show(&server, write).ok(200)["txn_id"], first["txn_id"]);
+    show(&server, read).problem("not-found", 404);
+}

@@ -316,6 +316,10 @@ export type LogRecord = {
      */
     hash?: string | null;
     idempotency_key?: string | null;
+    /**
+     * Name of the token within which the key counts.
+     */
+    idempotency_scope?: string | null;
     kind: LogKind;
     lsn: U64;
     module?: string | null;
@@ -1273,7 +1277,7 @@ export type CallData = {
     };
     headers?: {
         /**
-         * At most 255 visible characters; a repeat returns the first committed outcome again, as long as it is kept. Calls that only read run again
+         * At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again
          */
         'Idempotency-Key'?: string | null;
         /**

@@ -1,6 +1,6 @@
 //! Replies -> lines, or items.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use reprise_api::{Problem, U64};
 use reprise_router::{BatchBuilder, CallReply, ReplyOutcome};
@@ -28,7 +28,7 @@ struct Shown<'a> {
 
 impl Chunk {
     /// Calls whose module was replaced on their way are encoded for its new version and submitted again.
-    pub async fn repeat_superseded(&mut self, state: &AppState, may_write: bool) {
+    pub async fn repeat_superseded(&mut self, state: &AppState, may_write: bool, scope: Option<Arc<str>>) {
         for round in 1..=SUPERSEDED_RETRIES_MAX as u16 {
             let again: Vec<_> = (0..self.slots.len())
                 .filter(|at| self.is_superseded(&self.slots[*at]))
@@ -37,6 +37,7 @@ impl Chunk {
                 return;
             }
             let mut batch = BatchBuilder::new(state.router.deployed(), &state.router);
+            batch.set_scope(scope.clone());
             let mut parser = LineParser::default();
             for at in again {
                 let line = self.slots[at].line.clone();

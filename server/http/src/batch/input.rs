@@ -1,6 +1,6 @@
 //! Body -> chunks of calls.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use reprise_router::{BatchBuilder, Stream};
@@ -29,6 +29,8 @@ pub struct Input {
     format: Format,
     /// Keeps the calls of all chunks in order in the engine.
     order: Stream,
+    /// Within which the calls' idempotency keys count.
+    pub scope: Option<Arc<str>>,
     parser: LineParser,
     /// The beginning of a call whose end has not come yet.
     rest: BytesMut,
@@ -45,10 +47,11 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn new(format: Format, order: Stream) -> Self {
+    pub fn new(format: Format, order: Stream, scope: Option<Arc<str>>) -> Self {
         Self {
             format,
             order,
+            scope,
             parser: LineParser::default(),
             rest: BytesMut::new(),
             skipping: false,
@@ -152,6 +155,7 @@ impl Input {
         let mut chunk = Chunk::new(self.text.clone(), self.format);
         let batch = BatchBuilder::new(state.router.deployed(), &state.router);
         let mut batch = batch.in_stream(self.order);
+        batch.set_scope(self.scope.clone());
         self.parser.begin_chunk();
         while self.at < self.text.len() && has_place(&chunk, calls_max) {
             let (end, after) = self.next_end();

@@ -13,7 +13,7 @@ use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
 };
 
@@ -95,7 +95,7 @@ pub async fn answer(state: &AppState, request: Request) -> Response {
         answers,
         body: Some(body),
         idle: None,
-        input: Input::new(format, state.router.new_stream()),
+        input: Input::new(format, state.router.new_stream(), state.auth.scope(&head.headers)),
         calls_max: FIRST_CALLS,
         cut: None,
         permit: None,
@@ -264,7 +264,8 @@ impl Conversation {
         while out.len() < BATCH_ANSWER_BYTES
             && let Some(first) = self.pending.front_mut()
         {
-            let Poll::Ready(chunk) = first.poll(cx, &self.state, self.may_write) else {
+            let (may_write, scope) = (self.may_write, &self.input.scope);
+            let Poll::Ready(chunk) = first.poll(cx, &self.state, may_write, scope) else {
                 break;
             };
             let bytes = first.bytes;
@@ -308,7 +309,13 @@ impl Conversation {
 
 impl Pending {
     /// The chunk, once every call of it has its answer.
-    fn poll(&mut self, cx: &mut Context<'_>, state: &AppState, may_write: bool) -> Poll<Chunk> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &AppState,
+        may_write: bool,
+        scope: &Option<Arc<str>>,
+    ) -> Poll<Chunk> {
         loop {
             match &mut self.stage {
                 Stage::Submitted(chunk, reply) => {
@@ -321,9 +328,9 @@ impl Pending {
                     if !chunk.has_superseded() {
                         return Poll::Ready(chunk);
                     }
-                    let state = state.clone();
+                    let (state, scope) = (state.clone(), scope.clone());
                     self.stage = Stage::Repeating(Box::pin(async move {
-                        chunk.repeat_superseded(&state, may_write).await;
+                        chunk.repeat_superseded(&state, may_write, scope).await;
                         chunk
                     }));
                 }

@@ -312,6 +312,7 @@ impl Lane {
         let asked = Asked::of(&self.state, deployed, head.path, &head.headers)?;
         let call = Call {
             key: asked.key.map(Into::into),
+            scope: asked.scope,
             format: asked.format,
             answer: asked.answer,
             target: asked.target,

@@ -80,6 +80,8 @@ pub enum SlotState {
 pub struct Call {
     pub target: Target,
     pub key: Option<Box<str>>,
+    /// Within which the key counts.
+    pub scope: Option<Arc<str>>,
     /// Of the arguments.
     pub format: Format,
     pub answer: Format,
@@ -144,6 +146,9 @@ impl Run {
                 continue;
             };
             let (target, key) = (&call.target, call.key.as_deref());
+            if key.is_some() {
+                batch.set_scope(call.scope.clone());
+            }
             let body = &self.text[body.start as usize..body.end as usize];
             let encode = |out: &mut Vec<u8>| encode_call(target, call.format, body, out);
             match batch.push(&target.module, target.procedure, key, encode) {
