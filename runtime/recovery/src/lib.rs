@@ -30,9 +30,9 @@ use reprise_log::LogError;
 use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched, receive};
 use reprise_replay::{Command, Divergence, Keyed, Redo, Replayed, Twin, replay_multi};
 use reprise_storage::Store;
-use reprise_txn::{Candidate, Compiler, Judge, ModuleId, apply, plan, remove};
+use reprise_txn::{Candidate, Compiler, Judge, ModuleId, apply, apply_drop, plan, remove};
 use reprise_wire::{
-    ChangesRef, CommandRef, DeployRef, PartitionSet, RecordRef, RemoveRef, SEMANTICS_OLDEST, WireError,
+    ChangesRef, CommandRef, DeployRef, DropTableRef, PartitionSet, RecordRef, RemoveRef, SEMANTICS_OLDEST, WireError,
 };
 
 use crate::{
@@ -74,7 +74,7 @@ pub enum RecoveryError {
          `reprise log verify` tells more"
     )]
     Malformed { lsn: Lsn, error: WireError },
-    #[error("the record at LSN {lsn} drops table {table:?}, which this program can't do yet: it was written by a newer one")]
+    #[error("the record at LSN {lsn} drops table {table:?}, which there is not; `reprise restore --lsn {lsn}` goes on from before it")]
     DropTable { lsn: Lsn, table: String },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -312,10 +312,7 @@ impl Recovery {
             RecordRef::Remove(removal) => self.feed_remove(end, &removal),
             RecordRef::Checkpoint(mark) => self.feed_mark(end, mark.txn_id),
             RecordRef::Genesis(_) => Ok(()),
-            RecordRef::DropTable(drop) => Err(RecoveryError::DropTable {
-                lsn,
-                table: drop.table.to_owned(),
-            }),
+            RecordRef::DropTable(drop) => self.feed_drop(lsn, end, &drop),
         }
     }
 
@@ -544,6 +541,26 @@ impl Recovery {
                     Ok(()) => held.tools.shared.note_binary(wasm),
                     Err(reason) => outcome.fail(RecoveryError::Module { lsn, name, reason }),
                 }
+            }),
+        )
+    }
+
+    fn feed_drop(&mut self, lsn: Lsn, end: Lsn, record: &DropTableRef<'_>) -> Result<(), RecoveryError> {
+        let (table, txn_id, outcome) = (record.table.to_owned(), record.txn_id, self.outcome.clone());
+        self.gather(
+            Touched::All,
+            Box::new(move |held| {
+                if outcome.has_failed() {
+                    return;
+                }
+                let deployed = held.tools.deployed().clone();
+                let Some((id, _)) = deployed.table(&table) else {
+                    return outcome.fail(RecoveryError::DropTable { lsn, table });
+                };
+                let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
+                let next = apply_drop(&deployed, id, &mut stores);
+                held.tools.install(next);
+                note_position(held, txn_id, end);
             }),
         )
     }

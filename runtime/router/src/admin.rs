@@ -6,8 +6,8 @@ use reprise_abi::schema::is_valid_name;
 use reprise_base::{Lsn, TxnId, limits::MODULE_BYTES_MAX};
 use reprise_partition::{Held, Partition, Unlogged};
 use reprise_storage::{Conflict, Growth, Store};
-use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, plan, remove};
-use reprise_wire::{DeployRef, RecordRef, RemoveRef};
+use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, apply_drop, check_drop, plan, remove};
+use reprise_wire::{DeployRef, DropTableRef, RecordRef, RemoveRef};
 
 use crate::router::{Router, Unavailable};
 
@@ -34,6 +34,8 @@ pub enum DeployError {
     TooLarge { max: usize },
     #[error("no such module is in service")]
     NotFound,
+    #[error("no such table is stored")]
+    NoTable,
     #[error("{0}")]
     BadName(String),
     #[error("the log can't be written: {0}")]
@@ -135,6 +137,14 @@ impl Router {
         let name = name.to_owned();
         self.run_on_all(move |held| uninstall(held, &name))?
     }
+
+    /// Drops a table and its rows, unless a module in service declares it. `name` is `module.table`, or the table's name alone where one
+    /// module has it. Blocks until it is durable.
+    pub fn drop_table(&self, name: &str) -> Result<Lsn, DeployError> {
+        let _deploying = self.0.deploying.lock().expect("a deployment never panics");
+        let name = name.to_owned();
+        self.run_on_all(move |held| drop_table(held, &name))?
+    }
 }
 
 fn check_name(name: &str) -> Result<(), DeployError> {
@@ -211,6 +221,20 @@ fn uninstall(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
     let mut record = Vec::new();
     RecordRef::Remove(RemoveRef { txn_id, name }).encode(&mut record);
     let lsn = append(held, &record, txn_id)?;
+    held.tools.install(next);
+    Ok(lsn)
+}
+
+fn drop_table(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
+    let deployed = held.tools.deployed().clone();
+    let (id, table) = deployed.table(name).ok_or(DeployError::NoTable)?;
+    check_drop(&deployed, id).map_err(|error| DeployError::Conflict(error.conflicts))?;
+    let txn_id = held.tools.next_multi_id(held.partitions);
+    let (full, mut record) = (table.full_name(), Vec::new());
+    RecordRef::DropTable(DropTableRef { txn_id, table: &full }).encode(&mut record);
+    let lsn = append(held, &record, txn_id)?;
+    let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
+    let next = apply_drop(&deployed, id, &mut stores);
     held.tools.install(next);
     Ok(lsn)
 }

@@ -255,6 +255,7 @@ impl From<DeployError> for Refusal {
                 problem.into()
             }
             DeployError::TooLarge { max } => Self::too_large("a module", max),
+            DeployError::NoTable => Self::not_found("no such table; GET /v1/tables lists them as module.table"),
             DeployError::NotFound => {
                 Self::not_found("no such module is in service; GET /v1/modules lists them")
             }

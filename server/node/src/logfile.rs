@@ -14,7 +14,7 @@ use reprise_host::{CompiledModule, Engine, Limits, described, stored::read_modul
 use reprise_http::log_record;
 use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
 use reprise_router::{Deployed, decode_entry};
-use reprise_txn::{Candidate, Code, Executor, Judge, Restored, apply, plan, restore};
+use reprise_txn::{Candidate, Code, Executor, Judge, Restored, apply, apply_drop, plan, restore};
 use reprise_wire::{
     BLOCK_HEADER_BYTES, BlockKind, CheckpointModuleRef, DeployRef, Genesis, RecordRef, Records, SEGMENT_HEADER_BYTES,
     SEMANTICS_OLDEST,
@@ -300,6 +300,11 @@ struct Modules {
 
 impl Modules {
     fn note(&mut self, record: &RecordRef<'_>) {
+        if let RecordRef::DropTable(drop) = record
+            && let Some((id, _)) = self.deployed.table(drop.table)
+        {
+            self.deployed = apply_drop(&self.deployed, id, &mut []);
+        }
         let RecordRef::Deploy(deploy) = record else {
             return;
         };

@@ -54,6 +54,7 @@ impl ChainStats {
             ("refused", self.refused),
             ("rolled back", self.rolled_back),
             ("removed", self.removed),
+            ("dropped", self.dropped),
             ("rows", self.rows),
             ("checkpoints", self.checkpoints),
             ("kills", self.kills),
@@ -152,6 +153,7 @@ impl Chain {
                 6..11 => self.write(&life)?,
                 11 => self.checkpoint(&life)?,
                 12 => self.remove(&life)?,
+                13 => self.drop_table(&life)?,
                 _ => {
                     let policy = crash_policy(&mut self.random);
                     self.note(|| format!("kill, {policy:?}"));
@@ -264,6 +266,25 @@ impl Chain {
         life.router().remove(name).map_err(|error| error.to_string())?;
         self.model.modules.remove(name);
         self.stats.removed += 1;
+        self.compare(life)
+    }
+
+    fn drop_table(&mut self, life: &Life) -> Result<(), String> {
+        let names: Vec<_> = self.model.tables.keys().cloned().collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let name = &names[self.random.below(names.len() as u64) as usize];
+        let is_used = self.model.is_used(name);
+        self.note(|| format!("drop {name}, used: {is_used}"));
+        match (life.router().drop_table(name), is_used) {
+            (Ok(_), false) => {
+                self.model.tables.remove(name);
+                self.stats.dropped += 1;
+            }
+            (Err(DeployError::Conflict(_)), true) => {}
+            (dropped, _) => return Err(format!("drop of {name}: {:?}", dropped.map(drop))),
+        }
         self.compare(life)
     }
 

@@ -129,6 +129,11 @@ fn full_name(module: &str, declared: &TableSchema) -> String {
 }
 
 impl Model {
+    pub fn is_used(&self, table: &str) -> bool {
+        let mut modules = self.modules.iter();
+        modules.any(|(module, declared)| declared.iter().any(|found| full_name(module, found) == table))
+    }
+
     pub fn is_used_by_others(&self, owner: &str, table: &str) -> bool {
         let mut modules = self.modules.iter().filter(|(module, _)| *module != owner);
         modules.any(|(module, declared)| declared.iter().any(|found| full_name(module, found) == table))
