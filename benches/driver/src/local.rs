@@ -246,6 +246,7 @@ pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
         }) => {
             format!("trapped ({trap}): {message} {}", backtrace.join(" < "))
         }
+        ReplyOutcome::Failed(Failure::Ended(ended)) => format!("ended ({ended:?})"),
         ReplyOutcome::Superseded => "the module was replaced while the load ran".into(),
         ReplyOutcome::Overloaded { .. } => "too many transactions wait".into(),
         ReplyOutcome::IdempotencyConflict => "the idempotency key was used before".into(),

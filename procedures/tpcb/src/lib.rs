@@ -136,7 +136,7 @@ pub fn load_branch(tx: &Txn, branch_id: i32) -> Result<(), Abort> {
 }
 
 /// Opens `count` accounts of a branch from its `from`th (from 0) on; those there already stay as they are.
-#[procedure(partition_by(branch_id))]
+#[procedure(partition_by(branch_id), time_max_ms = 60_000)]
 pub fn load_accounts(tx: &Txn, branch_id: i32, from: i32, count: i32) -> Result<(), Abort> {
     check_branch_id(branch_id)?;
     let is_inside = from >= 0
@@ -207,7 +207,7 @@ pub fn account_balance(tx: &Txn, branch_id: i32, account_id: i32) -> Result<Acco
 }
 
 /// One branch's balance and what its tellers and accounts hold.
-#[procedure(partition_by(branch_id), read_only)]
+#[procedure(partition_by(branch_id), read_only, time_max_ms = 60_000)]
 pub fn check_branch(tx: &Txn, branch_id: i32) -> Result<BranchCheck, Abort> {
     check_branch_id(branch_id)?;
     let branch = Branch::get(tx, branch_id).ok_or_else(no_branch)?;
@@ -224,7 +224,7 @@ pub fn check_branch(tx: &Txn, branch_id: i32) -> Result<BranchCheck, Abort> {
 
 /// The whole bank at one point in time: branches up to `branch_max`, of which some may be missing. A bank too large for one
 /// transaction is `limit-exceeded`: ask `check_branch` for each branch then.
-#[procedure(all_partitions, read_only)]
+#[procedure(all_partitions, read_only, time_max_ms = 60_000)]
 pub fn check(tx: &Txn, branch_max: i32) -> Result<BankCheck, Abort> {
     check_branch_id(branch_max)?;
     let mut bank = BankCheck::default();

@@ -48,7 +48,7 @@
 //! * `reprise_result_buffer`: an entry that returns `2 + n` is done, and its first `n` bytes are the result.
 //!
 //! A mistake of the guest (forged handle, malformed row, write in a read-only procedure, write to a replicated table
-//! from one partition, a limit) is not a return code: the host ends the transaction with a fault.
+//! from one partition, a limit, an end from outside) is not a return code: the host ends the transaction with a fault.
 
 use alloc::{format, string::String};
 
@@ -301,6 +301,16 @@ pub enum OpError {
     Limit { limit: &'static str, max: u64 },
     /// A mistake in the guest; the host ends the transaction.
     Guest(String),
+    /// Somebody ended the call, or its client waits no longer; no guest sees it as a value.
+    Ended(Ended),
+}
+
+/// Who ended a call that still ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    Cancelled,
+    /// The time for which its client waits is over.
+    Deadline,
 }
 
 /// `HostOps::multi_get_columns` by whole rows.
@@ -493,6 +503,15 @@ pub trait HostOps {
 
     fn savepoint(&mut self) -> Result<u32, OpError>;
     fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError>;
+
+    /// Asked between slices of work: may the call go on? An error ends it.
+    fn go_on(&mut self) -> Result<(), OpError> {
+        Ok(())
+    }
+    /// The call was committed once and runs again: what limits it was judged then, so a ceiling far above holds now.
+    fn is_replay(&self) -> bool {
+        false
+    }
 
     fn now_us(&self) -> i64;
     fn txn_id(&self) -> u64;

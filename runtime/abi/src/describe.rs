@@ -131,6 +131,10 @@ fn push_procedure(out: &mut String, schema: &ModuleSchema, procedure: &Procedure
         put(out, ",\"log\":");
         push_text(out, log);
     }
+    if let Some(time_max_ms) = procedure.time_max_ms {
+        put(out, ",\"time_max_ms\":");
+        push_number(out, time_max_ms);
+    }
     if !procedure.near.is_empty() {
         put(out, ",\"near\":");
         push_list(out, &procedure.near, |out, near| {
@@ -363,6 +367,7 @@ mod tests {
                 read_only: true,
                 partitioning: Partitioning::By(vec![0]),
                 log: LogChoice::Physiological,
+                time_max_ms: None,
                 near: vec![NearKey {
                     table: 0,
                     key: vec![NearPart::Param(0), NearPart::Int(-7), NearPart::Int(i64::MIN)],

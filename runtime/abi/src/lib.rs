@@ -21,7 +21,7 @@ pub mod schema;
 pub mod types;
 pub mod value;
 
-pub use calls::{Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
+pub use calls::{Ended, Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
 pub use columns::{ColumnSet, ColumnsMalformed};
 pub use plan::{ColumnPlan, Near, Plans};
 pub use room::{Room, Slots};

@@ -113,6 +113,8 @@ pub struct ProcedureSchema {
     /// Rows that a call will look at, as its arguments tell: brought near while the calls before it run. A hint alone.
     pub near: Vec<NearKey>,
     pub log: LogChoice,
+    /// Time that a call may take, in milliseconds, in place of the server's limit; 0: as long as it likes.
+    pub time_max_ms: Option<u32>,
 }
 
 /// What the log holds of a procedure's transactions.

@@ -23,14 +23,24 @@ pub const PROCEDURES_MAX: usize = 1_024;
 
 /// A guest's linear memory, in bytes: it can't grow beyond.
 pub const GUEST_MEMORY_BYTES_MAX: usize = 64 << 20;
-/// Wasm stack of one call, in bytes.
+/// Wasm stack of one call, in bytes as they are counted (see `host`).
 pub const GUEST_STACK_BYTES_MAX: usize = 512 << 10;
 /// Instances of modules that an engine thread keeps.
 pub const INSTANCES_MAX: usize = 256;
 /// What instances may keep between calls: this part of the memory limit; beyond it those go that were not used for longest.
 pub const GUESTS_BYTES_PART: u64 = 20;
+/// Native stack of a guest, in bytes. What is counted (`GUEST_STACK_BYTES_MAX`) is an estimate from above, and ends first.
+pub const GUEST_NATIVE_STACK_BYTES: usize = 1_280 << 10;
+/// Elements at most to which a guest's table grows.
+pub const GUEST_TABLE_ELEMENTS_MAX: u64 = 16_384;
 /// Fuel of one transaction (about one unit per loop turn and call; see `host`).
 pub const FUEL_MAX: u64 = 100_000_000;
+/// Fuel that a guest is given at once: it then asks for more, and whether it may go on. Some tens of microseconds.
+pub const FUEL_SLICE: u64 = 16 << 10;
+/// Time of one call unless its procedure or the server says another, in milliseconds.
+pub const CALL_TIME_MAX_MS: u32 = 1_000;
+/// A replay may take so many times as much as a call that runs: a limit was judged then.
+pub const REPLAY_LIMITS_FACTOR: u64 = 100;
 /// Bytes that the host calls of one transaction may move between guest and engine.
 pub const HOST_CALL_BYTES_MAX: u64 = 4 << 30;
 /// Host calls and rows visited at most in one transaction.
@@ -84,5 +94,7 @@ pub const SEGMENT_BYTES: u64 = 64 << 20;
 
 const _: () = assert!(RECORD_BYTES_MAX + 4096 <= BLOCK_BYTES_MAX);
 const _: () = assert!((BLOCK_BYTES_MAX as u64) < SEGMENT_BYTES);
+const _: () = assert!(2 * GUEST_STACK_BYTES_MAX < GUEST_NATIVE_STACK_BYTES);
+const _: () = assert!(FUEL_SLICE <= FUEL_MAX);
 const _: () = assert!(BATCH_CALLS_MAX <= WAITING_TXNS_MAX);
 const _: () = assert!(PARTITIONS_MAX < 1 << 10);

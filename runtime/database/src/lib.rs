@@ -747,6 +747,7 @@ fn shared(
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
         logging: Logging::new(config.log.rule(), config.redo.images, around.sampling),
+        calls: Arc::default(),
         desk: Desk::new(config.partitions, config.sites),
         told: Told::new(config.partitions, config.sites),
     })

@@ -66,6 +66,7 @@ impl Output {
 impl HostState {
     pub fn get_columns(&mut self, target: u32, key: u64, columns: u64, out: u64) -> Answer<i64> {
         let key = self.memory.read(key)?;
+        self.charge(key.len())?;
         let mut out = Output::new(self.memory, out)?;
         let target = Target::unpack(target);
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
@@ -86,6 +87,7 @@ impl HostState {
         out: u64,
     ) -> Answer<i64> {
         let bytes = self.memory.read(keys)?;
+        self.charge(bytes.len())?;
         let mut out = Output::new(self.memory, out)?;
         let target = Target::unpack(target);
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
@@ -115,6 +117,7 @@ impl HostState {
         let (target, count) = unpack(request);
         let (target, count) = (Target::unpack(target), count as usize);
         let bytes = self.memory.read(keys)?;
+        self.charge(bytes.len())?;
         let (mut room, is_apart) = (Output::new(self.memory, out)?, are_apart(keys, out));
         let plan = plan_of(&self.layouts, &mut self.plans, target.table as u32, columns)?;
         if count == 0 {

@@ -385,7 +385,7 @@ fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSch
 }
 
 fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checked<ProcedureSchema> {
-    let members = ["name", "params", "returns", "read_only", "partitioning", "log", "near"];
+    let members = ["name", "params", "returns", "read_only", "partitioning", "log", "near", "time_max_ms"];
     let object = Object::new(path, value, &members)?;
     let (at, params) = object.required("params")?;
     let params = list(&at, params, 0, FIELDS_MAX, |at, value| {
@@ -417,8 +417,20 @@ fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checke
         read_only,
         partitioning,
         log: parse_log(&object)?,
+        time_max_ms: parse_time_max(&object)?,
         near,
     })
+}
+
+fn parse_time_max(object: &Object<'_>) -> Checked<Option<u32>> {
+    let Some((at, value)) = object.optional("time_max_ms") else {
+        return Ok(None);
+    };
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    match number {
+        Some(number) => Ok(Some(number)),
+        None => at.fail("expected a number of milliseconds, 0 for no limit"),
+    }
 }
 
 fn parse_log(object: &Object<'_>) -> Checked<LogChoice> {

@@ -161,14 +161,14 @@ impl Flow {
 
 impl Effort {
     /// Adds a function; refuses it, or the module with it, when compiling would take seconds. `on` sees each of its
-    /// instructions.
+    /// instructions. Returns the number of its locals, parameters included.
     pub fn add<'a>(
         &mut self,
         body: &FunctionBody<'a>,
         own: Arity,
         around: &Surrounding<'_>,
         mut on: impl FnMut(&Operator<'a>),
-    ) -> Result<(), InvalidModule> {
+    ) -> Result<u64, InvalidModule> {
         let at = |reason: String| InvalidModule {
             reason,
             offset: Some(body.range().start as u64),
@@ -185,7 +185,7 @@ impl Effort {
             on(&operator);
         }
         if !around.is_bounded {
-            return Ok(());
+            return Ok(locals);
         }
         if flow.loops > LOOPS_MAX {
             let loops = flow.loops;
@@ -211,6 +211,6 @@ impl Effort {
                 "module's functions of many jumps and locals would hold the compiler for too long";
             return Err(at(reason.to_owned()));
         }
-        Ok(())
+        Ok(locals)
     }
 }

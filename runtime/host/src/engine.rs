@@ -19,21 +19,23 @@ use crate::{
     memory::Creator,
     module::{CompiledModule, InvalidModule},
     quiet::Quiet,
+    rewrite::Allowance,
     state::HostState,
 };
 
 /// Version of wasmtime that runs the guests; a test holds it to the lock file.
 pub(crate) const WASMTIME_VERSION: &str = "48.0.8";
 /// To be raised with every change of `rewrite` that a guest or its fuel can tell, of `wasi`, or the checks in `state`.
-const HOST_VERSION: u32 = 4;
+const HOST_VERSION: u32 = 5;
 /// Instances at once of modules whose instances are not used twice; one per engine thread and upload.
 const POOL_INSTANCES: u32 = reprise_base::limits::SITES_MAX as u32 + 44;
+/// Tables of one of these: its own, and the one that the host is asked through.
+const POOL_TABLES: u32 = 2;
 /// Bytes of a returned memory that are cleared in place, where the kernel can tell which pages were written.
 const POOL_RESIDENT_BYTES: usize = 1 << 20;
 
-/// The processor that code is compiled for, whatever this machine has beyond it. The size of a native stack frame hangs on the
-/// instructions in use, and with it the depth at which a recursion overflows: with the machine's own set, a record of
-/// one machine could be replayed to another outcome on the next.
+/// The processor that code is compiled for, whatever this machine has beyond it: with the machine's own set, a record of one
+/// machine could be replayed to another outcome on the next.
 #[cfg(target_arch = "x86_64")]
 mod processor {
     pub const NAME: &str = "x86-64-v3";
@@ -87,6 +89,7 @@ pub struct Limits {
     pub module_bytes_max: usize,
     /// A multiple of a wasm page (64 KiB).
     pub guest_memory_bytes_max: usize,
+    /// As it is counted (`depth`).
     pub guest_stack_bytes_max: usize,
     pub fuel_max: u64,
 }
@@ -156,7 +159,8 @@ impl Engine {
             processor::NAME,
             missing.join(", ")
         );
-        let mut config = config(&limits, is_metered);
+        assert!(limits.guest_stack_bytes_max < limits::GUEST_NATIVE_STACK_BYTES);
+        let mut config = config(is_metered);
         config
             .with_host_memory(Arc::new(Creator))
             .memory_init_cow(false);
@@ -206,16 +210,26 @@ impl Engine {
         self.inner.is_metered
     }
 
+    /// What a call may use up; none where nothing is charged.
+    pub(crate) fn allowance(&self) -> Option<Allowance> {
+        self.is_metered().then_some(Allowance {
+            fuel_max: self.inner.limits.fuel_max,
+            stack_bytes: self.inner.limits.guest_stack_bytes_max,
+        })
+    }
+
     /// Equal on two machines exactly when every guest computes the same on both. Goes into the log's header.
     pub fn settings_hash(&self) -> u64 {
         assert!(self.is_metered(), "what is unmetered is not to be replayed");
         let settings = format!(
             "host {HOST_VERSION}; wasmtime {WASMTIME_VERSION}; abi {ABI_VERSION}; features {:x}; \
-             cpu {}; nan canonical; fuel function,loop turn,host call,call_indirect,256 others 1, bulk 1 each; \
-             limits {:?} args {} result {} host-call-bytes {}",
+             cpu {}; nan canonical; fuel function,loop turn,host call,call_indirect,weight of 64 others 1, bulk 1 each; \
+             limits {:?} native stack {} table {} args {} result {} host-call-bytes {}",
             inspect::features().bits(),
             processor::NAME,
             self.inner.limits,
+            limits::GUEST_NATIVE_STACK_BYTES,
+            limits::GUEST_TABLE_ELEMENTS_MAX,
             reprise_abi::value::ARGS_BYTES_MAX,
             reprise_abi::value::RESULT_BYTES_MAX,
             limits::HOST_CALL_BYTES_MAX,
@@ -233,7 +247,7 @@ impl Engine {
     pub(crate) fn pooled(&self) -> Option<&Runtime> {
         let limits = &self.inner.limits;
         let make = || {
-            let mut config = config(limits, self.is_metered());
+            let mut config = config(self.is_metered());
             config.allocation_strategy(pool(limits));
             Runtime::new(&config).ok()
         };
@@ -247,16 +261,16 @@ fn pool(limits: &Limits) -> PoolingAllocationConfig {
         .total_memories(POOL_INSTANCES)
         .max_memories_per_module(1)
         .max_memory_size(limits.guest_memory_bytes_max)
-        .total_tables(POOL_INSTANCES)
-        .max_tables_per_module(1)
-        .table_elements(1 << 14)
+        .total_tables(POOL_INSTANCES * POOL_TABLES)
+        .max_tables_per_module(POOL_TABLES)
+        .table_elements(limits::GUEST_TABLE_ELEMENTS_MAX as usize)
         .linear_memory_keep_resident(POOL_RESIDENT_BYTES)
         .table_keep_resident(POOL_RESIDENT_BYTES)
         .pagemap_scan(Enabled::Auto);
     pool
 }
 
-fn config(limits: &Limits, is_metered: bool) -> Config {
+fn config(is_metered: bool) -> Config {
     let mut config = Config::new();
     let libc = if cfg!(target_env = "musl") {
         "musl"
@@ -274,7 +288,9 @@ fn config(limits: &Limits, is_metered: bool) -> Config {
         .parallel_compilation(false) // a module is compiled by one thread, whose priority is its caller's choice
         .cranelift_opt_level(OptLevel::Speed)
         .cranelift_nan_canonicalization(is_metered)
-        .max_wasm_stack(limits.guest_stack_bytes_max)
+        .max_wasm_stack(limits::GUEST_NATIVE_STACK_BYTES)
+        // Those that `rewrite` writes; guests' own are dropped.
+        .wasm_branch_hinting(true)
         .guard_before_linear_memory(false)
         .concurrency_support(false)
         .wasm_backtrace_max_frames(Some(BACKTRACE_FRAMES_MAX))

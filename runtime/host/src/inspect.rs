@@ -1,20 +1,24 @@
 //! Judges an uploaded module before anything of it runs: valid wasm of the accepted features, imports that exist, one
 //! memory of its own, sizes within bounds; and collects what `rewrite` needs.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use reprise_abi::{
     ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, RESULT_BUFFER_EXPORT,
 };
 use reprise_base::limits::PROCEDURES_MAX;
 use wasmparser::{
-    BinaryReaderError, ConstExpr, DataKind, Export, ExternalKind, FromReader, FunctionBody, Import,
-    Imports, Operator, Parser, Payload, SectionLimited, TypeRef, TypeSectionReader, ValType, Validator,
-    WasmFeatures,
+    BinaryReaderError, ConstExpr, DataKind, ElementItems, ElementSectionReader, Export, ExternalKind, FromReader,
+    FuncValidatorAllocations, FunctionBody, Import, Imports, Operator, OperatorsReader, Parser, Payload, SectionLimited,
+    TypeRef, TypeSectionReader, ValType, ValidPayload, Validator, WasmFeatures,
 };
 
 use crate::{
     calls::{find_import, imports},
+    depth::{self, Shape},
     effort::{Arity, Effort, HANDED_ON_MAX, Surrounding},
     engine::Limits,
     module::InvalidModule,
@@ -67,13 +71,16 @@ pub(crate) struct Inspected<'a> {
     pub types: Items<'a>,
     pub imports: &'a [u8],
     pub functions: Items<'a>,
-    pub tables: &'a [u8],
+    /// Elements of each table at the start, and as many as it says at most.
+    pub tables: Vec<(u64, Option<u64>)>,
     pub globals: Items<'a>,
     pub elements: Items<'a>,
     pub data_count: Option<u32>,
     pub data: &'a [u8],
     pub names: Option<&'a [u8]>,
     pub bodies: Vec<FunctionBody<'a>>,
+    /// Of the functions in `bodies`.
+    pub shapes: Vec<Shape>,
     pub imported_functions: u32,
     /// Number and type of each mutable global.
     pub mutable_globals: Vec<(u32, ValType)>,
@@ -100,6 +107,12 @@ pub(crate) struct Inspected<'a> {
     function_types: Vec<u32>,
     signatures: Vec<String>,
     arities: Vec<Arity>,
+    /// Functions that segments and globals refer to, and so may be in a table.
+    taken: Vec<u32>,
+    /// By type: the number of its signature among the different ones.
+    signature_numbers: Vec<u32>,
+    /// Operands that each body holds at once at most, and whether there are vectors among them.
+    operands: Vec<(u64, bool)>,
     global_values: Vec<Option<u32>>,
     table_elements: u64,
     effort: Effort,
@@ -135,9 +148,9 @@ pub(crate) fn inspect<'a>(
             wasm.len()
         )));
     }
-    Validator::new_with_features(features()).validate_all(wasm)?;
     let mut found = Inspected {
         is_upload: judge == Judge::Upload,
+        operands: validate(wasm)?,
         ..Inspected::default()
     };
     for payload in Parser::new(0).parse_all(wasm) {
@@ -145,6 +158,31 @@ pub(crate) fn inspect<'a>(
     }
     found.finish()?;
     Ok(found)
+}
+
+/// Validates all of a module; how many operands each function holds at once, and whether vectors are among them.
+fn validate(wasm: &[u8]) -> Result<Vec<(u64, bool)>, InvalidModule> {
+    let mut validator = Validator::new_with_features(features());
+    let (mut memory, mut operands) = (FuncValidatorAllocations::default(), Vec::new());
+    for payload in Parser::new(0).parse_all(wasm) {
+        let ValidPayload::Func(function, body) = validator.payload(&payload?)? else {
+            continue;
+        };
+        let mut function = function.into_validator(memory);
+        let mut reader = body.get_binary_reader();
+        function.read_locals(&mut reader)?;
+        let (mut operators, mut most, mut has_vectors) = (OperatorsReader::new(reader), 0, false);
+        while !operators.eof() {
+            let (operator, offset) = operators.read_with_offset()?;
+            function.op(offset, &operator)?;
+            most = most.max(function.operand_stack_height());
+            has_vectors |= function.get_operand_type(0) == Some(Some(ValType::V128));
+        }
+        operators.finish()?;
+        operands.push((most.into(), has_vectors));
+        memory = function.into_allocations();
+    }
+    Ok(operands)
 }
 
 /// The items of a section, without their count.
@@ -181,10 +219,7 @@ impl<'a> Inspected<'a> {
                     self.function_types.push(ty?);
                 }
             }
-            Payload::TableSection(section) => {
-                self.tables = whole(section.range());
-                self.take_tables(section)?;
-            }
+            Payload::TableSection(section) => self.take_tables(section)?,
             Payload::MemorySection(section) => self.take_memory(section, limits)?,
             Payload::GlobalSection(section) => {
                 self.globals = items(wasm, &section);
@@ -192,7 +227,10 @@ impl<'a> Inspected<'a> {
             }
             Payload::ExportSection(section) => self.take_exports(section)?,
             Payload::StartSection { func, .. } => self.start = Some(func),
-            Payload::ElementSection(section) => self.elements = items(wasm, &section),
+            Payload::ElementSection(section) => {
+                self.elements = items(wasm, &section);
+                self.take_elements(section)?;
+            }
             Payload::DataCountSection { count, .. } => self.data_count = Some(count),
             Payload::DataSection(section) => {
                 self.data = whole(section.range());
@@ -221,7 +259,7 @@ impl<'a> Inspected<'a> {
     }
 
     fn take_types(&mut self, section: TypeSectionReader<'a>) -> Result<(), InvalidModule> {
-        let offset = section.range().start;
+        let (offset, mut known) = (section.range().start, BTreeMap::new());
         for ty in section.into_iter_err_on_gc_types() {
             let ty = ty?;
             let (params, results) = (ty.params().len(), ty.results().len());
@@ -231,7 +269,10 @@ impl<'a> Inspected<'a> {
                     offset,
                 ));
             }
-            self.signatures.push(signature(ty.params(), ty.results()));
+            let signature = signature(ty.params(), ty.results());
+            let new = known.len() as u32;
+            self.signature_numbers.push(*known.entry(signature.clone()).or_insert(new));
+            self.signatures.push(signature);
             self.arities.push(Arity { params, results });
         }
         Ok(())
@@ -299,13 +340,43 @@ impl<'a> Inspected<'a> {
     ) -> Result<(), InvalidModule> {
         let offset = section.range().start;
         for table in section {
-            self.table_elements = self.table_elements.saturating_add(table?.ty.initial);
+            let ty = table?.ty;
+            self.table_elements = self.table_elements.saturating_add(ty.initial);
+            self.tables.push((ty.initial, ty.maximum));
         }
         if self.table_elements > TABLE_ELEMENTS_MAX {
             return Err(invalid(
                 format!("tables of more than {TABLE_ELEMENTS_MAX} elements"),
                 offset,
             ));
+        }
+        Ok(())
+    }
+
+    fn take_elements(&mut self, section: ElementSectionReader<'a>) -> Result<(), InvalidModule> {
+        for element in section {
+            match element?.items {
+                ElementItems::Functions(functions) => {
+                    for function in functions {
+                        self.taken.push(function?);
+                    }
+                }
+                ElementItems::Expressions(_, expressions) => {
+                    for expression in expressions {
+                        self.take_references(&expression?)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the functions that a constant expression refers to.
+    fn take_references(&mut self, expression: &ConstExpr<'a>) -> Result<(), InvalidModule> {
+        for operator in expression.get_operators_reader() {
+            if let Operator::RefFunc { function_index } = operator? {
+                self.taken.push(function_index);
+            }
         }
         Ok(())
     }
@@ -342,6 +413,7 @@ impl<'a> Inspected<'a> {
         for (number, global) in section.into_iter().enumerate() {
             let global = global?;
             let value = self.evaluate(&global.init_expr)?;
+            self.take_references(&global.init_expr)?;
             self.global_values
                 .push(value.filter(|_| !global.ty.mutable));
             if global.ty.mutable {
@@ -501,31 +573,49 @@ impl<'a> Inspected<'a> {
             ));
         }
         let function = self.imported_functions + self.bodies.len() as u32;
-        let own = self.function_types.get(function as usize);
-        let own = own.and_then(|ty| self.arities.get(*ty as usize));
+        let ty = self.function_types[function as usize];
+        let own = self.arities.get(ty as usize).copied().unwrap_or_default();
         let around = Surrounding {
             types: &self.arities,
             functions: &self.function_types,
             imported_functions: self.imported_functions,
             is_bounded: self.is_upload,
         };
-        let (mut changes_more, referred) = (false, &mut self.referred);
-        self.effort.add(&body, own.copied().unwrap_or_default(), &around, |operator| {
-            if let Operator::RefFunc { function_index } = operator {
-                referred.insert(*function_index);
-            }
-            changes_more |= matches!(
-                operator,
+        let mut shape = Shape {
+            ty,
+            signature: self.signature_numbers[ty as usize],
+            params: own.params as u32,
+            ..Shape::default()
+        };
+        let (mut changes_more, mut instructions, referred) = (false, 0, &mut self.referred);
+        let numbers = &self.signature_numbers;
+        let locals = self.effort.add(&body, own, &around, |operator| {
+            instructions += 1;
+            match operator {
+                Operator::Call { function_index } => shape.calls.push(*function_index),
+                Operator::CallIndirect { type_index, .. } => shape.calls_through.push(numbers[*type_index as usize]),
+                Operator::RefFunc { function_index } => _ = referred.insert(*function_index),
                 Operator::TableSet { .. }
-                    | Operator::TableGrow { .. }
-                    | Operator::TableFill { .. }
-                    | Operator::TableCopy { .. }
-                    | Operator::TableInit { .. }
-                    | Operator::ElemDrop { .. }
-                    | Operator::DataDrop { .. }
-            );
+                | Operator::TableGrow { .. }
+                | Operator::TableFill { .. }
+                | Operator::TableCopy { .. }
+                | Operator::TableInit { .. }
+                | Operator::ElemDrop { .. }
+                | Operator::DataDrop { .. } => changes_more = true,
+                _ => {}
+            }
         })?;
+        // A vector takes two words; few functions have any, and a frame may be estimated too large.
+        let (operands, has_vectors) = self.operands.get(self.bodies.len()).copied().unwrap_or_default();
+        let words_each = 1 + u64::from(has_vectors);
+        let values = (locals + own.results as u64) * words_each;
+        shape.frame_bytes = depth::frame_bytes(values, operands * words_each, instructions);
+        for list in [&mut shape.calls, &mut shape.calls_through] {
+            list.sort_unstable();
+            list.dedup();
+        }
         self.needs_fresh_instance |= changes_more;
+        self.shapes.push(shape);
         self.bodies.push(body);
         Ok(())
     }
@@ -533,6 +623,12 @@ impl<'a> Inspected<'a> {
     fn finish(&mut self) -> Result<(), InvalidModule> {
         let exported = self.exported_names.iter().map(|(function, _)| *function);
         self.referred_exports = exported.filter(|function| self.referred.contains(function)).collect();
+        for taken in self.taken.iter().chain(&self.referred) {
+            let own = taken.checked_sub(self.imported_functions);
+            if let Some(shape) = own.and_then(|at| self.shapes.get_mut(at as usize)) {
+                shape.is_taken = true;
+            }
+        }
         if !self.memory_exported {
             return Err(InvalidModule::new(format!(
                 "module does not export its {MEMORY_EXPORT}"

@@ -8,7 +8,7 @@ use reprise_abi::{
     value::ARGS_BYTES_MAX,
 };
 use wasmtime::{
-    Extern, Global, ModuleExport, Store, Trap, TypedFunc, Val, WasmBacktrace, unix::StoreExt,
+    Caller, Extern, Func, Global, ModuleExport, Ref, Store, Trap, TypedFunc, Val, WasmBacktrace, unix::StoreExt,
 };
 
 use crate::{
@@ -17,8 +17,8 @@ use crate::{
     hot::{HotSet, Watch},
     inspect::MEMORY_EXPORT,
     module::{Code, CompiledModule},
-    outcome::{CallEnd, CallOutcome, Fault},
-    rewrite::{FUEL_EXPORT, START_EXPORT},
+    outcome::{CallEnd, CallOutcome, Fault, FaultKind},
+    rewrite::{ASK_EXPORT, Allowance, FUEL_EXPORT, START_EXPORT, STACK_EXPORT},
     state::{GuestMemory, HostState, Refusal, unpack},
 };
 
@@ -52,7 +52,7 @@ unsafe impl Send for Instance {}
 
 impl Instance {
     pub fn new(module: &CompiledModule) -> Result<Self, HostError> {
-        let mut live = Live::start(module.code())?;
+        let mut live = Live::start(module.code(), None)?;
         live.find_entries(module)?;
         Ok(Self {
             module: module.clone(),
@@ -92,9 +92,9 @@ impl Instance {
         let code = self.module.code();
         let live = match &mut self.live {
             Some(live) => live,
-            None => match restart(&self.module, procedure_index) {
+            None => match restart(&self.module, procedure_index, ops) {
                 Ok(live) => self.live.insert(live),
-                Err(error) => return not_restarted(&error),
+                Err(error) => return not_restarted(error),
             },
         };
         live.offer_args(ops.args(), self.module.args_widths(procedure_index));
@@ -120,26 +120,26 @@ impl Instance {
         let (kind, fuel_left) = match result {
             Ok((returned, fuel_left)) => (call_end(returned, live.store.data().aborted), fuel_left),
             Err(error) => {
-                let fault = fault(code, &mut live.store, live.fuel, &error);
-                (Err(fault), fuel_left(&mut live.store, live.fuel))
+                let fault = fault(code, &mut live.store, live.meters, &error);
+                (Err(fault), live.meters.fuel_left(&mut live.store))
             }
         };
-        let fuel_max = code.engine.limits().fuel_max;
+        let fuel_given = live.store.data().fuel_given;
         match &mut live.hot {
             Some(hot) => hot.reset(),
             None => self.live = None,
         }
         CallOutcome {
             kind,
-            fuel_used: fuel_max.saturating_sub(fuel_left.max(0) as u64),
+            fuel_used: fuel_given.saturating_sub(fuel_left.max(0) as u64),
         }
     }
 }
 
-/// A new instance in the place of one that was dropped, for a call of the procedure.
+/// A new instance in the place of one that was dropped, for a call of the procedure, and in its time.
 #[cold]
-fn restart(module: &CompiledModule, procedure_index: usize) -> Result<Live, HostError> {
-    let mut live = Live::start(module.code())?;
+fn restart(module: &CompiledModule, procedure_index: usize, ops: &mut dyn HostOps) -> Result<Live, HostError> {
+    let mut live = Live::start(module.code(), Some(ops))?;
     match module.code().fresh {
         true => live.find_entry(&module.entries()[procedure_index])?,
         false => live.find_entries(module)?,
@@ -147,12 +147,16 @@ fn restart(module: &CompiledModule, procedure_index: usize) -> Result<Live, Host
     Ok(live)
 }
 
-/// The module has been started before, and start-up is deterministic, so only the machine's memory can be missing. The call fails, and
-/// what failed is not logged: no outcome hangs on it.
+/// The call was ended while its instance started. Else only the machine's memory can be missing, as the module has been started before,
+/// and start-up is deterministic. Either way the call fails, and what failed is not logged: no outcome hangs on it.
 #[cold]
-fn not_restarted(error: &HostError) -> CallOutcome {
+fn not_restarted(error: HostError) -> CallOutcome {
+    let fault = match error {
+        HostError::Start(fault) if matches!(fault.kind, FaultKind::Limit | FaultKind::Ended(_)) => fault,
+        error => Fault::trap("instantiation", error.to_string()),
+    };
     CallOutcome {
-        kind: Err(Fault::trap("instantiation", error.to_string())),
+        kind: Err(fault),
         fuel_used: 0,
     }
 }
@@ -191,15 +195,65 @@ pub(crate) struct Live {
     hot: Option<HotSet>,
     /// Where arguments are put before a call; a slice of no bytes for nowhere.
     args_buffer: u64,
-    /// What is left to burn.
+    meters: Meters,
+}
+
+/// What a guest counts down itself.
+#[derive(Clone, Copy)]
+struct Meters {
     fuel: Global,
+    stack: Global,
+}
+
+impl Meters {
+    fn of(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> Option<Self> {
+        Some(Self {
+            fuel: instance.get_global(&mut *store, FUEL_EXPORT)?,
+            stack: instance.get_global(&mut *store, STACK_EXPORT)?,
+        })
+    }
+
+    /// What is left of the fuel that was given; below zero where more was asked for in vain.
+    #[inline]
+    fn fuel_left(self, store: &mut Store<HostState>) -> i64 {
+        match self.fuel.get(store) {
+            Val::I64(left) => left,
+            _ => unreachable!("fuel is counted in an i64"),
+        }
+    }
+
+    fn is_out_of_stack(self, store: &mut Store<HostState>) -> bool {
+        matches!(self.stack.get(store), Val::I32(left) if left < 0)
+    }
+}
+
+/// Puts the function that is asked for fuel where the guest calls it.
+fn answer_asks(instance: &wasmtime::Instance, store: &mut Store<HostState>) -> wasmtime::Result<()> {
+    let refuel = |mut caller: Caller<'_, HostState>, left: i64| -> wasmtime::Result<i64> {
+        let state = caller.data_mut();
+        state.refuel(left).map_err(|refusal| stop(state, "fuel", refusal))
+    };
+    let refuel = Func::wrap(&mut *store, refuel);
+    let table = instance.get_table(&mut *store, ASK_EXPORT);
+    let table = table.ok_or_else(|| wasmtime::Error::msg("the table for questions is missing"))?;
+    table.set(store, 0, Ref::Func(Some(refuel)))
 }
 
 impl Live {
-    /// Instantiates a module and runs its start-up.
-    pub fn start(code: &Code) -> Result<Self, HostError> {
+    /// Instantiates a module and runs its start-up, in the time of a call where it is for one.
+    pub fn start(code: &Code, ops: Option<&mut dyn HostOps>) -> Result<Self, HostError> {
         let failed = |error: wasmtime::Error| HostError::Instantiate(format!("{error:#}"));
-        let mut store = Store::new(code.pre.module().engine(), HostState::new());
+        // What is charged for nothing may as well have all of it.
+        let allowance = code.engine.allowance().unwrap_or(Allowance {
+            fuel_max: u64::MAX,
+            stack_bytes: 0,
+        });
+        let mut store = Store::new(code.pre.module().engine(), HostState::new(allowance));
+        if let Some(ops) = ops {
+            // SAFETY: `ops` stays borrowed by this function; `end_call` follows before it returns a store, and one that is
+            // dropped asks nobody.
+            unsafe { store.data_mut().begin_start(ops) };
+        }
         let instance = code.pre.instantiate(&mut store).map_err(failed)?;
         let memory = instance
             .get_memory(&mut store, MEMORY_EXPORT)
@@ -216,29 +270,30 @@ impl Live {
             // SAFETY: as above; only the thread that runs the store touches the memory.
             false => Some(unsafe { watched(&mut store, base, bytes, &code.data_ranges) }?),
         };
-        let fuel = instance
-            .get_global(&mut store, FUEL_EXPORT)
+        let meters = Meters::of(&instance, &mut store)
             .ok_or_else(|| HostError::Instantiate("fuel is missing".to_owned()))?;
+        answer_asks(&instance, &mut store).map_err(failed)?;
         let start = instance
             .get_typed_func::<(), ()>(&mut store, START_EXPORT)
             .map_err(failed)?;
         start
             .call(&mut store, ())
-            .map_err(|error| HostError::Start(fault(code, &mut store, fuel, &error)))?;
-        let ask = |store: &mut Store<HostState>, export| ask_buffer(code, store, &instance, fuel, export);
+            .map_err(|error| HostError::Start(fault(code, &mut store, meters, &error)))?;
+        let ask = |store: &mut Store<HostState>, export| ask_buffer(code, store, &instance, meters, export);
         let args_buffer = ask(&mut store, ARGS_BUFFER_EXPORT)?;
         store.data_mut().result_buffer = ask(&mut store, RESULT_BUFFER_EXPORT)?;
         if let Some(hot) = &mut hot {
             let (pointer, length) = unpack(args_buffer);
             hot.take_image((pointer as usize, length as usize))?;
         }
+        store.data_mut().end_call();
         Ok(Self {
             store,
             instance,
             entries: Vec::new(),
             hot,
             args_buffer,
-            fuel,
+            meters,
         })
     }
 
@@ -288,7 +343,7 @@ impl Live {
             .get_typed_func::<(), u64>(&mut *store, DESCRIBE_EXPORT)
             .map_err(failed)?;
         let packed = describe.call(&mut *store, ()).map_err(|error| {
-            HostError::Describe(fault(code, &mut *store, self.fuel, &error).to_string())
+            HostError::Describe(fault(code, &mut *store, self.meters, &error).to_string())
         })?;
         let (_, length) = unpack(packed);
         if length as usize > DESCRIPTION_BYTES_MAX {
@@ -308,7 +363,7 @@ fn ask_buffer(
     code: &Code,
     store: &mut Store<HostState>,
     instance: &wasmtime::Instance,
-    fuel: Global,
+    meters: Meters,
     export: &str,
 ) -> Result<u64, HostError> {
     let Ok(ask) = instance.get_typed_func::<(), u64>(&mut *store, export) else {
@@ -327,7 +382,7 @@ fn ask_buffer(
         };
         Err(stop(state, export, refusal))
     });
-    asked.map_err(|error| HostError::Start(fault(code, store, fuel, &error)))
+    asked.map_err(|error| HostError::Start(fault(code, store, meters, &error)))
 }
 
 /// Puts the memory of a new instance under watch.
@@ -352,28 +407,19 @@ unsafe fn watched(
     Ok(hot)
 }
 
-/// What is left to burn; below zero once it was spent.
-#[inline]
-fn fuel_left(store: &mut Store<HostState>, fuel: Global) -> i64 {
-    match fuel.get(store) {
-        Val::I64(left) => left,
-        _ => unreachable!("fuel is counted in an i64"),
-    }
-}
-
 /// Turns the error of a stopped guest into a fault, with the guest's functions by name.
 #[cold]
 fn fault(
     code: &Code,
     store: &mut Store<HostState>,
-    fuel: Global,
+    meters: Meters,
     error: &wasmtime::Error,
 ) -> Box<Fault> {
-    let is_spent = fuel_left(store, fuel) < 0;
+    let is_out_of_stack = meters.is_out_of_stack(store);
     let mut fault = match (store.data_mut().fault.take(), error.downcast_ref::<Trap>()) {
         (Some(fault), _) => fault,
-        // Where fuel is paid and was not enough, the guest is made to do the unreachable.
-        (None, Some(Trap::UnreachableCodeReached)) if is_spent => trap_fault(code, Trap::OutOfFuel),
+        // Where stack is paid and was not enough, the guest is made to do the unreachable.
+        (None, Some(Trap::UnreachableCodeReached)) if is_out_of_stack => trap_fault(code, Trap::StackOverflow),
         (None, Some(trap)) => trap_fault(code, *trap),
         (None, None) => Fault::trap("unknown", format!("{error:#}")),
     };
@@ -400,7 +446,6 @@ fn function_name(code: &Code, frame: &wasmtime::FrameInfo) -> String {
 fn trap_fault(code: &Code, trap: Trap) -> Box<Fault> {
     let limits = code.engine.limits();
     let (limit, name) = match trap {
-        Trap::OutOfFuel => (Some(("fuel", limits.fuel_max)), "out_of_fuel"),
         Trap::StackOverflow => (
             Some(("stack_bytes", limits.guest_stack_bytes_max as u64)),
             "stack_overflow",

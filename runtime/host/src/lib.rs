@@ -7,6 +7,7 @@
 
 mod calls;
 mod columns;
+mod depth;
 pub mod describe;
 mod effort;
 mod engine;
@@ -18,6 +19,7 @@ mod memory;
 mod module;
 mod outcome;
 mod page;
+mod price;
 mod quiet;
 mod rewrite;
 mod state;

@@ -105,7 +105,7 @@ impl CompiledModule {
             check_procedures(&found, schema)?;
         }
         let code = Code::build(engine, &found)?;
-        let mut live = Live::start(&code).map_err(|error| InvalidModule::new(error.to_string()))?;
+        let mut live = Live::start(&code, None).map_err(|error| InvalidModule::new(error.to_string()))?;
         let (schema, description) = match described {
             Some(described) => described,
             None => {
@@ -179,8 +179,7 @@ fn args_widths(procedure: &ProcedureSchema) -> Box<[u8]> {
 
 impl Code {
     fn build(engine: &Engine, found: &Inspected<'_>) -> Result<Self, InvalidModule> {
-        let fuel_max = engine.is_metered().then_some(engine.limits().fuel_max);
-        let (wasm, guest_functions) = rewrite(found, fuel_max)?;
+        let (wasm, guest_functions) = rewrite(found, engine.allowance())?;
         let compile = |runtime: &Runtime| {
             let module = machine_code(engine, &runtime.wasmtime, &wasm)?;
             runtime.linker.instantiate_pre(&module)

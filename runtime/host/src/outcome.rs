@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use reprise_abi::Ended;
+
 /// What one call of a procedure came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallOutcome {
@@ -28,6 +30,8 @@ pub enum FaultKind {
     Limit,
     /// The guest broke the contract of a host call.
     Guest,
+    /// Nobody's: the call was ended from outside.
+    Ended(Ended),
 }
 
 /// Why a call was stopped. Nothing of its transaction may stay.
@@ -63,6 +67,28 @@ impl Fault {
             limit: Some(limit),
             max,
             message: format!("limit {limit} of {max} reached"),
+            trap: None,
+            backtrace: Vec::new(),
+        })
+    }
+
+    /// All that the module's fuel is worth was burned.
+    pub fn fuel(max: u64) -> Box<Self> {
+        let mut fault = Self::limit("fuel", max);
+        fault.message = "all fuel consumed by WebAssembly".to_owned();
+        fault.trap = Some("out_of_fuel".to_owned());
+        fault
+    }
+
+    pub fn ended(ended: Ended) -> Box<Self> {
+        Box::new(Self {
+            kind: FaultKind::Ended(ended),
+            limit: None,
+            max: 0,
+            message: match ended {
+                Ended::Cancelled => "the call was cancelled".to_owned(),
+                Ended::Deadline => "the call was not done within the time for which its client waits".to_owned(),
+            },
             trap: None,
             backtrace: Vec::new(),
         })

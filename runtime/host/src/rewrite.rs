@@ -2,34 +2,53 @@
 //!
 //! * The memory gets its largest size at once, and `memory.size` and `memory.grow` work on a counter, so that growth costs
 //!   nothing, is the same on every replica, and is undone with the other globals. Pages not grown yet read as zeros.
+//! * Tables get a largest size, so that what `table.grow` answers hangs on the module alone.
 //! * Each procedure gets a wrapper that puts all mutable globals back to their values after start-up, then calls it, and
 //!   returns the fuel that is left beside its result.
 //! * Start function, `_initialize` and the copying of the globals move into one export, called once per instance.
-//! * Fuel is a global that goes down by one at the beginning of a function, at each turn of a loop, before a call of the host or
-//!   through a table and after a long run of other instructions, and by the bytes or items of a bulk operation before
-//!   it. Below zero the guest traps. So a loop's turn pays once, and calls between the guest's own functions carry nothing.
+//! * Instructions are paid for with fuel (`price`), of which a call is given a slice at a time: when one is used up, a function
+//!   of the host, which stands in a table of its own, says whether there is more.
+//! * What recursion may pass through pays for the stack that it takes (`depth`).
 //! * All other exports and custom sections but the names go. A function that code takes a reference to, and that an export alone
 //!   declared for that, is declared by a segment.
 
 use reprise_abi::{ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, RESULT_BUFFER_EXPORT};
+use reprise_base::limits::{FUEL_SLICE, GUEST_TABLE_ELEMENTS_MAX};
 use wasm_encoder::{
-    CodeSection, ConstExpr, CustomSection, DataCountSection, Encode, ExportKind, ExportSection,
-    Function, GlobalType, HeapType, Instruction, MemorySection, MemoryType, Module, RawSection,
-    RefType, SectionId, ValType,
+    BranchHints, CodeSection, ConstExpr, CustomSection, DataCountSection, Encode, ExportKind,
+    ExportSection, Function, GlobalType, HeapType, Instruction, MemorySection, MemoryType, Module, RawSection, RefType,
+    SectionId, TableSection, TableType, ValType,
 };
-use wasmparser::{FunctionBody, Operator};
 
 use crate::{
+    depth::{self, Depths},
     inspect::{Inspected, Items, MEMORY_EXPORT},
     module::InvalidModule,
+    price::{Meter, rewrite_body},
 };
 
 /// Export that starts an instance.
 pub(crate) const START_EXPORT: &str = "reprise_start";
-/// Export of the fuel that is left; below zero once it was spent.
+/// Export of the fuel that is left of what was given.
 pub(crate) const FUEL_EXPORT: &str = "reprise_fuel";
-/// Instructions without fuel cost that may follow each other at most.
-const FREE_INSTRUCTIONS_MAX: u32 = 256;
+/// Export of the stack that is left, as it is counted; below zero once it was spent.
+pub(crate) const STACK_EXPORT: &str = "reprise_stack";
+/// Export of the table whose only element is the host's function `(fuel left) -> (fuel)`, called when fuel is used up.
+pub(crate) const ASK_EXPORT: &str = "reprise_ask";
+
+/// What a call may use up.
+#[derive(Clone, Copy)]
+pub(crate) struct Allowance {
+    pub fuel_max: u64,
+    pub stack_bytes: usize,
+}
+
+impl Allowance {
+    /// What a call has before it asks for the first time.
+    pub fn first_fuel(&self) -> u64 {
+        self.fuel_max.min(FUEL_SLICE)
+    }
+}
 
 /// Globals that each procedure's wrapper puts back itself; more of them are put back in one place, for all procedures times all
 /// globals would be a module of millions of instructions.
@@ -37,56 +56,72 @@ const FEW_GLOBALS_MAX: usize = 8;
 
 /// Numbers of what is appended.
 struct Added {
-    /// Types `(i32) -> i32`, `() -> ()` and `(i32) -> (i32, i64)`.
+    /// Types `(i32) -> i32`, `() -> ()`, `(i32) -> (i32, i64)` and `(i64) -> i64`.
     type_call: u32,
     type_start: u32,
     type_entry: u32,
-    /// Function that stands for `memory.grow`.
-    grow: u32,
+    type_ask: u32,
     start: u32,
     /// Function that puts the globals back, for the wrappers of modules that have many.
     put_back: u32,
     first_wrapper: u32,
-    /// Global that stands for `memory.size`.
-    pages: u32,
+    /// First of the functions that hold the bodies of those that pay for stack.
+    first_deep: u32,
     /// First of the globals that keep the values after start-up.
     first_kept: u32,
-    /// Global with the fuel that is left.
-    fuel: u32,
-    /// Global that holds the size of a bulk operation while it is paid for.
-    size: u32,
-    /// What a call may burn. None: nothing is charged.
-    fuel_max: Option<i64>,
-    /// Functions below this one are the host's.
-    imported_functions: u32,
+    /// Global with the stack that is left.
+    stack: u32,
+    /// Table with the function that is asked for fuel.
+    ask: u32,
+    /// None: nothing is charged.
+    allowance: Option<Allowance>,
+    meter: Meter,
+    depths: Depths,
+}
+
+impl Added {
+    fn new(found: &Inspected<'_>, allowance: Option<Allowance>) -> Self {
+        let functions = found.imported_functions + found.functions.count;
+        let first_kept = found.globals.count + 1;
+        // Behind the kept values of the guest's globals and of the counter of pages.
+        let fuel = first_kept + found.mutable_globals.len() as u32 + 1;
+        let first_wrapper = functions + 4;
+        Self {
+            type_call: found.types.count,
+            type_start: found.types.count + 1,
+            type_entry: found.types.count + 2,
+            type_ask: found.types.count + 3,
+            start: functions + 2,
+            put_back: functions + 3,
+            first_wrapper,
+            first_deep: first_wrapper + found.procedures.len() as u32,
+            first_kept,
+            stack: fuel + 2,
+            ask: found.tables.len() as u32,
+            allowance,
+            meter: Meter {
+                fuel,
+                size: fuel + 1,
+                refuel: functions + 1,
+                is_metered: allowance.is_some(),
+                imported_functions: found.imported_functions,
+                pages: found.globals.count,
+                grow: functions,
+            },
+            depths: match allowance {
+                Some(_) => depth::judge(&found.shapes, found.imported_functions),
+                None => Depths::default(),
+            },
+        }
+    }
 }
 
 /// Returns the module that runs, and the number of the first function that is not the guest's.
-///
-/// `fuel_max` is what a call may burn; without it nothing is charged.
 pub(crate) fn rewrite(
     found: &Inspected<'_>,
-    fuel_max: Option<u64>,
+    allowance: Option<Allowance>,
 ) -> Result<(Vec<u8>, u32), InvalidModule> {
-    let functions = found.imported_functions + found.functions.count;
-    let first_kept = found.globals.count + 1;
-    // Behind the kept values of the guest's globals and of the counter of pages.
-    let fuel = first_kept + found.mutable_globals.len() as u32 + 1;
-    let added = Added {
-        type_call: found.types.count,
-        type_start: found.types.count + 1,
-        type_entry: found.types.count + 2,
-        grow: functions,
-        start: functions + 1,
-        put_back: functions + 2,
-        first_wrapper: functions + 3,
-        pages: found.globals.count,
-        first_kept,
-        fuel,
-        size: fuel + 1,
-        fuel_max: fuel_max.map(|fuel| i64::try_from(fuel).unwrap_or(i64::MAX)),
-        imported_functions: found.imported_functions,
-    };
+    let added = Added::new(found, allowance);
     let mut module = Module::new();
     section(&mut module, SectionId::Type, &types(found.types));
     copy(&mut module, SectionId::Import, found.imports);
@@ -95,7 +130,7 @@ pub(crate) fn rewrite(
         SectionId::Function,
         &function_types(found, &added),
     );
-    copy(&mut module, SectionId::Table, found.tables);
+    module.section(&tables(found));
     module.section(&memory(found));
     section(&mut module, SectionId::Global, &globals(found, &added));
     module.section(&exports(found, &added));
@@ -103,7 +138,9 @@ pub(crate) fn rewrite(
     if let Some(count) = found.data_count {
         module.section(&DataCountSection { count });
     }
-    module.section(&code(found, &added)?);
+    let (code, hints) = code(found, &added)?;
+    module.section(&hints);
+    module.section(&code);
     copy(&mut module, SectionId::Data, found.data);
     if let Some(names) = found.names {
         module.section(&CustomSection {
@@ -111,7 +148,7 @@ pub(crate) fn rewrite(
             data: names.into(),
         });
     }
-    Ok((module.finish(), functions))
+    Ok((module.finish(), added.meter.grow))
 }
 
 fn section(module: &mut Module, id: SectionId, data: &[u8]) {
@@ -155,22 +192,45 @@ fn types(items: Items<'_>) -> Vec<u8> {
     const FUNCTION: u8 = 0x60;
     const I32: u8 = 0x7f;
     const I64: u8 = 0x7e;
-    let mut data = extended(items, 3);
+    let mut data = extended(items, 4);
     data.extend_from_slice(&[FUNCTION, 1, I32, 1, I32]);
     data.extend_from_slice(&[FUNCTION, 0, 0]);
     data.extend_from_slice(&[FUNCTION, 1, I32, 2, I32, I64]);
+    data.extend_from_slice(&[FUNCTION, 1, I64, 1, I64]);
     data
 }
 
 fn function_types(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
-    let mut data = extended(found.functions, 3 + found.procedures.len() as u32);
+    let deep = added.depths.deep.len();
+    let mut data = extended(found.functions, (4 + found.procedures.len() + deep) as u32);
     added.type_call.encode(&mut data);
-    added.type_start.encode(&mut data);
-    added.type_start.encode(&mut data);
+    // Those that ask for fuel, start, and put the globals back.
+    (0..3).for_each(|_| added.type_start.encode(&mut data));
     for _ in &found.procedures {
         added.type_entry.encode(&mut data);
     }
+    for body in added.depths.deep.keys() {
+        found.shapes[*body].ty.encode(&mut data);
+    }
     data
+}
+
+/// The guest's tables with a largest size each, and the one for the function that is asked for fuel.
+fn tables(found: &Inspected<'_>) -> TableSection {
+    let mut tables = TableSection::new();
+    let table_type = |minimum, maximum| TableType {
+        element_type: RefType::FUNCREF,
+        table64: false,
+        minimum,
+        maximum: Some(maximum),
+        shared: false,
+    };
+    for &(initial, declared) in &found.tables {
+        let largest = declared.unwrap_or(u64::MAX).min(GUEST_TABLE_ELEMENTS_MAX.max(initial));
+        tables.table(table_type(initial, largest));
+    }
+    tables.table(table_type(1, 1));
+    tables
 }
 
 fn memory(found: &Inspected<'_>) -> MemorySection {
@@ -187,7 +247,7 @@ fn memory(found: &Inspected<'_>) -> MemorySection {
 
 fn globals(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     let kept = found.mutable_globals.iter().map(|(_, ty)| *ty);
-    let mut data = extended(found.globals, 4 + found.mutable_globals.len() as u32);
+    let mut data = extended(found.globals, 5 + found.mutable_globals.len() as u32);
     push_global(
         &mut data,
         ValType::I32,
@@ -208,9 +268,11 @@ fn globals(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
         };
         push_global(&mut data, ty, &zero);
     }
-    let fuel = ConstExpr::i64_const(added.fuel_max.unwrap_or(0));
-    push_global(&mut data, ValType::I64, &fuel);
+    let fuel = added.allowance.map_or(0, |allowance| allowance.first_fuel() as i64);
+    push_global(&mut data, ValType::I64, &ConstExpr::i64_const(fuel));
     push_global(&mut data, ValType::I32, &ConstExpr::i32_const(0));
+    let stack = added.allowance.map_or(0, |allowance| allowance.stack_bytes as i32);
+    push_global(&mut data, ValType::I32, &ConstExpr::i32_const(stack));
     data
 }
 
@@ -228,7 +290,9 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
     let mut exports = ExportSection::new();
     exports.export(MEMORY_EXPORT, ExportKind::Memory, 0);
     exports.export(START_EXPORT, ExportKind::Func, added.start);
-    exports.export(FUEL_EXPORT, ExportKind::Global, added.fuel);
+    exports.export(FUEL_EXPORT, ExportKind::Global, added.meter.fuel);
+    exports.export(STACK_EXPORT, ExportKind::Global, added.stack);
+    exports.export(ASK_EXPORT, ExportKind::Table, added.ask);
     for (name, function) in [
         (DESCRIBE_EXPORT, found.describe),
         (ARGS_BUFFER_EXPORT, found.args_buffer),
@@ -249,24 +313,96 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
     exports
 }
 
-fn code(found: &Inspected<'_>, added: &Added) -> Result<CodeSection, InvalidModule> {
-    let mut code = CodeSection::new();
-    for body in &found.bodies {
-        code.raw(&rewrite_body(body, added)?);
+fn code(found: &Inspected<'_>, added: &Added) -> Result<(CodeSection, BranchHints), InvalidModule> {
+    let (mut code, mut hints) = (CodeSection::new(), BranchHints::new());
+    let (mut deep, mut hint_lists) = (Vec::new(), Vec::new());
+    for (position, body) in found.bodies.iter().enumerate() {
+        let paid = rewrite_body(body, &added.meter)?;
+        let number = match added.depths.deep.get(&position) {
+            None => {
+                code.raw(&paid.bytes);
+                found.imported_functions + position as u32
+            }
+            Some(price) => {
+                let number = added.first_deep + deep.len() as u32;
+                code.function(&deep_function(found, added, (position, number), *price));
+                deep.push(paid.bytes);
+                number
+            }
+        };
+        hint_lists.push((number, paid.hints));
     }
     code.function(&grow_function(found, added));
+    code.function(&refuel_function(added));
     code.function(&start_function(found, added));
     code.function(&put_back_function(found, added));
     for (_, function) in &found.procedures {
         code.function(&wrapper(found, added, *function));
     }
-    Ok(code)
+    deep.iter().for_each(|body| _ = code.raw(body));
+    hint_lists.sort_unstable_by_key(|(number, _)| *number);
+    for (number, list) in hint_lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+        hints.function_hints(number, list);
+    }
+    Ok((code, hints))
+}
+
+/// Stands for a function that pays for stack: takes the price, calls its body, and gives the price back.
+fn deep_function(found: &Inspected<'_>, added: &Added, (position, body): (usize, u32), price: u32) -> Function {
+    let (stack, price) = (added.stack, price as i32);
+    let mut function = Function::new([]);
+    for instruction in [
+        Instruction::GlobalGet(stack),
+        Instruction::I32Const(price),
+        Instruction::I32Sub,
+        Instruction::GlobalSet(stack),
+        Instruction::GlobalGet(stack),
+        Instruction::I32Const(0),
+        Instruction::I32LtS,
+        Instruction::If(wasm_encoder::BlockType::Empty),
+        Instruction::Unreachable,
+        Instruction::End,
+    ] {
+        function.instruction(&instruction);
+    }
+    for param in 0..found.shapes[position].params {
+        function.instruction(&Instruction::LocalGet(param));
+    }
+    for instruction in [
+        Instruction::Call(body),
+        Instruction::GlobalGet(stack),
+        Instruction::I32Const(price),
+        Instruction::I32Add,
+        Instruction::GlobalSet(stack),
+        Instruction::End,
+    ] {
+        function.instruction(&instruction);
+    }
+    function
+}
+
+/// Asks the host for fuel, which says how much there is now or ends the guest.
+fn refuel_function(added: &Added) -> Function {
+    let mut function = Function::new([]);
+    for instruction in [
+        Instruction::GlobalGet(added.meter.fuel),
+        Instruction::I32Const(0),
+        Instruction::CallIndirect {
+            type_index: added.type_ask,
+            table_index: added.ask,
+        },
+        Instruction::GlobalSet(added.meter.fuel),
+        Instruction::End,
+    ] {
+        function.instruction(&instruction);
+    }
+    function
 }
 
 /// Every global that a call may change, with the global that keeps its value.
 fn kept_globals(found: &Inspected<'_>, added: &Added) -> impl Iterator<Item = (u32, u32)> {
     let own = found.mutable_globals.iter().map(|(number, _)| *number);
-    own.chain([added.pages]).zip(added.first_kept..)
+    own.chain([added.meter.pages]).zip(added.first_kept..)
 }
 
 /// `memory.grow` on the counter: -1 where the largest size would be passed, else the size before.
@@ -275,18 +411,18 @@ fn grow_function(found: &Inspected<'_>, added: &Added) -> Function {
     for instruction in [
         Instruction::LocalGet(0),
         Instruction::I32Const(found.memory_pages.1 as i32),
-        Instruction::GlobalGet(added.pages),
+        Instruction::GlobalGet(added.meter.pages),
         Instruction::I32Sub,
         Instruction::I32GtU,
         Instruction::If(wasm_encoder::BlockType::Empty),
         Instruction::I32Const(-1),
         Instruction::Return,
         Instruction::End,
-        Instruction::GlobalGet(added.pages),
-        Instruction::GlobalGet(added.pages),
+        Instruction::GlobalGet(added.meter.pages),
+        Instruction::GlobalGet(added.meter.pages),
         Instruction::LocalGet(0),
         Instruction::I32Add,
-        Instruction::GlobalSet(added.pages),
+        Instruction::GlobalSet(added.meter.pages),
         Instruction::End,
     ] {
         function.instruction(&instruction);
@@ -336,196 +472,15 @@ fn wrapper(found: &Inspected<'_>, added: &Added, procedure: u32) -> Function {
             function.instruction(&Instruction::Call(added.put_back));
         }
     }
-    if let Some(fuel) = added.fuel_max {
-        function.instruction(&Instruction::I64Const(fuel));
-        function.instruction(&Instruction::GlobalSet(added.fuel));
+    if let Some(allowance) = added.allowance {
+        function.instruction(&Instruction::I64Const(allowance.first_fuel() as i64));
+        function.instruction(&Instruction::GlobalSet(added.meter.fuel));
+        function.instruction(&Instruction::I32Const(allowance.stack_bytes as i32));
+        function.instruction(&Instruction::GlobalSet(added.stack));
     }
     function.instruction(&Instruction::LocalGet(0));
     function.instruction(&Instruction::Call(procedure));
-    function.instruction(&Instruction::GlobalGet(added.fuel));
+    function.instruction(&Instruction::GlobalGet(added.meter.fuel));
     function.instruction(&Instruction::End);
     function
-}
-
-/// Counts the instructions since the last that was paid for, on the longest way that leads here.
-#[derive(Default)]
-struct FreeRun {
-    count: u32,
-    open: Vec<OpenBlock>,
-}
-
-/// A block that is not ended yet.
-#[derive(Default)]
-struct OpenBlock {
-    is_loop: bool,
-    /// The count at its `if`, while there is no `else`.
-    at_if: Option<u32>,
-    /// The largest count of those ways that lead to its end and were seen already.
-    at_end: u32,
-}
-
-impl FreeRun {
-    /// Notes a jump to the block `depth` blocks out. One to a loop leads to where its turn is paid for.
-    fn jump(&mut self, depth: u32) {
-        let at = self.open.len().checked_sub(depth as usize + 1);
-        if let Some(target) = at.and_then(|at| self.open.get_mut(at))
-            && !target.is_loop
-        {
-            target.at_end = target.at_end.max(self.count);
-        }
-    }
-
-    fn on(&mut self, operator: &Operator<'_>) -> Result<(), InvalidModule> {
-        self.count += 1;
-        match operator {
-            Operator::If { .. } => self.open.push(OpenBlock {
-                at_if: Some(self.count),
-                ..OpenBlock::default()
-            }),
-            Operator::Block { .. } => self.open.push(OpenBlock::default()),
-            Operator::Loop { .. } => {
-                self.open.push(OpenBlock {
-                    is_loop: true,
-                    ..OpenBlock::default()
-                });
-                self.count = 0;
-            }
-            Operator::Else => {
-                if let Some(block) = self.open.last_mut() {
-                    block.at_end = block.at_end.max(self.count);
-                    self.count = block.at_if.take().unwrap_or(self.count);
-                }
-            }
-            Operator::End => {
-                let block = self.open.pop().unwrap_or_default();
-                self.count = self.count.max(block.at_end).max(block.at_if.unwrap_or(0));
-            }
-            Operator::BrIf { relative_depth } => self.jump(*relative_depth),
-            Operator::Br { relative_depth } => {
-                self.jump(*relative_depth);
-                self.count = 0; // nothing runs from here to the block's end
-            }
-            Operator::BrTable { targets } => {
-                for target in targets.targets() {
-                    self.jump(target?);
-                }
-                self.jump(targets.default());
-                self.count = 0;
-            }
-            // A call is paid for here or where the function begins.
-            Operator::Call { .. }
-            | Operator::CallIndirect { .. }
-            | Operator::Return
-            | Operator::Unreachable => self.count = 0,
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-/// What is paid for an instruction, before it.
-enum Price {
-    Nothing,
-    One,
-    /// As much as the `i32` on top of the stack says.
-    Size,
-}
-
-fn price_of(operator: &Operator<'_>, added: &Added) -> Price {
-    match operator {
-        Operator::Call { function_index } if *function_index < added.imported_functions => {
-            Price::One
-        }
-        Operator::CallIndirect { .. } => Price::One,
-        Operator::MemoryCopy { .. }
-        | Operator::MemoryFill { .. }
-        | Operator::MemoryInit { .. }
-        | Operator::TableCopy { .. }
-        | Operator::TableFill { .. }
-        | Operator::TableInit { .. }
-        | Operator::TableGrow { .. } => Price::Size,
-        _ => Price::Nothing,
-    }
-}
-
-/// Takes a price from the fuel, and traps where that is not enough.
-fn pay(price: Price, added: &Added, out: &mut Vec<u8>) {
-    let (fuel, size) = (added.fuel, added.size);
-    let mut push = |instruction: Instruction<'_>| instruction.encode(out);
-    match price {
-        Price::Nothing => return,
-        Price::One => {
-            push(Instruction::GlobalGet(fuel));
-            push(Instruction::I64Const(1));
-        }
-        Price::Size => {
-            push(Instruction::GlobalSet(size));
-            push(Instruction::GlobalGet(fuel));
-            push(Instruction::GlobalGet(size));
-            push(Instruction::I64ExtendI32U);
-        }
-    }
-    let is_size = matches!(price, Price::Size);
-    for instruction in [
-        Instruction::I64Sub,
-        Instruction::GlobalSet(fuel),
-        Instruction::GlobalGet(fuel),
-        Instruction::I64Const(0),
-        Instruction::I64LtS,
-        Instruction::If(wasm_encoder::BlockType::Empty),
-        Instruction::Unreachable,
-        Instruction::End,
-    ] {
-        push(instruction);
-    }
-    if is_size {
-        push(Instruction::GlobalGet(size));
-    }
-}
-
-/// A function's bytes with the two memory instructions replaced and the costs put in.
-fn rewrite_body(body: &FunctionBody<'_>, added: &Added) -> Result<Vec<u8>, InvalidModule> {
-    let is_metered = added.fuel_max.is_some();
-    let (bytes, origin) = (body.as_bytes(), body.range().start);
-    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 4 + 32);
-    let mut run = FreeRun::default();
-    let mut reader = body.get_operators_reader()?;
-    let mut copied = reader.original_position() - origin;
-    out.extend_from_slice(&bytes[..copied]);
-    if is_metered {
-        pay(Price::One, added, &mut out);
-    }
-    while !reader.eof() {
-        let (operator, offset) = reader.read_with_offset()?;
-        let (start, end) = (offset - origin, reader.original_position() - origin);
-        run.on(&operator)?;
-        let replacement = match operator {
-            Operator::MemorySize { .. } => Some(Instruction::GlobalGet(added.pages)),
-            Operator::MemoryGrow { .. } => Some(Instruction::Call(added.grow)),
-            _ => None,
-        };
-        let (mut before, mut after) = (Price::Nothing, Price::Nothing);
-        if is_metered {
-            before = price_of(&operator, added);
-            // A long run pays after the instruction, never before: before an `end` only one of two ways would.
-            let is_due = run.count >= FREE_INSTRUCTIONS_MAX && !reader.eof();
-            if is_due || matches!(operator, Operator::Loop { .. }) {
-                after = Price::One;
-                run.count = 0;
-            }
-        }
-        if let (Price::Nothing, Price::Nothing, None) = (&before, &after, &replacement) {
-            continue;
-        }
-        out.extend_from_slice(&bytes[copied..start]);
-        pay(before, added, &mut out);
-        match replacement {
-            Some(instruction) => instruction.encode(&mut out),
-            None => out.extend_from_slice(&bytes[start..end]),
-        }
-        pay(after, added, &mut out);
-        copied = end;
-    }
-    out.extend_from_slice(&bytes[copied..]);
-    Ok(out)
 }

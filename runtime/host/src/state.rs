@@ -7,10 +7,11 @@ use reprise_abi::{
     key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
-    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, FUEL_SLICE, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
+    REPLAY_LIMITS_FACTOR,
 };
 
-use crate::outcome::Fault;
+use crate::{outcome::Fault, rewrite::Allowance};
 
 /// The clock of a module that starts: 2024-01-01, for some guests refuse a clock that stands at zero.
 const START_TIME_US: i64 = 1_704_067_200_000_000;
@@ -162,6 +163,9 @@ pub(crate) enum Refusal {
         limit: &'static str,
         max: u64,
     },
+    Fuel {
+        max: u64,
+    },
     Guest(String),
     Exit {
         code: u32,
@@ -190,8 +194,14 @@ pub(crate) struct HostState {
     pub aborted: bool,
     /// Set for the time of a call only; the pointer is the caller's exclusive borrow with its lifetime erased.
     pub ops: Option<NonNull<dyn HostOps>>,
-    /// Bytes that host calls may still move in this call.
+    /// The transaction for whose time a module starts: it is asked whether to go on, and nothing else.
+    waiting: Option<NonNull<dyn HostOps>>,
+    /// Bytes that host calls may still move before they ask for more, and those that were given to this call.
     bytes_left: u64,
+    bytes_given: u64,
+    /// Fuel that was given to this call, and what it may come to.
+    pub fuel_given: u64,
+    allowance: Allowance,
     start_random: TxnRandom,
     /// Of the module's tables.
     pub layouts: Arc<[RowLayout]>,
@@ -209,14 +219,21 @@ pub(crate) struct HostState {
 /// Result of a host call.
 pub(crate) type Answer<T> = Result<T, Refusal>;
 
+/// Bytes that host calls move between two questions whether they may go on.
+const BYTES_SLICE: u64 = 256 << 10;
+
 impl HostState {
-    pub fn new() -> Self {
+    pub fn new(allowance: Allowance) -> Self {
         Self {
             memory: GuestMemory::EMPTY,
             fault: None,
             aborted: false,
             ops: None,
-            bytes_left: HOST_CALL_BYTES_MAX,
+            waiting: None,
+            bytes_left: BYTES_SLICE,
+            bytes_given: BYTES_SLICE,
+            fuel_given: allowance.first_fuel(),
+            allowance,
             start_random: TxnRandom::new(START_SEED, 0),
             layouts: Arc::default(),
             plans: Vec::new(),
@@ -233,19 +250,34 @@ impl HostState {
     /// The caller keeps `ops` borrowed, and untouched, until `end_call`, also when the call unwinds.
     #[inline]
     pub unsafe fn begin_call(&mut self, ops: &mut (dyn HostOps + '_)) {
-        let ops: NonNull<dyn HostOps + '_> = NonNull::from(ops);
-        // SAFETY: only the lifetime changes; the contract keeps the referent alive and exclusive until `end_call`.
-        self.ops = Some(unsafe {
-            std::mem::transmute::<NonNull<dyn HostOps + '_>, NonNull<dyn HostOps + 'static>>(ops)
-        });
+        // SAFETY: the contract of `outlive` is this function's.
+        self.ops = Some(unsafe { outlive(ops) });
         self.aborted = false;
+        self.begin_spending();
+    }
+
+    /// As `begin_call`, of a start: the transaction is asked whether to go on, and the guest knows nothing of it.
+    ///
+    /// # Safety
+    /// That of `begin_call`.
+    pub unsafe fn begin_start(&mut self, ops: &mut (dyn HostOps + '_)) {
+        // SAFETY: passed on.
+        self.waiting = Some(unsafe { outlive(ops) });
+        self.begin_spending();
+    }
+
+    #[inline]
+    fn begin_spending(&mut self) {
         self.fault = None;
-        self.bytes_left = HOST_CALL_BYTES_MAX;
+        self.bytes_left = BYTES_SLICE;
+        self.bytes_given = BYTES_SLICE;
+        self.fuel_given = self.allowance.first_fuel();
     }
 
     #[inline]
     pub fn end_call(&mut self) {
         self.ops = None;
+        self.waiting = None;
         if self.keys.capacity() > KEYS_KEPT_BYTES {
             self.keys = Vec::new();
         }
@@ -254,6 +286,34 @@ impl HostState {
     /// Memory kept between calls.
     pub fn kept_bytes(&self) -> usize {
         self.keys.capacity() + self.lower.capacity() + self.upper.capacity()
+    }
+
+    /// May the guest go on, and how many times its limits may it take?
+    fn ask(&mut self) -> Answer<u64> {
+        let ops = match &self.ops {
+            None => &mut self.waiting,
+            Some(_) => &mut self.ops,
+        };
+        let Ok(ops) = transaction_of(ops) else {
+            return Ok(1);
+        };
+        ops.go_on()?;
+        Ok(if ops.is_replay() { REPLAY_LIMITS_FACTOR } else { 1 })
+    }
+
+    /// More fuel for a guest that has used up its own, to less than nothing.
+    pub fn refuel(&mut self, left: i64) -> Answer<i64> {
+        let used = self.fuel_given.saturating_add_signed(left.saturating_neg());
+        let fuel_max = self.allowance.fuel_max;
+        // Looked at first: who ends a call for two reasons is told the one that is the same each time.
+        if used > fuel_max.saturating_mul(REPLAY_LIMITS_FACTOR) {
+            return Err(Refusal::Fuel { max: fuel_max });
+        }
+        let times = self.ask()?;
+        let more = (fuel_max.saturating_mul(times).checked_sub(used)).ok_or(Refusal::Fuel { max: fuel_max })?;
+        let more = more.min(FUEL_SLICE);
+        self.fuel_given = used + more;
+        Ok(more as i64)
     }
 
     /// Notes why the guest is stopped.
@@ -267,6 +327,8 @@ impl HostState {
             Refusal::Limit { limit, max } | Refusal::Op(OpError::Limit { limit, max }) => {
                 Fault::limit(limit, max)
             }
+            Refusal::Fuel { max } => Fault::fuel(max),
+            Refusal::Op(OpError::Ended(ended)) => Fault::ended(ended),
             Refusal::Guest(message) | Refusal::Op(OpError::Guest(message)) => {
                 Fault::guest(format!("{call}: {message}"))
             }
@@ -294,7 +356,7 @@ impl HostState {
         transaction_of(&mut self.ops)
     }
 
-    /// Counts bytes that a host call moves, so that fuel spent on calls bounds the time of a transaction.
+    /// Counts bytes that a host call reads or moves, so that fuel spent on calls bounds the time of a transaction.
     #[inline]
     pub fn charge(&mut self, bytes: usize) -> Answer<()> {
         match self.bytes_left.checked_sub(bytes as u64) {
@@ -302,11 +364,22 @@ impl HostState {
                 self.bytes_left = left;
                 Ok(())
             }
-            None => Err(Refusal::Limit {
+            None => self.charge_more(bytes as u64),
+        }
+    }
+
+    #[cold]
+    fn charge_more(&mut self, bytes: u64) -> Answer<()> {
+        let used = self.bytes_given - self.bytes_left + bytes;
+        if used > HOST_CALL_BYTES_MAX.saturating_mul(self.ask()?) {
+            return Err(Refusal::Limit {
                 limit: "host_call_bytes",
                 max: HOST_CALL_BYTES_MAX,
-            }),
+            });
         }
+        self.bytes_left = BYTES_SLICE;
+        self.bytes_given = used + BYTES_SLICE;
+        Ok(())
     }
 
     #[inline]
@@ -344,6 +417,7 @@ impl HostState {
     #[inline]
     pub fn get(&mut self, target: u32, key: u64, out: u64) -> Answer<i64> {
         let key = self.memory.read(key)?;
+        self.charge(key.len())?;
         let mut out = Output::new(self.memory, out)?;
         let Some((handle, row)) = self.ops()?.get(Target::unpack(target), key)? else {
             return Ok(-1);
@@ -359,11 +433,13 @@ impl HostState {
     #[inline]
     pub fn exists(&mut self, target: u32, key: u64) -> Answer<i32> {
         let key = self.memory.read(key)?;
+        self.charge(key.len())?;
         Ok(self.ops()?.exists(Target::unpack(target), key)? as i32)
     }
 
     pub fn multi_get(&mut self, target: u32, slice: u64, count: u32, out: u64) -> Answer<i64> {
         let keys = self.memory.read(slice)?;
+        self.charge(keys.len())?;
         let mut out = Output::new(self.memory, out)?;
         // The rows are written to guest memory while the keys are still read, so these can't be borrowed from there.
         let mut copy = std::mem::take(&mut self.keys);
@@ -442,6 +518,7 @@ impl HostState {
     #[inline]
     pub fn add_by_key(&mut self, what: u64, key: u64, delta: i64, out: u64) -> Answer<i32> {
         let key = self.memory.read(key)?;
+        self.charge(key.len())?;
         let mut out = Output::new(self.memory, out)?;
         let (target, column) = unpack(what);
         let (target, column) = (Target::unpack(target), narrow(column, "column")?);
@@ -573,6 +650,17 @@ pub(crate) fn request_of<'a>(
         lower,
         upper,
     })
+}
+
+/// A transaction whose lifetime is erased.
+///
+/// # Safety
+/// The caller lets go of the result before the borrow of `ops` ends.
+#[inline]
+unsafe fn outlive(ops: &mut (dyn HostOps + '_)) -> NonNull<dyn HostOps> {
+    let ops: NonNull<dyn HostOps + '_> = NonNull::from(ops);
+    // SAFETY: only the lifetime changes; the contract keeps the referent alive and exclusive as long as it is used.
+    unsafe { std::mem::transmute::<NonNull<dyn HostOps + '_>, NonNull<dyn HostOps + 'static>>(ops) }
 }
 
 /// The transaction behind `HostState::ops`, borrowed apart from the rest of the state.

@@ -143,6 +143,7 @@ fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema
             Some("auto") => LogChoice::Auto,
             _ => LogChoice::Server,
         },
+        time_max_ms: value.get("time_max_ms").and_then(Value::as_u64).and_then(|ms| u32::try_from(ms).ok()),
         params,
     })
 }

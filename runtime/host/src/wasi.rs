@@ -24,6 +24,7 @@ const STDOUT: u32 = 1;
 const STDERR: u32 = 2;
 /// Buffers of one `fd_write` and subscriptions of one `poll_oneoff` at most.
 const VECTORS_MAX: u32 = 1_024;
+const VECTOR_BYTES: usize = 8;
 const SUBSCRIPTION_BYTES: u32 = 48;
 const EVENT_BYTES: u32 = 32;
 const FILETYPE_CHARACTER_DEVICE: u8 = 2;
@@ -163,13 +164,15 @@ impl HostState {
         if count > VECTORS_MAX {
             return Ok(ERRNO_INVAL);
         }
+        self.charge(count as usize * VECTOR_BYTES)?;
         let mut text = Vec::new();
         for index in 0..count {
-            let vector = self.memory.read_at(vectors.saturating_add(index * 8), 8)?;
+            let vector = self.memory.read_at(vectors.saturating_add(index * VECTOR_BYTES as u32), VECTOR_BYTES as u32)?;
             let (low, high) = vector.split_at(4);
             let pointer = u32::from_le_bytes(low.try_into().expect("4 bytes"));
             let length = u32::from_le_bytes(high.try_into().expect("4 bytes"));
             let bytes = self.memory.read_at(pointer, length)?;
+            self.charge(bytes.len())?;
             log_fits(text.len() + bytes.len())?;
             text.extend_from_slice(bytes);
         }
@@ -198,6 +201,7 @@ impl HostState {
         if count == 0 || count > VECTORS_MAX {
             return Ok(ERRNO_INVAL);
         }
+        self.charge((count * (SUBSCRIPTION_BYTES + EVENT_BYTES)) as usize)?;
         let subscriptions = self
             .memory
             .read_at(subs, count * SUBSCRIPTION_BYTES)?

@@ -3,8 +3,9 @@
 
 mod support;
 
+use reprise_base::limits::FUEL_SLICE;
 use reprise_host::FaultKind;
-use support::{faulted, run, start};
+use support::{MapOps, faulted, run, start};
 
 fn procedure(locals_and_body: &str) -> String {
     format!(
@@ -13,6 +14,11 @@ fn procedure(locals_and_body: &str) -> String {
           (memory (export "memory") 1)
           (table 1 funcref)
           (func $recurse (param i32) (result i32) (call $recurse (i32.add (local.get 0) (i32.const 1))))
+          (func $recurse_wide (param i32) (result i32)
+            (if (local.get 0) (then
+              (drop (call $recurse_wide (i32.sub (local.get 0) (i32.const 1))))
+              (drop (call $recurse_wide (i32.sub (local.get 0) (i32.const 1))))))
+            (i32.const 0))
           (func (export "reprise_call_p") (param i32) (result i32) {locals_and_body}))"#
     )
 }
@@ -75,7 +81,7 @@ fn long_runs_of_free_instructions_cost_fuel() {
         let mut instance = start(&procedure(&body), &["p"]);
         let (outcome, _) = run(&mut instance, 0, &[]);
         assert!(outcome.kind.is_ok());
-        let least = 100 * 25_000 * 3 / 257;
+        let least = 100 * 25_000 * 3 / 65;
         assert!(
             outcome.fuel_used >= least,
             "{} < {least}",
@@ -183,4 +189,171 @@ fn the_same_call_burns_the_same_fuel_on_every_instance() {
         first[0] == first[2] && first[0] >= 1000 && first[0] < 1100,
         "{first:?}"
     );
+}
+
+/// Runs with a transaction that is asked between slices, and ends the call at the given question.
+fn run_until(body: &str, question: usize) -> (reprise_host::CallOutcome, MapOps) {
+    let mut instance = start(&procedure(body), &["p"]);
+    let mut ops = MapOps {
+        end_at: Some(question),
+        ..MapOps::default()
+    };
+    let outcome = instance.call(0, 0, &mut ops);
+    (outcome, ops)
+}
+
+#[test]
+fn a_guest_asks_between_slices_and_may_be_ended_there() {
+    let endless = "(loop $l (br $l)) (i32.const 0)";
+    let filling =
+        "(loop $l (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br $l)) (i32.const 0)";
+    for body in [endless, filling, "(call $recurse_wide (i32.const 40))"] {
+        for question in [1, 7] {
+            let (outcome, ops) = run_until(body, question);
+            let fault = outcome.kind.expect_err("it was ended");
+            assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled), "{body}");
+            assert_eq!(ops.asked, question, "{body}");
+            assert!(outcome.fuel_used >= question as u64 * FUEL_SLICE, "{body}");
+        }
+    }
+    let (short, ops) = run_until("(i32.const 0)", 1);
+    assert!(short.kind.is_ok() && ops.asked == 0, "a short call asks nobody");
+}
+
+#[test]
+fn a_replay_may_take_more_than_the_limit_and_less_than_for_ever() {
+    let body = |turns: u64| {
+        format!(
+            "(local $n i64) (loop $l (local.set $n (i64.add (local.get $n) (i64.const 1)))
+               (br_if $l (i64.lt_u (local.get $n) (i64.const {turns})))) (i32.const 0)"
+        )
+    };
+    let fuel_max = support::small_limits().fuel_max;
+    let run = |turns: u64, is_replay: bool| {
+        let mut instance = start(&procedure(&body(turns)), &["p"]);
+        let mut ops = MapOps {
+            is_replay,
+            ..MapOps::default()
+        };
+        instance.call(0, 0, &mut ops).kind
+    };
+    let ended = |kind: Result<_, Box<reprise_host::Fault>>| kind.expect_err("too much").limit;
+    assert!(run(fuel_max - 10, false).is_ok());
+    assert_eq!(ended(run(2 * fuel_max, false)), Some("fuel"));
+    assert!(run(2 * fuel_max, true).is_ok());
+    assert_eq!(ended(run(101 * fuel_max, true)), Some("fuel"));
+}
+
+#[test]
+fn a_fresh_instance_starts_within_the_time_of_its_call() {
+    let wat = r#"(module
+      (memory (export "memory") 1 1) (table 1 funcref) (global $n (mut i64) (i64.const 0))
+      (func (export "_initialize")
+        (loop $l (global.set $n (i64.add (global.get $n) (i64.const 1)))
+          (br_if $l (i64.lt_u (global.get $n) (i64.const 100000)))))
+      (func (export "reprise_call_p") (param i32) (result i32)
+        (table.set (i32.const 0) (ref.null func)) (i32.const 0)))"#;
+    let mut instance = start(wat, &["p"]);
+    assert!(run(&mut instance, 0, &[]).0.kind.is_ok());
+    let mut ops = MapOps {
+        end_at: Some(3),
+        ..MapOps::default()
+    };
+    let fault = instance.call(0, 0, &mut ops).kind.expect_err("its start was ended");
+    assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled));
+    assert!(run(&mut instance, 0, &[]).0.kind.is_ok(), "the next call starts anew");
+}
+
+#[test]
+fn tables_grow_to_a_bound_of_the_modules_own() {
+    // 4: the largest size that the module declares; else 16,384, or what it begins with.
+    for (table, grown) in [("1 4", 4), ("1", 16_384), ("20000", 20_000)] {
+        let wat = format!(
+            r#"(module (memory (export "memory") 1 1) (table $t {table} funcref)
+              (func (export "reprise_call_p") (param i32) (result i32)
+                (loop $l (br_if $l (i32.ne (table.grow $t (ref.null func) (i32.const 1)) (i32.const -1))))
+                (if (i32.ne (table.size $t) (i32.const {grown})) (then unreachable))
+                (i32.const 0)))"#
+        );
+        let mut instance = start(&wat, &["p"]);
+        for _ in 0..2 {
+            assert!(run(&mut instance, 0, &[]).0.kind.is_ok(), "{table}");
+        }
+    }
+}
+
+/// How deep a recursion gets before it ends.
+fn depth_of(locals: usize) -> u64 {
+    let wat = format!(
+        r#"(module (memory (export "memory") 1 1)
+          (func $deeper (param i32) (result i32) {}
+            (i32.store (i32.const 0) (local.get 0))
+            (call $log (local.get 0))
+            (call $deeper (i32.add (local.get 0) (i32.const 1))))
+          (func $log (param i32))
+          (func (export "reprise_call_p") (param i32) (result i32) (call $deeper (i32.const 0))))"#,
+        "(local v128)".repeat(locals)
+    );
+    let mut instance = start(&wat, &["p"]);
+    let (outcome, _) = run(&mut instance, 0, &[]);
+    let fault = outcome.kind.expect_err("it has no end");
+    assert_eq!(fault.limit, Some("stack_bytes"));
+    assert_eq!(fault.trap.as_deref(), Some("stack_overflow"));
+    outcome.fuel_used
+}
+
+#[test]
+fn recursion_ends_at_a_depth_that_the_module_alone_decides() {
+    let (small, large) = (depth_of(0), depth_of(40));
+    assert!(small > 1_000, "{small}");
+    assert!(large < small / 2, "frames are counted: {large} of {small}");
+    assert_eq!(depth_of(0), small);
+}
+
+#[test]
+fn recursion_through_a_table_and_among_several_is_counted() {
+    for body in [
+        "(func $a (type $f) (call_indirect (type $f) (local.get 0) (i32.const 0))) (elem (i32.const 0) $a)",
+        "(func $b (type $f) (call $a (local.get 0))) (func $a (type $f) (call $b (local.get 0)))",
+    ] {
+        let wat = format!(
+            r#"(module (type $f (func (param i32) (result i32))) (memory (export "memory") 1 1) (table 1 funcref) {body}
+              (func (export "reprise_call_p") (param i32) (result i32) (call $a (i32.const 0))))"#
+        );
+        let mut instance = start(&wat, &["p"]);
+        for _ in 0..3 {
+            let fault = faulted(&mut instance, 0, &[]);
+            assert_eq!(fault.limit, Some("stack_bytes"), "{body}");
+            assert!(fault.backtrace.len() > 1 && fault.backtrace[0].len() <= 2, "{:?}", fault.backtrace);
+        }
+    }
+}
+
+#[test]
+fn host_calls_ask_by_the_bytes_that_they_read() {
+    let calls = [
+        "(drop (call $exists (i32.const 0) (i64.const 0x10000_00000000)))",
+        "(drop (call $poll (i32.const 0) (i32.const 0) (i32.const 1000) (i32.const 65000)))",
+        "(drop (call $write (i32.const 1) (i32.const 0) (i32.const 1000) (i32.const 65000)))",
+    ];
+    for call in calls {
+        let wat = format!(
+            r#"(module
+              (import "reprise1" "exists" (func $exists (param i32 i64) (result i32)))
+              (import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))
+              (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+              (memory (export "memory") 2 2)
+              (func (export "reprise_call_p") (param i32) (result i32)
+                (loop $l {call} (br $l)) (i32.const 0)))"#
+        );
+        let mut instance = start(&wat, &["p"]);
+        let mut ops = MapOps {
+            end_at: Some(1),
+            ..MapOps::default()
+        };
+        let outcome = instance.call(0, 0, &mut ops);
+        let fault = outcome.kind.expect_err("it was ended");
+        assert_eq!(fault.kind, FaultKind::Ended(reprise_abi::Ended::Cancelled), "{call}");
+        assert!(outcome.fuel_used < FUEL_SLICE, "asked by bytes, not by fuel: {call}");
+    }
 }

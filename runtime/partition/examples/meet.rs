@@ -94,6 +94,7 @@ fn shared() -> Arc<Shared> {
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
         logging: Logging::default(),
+        calls: Arc::default(),
         desk: Desk::new(2, 2),
         told: reprise_partition::Told::new(2, 2),
     })

@@ -103,6 +103,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
         logging: Logging::new(LogRule::None, AfterImage::default(), Sampling::default()),
+        calls: Arc::default(),
         desk: reprise_partition::Desk::new(1, 1),
         told: reprise_partition::Told::new(1, 1),
     });

@@ -6,7 +6,11 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_txn::{Failure, ModuleId};
 
-use crate::{gather::Stream, sink::Unlogged};
+use crate::{
+    calls::{Calls, Ticket},
+    gather::Stream,
+    sink::Unlogged,
+};
 
 /// What became of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +109,10 @@ pub struct CallBatch {
     pub done: Option<BatchDone>,
     /// Bytes of the batch's records in the log, all appended at once.
     pub record_bytes: u32,
+    /// When clients wait no longer, by the node's clock: position and nanoseconds, of the calls that have such a deadline.
+    pub(crate) deadlines: Vec<(u32, u64)>,
+    /// Its place among the calls on their way, until it is answered.
+    pub(crate) ticket: Option<Ticket>,
     /// The log may keep it so long after its last write: others waited longer to be run.
     pub hold: Duration,
 }
@@ -143,6 +151,8 @@ impl CallBatch {
             results: Vec::new(),
             done: None,
             record_bytes: 0,
+            deadlines: Vec::new(),
+            ticket: None,
             hold: Duration::ZERO,
         }
     }
@@ -190,6 +200,23 @@ impl CallBatch {
         }
     }
 
+    /// The client of the call that was added last waits until then, by the node's clock.
+    pub fn set_deadline(&mut self, deadline_ns: u64) {
+        let last = self.calls.len().checked_sub(1).expect("a call was added");
+        self.deadlines.push((last as u32, deadline_ns));
+    }
+
+    /// Lists its calls as waiting; from now on they can be ended.
+    pub fn enter(&mut self, calls: &Arc<Calls>, now_ns: u64) {
+        self.ticket = Some(calls.enter(self.partition, &self.calls, now_ns));
+    }
+
+    pub(crate) fn note_ran(&self) {
+        if let Some(ticket) = &self.ticket {
+            ticket.track.note_ran(&self.calls);
+        }
+    }
+
     /// For results of so many bytes each, so that they do not grow one by one.
     pub(crate) fn make_room_for_results(&mut self, bytes_each: usize) {
         self.results.reserve(bytes_each * self.calls.len());
@@ -228,6 +255,7 @@ impl CallBatch {
 
     /// Hands the batch back to whoever waits for it.
     pub fn finish(mut self: Box<Self>) {
+        self.ticket = None;
         if let Some(done) = self.done.take() {
             done(self);
         }

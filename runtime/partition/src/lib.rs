@@ -1,6 +1,7 @@
 //! The engine thread: takes calls from its inbox, runs them one at a time on the partition they name, appends their
 //! records, and hands the outcomes on once they are durable.
-//! Owns: the tables of its partitions while they are at home, not away in a multi-partition job; each partition's transaction ids.
+//! Owns: the tables of its partitions while they are at home, not away in a multi-partition job; each partition's transaction ids;
+//! the list of calls on their way.
 //! Does not: choose partitions, parse requests, write files, decide what happens at recovery.
 //! Invariants: per partition, transaction ids grow in the order of execution and of the log; nothing is acknowledged
 //! before the sink says so; a partition is held by exactly one thread at any time.
@@ -9,6 +10,7 @@
 
 mod ahead;
 mod batch;
+mod calls;
 mod copy;
 mod desk;
 mod gather;
@@ -23,6 +25,7 @@ mod turn;
 mod wait;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};
+pub use calls::{CallInfo, CallPhase, Calls};
 pub use copy::Copied;
 pub use desk::{Desk, MeetingStats};
 pub use gather::{Gathering, Job, Stream, Touched};

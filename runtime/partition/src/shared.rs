@@ -11,7 +11,7 @@ use reprise_env::{Clock, Threads};
 use reprise_observe::RecentLines;
 use reprise_txn::Deployed;
 
-use crate::{desk::Desk, logging::Logging, told::Told};
+use crate::{calls::Calls, desk::Desk, logging::Logging, told::Told};
 
 /// What all sites of a node share.
 pub struct Shared {
@@ -36,6 +36,8 @@ pub struct Shared {
     pub binaries: Mutex<Vec<Arc<[u8]>>>,
     pub lines: Arc<RecentLines>,
     pub logging: Logging,
+    /// What runs and waits now.
+    pub calls: Arc<Calls>,
     /// Where jobs over several partitions wait.
     pub desk: Desk,
     /// What partitions tell of their tables.

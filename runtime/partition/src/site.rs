@@ -24,7 +24,10 @@ use crate::{
     shared::Shared,
     sink::Sink,
     told::Telling,
-    turn::{Running, TurnStart, begin_capture, input_of, note_sample, run_alike, settle_commit, settle_failure},
+    turn::{
+        Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit, settle_failure,
+        settle_refusal,
+    },
     wait::{LOOK, LOOK_AWAY, is_soon},
 };
 
@@ -443,12 +446,14 @@ impl Site {
         tools.records.clear();
         let count = batch.calls.len();
         batch.make_room_for_results(tools.result_bytes);
+        begin_batch(&batch, &tools.shared, &mut tools.frame);
         let mut slot = 0;
         while slot < count {
             slot = run_alike(partition, tools, &mut batch, slot, &turn);
         }
         tools.result_bytes = batch.usual_result_bytes();
         let waited = tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
+        batch.note_ran();
         let ran = started.elapsed();
         tools.call_ns = ran.as_nanos() as u64 / count.max(1) as u64;
         batch.hold = hold_of(tools.call_ns, waited.saturating_sub(count));
@@ -494,7 +499,9 @@ impl Held<'_> {
     pub fn run_call(&mut self, mut batch: Box<CallBatch>) {
         let started = Instant::now();
         self.tools.records.clear();
+        begin_batch(&batch, &self.tools.shared, &mut self.tools.frame);
         self.run_held_slot(&mut batch);
+        batch.note_ran();
         self.tools.recorder.ran(1, started.elapsed(), self.tools.frame.take_fuel());
         batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());
         let records = std::mem::take(&mut self.tools.records);
@@ -531,29 +538,26 @@ impl Held<'_> {
             args,
             results,
             scope,
+            ticket,
+            deadlines,
             ..
         } = batch;
         let scope = scope.as_deref().unwrap_or("").as_bytes();
+        let watched = Watched::of(ticket.as_ref(), deadlines);
         let (call, tools) = (&mut calls[0], &mut *self.tools);
         let Some(module) = tools.in_service(call.module) else {
             call.outcome = SlotOutcome::Superseded;
             return;
         };
-        let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
-        if let (Some(reason), false) = (tools.sink.refusal(), is_read_only) {
-            call.outcome = (&reason).into();
-            return;
+        let procedure = &module.schema.procedures[call.procedure as usize];
+        let is_read_only = procedure.read_only;
+        let (refusal, around) = (tools.sink.refusal(), (&*tools.shared, &mut tools.frame));
+        if let Err(outcome) = watched.begin(0, procedure, refusal.as_ref(), around) {
+            return settle_refusal(&tools.recorder, call, outcome);
         }
         call.txn_id = tools.next_multi_id(self.partitions);
-        let (args, idempotency_key) = call.args_and_key(args);
-        let running = Running {
-            module: &module,
-            procedure: call.procedure,
-            txn_id: call.txn_id,
-            args,
-            idempotency_key,
-            scope: if idempotency_key.is_some() { scope } else { &[] },
-        };
+        watched.note_begun(0, call.txn_id);
+        let running = Running::of(&module, call, args, scope);
         let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
         let (kind, sample) = begin_capture(choice, &tools.shared, &mut tools.frame);
         let outcome = {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use reprise_abi::ProcedureSchema;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::Clock;
 use reprise_observe::Recorder;
@@ -11,6 +12,7 @@ use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand}
 use crate::{
     ahead::BatchAhead,
     batch::{CallBatch, CallSlot, SlotOutcome},
+    calls::{Ticket, Track, deadline_of, ended_before},
     logging::{Choice, LogKind, Sample},
     shared::Shared,
     sink::Unlogged,
@@ -32,7 +34,21 @@ pub(crate) struct Running<'a> {
     pub scope: &'a [u8],
 }
 
-impl Running<'_> {
+impl<'a> Running<'a> {
+    /// `args` and `scope`: of the call's batch.
+    #[inline(always)]
+    pub fn of(module: &'a Arc<Module>, call: &CallSlot, args: &'a [u8], scope: &'a [u8]) -> Self {
+        let (args, idempotency_key) = call.args_and_key(args);
+        Self {
+            module,
+            procedure: call.procedure,
+            txn_id: call.txn_id,
+            args,
+            idempotency_key,
+            scope: if idempotency_key.is_some() { scope } else { &[] },
+        }
+    }
+
     /// Appends what the log holds of a committed call; its changes and its result are in the frame.
     #[inline(always)]
     pub fn encode(
@@ -150,6 +166,7 @@ pub(crate) fn run_alike(
     first: usize,
     turn: &TurnStart,
 ) -> usize {
+    let watched = Watched::of(batch.ticket.as_ref(), &batch.deadlines);
     let (calls, args, results) = (&mut batch.calls, &batch.args, &mut batch.results);
     let batch_scope = batch.scope.as_deref().unwrap_or("").as_bytes();
     let (id, mut slot) = (calls[first].module, first);
@@ -176,21 +193,14 @@ pub(crate) fn run_alike(
         let call = &mut calls[slot];
         slot += 1;
         call.lsn = Lsn(records.len() as u64);
-        let is_read_only = module.schema.procedures[call.procedure as usize].read_only;
-        if let (Some(reason), false) = (&turn.refusal, is_read_only) {
-            call.outcome = reason.into();
+        let procedure = &module.schema.procedures[call.procedure as usize];
+        if let Err(outcome) = watched.begin(slot - 1, procedure, turn.refusal.as_ref(), (&**shared, &mut *frame)) {
+            settle_refusal(recorder, call, outcome);
             continue;
         }
         call.txn_id = partition.clock.next(turn.now_us, partition.id.0);
-        let (args, idempotency_key) = call.args_and_key(args);
-        let running = Running {
-            module,
-            procedure: call.procedure,
-            txn_id: call.txn_id,
-            args,
-            idempotency_key,
-            scope: if idempotency_key.is_some() { batch_scope } else { &[] },
-        };
+        watched.note_begun(slot - 1, call.txn_id);
+        let running = Running::of(module, call, args, batch_scope);
         let choice = &mut choices[call.procedure as usize];
         let (kind, sample) = begin_capture(choice, shared, frame);
         let (store, input) = (&mut partition.store, input_of(shared, &running));
@@ -201,7 +211,7 @@ pub(crate) fn run_alike(
         // Looked at where it is: what was written in pieces and is moved as a whole waits for the store buffer.
         match outcome {
             Outcome::Commit(ref commit) => {
-                if !is_read_only {
+                if !procedure.read_only {
                     running.encode_on_one(partition.id, commit, kind, frame, records);
                     note_sample(choice, sample, &running, frame, &*shared.clock);
                 }
@@ -212,6 +222,61 @@ pub(crate) fn run_alike(
         running.note_lines(shared, frame);
     }
     slot
+}
+
+/// What may end the calls of a batch.
+pub(crate) struct Watched<'b> {
+    pub track: Option<&'b Track>,
+    pub deadlines: &'b [(u32, u64)],
+}
+
+impl<'b> Watched<'b> {
+    #[inline]
+    pub fn of(ticket: Option<&'b Ticket>, deadlines: &'b [(u32, u64)]) -> Self {
+        let track = ticket.map(|ticket| &*ticket.track);
+        Self { track, deadlines }
+    }
+
+    /// Before a call begins: tells what may end it while it runs. Err: it is not to begin, as the log takes no writes, or it was
+    /// ended.
+    #[inline]
+    pub fn begin(
+        &self,
+        at: usize,
+        procedure: &ProcedureSchema,
+        refusal: Option<&Unlogged>,
+        (shared, frame): (&Shared, &mut Frame),
+    ) -> Result<(), SlotOutcome> {
+        if let (Some(reason), false) = (refusal, procedure.read_only) {
+            return Err(reason.into());
+        }
+        let (at, mut deadline_ns) = (at as u32, 0);
+        if let Some(track) = self.track {
+            let now_ns = || shared.clock.monotonic_ns();
+            deadline_ns = deadline_of(self.deadlines, at);
+            if let Some(ended) = ended_before(&track.ends, at, deadline_ns, now_ns) {
+                return Err(SlotOutcome::Failed(Box::new(Failure::Ended(ended))));
+            }
+        }
+        let time_max_ms = procedure.time_max_ms.unwrap_or_else(|| shared.calls.time_max_ms());
+        frame.watch.begin_call(at, time_max_ms, deadline_ns);
+        Ok(())
+    }
+
+    #[inline]
+    pub fn note_begun(&self, at: usize, txn_id: TxnId) {
+        if let Some(track) = self.track {
+            track.begin(at as u32, txn_id);
+        }
+    }
+}
+
+/// The calls that follow are of this batch, and run for the first time.
+#[inline]
+pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut Frame) {
+    frame.begin_running();
+    let ends = batch.ticket.as_ref().map(|ticket| &ticket.track.ends);
+    frame.watch.begin_batch(&shared.clock, ends);
 }
 
 /// What is logged of the call that begins, and whether it is measured; lets its changes be kept where they are wanted.
@@ -259,6 +324,15 @@ pub(crate) fn settle_commit(
     call.result = start..results.len() as u32;
     call.outcome = SlotOutcome::Committed;
     recorder.committed();
+}
+
+/// Notes why a call did not begin.
+#[cold]
+pub(crate) fn settle_refusal(recorder: &Recorder, call: &mut CallSlot, outcome: SlotOutcome) {
+    if matches!(outcome, SlotOutcome::Failed(_)) {
+        recorder.failed(false);
+    }
+    call.outcome = outcome;
 }
 
 /// Notes why a call left nothing behind.

@@ -169,6 +169,7 @@ mod tests {
             binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
             logging: Logging::default(),
+            calls: Arc::default(),
             desk: Desk::new(PARTITIONS, SITES),
             told: reprise_partition::Told::new(PARTITIONS, SITES),
         })

@@ -124,6 +124,7 @@ pub fn replay_single(
         Err(failure) => return Err(diverge(command, module, &format!("{failure:?}"))),
     };
     let images = tools.shared.logging.images;
+    tools.frame.begin_replay();
     tools
         .frame
         .set_capture(command.twin.is_some().then_some(images));
@@ -164,6 +165,7 @@ pub fn replay_multi(
         Err(failure) => return Err(diverge(&command, module, &format!("{failure:?}"))),
     };
     let images = held.tools.shared.logging.images;
+    held.tools.frame.begin_replay();
     held.tools
         .frame
         .set_capture(command.twin.is_some().then_some(images));
@@ -341,6 +343,7 @@ fn compare(outcome: Outcome, command: &Command) -> Result<(), String> {
         Outcome::Fail(Failure::Trapped { trap, message, .. }) => {
             format!("it committed when logged and traps now ({trap}: {message})")
         }
+        Outcome::Fail(Failure::Ended(ended)) => format!("it committed when logged and is ended now ({ended:?})"),
     })
 }
 

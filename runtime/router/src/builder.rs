@@ -92,6 +92,8 @@ pub struct BatchBuilder {
     stream: Option<Stream>,
     /// Within which the idempotency keys of its calls count.
     scope: Option<Arc<str>>,
+    /// Of the calls that are added now, by the node's clock.
+    deadline_ns: Option<u64>,
     submitted: bool,
 }
 
@@ -107,6 +109,7 @@ impl BatchBuilder {
             args: Vec::new(),
             stream: None,
             scope: None,
+            deadline_ns: None,
             submitted: false,
         }
     }
@@ -122,6 +125,11 @@ impl BatchBuilder {
         let bytes = scope.as_deref().map_or(0, str::len);
         assert!(bytes <= IDEMPOTENCY_SCOPE_BYTES_MAX, "a scope is a token's name");
         self.scope = scope;
+    }
+
+    /// The clients of calls that are added from now on wait until then (`Router::deadline_in`); none: for ever.
+    pub fn set_deadline(&mut self, deadline_ns: Option<u64>) {
+        self.deadline_ns = deadline_ns;
     }
 
     /// The modules for which the calls are encoded.
@@ -189,6 +197,9 @@ impl BatchBuilder {
         };
         let batch = &mut self.parts[part].batch;
         batch.push(module.id, procedure as u16, args, key);
+        if let Some(deadline_ns) = self.deadline_ns {
+            batch.set_deadline(deadline_ns);
+        }
         self.places
             .push(Place::Slot(part as u32, batch.calls.len() as u32 - 1));
     }

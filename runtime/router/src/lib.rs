@@ -30,6 +30,6 @@ pub use logs::{
 pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
-pub use reprise_partition::{MeetingStats, Stream};
+pub use reprise_partition::{CallInfo, CallPhase, MeetingStats, Stream};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
-pub use reprise_txn::{Bound, Deployed, Failure, Module, ModuleId, PlanSummary, TablePlan};
+pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};

@@ -14,7 +14,7 @@ use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, li
 use reprise_log::Log;
 use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
+    CallBatch, CallInfo, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
@@ -272,6 +272,29 @@ impl Router {
         self.0.config.log.as_deref()?.when_filled(lsn, hook)
     }
 
+    /// Calls on their way, those that were accepted first before others, and how many there are in all.
+    pub fn calls(&self, limit: usize) -> (Vec<CallInfo>, u64) {
+        let shared = &self.0.config.shared;
+        shared.calls.list(shared.clock.monotonic_ns(), limit)
+    }
+
+    /// Limits the time of calls whose procedures say nothing of it, in milliseconds; 0: not at all.
+    pub fn set_call_time_max_ms(&self, time_max_ms: u32) {
+        self.0.config.shared.calls.set_time_max_ms(time_max_ms);
+    }
+
+    /// Ends a call by its own id or its transaction's, unless it has run; how far it had got. None: there is no such call.
+    pub fn cancel(&self, id: u64) -> Option<CallInfo> {
+        let shared = &self.0.config.shared;
+        shared.calls.cancel(id, shared.clock.monotonic_ns())
+    }
+
+    /// The moment so far ahead, by the clock that deadlines go by.
+    pub fn deadline_in(&self, time: Duration) -> u64 {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.0.config.shared.clock.monotonic_ns().saturating_add(time_ns).max(1)
+    }
+
     /// For batches that are to keep their order among each other where some calls are of several partitions: those that one
     /// client sends without waiting for answers. The calls of one batch keep theirs anyway.
     pub fn new_stream(&self) -> Stream {
@@ -322,7 +345,7 @@ impl Router {
     }
 
     /// Admission control (paper A, section V): beyond the limit a batch is refused, not queued.
-    fn enqueue(&self, partition: PartitionId, batch: Box<CallBatch>) {
+    fn enqueue(&self, partition: PartitionId, mut batch: Box<CallBatch>) {
         let shared = &self.0.config.shared;
         let waiting = &shared.waiting[partition.index()];
         let count = batch.calls.len();
@@ -330,11 +353,12 @@ impl Router {
             waiting.fetch_sub(count, Ordering::Relaxed);
             return batch.turn_away(&SlotOutcome::Overloaded);
         }
+        batch.enter(&shared.calls, shared.clock.monotonic_ns());
         let site = partition.site(shared.sites_count).index();
         self.send(site, SiteMessage::Batch(batch));
     }
 
-    fn enqueue_multi(&self, touched: Touched, batch: Box<CallBatch>) {
+    fn enqueue_multi(&self, touched: Touched, mut batch: Box<CallBatch>) {
         let shared = &self.0.config.shared;
         let partitions = match &touched {
             Touched::All => (0..shared.partitions_count).map(PartitionId).collect(),
@@ -350,13 +374,15 @@ impl Router {
             }
         }
         let stream = batch.stream.expect("a batch of several partitions is of a stream");
+        let sent_ns = shared.clock.monotonic_ns();
+        batch.enter(&shared.calls, sent_ns);
         let job: Job = Box::new(move |held: &mut Held<'_>| {
             for partition in held.partitions.iter() {
                 held.tools.shared.waiting[partition.id.index()].fetch_sub(1, Ordering::Relaxed);
             }
             held.run_call(batch);
         });
-        let (count, sent_ns) = (shared.partitions_count, shared.clock.monotonic_ns());
+        let count = shared.partitions_count;
         self.gather(Gathering::in_stream(touched, count, stream, sent_ns, job));
     }
 

@@ -591,8 +591,9 @@ impl Index {
         Ok(count)
     }
 
-    pub fn count(&self, range: &Range<'_>) -> Result<u64, NotOrdered> {
-        Ok(dispatch!(&self.body, tree => count_tree(tree, range), _ => return Err(NotOrdered)))
+    /// `go_on` is asked now and then, with the rows passed over since.
+    pub fn count(&self, range: &Range<'_>, go_on: &mut dyn FnMut(u64) -> bool) -> Result<u64, NotOrdered> {
+        Ok(dispatch!(&self.body, tree => count_tree(tree, range, go_on), _ => return Err(NotOrdered)))
     }
 
     pub fn is_ordered(&self) -> bool {

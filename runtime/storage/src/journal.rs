@@ -190,6 +190,13 @@ impl Journal {
         self.written.bytes_written = self.written.bytes_written.saturating_add(bytes);
     }
 
+    /// Bytes of what the running transaction wrote, and of what takes it back.
+    #[inline]
+    pub fn write_set_bytes(&self) -> usize {
+        let (ops, bytes) = (self.ops.len() - self.txn_start, self.bytes.len() - self.txn_bytes_start);
+        self.written.bytes_written as usize + bytes + ops * size_of::<Undo>()
+    }
+
     /// Notes a change at a place, or of a kind that needs none.
     #[inline]
     pub fn note(&mut self, table: u16, rid: Rid, kind: UndoKind, place: Location) {

@@ -437,7 +437,24 @@ impl Store {
 
     /// The number of rows in a range.
     pub fn count(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<u64, NotOrdered> {
-        self.table(table).indexes[index as usize].count(range)
+        self.count_while(table, index, range, |_| true)
+    }
+
+    /// As `count`, which `go_on` may end: it is told of the rows passed over since it was asked last.
+    pub fn count_while(
+        &self,
+        table: TableId,
+        index: u16,
+        range: &Range<'_>,
+        mut go_on: impl FnMut(u64) -> bool,
+    ) -> Result<u64, NotOrdered> {
+        self.table(table).indexes[index as usize].count(range, &mut go_on)
+    }
+
+    /// Bytes of what the running transaction wrote, and of what takes it back.
+    #[inline]
+    pub fn write_set_bytes(&self) -> usize {
+        self.journal.write_set_bytes()
     }
 
     /// All live rows in primary key order, whatever the kind of the key; sorts, so not for transactions.

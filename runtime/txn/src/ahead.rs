@@ -157,6 +157,7 @@ mod tests {
             read_only: true,
             partitioning: Partitioning::Any,
             log: LogChoice::Server,
+            time_max_ms: None,
             near: vec![NearKey {
                 table: 0,
                 key: vec![NearPart::Param(0)],

@@ -3,10 +3,19 @@
 use reprise_abi::{Handles, LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX,
-    ROW_OPS_MAX, SAVEPOINTS_MAX,
+    REPLAY_LIMITS_FACTOR, ROW_OPS_MAX, SAVEPOINTS_MAX, WRITE_SET_BYTES_MAX,
 };
 use reprise_storage::{AfterImage, Rid, Savepoint};
 use reprise_wire::ChangesBuffer;
+
+use crate::watch::Watch;
+
+/// Host calls and rows between two questions whether the call may go on: some hundred microseconds.
+const OPS_SLICE: u64 = 1_024;
+/// Rows that are looked up or written without a question between them: some milliseconds.
+pub(crate) const AT_ONCE_MAX: usize = 16 << 10;
+/// Entries of an index that are passed over in the time that a host call takes, about.
+const ROWS_PER_OP: u64 = 64;
 
 /// A row that a guest has seen: the module's table number, the held store it lies in, and its place there.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +44,13 @@ pub struct Frame {
     line_bytes: usize,
     abort: Option<(String, String)>,
     random: Option<TxnRandom>,
+    /// Host calls and rows visited, and as many as there may be before it is asked whether there may be more.
     ops: u64,
+    ops_asked: u64,
+    /// What may end the call that runs.
+    pub watch: Watch,
+    /// A call that was committed runs again: its limits were judged then.
+    is_replay: bool,
     /// Burned since `take_fuel`.
     fuel: u64,
     /// How the next transactions' changes are kept; none: they are not.
@@ -56,8 +71,30 @@ impl Frame {
         }
         self.random = None;
         self.ops = 0;
+        self.ops_asked = OPS_SLICE;
         self.changes.clear();
         self.changed_rows = 0;
+    }
+
+    /// The calls that follow were committed once: nothing ends them but a ceiling far above the limits.
+    pub fn begin_replay(&mut self) {
+        self.is_replay = true;
+        self.watch.forget();
+    }
+
+    /// The calls that follow run for the first time.
+    #[inline]
+    pub fn begin_running(&mut self) {
+        self.is_replay = false;
+    }
+
+    pub(crate) fn is_replay(&self) -> bool {
+        self.is_replay
+    }
+
+    /// What the call may take of something that `max` limits.
+    fn allowed(&self, max: u64) -> u64 {
+        if self.is_replay { max * REPLAY_LIMITS_FACTOR } else { max }
     }
 
     /// What most transactions leave empty.
@@ -128,20 +165,35 @@ impl Frame {
     #[inline]
     pub(crate) fn count_op(&mut self) -> Result<(), OpError> {
         self.ops += 1;
-        if self.ops > ROW_OPS_MAX {
-            return Err(limit("row_ops", ROW_OPS_MAX));
+        if self.ops > self.ops_asked {
+            return self.ask_for_ops();
         }
         Ok(())
     }
 
+    /// May there be more?
+    #[cold]
+    fn ask_for_ops(&mut self) -> Result<(), OpError> {
+        if self.ops > self.allowed(ROW_OPS_MAX) {
+            return Err(limit("row_ops", ROW_OPS_MAX));
+        }
+        self.watch.ask()?;
+        self.ops_asked = self.ops + OPS_SLICE;
+        Ok(())
+    }
+
+    /// Counts what a long look through an index comes to in host calls.
+    pub(crate) fn count_walked(&mut self, rows: u64) -> Result<(), OpError> {
+        self.ops += rows / ROWS_PER_OP;
+        self.ask_for_ops()
+    }
+
     /// Counts many visited rows at once and makes room for their handles; false, and nothing happened, where one of the limits
-    /// may lie among them.
+    /// may lie among them, or where they are so many that it is to be asked between them whether to go on.
     #[inline]
     pub(crate) fn count_many(&mut self, rows: usize) -> bool {
-        let ops = self.ops + rows as u64;
-        let fits = ops <= ROW_OPS_MAX && self.handles.len() + rows <= HANDLES_MAX;
+        let fits = self.handles.len() + rows <= HANDLES_MAX && self.count_ops(rows);
         if fits {
-            self.ops = ops;
             self.handles.reserve(rows);
         }
         fits
@@ -150,9 +202,15 @@ impl Frame {
     /// As `count_many`, of host calls whose rows have handles already.
     #[inline]
     pub(crate) fn count_ops(&mut self, rows: usize) -> bool {
-        let ops = self.ops + rows as u64;
-        let fits = ops <= ROW_OPS_MAX;
-        self.ops = if fits { ops } else { self.ops };
+        let before = self.ops;
+        self.ops += rows as u64;
+        if self.ops <= self.ops_asked {
+            return true;
+        }
+        let fits = rows <= AT_ONCE_MAX && self.ask_for_ops().is_ok();
+        if !fits {
+            self.ops = before;
+        }
         fits
     }
 
@@ -179,7 +237,7 @@ impl Frame {
 
     #[inline]
     pub(crate) fn push_handle(&mut self, handle: Handle) -> Result<RowHandle, OpError> {
-        if self.handles.len() >= HANDLES_MAX {
+        if self.handles.len() >= HANDLES_MAX && self.handles.len() as u64 >= self.allowed(HANDLES_MAX as u64) {
             return Err(limit("row_handles", HANDLES_MAX as u64));
         }
         self.handles.push(handle);
@@ -192,6 +250,23 @@ impl Frame {
             .get(handle as usize)
             .copied()
             .ok_or_else(|| OpError::Guest(format!("row handle {handle} was never given out")))
+    }
+
+    /// Judges what a transaction has written so far, new rows and what takes them back.
+    #[inline]
+    pub(crate) fn check_written(&self, bytes: usize) -> Result<(), OpError> {
+        match bytes > WRITE_SET_BYTES_MAX {
+            false => Ok(()),
+            true => self.judge_written(bytes),
+        }
+    }
+
+    #[cold]
+    fn judge_written(&self, bytes: usize) -> Result<(), OpError> {
+        match bytes as u64 > self.allowed(WRITE_SET_BYTES_MAX as u64) {
+            false => Ok(()),
+            true => Err(limit("write_set", WRITE_SET_BYTES_MAX as u64)),
+        }
     }
 
     /// What is behind a handle that must be one of `table`.
@@ -227,7 +302,7 @@ impl Frame {
             self.cursors[free] = Some(cursor);
             return Ok(free as u32 + 1);
         }
-        if self.cursors.len() >= CURSORS_MAX {
+        if self.cursors.len() as u64 >= self.allowed(CURSORS_MAX as u64) {
             return Err(limit("cursors", CURSORS_MAX as u64));
         }
         self.cursors.push(Some(cursor));
@@ -260,7 +335,7 @@ impl Frame {
 
     /// Keeps the savepoints of all held stores under one number.
     pub(crate) fn push_savepoint(&mut self, savepoints: Vec<Savepoint>) -> Result<u32, OpError> {
-        if self.savepoints.len() >= SAVEPOINTS_MAX {
+        if self.savepoints.len() as u64 >= self.allowed(SAVEPOINTS_MAX as u64) {
             return Err(limit("savepoints", SAVEPOINTS_MAX as u64));
         }
         self.savepoints.push(savepoints);
@@ -292,7 +367,7 @@ impl Frame {
 
     pub(crate) fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
         self.line_bytes += text.len() + 16;
-        if self.line_bytes > GUEST_LOG_BYTES_MAX {
+        if self.line_bytes as u64 > self.allowed(GUEST_LOG_BYTES_MAX as u64) {
             return Err(limit("log_bytes", GUEST_LOG_BYTES_MAX as u64));
         }
         self.lines.push(LogLine {

@@ -19,8 +19,10 @@ mod route;
 mod run;
 mod scan;
 mod single;
+mod watch;
 mod wasm;
 
+pub use reprise_abi::Ended;
 pub use install::{
     Candidate, Judge, Plan, PlanSummary, Restored, TablePlan, apply, apply_drop, check_drop, plan, remove, restore,
 };
@@ -32,6 +34,7 @@ pub use ahead::{LookAhead, NextCalls};
 pub use keyplace::partition_between;
 pub use near::NearRow;
 pub use route::{Bound, RouteError, partition_of_field};
+pub use watch::{Ends, Watch};
 pub use wasm::Compiler;
 pub use scan::Merge;
 pub use executors::Executors;

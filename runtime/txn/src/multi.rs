@@ -13,16 +13,16 @@ use reprise_abi::{
     calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
-use reprise_storage::{Rid, ScanPosition, Store, TableId};
+use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
-    frame::{Frame, Handle},
+    frame::{AT_ONCE_MAX, Frame, Handle},
     keyplace::partition_between,
     module::TableBinding,
     ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
-    scan::{Cursor, Merge, OwnedRange, range_of, read_columns, run_on_one, show},
+    scan::{Cursor, Merge, OwnedRange, count_rows, range_of, read_columns, run_on_one, show},
 };
 
 pub(crate) struct MultiTxn<'a, 's> {
@@ -31,6 +31,8 @@ pub(crate) struct MultiTxn<'a, 's> {
     input: &'a TxnInput<'a>,
     frame: &'a mut Frame,
     is_read_only: bool,
+    /// Bytes that were written on all stores together.
+    written: usize,
 }
 
 impl<'a, 's> MultiTxn<'a, 's> {
@@ -44,7 +46,23 @@ impl<'a, 's> MultiTxn<'a, 's> {
             input,
             frame,
             is_read_only: input.module.schema.procedures[input.procedure].read_only,
+            written: 0,
         }
+    }
+
+    /// Makes a change on one store, and judges how much was written since the transaction began.
+    fn write<T>(
+        &mut self,
+        binding: &TableBinding,
+        store: usize,
+        change: impl FnOnce(&mut Store) -> Result<T, WriteError>,
+    ) -> Result<T, OpError> {
+        let store = &mut *self.stores[store].1;
+        let before = store.write_set_bytes();
+        let changed = change(store).map_err(|error| write_error(error, binding))?;
+        self.written += store.write_set_bytes() - before;
+        self.frame.check_written(self.written)?;
+        Ok(changed)
     }
 
     /// The held stores that a read between two keys of a stored index looks at: of a replicated table the first knows all,
@@ -186,8 +204,13 @@ impl<'a, 's> MultiTxn<'a, 's> {
         let binding = self.writable(table)?;
         let mut value = 0;
         for &(at, rid) in self.copies(binding, store, rid)?.places() {
-            let added = self.stores[at].1.add(binding.table, rid, column, delta);
-            value = added.map_err(|error| write_error(error, binding))?;
+            value = self.write(binding, at, |store| store.add(binding.table, rid, column, delta))?;
+        }
+        // What was added to may have been the column that says where the row belongs.
+        if binding.placement == Placement::By(column)
+            && self.home(binding, self.stored_row(store, binding.table, rid)?)? != store
+        {
+            return Err(guest(MOVED));
         }
         Ok(value)
     }
@@ -238,13 +261,17 @@ impl<'a, 's> MultiTxn<'a, 's> {
             Ok(())
         };
         if held.len() == 1 {
-            let (at, near, mut result) = (held.start, what.near, Ok(()));
+            let (at, near, mut result, mut rest) = (held.start, what.near, Ok(()), keys);
             let store = &stores[at].1;
-            store.multi_get(binding.table, what.index, keys, near, |found| {
-                if result.is_ok() {
-                    result = on_found(at, found);
-                }
-            });
+            while result.is_ok() && rest.clone().next().is_some() {
+                let some = rest.clone().take(AT_ONCE_MAX);
+                store.multi_get(binding.table, what.index, some, near, |found| {
+                    if result.is_ok() {
+                        result = on_found(at, found);
+                    }
+                });
+                rest.nth(AT_ONCE_MAX - 1);
+            }
             return result;
         }
         for key in keys {
@@ -320,6 +347,8 @@ impl<'a, 's> MultiTxn<'a, 's> {
         Ok(ScanBatch { cursor: 0, rows })
     }
 }
+
+const MOVED: &str = "a row can't be moved to another partition: delete it and insert it";
 
 /// What many keys are looked for in.
 struct LookUp<'b> {
@@ -467,8 +496,7 @@ impl HostOps for MultiTxn<'_, '_> {
         };
         let mut first = None;
         for at in targets {
-            let inserted = self.stores[at].1.insert(binding.table, &row);
-            let rid = inserted.map_err(|error| write_error(error, binding))?;
+            let rid = self.write(binding, at, |store| store.insert(binding.table, &row))?;
             first.get_or_insert((at, rid));
         }
         let (store, rid) = first.expect("a row goes to at least one store");
@@ -487,13 +515,10 @@ impl HostOps for MultiTxn<'_, '_> {
         let old = self.stored_row(store, binding.table, rid)?;
         let row = self.widened(binding, row, Some(old))?;
         if matches!(binding.placement, Placement::By(_)) && self.home(binding, &row)? != store {
-            return Err(guest(
-                "an update can't move a row to another partition: delete it and insert it",
-            ));
+            return Err(guest(MOVED));
         }
         for &(at, rid) in self.copies(binding, store, rid)?.places() {
-            let updated = self.stores[at].1.update(binding.table, rid, &row);
-            updated.map_err(|error| write_error(error, binding))?;
+            self.write(binding, at, |store| store.update(binding.table, rid, &row))?;
         }
         Ok(())
     }
@@ -522,8 +547,7 @@ impl HostOps for MultiTxn<'_, '_> {
         }
         self.frame.count_op()?;
         for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
-            let patched = self.stores[at].1.patch(binding.table, rid, columns, values);
-            patched.map_err(|error| write_error(error, binding))?;
+            self.write(binding, at, |store| store.patch(binding.table, rid, columns, values))?;
         }
         Ok(())
     }
@@ -542,6 +566,7 @@ impl HostOps for MultiTxn<'_, '_> {
         let mut at = 0;
         while at < handles.len() {
             let store = self.frame.handle_in(table, handles.at(at))?.store;
+            let before = self.stores[store as usize].1.write_set_bytes();
             let patcher = match is_in_place && binding.placement != Placement::Replicated {
                 true => self.stores[store as usize].1.patcher(binding.table, columns),
                 false => None,
@@ -561,6 +586,8 @@ impl HostOps for MultiTxn<'_, '_> {
                 patched.map_err(|error| write_error(error, binding))?;
                 at += 1;
             }
+            self.written += self.stores[store as usize].1.write_set_bytes() - before;
+            self.frame.check_written(self.written)?;
         }
         Ok(())
     }
@@ -570,8 +597,7 @@ impl HostOps for MultiTxn<'_, '_> {
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
         for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
-            let deleted = self.stores[at].1.delete(binding.table, rid);
-            deleted.map_err(|error| write_error(error, binding))?;
+            self.write(binding, at, |store| store.delete(binding.table, rid))?;
         }
         Ok(())
     }
@@ -678,8 +704,7 @@ impl HostOps for MultiTxn<'_, '_> {
         let mut count = 0;
         let readable = self.readable(binding, index, (request.lower, request.upper));
         for (_, store) in &self.stores[readable] {
-            let found = store.count(binding.table, index, &range);
-            count += found.map_err(|error| guest(error.to_string()))?;
+            count += count_rows(store, self.frame, (binding.table, index), &range)?;
         }
         Ok(limited(count, request.limit))
     }
@@ -696,7 +721,16 @@ impl HostOps for MultiTxn<'_, '_> {
         for ((_, store), savepoint) in self.stores.iter_mut().zip(savepoints) {
             store.rollback_to(*savepoint);
         }
+        self.written = self.stores.iter().map(|(_, store)| store.write_set_bytes()).sum();
         Ok(())
+    }
+
+    fn go_on(&mut self) -> Result<(), OpError> {
+        self.frame.watch.ask()
+    }
+
+    fn is_replay(&self) -> bool {
+        self.frame.is_replay()
     }
 
     fn now_us(&self) -> i64 {

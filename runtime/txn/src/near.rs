@@ -238,6 +238,7 @@ mod tests {
             read_only: false,
             partitioning: Partitioning::All,
             log: reprise_abi::LogChoice::Server,
+            time_max_ms: None,
             near: vec![NearKey { table: 0, key }],
         };
         let schema = ModuleSchema {

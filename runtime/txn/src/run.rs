@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use reprise_abi::Ended;
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, Fault, FaultKind};
 use reprise_storage::{Store, WriteSummary, result_digest};
@@ -53,6 +54,8 @@ pub enum Failure {
         message: String,
         backtrace: Vec<String>,
     },
+    /// Somebody ended it, or its client waits no longer: before it began, or while it ran.
+    Ended(Ended),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,6 +185,7 @@ fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut Frame) -> Option<Failure
             max: fault.max,
             message: fault.message,
         },
+        FaultKind::Ended(ended) => Failure::Ended(ended),
         FaultKind::Trap | FaultKind::Guest => Failure::Trapped {
             trap: fault.trap.unwrap_or_else(|| "contract".into()),
             message: fault.message,

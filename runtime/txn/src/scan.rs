@@ -104,6 +104,22 @@ pub(crate) fn run_on_one(
     Ok(ScanBatch { cursor, rows })
 }
 
+/// The rows of a range of one store; now and then it is asked whether to go on.
+pub(crate) fn count_rows(
+    store: &Store,
+    frame: &mut Frame,
+    (table, index): (TableId, u16),
+    range: &Range<'_>,
+) -> Result<u64, OpError> {
+    let mut asked = Ok(());
+    let count = store.count_while(table, index, range, |rows| {
+        asked = frame.count_walked(rows);
+        asked.is_ok()
+    });
+    asked?;
+    count.map_err(scan_error)
+}
+
 /// Rows of a scan that are found by one way down the index.
 const ROWS_AT_ONCE: usize = 128;
 

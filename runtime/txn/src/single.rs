@@ -9,12 +9,12 @@ use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, VisitFound};
 
 use crate::{
-    frame::{Frame, Handle},
+    frame::{AT_ONCE_MAX, Frame, Handle},
     module::TableBinding,
-    ops::{binding, guest, index_of, may_write, patch_row, write_error},
+    ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
     route::partition_of_field,
     run::TxnInput,
-    scan::{Cursor, Leg, OwnedRange, range_of, read_columns, read_on_one, run_on_one, show},
+    scan::{Cursor, Leg, count_rows, OwnedRange, range_of, read_columns, read_on_one, run_on_one, show},
 };
 
 /// Rows whose handles are looked at before they are written.
@@ -74,6 +74,20 @@ impl<'a> SingleTxn<'a> {
             (true, Placement::By(column)) => self.check_home(binding, rid, *column),
             _ => Ok(()),
         }
+    }
+
+    /// What was added to may have been the column that says where the row belongs.
+    #[inline(always)]
+    fn check_added(&self, binding: &TableBinding, rid: Rid, column: u16) -> Result<(), OpError> {
+        match binding.placement {
+            Placement::By(placing) if placing == column => self.check_place(binding, rid),
+            _ => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    fn check_written(&self) -> Result<(), OpError> {
+        self.frame.check_written(self.store.write_set_bytes())
     }
 
     /// There are rows that do not belong to this partition.
@@ -187,12 +201,16 @@ impl HostOps for SingleTxn<'_> {
             }
             Ok(())
         };
-        let mut result = Ok(());
-        self.store.multi_get(binding.table, index, keys, Near::ALL, |found| {
-            if result.is_ok() {
-                result = on_found(found);
-            }
-        });
+        let (mut result, mut rest) = (Ok(()), keys);
+        while result.is_ok() && rest.len() > 0 {
+            let some = rest.take(AT_ONCE_MAX);
+            self.store.multi_get(binding.table, index, some, Near::ALL, |found| {
+                if result.is_ok() {
+                    result = on_found(found);
+                }
+            });
+            rest.nth(AT_ONCE_MAX - 1);
+        }
         result
     }
 
@@ -274,6 +292,7 @@ impl HostOps for SingleTxn<'_> {
         };
         let rid = inserted.map_err(|error| write_error(error, binding))?;
         self.check_place(binding, rid)?;
+        self.check_written()?;
         self.frame.push_handle(Handle {
             table,
             store: 0,
@@ -307,6 +326,7 @@ impl HostOps for SingleTxn<'_> {
                 self.check_place(binding, self.frame.handles[at].rid)?;
             }
         }
+        self.check_written()?;
         if let Err(error) = inserted {
             self.frame.uncount(count - taken - 1);
             return Err(write_error(error, binding));
@@ -329,6 +349,7 @@ impl HostOps for SingleTxn<'_> {
             }
         };
         updated.map_err(|error| write_error(error, binding))?;
+        self.check_written()?;
         self.check_place(binding, rid)
     }
 
@@ -357,6 +378,7 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let patched = self.store.patch(binding.table, rid, columns, values);
         patched.map_err(|error| write_error(error, binding))?;
+        self.check_written()?;
         self.check_place(binding, rid)
     }
 
@@ -389,7 +411,8 @@ impl HostOps for SingleTxn<'_> {
         };
         if handles.len() == 1 {
             let rid = self.frame.handle_in(table, handles.at(0))?.rid;
-            return patcher.patch(rid, values).map_err(|error| write_error(error, binding));
+            patcher.patch(rid, values).map_err(|error| write_error(error, binding))?;
+            return self.check_written();
         }
         let (mut rids, mut at) = ([Rid(0); PATCHED_AT_ONCE], 0);
         while at < handles.len() {
@@ -402,25 +425,27 @@ impl HostOps for SingleTxn<'_> {
             }
             at += known;
         }
-        Ok(())
+        self.check_written()
     }
 
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError> {
         self.frame.count_op()?;
         let Handle { table, rid, .. } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
-        self.store
-            .delete(binding.table, rid)
-            .map_err(|error| write_error(error, binding))
+        let deleted = self.store.delete(binding.table, rid);
+        deleted.map_err(|error| write_error(error, binding))?;
+        self.check_written()
     }
 
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError> {
         self.frame.count_op()?;
         let Handle { table, rid, .. } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
-        self.store
-            .add(binding.table, rid, column, delta)
-            .map_err(|error| write_error(error, binding))
+        let added = self.store.add(binding.table, rid, column, delta);
+        let value = added.map_err(|error| write_error(error, binding))?;
+        self.check_added(binding, rid, column)?;
+        self.check_written()?;
+        Ok(value)
     }
 
     fn add_by_key(
@@ -439,7 +464,10 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         self.check_writable(binding)?;
         let added = self.store.add(binding.table, rid, column, delta);
-        added.map(Some).map_err(|error| write_error(error, binding))
+        let value = added.map_err(|error| write_error(error, binding))?;
+        self.check_added(binding, rid, column)?;
+        self.check_written()?;
+        Ok(Some(value))
     }
 
     fn scan(
@@ -546,9 +574,7 @@ impl HostOps for SingleTxn<'_> {
         let range = range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
-        let count = self.store.count(binding.table, index, &range);
-        let count = count.map_err(|error| guest(error.to_string()))?;
-        Ok(crate::ops::limited(count, request.limit))
+        count_rows(self.store, self.frame, (binding.table, index), &range).map(|count| limited(count, request.limit))
     }
 
     fn savepoint(&mut self) -> Result<u32, OpError> {
@@ -562,6 +588,14 @@ impl HostOps for SingleTxn<'_> {
         let savepoints = self.frame.savepoint(savepoint)?;
         self.store.rollback_to(savepoints[0]);
         Ok(())
+    }
+
+    fn go_on(&mut self) -> Result<(), OpError> {
+        self.frame.watch.ask()
+    }
+
+    fn is_replay(&self) -> bool {
+        self.frame.is_replay()
     }
 
     fn now_us(&self) -> i64 {

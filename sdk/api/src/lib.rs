@@ -13,6 +13,7 @@ mod log;
 mod modules;
 mod numbers;
 mod problem;
+mod running;
 mod status;
 mod tables;
 mod types;
@@ -30,6 +31,7 @@ pub use modules::{
 };
 pub use numbers::U64;
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
+pub use running::{CallList, CallPhase, RunningCall};
 pub use status::{Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, Phase, Readiness, RecoveryStep, Status};
 pub use tables::{ColumnInfo, IndexInfo, Placement, RowsPage, TableInfo, TableList};
 pub use types::{FieldInfo, TypeInfo};
@@ -51,6 +53,7 @@ pub mod headers {
     pub const TXN_ID: &str = "reprise-txn-id";
     pub const LSN: &str = "reprise-lsn";
     pub const MIN_LSN: &str = "reprise-min-lsn";
+    pub const TIMEOUT_MS: &str = "reprise-timeout-ms";
     pub const MAX_WAIT_MS: &str = "reprise-max-wait-ms";
     pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
     pub const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";

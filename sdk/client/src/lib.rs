@@ -11,8 +11,8 @@ use std::{
 };
 
 use reprise_api::{
-    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, Checkpoint, CheckpointList, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
-    ModuleList, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, Status,
+    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, CallList, Checkpoint, CheckpointList, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
+    ModuleList, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, RunningCall, Status,
     TableInfo, TableList, U64, headers,
 };
 use reqwest::{
@@ -258,6 +258,16 @@ impl Client {
     /// A checkpoint, or its progress.
     pub fn checkpoint(&self, id: &str) -> Result<Checkpoint, ClientError> {
         self.get(&["v1", "checkpoints", id])
+    }
+
+    /// Calls that run or wait, the oldest first.
+    pub fn calls(&self, limit: usize) -> Result<CallList, ClientError> {
+        self.get_with(&["v1", "calls"], &[("limit", Some(&limit.to_string()))])
+    }
+
+    /// Ends a call by its own id or its transaction's; how far it had got.
+    pub fn cancel_call(&self, id: &str) -> Result<RunningCall, ClientError> {
+        self.json(self.http.delete(self.at(&["v1", "calls", id])))
     }
 
     pub fn checkpoints(&self) -> Result<CheckpointList, ClientError> {

@@ -3,7 +3,7 @@
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{
-    Error, Expr, FnArg, Ident, ItemFn, LitStr, Pat, Path, Result, ReturnType, Token, Type,
+    Error, Expr, FnArg, Ident, ItemFn, LitInt, LitStr, Pat, Path, Result, ReturnType, Token, Type,
     parenthesized,
     parse::{Parse, ParseStream},
     parse2,
@@ -25,6 +25,7 @@ struct ProcedureOptions {
     read_only: bool,
     /// The variant of `LogChoice`.
     log: Option<Ident>,
+    time_max_ms: Option<LitInt>,
     near: Vec<NearOption>,
 }
 
@@ -84,6 +85,13 @@ impl Parse for ProcedureOptions {
                     options.log = Some(parse_log(input)?);
                     None
                 }
+                "time_max_ms" => {
+                    input.parse::<Token![=]>()?;
+                    let number: LitInt = input.parse()?;
+                    number.base10_parse::<u32>()?;
+                    options.time_max_ms = Some(number);
+                    None
+                }
                 "near" => {
                     let inner;
                     parenthesized!(inner in input);
@@ -96,7 +104,7 @@ impl Parse for ProcedureOptions {
                 _ => {
                     return Err(Error::new(
                         option.span(),
-                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\", near(Table(key, …), …)",
+                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\", time_max_ms = N, near(Table(key, …), …)",
                     ));
                 }
             };
@@ -152,6 +160,10 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let (name, read_only) = (names::name_of(ident)?, options.read_only);
     let log = options.log.clone();
     let log = log.unwrap_or_else(|| Ident::new("Server", Span::call_site()));
+    let time_max_ms = match &options.time_max_ms {
+        Some(number) => quote!(::core::option::Option::Some(#number)),
+        None => quote!(::core::option::Option::None),
+    };
     let names: Vec<_> = params.iter().map(|param| &param.name).collect();
     let idents: Vec<_> = params.iter().map(|param| &param.ident).collect();
     let types: Vec<_> = params.iter().map(|param| &param.ty).collect();
@@ -177,6 +189,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
                 read_only: #read_only,
                 partitioning: ::reprise_procedure::module::PartitioningInfo::#partitioning,
                 log: ::reprise_procedure::module::LogChoice::#log,
+                time_max_ms: #time_max_ms,
                 near: &[#(#near),*],
             };
             #[inline]

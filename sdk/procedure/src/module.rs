@@ -147,6 +147,7 @@ pub struct ProcedureInfo {
     pub read_only: bool,
     pub partitioning: PartitioningInfo,
     pub log: LogChoice,
+    pub time_max_ms: Option<u32>,
     pub near: &'static [NearInfo],
 }
 
@@ -184,6 +185,7 @@ impl ProcedureInfo {
                 PartitioningInfo::Any => Partitioning::Any,
             },
             log: self.log,
+            time_max_ms: self.time_max_ms,
             near: self.near.iter().map(|near| near.key(tables)).collect(),
         }
     }

@@ -43,6 +43,7 @@ thread_local! {
         ("module" = String, Path, description = "Name of the module"),
         ("procedure" = String, Path, description = "Name of the procedure"),
         ("Idempotency-Key" = Option<String>, Header, description = "At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
+        ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "What has not begun by then, or runs longer, is ended as deadline-exceeded and leaves nothing"),
         ("Reprise-Min-Lsn" = Option<String>, Header, description = "For reads: wait until the read view holds this LSN"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
@@ -57,9 +58,10 @@ thread_local! {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "idempotency-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "procedure-aborted, limit-exceeded", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "procedure-aborted, limit-exceeded, cancelled", body = Problem, content_type = "application/problem+json"),
         (status = 500, description = "procedure-trapped", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "overloaded, too-stale, log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
+        (status = 504, description = "deadline-exceeded", body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "memory-exhausted", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -80,6 +82,8 @@ pub struct Asked<'h> {
     pub key: Option<&'h str>,
     /// Within which the key counts.
     pub scope: Option<Arc<str>>,
+    /// For which the client waits.
+    pub timeout: Option<Duration>,
     /// Of the arguments.
     pub format: Format,
     /// Of the answer.
@@ -109,6 +113,7 @@ impl<'h> Asked<'h> {
             target,
             key,
             scope: key.and_then(|_| state.auth.scope(headers)),
+            timeout: client_timeout(headers)?,
             format,
             answer: Format::of_answer(headers, format),
         })
@@ -120,12 +125,14 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let path = head.uri.path();
     let mut deployed = state.router.deployed();
     let mut asked = Asked::of(state, &deployed, path, &head.headers)?;
+    let deadline_ns = asked.timeout.map(|timeout| state.router.deadline_in(timeout));
     wait_for_min_lsn(state, &head.headers).await?;
     let (what, wait_max) = ("a call's body", state.limits.body_wait);
     let args = body::read_all(&head.headers, body, what, CALL_BODY_BYTES_MAX, wait_max).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
         let mut batch = BatchBuilder::new(deployed, &state.router);
         batch.set_scope(asked.scope.clone());
+        batch.set_deadline(deadline_ns);
         let target = &asked.target;
         let encode = |out: &mut Vec<u8>| encode_call(target, asked.format, &args, out);
         batch.push(&target.module, target.procedure, asked.key, encode)?;
@@ -237,6 +244,11 @@ fn respond(target: &Target, reply: &CallReply<'_>, format: Format) -> Result<Res
         own.insert(name, HeaderValue::from_static("true"));
     }
     Ok(response)
+}
+
+/// For how long the client waits; none: as long as it takes.
+pub fn client_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
+    Ok(number(headers, headers::TIMEOUT_MS)?.map(Duration::from_millis))
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {

@@ -15,7 +15,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    assets, backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, state::AppState, status, tables,
+    assets, backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, running, state::AppState, status, tables,
 };
 
 #[derive(OpenApi)]
@@ -68,6 +68,8 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(calls::call))
         .routes(routes!(batch::batch))
         .routes(routes!(idempotency::show_outcome))
+        .routes(routes!(running::list_calls))
+        .routes(routes!(running::cancel_call))
         .routes(routes!(tables::list_tables))
         .routes(routes!(tables::show_table))
         .routes(routes!(tables::list_rows))

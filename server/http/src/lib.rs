@@ -28,6 +28,7 @@ mod places;
 pub mod probe;
 mod problems;
 mod refusal;
+mod running;
 mod schema;
 mod server;
 mod stall;

@@ -7,7 +7,7 @@ use axum::{
 };
 use reprise_api::{Phase, Problem, ProblemKind, SchemaConflict, U64, headers};
 use reprise_base::{Lsn, TxnId, limits::MEMORY_MAX_LIMIT};
-use reprise_router::{CallReply, DeployError, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
+use reprise_router::{CallReply, DeployError, Ended, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
 
 /// An answer other than the one asked for.
 #[derive(Debug)]
@@ -230,6 +230,14 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem.backtrace = backtrace.clone();
             problem
         }
+        Failure::Ended(Ended::Cancelled) => Problem::new(
+            ProblemKind::Cancelled,
+            "somebody ended the transaction by DELETE /v1/calls; nothing of it stays",
+        ),
+        Failure::Ended(Ended::Deadline) => Problem::new(
+            ProblemKind::DeadlineExceeded,
+            "not begun, or not done, within Reprise-Timeout-Ms; nothing of it stays: try again, or give it more time",
+        ),
     }
 }
 

@@ -78,6 +78,12 @@ pub enum Command {
         after_help = "Example:\n  reprise log tail --limit 5\n  reprise log verify ./reprise-data"
     )]
     Log(LogCommand),
+    /// See what runs and waits now, and end it
+    #[command(
+        subcommand,
+        after_help = "Example:\n  reprise calls list\n  reprise calls cancel 4711"
+    )]
+    Calls(CallsCommand),
     /// Take, list and look into checkpoints
     #[command(
         subcommand,
@@ -180,6 +186,9 @@ pub struct ServeArgs {
     /// Microseconds to wait for more commits before a write to the log [default: 0]
     #[arg(long, env = "REPRISE_GROUP_COMMIT_US", value_name = "N", value_parser = group_commit_us)]
     pub group_commit_us: Option<u64>,
+    /// Milliseconds that a call may run, where its procedure declares no time of its own; 0: no limit [default: 1000]
+    #[arg(long, env = "REPRISE_CALL_TIME_MAX_MS", value_name = "N")]
+    pub call_time_max_ms: Option<u32>,
     /// OpenTelemetry collector that takes a span of every call, http://HOST:4318 [default: none]
     #[arg(long, env = "REPRISE_OTLP_ENDPOINT", value_name = "URL", value_parser = otlp_endpoint)]
     pub otlp_endpoint: Option<String>,
@@ -403,6 +412,27 @@ pub enum LogCommand {
         /// Records at most
         #[arg(long)]
         limit: Option<u64>,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum CallsCommand {
+    /// The calls that run or wait, the oldest first
+    #[command(after_help = "Example:\n  reprise calls list")]
+    List {
+        /// Calls at most
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        limit: u16,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// End a call that runs or waits: it is answered as cancelled, and leaves nothing
+    #[command(after_help = "Example:\n  reprise calls cancel 4711")]
+    Cancel {
+        /// Its id, or its transaction's
+        id: String,
+        #[command(flatten)]
+        server: ServerArgs,
     },
 }
 

@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::Context;
 use clap::{ArgMatches, parser::ValueSource};
-use reprise_base::{limits::IDEMPOTENCY_KEEP_DEFAULT, memory::memory_kept_back};
+use reprise_base::{
+    limits::{CALL_TIME_MAX_MS, IDEMPOTENCY_KEEP_DEFAULT},
+    memory::memory_kept_back,
+};
 use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, memory_max_default};
 use reprise_http::{Auth, ConnectionLimits, Token};
 use serde::Deserialize;
@@ -66,6 +69,8 @@ pub struct ServeConfig {
     pub recover_from: Setting<RecoverFrom>,
     pub commit: Setting<CommitMode>,
     pub group_commit_us: Setting<u64>,
+    /// Of calls whose procedures declare none; 0: no limit.
+    pub call_time_max_ms: Setting<u32>,
     /// Bytes.
     pub memory_ready: Setting<u64>,
     pub idempotency_keep_s: Setting<u64>,
@@ -94,6 +99,7 @@ struct ConfigFile {
     log: Option<toml::Value>,
     commit: Option<String>,
     group_commit_us: Option<u64>,
+    call_time_max_ms: Option<u32>,
     otlp_endpoint: Option<String>,
     #[serde(default)]
     http: HttpEntry,
@@ -259,6 +265,8 @@ impl ServeConfig {
         let listen = Setting { value, source };
         let data_dir = pick(args.data_dir, source_of("data_dir"), file.data_dir)
             .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into()));
+        let group_commit_us = pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us);
+        let time_max = pick(args.call_time_max_ms, source_of("call_time_max_ms"), file.call_time_max_ms);
         let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
             backup_dir: below(&data_dir, backups),
@@ -272,12 +280,8 @@ impl ServeConfig {
             recover_from: log.recover_from,
             commit: pick(args.commit, source_of("commit"), commit)
                 .unwrap_or_else(|| by_default(CommitMode::Sync)),
-            group_commit_us: pick(
-                args.group_commit_us,
-                source_of("group_commit_us"),
-                file.group_commit_us,
-            )
-            .unwrap_or_else(|| by_default(0)),
+            group_commit_us: group_commit_us.unwrap_or_else(|| by_default(0)),
+            call_time_max_ms: time_max.unwrap_or_else(|| by_default(CALL_TIME_MAX_MS)),
             memory_ready: pick(args.memory_ready, source_of("memory_ready"), memory_ready)
                 .unwrap_or_else(|| by_default(0)),
             idempotency_keep_s: keep_s,
@@ -353,6 +357,8 @@ impl ServeConfig {
         push("commit", commit_name(self.commit.value).into(), self.commit.source);
         let delay = &self.group_commit_us;
         push("group-commit-us", delay.value.to_string(), delay.source);
+        let time = &self.call_time_max_ms;
+        push("call-time-max-ms", time.value.to_string(), time.source);
         if let Some(endpoint) = &self.otlp_endpoint {
             push("otlp-endpoint", endpoint.value.clone(), endpoint.source);
         }
@@ -583,6 +589,7 @@ mod tests {
             recover_from: None,
             commit: None,
             group_commit_us: None,
+            call_time_max_ms: None,
             otlp_endpoint: None,
             checkpoint_every: None,
             checkpoint_log_mib: None,
@@ -626,6 +633,9 @@ mod tests {
         assert_eq!(config.memory_ready, by_default(0));
         assert_eq!(config.idempotency_keep_s, by_default(24 * 3600));
         assert!(load(no_args(), "idempotency_keep_s = 0").is_err());
+        assert_eq!(config.call_time_max_ms, by_default(1_000));
+        let config = load(no_args(), "call_time_max_ms = 0").expect("valid");
+        assert_eq!(config.call_time_max_ms.value, 0);
         for text in ["memory_ready = \"2GiB\"", "memory_ready = 2147483648"] {
             let config = load(no_args(), &format!("memory_max = \"8GiB\"\n{text}")).expect("valid");
             assert_eq!(config.memory_ready.value, 2 << 30);

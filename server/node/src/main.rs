@@ -9,6 +9,7 @@
 mod backup;
 mod bench;
 mod build;
+mod calls;
 mod checkpoint;
 mod cli;
 mod config;
@@ -59,6 +60,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
         Command::Call(args) => remote::call(&args, output),
         Command::Idempotency(command) => remote::idempotency(&command, output),
         Command::Table(command) => remote::tables(&command, output),
+        Command::Calls(command) => calls::run(&command, output),
         Command::Checkpoint(command) => checkpoint::run(&command, output),
         Command::Log(command) => remote::log(&command, output),
         Command::Backup(command) => backup::run(&command, output),

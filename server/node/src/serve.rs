@@ -82,8 +82,8 @@ pub fn run(config: ServeConfig) -> Outcome {
     let database = with_backups(database, &config);
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;
-    let router = database.router().clone();
-    let state = AppState::new(router, catalog.clone(), config.auth, options);
+    database.router().set_call_time_max_ms(config.call_time_max_ms.value);
+    let state = AppState::new(database.router().clone(), catalog.clone(), config.auth, options);
     let opening = Opening {
         dir: config.data_dir.value,
         read_only: config.read_only,

@@ -65,6 +65,7 @@ pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
             read_only: false,
             partitioning: Partitioning::By(vec![4]),
             near: Vec::new(),
+            time_max_ms: None,
             log: LogChoice::default(),
         }],
     }

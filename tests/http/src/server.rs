@@ -127,6 +127,12 @@ impl Server {
         self.until_ready()
     }
 
+    /// As `restart`, with other options.
+    pub fn restart_with(mut self, options: Options) -> Self {
+        self.options = options;
+        self.restart()
+    }
+
     pub fn kill(&mut self) {
         let _ = self.child.kill(); // it may have ended by itself
         let _ = self.child.wait();

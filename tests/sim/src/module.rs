@@ -371,6 +371,7 @@ fn fault_of(fault: NativeFault) -> Box<Fault> {
     match fault {
         NativeFault::Host(OpError::Limit { limit, max }) => Fault::limit(limit, max),
         NativeFault::Host(OpError::Guest(message)) => Fault::guest(message),
+        NativeFault::Host(OpError::Ended(ended)) => Fault::ended(ended),
         NativeFault::Host(OpError::DuplicateKey { index }) => {
             Fault::guest(format!("duplicate key in index {index} not handled"))
         }

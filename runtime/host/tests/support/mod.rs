@@ -4,7 +4,7 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use reprise_abi::{
-    ColumnSet, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target,
+    ColumnSet, Ended, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target,
     random::TxnRandom,
 };
 use reprise_host::{CallEnd, CallOutcome, CompiledModule, Engine, Fault, Instance, Limits};
@@ -23,6 +23,10 @@ pub struct MapOps {
     pub random: Option<TxnRandom>,
     pub calls: usize,
     pub patches: Vec<(RowHandle, ColumnSet, Vec<u8>)>,
+    /// Questions whether the call may go on, and at which one it may not.
+    pub asked: usize,
+    pub end_at: Option<usize>,
+    pub is_replay: bool,
     /// Runs inside of the host call `log`.
     pub on_log: Option<Box<dyn FnMut()>>,
 }
@@ -147,6 +151,16 @@ impl HostOps for MapOps {
                 max: 1,
             }),
         }
+    }
+    fn go_on(&mut self) -> Result<(), OpError> {
+        self.asked += 1;
+        match self.end_at == Some(self.asked) {
+            true => Err(OpError::Ended(Ended::Cancelled)),
+            false => Ok(()),
+        }
+    }
+    fn is_replay(&self) -> bool {
+        self.is_replay
     }
     fn now_us(&self) -> i64 {
         1_800_000_000_000_000

@@ -43,6 +43,7 @@ impl Sites {
             binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
             logging: reprise_partition::Logging::default(),
+            calls: Arc::default(),
             desk: reprise_partition::Desk::new(4, sites_count),
             told: reprise_partition::Told::new(4, sites_count),
         });

@@ -121,7 +121,8 @@ fn walk<K: TreeKey, const CAP: usize>(
 pub(super) fn count_tree<K: TreeKey, const CAP: usize>(
     tree: &Tree<K, CAP>,
     range: &Range<'_>,
+    go_on: &mut dyn FnMut(u64) -> bool,
 ) -> u64 {
     let lower = tree.seek(&K::probe(range.lower_edge()));
-    tree.count(lower, &K::probe(range.upper_edge()))
+    tree.count(lower, &K::probe(range.upper_edge()), go_on)
 }

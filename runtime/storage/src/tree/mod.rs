@@ -474,10 +474,11 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
     }
 
-    /// The number of entries from `place` on that lie before `upper`.
-    pub fn count(&self, place: Place, upper: &K::Probe<'_>) -> u64 {
+    /// The number of entries from `place` on that lie before `upper`. Some leaves apart `go_on` is asked, with the entries passed
+    /// over since; where it says no, they are not counted to the end.
+    pub fn count(&self, place: Place, upper: &K::Probe<'_>, go_on: &mut dyn FnMut(u64) -> bool) -> u64 {
         let mut leaf = &self.leaves[place.leaf];
-        let mut count = 0;
+        let (mut count, mut told) = (0, 0);
         let mut at = place.at;
         loop {
             let end = leaf.end_before(upper);
@@ -485,11 +486,20 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             if end < leaf.len() || leaf.next == NONE {
                 return count;
             }
+            if count - told > COUNTED_AT_ONCE {
+                if !go_on(count - told) {
+                    return count;
+                }
+                told = count;
+            }
             leaf = &self.leaves[leaf.next];
             at = 0;
         }
     }
 }
+
+/// Entries that are counted without a question whether to go on.
+const COUNTED_AT_ONCE: u64 = 16 << 10;
 
 impl<K: TreeKey, const CAP: usize> Leaf<K, CAP> {
     /// The number of entries that lie before `upper`.

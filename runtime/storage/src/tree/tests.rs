@@ -207,7 +207,7 @@ fn check_range<K: TreeKey>(
         true
     });
     assert_eq!(found, expected);
-    assert_eq!(tree.count(tree.seek(&low), &high), expected.len() as u64);
+    assert_eq!(tree.count(tree.seek(&low), &high, &mut |_| true), expected.len() as u64);
     if !expected.is_empty() {
         assert_eq!(
             tree.next(tree.seek(&low)).map(|e| e.1),

@@ -65,6 +65,7 @@ impl From<NativeFault> for TestError {
             NativeFault::Host(OpError::Limit { limit, max }) => {
                 format!("limit {limit} of {max} exceeded")
             }
+            NativeFault::Host(OpError::Ended(ended)) => format!("ended ({ended:?})"),
             NativeFault::Host(OpError::DuplicateKey { index }) => {
                 format!("duplicate key in index {index}")
             }

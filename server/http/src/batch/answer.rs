@@ -38,6 +38,7 @@ impl Chunk {
             }
             let mut batch = BatchBuilder::new(state.router.deployed(), &state.router);
             batch.set_scope(scope.clone());
+            batch.set_deadline(self.deadline_ns);
             let mut parser = LineParser::default();
             for at in again {
                 let line = self.slots[at].line.clone();

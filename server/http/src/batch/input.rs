@@ -31,6 +31,8 @@ pub struct Input {
     order: Stream,
     /// Within which the calls' idempotency keys count.
     pub scope: Option<Arc<str>>,
+    /// Until then the client waits for the calls.
+    deadline_ns: Option<u64>,
     parser: LineParser,
     /// The beginning of a call whose end has not come yet.
     rest: BytesMut,
@@ -47,11 +49,12 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn new(format: Format, order: Stream, scope: Option<Arc<str>>) -> Self {
+    pub fn new(format: Format, order: Stream, scope: Option<Arc<str>>, deadline_ns: Option<u64>) -> Self {
         Self {
             format,
             order,
             scope,
+            deadline_ns,
             parser: LineParser::default(),
             rest: BytesMut::new(),
             skipping: false,
@@ -153,9 +156,11 @@ impl Input {
             return None;
         }
         let mut chunk = Chunk::new(self.text.clone(), self.format);
+        chunk.deadline_ns = self.deadline_ns;
         let batch = BatchBuilder::new(state.router.deployed(), &state.router);
         let mut batch = batch.in_stream(self.order);
         batch.set_scope(self.scope.clone());
+        batch.set_deadline(self.deadline_ns);
         self.parser.begin_chunk();
         while self.at < self.text.len() && has_place(&chunk, calls_max) {
             let (end, after) = self.next_end();

@@ -23,6 +23,8 @@ pub struct Chunk {
     pub slots: Vec<Slot>,
     /// Procedures that the calls name.
     pub targets: Vec<Target>,
+    /// Until then the client waits for the calls.
+    pub deadline_ns: Option<u64>,
     /// The answers; a repeated call's is in a later one.
     pub replies: Vec<BatchReply>,
 }
@@ -96,6 +98,7 @@ impl Chunk {
             format,
             slots: Vec::new(),
             targets: Vec::new(),
+            deadline_ns: None,
             replies: Vec::new(),
         }
     }

@@ -34,7 +34,7 @@ use tokio::{
 use crate::{
     auth::Role,
     body::timed_out,
-    calls::wait_for_min_lsn,
+    calls::{client_timeout, wait_for_min_lsn},
     codec::Format,
     limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     refusal::Refusal,
@@ -58,6 +58,7 @@ pub const PATH: &str = "/v1/batch";
     path = "/v1/batch",
     tag = "Calls",
     params(
+        ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing"),
         ("Reprise-Min-Lsn" = Option<String>, Header, description = "Begin once the read view holds this LSN"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
     ),
@@ -82,6 +83,10 @@ pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Re
 /// As `batch`, without the way through axum's tables.
 pub async fn answer(state: &AppState, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
+    let deadline_ns = match client_timeout(&head.headers) {
+        Ok(timeout) => timeout.map(|timeout| state.router.deadline_in(timeout)),
+        Err(refusal) => return refusal.into_response(),
+    };
     if let Err(refusal) = wait_for_min_lsn(state, &head.headers).await {
         return refusal.into_response();
     }
@@ -95,7 +100,7 @@ pub async fn answer(state: &AppState, request: Request) -> Response {
         answers,
         body: Some(body),
         idle: None,
-        input: Input::new(format, state.router.new_stream(), state.auth.scope(&head.headers)),
+        input: Input::new(format, state.router.new_stream(), state.auth.scope(&head.headers), deadline_ns),
         calls_max: FIRST_CALLS,
         cut: None,
         permit: None,

@@ -313,6 +313,7 @@ impl Lane {
         let call = Call {
             key: asked.key.map(Into::into),
             scope: asked.scope,
+            timeout: asked.timeout,
             format: asked.format,
             answer: asked.answer,
             target: asked.target,

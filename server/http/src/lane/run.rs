@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use axum::{
@@ -82,6 +83,8 @@ pub struct Call {
     pub key: Option<Box<str>>,
     /// Within which the key counts.
     pub scope: Option<Arc<str>>,
+    /// For which the client waits.
+    pub timeout: Option<Duration>,
     /// Of the arguments.
     pub format: Format,
     pub answer: Format,
@@ -151,6 +154,7 @@ impl Run {
             }
             let body = &self.text[body.start as usize..body.end as usize];
             let encode = |out: &mut Vec<u8>| encode_call(target, call.format, body, out);
+            batch.set_deadline(call.timeout.map(|timeout| state.router.deadline_in(timeout)));
             match batch.push(&target.module, target.procedure, key, encode) {
                 Ok(at) => *index = at,
                 Err(error) => slot.state = SlotState::Refused(Box::new(error.into())),
@@ -182,7 +186,8 @@ impl Run {
         let Ok(Bound::One(partition)) = bound else {
             return false;
         };
-        let (at, ride) = Convoys::join(state, deployed, partition, target, &args);
+        let deadline_ns = call.timeout.map(|timeout| state.router.deadline_in(timeout));
+        let (at, ride) = Convoys::join(state, deployed, partition, target, (&args, deadline_ns));
         *index = at;
         self.reply = Reply::Riding(ride);
         true

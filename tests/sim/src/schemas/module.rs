@@ -32,6 +32,7 @@ pub fn description(tables: &[TableSchema]) -> Vec<u8> {
         partitioning: Partitioning::By(vec![0]),
         near: Vec::new(),
         log: LogChoice::Server,
+        time_max_ms: None,
     };
     let schema = ModuleSchema {
         abi: ABI_VERSION,

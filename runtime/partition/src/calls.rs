@@ -1,0 +1,347 @@
+//! What runs and waits now: each batch on its way, what its calls are and how far they got. Filled once a batch; the thread that
+//! runs it only notes which call it is at.
+
+use std::sync::{
+    Arc, Mutex, OnceLock,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use reprise_base::{PartitionId, TxnId};
+use reprise_txn::{Ended, Ends, ModuleId};
+
+use crate::batch::CallSlot;
+
+/// Calls on their way.
+pub struct Calls {
+    /// Time of a call, unless its procedure says another; 0: no limit.
+    time_max_ms: AtomicU32,
+    /// The next call's id.
+    next: AtomicU64,
+    shelves: [Mutex<Shelf>; SHELVES],
+}
+
+/// Lists that batches are spread over, so that threads which send them seldom wait for each other.
+const SHELVES: usize = 16;
+
+/// Looks at what a thread is at that changes meanwhile: more, and the thread is not running.
+const LOOKS_MAX: usize = 10_000;
+
+#[derive(Default)]
+struct Shelf {
+    tracks: Vec<Option<Arc<Track>>>,
+    free: Vec<usize>,
+}
+
+/// A batch on its way.
+pub(crate) struct Track {
+    /// Id of its first call; the others' follow.
+    first: u64,
+    count: u32,
+    partition: Option<PartitionId>,
+    accepted_ns: u64,
+    /// Runs of calls of one procedure: the position behind the last, and what they call.
+    kinds: Vec<(u32, ModuleId, u16)>,
+    pub ends: Arc<Ends>,
+    /// How many calls have begun, and the id of the last of them: 0 while it is being changed.
+    begun: AtomicU32,
+    txn_id: AtomicU64,
+    /// Ids of all calls, once the last has run.
+    ran: OnceLock<Box<[TxnId]>>,
+}
+
+/// Keeps a batch in the list.
+pub(crate) struct Ticket {
+    calls: Arc<Calls>,
+    pub track: Arc<Track>,
+    shelf: usize,
+    place: usize,
+}
+
+/// How far a call got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallPhase {
+    Running,
+    Queued,
+    /// It has run; its batch goes on, or its record is on its way to the disk.
+    Committing,
+}
+
+/// A call on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallInfo {
+    pub call_id: u64,
+    /// None until it has begun, and between its end and its batch's.
+    pub txn_id: Option<TxnId>,
+    pub module: ModuleId,
+    pub procedure: u16,
+    /// None for a call of several.
+    pub partition: Option<PartitionId>,
+    /// Since it was accepted.
+    pub age_ns: u64,
+    pub phase: CallPhase,
+}
+
+impl Calls {
+    pub fn time_max_ms(&self) -> u32 {
+        self.time_max_ms.load(Ordering::Relaxed)
+    }
+
+    pub fn set_time_max_ms(&self, time_max_ms: u32) {
+        self.time_max_ms.store(time_max_ms, Ordering::Relaxed);
+    }
+
+    /// Lists a batch until its ticket is dropped.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        partition: Option<PartitionId>,
+        calls: &[CallSlot],
+        accepted_ns: u64,
+    ) -> Ticket {
+        let mut kinds: Vec<(u32, ModuleId, u16)> = Vec::with_capacity(1);
+        for (at, call) in calls.iter().enumerate() {
+            match kinds.last_mut() {
+                Some((end, module, procedure)) if (*module, *procedure) == (call.module, call.procedure) => *end += 1,
+                _ => kinds.push((at as u32 + 1, call.module, call.procedure)),
+            }
+        }
+        let first = self.next.fetch_add(calls.len() as u64, Ordering::Relaxed);
+        let track = Arc::new(Track {
+            first,
+            count: calls.len() as u32,
+            partition,
+            accepted_ns,
+            kinds,
+            ends: Arc::default(),
+            begun: AtomicU32::new(0),
+            txn_id: AtomicU64::new(0),
+            ran: OnceLock::new(),
+        });
+        let shelf = first as usize % SHELVES;
+        let place = self.shelves[shelf].lock().expect("held for a push").put(track.clone());
+        Ticket { calls: self.clone(), track, shelf, place }
+    }
+
+    fn tracks(&self) -> Vec<Arc<Track>> {
+        let shelves = self.shelves.iter();
+        let of = |shelf: &Mutex<Shelf>| -> Vec<_> {
+            let shelf = shelf.lock().expect("held for a copy");
+            shelf.tracks.iter().flatten().cloned().collect()
+        };
+        shelves.flat_map(of).collect()
+    }
+
+    /// Calls on their way, those that were accepted first before others, and how many there are in all.
+    pub fn list(&self, now_ns: u64, limit: usize) -> (Vec<CallInfo>, u64) {
+        let mut tracks = self.tracks();
+        tracks.sort_unstable_by_key(|track| (track.accepted_ns, track.first));
+        let (mut listed, count) = (Vec::new(), tracks.iter().map(|track| u64::from(track.count)).sum());
+        for track in tracks {
+            if listed.len() >= limit {
+                break;
+            }
+            let mut own = track.list(now_ns);
+            own.sort_unstable_by_key(|call| (call.phase, call.call_id));
+            listed.extend(own.into_iter().take(limit - listed.len()));
+        }
+        (listed, count)
+    }
+
+    /// Ends a call by its own id or its transaction's, unless it has run; how far it had got. None: there is no such call.
+    pub fn cancel(&self, id: u64, now_ns: u64) -> Option<CallInfo> {
+        self.tracks().into_iter().find_map(|track| {
+            let of_call = id.checked_sub(track.first).filter(|at| *at < u64::from(track.count));
+            let at = of_call.map(|at| at as u32).or_else(|| track.find(TxnId(id)))?;
+            let call = track.info(at, now_ns)?;
+            if call.phase != CallPhase::Committing {
+                track.ends.end(at);
+            }
+            Some(call)
+        })
+    }
+}
+
+impl Default for Calls {
+    /// Without a limit of time.
+    fn default() -> Self {
+        Self {
+            time_max_ms: AtomicU32::new(0),
+            next: AtomicU64::new(1),
+            shelves: Default::default(),
+        }
+    }
+}
+
+impl Shelf {
+    fn put(&mut self, track: Arc<Track>) -> usize {
+        match self.free.pop() {
+            Some(place) => {
+                self.tracks[place] = Some(track);
+                place
+            }
+            None => {
+                self.tracks.push(Some(track));
+                self.tracks.len() - 1
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut shelf = self.calls.shelves[self.shelf].lock().expect("held for a store");
+        shelf.tracks[self.place] = None;
+        shelf.free.push(self.place);
+    }
+}
+
+impl Track {
+    /// The call at this position begins.
+    #[inline]
+    pub fn begin(&self, at: u32, txn_id: TxnId) {
+        self.txn_id.store(0, Ordering::Release);
+        self.begun.store(at + 1, Ordering::Release);
+        self.txn_id.store(txn_id.0, Ordering::Release);
+    }
+
+    /// All calls have run.
+    pub fn note_ran(&self, calls: &[CallSlot]) {
+        let ids = calls.iter().map(|call| call.txn_id).collect();
+        let is_first = self.ran.set(ids).is_ok();
+        assert!(is_first, "a batch runs once");
+    }
+
+    /// Position and id of the call that runs.
+    fn running(&self) -> Option<(u32, TxnId)> {
+        if self.ran.get().is_some() {
+            return None;
+        }
+        for _ in 0..LOOKS_MAX {
+            let id = self.txn_id.load(Ordering::Acquire);
+            let begun = self.begun.load(Ordering::Acquire);
+            if begun == 0 {
+                return None;
+            }
+            if id != 0 && id == self.txn_id.load(Ordering::Acquire) {
+                return Some((begun - 1, TxnId(id)));
+            }
+            std::hint::spin_loop(); // it is written within some instructions
+        }
+        None
+    }
+
+    fn find(&self, id: TxnId) -> Option<u32> {
+        if let Some(ids) = self.ran.get() {
+            return ids.iter().position(|other| *other == id && id.0 != 0).map(|at| at as u32);
+        }
+        self.running().filter(|(_, running)| *running == id).map(|(at, _)| at)
+    }
+
+    fn info(&self, at: u32, now_ns: u64) -> Option<CallInfo> {
+        self.list(now_ns).into_iter().nth(at as usize)
+    }
+
+    /// All calls, by position.
+    fn list(&self, now_ns: u64) -> Vec<CallInfo> {
+        let running = self.running();
+        let ran = self.ran.get();
+        let state = |at: u32| match (ran, running) {
+            (Some(ids), _) => (CallPhase::Committing, Some(ids[at as usize])),
+            (None, Some((current, id))) if at == current => (CallPhase::Running, Some(id)),
+            (None, Some((current, _))) if at < current => (CallPhase::Committing, None),
+            _ => (CallPhase::Queued, None),
+        };
+        let mut kinds = self.kinds.iter();
+        let mut kind = kinds.next();
+        (0..self.count)
+            .map_while(|at| {
+                if kind.is_some_and(|(end, ..)| at >= *end) {
+                    kind = kinds.next();
+                }
+                let (phase, txn_id) = state(at);
+                kind.map(|&(_, module, procedure)| CallInfo {
+                    call_id: self.first + u64::from(at),
+                    txn_id: txn_id.filter(|id| id.0 != 0),
+                    module,
+                    procedure,
+                    partition: self.partition,
+                    age_ns: now_ns.saturating_sub(self.accepted_ns),
+                    phase,
+                })
+            })
+            .collect()
+    }
+}
+
+/// When the clients of a batch's calls wait no longer, by position, ascending; those that are not named wait for ever.
+pub(crate) fn deadline_of(deadlines: &[(u32, u64)], at: u32) -> u64 {
+    match deadlines {
+        [] => 0,
+        some => some.binary_search_by_key(&at, |(call, _)| *call).map_or(0, |found| some[found].1),
+    }
+}
+
+/// Why a call is not to begin, if so.
+#[inline]
+pub(crate) fn ended_before(ends: &Ends, at: u32, deadline_ns: u64, now_ns: impl Fn() -> u64) -> Option<Ended> {
+    if ends.has(at) {
+        return Some(Ended::Cancelled);
+    }
+    (deadline_ns != 0 && now_ns() >= deadline_ns).then_some(Ended::Deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::CallBatch;
+
+    #[test]
+    fn calls_are_listed_found_and_ended() {
+        let calls = Arc::new(Calls::default());
+        let mut batch = CallBatch::new(Some(PartitionId(3)));
+        for procedure in [7, 7, 8] {
+            batch.push(ModuleId(1), procedure, &[], None);
+        }
+        let ticket = calls.enter(batch.partition, &batch.calls, 1_000);
+        let other = calls.enter(None, &batch.calls[..1], 500);
+        let shown = |limit: usize| -> Vec<_> {
+            let (listed, count) = calls.list(3_000, limit);
+            assert_eq!(count, 4);
+            listed.iter().map(|call| (call.call_id, call.procedure, call.age_ns, call.phase, call.txn_id)).collect()
+        };
+        use CallPhase::{Committing, Queued, Running};
+        assert_eq!(shown(2), [(4, 7, 2_500, Queued, None), (1, 7, 2_000, Queued, None)]);
+        ticket.track.begin(0, TxnId(50));
+        ticket.track.begin(1, TxnId(51));
+        let begun = [
+            (4, 7, 2_500, Queued, None),
+            (2, 7, 2_000, Running, Some(TxnId(51))),
+            (3, 8, 2_000, Queued, None),
+            (1, 7, 2_000, Committing, None),
+        ];
+        assert_eq!(shown(9), begun);
+        let cancelled = calls.cancel(51, 3_000).expect("it runs");
+        assert_eq!((cancelled.call_id, cancelled.phase), (2, Running));
+        assert!(ticket.track.ends.has(1) && !ticket.track.ends.has(2));
+        assert_eq!(calls.cancel(3, 3_000).map(|call| call.phase), Some(Queued));
+        assert_eq!(calls.cancel(9, 3_000), None);
+        batch.calls.iter_mut().zip(50..).for_each(|(call, id)| call.txn_id = TxnId(id));
+        ticket.track.note_ran(&batch.calls);
+        assert_eq!(calls.cancel(52, 3_000).map(|call| (call.call_id, call.phase)), Some((3, Committing)));
+        drop(ticket);
+        assert_eq!(calls.list(3_000, 9).1, 1);
+        drop(other);
+        assert_eq!(calls.list(3_000, 9), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn deadlines_are_those_of_the_calls_that_have_one() {
+        let deadlines = [(1, 500), (4, 600)];
+        let found: Vec<_> = (0..6).map(|at| deadline_of(&deadlines, at)).collect();
+        assert_eq!(found, [0, 500, 0, 0, 600, 0]);
+        let ends = Ends::default();
+        assert_eq!(ended_before(&ends, 0, 500, || 499), None);
+        assert_eq!(ended_before(&ends, 0, 500, || 500), Some(Ended::Deadline));
+        ends.end(0);
+        assert_eq!(ended_before(&ends, 0, 0, || 0), Some(Ended::Cancelled));
+    }
+}

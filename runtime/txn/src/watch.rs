@@ -1,0 +1,147 @@
+//! Whether a call that runs may go on: the time that it may take, the time for which its client waits, and whether somebody
+//! ended it. Asked between slices of work, and never at a replay: what was committed is done again however long it takes.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use reprise_abi::{Ended, OpError};
+use reprise_env::Clock;
+
+/// Calls of one batch that are to end, by their position. Filled by whoever wants them ended.
+#[derive(Default)]
+pub struct Ends {
+    any: AtomicBool,
+    calls: Mutex<Vec<u32>>,
+}
+
+impl Ends {
+    /// Ends a call, if it has not ended meanwhile.
+    pub fn end(&self, at: u32) {
+        self.calls.lock().expect("held for a look").push(at);
+        self.any.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn has(&self, at: u32) -> bool {
+        self.any.load(Ordering::Relaxed) && self.holds(at)
+    }
+
+    #[cold]
+    fn holds(&self, at: u32) -> bool {
+        self.calls.lock().expect("held for a look").contains(&at)
+    }
+}
+
+/// What may end the call that runs. None of it for a call that was never told.
+#[derive(Default)]
+pub struct Watch {
+    clock: Option<Arc<dyn Clock>>,
+    ends: Option<Arc<Ends>>,
+    /// Position in its batch.
+    call: u32,
+    /// 0: no limit.
+    time_max_ms: u32,
+    /// By the clock; 0: nobody waits with a deadline.
+    deadline_ns: u64,
+    /// When it was first asked for; 0: not yet. Its first slice is short, so that nobody looks at a clock for a short call.
+    begun_ns: u64,
+}
+
+impl Watch {
+    /// The calls that follow are of one batch, whose clients may end them.
+    pub fn begin_batch(&mut self, clock: &Arc<dyn Clock>, ends: Option<&Arc<Ends>>) {
+        if self.clock.is_none() {
+            self.clock = Some(clock.clone());
+        }
+        self.ends = ends.cloned();
+    }
+
+    #[inline]
+    pub fn begin_call(&mut self, call: u32, time_max_ms: u32, deadline_ns: u64) {
+        self.call = call;
+        self.time_max_ms = time_max_ms;
+        self.deadline_ns = deadline_ns;
+        self.begun_ns = 0;
+    }
+
+    /// From now on nothing ends a call.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// May the call go on?
+    pub fn ask(&mut self) -> Result<(), OpError> {
+        let Some(clock) = &self.clock else {
+            return Ok(());
+        };
+        if self.ends.as_ref().is_some_and(|ends| ends.has(self.call)) {
+            return Err(OpError::Ended(Ended::Cancelled));
+        }
+        let now_ns = clock.monotonic_ns();
+        if self.deadline_ns != 0 && now_ns >= self.deadline_ns {
+            return Err(OpError::Ended(Ended::Deadline));
+        }
+        if self.begun_ns == 0 {
+            self.begun_ns = now_ns.max(1);
+        }
+        let ran_ns = now_ns.saturating_sub(self.begun_ns);
+        match self.time_max_ms {
+            0 => Ok(()),
+            max if ran_ns < u64::from(max) * 1_000_000 => Ok(()),
+            max => Err(OpError::Limit {
+                limit: "time",
+                max: max.into(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now_us(&self) -> i64 {
+            0
+        }
+        fn monotonic_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_call_ends_by_its_time_its_deadline_or_its_client() {
+        let hand = Arc::new(Hand(AtomicU64::new(5)));
+        let (clock, ends): (Arc<dyn Clock>, _) = (hand.clone(), Arc::new(Ends::default()));
+        let at = |ms: u64| hand.0.store(5 + ms * 1_000_000, Ordering::Relaxed);
+        let mut watch = Watch::default();
+        assert_eq!(watch.ask(), Ok(()), "nobody told it anything");
+        watch.begin_batch(&clock, Some(&ends));
+        watch.begin_call(0, 10, 0);
+        assert_eq!(watch.ask(), Ok(()), "its time begins");
+        at(9);
+        assert_eq!(watch.ask(), Ok(()));
+        at(10);
+        let time = OpError::Limit { limit: "time", max: 10 };
+        assert_eq!(watch.ask(), Err(time));
+        watch.begin_call(1, 0, 5 + 20_000_000);
+        assert_eq!(watch.ask(), Ok(()));
+        at(20);
+        assert_eq!(watch.ask(), Err(OpError::Ended(Ended::Deadline)));
+        watch.begin_call(2, 0, 0);
+        ends.end(3);
+        at(1_000_000);
+        assert_eq!(watch.ask(), Ok(()), "another one was ended");
+        watch.begin_call(3, 0, 0);
+        assert_eq!(watch.ask(), Err(OpError::Ended(Ended::Cancelled)));
+        watch.forget();
+        assert_eq!(watch.ask(), Ok(()));
+    }
+}

@@ -1,0 +1,104 @@
+//! `/v1/calls`: what runs and waits now, and the end of one of it.
+
+use axum::{Json, extract::State};
+use reprise_api::{CallList, CallPhase, Problem, RunningCall, U64};
+use reprise_router::{CallInfo, CallPhase as RouterPhase, Deployed};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use crate::{
+    front::{Name, Params},
+    refusal::Refusal,
+    state::AppState,
+};
+
+/// Calls that a page lists unless it is asked for more, and at most.
+const CALLS_LISTED: usize = 100;
+const CALLS_LISTED_MAX: usize = 1_000;
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct CallsParams {
+    /// Calls at most, 1 to 1000; 100 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// Lists calls that run or wait
+///
+/// Those that were accepted first come first. It holds nothing up, and nothing holds it up.
+#[utoipa::path(
+    get,
+    path = "/v1/calls",
+    tag = "Calls",
+    params(CallsParams),
+    responses(
+        (status = 200, description = "The calls", body = CallList),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn list_calls(
+    State(state): State<AppState>,
+    Params(params): Params<CallsParams>,
+) -> Result<Json<CallList>, Refusal> {
+    let limit = params.limit.unwrap_or(CALLS_LISTED);
+    if !(1..=CALLS_LISTED_MAX).contains(&limit) {
+        return Err(Refusal::malformed(format!("limit is 1 to {CALLS_LISTED_MAX}")));
+    }
+    let (calls, total) = state.router.calls(limit);
+    let deployed = state.router.deployed();
+    Ok(Json(CallList {
+        calls: calls.iter().map(|call| answer(&deployed, call)).collect(),
+        total,
+    }))
+}
+
+/// Ends a call
+///
+/// By its `call_id` or its transaction's id. A call that waits does not begin, one that runs ends within moments; it is answered as
+/// `cancelled` and leaves nothing. One that has run is not ended. The answer shows how far it had got: its own answer alone says
+/// how it ended, for it may end by itself meanwhile.
+#[utoipa::path(
+    delete,
+    path = "/v1/calls/{call_id}",
+    tag = "Calls",
+    params(("call_id" = String, Path, description = "Its `call_id`, or its transaction's id")),
+    responses(
+        (status = 200, description = "It is being ended", body = RunningCall),
+        (status = 404, description = "not-found: no such call runs or waits, or it has run already", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn cancel_call(
+    State(state): State<AppState>,
+    Name(id): Name,
+) -> Result<Json<RunningCall>, Refusal> {
+    let number = id.parse::<u64>().ok().filter(|number| *number != 0);
+    let found = number.and_then(|number| state.router.cancel(number));
+    match found {
+        Some(call) if call.phase != RouterPhase::Committing => Ok(Json(answer(&state.router.deployed(), &call))),
+        Some(_) => Err(Refusal::not_found(format!(
+            "call {id} has run already, and is being committed: nothing ends it now"
+        ))),
+        None => Err(Refusal::not_found(format!(
+            "no call {id} runs or waits; GET /v1/calls lists those that do"
+        ))),
+    }
+}
+
+fn answer(deployed: &Deployed, call: &CallInfo) -> RunningCall {
+    let module = deployed.module(call.module);
+    let procedure = module.and_then(|module| module.schema.procedures.get(call.procedure as usize));
+    RunningCall {
+        call_id: U64(call.call_id),
+        txn_id: call.txn_id.map(|id| U64(id.0)),
+        module: module.map_or_else(String::new, |module| module.name.clone()),
+        procedure: procedure.map_or_else(String::new, |procedure| procedure.name.clone()),
+        partition: call.partition.map(|partition| partition.0),
+        age_ms: call.age_ns as f64 / 1e6,
+        phase: match call.phase {
+            RouterPhase::Queued => CallPhase::Queued,
+            RouterPhase::Running => CallPhase::Running,
+            RouterPhase::Committing => CallPhase::Committing,
+        },
+    }
+}

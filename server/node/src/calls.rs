@@ -1,0 +1,57 @@
+//! `reprise calls`: what runs and waits, and the end of one of it.
+
+use reprise_api::{CallPhase, RunningCall};
+
+use crate::{
+    cli::{CallsCommand, Output},
+    output::{Outcome, grouped, print_json, print_table, print_text, table},
+    remote::{connect, failure},
+};
+
+pub fn run(command: &CallsCommand, output: Output) -> Outcome {
+    match command {
+        CallsCommand::List { limit, server } => {
+            let list = connect(server)?.calls((*limit).into()).map_err(failure)?;
+            if output == Output::Json {
+                return Ok(print_json(&list)?);
+            }
+            let mut table = table(&["call", "transaction", "procedure", "partition", "ms", "phase"]);
+            for call in &list.calls {
+                table.add_row([
+                    call.call_id.0.to_string(),
+                    call.txn_id.map_or("-".into(), |id| id.0.to_string()),
+                    name(call),
+                    call.partition.map_or("several".into(), |partition| partition.to_string()),
+                    format!("{:.1}", call.age_ms),
+                    phase(call).into(),
+                ]);
+            }
+            print_table(&table)?;
+            let hidden = list.total.saturating_sub(list.calls.len() as u64);
+            if hidden > 0 {
+                print_text(&format!("and {} more", grouped(hidden)))?;
+            }
+            Ok(())
+        }
+        CallsCommand::Cancel { id, server } => {
+            let call = connect(server)?.cancel_call(id).map_err(failure)?;
+            match output {
+                Output::Json => print_json(&call)?,
+                Output::Text => print_text(&format!("call {} of {} was {}", call.call_id.0, name(&call), phase(&call)))?,
+            }
+            Ok(())
+        }
+    }
+}
+
+fn name(call: &RunningCall) -> String {
+    format!("{}.{}", call.module, call.procedure)
+}
+
+fn phase(call: &RunningCall) -> &'static str {
+    match call.phase {
+        CallPhase::Queued => "queued",
+        CallPhase::Running => "running",
+        CallPhase::Committing => "committing",
+    }
+}

@@ -1,0 +1,208 @@
+//! What runs and waits: its time, its clients' deadlines, and who ends it. Procedures that never end do so over real HTTP.
+
+use std::{thread, time::{Duration, Instant}};
+
+use reprise_test_http::{Answer, Options, Server};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+/// Long enough for a machine that is busy with other things.
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
+const NO_LIMIT: Options = Options {
+    tokens: false,
+    partitions: Some(1),
+    settings: "call_time_max_ms = 0",
+    survives_file_limit: false,
+    is_measured: false,
+};
+
+/// Rows of two integers; each procedure inserts its arguments and then works on: `hold` for as long as its fuel lasts, some seconds,
+/// `steps` for as many turns as it is told.
+fn module() -> Vec<u8> {
+    let procedure = |name: &str, partitioning: &str, more: &str| {
+        format!(
+            r#"{{"name":"{name}","params":[{{"name":"id","type":"i64"}},{{"name":"turns","type":"i64"}}],
+            "partitioning":{partitioning}{more}}}"#
+        )
+    };
+    let by_id = r#"{"by":["id"]}"#;
+    let procedures = [
+        procedure("steps", by_id, ""),
+        procedure("brief", by_id, r#","time_max_ms":1"#),
+        procedure("steps_everywhere", "\"all\"", ""),
+    ];
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"marks","columns":[{{"name":"id","type":"i64"}},{{"name":"turns","type":"i64"}}],
+        "primary_key":["id"],"placement":{{"by":"id"}}}}],"procedures":[{}]}}"#,
+        procedures.join(",")
+    );
+    let description = description.replace('\n', " ").replace('"', "\\\"");
+    // Eight divisions weigh a unit of fuel: a call takes as much time as its fuel can buy.
+    let divisions = "(local.set $x (f64.div (f64.const 1.5) (local.get $x)))".repeat(64);
+    let entries: String = ["steps", "brief", "steps_everywhere"]
+        .map(|name| {
+            format!(r#"(func (export "reprise_call_{name}") (param i32) (result i32) (call $work) (i32.const 0))"#)
+        })
+        .concat();
+    let text = format!(
+        r#"(module (@custom "reprise.describe" "{description}")
+          (import "reprise1" "args_read" (func $args_read (param i32)))
+          (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+          (memory (export "memory") 1 1)
+          (func $work (local $x f64) (local $left i64)
+            (call $args_read (i32.const 64))
+            (drop (call $insert (i32.const 0) (i64.const 0x10_0000_0040)))
+            (local.set $x (f64.const 1.1))
+            (local.set $left (i64.load (i32.const 72)))
+            (loop $again {divisions}
+              (local.set $left (i64.sub (local.get $left) (i64.const 1)))
+              (br_if $again (i64.gt_s (local.get $left) (i64.const 0)))))
+          {entries})"#
+    );
+    wat::parse_str(text).expect("valid wasm text")
+}
+
+fn with_module(options: Options) -> Server {
+    let server = Server::start_with(options);
+    server.put_module("long", module()).ok(201);
+    server
+}
+
+fn call(server: &Server, procedure: &str, id: i64, turns: i64, headers: &[(&str, &str)]) -> Answer {
+    let body = json!({"id": id, "turns": turns}).to_string().into_bytes();
+    server.send(Method::POST, &format!("/v1/call/long/{procedure}"), headers, body)
+}
+
+const ENDLESS: i64 = i64::MAX;
+
+fn rows(server: &Server) -> Value {
+    server.get("/v1/tables/marks").ok(200)["rows"].clone()
+}
+
+/// The listed calls, once `are_there` says that they are all.
+fn listed(server: &Server, are_there: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let started = Instant::now();
+    loop {
+        let list = server.get("/v1/calls").ok(200);
+        let calls = list["calls"].as_array().expect("calls").clone();
+        if are_there(&calls) {
+            return calls;
+        }
+        assert!(started.elapsed() < WAIT_MAX, "{list}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn cancel(server: &Server, id: &Value) -> Answer {
+    let id = id.as_str().expect("ids are strings");
+    server.send(Method::DELETE, &format!("/v1/calls/{id}"), &[], Vec::new())
+}
+
+#[test]
+fn a_call_ends_at_its_time_and_leaves_nothing() {
+    let server = with_module(Options { settings: "call_time_max_ms = 20", ..NO_LIMIT });
+    for procedure in ["steps", "steps_everywhere", "brief"] {
+        let problem = call(&server, procedure, 1, ENDLESS, &[]).problem("limit-exceeded", 422);
+        assert_eq!(problem["limit"], "time", "{problem}");
+        assert_eq!(problem["max"], if procedure == "brief" { 1 } else { 20 });
+    }
+    assert_eq!(rows(&server), 0);
+    // Others go on, and a key of a call that was ended is free again.
+    let key = [("idempotency-key", "again")];
+    call(&server, "steps", 2, ENDLESS, &key).problem("limit-exceeded", 422);
+    call(&server, "steps", 2, ENDLESS, &key).problem("limit-exceeded", 422);
+    call(&server, "steps", 2, 1, &[]).ok(200);
+    let server = server.restart();
+    assert_eq!(rows(&server), 1);
+}
+
+#[test]
+fn what_was_committed_is_replayed_under_a_smaller_limit() {
+    let server = with_module(NO_LIMIT);
+    // Turns of half a microsecond: some tens of milliseconds.
+    call(&server, "steps", 1, 300_000, &[]).ok(200);
+    call(&server, "steps_everywhere", 2, 300_000, &[]).ok(200);
+    let server = server.restart_with(Options { settings: "call_time_max_ms = 1", ..NO_LIMIT });
+    assert_eq!(rows(&server), 2);
+    let problem = call(&server, "steps", 3, ENDLESS, &[]).problem("limit-exceeded", 422);
+    assert_eq!(problem["limit"], "time");
+}
+
+#[test]
+fn running_and_waiting_calls_are_listed_and_cancelled() {
+    let server = with_module(NO_LIMIT);
+    assert_eq!(server.get("/v1/calls").ok(200), json!({"calls": [], "total": 0}));
+    thread::scope(|scope| {
+        let by_call = scope.spawn(|| call(&server, "steps", 1, ENDLESS, &[]));
+        let is_running = |calls: &[Value]| calls.iter().any(|call| call["phase"] == "running");
+        let first = listed(&server, is_running)[0].clone();
+        assert_eq!((&first["module"], &first["procedure"], &first["partition"]), (&json!("long"), &json!("steps"), &json!(0)));
+        assert!(first["txn_id"].is_string() && first["age_ms"].is_number(), "{first}");
+        let queued = scope.spawn(|| call(&server, "steps", 2, 1, &[]));
+        let after = scope.spawn(|| call(&server, "steps_everywhere", 3, 1, &[]));
+        let calls = listed(&server, |calls| calls.len() == 3);
+        let waiting = calls.iter().find(|call| call["procedure"] == "steps" && call["phase"] == "queued");
+        let waiting = waiting.expect("the second one waits").clone();
+        assert_eq!(waiting["txn_id"], Value::Null);
+        assert_eq!(server.get("/v1/calls?limit=1").ok(200)["calls"].as_array().map(Vec::len), Some(1));
+        assert_eq!(cancel(&server, &waiting["call_id"]).ok(200)["phase"], "queued");
+        assert_eq!(cancel(&server, &first["txn_id"]).ok(200)["phase"], "running");
+        by_call.join().expect("answered").problem("cancelled", 422);
+        queued.join().expect("answered").problem("cancelled", 422);
+        after.join().expect("answered").ok(200);
+    });
+    assert_eq!(rows(&server), 1);
+    listed(&server, <[Value]>::is_empty);
+    cancel(&server, &json!("4711000")).problem("not-found", 404);
+    cancel(&server, &json!("x")).problem("not-found", 404);
+    cancel(&server, &json!("0")).problem("not-found", 404);
+    server.get("/v1/calls?limit=0").problem("malformed-request", 400);
+    let server = server.restart();
+    assert_eq!(rows(&server), 1);
+}
+
+#[test]
+fn a_call_of_several_partitions_is_cancelled() {
+    let server = with_module(Options { partitions: Some(3), ..NO_LIMIT });
+    thread::scope(|scope| {
+        let endless = scope.spawn(|| call(&server, "steps_everywhere", 1, ENDLESS, &[]));
+        let calls = listed(&server, |calls| calls.iter().any(|call| call["phase"] == "running"));
+        assert_eq!(calls[0]["partition"], Value::Null);
+        cancel(&server, &calls[0]["call_id"]).ok(200);
+        endless.join().expect("answered").problem("cancelled", 422);
+    });
+    assert_eq!(rows(&server), 0);
+    call(&server, "steps_everywhere", 1, 1, &[]).ok(200);
+}
+
+#[test]
+fn a_deadline_ends_what_runs_and_what_has_not_begun() {
+    let server = with_module(NO_LIMIT);
+    for name in ["reprise-timeout-ms", "Reprise-Timeout-Ms"] {
+        call(&server, "steps", 1, ENDLESS, &[(name, "20")]).problem("deadline-exceeded", 504);
+    }
+    call(&server, "steps", 1, ENDLESS, &[("reprise-timeout-ms", "20"), ("traceparent", "00-0-0-0")])
+        .problem("deadline-exceeded", 504);
+    call(&server, "steps_everywhere", 1, ENDLESS, &[("reprise-timeout-ms", "20")]).problem("deadline-exceeded", 504);
+    call(&server, "steps", 1, 1, &[("reprise-timeout-ms", "0")]).problem("deadline-exceeded", 504);
+    call(&server, "steps", 1, 1, &[("reprise-timeout-ms", "soon")]).problem("malformed-request", 400);
+    assert_eq!(rows(&server), 0);
+    call(&server, "steps", 1, 1, &[("reprise-timeout-ms", "100000")]).ok(200);
+    let line = |id: i64, turns: i64| {
+        format!("{}\n", json!({"module": "long", "procedure": "steps", "args": {"id": id, "turns": turns}}))
+    };
+    let lines = [line(2, 1), line(3, ENDLESS), line(4, 1)].concat().into_bytes();
+    let answer = server.send(Method::POST, "/v1/batch", &[("reprise-timeout-ms", "300")], lines);
+    let answers: Vec<Value> = answer.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    // The first may have begun too late where the machine was busy; the others can't have made it.
+    for late in &answers[1..] {
+        assert_eq!(late["problem"]["type"], "/problems/deadline-exceeded", "{answers:?}");
+    }
+    let bad = server.send(Method::POST, "/v1/batch", &[("reprise-timeout-ms", "-1")], line(5, 1).into_bytes());
+    bad.problem("malformed-request", 400);
+    let kept = rows(&server);
+    assert!(kept == 1 || kept == 2, "{kept}");
+    let server = server.restart();
+    assert_eq!(rows(&server), kept);
+}
