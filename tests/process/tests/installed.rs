@@ -65,7 +65,7 @@ fn the_binary_alone_makes_tests_builds_deploys_and_calls_a_crate() -> Result<()>
     let module = module.to_str().context("a path in UTF-8")?;
     run(&reprise, dir.path(), &["module", "deploy", module, "--url", &url])?;
     for expected in ["2", "4"] {
-        let answer = server.call("orders_2.hit", r#"{"id": 7, "times": 2}"#)?;
+        let answer = server.call("orders_2/hit", r#"{"id": 7, "times": 2}"#)?;
         ensure!(answer.status == 200 && answer.text().contains(expected), "{}", answer.text());
     }
 
