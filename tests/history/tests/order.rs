@@ -154,7 +154,7 @@ const STORM_BATCH: usize = 8;
 const STORM_CLIENTS: usize = 6;
 /// A batch waits for what is ahead of it, at most all that the other clients have on their way, and for as much that comes to
 /// the meetings meanwhile, some rounds of it. One that is passed over without end sees all of the storm's 24,000 calls.
-const WAITED_FOR_MAX: u64 = 8 * (STORM_BATCH * STORM_CLIENTS) as u64;
+const WAITED_FOR_MAX: u64 = 32 * (STORM_BATCH * STORM_CLIENTS) as u64;
 
 /// Half of the calls touch several partitions; the other half, each of one partition, must get through. The bound is in calls
 /// that are served meanwhile, which no machine's speed moves.
