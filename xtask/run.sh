@@ -26,9 +26,9 @@ cat <<EOT
 Reprise serves $REPRISE_URL with the modules voter, bank and tpcc deployed. Data lies in $data. Ctrl-C ends it.
 
 Try in another terminal:
-  curl -X POST $REPRISE_URL/v1/call/bank/open -d '{"account": 1, "balance": 100}'
-  curl -X POST $REPRISE_URL/v1/call/bank/open -d '{"account": 2, "balance": 0}'
-  curl -X POST $REPRISE_URL/v1/call/bank/transfer -d '{"from": 1, "to": 2, "amount": 30}'
+  curl $REPRISE_URL/v1/call/bank/open --json '{"account": 1, "balance": 100}'
+  curl $REPRISE_URL/v1/call/bank/open --json '{"account": 2, "balance": 0}'
+  curl $REPRISE_URL/v1/call/bank/transfer --json '{"from": 1, "to": 2, "amount": 30}'
   $reprise call bank.total
   $reprise log tail
 

@@ -58,13 +58,7 @@ export function logUnavailable(): Reply {
 }
 
 export function recovering(): Reply {
-  const body = {
-    type: 'about:blank',
-    title: 'Recovering',
-    status: 503,
-    detail: 'The log is being replayed; see /readyz.',
-  };
-  return { status: 503, body, headers: { 'Content-Type': problemType } };
+  return problem(503, 'recovering', 'The database is not open yet', 'The log is being replayed; see /readyz.');
 }
 
 export function send(response: ServerResponse, { status, body, headers }: Reply): void {

@@ -18,6 +18,7 @@ pub mod random;
 pub mod room;
 pub mod row;
 pub mod schema;
+pub mod text;
 pub mod types;
 pub mod value;
 

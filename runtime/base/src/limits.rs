@@ -70,6 +70,13 @@ pub const BATCH_CALLS_MAX: usize = 256;
 /// Transactions that may wait for one partition before further ones are refused (paper A, section V: 5,000).
 pub const WAITING_TXNS_MAX: usize = 5_000;
 
+/// Bytes of results on their way to clients, over all of them, before further calls are refused.
+pub const ANSWERS_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of text that a byte of arguments or of a result may become: more than any list of scalars, texts or names of
+/// variants needs, and less than many names beside hardly any value.
+pub const TEXT_PER_BYTE_MAX: u64 = 72;
+
 /// Longest idempotency key, in bytes.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Longest name within which keys count, in bytes: that of a token.

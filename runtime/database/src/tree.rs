@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk};
+use reprise_env::{Disk, DiskError, DiskErrorKind, RealDisk, make_private_dir};
 
 /// Directories, each with files and folders of its own. A path is the name of one, or `name/folder`.
 pub trait Tree: Send + Sync {
@@ -40,7 +40,7 @@ impl Tree for RealTree {
 
     fn make(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
         let path = self.path(path);
-        fs::create_dir(&path).map_err(failed("create", &path))?;
+        make_private_dir(&path).map_err(failed("create", &path))?;
         Ok(Arc::new(RealDisk::open(path)?))
     }
 

@@ -18,7 +18,7 @@ pub use aligned::{AlignedBuf, DIRECT_ALIGN_BYTES};
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 pub use entropy::entropy;
-pub use real::RealDisk;
+pub use real::{PRIVATE_FILE_MODE, RealDisk, make_private_dir, make_private_dirs};
 pub use sim::{SimClock, SimDisk};
 pub use stepper::Stepper;
 pub use threads::{MakeWork, RealThreads, Started, Step, Threads, Work};

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, ErrorKind},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -22,6 +22,20 @@ const SECTOR_BYTES: usize = 512;
 /// others to the same device for many milliseconds.
 const ZERO_CHUNK_BYTES: usize = 4 << 20;
 
+/// What lies in the files is for whoever runs the database: rows, arguments, keys, and the secret of random numbers.
+pub const PRIVATE_FILE_MODE: u32 = 0o600;
+const PRIVATE_DIR_MODE: u32 = 0o700;
+
+/// Makes a directory, with its parents where they are missing, that nobody else looks into. One that is there stays as it is.
+pub fn make_private_dirs(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIR_MODE).create(path)
+}
+
+/// As `make_private_dirs`, one that must not be there yet.
+pub fn make_private_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().mode(PRIVATE_DIR_MODE).create(path)
+}
+
 /// Files in one directory of the file system.
 #[derive(Clone, Debug)]
 pub struct RealDisk {
@@ -33,7 +47,7 @@ impl RealDisk {
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let root = root.into();
         let missing: Vec<_> = root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
-        fs::create_dir_all(&root).map_err(|e| error("create directory", &root, &e))?;
+        make_private_dirs(&root).map_err(|e| error("create directory", &root, &e))?;
         for made in missing {
             sync_entry(made).map_err(|e| error("sync the directory of", made, &e))?;
         }
@@ -92,6 +106,7 @@ impl Disk for RealDisk {
             .read(true)
             .write(true)
             .create_new(true)
+            .mode(PRIVATE_FILE_MODE)
             .open(&path)
             .map_err(|e| error("create", &path, &e))?;
         Ok(self.wrap(path, file, true))

@@ -222,6 +222,17 @@ impl<P: Send + 'static> Log<P> {
         self.shared.refusal().map(LogError::into_reason)
     }
 
+    /// True where it was told to take no appends (`refuse`).
+    pub fn is_read_only(&self) -> bool {
+        let kind = UnavailableKind::ReadOnly;
+        matches!(self.shared.refusal(), Some(LogError::Unavailable { kind: found, .. }) if found == kind)
+    }
+
+    /// As in the headers of its segments.
+    pub fn epoch(&self) -> u32 {
+        self.shared.config.epoch
+    }
+
     /// Takes no more appends, for this reason. What was appended before is written; reading goes on.
     pub fn refuse(&self, reason: &str) {
         self.wait_durable(self.filled(), self.shared.config.append_wait_max);

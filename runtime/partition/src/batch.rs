@@ -3,7 +3,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId};
 use reprise_txn::{Failure, ModuleId};
 
 use crate::{
@@ -29,7 +29,11 @@ pub enum SlotOutcome {
     /// Nothing of it was kept: the log is read alone.
     ReadOnly(std::sync::Arc<str>),
     /// Too many calls wait for the partition; this one was not queued.
-    Overloaded,
+    Overloaded {
+        retry_after_s: u32,
+    },
+    /// Answers on their way hold all the memory that there is for them; this call was not run.
+    AnswersFull,
     /// The node takes no calls now: it recovers, or stops.
     Unavailable(std::sync::Arc<str>),
 }
@@ -106,6 +110,10 @@ pub struct CallBatch {
     /// Each call's arguments, and its idempotency key.
     pub args: Vec<u8>,
     pub results: Vec<u8>,
+    /// What results may take, over all batches; none: whatever they take.
+    pub answers: Option<Arc<Budget>>,
+    /// Taken of it, until the batch is let go.
+    grant: Option<Grant>,
     pub done: Option<BatchDone>,
     /// Bytes of the batch's records in the log, all appended at once.
     pub record_bytes: u32,
@@ -119,6 +127,9 @@ pub struct CallBatch {
 
 /// Argument bytes that one batch carries at most, but for its first call.
 pub const BATCH_ARGS_BYTES_MAX: usize = 2 << 20;
+
+/// Results of a batch that take less are not counted.
+const RESULT_BYTES_COUNTED: usize = 16 << 10;
 
 /// Room that is made for a result before it is there: for a small one, and at most.
 const RESULT_BYTES_USUAL: usize = 8;
@@ -149,6 +160,8 @@ impl CallBatch {
             keyed: 0,
             args: Vec::new(),
             results: Vec::new(),
+            answers: None,
+            grant: None,
             done: None,
             record_bytes: 0,
             deadlines: Vec::new(),
@@ -226,6 +239,18 @@ impl CallBatch {
     pub(crate) fn usual_result_bytes(&self) -> usize {
         let mean = self.results.len() / self.calls.len().max(1);
         (mean + mean / 4).clamp(RESULT_BYTES_USUAL, RESULT_BYTES_USUAL_MAX)
+    }
+
+    /// Bytes of results after which no further call of this batch is run: others hold the rest.
+    pub(crate) fn results_max(&self) -> usize {
+        let room = |answers: &Arc<Budget>| answers.limit().saturating_sub(answers.used());
+        self.answers.as_ref().map_or(usize::MAX, |answers| room(answers) as usize)
+    }
+
+    /// Counts the results that are there. Little ones are not worth it.
+    pub(crate) fn count_results(&mut self) {
+        let answers = self.answers.as_ref().filter(|_| self.results.len() >= RESULT_BYTES_COUNTED);
+        self.grant = answers.map(|answers| answers.take(self.results.capacity() as u64));
     }
 
     pub fn result(&self, slot: usize) -> &[u8] {

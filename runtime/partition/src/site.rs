@@ -442,6 +442,7 @@ impl Site {
         let turn = TurnStart {
             now_us: tools.shared.clock.now_us(),
             refusal: tools.sink.refusal(),
+            results_max: batch.results_max(),
         };
         tools.records.clear();
         let count = batch.calls.len();
@@ -452,6 +453,7 @@ impl Site {
             slot = run_alike(partition, tools, &mut batch, slot, &turn);
         }
         tools.result_bytes = batch.usual_result_bytes();
+        batch.count_results();
         let waited = tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
         batch.note_ran();
         let ran = started.elapsed();
@@ -500,7 +502,11 @@ impl Held<'_> {
         let started = Instant::now();
         self.tools.records.clear();
         begin_batch(&batch, &self.tools.shared, &mut self.tools.frame);
-        self.run_held_slot(&mut batch);
+        match batch.results_max() {
+            0 => batch.calls[0].outcome = SlotOutcome::AnswersFull,
+            _ => self.run_held_slot(&mut batch),
+        }
+        batch.count_results();
         batch.note_ran();
         self.tools.recorder.ran(1, started.elapsed(), self.tools.frame.take_fuel());
         batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());

@@ -155,6 +155,7 @@ pub(crate) struct TurnStart {
     pub now_us: i64,
     /// Why writes can't be taken, if so.
     pub refusal: Option<Unlogged>,
+    pub results_max: usize,
 }
 
 /// Runs the calls from `first` on that are of one module: what hangs on the module is looked up once for all of them.
@@ -194,7 +195,11 @@ pub(crate) fn run_alike(
         slot += 1;
         call.lsn = Lsn(records.len() as u64);
         let procedure = &module.schema.procedures[call.procedure as usize];
-        if let Err(outcome) = watched.begin(slot - 1, procedure, turn.refusal.as_ref(), (&**shared, &mut *frame)) {
+        let begun = match results.len() < turn.results_max {
+            true => watched.begin(slot - 1, procedure, turn.refusal.as_ref(), (&**shared, &mut *frame)),
+            false => Err(SlotOutcome::AnswersFull),
+        };
+        if let Err(outcome) = begun {
             settle_refusal(recorder, call, outcome);
             continue;
         }

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use reprise_abi::schema::is_valid_name;
-use reprise_base::{Lsn, TxnId, limits::MODULE_BYTES_MAX};
+use reprise_abi::{
+    schema::{ModuleSchema, is_valid_name},
+    text::TextBound,
+};
+use reprise_base::{Lsn, TxnId, limits::{MODULE_BYTES_MAX, TEXT_PER_BYTE_MAX}};
 use reprise_partition::{Held, Partition, Unlogged};
 use reprise_storage::{Conflict, Growth, Store};
 use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, apply_drop, check_drop, plan, remove};
@@ -93,10 +96,12 @@ impl Router {
             });
         }
         let compiled = self.0.config.compiler.compile(name, wasm);
-        compiled.map_err(|error| DeployError::Invalid {
+        let candidate = compiled.map_err(|error| DeployError::Invalid {
             reason: error.reason,
             offset: error.offset,
-        })
+        })?;
+        judge_texts(&candidate.schema)?;
+        Ok(candidate)
     }
 
     /// Installs code that need not be wasm (native procedures, for comparison). `wasm` is what the log keeps for replay.
@@ -145,6 +150,28 @@ impl Router {
         let name = name.to_owned();
         self.run_on_all(move |held| drop_table(held, &name))?
     }
+}
+
+/// Results are bounded in bytes before they are committed, and so are their texts, as long as a byte does not become too many.
+/// Judged at the upload alone: what is in service already stays.
+fn judge_texts(schema: &ModuleSchema) -> Result<(), DeployError> {
+    for procedure in &schema.procedures {
+        let params = procedure.params.iter().map(|param| (&*param.name, &param.ty));
+        for (what, bound) in [
+            ("arguments", TextBound::of_members(params)),
+            ("result", TextBound::of(&procedure.returns)),
+        ] {
+            if bound.per_byte > TEXT_PER_BYTE_MAX {
+                let reason = format!(
+                    "the {what} of {} may take {} bytes of JSON for each byte, and {TEXT_PER_BYTE_MAX} is the most: \
+                     shorten the names of what is in its lists, or leave out members of type unit",
+                    procedure.name, bound.per_byte
+                );
+                return Err(DeployError::Invalid { reason, offset: None });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_name(name: &str) -> Result<(), DeployError> {

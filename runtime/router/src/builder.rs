@@ -94,6 +94,7 @@ pub struct BatchBuilder {
     scope: Option<Arc<str>>,
     /// Of the calls that are added now, by the node's clock.
     deadline_ns: Option<u64>,
+    is_bounded: bool,
     submitted: bool,
 }
 
@@ -110,6 +111,7 @@ impl BatchBuilder {
             stream: None,
             scope: None,
             deadline_ns: None,
+            is_bounded: false,
             submitted: false,
         }
     }
@@ -130,6 +132,12 @@ impl BatchBuilder {
     /// The clients of calls that are added from now on wait until then (`Router::deadline_in`); none: for ever.
     pub fn set_deadline(&mut self, deadline_ns: Option<u64>) {
         self.deadline_ns = deadline_ns;
+    }
+
+    /// Its results count among those that are on their way to clients: where those take all that they may, its calls are refused.
+    pub fn bounded(mut self) -> Self {
+        self.is_bounded = true;
+        self
     }
 
     /// The modules for which the calls are encoded.
@@ -266,7 +274,10 @@ impl BatchBuilder {
         if self.stream.is_none() && parts.iter().any(|part| part.batch.partition.is_none()) {
             self.stream = Some(self.router.new_stream());
         }
-        parts.iter_mut().for_each(|part| part.batch.stream = self.stream);
+        for part in &mut parts {
+            part.batch.stream = self.stream;
+            part.batch.answers = self.is_bounded.then(|| self.router.answers().clone());
+        }
         let ready = std::mem::take(&mut self.ready);
         let awaited: Vec<(usize, Option<Arc<str>>, Box<str>)> = ready
             .iter()
@@ -471,7 +482,8 @@ pub(crate) fn outcome_of(outcome: &mut SlotOutcome) -> ReplyOutcome {
         SlotOutcome::LogUnavailable(reason) => ReplyOutcome::LogUnavailable(reason),
         SlotOutcome::OutcomeUnknown(reason) => ReplyOutcome::OutcomeUnknown(reason),
         SlotOutcome::ReadOnly(reason) => ReplyOutcome::ReadOnly(reason),
-        SlotOutcome::Overloaded => ReplyOutcome::Overloaded { retry_after_s: 1 },
+        SlotOutcome::Overloaded { retry_after_s } => ReplyOutcome::Overloaded { retry_after_s },
+        SlotOutcome::AnswersFull => ReplyOutcome::Overloaded { retry_after_s: 1 },
         SlotOutcome::Unavailable(reason) => ReplyOutcome::Unavailable(reason),
         SlotOutcome::Waiting => unreachable!("every call of a finished batch has run"),
     }

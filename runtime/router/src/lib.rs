@@ -11,6 +11,7 @@ mod builder;
 mod checkpoint;
 mod idempotency;
 mod logs;
+mod pace;
 mod query;
 mod router;
 

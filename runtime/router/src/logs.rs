@@ -181,9 +181,7 @@ impl Router {
             return Err(LogReadError::BadKind(kind.clone()));
         }
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
-        if let Some(from) = query.from {
-            judge_released(from, log.start())?;
-        }
+        judge_released(query.from.unwrap_or(log.start()), log.start())?;
         let deployed = self.deployed();
         let wanted = |record: &LogRecord<'_>| {
             let of_kind = |kind: &String| kind == record.record.kind().name();
@@ -192,7 +190,10 @@ impl Router {
         };
         let decode = |record: &LogRecord<'_>| {
             let (segment, offset) = log.place(record.lsn).unwrap_or_default();
-            decode_entry(record, segment, offset, &deployed)
+            LogEntry {
+                durable: record.lsn < log.durable(),
+                ..decode_entry(record, segment, offset, &deployed)
+            }
         };
         let mut page = LogPage {
             records: Vec::new(),

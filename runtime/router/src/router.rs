@@ -4,13 +4,16 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, RwLock, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
+use reprise_base::{
+    Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter,
+    limits::{ANSWERS_BYTES_MAX, WAITING_TXNS_MAX},
+};
 use reprise_log::Log;
 use reprise_observe::{RecentLine, Registry};
 use reprise_partition::{
@@ -23,6 +26,7 @@ use crate::{
     checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
     idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
+    pace::Pace,
     query::RowsError,
 };
 
@@ -77,9 +81,11 @@ pub struct RouterConfig {
 #[derive(Clone, Debug)]
 pub struct Status {
     pub role: &'static str,
-    pub epoch: u32,
+    /// None without a log.
+    pub epoch: Option<u32>,
     pub log: &'static str,
-    pub device: &'static str,
+    /// None without a log.
+    pub device: Option<&'static str>,
     pub commit: &'static str,
     pub partitions: u16,
     pub sites: u16,
@@ -124,7 +130,9 @@ pub(crate) struct Inner {
     /// Procedures that take no calls, by version and number, and why. Set before the first call is taken.
     quarantine: OnceLock<BTreeMap<(ModuleId, u16), Arc<str>>>,
     started_unix_us: i64,
-    epoch: AtomicU32,
+    pace: Pace,
+    /// Results that are not yet let go.
+    answers: Arc<Budget>,
     /// Set with the first phase behind recovery, so that a call looks at no lock.
     is_recovered: AtomicBool,
 }
@@ -155,7 +163,8 @@ impl Router {
             backups: OnceLock::new(),
             quarantine: OnceLock::new(),
             started_unix_us,
-            epoch: AtomicU32::new(1),
+            pace: Pace::default(),
+            answers: Budget::new(ANSWERS_BYTES_MAX),
             is_recovered: AtomicBool::new(false),
         }))
     }
@@ -166,6 +175,11 @@ impl Router {
 
     pub fn partitions_count(&self) -> u16 {
         self.0.config.shared.partitions_count
+    }
+
+    /// What results may take that are on their way to clients.
+    pub fn answers(&self) -> &Arc<Budget> {
+        &self.0.answers
     }
 
     pub fn idempotency(&self) -> &Idempotency {
@@ -213,10 +227,13 @@ impl Router {
         let checkpoints = self.0.checkpoints.get().and_then(Weak::upgrade);
         let checkpoints = checkpoints.as_deref();
         Status {
-            role: "primary",
-            epoch: self.0.epoch.load(Ordering::Relaxed),
+            role: match log.is_some_and(Log::is_read_only) {
+                true => "read-only",
+                false => "primary",
+            },
+            epoch: log.map(Log::epoch),
             log: self.0.config.shared.logging.rule.name(),
-            device: "file",
+            device: log.map(|_| "file"),
             commit: config.commit,
             partitions: config.shared.partitions_count,
             sites: config.shared.sites_count,
@@ -305,9 +322,10 @@ impl Router {
     pub fn submit(&self, builder: BatchBuilder, done: Box<dyn FnOnce(BatchReply) + Send>) {
         let accepted_at = Instant::now();
         let calls = builder.len() as u64;
-        let registry = self.0.config.registry.clone();
+        let router = self.clone();
         let timed = Box::new(move |reply| {
-            registry.answered(calls, accepted_at.elapsed());
+            router.0.config.registry.answered(calls, accepted_at.elapsed());
+            router.0.pace.note(calls);
             done(reply);
         });
         let refusal = self.refusal();
@@ -351,11 +369,21 @@ impl Router {
         let count = batch.calls.len();
         if waiting.fetch_add(count, Ordering::Relaxed) + count > WAITING_TXNS_MAX {
             waiting.fetch_sub(count, Ordering::Relaxed);
-            return batch.turn_away(&SlotOutcome::Overloaded);
+            return batch.turn_away(&self.overloaded());
         }
         batch.enter(&shared.calls, shared.clock.monotonic_ns());
         let site = partition.site(shared.sites_count).index();
         self.send(site, SiteMessage::Batch(batch));
+    }
+
+    #[cold]
+    fn overloaded(&self) -> SlotOutcome {
+        let shared = &self.0.config.shared;
+        let waiting = shared.waiting.iter().map(|count| count.load(Ordering::Relaxed) as u64);
+        let now_ns = shared.clock.monotonic_ns();
+        SlotOutcome::Overloaded {
+            retry_after_s: self.0.pace.retry_after_s(now_ns, waiting.sum()),
+        }
     }
 
     fn enqueue_multi(&self, touched: Touched, mut batch: Box<CallBatch>) {
@@ -370,7 +398,7 @@ impl Router {
                 for partition in &partitions[..=admitted] {
                     shared.waiting[partition.index()].fetch_sub(1, Ordering::Relaxed);
                 }
-                return batch.turn_away(&SlotOutcome::Overloaded);
+                return batch.turn_away(&self.overloaded());
             }
         }
         let stream = batch.stream.expect("a batch of several partitions is of a stream");

@@ -67,7 +67,7 @@ pub struct LogRecord {
     pub segment: String,
     /// Byte offset in the segment.
     pub offset: u64,
-    /// False while the record is not yet safe on the device.
+    /// Safe on the device. Only records that are so are listed.
     pub durable: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txn_id: Option<U64>,
@@ -99,6 +99,9 @@ pub struct LogRecord {
     /// changes: the rows, in the order in which they are applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<RowChange>>,
+    /// changes: further rows, that are not shown because all of them would be too long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_left: Option<U64>,
     /// command, changes: digest of the write set and the result, in hexadecimal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,

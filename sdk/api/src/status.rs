@@ -7,14 +7,15 @@ use crate::{CheckpointFailure, RestartEstimate, U64};
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
-    /// `primary`.
+    /// `primary`, or `read-only` where the server was opened for reads alone.
     pub role: String,
-    pub epoch: u32,
+    /// Of the log; null without one.
+    pub epoch: Option<u32>,
     pub phase: Phase,
     /// What the log holds of procedures that declare nothing: `command`, `physiological`, `auto`, `both` or `none`.
     pub log: String,
-    /// Where the log lies: `file`.
-    pub device: String,
+    /// Where the log lies: `file`; null without one.
+    pub device: Option<String>,
     /// `sync`: durable before the answer; `async`: soon after it.
     pub commit: String,
     pub partitions: u16,

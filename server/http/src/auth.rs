@@ -2,13 +2,16 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, Method, Version, header};
 use reprise_api::ProblemKind;
 use reprise_base::limits::IDEMPOTENCY_SCOPE_BYTES_MAX;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use crate::refusal::Refusal;
+use crate::{
+    pages::{Origins, judge_host},
+    refusal::Refusal,
+};
 
 /// What a token allows; each role includes the ones before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +100,7 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
 #[derive(Clone, Debug, Default)]
 pub struct Auth {
     tokens: Vec<Token>,
+    origins: Origins,
 }
 
 impl Auth {
@@ -105,7 +109,16 @@ impl Auth {
     }
 
     pub fn with_tokens(tokens: Vec<Token>) -> Self {
-        Self { tokens }
+        Self {
+            tokens,
+            origins: Origins::default(),
+        }
+    }
+
+    /// Pages of these sites may ask, too.
+    pub fn with_origins(mut self, origins: Origins) -> Self {
+        self.origins = origins;
+        self
     }
 
     pub fn is_open(&self) -> bool {
@@ -113,14 +126,23 @@ impl Auth {
     }
 
     /// Judges a request before its path is looked at any further.
-    pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub fn check(
+        &self,
+        version: Version,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<(), Refusal> {
+        judge_host(version, headers)?;
         if self.is_open() {
-            return check_local(headers);
+            check_local(headers)?;
         }
-        let Some(needed) = needed_role(method, path) else {
-            return Ok(());
-        };
-        self.require(headers, needed)
+        let needed = needed_role(method, path);
+        self.origins.judge(headers, needed.is_none())?;
+        match needed {
+            None => Ok(()),
+            Some(needed) => self.require(headers, needed),
+        }
     }
 
     /// Refuses a caller whose role is below `needed`.
@@ -177,7 +199,7 @@ impl Auth {
 }
 
 /// The role that a path asks for; None for what anybody may see: probes, the API's description, the console's files.
-fn needed_role(method: &Method, path: &str) -> Option<Role> {
+pub fn needed_role(method: &Method, path: &str) -> Option<Role> {
     let is_read = method == Method::GET || method == Method::HEAD;
     let is_public = matches!(
         path,
@@ -202,31 +224,17 @@ fn needed_role(method: &Method, path: &str) -> Option<Role> {
     })
 }
 
-/// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers: they
-/// reach us under their own origin, or under a name of theirs that points here.
+/// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers: a name of
+/// theirs may point here, and they would then be pages of this server.
 fn check_local(headers: &HeaderMap) -> Result<(), Refusal> {
-    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or(""));
-    let host = text(header::HOST);
-    let forbidden = |what: &str| {
-        Err(Refusal::new(
+    let host = headers.get(header::HOST).map(|value| value.to_str().unwrap_or(""));
+    match host.is_none_or(is_local) {
+        true => Ok(()),
+        false => Err(Refusal::new(
             ProblemKind::Forbidden,
-            format!(
-                "{what}: a server without tokens answers local programs only; configure tokens to open it"
-            ),
-        ))
-    };
-    if let Some(host) = host
-        && !is_local(host)
-    {
-        return forbidden("the host name is not one of this machine");
+            "the host name is not one of this machine: a server without tokens answers local programs only; configure tokens to open it",
+        )),
     }
-    if let Some(origin) = text(header::ORIGIN) {
-        let authority = origin.split_once("://").map(|(_, authority)| authority);
-        if !authority.is_some_and(|authority| is_local(authority) || host == Some(authority)) {
-            return forbidden("the request comes from another site");
-        }
-    }
-    Ok(())
 }
 
 /// True for loopback names and for addresses: neither can be pointed here by a stranger's name server.
@@ -270,11 +278,9 @@ mod tests {
         ]);
         let check = |method: Method, path: &str, secret: Option<&str>| {
             let bearer = secret.map(|secret| format!("Bearer {secret}"));
-            let pairs: Vec<_> = bearer
-                .iter()
-                .map(|b| (header::AUTHORIZATION, b.as_str()))
-                .collect();
-            status(auth.check(&method, path, &headers(&pairs)))
+            let mut pairs = vec![(header::HOST, "db.example")];
+            pairs.extend(bearer.iter().map(|b| (header::AUTHORIZATION, b.as_str())));
+            status(auth.check(Version::HTTP_11, &method, path, &headers(&pairs)))
         };
         assert_eq!(check(Method::GET, "/healthz", None), 200);
         assert_eq!(check(Method::GET, "/console/x.js", None), 200);
@@ -297,10 +303,10 @@ mod tests {
     #[test]
     fn an_open_server_answers_no_strangers_page() {
         let check = |pairs: &[(header::HeaderName, &str)]| {
-            status(Auth::open().check(&Method::POST, "/v1/batch", &headers(pairs)))
+            status(Auth::open().check(Version::HTTP_11, &Method::POST, "/v1/batch", &headers(pairs)))
         };
         use header::{HOST, ORIGIN};
-        assert_eq!(check(&[]), 200);
+        assert_eq!(check(&[]), 400);
         for host in [
             "localhost:8080",
             "127.0.0.1:1",
@@ -317,10 +323,9 @@ mod tests {
             check(&[local.clone(), (ORIGIN, "http://127.0.0.1:8080")]),
             200
         );
-        assert_eq!(
-            check(&[local.clone(), (ORIGIN, "http://localhost:5173")]),
-            200
-        );
+        for other in ["http://localhost:8080", "http://127.0.0.1:5173", "http://203.0.113.5"] {
+            assert_eq!(check(&[local.clone(), (ORIGIN, other)]), 403, "{other}");
+        }
         assert_eq!(
             check(&[local.clone(), (ORIGIN, "https://evil.example")]),
             403

@@ -17,10 +17,12 @@ use crate::{
     auth::Role,
     body,
     codec::{ArgsError, Format, Packer, Scratch, encode_document},
+    front::parse_digits,
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX, SUPERSEDED_RETRIES_MAX},
     refusal::{Refusal, problem_of_reply},
     state::AppState,
     submit::{Target, engine_gone, submit},
+    texts::{self, Room, Texts},
 };
 
 pub const PATH_PREFIX: &str = "/v1/call/";
@@ -42,9 +44,9 @@ thread_local! {
     params(
         ("module" = String, Path, description = "Name of the module"),
         ("procedure" = String, Path, description = "Name of the procedure"),
-        ("Idempotency-Key" = Option<String>, Header, description = "At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again"),
         ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "What has not begun by then, or runs longer, is ended as deadline-exceeded and leaves nothing"),
-        ("Reprise-Min-Lsn" = Option<String>, Header, description = "For reads: wait until the read view holds this LSN"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "For reads: wait until the read view holds this LSN"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context; the answer continues it"),
     ),
@@ -107,7 +109,7 @@ impl<'h> Asked<'h> {
         if !target.schema().read_only {
             state.auth.require(headers, Role::Write)?;
         }
-        let format = Format::of_body(headers);
+        let format = Format::of_body(headers)?;
         let key = idempotency_key(headers)?;
         Ok(Self {
             target,
@@ -139,9 +141,13 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
         let reply = submit(&state.router, batch, None)
             .await
             .map_err(|_| engine_gone())?;
-        let reply = reply.get(0);
-        if *reply.outcome != ReplyOutcome::Superseded {
-            return respond(&asked.target, &reply, asked.answer);
+        if *reply.get(0).outcome != ReplyOutcome::Superseded {
+            let bytes_max = asked.target.text_bytes_max(&reply.get(0));
+            let room = match state.texts.asked(bytes_max) {
+                None => None,
+                Some(semaphore) => Some(Texts::room(semaphore, bytes_max).await),
+            };
+            return respond(&asked.target, &reply.get(0), asked.answer, room);
         }
         deployed = state.router.deployed();
         asked = Asked::of(state, &deployed, path, &head.headers)?;
@@ -227,10 +233,15 @@ pub fn media_type(format: Format) -> &'static str {
     }
 }
 
-fn respond(target: &Target, reply: &CallReply<'_>, format: Format) -> Result<Response, Refusal> {
+fn respond(
+    target: &Target,
+    reply: &CallReply<'_>,
+    format: Format,
+    room: Option<Room>,
+) -> Result<Response, Refusal> {
     let mut out = Vec::with_capacity(reply.result.len() * 2 + 128);
     write_body(target, reply, format, &mut out)?;
-    let mut response = Response::new(Body::from(out));
+    let mut response = Response::new(Body::from(texts::held(out, room)));
     let own = response.headers_mut();
     let media_type = HeaderValue::from_static(media_type(format));
     own.insert(header::CONTENT_TYPE, media_type);
@@ -319,11 +330,11 @@ fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>, Refusa
     match value
         .to_str()
         .ok()
-        .and_then(|text| text.trim().parse().ok())
+        .and_then(|text| parse_digits(text.trim()))
     {
         Some(number) => Ok(Some(number)),
         None => Err(Refusal::malformed(format!(
-            "the header {name} is an unsigned integer"
+            "the header {name} is a number of 1 to 19 digits"
         ))),
     }
 }

@@ -3,19 +3,26 @@
 use axum::{
     Json, Router,
     extract::State,
-    http::header,
+    http::{Method, header},
     response::{IntoResponse, Response},
     routing::get,
 };
-use reprise_api::{FieldInfo, Phase, Problem, Status};
+use reprise_api::{FieldInfo, PROBLEM_MEDIA_TYPE, Phase, Problem, Status};
 use utoipa::{
     Modify, OpenApi,
-    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    openapi::{
+        ContentBuilder, Ref, RefOr, Required, ResponseBuilder,
+        path::{Operation, Parameter},
+        schema::{Schema, SchemaType, Type},
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    assets, backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, running, state::AppState, status, tables,
+    assets,
+    auth::needed_role,
+    backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, running, state::AppState, status, tables,
 };
 
 #[derive(OpenApi)]
@@ -24,7 +31,8 @@ use crate::{
         title = "Reprise",
         description = "In-memory transactions in WebAssembly: upload a module, call its procedures, see tables and log. \
                        64-bit integers are strings on the way out; on the way in an exact integer is taken too. \
-                       Every error is a problem (RFC 9457) whose `type` is `/problems/` and a slug.",
+                       Every error is a problem (RFC 9457) whose `type` is `/problems/` and a slug, and leads to a page that explains it. \
+                       A method that a path does not know is answered with 405 and `Allow`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     servers((url = "/", description = "This server")),
@@ -94,7 +102,69 @@ fn described() -> OpenApiRouter<AppState> {
 
 /// The API's description, as the handlers give it.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    described().into_openapi()
+    let mut openapi = described().into_openapi();
+    for (path, item) in &mut openapi.paths.paths {
+        for (method, operation) in [
+            (Method::GET, &mut item.get),
+            (Method::PUT, &mut item.put),
+            (Method::POST, &mut item.post),
+            (Method::DELETE, &mut item.delete),
+        ] {
+            let Some(operation) = operation else {
+                continue;
+            };
+            describe_refusals(&method, path, operation);
+            operation.parameters.iter_mut().flatten().for_each(never_null);
+            // No call in a batch, and no argument of a call, is none and no mistake.
+            if method == Method::POST
+                && let Some(RefOr::T(body)) = &mut operation.request_body
+            {
+                body.required = Some(Required::False);
+            }
+        }
+    }
+    openapi
+}
+
+/// A parameter that may be left out is not null: there is no such word in a header or a query.
+fn never_null(parameter: &mut RefOr<Parameter>) {
+    let RefOr::T(Parameter {
+        schema: Some(RefOr::T(Schema::Object(schema))),
+        ..
+    }) = parameter
+    else {
+        return;
+    };
+    if let SchemaType::Array(types) = &mut schema.schema_type {
+        types.retain(|ty| *ty != Type::Null);
+        if let [only] = &types[..] {
+            schema.schema_type = SchemaType::Type(only.clone());
+        }
+    }
+}
+
+/// Adds what any operation may be refused with to what it documents itself.
+fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
+    let has_body = operation.request_body.is_some();
+    let is_open = needed_role(method, path).is_none();
+    let all = [
+        (true, 400, "malformed-request"),
+        (!is_open, 401, "unauthorized"),
+        (true, 403, "forbidden: the role does not allow it, or the page of another site asks"),
+        (has_body, 408, "request-timeout"),
+        (has_body, 413, "too-large"),
+        (*method == Method::POST, 415, "unsupported-media-type"),
+        (true, 500, "internal-error"),
+        (true, 503, "overloaded, recovering, unavailable"),
+    ];
+    for (_, status, description) in all.into_iter().filter(|(applies, ..)| *applies) {
+        let schema = Ref::from_schema_name("Problem");
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        let response = ResponseBuilder::new().description(description);
+        let response = response.content(PROBLEM_MEDIA_TYPE, content).build();
+        let responses = &mut operation.responses.responses;
+        responses.entry(status.to_string()).or_insert_with(|| response.into());
+    }
 }
 
 /// Every path that the server knows.

@@ -108,7 +108,7 @@ impl Live {
     fn push_status(&mut self, out: &mut Vec<u8>) {
         let status = status_of(&self.state);
         let lasting = format!(
-            "{:?} {:?} {} {}",
+            "{:?} {:?} {} {:?}",
             status.phase, status.log_error, status.role, status.epoch
         );
         if lasting != self.last_status {

@@ -15,6 +15,7 @@ use tracing::Instrument;
 
 use crate::{
     batch, calls,
+    codec::Format,
     refusal::Refusal,
     state::AppState,
     trace::{RequestSpan, TraceContext},
@@ -78,7 +79,7 @@ async fn traced(
 
 async fn route(state: &AppState, router: &Router, request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    if let Err(refusal) = state.auth.check(method, path, request.headers()) {
+    if let Err(refusal) = state.auth.check(request.version(), method, path, request.headers()) {
         return refusal.into_response();
     }
     if !is_answered_while_recovering(path)
@@ -86,11 +87,16 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     {
         return refusal.into_response();
     }
+    if *method == Method::POST
+        && let Err(refusal) = Format::of_body(request.headers())
+    {
+        return refusal.into_response();
+    }
     if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
         return calls::answer(state, request).await;
     }
     if *method == Method::POST && path == batch::PATH {
-        return batch::answer(state, request).await;
+        return batch::answer(state, request).await.unwrap_or_else(IntoResponse::into_response);
     }
     let response = match router.clone().oneshot(request).await {
         Ok(response) => response,
@@ -129,6 +135,12 @@ fn name_allowed_methods(mut response: Response) -> Response {
         response.headers_mut().insert(header::ALLOW, get);
     }
     response
+}
+
+/// A number of the API's own, such as an LSN: digits alone, so many that any of them fits.
+pub fn parse_digits(text: &str) -> Option<u64> {
+    let is_number = matches!(text.len(), 1..=19) && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().ok())?
 }
 
 /// The path's one variable part.

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use reprise_abi::value::ARGS_BYTES_MAX;
-use reprise_base::limits::{BATCH_CALLS_MAX, WAITING_TXNS_MAX};
+use reprise_abi::value::{ARGS_BYTES_MAX, RESULT_BYTES_MAX};
+use reprise_base::limits::{BATCH_CALLS_MAX, TEXT_PER_BYTE_MAX, WAITING_TXNS_MAX};
 
 /// What one client may take of connections and time. The constants below are what is right unless configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     pub connections_max: u32,
+    /// Of one address.
+    pub connections_per_peer_max: u32,
     pub header_wait: Duration,
     pub body_wait: Duration,
     pub batch_idle: Duration,
@@ -19,6 +21,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections_max: CONNECTIONS_MAX,
+            connections_per_peer_max: CONNECTIONS_MAX / 2,
             header_wait: HEADER_WAIT_MAX,
             body_wait: BODY_WAIT_MAX,
             batch_idle: BATCH_IDLE_MAX,
@@ -29,6 +32,10 @@ impl Default for ConnectionLimits {
 
 /// Connections at most; further ones wait in the listener's queue.
 pub const CONNECTIONS_MAX: u32 = 4096;
+/// Further connections, for probes and control alone: a request each, and soon. Of one address at most.
+pub const PROBE_PLACES: u32 = 16;
+pub const PROBE_PLACES_PER_PEER_MAX: u32 = 4;
+pub const PROBE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Read buffer of one connection.
 pub const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 /// The request line and all headers.
@@ -45,6 +52,8 @@ pub const BODY_BYTES_PER_S_MIN: u64 = 1024;
 pub const BATCH_IDLE_MAX: Duration = Duration::from_secs(300);
 /// A client that takes nothing of its answer for so long is cut off.
 pub const WRITE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// So is one that takes it more slowly than this for long: a byte now and then would hold the answer for days.
+pub const WRITE_BYTES_PER_S_MIN: u64 = 4 << 10;
 /// What a stopping server leaves its clients to finish.
 pub const DRAIN_WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -63,6 +72,10 @@ pub const LANE_ANSWER_BYTES: usize = 64 << 10;
 
 /// Calls of different connections that travel together.
 pub const CONVOY_CALLS_MAX: usize = 32;
+
+/// Texts of answers that are written or on their way, over all connections; shorter ones are not counted.
+pub const TEXTS_BYTES_MAX: u64 = 288 << 20;
+pub const TEXT_BYTES_COUNTED: u64 = 64 << 10;
 
 /// Longest body of one call, and longest line of a batch, in bytes.
 pub const CALL_BODY_BYTES_MAX: usize = 2 << 20;
@@ -105,6 +118,8 @@ pub const EVENT_INTERVAL: Duration = Duration::from_millis(500);
 
 pub const ROWS_LIMIT_MAX: u32 = 1000;
 pub const LOG_LIMIT_MAX: usize = 1000;
+/// Text of records after which a page of the log ends, and the rows of one record.
+pub const LOG_PAGE_TEXT_BYTES_MAX: usize = 4 << 20;
 pub const PROCEDURE_LOG_LIMIT_MAX: usize = 1000;
 /// Longest wait for `Reprise-Min-Lsn`, and the default.
 pub const READ_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -119,4 +134,5 @@ const _: () = assert!(LANE_LARGE_CALL <= LANE_CALLS_IN_FLIGHT_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX > ARGS_BYTES_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);
 const _: () = assert!(BATCH_CALLS_IN_FLIGHT_MAX < WAITING_TXNS_MAX);
+const _: () = assert!(RESULT_BYTES_MAX as u64 * TEXT_PER_BYTE_MAX <= TEXTS_BYTES_MAX);
 const _: () = assert!(BATCH_CHUNK_CALLS_MAX <= BATCH_CALLS_IN_FLIGHT_MAX);

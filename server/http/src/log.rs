@@ -17,8 +17,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     codec::{hex, rfc3339, write_arguments, write_value},
-    front::{Name, Params},
-    limits::{LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX},
+    front::{Name, Params, parse_digits},
+    limits::{LOG_LIMIT_MAX, LOG_PAGE_TEXT_BYTES_MAX, PROCEDURE_LOG_LIMIT_MAX},
     refusal::Refusal,
     schema::{raw_json, row_json},
     places::Operation,
@@ -42,11 +42,13 @@ pub enum LogOrder {
 #[into_params(parameter_in = Query)]
 pub struct LogParams {
     /// LSN to begin at; `next` of the page before.
-    from: Option<u64>,
+    #[param(value_type = Option<String>, pattern = "^[0-9]{1,19}$")]
+    from: Option<String>,
     /// Records at most; 100 unless given.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// Only records that touch this partition.
+    #[param(maximum = 65535)]
     partition: Option<u16>,
     /// Only records of this kind.
     #[param(value_type = Option<LogKind>)]
@@ -67,6 +69,7 @@ pub struct LogParams {
         (status = 200, description = "A page", body = LogPage),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "not-found: the server keeps no log", body = Problem, content_type = "application/problem+json"),
+        (status = 410, description = "log-released: `from` lies before the oldest record that is kept", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn list_log(
@@ -75,20 +78,48 @@ pub async fn list_log(
 ) -> Result<Json<LogPage>, Refusal> {
     let limit = limit(params.limit, LOG_LIMIT_MAX)?;
     let query = LogQuery {
-        from: params.from.map(Lsn),
+        from: params.from.as_deref().map(position).transpose()?,
         newest: params.order.unwrap_or_default() == LogOrder::Newest,
         limit,
         partition: params.partition,
         kind: params.kind,
     };
+    let newest = query.newest;
     let page = state
         .blocking(Operation::ReadLog, move |parts| parts.router.log_records(query))
         .await??;
-    let records: Result<_, Refusal> = page.records.into_iter().map(answer).collect();
-    Ok(Json(LogPage {
-        records: records?,
-        next: page.next.map(|lsn| U64(lsn.0)),
-    }))
+    let mut next = page.next.map(|lsn| U64(lsn.0));
+    let mut records: Vec<LogRecord> = Vec::new();
+    let mut bytes = 0;
+    for entry in page.records {
+        if bytes >= LOG_PAGE_TEXT_BYTES_MAX {
+            // Newest first, `from` is where a page ends; else where it begins.
+            let place = records.last().map(|record| record.lsn);
+            next = if newest { place } else { Some(U64(entry.lsn.0)) };
+            break;
+        }
+        let record = answer(entry)?;
+        bytes += text_bytes(&record);
+        records.push(record);
+    }
+    Ok(Json(LogPage { records, next }))
+}
+
+/// About what a record takes as text.
+fn text_bytes(record: &LogRecord) -> usize {
+    let json = |json: &Option<RawJson>| json.as_ref().map_or(0, |json| json.get().len());
+    let rows = record.rows.iter().flatten();
+    512 + json(&record.args) + rows.map(|row| 128 + row_bytes(row)).sum::<usize>()
+}
+
+fn row_bytes(row: &RowChange) -> usize {
+    let json = |json: &Option<RawJson>| json.as_ref().map_or(0, |json| json.get().len());
+    json(&row.columns) + json(&row.primary_key) + row.key.as_ref().map_or(0, String::len)
+}
+
+fn position(text: &str) -> Result<Lsn, Refusal> {
+    let position = parse_digits(text).map(Lsn);
+    position.ok_or_else(|| Refusal::malformed("from is an LSN: 1 to 19 digits"))
 }
 
 fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
@@ -109,6 +140,7 @@ fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
     responses(
         (status = 200, description = "The record", body = LogRecord),
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 410, description = "log-released: it lies before the oldest record that is kept", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn show_record(
@@ -120,7 +152,7 @@ pub async fn show_record(
             "no durable record begins at LSN {lsn}; GET /v1/log lists them"
         ))
     };
-    let position: u64 = lsn.parse().map_err(|_| none())?;
+    let position = parse_digits(&lsn).ok_or_else(none)?;
     let entry = state
         .blocking(Operation::ReadLog, move |parts| parts.router.log_record(Lsn(position)))
         .await??;
@@ -220,7 +252,18 @@ fn tell_changes(record: &mut LogRecord, entry: ChangesEntry) -> TxnId {
     record.digest = Some(format!("{:016x}", entry.digest));
     record.idempotency_key = entry.idempotency_key;
     record.idempotency_scope = entry.idempotency_scope;
-    record.rows = Some(entry.rows.iter().map(row_change).collect());
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    for row in &entry.rows {
+        if bytes >= LOG_PAGE_TEXT_BYTES_MAX {
+            break;
+        }
+        let row = row_change(row);
+        bytes += 128 + row_bytes(&row);
+        rows.push(row);
+    }
+    let left = entry.rows.len() - rows.len();
+    record.rows_left = (left > 0).then_some(U64(left as u64));
+    record.rows = Some(rows);
     if let Some(module) = entry.module {
         let schema = module.schema.procedures.get(entry.procedure as usize);
         record.procedure = schema.map(|schema| schema.name.clone());
@@ -336,7 +379,10 @@ pub struct ProcedureLogParams {
     path = "/v1/procedure-log",
     tag = "Log",
     params(ProcedureLogParams),
-    responses((status = 200, description = "Newest first", body = ProcedureLog))
+    responses(
+        (status = 200, description = "Newest first", body = ProcedureLog),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+    )
 )]
 pub async fn procedure_log(
     State(state): State<AppState>,

@@ -96,6 +96,19 @@ impl Refusal {
     }
 }
 
+/// Names that one sentence lists at most.
+const NAMES_SHOWN_MAX: usize = 8;
+
+/// The first of some names, and how many more there are.
+pub fn first_names<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let more = names.len().saturating_sub(NAMES_SHOWN_MAX);
+    let shown: Vec<_> = names.take(NAMES_SHOWN_MAX).collect();
+    match more {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 /// Which problem an answer tells, for the span of its call.
 #[derive(Clone)]
 pub struct ProblemSlug(pub String);
@@ -150,7 +163,7 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
         ReplyOutcome::Failed(failure) => problem_of_failure(failure),
         ReplyOutcome::Overloaded { retry_after_s } => {
             let detail =
-                "too many transactions wait; try again after the given time, or send fewer at once";
+                "too much waits: calls for a partition, or answers for their clients; try again after the given time, or send fewer at once";
             let mut problem = Problem::new(ProblemKind::Overloaded, detail);
             problem.retry_after_s = Some(*retry_after_s);
             problem

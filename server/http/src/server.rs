@@ -1,25 +1,33 @@
 //! Connections: accepted, served, drained.
 
 use std::{
+    convert::Infallible,
     future::Future,
     io,
     pin::pin,
-    sync::{Arc, atomic::Ordering},
+    sync::atomic::Ordering,
     time::Duration,
 };
 
-use axum::{Router, body::Body};
+use axum::{
+    Router,
+    body::Body,
+    response::{IntoResponse, Response},
+};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use reprise_api::{Problem, ProblemKind};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout},
 };
 
 use crate::{
-    docs, front, lane,
-    limits::{DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, READ_BUFFER_BYTES_MAX},
+    connections::{Place, Places},
+    docs, front,
+    lane::{self, answer::Answers},
+    limits::{DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, PROBE_WAIT_MAX, READ_BUFFER_BYTES_MAX},
+    refusal::Refusal,
     stall::StallGuard,
     state::AppState,
 };
@@ -40,28 +48,25 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let router = docs::routes(state.clone());
-    let connections_max = state.limits.connections_max;
-    let places = Arc::new(Semaphore::new(connections_max as usize));
+    let limits = state.limits;
+    let places = Places::new(limits.connections_max, limits.connections_per_peer_max);
     let mut shutdown = pin!(shutdown);
     loop {
-        let place = places.clone().acquire_owned();
         let next = async {
-            let place = place.await.expect("never closed");
-            (listener.accept().await, place)
+            places.until_free().await;
+            listener.accept().await
         };
-        let (accepted, place) = tokio::select! {
+        let accepted = tokio::select! {
             () = &mut shutdown => break,
             next = next => next,
         };
         match accepted {
-            Ok((stream, _)) => {
-                tokio::spawn(serve_connection(
-                    stream,
-                    state.clone(),
-                    router.clone(),
-                    place,
-                ));
-            }
+            Ok((stream, peer)) => match places.take(peer.ip()) {
+                Some(place) => {
+                    tokio::spawn(serve_connection(stream, state.clone(), router.clone(), place));
+                }
+                None => turn_away(&stream),
+            },
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) if is_passing(&error) => {
                 tracing::warn!(%error, "accept connection");
@@ -73,17 +78,48 @@ pub async fn serve(
     drop(listener);
     state.draining.send_replace(true);
     // Every place free again: every connection has ended.
-    if timeout(DRAIN_WAIT_MAX, places.acquire_many(connections_max))
-        .await
-        .is_err()
-    {
-        let open = connections_max as usize - places.available_permits();
+    if timeout(DRAIN_WAIT_MAX, places.until_all_free()).await.is_err() {
+        let open = places.taken();
         tracing::warn!(
             open,
             "connections still open at the end of the drain are cut off"
         );
     }
     Ok(())
+}
+
+/// Says why and closes, as far as the peer's buffer takes it: a connection beyond the bound is not waited for.
+fn turn_away(stream: &TcpStream) {
+    let refusal = full(
+        "too many connections are open from this address; use those that there are, or ask for a larger connections_per_peer_max",
+    );
+    let (mut out, mut body) = (Vec::new(), Vec::new());
+    let mut answers = Answers {
+        out: &mut out,
+        body: &mut body,
+        room: &mut None,
+    };
+    answers.push_answer(refusal.answer(), true);
+    let _ = stream.try_write(&out); // the peer sees the end at least
+}
+
+fn full(detail: &str) -> Refusal {
+    let mut problem = Problem::new(ProblemKind::Overloaded, detail);
+    problem.retry_after_s = Some(5);
+    problem.into()
+}
+
+/// Answers for whoever has a place for probes and control: what looks at the server, and ends what runs.
+async fn answer_probe(state: &AppState, router: &Router, request: Request<Incoming>) -> Result<Response, Infallible> {
+    let path = request.uri().path();
+    let is_taken = matches!(path, "/healthz" | "/readyz" | "/metrics" | "/v1/status" | "/v1/calls")
+        || path.starts_with("/v1/calls/");
+    if is_taken {
+        return front::answer(state, router, request.map(Body::new)).await;
+    }
+    let refusal = full("all places for connections are taken: what is left is for probes and control; try again");
+    state.counts.answered(refusal.problem.status);
+    Ok(refusal.into_response())
 }
 
 /// The peer went away between its arrival and our accept.
@@ -111,7 +147,7 @@ async fn serve_connection(
     stream: TcpStream,
     state: AppState,
     router: Router,
-    _place: OwnedSemaphorePermit,
+    place: Place,
 ) {
     let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
@@ -122,11 +158,11 @@ async fn serve_connection(
     let stream = StallGuard::new(stream, state.limits.write_wait);
     // Spans begin with a request: those are hyper's from the first.
     let stream = match state.tracer {
-        None => lane::serve(stream, &state).await,
-        Some(_) => Some(stream),
+        None if !place.is_probe => lane::serve(stream, &state).await,
+        _ => Some(stream),
     };
     if let Some(stream) = stream {
-        serve_requests(stream, &state, router).await;
+        serve_requests(stream, &state, router, place.is_probe).await;
     }
     state
         .counts
@@ -135,19 +171,29 @@ async fn serve_connection(
 }
 
 /// Whatever the requests are, one after the other.
-async fn serve_requests(stream: StallGuard, state: &AppState, router: Router) {
+async fn serve_requests(stream: StallGuard, state: &AppState, router: Router, is_probe: bool) {
     let limits = state.limits;
+    let header_wait = match is_probe {
+        false => limits.header_wait,
+        true => limits.header_wait.min(PROBE_WAIT_MAX),
+    };
     let mut draining = state.draining.subscribe();
     let service = {
         let state = state.clone();
         service_fn(move |request: Request<Incoming>| {
             let (state, router) = (state.clone(), router.clone());
-            async move { front::answer(&state, &router, request.map(Body::new)).await }
+            async move {
+                match is_probe {
+                    false => front::answer(&state, &router, request.map(Body::new)).await,
+                    true => answer_probe(&state, &router, request).await,
+                }
+            }
         })
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_wait)
+        .header_read_timeout(header_wait)
+        .keep_alive(!is_probe)
         .max_buf_size(READ_BUFFER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .max_header_size(HEADER_BYTES_MAX)

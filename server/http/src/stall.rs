@@ -10,13 +10,49 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
 
-/// A stream whose writes fail once none of them got on for `wait_max`.
+use crate::limits::WRITE_BYTES_PER_S_MIN;
+
+/// How long a peer may yet keep writes waiting: what it takes earns it time, and only so much.
+struct Patience {
+    max: Duration,
+    left: Duration,
+    /// Since when a write waits.
+    since: Option<Instant>,
+}
+
+impl Patience {
+    fn new(max: Duration) -> Self {
+        Self {
+            max,
+            left: max,
+            since: None,
+        }
+    }
+
+    /// A write waits: how long it may.
+    fn wait(&mut self, now: Instant) -> Duration {
+        self.since.get_or_insert(now);
+        self.left
+    }
+
+    /// The peer took so many bytes.
+    fn earn(&mut self, bytes: usize, now: impl FnOnce() -> Instant) {
+        let Some(since) = self.since.take() else {
+            return;
+        };
+        let earned = Duration::from_millis(bytes as u64 * 1000 / WRITE_BYTES_PER_S_MIN);
+        let waited = now().duration_since(since);
+        self.left = self.left.saturating_sub(waited).saturating_add(earned).min(self.max);
+    }
+}
+
+/// A stream whose writes fail once they waited for `wait_max`, less what the bytes are worth that the peer took.
 pub struct StallGuard {
     stream: TcpStream,
-    wait_max: Duration,
+    patience: Patience,
     /// Comes before what the stream has.
     unread: Vec<u8>,
     /// Set while a write waits.
@@ -27,7 +63,7 @@ impl StallGuard {
     pub fn new(stream: TcpStream, wait_max: Duration) -> Self {
         Self {
             stream,
-            wait_max,
+            patience: Patience::new(wait_max),
             unread: Vec::new(),
             stalled: None,
         }
@@ -43,12 +79,15 @@ impl StallGuard {
         &mut self,
         cx: &mut Context<'_>,
         progress: Poll<io::Result<T>>,
+        bytes_of: impl FnOnce(&T) -> usize,
     ) -> Poll<io::Result<T>> {
-        if progress.is_ready() {
+        if let Poll::Ready(done) = &progress {
+            let bytes = done.as_ref().map_or(0, bytes_of);
+            self.patience.earn(bytes, Instant::now);
             self.stalled = None;
             return progress;
         }
-        let wait_max = self.wait_max;
+        let wait_max = self.patience.wait(Instant::now());
         let stalled = self
             .stalled
             .get_or_insert_with(|| Box::pin(sleep(wait_max)));
@@ -82,7 +121,7 @@ impl AsyncWrite for StallGuard {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let progress = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.watch(cx, progress)
+        self.watch(cx, progress, |bytes| *bytes)
     }
 
     fn poll_write_vectored(
@@ -91,7 +130,7 @@ impl AsyncWrite for StallGuard {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let progress = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.watch(cx, progress)
+        self.watch(cx, progress, |bytes| *bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -100,10 +139,41 @@ impl AsyncWrite for StallGuard {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let progress = Pin::new(&mut self.stream).poll_flush(cx);
-        self.watch(cx, progress)
+        self.watch(cx, progress, |()| 0)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_now_and_then_earns_no_time() {
+        let begun = Instant::now();
+        let (mut patience, mut now) = (Patience::new(Duration::from_secs(60)), begun);
+        while !patience.wait(now).is_zero() {
+            now += Duration::from_secs(5);
+            patience.earn(1, || now);
+        }
+        assert_eq!(now - begun, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn who_takes_enough_may_take_long() {
+        let begun = Instant::now();
+        let (mut patience, mut now) = (Patience::new(Duration::from_secs(60)), begun);
+        for _ in 0..1_000 {
+            assert!(patience.wait(now) >= Duration::from_secs(30));
+            now += Duration::from_secs(30);
+            patience.earn(30 * WRITE_BYTES_PER_S_MIN as usize, || now);
+        }
+        // However much it took at once, it earned no more than it began with.
+        patience.wait(now);
+        patience.earn(1 << 30, || now);
+        assert_eq!(patience.wait(now), Duration::from_secs(60));
     }
 }

@@ -21,6 +21,7 @@ use crate::{
     places::{Operation, Places},
     refusal::Refusal,
     status,
+    texts::Texts,
 };
 
 /// The server's parts; cheap to clone.
@@ -47,6 +48,7 @@ pub struct Parts {
     /// Calls of batches that may yet be given to the engine.
     pub batch_calls: Arc<Semaphore>,
     pub places: Places,
+    pub texts: Texts,
     pub event_streams: Arc<Semaphore>,
     pub downloads: Arc<Semaphore>,
     /// True once the server stops.
@@ -84,6 +86,7 @@ impl AppState {
             convoys,
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
             places: Places::default(),
+            texts: Texts::default(),
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             draining: watch::Sender::new(false),

@@ -36,7 +36,7 @@ pub fn status_of(parts: &Parts) -> Status {
         epoch: status.epoch,
         phase: phase(status.phase),
         log: status.log.into(),
-        device: status.device.into(),
+        device: status.device.map(str::to_owned),
         commit: status.commit.into(),
         partitions: status.partitions,
         sites: status.sites,

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{ScalarType, Type, value::ValueReader};
+use reprise_abi::{ScalarType, Type, text::TextBound, value::ValueReader};
 use reprise_router::{BatchBuilder, BatchReply, CallReply, Deployed, Module, Router};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::{
     codec::{self, Packer},
     limits::SMALL_RESULT_BYTES_MAX,
-    refusal::Refusal,
+    refusal::{Refusal, first_names},
 };
+
+/// Characters of an unknown name that a refusal repeats.
+const NAME_SHOWN_MAX: usize = 100;
 
 /// A procedure of a module in service.
 #[derive(Clone)]
@@ -28,16 +31,12 @@ impl Target {
             .get(module)
             .ok_or_else(|| no_module(deployed, module))?;
         let (position, procedure) = module.procedure(procedure).ok_or_else(|| {
-            let names: Vec<_> = module
-                .schema
-                .procedures
-                .iter()
-                .map(|p| p.name.as_str())
-                .collect();
+            let names = module.schema.procedures.iter().map(|p| p.name.as_str());
             Refusal::not_found(format!(
-                "module {} has no procedure {procedure:?}; it has {}",
+                "module {} has no procedure {:?}; it has {}",
                 module.name,
-                names.join(", ")
+                shortened(procedure),
+                first_names(names)
             ))
         })?;
         Ok(Self {
@@ -59,6 +58,14 @@ impl Target {
             .recorded_by
             .and_then(|module| Some(module.procedure(name)?.1));
         &recorded.unwrap_or(self.schema()).returns
+    }
+
+    /// The longest that a call's answer can be as text.
+    pub fn text_bytes_max(&self, reply: &CallReply<'_>) -> u64 {
+        if self.has_small_result && reply.recorded_by.is_none() {
+            return 0;
+        }
+        TextBound::of(self.returns(reply)).bytes_max(reply.result.len())
     }
 
     /// As `write_answer`, the four members in CBOR.
@@ -117,17 +124,17 @@ fn bytes_max(ty: &Type) -> Option<usize> {
 }
 
 pub fn no_module(deployed: &Deployed, name: &str) -> Refusal {
-    let names: Vec<_> = deployed
-        .current
-        .keys()
-        .take(20)
-        .map(String::as_str)
-        .collect();
-    let known = match names.is_empty() {
-        true => "none is; upload one with PUT /v1/modules/{module}".into(),
-        false => format!("in service: {}", names.join(", ")),
+    let names = deployed.current.keys().map(String::as_str);
+    let known = match names.len() {
+        0 => "none is; upload one with PUT /v1/modules/{module}".into(),
+        _ => format!("in service: {}", first_names(names)),
     };
-    Refusal::not_found(format!("no module {name:?} is in service; {known}"))
+    Refusal::not_found(format!("no module {:?} is in service; {known}", shortened(name)))
+}
+
+/// As much of a client's name as a sentence shows: a batch may ask for names of a megabyte.
+fn shortened(name: &str) -> String {
+    name.chars().take(NAME_SHOWN_MAX).collect()
 }
 
 /// Hands a batch to the engine. `permit` is given back with the answer, also when nobody waits for it any more.
@@ -138,7 +145,7 @@ pub fn submit(
 ) -> oneshot::Receiver<BatchReply> {
     let (sender, receiver) = oneshot::channel();
     router.submit(
-        batch,
+        batch.bounded(),
         Box::new(move |reply| {
             drop(permit);
             let _ = sender.send(reply); // a client that is gone needs no answer

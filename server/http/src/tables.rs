@@ -99,7 +99,7 @@ pub struct RowsParams {
     params(
         ("table" = String, Path),
         RowsParams,
-        ("Reprise-Min-Lsn" = Option<String>, Header, description = "Wait until the read view holds this LSN"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Wait until the read view holds this LSN"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
     ),
     responses(

@@ -116,7 +116,7 @@ const SERVE_EXAMPLE: &str = "Example:
 
 Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from reprise.toml:
   data_dir = \"/var/lib/reprise\"
-  listen = \"0.0.0.0:8080\"
+  listen = \"127.0.0.1:8080\"   # for others: behind a proxy with TLS (docs/security.md)
 
   [[tokens]]
   name = \"deploy\"
@@ -129,6 +129,8 @@ Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from re
   body_wait_s = 30
   batch_idle_s = 300
   write_wait_s = 60
+  connections_per_peer_max = 2048   # of one address; half of all
+  origins = []           # pages of other sites that may ask: [\"https://db.example\"] behind a proxy with TLS
 
 A flag goes over the environment, the environment over the file.";
 

@@ -15,7 +15,7 @@ use reprise_base::{
     memory::memory_kept_back,
 };
 use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, memory_max_default};
-use reprise_http::{Auth, ConnectionLimits, Token};
+use reprise_http::{Auth, ConnectionLimits, Origins, Token};
 use serde::Deserialize;
 
 use crate::{
@@ -175,12 +175,19 @@ struct HttpEntry {
     body_wait_s: Option<u32>,
     batch_idle_s: Option<u32>,
     write_wait_s: Option<u32>,
+    connections_per_peer_max: Option<u32>,
+    #[serde(default)]
+    origins: Vec<String>,
 }
 
 /// Beyond any number of file descriptors.
 const CONNECTIONS_MAX: u32 = 1 << 20;
 
 impl HttpEntry {
+    fn origins(&self) -> Result<Origins, String> {
+        Origins::new(&self.origins).map_err(|error| error.to_string())
+    }
+
     fn limits(&self) -> Result<ConnectionLimits, String> {
         let default = ConnectionLimits::default();
         let connections_max = self.connections_max.unwrap_or(default.connections_max);
@@ -192,8 +199,13 @@ impl HttpEntry {
             Some(0) => Err(format!("{name} is at least 1")),
             Some(seconds) => Ok(Duration::from_secs(seconds.into())),
         };
+        let per_peer_max = self.connections_per_peer_max.unwrap_or(connections_max.div_ceil(2));
+        if !(1..=connections_max).contains(&per_peer_max) {
+            return Err(format!("connections_per_peer_max is from 1 to {connections_max}"));
+        }
         Ok(ConnectionLimits {
             connections_max,
+            connections_per_peer_max: per_peer_max,
             header_wait: wait("header_wait_s", self.header_wait_s, default.header_wait)?,
             body_wait: wait("body_wait_s", self.body_wait_s, default.body_wait)?,
             batch_idle: wait("batch_idle_s", self.batch_idle_s, default.batch_idle)?,
@@ -290,7 +302,7 @@ impl ServeConfig {
             otlp_endpoint: pick(args.otlp_endpoint, source_of("otlp_endpoint"), otlp_endpoint),
             http,
             checkpoints,
-            auth,
+            auth: auth.with_origins(file.http.origins().map_err(|e| in_file("http", e))?),
             tokens,
             file: file_path,
         };

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io::Write,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -133,10 +134,16 @@ fn write(dir: &Path, found: &Divergence, report: &Report) -> anyhow::Result<Path
     let mut text = serde_json::to_vec_pretty(report).context("write the report as JSON")?;
     text.push(b'\n');
     let mut file =
-        File::create(&temporary).with_context(|| format!("create {}", temporary.display()))?;
+        private_file(&temporary).with_context(|| format!("create {}", temporary.display()))?;
     file.write_all(&text)
         .and_then(|()| file.sync_all())
         .with_context(|| format!("write {}", temporary.display()))?;
     fs::rename(&temporary, &path).with_context(|| format!("name {}", path.display()))?;
     Ok(path)
+}
+
+/// A report shows rows: nobody else reads it.
+fn private_file(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(reprise_env::PRIVATE_FILE_MODE).open(path)
 }

@@ -627,18 +627,25 @@ fn describe_phase(phase: &Phase) -> String {
 
 fn print_status(status: &Status) -> io::Result<()> {
     let phase = describe_phase(&status.phase);
+    let device = status.device.as_deref().unwrap_or("no device");
     let log = match &status.log_error {
         Some(error) => format!(
             "{} on {}; refuses writes: {error}",
-            status.log, status.device
+            status.log, device
         ),
         None => format!(
             "{} on {}, commit {}",
-            status.log, status.device, status.commit
+            status.log, device, status.commit
         ),
     };
     print_pairs(&[
-        ("role", format!("{} in epoch {}", status.role, status.epoch)),
+        (
+            "role",
+            match status.epoch {
+                Some(epoch) => format!("{} in epoch {epoch}", status.role),
+                None => status.role.clone(),
+            },
+        ),
         ("phase", phase),
         ("log", log),
         (

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,6 +18,7 @@ use anyhow::Context;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
 use reprise_database::{CheckpointConfig, Database, DatabaseConfig, OpenError, LogMode, RecoveryReport, RedoConfig};
+use reprise_env::make_private_dirs;
 use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, RecoveryStep, Router};
 use tokio::{
@@ -189,12 +191,39 @@ impl Files {
                 _temporary: Some(temporary),
             });
         }
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        make_private_dirs(dir).with_context(|| format!("create {}", dir.display()))?;
+        warn_of_readers(dir);
+        let catalog_dir = dir.join("catalog");
+        make_private_dirs(&catalog_dir).with_context(|| format!("create {}", catalog_dir.display()))?;
         Ok(Self {
             log_dir: Some(dir.clone()),
-            catalog_dir: dir.join("catalog"),
+            catalog_dir,
             _temporary: None,
         })
+    }
+}
+
+/// Whoever sees the packets of an address that others reach can read them.
+fn warn_of_listeners(address: SocketAddr) {
+    if !address.ip().is_loopback() {
+        eprintln!(
+            "warning: {address} is reached by others, and nothing here is encrypted: tokens and rows can be read on the way. \
+             Put a proxy with TLS in front (docs/security.md)"
+        );
+    }
+}
+
+/// A directory that was made by others may be theirs to share: it is told, not changed.
+fn warn_of_readers(dir: &Path) {
+    let Ok(metadata) = fs::metadata(dir) else {
+        return; // it was just made: whatever is wrong shows when it is used
+    };
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        eprintln!(
+            "warning: other users may look into {dir} (mode {mode:o}): it holds rows, arguments and keys; chmod 700 {dir}",
+            dir = dir.display()
+        );
     }
 }
 
@@ -225,6 +254,7 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    warn_of_listeners(address);
     let listener = TcpListener::bind(address).await;
     Ok(listener.with_context(|| format!("listen on {address}"))?)
 }

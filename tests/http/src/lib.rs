@@ -8,6 +8,6 @@ mod probe;
 mod server;
 mod wire;
 
-pub use probe::{probe, probe_changed, probe_grown};
+pub use probe::{probe, probe_changed, probe_grown, probe_with};
 pub use server::{Options, Server};
 pub use wire::{Answer, raw};

@@ -19,6 +19,22 @@ pub fn probe_grown() -> Vec<u8> {
     )
 }
 
+/// A version with a procedure `extra` that takes a `value` of one type and gives nothing of another.
+pub fn probe_with(value: &str, returns: &str) -> Vec<u8> {
+    let returns = match returns.starts_with('{') {
+        true => returns.to_owned(),
+        false => format!("\"{returns}\""),
+    };
+    let value = match value.starts_with('{') {
+        true => value.to_owned(),
+        false => format!("\"{value}\""),
+    };
+    let extra = format!(
+        r#",{{"name":"extra","params":[{{"name":"value","type":{value}}}],"returns":{returns},"read_only":true,"partitioning":"all"}}"#
+    );
+    build(COLUMNS, &extra)
+}
+
 /// A version whose column `amount` has another type.
 pub fn probe_changed() -> Vec<u8> {
     build(CHANGED, "")

@@ -100,6 +100,10 @@ impl Server {
         .until_ready()
     }
 
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
     fn until_ready(self) -> Self {
         let started = Instant::now();
         loop {
@@ -118,13 +122,18 @@ impl Server {
     }
 
     /// Kills the server and starts it again on the same directory.
-    pub fn restart(mut self) -> Self {
+    pub fn restart(self) -> Self {
+        self.restart_unready().until_ready()
+    }
+
+    /// As `restart`, and does not wait until it is ready.
+    pub fn restart_unready(mut self) -> Self {
         self.kill();
         let (child, url) = launch(self.dir.path(), self.options).expect("start server again");
         self.child = child;
         self.address = url.trim_start_matches("http://").to_owned();
         self.url = url;
-        self.until_ready()
+        self
     }
 
     /// As `restart`, with other options.

@@ -133,7 +133,7 @@ fn mixture() -> (String, Vec<&'static str>) {
         ),
         (
             call("echo", "{\"id\":3}", "host: else.where\r\n"),
-            "200 { result 3",
+            "400 { type /problems/malformed-request",
         ),
         (
             call("echo", "{\"id\":4}", "origin: http://else.where\r\n"),

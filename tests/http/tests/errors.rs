@@ -1,6 +1,6 @@
 //! Every error of the contract's table, over real HTTP. `not-primary` is not among them: there is no standby yet.
 
-use reprise_test_http::{Answer, Options, Server, probe, probe_changed, raw};
+use reprise_test_http::{Answer, Options, Server, probe, probe_changed, probe_with, raw};
 use reqwest::Method;
 use serde_json::json;
 
@@ -156,7 +156,11 @@ fn strangers_pages_are_forbidden_on_an_open_server() {
         .problem("forbidden", 403);
     let own = server.url.clone();
     server
-        .call_with("echo", json!({"id": 1}), &[("origin", own.as_str())])
+        .call_with(
+            "echo",
+            json!({"id": 1}),
+            &[("origin", own.as_str()), ("content-type", "application/json")],
+        )
         .ok(200);
     let rebound = raw(
         &server.address,
@@ -389,9 +393,12 @@ fn log_unavailable_refuses_writes_and_serves_reads() {
     server.put_module("probe", probe()).ok(201);
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
     server.refuse_writes();
-    server
-        .call("put", json!({"id": 2, "amount": 2}))
-        .problem("log-unavailable", 503);
+    // Its record can be neither written nor taken back: nobody knows before a restart what is there.
+    let answer = server.call("put", json!({"id": 2, "amount": 2}));
+    let problem = answer.problem("outcome-unknown", 503);
+    let [txn_id, lsn] = ["txn_id", "lsn"].map(|name| problem[name].as_str().map(str::to_owned));
+    assert!(txn_id.is_some() && txn_id.as_deref() == answer.header("reprise-txn-id"), "{problem}");
+    assert!(lsn.is_some() && lsn.as_deref() == answer.header("reprise-lsn"), "{problem}");
     server
         .call("put", json!({"id": 3, "amount": 3}))
         .problem("log-unavailable", 503);
@@ -407,4 +414,141 @@ fn log_unavailable_refuses_writes_and_serves_reads() {
         .map(|row| &row["id"])
         .collect();
     assert_eq!(ids, ["1", "4"]);
+}
+
+#[test]
+fn every_error_leads_to_a_page() {
+    let server = Server::start();
+    let list = server.get("/problems/");
+    assert_eq!(list.status, 200);
+    let text = list.text();
+    let slugs: Vec<_> = text.split("/problems/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(slugs.len() >= 25, "{slugs:?}");
+    for slug in slugs {
+        let page = server.get(&format!("/problems/{slug}"));
+        assert_eq!(page.status, 200, "{slug}");
+        assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
+        let text = page.text();
+        assert!(text.contains(slug) && text.contains("May the request be repeated?"), "{text}");
+    }
+    server.get("/problems/none").problem("not-found", 404);
+}
+
+/// Lines of calls that write rows with ids from `first` on.
+fn puts(first: usize, count: usize) -> String {
+    let line = |id: usize| {
+        format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":1}}}}\n")
+    };
+    (first..first + count).map(line).collect()
+}
+
+#[test]
+fn before_the_last_record_is_replayed_every_call_is_told_so_and_never_that_something_is_not_there() {
+    let server = with_probe();
+    assert_eq!(server.batch(&puts(0, 50_000)).len(), 50_000);
+    let server = server.restart_unready();
+    let mut is_open = false;
+    while !is_open {
+        // What is ready now was not long ago: both answers are right, a 404 never is.
+        let answers = [
+            server.call("echo", json!({"id": 1})),
+            server.get("/v1/modules/probe"),
+            server.get("/v1/tables/items"),
+            server.get("/v1/log?limit=1"),
+        ];
+        for answer in &answers {
+            if answer.status == 200 {
+                continue;
+            }
+            let problem = answer.problem("recovering", 503);
+            assert_eq!(problem["phase"]["name"], "recovering", "{problem}");
+            assert!(answer.header("retry-after").is_some());
+        }
+        is_open = answers.iter().all(|answer| answer.status == 200);
+    }
+    assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 50_000);
+}
+
+#[test]
+fn the_log_before_its_beginning_is_gone_and_says_where_it_begins() {
+    let server = Server::start_with(Options {
+        settings: "checkpoints_kept = 1",
+        ..Options::default()
+    });
+    server.put_module("probe", probe()).ok(201);
+    // More than the first segment, which has 4 MiB, holds.
+    for round in 0..4 {
+        assert_eq!(server.batch(&puts(round * 50_000, 50_000)).len(), 50_000);
+    }
+    let oldest = || server.get("/v1/log?limit=1").ok(200)["records"][0].clone();
+    for _ in 0..10 {
+        if oldest()["kind"] != "genesis" {
+            break;
+        }
+        let begun = server.send(Method::POST, "/v1/checkpoints", &[], Vec::new()).ok(202);
+        let path = format!("/v1/checkpoints/{}", begun["id"].as_str().expect("an id"));
+        while server.get(&path).json()["state"] == "running" {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        server.call("put", json!({"id": -1, "amount": 1}));
+    }
+    assert_ne!(oldest()["kind"], "genesis", "nothing was let go");
+    for path in ["/v1/log?from=0", "/v1/log?from=0&order=newest", "/v1/log/0"] {
+        let problem = server.get(path).problem("log-released", 410);
+        let from = problem["oldest"].as_str().expect("an LSN");
+        let page = server.get(&format!("/v1/log?limit=1&from={from}")).ok(200);
+        assert_eq!(page["records"][0], oldest(), "{path}");
+    }
+}
+
+#[test]
+fn parameters_are_taken_as_they_are_described_and_no_others() {
+    let server = with_probe();
+    for path in [
+        "/v1/log?from=%2B5",
+        "/v1/log?from=-5",
+        "/v1/log?from=99999999999999999999",
+        "/v1/log?from=",
+        "/v1/log?limit=0",
+        "/v1/log?limit=1001",
+        "/v1/log?kind=none",
+        "/v1/log?partition=70000",
+        "/v1/log?form=5",
+        "/v1/tables/items/rows?limit=0",
+        "/v1/tables/items/rows?limt=5",
+        "/v1/procedure-log?limit=0",
+    ] {
+        server.get(path).problem("malformed-request", 400);
+    }
+    for kind in ["genesis", "deploy", "remove", "command", "changes", "checkpoint"] {
+        server.get(&format!("/v1/log?kind={kind}")).ok(200);
+    }
+}
+
+/// Each mistake could name a thousand variants.
+#[test]
+fn refusals_are_short_however_many_mistakes_and_names_there_are() {
+    let variants: Vec<_> = (0..1_000).map(|at| format!("\"a_variant_with_a_rather_long_name_and_the_number_{at}\"")).collect();
+    let ty = format!("{{\"list\":{{\"enum\":[{}]}}}}", variants.join(","));
+    let server = Server::start();
+    server.put_module("probe", probe_with(&ty, "unit")).ok(201);
+    let answer = server.call("extra", json!({"value": vec!["none"; 100]}));
+    let problem = answer.problem("invalid-arguments", 400);
+    assert_eq!(problem["errors"].as_array().map(Vec::len), Some(64));
+    assert!(problem["errors"][0]["message"].as_str().is_some_and(|text| text.contains("and 992 more")), "{problem}");
+    assert!(answer.body.len() < 80 << 10, "{} bytes", answer.body.len());
+}
+
+/// Nothing takes no byte, and its name many.
+#[test]
+fn a_type_whose_text_is_thousands_of_times_as_long_is_refused_at_the_upload() {
+    let names: Vec<_> = (0..250).map(|at| format!("{{\"name\":\"a_long_name_of_nothing_{at}\",\"type\":\"unit\"}}")).collect();
+    let list = |members: &str| format!("{{\"list\":{{\"struct\":[{members}{{\"name\":\"flag\",\"type\":\"bool\"}}]}}}}");
+    let forged = list(&format!("{},", names.join(",")));
+    let server = Server::start();
+    for module in [probe_with(&forged, "unit"), probe_with("i64", &forged)] {
+        let problem = server.put_module("probe", module).problem("invalid-module", 422);
+        assert!(problem["reason"].as_str().is_some_and(|text| text.contains("bytes of JSON")), "{problem}");
+    }
+    server.put_module("probe", probe_with(&list(""), &list(""))).ok(201);
 }

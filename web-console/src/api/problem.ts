@@ -6,17 +6,30 @@ export type Slug =
   | 'unauthorized'
   | 'forbidden'
   | 'not-found'
+  | 'method-not-allowed'
+  | 'request-timeout'
   | 'schema-conflict'
   | 'idempotency-conflict'
+  | 'log-released'
   | 'too-large'
+  | 'unsupported-media-type'
   | 'not-primary'
   | 'invalid-module'
   | 'procedure-aborted'
   | 'limit-exceeded'
+  | 'cancelled'
   | 'procedure-trapped'
+  | 'internal-error'
   | 'overloaded'
   | 'too-stale'
-  | 'log-unavailable';
+  | 'log-unavailable'
+  | 'outcome-unknown'
+  | 'recovering'
+  | 'read-only'
+  | 'quarantined'
+  | 'unavailable'
+  | 'deadline-exceeded'
+  | 'memory-exhausted';
 
 export const slugs: Slug[] = [
   'invalid-arguments',
@@ -24,17 +37,30 @@ export const slugs: Slug[] = [
   'unauthorized',
   'forbidden',
   'not-found',
+  'method-not-allowed',
+  'request-timeout',
   'schema-conflict',
   'idempotency-conflict',
+  'log-released',
   'too-large',
+  'unsupported-media-type',
   'not-primary',
   'invalid-module',
   'procedure-aborted',
   'limit-exceeded',
+  'cancelled',
   'procedure-trapped',
+  'internal-error',
   'overloaded',
   'too-stale',
   'log-unavailable',
+  'outcome-unknown',
+  'recovering',
+  'read-only',
+  'quarantined',
+  'unavailable',
+  'deadline-exceeded',
+  'memory-exhausted',
 ];
 
 export type Fields = Record<string, unknown>;
@@ -113,15 +139,31 @@ function explainProblem(problem: ProblemError): Explanation {
       return { ...plain, facts: factsOf(fields, ['limit', 'max']) };
     case 'not-primary':
       return { ...plain, facts: factsOf(fields, ['primary']) };
+    case 'log-released':
+      return { ...plain, facts: factsOf(fields, ['oldest']) };
+    case 'outcome-unknown':
+      return { ...plain, facts: factsOf(fields, ['txn_id', 'lsn']) };
     case 'overloaded':
     case 'log-unavailable':
     case 'too-stale':
+    case 'recovering':
+    case 'unavailable':
       return { ...plain, facts: factsOf(fields, ['retry_after_s']) };
+    case 'memory-exhausted':
+      return { ...plain, facts: factsOf(fields, ['limit', 'max']) };
     case 'malformed-request':
     case 'unauthorized':
     case 'forbidden':
     case 'not-found':
+    case 'method-not-allowed':
+    case 'request-timeout':
+    case 'unsupported-media-type':
     case 'idempotency-conflict':
+    case 'cancelled':
+    case 'internal-error':
+    case 'read-only':
+    case 'quarantined':
+    case 'deadline-exceeded':
     case null:
       return plain;
   }
@@ -145,14 +187,30 @@ function hintFor(slug: Slug | null): string | null {
       return 'Try again in a moment.';
     case 'schema-conflict':
       return 'Nothing was changed. Each line names what is stored, what is declared, and the way on.';
+    case 'outcome-unknown':
+      return 'After a restart, repeat the call with the same idempotency key, or look for its transaction in the log.';
+    case 'quarantined':
+      return 'Deploy a version of the module in which the procedure does the same each time.';
+    case 'memory-exhausted':
+      return 'Reads and deletes go on. Delete rows, or start the server with a larger limit of memory.';
     case 'invalid-arguments':
     case 'malformed-request':
     case 'not-found':
+    case 'method-not-allowed':
+    case 'request-timeout':
+    case 'log-released':
     case 'too-large':
+    case 'unsupported-media-type':
     case 'not-primary':
     case 'invalid-module':
     case 'limit-exceeded':
+    case 'cancelled':
+    case 'internal-error':
     case 'too-stale':
+    case 'recovering':
+    case 'read-only':
+    case 'unavailable':
+    case 'deadline-exceeded':
     case null:
       return null;
   }

@@ -148,7 +148,7 @@ function InService() {
 
 function serverFacts(status: Status) {
   return [
-    { label: 'Role', value: `${status.role}, epoch ${status.epoch}` },
+    { label: 'Role', value: status.epoch == null ? status.role : `${status.role}, epoch ${status.epoch}` },
     { label: 'Partitions', value: status.partitions },
     { label: 'Sites (engine threads)', value: status.sites },
     { label: 'Log', value: status.log === 'none' ? 'none' : `${status.log}, on ${status.device}` },

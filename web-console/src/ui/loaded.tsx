@@ -29,6 +29,6 @@ export function Loaded<T>({ query, children }: Props<T>) {
 function isSaidAtHead(error: Error): boolean {
   if (error instanceof UnreachableError) return true;
   return (
-    error instanceof ProblemError && (error.slug === 'unauthorized' || (error.status === 503 && error.slug === null))
+    error instanceof ProblemError && (error.slug === 'unauthorized' || error.slug === 'recovering')
   );
 }

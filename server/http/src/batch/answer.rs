@@ -82,6 +82,18 @@ impl Chunk {
         self.slots.iter().any(|slot| self.is_superseded(slot))
     }
 
+    /// The longest that all answers together can be as text; 0 where no result is long.
+    pub fn text_bytes_max(&self) -> u64 {
+        if self.has_small_results() {
+            return 0;
+        }
+        let bytes = self.slots.iter().map(|slot| match self.outcome(slot) {
+            Ok((target, reply)) => target.text_bytes_max(&reply),
+            Err(_) => 0,
+        });
+        bytes.fold(0, u64::saturating_add)
+    }
+
     /// How many of the calls did not commit.
     pub fn write_answers(&self, format: Format, out: &mut Vec<u8>) -> usize {
         out.reserve(self.slots.len() * 128);

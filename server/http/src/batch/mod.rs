@@ -21,7 +21,7 @@ use axum::{
     body::{Body, HttpBody},
     extract::{Request, State},
     http::{HeaderValue, header},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use bytes::Bytes;
 use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem};
@@ -40,6 +40,7 @@ use crate::{
     refusal::Refusal,
     state::AppState,
     submit::submit,
+    texts::{self, Room, Texts},
     trace::RequestSpan,
 };
 use input::{Input, Piece};
@@ -77,20 +78,16 @@ pub const PATH: &str = "/v1/batch";
     )
 )]
 pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Response, Refusal> {
-    Ok(answer(&state, request).await)
+    answer(&state, request).await
 }
 
 /// As `batch`, without the way through axum's tables.
-pub async fn answer(state: &AppState, request: Request) -> Response {
+pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let (mut head, body) = request.into_parts();
-    let deadline_ns = match client_timeout(&head.headers) {
-        Ok(timeout) => timeout.map(|timeout| state.router.deadline_in(timeout)),
-        Err(refusal) => return refusal.into_response(),
-    };
-    if let Err(refusal) = wait_for_min_lsn(state, &head.headers).await {
-        return refusal.into_response();
-    }
-    let format = Format::of_body(&head.headers);
+    let format = Format::of_body(&head.headers)?;
+    let timeout = client_timeout(&head.headers)?;
+    let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
+    wait_for_min_lsn(state, &head.headers).await?;
     let answers = Format::of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();
     let may_write = state.auth.require(&head.headers, Role::Write).is_ok();
@@ -106,6 +103,7 @@ pub async fn answer(state: &AppState, request: Request) -> Response {
         permit: None,
         pending: VecDeque::new(),
         pending_bytes: 0,
+        room: None,
         span,
         answered: 0,
         failed: 0,
@@ -122,7 +120,7 @@ pub async fn answer(state: &AppState, request: Request) -> Response {
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, media_type);
-    response
+    Ok(response)
 }
 
 /// Calls of a batch's first chunks, before the size of its results is known.
@@ -148,6 +146,8 @@ struct Conversation {
     /// In the order of their calls.
     pending: VecDeque<Pending>,
     pending_bytes: usize,
+    /// The first chunk's answers are long, and wait for their room.
+    room: Option<WaitForRoom>,
     span: Option<RequestSpan>,
     answered: usize,
     failed: usize,
@@ -161,6 +161,7 @@ impl Drop for Conversation {
     }
 }
 
+type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
 type WaitForPermit =
     Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
@@ -214,7 +215,10 @@ impl Conversation {
                 return false;
             };
             let bytes = cut.chunk.line_bytes();
-            let is_full = self.pending.len() >= BATCH_CHUNKS_IN_FLIGHT_MAX
+            // How long results are is not known before the first are there.
+            let is_first = self.answered == 0 && !cut.chunk.has_small_results();
+            let is_full = is_first
+                || self.pending.len() >= BATCH_CHUNKS_IN_FLIGHT_MAX
                 || self.pending_bytes + bytes > BATCH_BYTES_IN_FLIGHT_MAX;
             if is_full && !self.pending.is_empty() {
                 return true;
@@ -265,7 +269,7 @@ impl Conversation {
 
     /// Answers to the first chunks, as many as are there.
     fn take_answers(&mut self, cx: &mut Context<'_>) -> Bytes {
-        let mut out = Vec::new();
+        let (mut out, mut held) = (Vec::new(), None);
         while out.len() < BATCH_ANSWER_BYTES
             && let Some(first) = self.pending.front_mut()
         {
@@ -273,6 +277,22 @@ impl Conversation {
             let Poll::Ready(chunk) = first.poll(cx, &self.state, may_write, scope) else {
                 break;
             };
+            let bytes_max = chunk.text_bytes_max();
+            if let Some(semaphore) = self.state.texts.asked(bytes_max) {
+                let wait = || -> WaitForRoom { Box::pin(Texts::room(semaphore, bytes_max)) };
+                let room = self.room.get_or_insert_with(wait);
+                // What is there goes first: nobody waits who holds room.
+                let room = match out.is_empty() {
+                    true => room.as_mut().poll(cx),
+                    false => Poll::Pending,
+                };
+                let Poll::Ready(room) = room else {
+                    first.stage = Stage::Answered(chunk);
+                    break;
+                };
+                self.room = None;
+                held = Some(room);
+            }
             let bytes = first.bytes;
             self.pending.pop_front();
             self.pending_bytes -= bytes;
@@ -283,7 +303,7 @@ impl Conversation {
             let bytes_per_call = (out.len() - before) / chunk.slots.len().max(1) + 1;
             self.calls_max = (CHUNK_RESULT_BYTES / bytes_per_call).max(1);
         }
-        out.into()
+        texts::held(out, held)
     }
 
     /// Reads on. Ready: there is something new to cut, or the end was reached.

@@ -10,9 +10,12 @@ use super::{
     scalar,
     source::{Items, Source, SyntaxError, Token},
 };
+use crate::refusal::first_names;
 
 /// Mistakes that one answer lists at most.
 const ERRORS_MAX: usize = 64;
+/// Bytes of their words at most, all together.
+const ERRORS_BYTES_MAX: usize = 64 << 10;
 /// Integers up to here are exact in a double: readers of JSON may have turned one into the other.
 const EXACT_F64_MAX: f64 = 9_007_199_254_740_992.0;
 
@@ -35,6 +38,7 @@ pub struct Scratch {
     members: Vec<Member>,
     sorted: Vec<u8>,
     errors: Vec<ArgumentError>,
+    error_bytes: usize,
 }
 
 /// Where a member's bytes lie in the output.
@@ -56,6 +60,7 @@ pub fn encode_args<'t, S: Source<'t>>(
     let start = out.len();
     scratch.members.clear();
     scratch.errors.clear();
+    scratch.error_bytes = 0;
     let mut sink = Sink { out, scratch };
     match source.token()? {
         Token::Map(items) => read_members(params, source, &mut sink, &Path::ROOT, items)?,
@@ -84,12 +89,15 @@ struct Sink<'b> {
 impl Sink<'_> {
     #[cold]
     fn fail(&mut self, path: &Path<'_>, message: impl Into<String>) {
-        if self.scratch.errors.len() < ERRORS_MAX {
-            self.scratch.errors.push(ArgumentError {
-                pointer: path.pointer(),
-                message: message.into(),
-            });
+        if self.scratch.errors.len() >= ERRORS_MAX || self.scratch.error_bytes >= ERRORS_BYTES_MAX {
+            return;
         }
+        let error = ArgumentError {
+            pointer: path.pointer(),
+            message: message.into(),
+        };
+        self.scratch.error_bytes += error.pointer.len() + error.message.len();
+        self.scratch.errors.push(error);
     }
 }
 
@@ -514,8 +522,7 @@ fn expected_names<F: Named>(fields: &[F]) -> String {
     if fields.is_empty() {
         return "nothing is expected here".into();
     }
-    let names: Vec<_> = fields.iter().map(Named::name).collect();
-    format!("expected {}", names.join(", "))
+    format!("expected {}", first_names(fields.iter().map(Named::name)))
 }
 
 /// What a type asks of JSON, in words.
@@ -525,7 +532,7 @@ fn describe(ty: &Type) -> String {
         Type::Option(inner) => format!("{} or null", describe(inner)),
         Type::List(_) => "an array".into(),
         Type::Struct(_) => "an object".into(),
-        Type::Enum(variants) => format!("one of {}", variants.join(", ")),
+        Type::Enum(variants) => format!("one of {}", first_names(variants.iter().map(String::as_str))),
         Type::Scalar(scalar) => describe_scalar(*scalar).into(),
     }
 }

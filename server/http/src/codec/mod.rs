@@ -39,6 +39,9 @@ pub use text::Json;
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use reprise_abi::Parameter;
+use reprise_api::{CBOR_MEDIA_TYPE, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, ProblemKind};
+
+use crate::{pages::is_of_browser, refusal::Refusal};
 
 /// How arguments and answers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +51,38 @@ pub enum Format {
 }
 
 impl Format {
-    /// That of a request's body. What is not said to be CBOR is JSON.
-    pub fn of_body(headers: &HeaderMap) -> Self {
-        match headers.get(header::CONTENT_TYPE) {
-            Some(value) if names_cbor(value) => Self::Cbor,
-            _ => Self::Json,
+    /// That of a request's body. Without a word about it, a program means JSON; a browser's page always says, and what it
+    /// can send to another site unasked (forms, plain text) is none of these types.
+    pub fn of_body(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let mut types = headers.get_all(header::CONTENT_TYPE).iter();
+        let format = match (types.next(), types.next()) {
+            (None, _) if !is_of_browser(headers) => Some(Self::Json),
+            (Some(value), None) => Self::of_media_type(value),
+            _ => None,
+        };
+        format.ok_or_else(|| {
+            Refusal::new(
+                ProblemKind::UnsupportedMediaType,
+                "a body is application/json, application/cbor, application/x-ndjson or application/cbor-seq, and the header \
+                 Content-Type says which; with curl: -H 'content-type: application/json'",
+            )
+        })
+    }
+
+    fn of_media_type(value: &HeaderValue) -> Option<Self> {
+        let mut parts = value.to_str().ok()?.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let is_utf8 = |parameter: &str| match parameter.split_once('=') {
+            Some((name, charset)) if name.eq_ignore_ascii_case("charset") => {
+                charset.trim_matches('"').eq_ignore_ascii_case("utf-8")
+            }
+            _ => true,
+        };
+        let is_one_of = |names: [&str; 2]| names.iter().any(|known| name.eq_ignore_ascii_case(known));
+        if is_one_of([CBOR_MEDIA_TYPE, CBOR_SEQUENCE_MEDIA_TYPE]) {
+            return Some(Self::Cbor);
         }
+        (is_one_of(["application/json", NDJSON_MEDIA_TYPE]) && parts.all(is_utf8)).then_some(Self::Json)
     }
 
     /// That of the answer: what the client asks for, and without a word about it the body's own.

@@ -13,6 +13,7 @@ use crate::{
     calls::{media_type, write_body},
     codec::Format,
     submit::Target,
+    texts::Room,
 };
 
 thread_local! {
@@ -25,6 +26,8 @@ pub struct Answers<'a> {
     pub out: &'a mut Vec<u8>,
     /// Of the answer that is being written.
     pub body: &'a mut Vec<u8>,
+    /// For a long answer in `out`, until it is written.
+    pub room: &'a mut Option<Room>,
 }
 
 impl Answers<'_> {
@@ -121,6 +124,7 @@ mod tests {
         let mut answers = Answers {
             out: &mut out,
             body: &mut body,
+            room: &mut None,
         };
         let refusal = Refusal::new(ProblemKind::NotFound, "no such thing");
         assert_eq!(answers.push_answer(refusal.answer(), true), 404);

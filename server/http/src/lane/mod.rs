@@ -8,7 +8,7 @@
 //! What a client may leave lying here is bounded: calls on their way, bytes of their requests, answers not yet written. What
 //! is beyond stays in the socket.
 
-mod answer;
+pub(crate) mod answer;
 pub(crate) mod request;
 mod run;
 
@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use axum::http::Method;
+use axum::http::{Method, Version};
 use reprise_api::headers;
 use reprise_router::{Deployed, Stream};
 use tokio::{
@@ -40,6 +40,7 @@ use crate::{
     refusal::Refusal,
     stall::StallGuard,
     state::AppState,
+    texts::Room,
 };
 use answer::Answers;
 use request::{Head, Seen, recognise};
@@ -123,6 +124,8 @@ struct Lane {
     out: Vec<u8>,
     written: usize,
     body: Vec<u8>,
+    /// For a long answer in `out`.
+    room: Option<Room>,
     known: Option<Known>,
     quiet: Quiet,
     since: Instant,
@@ -166,6 +169,7 @@ impl Lane {
             out: Vec::new(),
             written: 0,
             body: Vec::new(),
+            room: None,
             known: None,
             quiet: Quiet::Not,
             since: Instant::now(),
@@ -308,7 +312,7 @@ impl Lane {
         deployed: &Deployed,
     ) -> Result<Call, Refusal> {
         let auth = &self.state.auth;
-        auth.check(&Method::POST, head.path, &head.headers)?;
+        auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
         let asked = Asked::of(&self.state, deployed, head.path, &head.headers)?;
         let call = Call {
             key: asked.key.map(Into::into),
@@ -338,6 +342,7 @@ impl Lane {
             let mut answers = Answers {
                 out: &mut self.out,
                 body: &mut self.body,
+                room: &mut self.room,
             };
             match run.poll(cx, &self.state, &mut answers, is_last) {
                 Progress::Done => {}
@@ -363,6 +368,7 @@ impl Lane {
             }
         }
         self.written = 0;
+        self.room = None;
         for buffer in [&mut self.out, &mut self.body] {
             buffer.clear();
             buffer.shrink_to(KEPT_BYTES_MAX);

@@ -30,6 +30,7 @@ use crate::{
     refusal::Refusal,
     state::AppState,
     submit::{Target, engine_gone, submit},
+    texts::{Room, Texts},
 };
 
 #[derive(Default)]
@@ -43,7 +44,11 @@ pub struct Run {
     done: usize,
     /// The next slot's call, made once more: its module was replaced.
     again: Option<Again>,
+    /// The next slot's answer is long, and waits for its room.
+    room: Option<WaitForRoom>,
 }
+
+type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
 
 type Again = Pin<Box<dyn Future<Output = Response<Vec<u8>>> + Send>>;
 
@@ -214,6 +219,9 @@ impl Run {
             if answers.out.len() >= LANE_ANSWER_BYTES {
                 return Progress::Full;
             }
+            if let Some(progress) = self.poll_room(cx, state, answers) {
+                return progress;
+            }
             let closes = is_last && self.done + 1 == self.slots.len();
             let Poll::Ready(status) = self.poll_slot(cx, state, answers, closes) else {
                 return Progress::Waits;
@@ -222,6 +230,43 @@ impl Run {
             self.done += 1;
         }
         Progress::Done
+    }
+
+    /// Room for the next slot's answer, where it needs any: before it is waited for, what is there is written, so that nobody
+    /// waits who holds some.
+    fn poll_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &AppState,
+        answers: &mut Answers<'_>,
+    ) -> Option<Progress> {
+        if self.room.is_none() {
+            let bytes_max = self.text_bytes_max();
+            let semaphore = state.texts.asked(bytes_max)?;
+            self.room = Some(Box::pin(Texts::room(semaphore, bytes_max)));
+        }
+        if !answers.out.is_empty() {
+            return Some(Progress::Full);
+        }
+        let room = self.room.as_mut().expect("made above").as_mut();
+        let Poll::Ready(room) = room.poll(cx) else {
+            return Some(Progress::Waits);
+        };
+        self.room = None;
+        *answers.room = Some(room);
+        None
+    }
+
+    /// Of the next slot.
+    fn text_bytes_max(&self) -> u64 {
+        let SlotState::Called { index, call, .. } = &self.slots[self.done].state else {
+            return 0;
+        };
+        match &self.reply {
+            // Those that ride have little results.
+            Reply::Own(reply) if !call.target.has_small_result => call.target.text_bytes_max(&reply.get(*index)),
+            _ => 0,
+        }
     }
 
     /// Writes the next slot's answer; its status.

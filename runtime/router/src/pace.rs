@@ -1,0 +1,79 @@
+//! How fast calls are answered, for whoever is told to come back later.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// A rate is measured over so long; one that nobody asked for in `STALE` says nothing of now.
+const WINDOW: Duration = Duration::from_millis(250);
+const STALE: Duration = Duration::from_secs(2);
+const RETRY_AFTER_S_MAX: u32 = 60;
+
+#[derive(Default)]
+pub(crate) struct Pace {
+    answered: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    at_ns: u64,
+    answered: u64,
+    /// None until two looks were not too far apart.
+    per_s: Option<f64>,
+}
+
+impl Pace {
+    pub fn note(&self, calls: u64) {
+        self.answered.fetch_add(calls, Ordering::Relaxed);
+    }
+
+    /// Seconds until so many waiting calls are done, at the rate at which calls are answered now.
+    pub fn retry_after_s(&self, now_ns: u64, waiting: u64) -> u32 {
+        let mut seen = self.seen.lock().expect("no code panics under this lock");
+        let answered = self.answered.load(Ordering::Relaxed);
+        let since = Duration::from_nanos(now_ns.saturating_sub(seen.at_ns));
+        if since >= WINDOW {
+            let per_s = (answered - seen.answered) as f64 / since.as_secs_f64();
+            *seen = Seen {
+                at_ns: now_ns,
+                answered,
+                per_s: (since < STALE).then_some(per_s),
+            };
+        }
+        match seen.per_s {
+            None => 1,
+            // Nothing is answered: a long call holds the queue.
+            Some(per_s) if per_s < 1.0 => RETRY_AFTER_S_MAX.min(waiting.clamp(1, 60) as u32),
+            Some(per_s) => ((waiting as f64 / per_s).ceil() as u32).clamp(1, RETRY_AFTER_S_MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_refused_is_told_how_long_the_queue_takes() {
+        let pace = Pace::default();
+        let mut now_ns = 3_600_000_000_000;
+        let mut look = |pace: &Pace, ms: u64, waiting| {
+            now_ns += ms * 1_000_000;
+            pace.retry_after_s(now_ns, waiting)
+        };
+        assert_eq!(look(&pace, 0, 5_000), 1, "nothing was measured yet");
+        pace.note(100);
+        assert_eq!(look(&pace, 1_000, 5_000), 50);
+        assert_eq!(look(&pace, 1, 100), 1);
+        assert_eq!(look(&pace, 1_000, 5_000), 60, "nothing is answered");
+        pace.note(1_000_000);
+        assert_eq!(look(&pace, 1_000, 5_000), 1);
+        pace.note(1);
+        assert_eq!(look(&pace, 60_000, 5_000), 1, "too long ago");
+    }
+}

@@ -1,0 +1,153 @@
+//! Whom a browser speaks for. Programs say nothing of this; a page of another site must not act for the person who reads it,
+//! and what a browser sends on its own account it marks with `Origin` and `Sec-Fetch-Site`.
+
+use axum::http::{HeaderMap, HeaderName, Version, header};
+use reprise_api::ProblemKind;
+
+use crate::refusal::Refusal;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Sites whose pages may ask, beside the server's own: what a proxy in front is called, most likely.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins(Vec<String>);
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no origin: it is written as https://host or http://host:port, without a path")]
+pub struct OriginError(String);
+
+impl Origins {
+    pub fn new(names: &[String]) -> Result<Self, OriginError> {
+        let is_origin = |name: &str| {
+            let host = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
+            let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"/?#@*\"".contains(&byte);
+            host.is_some_and(|host| !host.is_empty() && host.bytes().all(is_plain))
+        };
+        let lower: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+        match lower.iter().position(|name| !is_origin(name)) {
+            Some(at) => Err(OriginError(names[at].clone())),
+            None => Ok(Self(lower)),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Refuses the page of another site. `is_public`: it asks for what anybody may see, so a link that leads here is no harm.
+    pub fn judge(&self, headers: &HeaderMap, is_public: bool) -> Result<(), Refusal> {
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        let (origin, more) = (origins.next(), origins.next());
+        let text = origin.map(|value| value.to_str().unwrap_or("").to_ascii_lowercase());
+        if more.is_none()
+            && let Some(origin) = &text
+            && self.0.contains(origin)
+        {
+            return Ok(());
+        }
+        let site = headers.get(SEC_FETCH_SITE).map(|value| value.as_bytes());
+        let is_others = matches!(site, Some(b"cross-site" | b"same-site")) && !is_public;
+        let is_own = text.is_none_or(|origin| is_server(&origin, headers));
+        if is_own && !is_others && more.is_none() {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            ProblemKind::Forbidden,
+            "the request comes from a page of another site: only pages of this server, by the address under which it was asked, \
+             and those that its configuration names (origins in [http]) may ask it",
+        ))
+    }
+}
+
+/// True where an origin is this server's scheme, host and port, as the request names them.
+fn is_server(origin: &str, headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let plain = |text: &str| text.strip_suffix(":80").unwrap_or(text).to_ascii_lowercase();
+    match (origin.strip_prefix("http://"), host) {
+        (Some(origin), Some(host)) => plain(origin) == plain(host),
+        _ => false,
+    }
+}
+
+/// HTTP/1.1 names its host, once: of two, whoever stands before this server may have judged the other.
+pub fn judge_host(version: Version, headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let is_right = match (hosts.next(), hosts.next()) {
+        (Some(_), None) => true,
+        (None, _) => version < Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    };
+    match is_right {
+        true => Ok(()),
+        false => Err(Refusal::malformed("a request has the header Host, and once")),
+    }
+}
+
+/// True for what a browser sends of its own.
+pub fn is_of_browser(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN) || headers.contains_key(SEC_FETCH_SITE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let name = HeaderName::from_static;
+        let pairs = pairs.iter().map(|(key, value)| (name(key), value.parse().expect("a value")));
+        let mut map = HeaderMap::new();
+        pairs.for_each(|(key, value)| _ = map.append(key, value));
+        map
+    }
+
+    #[test]
+    fn only_the_servers_own_pages_and_named_ones_may_ask() {
+        let origins = Origins::new(&["https://DB.example".into()]).expect("an origin");
+        let may = |pairs: &[(&'static str, &str)]| {
+            let host = [("host", "10.0.0.7:8080")];
+            origins.judge(&headers(&[&host, pairs].concat()), false).is_ok()
+        };
+        assert!(may(&[]));
+        assert!(may(&[("origin", "http://10.0.0.7:8080")]));
+        assert!(may(&[("origin", "https://db.example"), ("sec-fetch-site", "cross-site")]));
+        assert!(may(&[("sec-fetch-site", "same-origin")]));
+        assert!(may(&[("sec-fetch-site", "none")]));
+        for origin in [
+            "null",
+            "",
+            "http://203.0.113.5",
+            "http://10.0.0.7",
+            "http://10.0.0.7:8081",
+            "https://10.0.0.7:8080",
+            "http://10.0.0.7:8080/",
+            "http://localhost:8080",
+            "http://db.example",
+        ] {
+            assert!(!may(&[("origin", origin)]), "{origin}");
+        }
+        let own = ("origin", "http://10.0.0.7:8080");
+        assert!(!may(&[own, ("origin", "http://203.0.113.5")]));
+        assert!(!may(&[own, ("sec-fetch-site", "cross-site")]));
+        assert!(!may(&[("sec-fetch-site", "same-site")]));
+        let link = headers(&[("host", "a"), ("sec-fetch-site", "cross-site")]);
+        assert!(Origins::default().judge(&link, true).is_ok());
+        let standard = headers(&[("host", "db.example:80"), ("origin", "http://db.example")]);
+        assert!(Origins::default().judge(&standard, false).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_origin_is_refused_at_the_start() {
+        for bad in ["null", "*", "https://", "db.example", "https://a/b", "ftp://a", "https://a b"] {
+            assert!(Origins::new(&[bad.into()]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_request_names_its_host_once() {
+        let judge = |version, pairs: &[(&'static str, &str)]| judge_host(version, &headers(pairs)).is_ok();
+        assert!(judge(Version::HTTP_11, &[("host", "a")]));
+        assert!(judge(Version::HTTP_10, &[]));
+        assert!(!judge(Version::HTTP_11, &[]));
+        assert!(!judge(Version::HTTP_11, &[("host", "a"), ("host", "a")]));
+    }
+}
