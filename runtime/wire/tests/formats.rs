@@ -89,7 +89,9 @@ fn golden_records() {
             txn_id: TxnId::new(6, TxnId::MULTI_PARTITION),
             table: "a.votes",
         }),
-        expect!["11 07 ff 1b 00 00 00 00 00 00 07 61 2e 76 6f 74 65 73"],
+        expect![[r#"
+            11 07 ff 1b 00 00 00 00 00 00 07 61 2e 76 6f 74
+            65 73"#]],
     );
     check_golden(
         RecordRef::Remove(RemoveRef {
