@@ -144,7 +144,9 @@ impl Model {
         let module = &declared.module;
         for table in declared.tables.iter().filter(|table| table.owner.is_empty()) {
             let name = full_name(module, table);
-            let was = table.was.as_ref().filter(|was| declared.tables.iter().all(|other| other.name != **was));
+            let is_own = |other: &&TableSchema| other.owner.is_empty();
+            let keeps = |was: &str| declared.tables.iter().filter(is_own).any(|other| other.name == was);
+            let was = table.was.as_ref().filter(|was| !keeps(was));
             let was = was.map(|was| format!("{module}.{was}"));
             let known = self.tables.remove(&name).or_else(|| self.tables.remove(&was?));
             let rows = match known {
