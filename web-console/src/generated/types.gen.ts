@@ -121,6 +121,22 @@ export type CallAnswer = {
     txn_id: U64;
 };
 
+export type CallList = {
+    /**
+     * Those that were accepted first before others.
+     */
+    calls: Array<RunningCall>;
+    /**
+     * How many there are in all.
+     */
+    total: number;
+};
+
+/**
+ * How far a call got.
+ */
+export type CallPhase = 'queued' | 'running' | 'committing';
+
 export type Checkpoint = {
     /**
      * RFC 3339.
@@ -308,7 +324,7 @@ export type LogRecord = {
      */
     digest?: string | null;
     /**
-     * False while the record is not yet safe on the device.
+     * Safe on the device. Only records that are so are listed.
      */
     durable: boolean;
     /**
@@ -340,6 +356,7 @@ export type LogRecord = {
      * changes: the rows, in the order in which they are applied.
      */
     rows?: Array<RowChange> | null;
+    rows_left?: U64 | null;
     /**
      * Name of the segment file.
      */
@@ -781,6 +798,28 @@ export type RowsPage = {
 };
 
 /**
+ * A call that runs or waits.
+ */
+export type RunningCall = {
+    /**
+     * Milliseconds since it was accepted.
+     */
+    age_ms: number;
+    /**
+     * Ends it, by `DELETE /v1/calls/{call_id}`.
+     */
+    call_id: U64;
+    module: string;
+    /**
+     * Null for a multi-partition call.
+     */
+    partition?: number | null;
+    phase: CallPhase;
+    procedure: string;
+    txn_id?: U64 | null;
+};
+
+/**
  * One column or index that differs from what is stored.
  */
 export type SchemaConflict = {
@@ -827,14 +866,17 @@ export type Status = {
      */
     database_id: string;
     /**
-     * Where the log lies: `file`.
+     * Where the log lies: `file`; null without one.
      */
-    device: string;
+    device?: string | null;
     /**
      * Everything below is safe on the device.
      */
     durable_lsn: U64;
-    epoch: number;
+    /**
+     * Of the log; null without one.
+     */
+    epoch?: number | null;
     /**
      * What they and their outcomes take. Calls with new keys are refused where that would pass the maximum.
      */
@@ -869,7 +911,7 @@ export type Status = {
      */
     restart_seconds?: number | null;
     /**
-     * `primary`.
+     * `primary`, or `read-only` where the server was opened for reads alone.
      */
     role: string;
     /**
@@ -990,6 +1032,27 @@ export type HealthzData = {
     url: '/healthz';
 };
 
+export type HealthzErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type HealthzError = HealthzErrors[keyof HealthzErrors];
+
 export type HealthzResponses = {
     /**
      * Alive
@@ -1005,6 +1068,31 @@ export type MetricsData = {
     query?: never;
     url: '/metrics';
 };
+
+export type MetricsErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type MetricsError = MetricsErrors[keyof MetricsErrors];
 
 export type MetricsResponses = {
     /**
@@ -1029,9 +1117,25 @@ export type ProblemPageData = {
 
 export type ProblemPageErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
 };
 
 export type ProblemPageError = ProblemPageErrors[keyof ProblemPageErrors];
@@ -1053,6 +1157,18 @@ export type ReadyzData = {
 };
 
 export type ReadyzErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * Not yet, or no more
      */
@@ -1079,9 +1195,29 @@ export type ListBackupsData = {
 
 export type ListBackupsErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found: the server keeps no log
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
 };
 
 export type ListBackupsError = ListBackupsErrors[keyof ListBackupsErrors];
@@ -1104,9 +1240,29 @@ export type CreateBackupData = {
 
 export type CreateBackupErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found: the server keeps no log
      */
     404: Problem;
+    /**
+     * unsupported-media-type
+     */
+    415: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * The server recovers or stops
      */
@@ -1138,9 +1294,29 @@ export type DeleteBackupData = {
 
 export type DeleteBackupErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
 };
 
 export type DeleteBackupError = DeleteBackupErrors[keyof DeleteBackupErrors];
@@ -1168,9 +1344,29 @@ export type ShowBackupData = {
 
 export type ShowBackupErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
 };
 
 export type ShowBackupError = ShowBackupErrors[keyof ShowBackupErrors];
@@ -1202,9 +1398,25 @@ export type DownloadFileData = {
 
 export type DownloadFileErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * overloaded: too many downloads
      */
@@ -1226,16 +1438,20 @@ export type BatchData = {
     /**
      * A call a line, or an item
      */
-    body: BatchCall;
+    body?: BatchCall;
     headers?: {
+        /**
+         * Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing
+         */
+        'Reprise-Timeout-Ms'?: number;
         /**
          * Begin once the read view holds this LSN
          */
-        'Reprise-Min-Lsn'?: string | null;
+        'Reprise-Min-Lsn'?: string;
         /**
          * How long to wait for it; 1000 unless given
          */
-        'Reprise-Max-Wait-Ms'?: number | null;
+        'Reprise-Max-Wait-Ms'?: number;
     };
     path?: never;
     query?: never;
@@ -1251,6 +1467,26 @@ export type BatchErrors = {
      * unauthorized
      */
     401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * request-timeout
+     */
+    408: Problem;
+    /**
+     * too-large
+     */
+    413: Problem;
+    /**
+     * unsupported-media-type
+     */
+    415: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * too-stale
      */
@@ -1272,26 +1508,30 @@ export type CallData = {
     /**
      * Arguments by name
      */
-    body: {
+    body?: {
         [key: string]: unknown;
     };
     headers?: {
         /**
          * At most 255 visible characters; a repeat by the same token returns the first committed outcome again, as long as it is kept. Calls that only read run again
          */
-        'Idempotency-Key'?: string | null;
+        'Idempotency-Key'?: string;
+        /**
+         * What has not begun by then, or runs longer, is ended as deadline-exceeded and leaves nothing
+         */
+        'Reprise-Timeout-Ms'?: number;
         /**
          * For reads: wait until the read view holds this LSN
          */
-        'Reprise-Min-Lsn'?: string | null;
+        'Reprise-Min-Lsn'?: string;
         /**
          * How long to wait for it; 1000 unless given
          */
-        'Reprise-Max-Wait-Ms'?: number | null;
+        'Reprise-Max-Wait-Ms'?: number;
         /**
          * W3C Trace Context; the answer continues it
          */
-        traceparent?: string | null;
+        traceparent?: string;
     };
     path: {
         /**
@@ -1313,9 +1553,21 @@ export type CallErrors = {
      */
     400: Problem;
     /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * request-timeout
+     */
+    408: Problem;
     /**
      * idempotency-conflict
      */
@@ -1325,7 +1577,11 @@ export type CallErrors = {
      */
     413: Problem;
     /**
-     * procedure-aborted, limit-exceeded
+     * unsupported-media-type
+     */
+    415: Problem;
+    /**
+     * procedure-aborted, limit-exceeded, cancelled
      */
     422: Problem;
     /**
@@ -1336,6 +1592,10 @@ export type CallErrors = {
      * overloaded, too-stale, log-unavailable; recovering
      */
     503: Problem;
+    /**
+     * deadline-exceeded
+     */
+    504: Problem;
     /**
      * memory-exhausted
      */
@@ -1353,12 +1613,133 @@ export type CallResponses = {
 
 export type CallResponse = CallResponses[keyof CallResponses];
 
+export type ListCallsData = {
+    body?: never;
+    path?: never;
+    query?: {
+        /**
+         * Calls at most, 1 to 1000; 100 unless given.
+         */
+        limit?: number;
+    };
+    url: '/v1/calls';
+};
+
+export type ListCallsErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type ListCallsError = ListCallsErrors[keyof ListCallsErrors];
+
+export type ListCallsResponses = {
+    /**
+     * The calls
+     */
+    200: CallList;
+};
+
+export type ListCallsResponse = ListCallsResponses[keyof ListCallsResponses];
+
+export type CancelCallData = {
+    body?: never;
+    path: {
+        /**
+         * Its `call_id`, or its transaction's id
+         */
+        call_id: string;
+    };
+    query?: never;
+    url: '/v1/calls/{call_id}';
+};
+
+export type CancelCallErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-found: no such call runs or waits, or it has run already
+     */
+    404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type CancelCallError = CancelCallErrors[keyof CancelCallErrors];
+
+export type CancelCallResponses = {
+    /**
+     * It is being ended
+     */
+    200: RunningCall;
+};
+
+export type CancelCallResponse = CancelCallResponses[keyof CancelCallResponses];
+
 export type ListCheckpointsData = {
     body?: never;
     path?: never;
     query?: never;
     url: '/v1/checkpoints';
 };
+
+export type ListCheckpointsErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type ListCheckpointsError = ListCheckpointsErrors[keyof ListCheckpointsErrors];
 
 export type ListCheckpointsResponses = {
     /**
@@ -1378,9 +1759,29 @@ export type TakeCheckpointData = {
 
 export type TakeCheckpointErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found: the server keeps no log
      */
     404: Problem;
+    /**
+     * unsupported-media-type
+     */
+    415: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * log-unavailable
      */
@@ -1412,9 +1813,29 @@ export type ShowCheckpointData = {
 
 export type ShowCheckpointErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
 };
 
 export type ShowCheckpointError = ShowCheckpointErrors[keyof ShowCheckpointErrors];
@@ -1436,6 +1857,22 @@ export type EventsData = {
 };
 
 export type EventsErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * overloaded: too many streams are open
      */
@@ -1468,9 +1905,21 @@ export type ShowOutcomeErrors = {
      */
     400: Problem;
     /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found: no call with it has committed, or its time is over
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * outcome-unknown: not before a restart, for the log has failed; recovering
      */
@@ -1495,7 +1944,7 @@ export type ListLogData = {
         /**
          * LSN to begin at; `next` of the page before.
          */
-        from?: number;
+        from?: string;
         /**
          * Records at most; 100 unless given.
          */
@@ -1522,9 +1971,29 @@ export type ListLogErrors = {
      */
     400: Problem;
     /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found: the server keeps no log
      */
     404: Problem;
+    /**
+     * log-released: `from` lies before the oldest record that is kept
+     */
+    410: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
 };
 
 export type ListLogError = ListLogErrors[keyof ListLogErrors];
@@ -1552,9 +2021,33 @@ export type ShowRecordData = {
 
 export type ShowRecordErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * log-released: it lies before the oldest record that is kept
+     */
+    410: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
 };
 
 export type ShowRecordError = ShowRecordErrors[keyof ShowRecordErrors];
@@ -1574,6 +2067,31 @@ export type ListModulesData = {
     query?: never;
     url: '/v1/modules';
 };
+
+export type ListModulesErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type ListModulesError = ListModulesErrors[keyof ListModulesErrors];
 
 export type ListModulesResponses = {
     /**
@@ -1595,9 +2113,25 @@ export type DeleteModuleData = {
 
 export type DeleteModuleErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * log-unavailable; recovering
      */
@@ -1626,9 +2160,29 @@ export type ShowModuleData = {
 
 export type ShowModuleErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
 };
 
 export type ShowModuleError = ShowModuleErrors[keyof ShowModuleErrors];
@@ -1663,6 +2217,18 @@ export type PutModuleErrors = {
      */
     400: Problem;
     /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * request-timeout
+     */
+    408: Problem;
+    /**
      * schema-conflict
      */
     409: Problem;
@@ -1674,6 +2240,10 @@ export type PutModuleErrors = {
      * invalid-module
      */
     422: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * log-unavailable; recovering
      */
@@ -1707,6 +2277,31 @@ export type ProcedureLogData = {
     url: '/v1/procedure-log';
 };
 
+export type ProcedureLogErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type ProcedureLogError = ProcedureLogErrors[keyof ProcedureLogErrors];
+
 export type ProcedureLogResponses = {
     /**
      * Newest first
@@ -1722,6 +2317,31 @@ export type StatusData = {
     query?: never;
     url: '/v1/status';
 };
+
+export type StatusErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * overloaded, recovering, unavailable
+     */
+    503: Problem;
+};
+
+export type StatusError = StatusErrors[keyof StatusErrors];
 
 export type StatusResponses = {
     /**
@@ -1740,6 +2360,22 @@ export type ListTablesData = {
 };
 
 export type ListTablesErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * recovering
      */
@@ -1768,9 +2404,25 @@ export type ShowTableData = {
 
 export type ShowTableErrors = {
     /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * recovering
      */
@@ -1794,11 +2446,11 @@ export type ListRowsData = {
         /**
          * Wait until the read view holds this LSN
          */
-        'Reprise-Min-Lsn'?: string | null;
+        'Reprise-Min-Lsn'?: string;
         /**
          * How long to wait for it; 1000 unless given
          */
-        'Reprise-Max-Wait-Ms'?: number | null;
+        'Reprise-Max-Wait-Ms'?: number;
     };
     path: {
         table: string;
@@ -1830,9 +2482,21 @@ export type ListRowsErrors = {
      */
     400: Problem;
     /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
      * not-found
      */
     404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
     /**
      * too-stale; recovering
      */
