@@ -121,15 +121,13 @@ fn what_is_missing_is_an_answer() {
         );
         assert_eq!(db.call::<Option<i32>>("find_subscriber", (nobody,)).unwrap(), None);
     }
-    // The number finds the row; what the call is routed by does not.
-    for home in [2, 1, 9] {
-        assert_eq!(
-            change(&mut db, "update_location", (home, other, 5 + home as u32)),
-            Change::Done
-        );
-        let location = db.run(|tx| Ok(tatp::Subscriber::get(tx, 2).unwrap().vlr_location));
-        assert_eq!(location.unwrap(), 5 + home as u32);
+    // The number finds the row; what the call is routed by must be where that lies.
+    assert_eq!(change(&mut db, "update_location", (2, other, 7_u32)), Change::Done);
+    for home in [1, 9] {
+        assert!(db.call::<Change>("update_location", (home, other, 8_u32)).is_err());
     }
+    let location = db.run(|tx| Ok(tatp::Subscriber::get(tx, 2).unwrap().vlr_location));
+    assert_eq!(location.unwrap(), 7);
     assert_eq!(db.call::<Option<i32>>("find_subscriber", (other,)).unwrap(), Some(2));
     for sf_type in [0_u8, 5, 255] {
         let insert = (2, other, sf_type, 8_u8, 9_u8, "1");

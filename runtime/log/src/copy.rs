@@ -283,7 +283,9 @@ impl Copier<'_> {
         let out = self.out.as_mut().expect("begun before its blocks");
         out.push(bytes)?;
         self.last = after;
-        self.memory_units = block.memory_units;
+        if block.kind != BlockKind::Close {
+            self.memory_units = block.memory_units;
+        }
         self.copy.end = block.end();
         self.copy.records += block.records_count as u64;
         Ok(())

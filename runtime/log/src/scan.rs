@@ -53,7 +53,7 @@ pub struct VerifyReport {
     pub records: u64,
     /// Kind of the last block: `Close` after a close in order.
     pub last_block: Option<BlockKind>,
-    /// Counted memory of the database, as the last block told; 0: not told.
+    /// Counted memory of the database, as the last block but a close told; 0: not told.
     pub memory_bytes: u64,
     pub torn: Option<TornTail>,
     pub damage: Option<Damage>,
@@ -311,7 +311,10 @@ impl Scan {
             .expect("pushed before its blocks");
         segment.end = block.end();
         segment.last_command = commands.last().or(segment.last_command);
-        self.report.memory_bytes = block.memory_units as u64 * MEMORY_UNIT_BYTES;
+        // At a close the tables have been let go of.
+        if block.kind != BlockKind::Close {
+            self.report.memory_bytes = block.memory_units as u64 * MEMORY_UNIT_BYTES;
+        }
         Ok(())
     }
 

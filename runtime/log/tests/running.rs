@@ -219,7 +219,8 @@ fn a_failed_write_or_sync_stops_the_log_for_good() {
             matches!(
                 outcome,
                 LogError::Unavailable {
-                    kind: UnavailableKind::Failed,
+                    // Doubtful where the block could not be taken back either.
+                    kind: UnavailableKind::Failed | UnavailableKind::Doubtful,
                     ..
                 }
             ),

@@ -122,7 +122,8 @@ impl Tally {
         if problem.is_null() {
             return Ok(true);
         }
-        ensure!(problem["status"] == 503, "a call failed: {answer}");
+        let is_refused = problem["status"] == 503 || problem["status"] == 507;
+        ensure!(is_refused, "a call failed: {answer}");
         self.problems
             .insert(problem["type"].as_str().unwrap_or_default().to_owned());
         Ok(false)

@@ -320,7 +320,7 @@ fn a_checkpoint_shows_what_it_holds() -> Result<()> {
         refused(
             &["checkpoint", "show", path(&file)?, "--rows", "nothing"],
             1,
-            "there are accounts",
+            "there are bank.accounts",
         )?;
         refused(
             &["checkpoint", "show", path(place)?, "--lsn", "7"],
