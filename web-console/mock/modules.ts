@@ -3,6 +3,7 @@ import type {
   ColumnInfo,
   IndexInfo,
   ModuleDetail,
+  ModulePlanned,
   ParameterInfo,
   ProcedureInfo,
   TableInfo,
@@ -227,4 +228,22 @@ export function rowOf(name: string, position: number): Record<string, unknown> {
         note: position % 5 === 0 ? 'a second call from the same household, counted once more' : null,
       };
   }
+}
+
+// What an upload would do: a new module makes its tables, a new version drops a column of the first one.
+export function plannedOf(module: ModuleDetail, isStored: boolean): ModulePlanned {
+  const step = isStored
+    ? { action: 'drop', what: 'column', item: 'note', detail: 'text' }
+    : { action: 'create', what: 'table', item: '', detail: '' };
+  const changed = isStored ? module.tables.slice(0, 1) : module.tables;
+  const rows = isStored ? 12_345 : 0;
+  return {
+    procedures: module.procedures.map((procedure) => procedure.name),
+    tables: module.tables,
+    plan: {
+      tables: changed.map((table) => ({ table, steps: [step], rows, reads_rows: isStored })),
+      conflicts: [],
+      estimated_ms: isStored ? 7 : 0,
+    },
+  };
 }

@@ -11,7 +11,7 @@ import type {
 import { checkpointFigures, checkpointsNow } from './checkpoints';
 import { MEMORY, metricsNow, resultOf } from './figures';
 import { logPage, lsnOf, newestPosition, outputLines, positionOf, recordAt } from './log';
-import { hexOf, moduleOf, rowOf, tables } from './modules';
+import { hexOf, moduleOf, plannedOf, rowOf, tables } from './modules';
 import {
   bodyOf,
   description,
@@ -85,7 +85,7 @@ class MockServer {
     if (version !== 'v1') return notFound(url.pathname);
     if (kind === 'status') return ok(this.#status());
     if (this.#state === 'recovering') return recovering();
-    if (kind === 'modules') return this.#module(method, name, body);
+    if (kind === 'modules') return this.#module(method, name, body, url.searchParams);
     if (kind === 'call' && name !== undefined && more !== undefined) return this.#call(name, more, body, request);
     if (kind === 'tables') return this.#table(name, more, url.searchParams);
     if (kind === 'checkpoints') return this.#checkpoints(method);
@@ -135,7 +135,7 @@ class MockServer {
     return { status: 503, body: { ready: false, phase: { name: 'recovering', step: 'log', ...phase } } };
   }
 
-  #module(method: string, name: string | undefined, body: Buffer): Reply {
+  #module(method: string, name: string | undefined, body: Buffer, query: URLSearchParams): Reply {
     if (name === undefined) {
       const modules = [...this.#modules.values()].map(({ versions: _, procedures, ...summary }) => ({
         ...summary,
@@ -143,7 +143,7 @@ class MockServer {
       }));
       return ok({ modules });
     }
-    if (method === 'PUT') return this.#deploy(name, body);
+    if (method === 'PUT') return this.#deploy(name, body, query.get('dry_run') === 'true');
     const module = this.#modules.get(name);
     if (module === undefined) return notFound(`module ${name}`);
     if (method !== 'DELETE') return ok(module);
@@ -151,7 +151,7 @@ class MockServer {
     return { status: 204, body: null };
   }
 
-  #deploy(name: string, wasm: Buffer): Reply {
+  #deploy(name: string, wasm: Buffer, isDryRun: boolean): Reply {
     if (this.#state === 'log-error') return logUnavailable();
     if (!wasm.subarray(0, 4).equals(Buffer.from([0, 0x61, 0x73, 0x6d]))) {
       const more = { reason: 'bad magic number: not a wasm binary', offset: 0 };
@@ -160,6 +160,7 @@ class MockServer {
     }
     const before = this.#modules.get(name);
     const module = moduleOf(name, (before?.version ?? 0) + 1, wasm.length);
+    if (isDryRun) return ok(plannedOf(module, before !== undefined));
     this.#modules.set(name, module);
     const installed: ModuleInstalled = {
       module: name,

@@ -91,6 +91,17 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
       await page.getByRole('region', { name: 'Modules' }).getByRole('link', { name: 'voter' }).waitFor();
     }));
 
+  test('shows what an upload would do to the tables, and asks', () =>
+    at('ready', '/modules', async (page) => {
+      const wasm = Buffer.from([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]);
+      await page.getByLabel('Module file').setInputFiles({ name: 'voter.wasm', mimeType: 'application/wasm', buffer: wasm });
+      await page.getByRole('button', { name: 'Upload' }).click();
+      const plan = page.getByRole('region', { name: 'Plan' });
+      await plan.getByText('drop column note text').waitFor();
+      await plan.getByRole('button', { name: 'Install' }).click();
+      await page.getByText('The new version took over from version 2').waitFor();
+    }));
+
   test('takes a module out of service', () =>
     at('ready', '/modules/bank', async (page) => {
       await page.getByRole('button', { name: /^Take out of service…/ }).click();

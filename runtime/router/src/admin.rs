@@ -27,6 +27,13 @@ pub struct Deployment {
     pub lsn: Lsn,
 }
 
+/// A module that was judged and not installed.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    pub schema: ModuleSchema,
+    pub summary: PlanSummary,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum DeployError {
     #[error("not a module that this host can run: {reason}")]
@@ -69,10 +76,12 @@ impl Router {
 
     /// What `deploy` would do, or the conflicts that it would be refused for: the same judgement, changed tables made and
     /// forgotten. Leaves nothing.
-    pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<PlanSummary, DeployError> {
+    pub fn plan_deploy(&self, name: &str, wasm: &[u8]) -> Result<Planned, DeployError> {
         let candidate = self.compile(name, &wasm.into())?;
+        let schema = candidate.schema.clone();
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let summary = self.run_on_all(move |held| {
+            judge_memory(held, &candidate)?;
             let clock = held.tools.shared.clock.clone();
             let begun_ns = clock.monotonic_ns();
             let mut summary = match judge(held, &candidate) {
@@ -83,9 +92,9 @@ impl Router {
                 },
             };
             summary.estimated_ms = (clock.monotonic_ns() - begun_ns).div_ceil(1_000_000);
-            summary
-        })?;
-        Ok(summary)
+            Ok::<_, DeployError>(summary)
+        })??;
+        Ok(Planned { schema, summary })
     }
 
     fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, DeployError> {

@@ -15,7 +15,7 @@ mod pace;
 mod query;
 mod router;
 
-pub use admin::{DeployError, Deployment};
+pub use admin::{DeployError, Deployment, Planned};
 pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, ReplyOutcome};
 pub use checkpoint::{

@@ -26,8 +26,8 @@ pub use checkpoints::{
 };
 pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RowChange};
 pub use modules::{
-    ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, ParameterInfo,
-    LogChoice, PartitioningInfo, ProcedureInfo,
+    DeployPlan, LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded,
+    ModuleVersion, ParameterInfo, PartitioningInfo, PlanStep, ProcedureInfo, TablePlan,
 };
 pub use numbers::U64;
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{U64, types::TypeInfo};
+use crate::{U64, problem::SchemaConflict, types::TypeInfo};
 
 /// Answer to an upload.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -21,6 +21,58 @@ pub struct ModuleInstalled {
     /// True when the same bytes were in service already: nothing was done.
     pub unchanged: bool,
     pub lsn: U64,
+}
+
+/// Answer to an upload with `dry_run=true`: nothing was installed.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModulePlanned {
+    /// Names of the procedures.
+    pub procedures: Vec<String>,
+    /// Names of the tables.
+    pub tables: Vec<String>,
+    pub plan: DeployPlan,
+}
+
+/// What an upload would do to the stored tables, or why it would be refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeployPlan {
+    /// Tables that it would create or change.
+    pub tables: Vec<TablePlan>,
+    /// Empty: it would be installed.
+    pub conflicts: Vec<SchemaConflict>,
+    /// How long all partitions would stand still for it.
+    pub estimated_ms: u64,
+}
+
+/// What would become of one table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TablePlan {
+    pub table: String,
+    pub steps: Vec<PlanStep>,
+    /// Rows that it holds.
+    pub rows: u64,
+    /// True where all of them are read; else the table's description alone changes.
+    pub reads_rows: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlanStep {
+    /// `create`, `add`, `drop`, `convert` or `rename`.
+    pub action: String,
+    /// `table`, `column`, `index` or `primary key`.
+    pub what: String,
+    /// The column or index; empty where it is the table itself.
+    pub item: String,
+    /// What it was, or will be.
+    pub detail: String,
+}
+
+/// Answer to an upload: which of them depends on `dry_run`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ModuleUploaded {
+    Installed(ModuleInstalled),
+    Planned(ModulePlanned),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

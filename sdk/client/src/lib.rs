@@ -12,7 +12,7 @@ use std::{
 
 use reprise_api::{
     Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, CallList, Checkpoint, CheckpointList, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
-    ModuleList, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, RunningCall, Status,
+    ModuleList, ModulePlanned, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, RunningCall, Status,
     TableInfo, TableList, U64, headers,
 };
 use reqwest::{
@@ -126,6 +126,17 @@ impl Client {
     ) -> Result<ModuleInstalled, ClientError> {
         let request = self.http.put(self.at(&["v1", "modules", module]));
         self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
+    }
+
+    /// What `deploy_module` would do; nothing is installed.
+    pub fn plan_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModulePlanned, ClientError> {
+        let mut url = self.at(&["v1", "modules", module]);
+        url.query_pairs_mut().append_pair("dry_run", "true");
+        self.json(self.http.put(url).header(CONTENT_TYPE, "application/wasm").body(wasm))
+    }
+
+    pub fn drop_table(&self, table: &str) -> Result<(), ClientError> {
+        self.send(self.http.delete(self.at(&["v1", "tables", table]))).map(drop)
     }
 
     pub fn modules(&self) -> Result<ModuleList, ClientError> {

@@ -79,7 +79,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(running::list_calls))
         .routes(routes!(running::cancel_call))
         .routes(routes!(tables::list_tables))
-        .routes(routes!(tables::show_table))
+        .routes(routes!(tables::show_table, tables::drop_table))
         .routes(routes!(tables::list_rows))
         .routes(routes!(log::list_log))
         .routes(routes!(log::show_record))

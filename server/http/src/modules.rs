@@ -9,23 +9,35 @@ use axum::{
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use reprise_abi::ModuleSchema;
 use reprise_api::{
-    LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModuleSummary, ModuleVersion, Problem, U64, headers,
+    DeployPlan, LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded,
+    ModuleVersion, PlanStep, Problem, TablePlan, U64, headers,
 };
 use reprise_base::limits::MODULE_BYTES_MAX;
 use reprise_catalog::CatalogModule;
 use reprise_router::{Deployed, Deployment, Module, Router};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::{
     body,
     codec::{hex, rfc3339},
-    front::Name,
-    refusal::Refusal,
+    front::{Name, Params},
+    refusal::{Refusal, conflict},
     schema::procedure_info,
     places::Operation,
     state::{AppState, Parts},
     submit::no_module,
 };
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PutParams {
+    /// Judge the module in the same way and install nothing; `false` unless given.
+    dry_run: Option<bool>,
+}
 
 /// Installs a module
 ///
@@ -36,11 +48,14 @@ use crate::{
     put,
     path = "/v1/modules/{module}",
     tag = "Modules",
-    params(("module" = String, Path, description = "Name: a to z, 0 to 9 and _, beginning with a letter, at most 63")),
+    params(
+        ("module" = String, Path, description = "Name: a to z, 0 to 9 and _, beginning with a letter, at most 63"),
+        PutParams,
+    ),
     request_body(content = Vec<u8>, content_type = "application/wasm", description = "The wasm binary, at most 16 MiB"),
     responses(
         (status = 201, description = "A new module", body = ModuleInstalled),
-        (status = 200, description = "A new version, or unchanged", body = ModuleInstalled),
+        (status = 200, description = "A new version, or unchanged; with dry_run, what it would do", body = ModuleUploaded),
         (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
         (status = 413, description = "too-large", body = Problem, content_type = "application/problem+json"),
@@ -51,6 +66,7 @@ use crate::{
 pub async fn put_module(
     State(state): State<AppState>,
     Name(name): Name,
+    Params(params): Params<PutParams>,
     request: Request,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
@@ -62,6 +78,10 @@ pub async fn put_module(
         state.limits.body_wait,
     )
     .await?;
+    if params.dry_run == Some(true) {
+        let planned = state.blocking(Operation::Deploy, move |parts| plan(parts, &name, &wasm)).await??;
+        return Ok(Json(planned).into_response());
+    }
     let deployment = state
         .blocking(Operation::Deploy, move |parts| deploy(parts, &name, &wasm))
         .await??;
@@ -70,8 +90,8 @@ pub async fn put_module(
         module: module.name.clone(),
         version: module.version,
         hash: hex(&module.hash),
-        procedures: procedure_names(module),
-        tables: table_names(module),
+        procedures: procedure_names(&module.schema),
+        tables: table_names(&module.name, &module.schema),
         replaced: deployment.replaced,
         unchanged: deployment.unchanged,
         lsn: U64(deployment.lsn.0),
@@ -99,6 +119,34 @@ pub async fn put_module(
         own.insert(header::LOCATION, location);
     }
     Ok(response)
+}
+
+fn plan(parts: &Parts, name: &str, wasm: &[u8]) -> Result<ModulePlanned, Refusal> {
+    let planned = parts.router.plan_deploy(name, wasm)?;
+    let table = |table: reprise_router::TablePlan| TablePlan {
+        table: table.table,
+        steps: table.steps.into_iter().map(plan_step).collect(),
+        rows: table.rows,
+        reads_rows: table.reads_rows,
+    };
+    Ok(ModulePlanned {
+        procedures: procedure_names(&planned.schema),
+        tables: table_names(name, &planned.schema),
+        plan: DeployPlan {
+            tables: planned.summary.tables.into_iter().map(table).collect(),
+            conflicts: planned.summary.conflicts.into_iter().map(conflict).collect(),
+            estimated_ms: planned.summary.estimated_ms,
+        },
+    })
+}
+
+fn plan_step(step: reprise_router::ChangeStep) -> PlanStep {
+    PlanStep {
+        action: step.action.name().to_owned(),
+        what: step.what.to_owned(),
+        item: step.item,
+        detail: step.detail,
+    }
 }
 
 fn deploy(parts: &Parts, name: &str, wasm: &[u8]) -> Result<Deployment, Refusal> {
@@ -145,8 +193,8 @@ fn summary(module: &Module) -> ModuleSummary {
         hash: hex(&module.hash),
         wasm_bytes: module.wasm_bytes,
         installed_at: rfc3339(module.installed_by.time_us()),
-        procedures: procedure_names(module),
-        tables: table_names(module),
+        procedures: procedure_names(&module.schema),
+        tables: table_names(&module.name, &module.schema),
     }
 }
 
@@ -204,26 +252,24 @@ fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleD
         installed_at: rfc3339(module.installed_by.time_us()),
         versions: versions.collect(),
         procedures: procedures.collect(),
-        tables: table_names(module),
+        tables: table_names(&module.name, &module.schema),
     }
 }
 
-fn procedure_names(module: &Module) -> Vec<String> {
-    module
-        .schema
+fn procedure_names(schema: &ModuleSchema) -> Vec<String> {
+    schema
         .procedures
         .iter()
         .map(|procedure| procedure.name.clone())
         .collect()
 }
 
-fn table_names(module: &Module) -> Vec<String> {
-    module
-        .schema
+fn table_names(module: &str, schema: &ModuleSchema) -> Vec<String> {
+    schema
         .tables
         .iter()
         .map(|table| match table.owner.is_empty() {
-            true => format!("{}.{}", module.name, table.name),
+            true => format!("{module}.{}", table.name),
             false => table.full_name(),
         })
         .collect()

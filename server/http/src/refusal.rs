@@ -302,7 +302,7 @@ impl From<DeployError> for Refusal {
     }
 }
 
-fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
+pub(crate) fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
     let place = match conflict.item.is_empty() {
         true => format!("table {}", conflict.table),
         false => format!(

@@ -1,9 +1,14 @@
 //! `/v1/tables`: what is stored.
 
-use axum::{Json, extract::State, http::HeaderMap};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, HeaderName, StatusCode},
+    response::{IntoResponse, Response},
+};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use reprise_abi::{ColumnSchema, RowLayout, TableSchema};
-use reprise_api::{Problem, RowsPage, TableInfo, TableList, U64};
+use reprise_api::{Problem, RowsPage, TableInfo, TableList, U64, headers};
 use reprise_router::{Deployed, RowsRequest, TableId};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -63,6 +68,29 @@ pub async fn show_table(
     let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats(STATS_WAIT_MAX)).await??;
     let stats = stats.get(id as usize).copied().unwrap_or_default();
     Ok(Json(table_info(&deployed, TableId(id), table, stats)))
+}
+
+/// Drops a table
+///
+/// With its rows. A table that a module in service declares is refused.
+#[utoipa::path(
+    delete,
+    path = "/v1/tables/{table}",
+    tag = "Tables",
+    params(("table" = String, Path)),
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "schema-conflict", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "log-unavailable; outcome-unknown; recovering", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn drop_table(State(state): State<AppState>, Name(name): Name) -> Result<Response, Refusal> {
+    find_table(&state.router.deployed(), &name)?;
+    let lsn = state.blocking(Operation::Other, move |parts| parts.router.drop_table(&name)).await??;
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    response.headers_mut().insert(HeaderName::from_static(headers::LSN), lsn.0.into());
+    Ok(response)
 }
 
 fn find_table<'d>(deployed: &'d Deployed, name: &str) -> Result<(u16, &'d TableSchema), Refusal> {

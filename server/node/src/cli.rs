@@ -275,7 +275,8 @@ pub struct BuildArgs {
 pub enum ModuleCommand {
     /// Install a module, or a new version of it, on all partitions at once
     #[command(
-        after_help = "Example:\n  reprise module deploy target/procedures/voter.wasm --name voter"
+        after_help = "Examples:\n  reprise module deploy target/procedures/voter.wasm --name voter\n  \
+                      reprise module deploy target/procedures/voter.wasm --dry-run"
     )]
     Deploy {
         /// The wasm binary
@@ -283,6 +284,10 @@ pub enum ModuleCommand {
         /// Name of the module [default: the file's name]
         #[arg(long)]
         name: Option<String>,
+        /// Say what it would do to the tables, and how long that would take; nothing is installed. Exit status 1 where it would be
+        /// refused
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -348,6 +353,13 @@ pub enum TableCommand {
     /// One table: columns, keys, indexes
     #[command(after_help = "Example:\n  reprise table show votes")]
     Show {
+        table: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Drop a table, with its rows, that no module in service declares
+    #[command(after_help = "Example:\n  reprise table drop voter.votes")]
+    Drop {
         table: String,
         #[command(flatten)]
         server: ServerArgs,

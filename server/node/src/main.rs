@@ -18,6 +18,7 @@ mod inspect;
 mod logfile;
 mod new;
 mod output;
+mod plan;
 mod records;
 mod recover;
 mod remote;

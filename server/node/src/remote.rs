@@ -21,7 +21,7 @@ use crate::{
         Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table,
         print_text, table, usage,
     },
-    records,
+    plan, records,
 };
 
 /// Calls of a file that travel in one request.
@@ -41,9 +41,12 @@ pub fn failure(error: ClientError) -> Failure {
 
 pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
     match command {
-        ModuleCommand::Deploy { file, name, server } => {
-            deploy(file, name.as_deref(), server, output)
-        }
+        ModuleCommand::Deploy {
+            file,
+            name,
+            dry_run,
+            server,
+        } => deploy(file, name.as_deref(), *dry_run, server, output),
         ModuleCommand::List { server } => list_modules(server, output),
         ModuleCommand::Show { module, server } => {
             let detail = connect(server)?.module(module).map_err(failure)?;
@@ -68,13 +71,23 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
     }
 }
 
-fn deploy(file: &Path, name: Option<&str>, server: &ServerArgs, output: Output) -> Outcome {
+fn deploy(
+    file: &Path,
+    name: Option<&str>,
+    dry_run: bool,
+    server: &ServerArgs,
+    output: Output,
+) -> Outcome {
     let wasm = fs::read(file).with_context(|| format!("read {}", file.display()))?;
     let stem = file
         .file_stem()
         .and_then(|stem| stem.to_str())
         .unwrap_or_default();
     let name = name.map_or_else(|| stem.replace('-', "_"), str::to_owned);
+    if dry_run {
+        let planned = connect(server)?.plan_module(&name, wasm).map_err(failure)?;
+        return plan::show(&name, &planned, output);
+    }
     let installed = connect(server)?
         .deploy_module(&name, wasm)
         .map_err(failure)?;
@@ -315,6 +328,14 @@ pub fn tables(command: &TableCommand, output: Output) -> Outcome {
             match output {
                 Output::Json => print_json(&info)?,
                 Output::Text => print_table_info(&info)?,
+            }
+            Ok(())
+        }
+        TableCommand::Drop { table, server } => {
+            connect(server)?.drop_table(table).map_err(failure)?;
+            match output {
+                Output::Json => print_json(&serde_json::json!({ "table": table, "dropped": true }))?,
+                Output::Text => print_text(&format!("{table} is dropped, with its rows"))?,
             }
             Ok(())
         }

@@ -5,7 +5,10 @@ import type {
   CallResponses,
   Checkpoint,
   DeleteModuleData,
+  DropTableData,
   ModuleInstalled,
+  ModulePlanned,
+  ModuleUploaded,
   PutModuleData,
   PutModuleResponses,
   TakeCheckpointData,
@@ -13,11 +16,31 @@ import type {
 import { type Place, refusal, request, send } from './client';
 
 export async function deployModule(module: string, wasm: Blob): Promise<ModuleInstalled> {
+  const data = await putModule(module, wasm, null);
+  if ('plan' in data) throw new Error('the server answered an upload with a plan');
+  return data;
+}
+
+/** What an upload would do; nothing is installed. */
+export async function planModule(module: string, wasm: Blob): Promise<ModulePlanned> {
+  const data = await putModule(module, wasm, 'true');
+  if (!('plan' in data)) throw new Error('the server answered a question for a plan with an upload');
+  return data;
+}
+
+async function putModule(module: string, wasm: Blob, dryRun: string | null): Promise<ModuleUploaded> {
   const { data } = await request<PutModuleData, PutModuleResponses>(
-    { url: '/v1/modules/{module}', path: { module } },
+    { url: '/v1/modules/{module}', path: { module }, query: { dry_run: dryRun } },
     { method: 'PUT', headers: { 'Content-Type': 'application/wasm' }, body: wasm },
   );
   return data;
+}
+
+/** With its rows. */
+export async function dropTable(table: string): Promise<void> {
+  const place: Place<DropTableData> = { url: '/v1/tables/{table}', path: { table } };
+  const response = await send(place, { method: 'DELETE' });
+  if (!response.ok) throw await refusal(response);
 }
 
 export async function removeModule(module: string): Promise<void> {

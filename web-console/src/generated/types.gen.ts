@@ -209,6 +209,24 @@ export type ColumnInfo = {
 };
 
 /**
+ * What an upload would do to the stored tables, or why it would be refused.
+ */
+export type DeployPlan = {
+    /**
+     * Empty: it would be installed.
+     */
+    conflicts: Array<SchemaConflict>;
+    /**
+     * How long all partitions would stand still for it.
+     */
+    estimated_ms: number;
+    /**
+     * Tables that it would create or change.
+     */
+    tables: Array<TablePlan>;
+};
+
+/**
  * A member of a struct.
  */
 export type FieldInfo = {
@@ -504,6 +522,21 @@ export type ModuleList = {
 };
 
 /**
+ * Answer to an upload with `dry_run=true`: nothing was installed.
+ */
+export type ModulePlanned = {
+    plan: DeployPlan;
+    /**
+     * Names of the procedures.
+     */
+    procedures: Array<string>;
+    /**
+     * Names of the tables.
+     */
+    tables: Array<string>;
+};
+
+/**
  * A module in service.
  */
 export type ModuleSummary = {
@@ -530,6 +563,11 @@ export type ModuleSummary = {
     version: number;
     wasm_bytes: number;
 };
+
+/**
+ * Answer to an upload: which of them depends on `dry_run`.
+ */
+export type ModuleUploaded = ModuleInstalled | ModulePlanned;
 
 export type ModuleVersion = {
     /**
@@ -599,6 +637,25 @@ export type Phase = {
  * On which partitions the rows lie.
  */
 export type Placement = 'by_column' | 'replicated' | 'local';
+
+export type PlanStep = {
+    /**
+     * `create`, `add`, `drop`, `convert` or `rename`.
+     */
+    action: string;
+    /**
+     * What it was, or will be.
+     */
+    detail: string;
+    /**
+     * The column or index; empty where it is the table itself.
+     */
+    item: string;
+    /**
+     * `table`, `column`, `index` or `primary key`.
+     */
+    what: string;
+};
 
 /**
  * An error. The members after `detail` are there where the error's type has them.
@@ -968,6 +1025,22 @@ export type TableInfo = {
 
 export type TableList = {
     tables: Array<TableInfo>;
+};
+
+/**
+ * What would become of one table.
+ */
+export type TablePlan = {
+    /**
+     * True where all of them are read; else the table's description alone changes.
+     */
+    reads_rows: boolean;
+    /**
+     * Rows that it holds.
+     */
+    rows: number;
+    steps: Array<PlanStep>;
+    table: string;
 };
 
 /**
@@ -2207,7 +2280,12 @@ export type PutModuleData = {
          */
         module: string;
     };
-    query?: never;
+    query?: {
+        /**
+         * Judge the module in the same way and install nothing; `false` unless given.
+         */
+        dry_run?: boolean;
+    };
     url: '/v1/modules/{module}';
 };
 
@@ -2254,9 +2332,9 @@ export type PutModuleError = PutModuleErrors[keyof PutModuleErrors];
 
 export type PutModuleResponses = {
     /**
-     * A new version, or unchanged
+     * A new version, or unchanged; with dry_run, what it would do
      */
-    200: ModuleInstalled;
+    200: ModuleUploaded;
     /**
      * A new module
      */
@@ -2392,6 +2470,57 @@ export type ListTablesResponses = {
 };
 
 export type ListTablesResponse = ListTablesResponses[keyof ListTablesResponses];
+
+export type DropTableData = {
+    body?: never;
+    path: {
+        table: string;
+    };
+    query?: never;
+    url: '/v1/tables/{table}';
+};
+
+export type DropTableErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-found
+     */
+    404: Problem;
+    /**
+     * schema-conflict
+     */
+    409: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * log-unavailable; outcome-unknown; recovering
+     */
+    503: Problem;
+};
+
+export type DropTableError = DropTableErrors[keyof DropTableErrors];
+
+export type DropTableResponses = {
+    /**
+     * Dropped
+     */
+    204: void;
+};
+
+export type DropTableResponse = DropTableResponses[keyof DropTableResponses];
 
 export type ShowTableData = {
     body?: never;

@@ -1,5 +1,7 @@
 // One table: its rows page by page, its columns and indexes.
-import { useQuery } from '@tanstack/react-query';
+import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { useRef } from 'react';
+import { dropTable } from '../api/commands';
 import { tableQuery } from '../api/queries';
 import { formatBytes, formatCount, plural } from '../format';
 import type { ColumnInfo, IndexInfo, TableInfo } from '../generated/types.gen';
@@ -8,6 +10,7 @@ import { Badge } from '../ui/badge';
 import { Facts } from '../ui/facts';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
+import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
 import { Switch } from '../ui/switch';
 import { typeText } from '../values/type-text';
@@ -45,6 +48,7 @@ export function TablePage({ route }: Props) {
               <Facts facts={factsOf(table)} />
             </section>
             <View table={table} route={route} />
+            <Drop name={route.table} table={table} />
           </>
         )}
       </Loaded>
@@ -68,6 +72,45 @@ function View({ table, route }: Props & { table: TableInfo }) {
         </div>
       );
   }
+}
+
+/** Of a table that no module in service declares. */
+function Drop({ name, table }: { name: string; table: TableInfo }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const queries = useQueryClient();
+  const drop = useMutation({
+    mutationFn: () => dropTable(name),
+    onSuccess: () => {
+      navigate({ page: 'tables' });
+      void queries.invalidateQueries({ queryKey: ['tables'] });
+    },
+  });
+  if (table.modules.length > 0) return null;
+  return (
+    <>
+      <p className="muted">
+        No module in service declares this table.{' '}
+        <button className="button danger" type="button" onClick={() => dialog.current?.showModal()}>
+          Drop it…
+        </button>
+      </p>
+      <dialog ref={dialog} aria-labelledby="drop-title" onClose={() => drop.reset()}>
+        <div className="dialog-body">
+          <h2 id="drop-title">Drop {name}?</h2>
+          <p className="muted">{plural(table.rows, 'row')} will be gone with it, for good.</p>
+          {drop.isError && <ProblemNotice error={drop.error} />}
+          <div className="dialog-actions">
+            <button className="button" type="button" onClick={() => dialog.current?.close()}>
+              Keep it
+            </button>
+            <button className="button danger" type="button" disabled={drop.isPending} onClick={() => drop.mutate()}>
+              Drop the table
+            </button>
+          </div>
+        </div>
+      </dialog>
+    </>
+  );
 }
 
 function Columns({ columns, table }: { columns: ColumnInfo[]; table: TableInfo }) {

@@ -1,15 +1,19 @@
 // Puts a module in service: drop a file or choose one, check the name, upload.
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { type DragEvent, useId, useRef, useState } from 'react';
-import { deployModule } from '../api/commands';
+import { deployModule, planModule } from '../api/commands';
 import { formatBytes, plural } from '../format';
 import type { ModuleInstalled } from '../generated/types.gen';
 import { hrefOf } from '../route';
 import { UploadIcon } from '../ui/icons';
 import { ProblemNotice } from '../ui/problem-notice';
+import { Plan } from './plan';
+import { asksFirst } from './plan-text';
 
 /** The form of every module's name. */
 const namePattern = /^[a-z][a-z0-9_]{0,62}$/;
+
+type Chosen = { target: string; wasm: File };
 
 /** `module` fixes the name, on the page of a module. */
 export function Upload({ module }: { module: string | null }) {
@@ -20,10 +24,18 @@ export function Upload({ module }: { module: string | null }) {
   const nameId = useId();
   const queries = useQueryClient();
   const upload = useMutation({
-    mutationFn: ({ target, wasm }: { target: string; wasm: File }) => deployModule(target, wasm),
+    mutationFn: ({ target, wasm }: Chosen) => deployModule(target, wasm),
     onSuccess: () => {
       setFile(null);
+      plan.reset();
       void queries.invalidateQueries();
+    },
+  });
+
+  const plan = useMutation({
+    mutationFn: ({ target, wasm }: Chosen) => planModule(target, wasm),
+    onSuccess: (planned, chosen) => {
+      if (!asksFirst(planned.plan)) upload.mutate(chosen);
     },
   });
 
@@ -31,6 +43,7 @@ export function Upload({ module }: { module: string | null }) {
     if (chosen === undefined) return;
     setFile(chosen);
     setName(module ?? nameFrom(chosen.name));
+    plan.reset();
     upload.reset();
   };
   const onDrop = (event: DragEvent) => {
@@ -92,14 +105,27 @@ export function Upload({ module }: { module: string | null }) {
             <button
               className="button primary"
               type="button"
-              disabled={!namePattern.test(target) || upload.isPending}
-              onClick={() => upload.mutate({ target, wasm: file })}
+              disabled={!namePattern.test(target) || plan.isPending || upload.isPending}
+              onClick={() => {
+                upload.reset();
+                plan.mutate({ target, wasm: file });
+              }}
             >
-              {upload.isPending ? 'Uploading…' : 'Upload'}
+              {plan.isPending || upload.isPending ? 'Uploading…' : 'Upload'}
             </button>
           )}
         </div>
       </div>
+      {plan.isError && <ProblemNotice error={plan.error} />}
+      {plan.isSuccess && asksFirst(plan.data.plan) && (
+        <Plan
+          module={plan.variables.target}
+          planned={plan.data}
+          isPending={upload.isPending}
+          onInstall={() => upload.mutate(plan.variables)}
+          onCancel={() => plan.reset()}
+        />
+      )}
       {upload.isError && <ProblemNotice error={upload.error} />}
       {upload.isSuccess && <Installed installed={upload.data} />}
     </>

@@ -189,14 +189,14 @@ impl Chain {
         let before = (life.disk.ops_count(), self.model.clone());
         let deployed = life.router().deploy(&declared.module, &bytes);
         match deployed {
-            Ok(_) if !planned.conflicts.is_empty() => {
-                return Err(format!("deployed, and planned were {:?}", planned.conflicts));
+            Ok(_) if !planned.summary.conflicts.is_empty() => {
+                return Err(format!("deployed, and planned were {:?}", planned.summary.conflicts));
             }
             Ok(_) => self.model.deploy(&declared),
             Err(DeployError::Conflict(conflicts)) => {
                 self.note(|| format!("refused: {conflicts:?}"));
-                if conflicts != planned.conflicts || conflicts.iter().any(|found| found.way_on.is_empty()) {
-                    return Err(format!("refused for {conflicts:?}, planned were {:?}", planned.conflicts));
+                if conflicts != planned.summary.conflicts || conflicts.iter().any(|found| found.way_on.is_empty()) {
+                    return Err(format!("refused for {conflicts:?}, planned were {:?}", planned.summary.conflicts));
                 }
                 if declared.must_pass && !is_back {
                     return Err(format!("{declared:?} was refused: {conflicts:?}"));
