@@ -5,8 +5,9 @@ use reprise_procedure::prelude::*;
 use crate::{
     CUSTOMERS, DISTRICTS,
     columns::{CustomerSums, LineSums},
+    judge::{Condition, DistrictCase, Payment, Payments},
     missing,
-    tables::{Customer, District, NewOrder, Order, OrderLine, Warehouse},
+    tables::{Customer, District, History, NewOrder, Order, OrderLine, Warehouse},
 };
 
 /// Orders that one call of `check_orders` is given with ease: some fifty thousand lines.
@@ -63,6 +64,42 @@ pub struct CustomerHeld {
     pub deliveries: i32,
     pub balance: i64,
     pub ytd_payment: i64,
+}
+
+/// Judges one warehouse, or one district of it, by all of its rows in one transaction. What a long run leaves passes a
+/// transaction's limits; the pieces below have none of the run's length.
+#[procedure(all_partitions, read_only, time_max_ms = 60_000)]
+pub fn check(tx: &Txn, w_id: i16, d_id: Option<i8>) -> Result<Vec<Condition>, Abort> {
+    let warehouse = check_warehouse(tx, w_id)?;
+    let warehouses = (1..i16::MAX).take_while(|w_id| Warehouse::exists(tx, *w_id)).count() as i16;
+    let mut payments = Payments::new(warehouses.max(w_id));
+    for row in History::scan(tx) {
+        payments.add(&Payment {
+            h_w_id: row.h_w_id.into(),
+            h_d_id: row.h_d_id.into(),
+            h_c_w_id: row.h_c_w_id.into(),
+            h_c_d_id: row.h_c_d_id.into(),
+            h_c_id: row.h_c_id.into(),
+            h_amount: row.h_amount,
+        });
+    }
+    let mut conditions: Vec<Condition> = Vec::new();
+    let districts = d_id.map_or(1..=DISTRICTS, |d_id| d_id..=d_id);
+    for d_id in districts {
+        let place = usize::try_from(d_id - 1).ok().and_then(|at| warehouse.districts.get(at));
+        let district = place.ok_or_else(|| missing("there is no such district"))?;
+        let mut case = DistrictCase::new(w_id, d_id);
+        for (from, to) in DistrictCase::ranges(district.d_next_o_id) {
+            case.add(&check_orders(tx, w_id, d_id, from, to));
+        }
+        let verdicts = case.judge(&warehouse, &check_customers(tx, w_id, d_id), &payments);
+        match conditions.is_empty() {
+            true => conditions = verdicts,
+            // The first failure of each is told.
+            false => conditions.iter_mut().zip(verdicts).filter(|(told, new)| told.passed && !new.passed).for_each(|(told, new)| *told = new),
+        }
+    }
+    Ok(conditions)
 }
 
 /// The accounts of a warehouse and its districts.

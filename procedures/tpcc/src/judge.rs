@@ -1,6 +1,8 @@
-//! The consistency conditions 1 to 12 (clause 3.3.2), put together from what `check` answers and from the payments. Runs where
-//! the caller is. The conditions of the specification speak of a database at rest; that of number 11 (2,100 orders that do
+//! The consistency conditions 1 to 12 (clause 3.3.2), put together from what the pieces of `check` answer and from the payments. Runs
+//! where the caller is, or in `check` itself. The conditions of the specification speak of a database at rest; that of number 11 (2,100 orders that do
 //! not wait) is about the population, and deliveries since are counted on top of it.
+
+use reprise_procedure::prelude::*;
 
 use crate::{
     CUSTOMERS, DISTRICTS, FIRST_NEW_ORDER,
@@ -8,7 +10,7 @@ use crate::{
 };
 
 /// One condition's verdict.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, ProcedureStruct)]
 pub struct Condition {
     pub condition: i32,
     pub passed: bool,

@@ -12,7 +12,7 @@
 //!
 //! Item lies on every partition, everything else with its warehouse; a history row with the one that was paid (`h_w_id`).
 //!
-//! The conditions are checked in pieces, so that no limit of a transaction bounds what a run may leave: `check_orders` takes a
+//! `check` judges a warehouse in one transaction. Long runs are checked in pieces, so that no limit of a transaction bounds what a run may leave: `check_orders` takes a
 //! range of a district's orders, and [`judge`], on the caller's side, puts together what the pieces and the payments say.
 #![deny(unsafe_code)]
 
@@ -60,7 +60,7 @@ reprise_procedure::module! {
     ],
     procedures: [
         load::load_item_range, load::load_warehouse, new_order::new_order, payment::payment, delivery::delivery,
-        order_status::order_status, stock_level::stock_level, check::check_warehouse, check::check_orders,
-        check::check_customers,
+        order_status::order_status, stock_level::stock_level, check::check, check::check_warehouse,
+        check::check_orders, check::check_customers,
     ],
 }

@@ -13,7 +13,7 @@ use reprise_procedure::{
 use tpcc::{
     MODULE,
     check::{CustomerHeld, OrdersHeld, WarehouseHeld},
-    judge::{DistrictCase, Payment, Payments},
+    judge::{Condition, DistrictCase, Payment, Payments},
     load::Loaded,
     tables::*,
 };
@@ -35,6 +35,10 @@ fn check(db: &mut TestDb) -> BTreeSet<i32> {
         assert_eq!(conditions, (1..=12).collect::<Vec<_>>());
         failed.extend(verdicts.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.condition));
     }
+    // In one transaction the same comes out.
+    let whole: Vec<Condition> = db.call("check", (1_i16, None::<i8>)).unwrap();
+    let whole = whole.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.condition);
+    assert_eq!(whole.collect::<BTreeSet<_>>(), failed);
     failed
 }
 
