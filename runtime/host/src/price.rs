@@ -1,8 +1,8 @@
 //! What a guest's instructions cost, put between them: fuel, and the counters that stand for the memory's size.
 //!
-//! Fuel is a global that goes down by one at the beginning of a function, at each turn of a loop, before a call of the host or
-//! through a table and after a long run of other instructions, and by the bytes or items of a bulk operation before it. Below
-//! zero the guest asks for more. So a loop's turn pays once, and calls between the guest's own functions carry nothing.
+//! Fuel is a global. It goes down by one at the beginning of a function, at each turn of a loop, and before a call of the host
+//! or through a table. A long run of other instructions costs one as well. A bulk operation costs its bytes or items, before it
+//! begins. Below zero the guest asks for more. A loop's turn pays once; calls between the guest's own functions carry nothing.
 
 use wasm_encoder::{BranchHint, Encode, Instruction};
 use wasmparser::{FunctionBody, Operator};
