@@ -15,6 +15,7 @@ use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointSize, Checkpoints, checkpoint_name};
 use reprise_env::{MakeWork, Started, Step, Work};
 use reprise_log::Log;
+use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_recovery::WINDOW_BYTES;
 use reprise_router::{
@@ -187,10 +188,12 @@ impl Checkpointer {
     fn note_failure(&self, error: String) {
         let mut state = self.lock();
         state.counts.1 += 1;
+        let reason = error.clone();
         state.last_failure = Some(CheckpointFailure {
             at_unix_us: self.shared.clock.now_us(),
             error,
         });
+        self.shared.notices.tell(NoticeKind::Checkpoint, || Notice::CheckpointFailed { reason });
     }
 
     /// Gives up what is under way and ends the threads.
@@ -227,6 +230,12 @@ impl Checkpointer {
                 info.file_bytes = size.file_bytes;
                 info.state = CheckpointState::Published;
                 info.error = retired.err().map(|error| error.to_string());
+                self.shared.notices.tell(NoticeKind::Checkpoint, || Notice::CheckpointPublished {
+                    lsn,
+                    rows: info.rows,
+                    file_bytes: info.file_bytes,
+                    seconds: info.seconds.unwrap_or_default(),
+                });
                 state.published.insert(lsn, info);
                 state.counts.0 += 1;
             }

@@ -746,6 +746,7 @@ fn shared(
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
+        notices: Default::default(),
         logging: Logging::new(config.log.rule(), config.redo.images, around.sampling),
         calls: Arc::default(),
         desk: Desk::new(config.partitions, config.sites),

@@ -93,6 +93,7 @@ fn shared() -> Arc<Shared> {
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
+        notices: Default::default(),
         logging: Logging::default(),
         calls: Arc::default(),
         desk: Desk::new(2, 2),

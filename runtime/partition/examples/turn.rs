@@ -102,6 +102,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         copying: AtomicUsize::new(0),
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
+        notices: Default::default(),
         logging: Logging::new(LogRule::None, AfterImage::default(), Sampling::default()),
         calls: Arc::default(),
         desk: reprise_partition::Desk::new(1, 1),

@@ -8,7 +8,7 @@ use std::sync::{
 use arc_swap::ArcSwap;
 use reprise_base::{MemoryKind, MemoryLedger};
 use reprise_env::{Clock, Threads};
-use reprise_observe::RecentLines;
+use reprise_observe::{Notices, RecentLines};
 use reprise_txn::Deployed;
 
 use crate::{calls::Calls, desk::Desk, logging::Logging, told::Told};
@@ -35,6 +35,8 @@ pub struct Shared {
     /// The bytes of every module version, by `ModuleId`: a checkpoint carries them.
     pub binaries: Mutex<Vec<Arc<[u8]>>>,
     pub lines: Arc<RecentLines>,
+    /// What an operator is told.
+    pub notices: Notices,
     pub logging: Logging,
     /// What runs and waits now.
     pub calls: Arc<Calls>,

@@ -25,7 +25,7 @@ use crate::{
     sink::Sink,
     told::Telling,
     turn::{
-        Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit, settle_failure,
+        Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit,
         settle_refusal,
     },
     wait::{LOOK, LOOK_AWAY, is_soon},
@@ -585,10 +585,10 @@ impl Held<'_> {
             let choice = &tools.choices[module.id.0 as usize][call.procedure as usize];
             note_sample(choice, sample, &running, &tools.frame, &*tools.shared.clock);
         }
-        running.note_lines(&tools.shared, &mut tools.frame);
+        running.note_end(&tools.shared, &mut tools.frame);
         match outcome {
             Outcome::Commit(_) => settle_commit(&tools.recorder, &tools.frame, call, results),
-            Outcome::Fail(failure) => settle_failure(&tools.recorder, call, failure),
+            Outcome::Fail(failure) => running.settle_failure(&tools.shared, &tools.recorder, call, failure),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reprise_abi::ProcedureSchema;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::Clock;
-use reprise_observe::Recorder;
+use reprise_observe::{Notice, NoticeKind, Recorder};
 use reprise_txn::{Commit, Failure, Frame, Module, Outcome, TxnInput, call_hash, run_single};
 use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand};
 
@@ -131,11 +131,48 @@ impl<'a> Running<'a> {
         .encode(records);
     }
 
+    /// Behind the call's end: what it wrote down, and that it took long.
     #[inline]
-    pub fn note_lines(&self, shared: &Shared, frame: &mut Frame) {
+    pub fn note_end(&self, shared: &Shared, frame: &mut Frame) {
         if frame.has_lines() {
             self.note_all_lines(shared, frame);
         }
+        if let Some(ran_ns) = frame.watch.ran_ns() {
+            self.note_slow(shared, ran_ns / 1_000_000);
+        }
+    }
+
+    #[cold]
+    fn note_slow(&self, shared: &Shared, ran_ms: u64) {
+        let slow_ms = u64::from(shared.notices.slow_call_ms());
+        if slow_ms > 0 && ran_ms >= slow_ms {
+            shared.notices.tell(NoticeKind::SlowCall, || Notice::SlowCall {
+                txn_id: self.txn_id,
+                procedure: self.name(),
+                ran_ms,
+            });
+        }
+    }
+
+    /// Notes why the call left nothing behind.
+    #[cold]
+    pub fn settle_failure(&self, shared: &Shared, recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
+        let is_abort = matches!(failure, Failure::Aborted { .. });
+        recorder.failed(is_abort);
+        if let Failure::Trapped { message, .. } = &failure {
+            shared.notices.tell(NoticeKind::Trap, || Notice::Trapped {
+                txn_id: self.txn_id,
+                procedure: self.name(),
+                message: message.clone(),
+            });
+        }
+        call.outcome = SlotOutcome::Failed(Box::new(failure));
+    }
+
+    /// `MODULE.PROCEDURE`.
+    fn name(&self) -> String {
+        let procedure = &self.module.schema.procedures[self.procedure as usize];
+        format!("{}.{}", self.module.name, procedure.name)
     }
 
     #[cold]
@@ -222,9 +259,9 @@ pub(crate) fn run_alike(
                 }
                 settle_commit(recorder, frame, call, results);
             }
-            Outcome::Fail(failure) => settle_failure(recorder, call, failure),
+            Outcome::Fail(failure) => running.settle_failure(shared, recorder, call, failure),
         }
-        running.note_lines(shared, frame);
+        running.note_end(shared, frame);
     }
     slot
 }
@@ -338,14 +375,6 @@ pub(crate) fn settle_refusal(recorder: &Recorder, call: &mut CallSlot, outcome: 
         recorder.failed(false);
     }
     call.outcome = outcome;
-}
-
-/// Notes why a call left nothing behind.
-#[cold]
-pub(crate) fn settle_failure(recorder: &Recorder, call: &mut CallSlot, failure: Failure) {
-    let is_abort = matches!(failure, Failure::Aborted { .. });
-    recorder.failed(is_abort);
-    call.outcome = SlotOutcome::Failed(Box::new(failure));
 }
 
 pub(crate) fn input_of<'a>(shared: &Shared, running: &Running<'a>) -> TxnInput<'a> {

@@ -168,6 +168,7 @@ mod tests {
             copying: AtomicUsize::new(0),
             binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
+            notices: Default::default(),
             logging: Logging::default(),
             calls: Arc::default(),
             desk: Desk::new(PARTITIONS, SITES),

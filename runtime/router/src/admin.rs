@@ -7,6 +7,7 @@ use reprise_abi::{
     text::TextBound,
 };
 use reprise_base::{Lsn, TxnId, limits::{MODULE_BYTES_MAX, TEXT_PER_BYTE_MAX}};
+use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{Held, Partition, Unlogged};
 use reprise_storage::{Conflict, Growth, Store};
 use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, apply_drop, check_drop, plan, remove};
@@ -136,9 +137,17 @@ impl Router {
         let wasm = wasm.clone();
         let lsn = self.run_on_all(move |held| install(held, candidate, &wasm))??;
         let module = self.deployed().current.get(&name).cloned();
+        let module = module.ok_or(DeployError::NotFound)?;
+        let replaced = before.as_ref().map(|module| module.version);
+        self.notices().tell(NoticeKind::Schema, || Notice::Deployed {
+            txn_id: module.installed_by,
+            module: name,
+            version: module.version,
+            replaced,
+        });
         Ok(Deployment {
-            module: module.ok_or(DeployError::NotFound)?,
-            replaced: before.as_ref().map(|module| module.version),
+            module,
+            replaced,
             unchanged: false,
             created: before.is_none(),
             lsn,
@@ -148,16 +157,20 @@ impl Router {
     /// Takes a module out of service. Its versions stay known to the log, its tables stay stored.
     pub fn remove(&self, name: &str) -> Result<Lsn, DeployError> {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
-        let name = name.to_owned();
-        self.run_on_all(move |held| uninstall(held, &name))?
+        let (name, module) = (name.to_owned(), name.to_owned());
+        let lsn = self.run_on_all(move |held| uninstall(held, &name))??;
+        self.notices().tell(NoticeKind::Schema, || Notice::Removed { module });
+        Ok(lsn)
     }
 
     /// Drops a table and its rows, unless a module in service declares it. `name` is `module.table`, or the table's name alone where one
     /// module has it. Blocks until it is durable.
     pub fn drop_table(&self, name: &str) -> Result<Lsn, DeployError> {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
-        let name = name.to_owned();
-        self.run_on_all(move |held| drop_table(held, &name))?
+        let (name, table) = (name.to_owned(), name.to_owned());
+        let lsn = self.run_on_all(move |held| drop_table(held, &name))??;
+        self.notices().tell(NoticeKind::Schema, || Notice::TableDropped { table });
+        Ok(lsn)
     }
 }
 

@@ -15,7 +15,7 @@ use reprise_base::{
     limits::{ANSWERS_BYTES_MAX, WAITING_TXNS_MAX},
 };
 use reprise_log::Log;
-use reprise_observe::{RecentLine, Registry};
+use reprise_observe::{Notices, RecentLine, Registry};
 use reprise_partition::{
     CallBatch, CallInfo, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
 };
@@ -260,6 +260,11 @@ impl Router {
     /// What sites did together so far, and how long calls of several partitions waited for that.
     pub fn meetings(&self) -> MeetingStats {
         self.0.config.shared.desk.stats()
+    }
+
+    /// What an operator is told as it happens.
+    pub fn notices(&self) -> &Notices {
+        &self.0.config.shared.notices
     }
 
     pub fn procedure_log(&self, limit: usize) -> Vec<RecentLine> {

@@ -66,6 +66,15 @@ impl Watch {
         self.begun_ns = 0;
     }
 
+    /// Nanoseconds since the call was first asked for; None of a short one, for which nobody looks at a clock.
+    #[inline]
+    pub fn ran_ns(&self) -> Option<u64> {
+        match self.begun_ns {
+            0 => None,
+            begun_ns => self.clock.as_ref().map(|clock| clock.monotonic_ns().saturating_sub(begun_ns)),
+        }
+    }
+
     /// From now on nothing ends a call.
     pub fn forget(&mut self) {
         *self = Self::default();
@@ -123,11 +132,13 @@ mod tests {
         let at = |ms: u64| hand.0.store(5 + ms * 1_000_000, Ordering::Relaxed);
         let mut watch = Watch::default();
         assert_eq!(watch.ask(), Ok(()), "nobody told it anything");
+        assert_eq!(watch.ran_ns(), None);
         watch.begin_batch(&clock, Some(&ends));
         watch.begin_call(0, 10, 0);
         assert_eq!(watch.ask(), Ok(()), "its time begins");
         at(9);
         assert_eq!(watch.ask(), Ok(()));
+        assert_eq!(watch.ran_ns(), Some(9_000_000));
         at(10);
         let time = OpError::Limit { limit: "time", max: 10 };
         assert_eq!(watch.ask(), Err(time));

@@ -173,6 +173,11 @@ impl Auth {
         }
     }
 
+    /// True where the caller's role is `needed` or above.
+    pub fn allows(&self, headers: &HeaderMap, needed: Role) -> bool {
+        self.require(headers, needed).is_ok()
+    }
+
     fn find(&self, headers: &HeaderMap) -> Result<&Token, Refusal> {
         let unauthorized = |detail: &str| Refusal::new(ProblemKind::Unauthorized, detail);
         let value = headers
@@ -195,6 +200,33 @@ impl Auth {
             }
         }
         found.ok_or_else(|| unauthorized("the token is not one of the configured ones"))
+    }
+}
+
+/// Who sent a request that goes on for long: judged anew whenever the tokens were exchanged.
+pub struct Caller {
+    /// The header `Authorization` alone.
+    headers: HeaderMap,
+    judged_by: Arc<Auth>,
+}
+
+impl Caller {
+    pub fn of(auth: &Arc<Auth>, headers: &HeaderMap) -> Self {
+        let own = headers.get_all(header::AUTHORIZATION).iter();
+        Self {
+            headers: own.map(|value| (header::AUTHORIZATION, value.clone())).collect(),
+            judged_by: auth.clone(),
+        }
+    }
+
+    /// None: nothing has changed since. Err: its token is not one of the configured ones any more. Else whether it may write.
+    pub fn judge_anew(&mut self, auth: &Arc<Auth>) -> Option<Result<bool, Refusal>> {
+        if Arc::ptr_eq(&self.judged_by, auth) {
+            return None;
+        }
+        self.judged_by = auth.clone();
+        let is_let_in = auth.require(&self.headers, Role::Read);
+        Some(is_let_in.map(|()| auth.allows(&self.headers, Role::Write)))
     }
 }
 
@@ -295,6 +327,11 @@ mod tests {
         assert_eq!(check(Method::GET, "/v1/backups/1/files/manifest.json", Some("r")), 403);
         assert_eq!(check(Method::POST, "/v1/backups", Some("a")), 200);
         let write = headers(&[(header::AUTHORIZATION, "bearer w")]);
+        let (auth, without) = (Arc::new(auth), Arc::new(Auth::with_tokens(vec![token("read", "r")])));
+        let mut caller = Caller::of(&auth, &write);
+        assert!(caller.judge_anew(&auth).is_none());
+        assert!(caller.judge_anew(&without).is_some_and(|judged| judged.is_err()));
+        assert!(caller.judge_anew(&auth).is_some_and(|judged| judged.is_ok_and(|may_write| may_write)));
         assert_eq!(status(auth.require(&write, Role::Write)), 200);
         let basic = headers(&[(header::AUTHORIZATION, "Basic w")]);
         assert_eq!(status(auth.require(&basic, Role::Read)), 401);

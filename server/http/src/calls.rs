@@ -107,14 +107,14 @@ impl<'h> Asked<'h> {
             .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
         let target = Target::find(deployed, module, procedure)?;
         if !target.schema().read_only {
-            state.auth.require(headers, Role::Write)?;
+            state.auth().require(headers, Role::Write)?;
         }
         let format = Format::of_body(headers)?;
         let key = idempotency_key(headers)?;
         Ok(Self {
             target,
             key,
-            scope: key.and_then(|_| state.auth.scope(headers)),
+            scope: key.and_then(|_| state.auth().scope(headers)),
             timeout: client_timeout(headers)?,
             format,
             answer: Format::of_answer(headers, format),

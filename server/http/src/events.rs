@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderValue, header},
+    http::{HeaderMap, HeaderValue, header},
     response::Response,
 };
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    auth::Caller,
     codec::rfc3339,
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
@@ -38,7 +39,7 @@ use crate::{
         (status = 503, description = "overloaded: too many streams are open", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn events(State(state): State<AppState>) -> Result<Response, Refusal> {
+pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, Refusal> {
     let permit = state
         .event_streams
         .clone()
@@ -51,7 +52,8 @@ pub async fn events(State(state): State<AppState>) -> Result<Response, Refusal> 
             problem.retry_after_s = Some(5);
             Refusal::from(problem)
         })?;
-    let live = Live::new(state, permit);
+    let caller = Caller::of(&state.auth(), &headers);
+    let live = Live::new(state, permit, caller);
     let stream = futures_util::stream::unfold(live, async |mut live| {
         let events = live.next().await?;
         Some((Ok::<_, Infallible>(events), live))
@@ -74,11 +76,12 @@ struct Live {
     /// What the last `status` event said, apart from positions and times.
     last_status: String,
     last: (Instant, Snapshot),
+    caller: Caller,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Live {
-    fn new(state: AppState, permit: OwnedSemaphorePermit) -> Self {
+    fn new(state: AppState, permit: OwnedSemaphorePermit, caller: Caller) -> Self {
         let mut interval = tokio::time::interval(EVENT_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
@@ -87,15 +90,19 @@ impl Live {
             last_status: String::new(),
             last: (Instant::now(), state.router.metrics()),
             state,
+            caller,
             _permit: permit,
         }
     }
 
-    /// The next events; None once the server stops.
+    /// The next events; None once the server stops, or the reader's token is withdrawn.
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             _ = self.draining.wait_for(|draining| *draining) => return None,
             _ = self.interval.tick() => {}
+        }
+        if let Some(Err(_)) = self.caller.judge_anew(&self.state.auth()) {
+            return None;
         }
         let mut out = Vec::with_capacity(1024);
         self.push_status(&mut out);

@@ -79,7 +79,7 @@ async fn traced(
 
 async fn route(state: &AppState, router: &Router, request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    if let Err(refusal) = state.auth.check(request.version(), method, path, request.headers()) {
+    if let Err(refusal) = state.auth().check(request.version(), method, path, request.headers()) {
         return refusal.into_response();
     }
     if !is_answered_while_recovering(path)

@@ -41,7 +41,7 @@ pub async fn show_outcome(
         return Err(bad_key());
     }
     state.router.check_ready()?;
-    let scope = state.auth.scope(&headers);
+    let scope = state.auth().scope(&headers);
     let scope = scope.as_deref().unwrap_or("");
     match state.router.idempotency().look_up(ScopedKey { scope, key: &key }) {
         Lookup::Kept(outcome) => {

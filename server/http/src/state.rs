@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use arc_swap::{ArcSwap, Guard};
 use opentelemetry_sdk::trace::SdkTracer;
 use reprise_api::Phase;
 use reprise_catalog::Catalog;
@@ -38,7 +39,8 @@ pub struct HttpOptions {
 pub struct Parts {
     pub router: Router,
     pub catalog: Catalog,
-    pub auth: Auth,
+    /// Exchanged whole when the configuration is read anew.
+    auth: ArcSwap<Auth>,
     pub limits: ConnectionLimits,
     /// Takes the spans of calls; None where nobody collects them.
     pub tracer: Option<SdkTracer>,
@@ -78,7 +80,7 @@ impl AppState {
         Self(Arc::new(Parts {
             router,
             catalog,
-            auth,
+            auth: ArcSwap::from_pointee(auth),
             limits: options.limits,
             tracer: options.tracer,
             metrics: Metrics::new(),
@@ -91,6 +93,11 @@ impl AppState {
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             draining: watch::Sender::new(false),
         }))
+    }
+
+    /// From now on requests are judged by these tokens, also those of connections that are open.
+    pub fn set_auth(&self, auth: Auth) {
+        self.auth.store(Arc::new(auth));
     }
 
     /// Refuses what comes before the last record is replayed, whatever it asks for: what is missing may be there yet.
@@ -129,6 +136,13 @@ impl AppState {
             },
         };
         ended.map_err(|error| Refusal::internal(&format!("run operation: {error}")))
+    }
+}
+
+impl Parts {
+    /// The tokens in force.
+    pub fn auth(&self) -> Guard<Arc<Auth>> {
+        self.auth.load()
     }
 }
 

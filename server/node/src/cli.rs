@@ -114,8 +114,7 @@ pub enum Command {
 const SERVE_EXAMPLE: &str = "Example:
   reprise serve --data-dir ./reprise-data --listen 127.0.0.1:8080
 
-Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from reprise.toml:
-  data_dir = \"/var/lib/reprise\"
+Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from reprise.toml in the data directory:
   listen = \"127.0.0.1:8080\"   # for others: behind a proxy with TLS (docs/security.md)
 
   [[tokens]]
@@ -132,7 +131,8 @@ Every flag can also come from the environment (REPRISE_DATA_DIR, …) or from re
   connections_per_peer_max = 2048   # of one address; half of all
   origins = []           # pages of other sites that may ask: [\"https://db.example\"] behind a proxy with TLS
 
-A flag goes over the environment, the environment over the file.";
+A flag goes over the environment, the environment over the file. SIGHUP reads the file anew: tokens, origins,
+call_time_max_ms, slow_call_ms and idempotency_keep_s change at once, and what needs a restart is named.";
 
 const CALL_EXAMPLE: &str = "Examples:
   reprise call voter.vote '{\"phone_number\": 2125550123, \"contestant_number\": 1, \"max_votes_per_phone\": 2}'
@@ -158,7 +158,7 @@ pub struct ServerArgs {
     pub token: Option<String>,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct ServeArgs {
     /// Where the log and the catalog lie [default: ./reprise-data]
     #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR")]
@@ -191,6 +191,10 @@ pub struct ServeArgs {
     /// Milliseconds that a call may run, where its procedure declares no time of its own; 0: no limit [default: 1000]
     #[arg(long, env = "REPRISE_CALL_TIME_MAX_MS", value_name = "N")]
     pub call_time_max_ms: Option<u32>,
+    /// Milliseconds from which on a call that ran and held its partitions so long gets a line in the server's output; 0: none
+    /// does [default: 100]
+    #[arg(long, env = "REPRISE_SLOW_CALL_MS", value_name = "N")]
+    pub slow_call_ms: Option<u32>,
     /// OpenTelemetry collector that takes a span of every call, http://HOST:4318 [default: none]
     #[arg(long, env = "REPRISE_OTLP_ENDPOINT", value_name = "URL", value_parser = otlp_endpoint)]
     pub otlp_endpoint: Option<String>,
@@ -224,7 +228,7 @@ pub struct ServeArgs {
     /// Where backups of the running server are made [default: backups in the data directory]
     #[arg(long, env = "REPRISE_BACKUP_DIR", value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
-    /// Configuration file [default: ./reprise.toml, if there is one]
+    /// Configuration file [default: reprise.toml in the data directory, if there is one]
     #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
 }

@@ -23,7 +23,9 @@ use crate::{
     output::{Failure, usage},
 };
 
+/// In the data directory.
 const DEFAULT_FILE: &str = "reprise.toml";
+const SLOW_CALL_MS_DEFAULT: u32 = 100;
 const DEFAULT_DATA_DIR: &str = "./reprise-data";
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 
@@ -73,6 +75,8 @@ pub struct ServeConfig {
     pub call_time_max_ms: Setting<u32>,
     /// Bytes.
     pub memory_ready: Setting<u64>,
+    /// From which on a call is told as slow; 0: none is.
+    pub slow_call_ms: Setting<u32>,
     pub idempotency_keep_s: Setting<u64>,
     pub memory_max: Setting<u64>,
     pub otlp_endpoint: Option<Setting<String>>,
@@ -82,8 +86,9 @@ pub struct ServeConfig {
     /// Backups of the running server go there.
     pub backup_dir: Setting<PathBuf>,
     pub auth: Auth,
-    /// Names and roles, for the start's report.
-    tokens: Vec<String>,
+    pub tokens: Vec<TokenNote>,
+    /// Sites whose pages may ask.
+    origins: Vec<String>,
     file: Option<PathBuf>,
 }
 
@@ -100,6 +105,7 @@ struct ConfigFile {
     commit: Option<String>,
     group_commit_us: Option<u64>,
     call_time_max_ms: Option<u32>,
+    slow_call_ms: Option<u32>,
     otlp_endpoint: Option<String>,
     #[serde(default)]
     http: HttpEntry,
@@ -225,15 +231,21 @@ struct TokenEntry {
 impl ServeConfig {
     /// Joins the layers. `matches` are those of `serve`: they know which value came from a flag.
     pub fn load(args: ServeArgs, matches: &ArgMatches) -> Result<Self, Failure> {
-        let file_path = match &args.config {
-            Some(path) => Some(path.clone()),
-            None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
+        let file_path = file_of(&args);
+        let file = match &file_path {
+            Some(path) => read_file(path)?,
+            None => ConfigFile::default(),
         };
-        let file = file_path
-            .as_deref()
-            .map(read_file)
-            .transpose()?
-            .unwrap_or_default();
+        if args.config.is_none()
+            && let (Some(path), Some(named)) = (&file_path, &file.data_dir)
+        {
+            return Err(usage(format!(
+                "{}: data_dir: this file lies in a data directory and is read because of that; to use {}, start with --data-dir, or \
+                 name the file with --config",
+                path.display(),
+                named.display()
+            )));
+        }
         let source_of = |id: &str| match matches.value_source(id) {
             Some(ValueSource::EnvVariable) => Source::Environment,
             _ => Source::Flag,
@@ -279,6 +291,7 @@ impl ServeConfig {
             .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into()));
         let group_commit_us = pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us);
         let time_max = pick(args.call_time_max_ms, source_of("call_time_max_ms"), file.call_time_max_ms);
+        let slow = pick(args.slow_call_ms, source_of("slow_call_ms"), file.slow_call_ms);
         let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
             backup_dir: below(&data_dir, backups),
@@ -294,6 +307,7 @@ impl ServeConfig {
                 .unwrap_or_else(|| by_default(CommitMode::Sync)),
             group_commit_us: group_commit_us.unwrap_or_else(|| by_default(0)),
             call_time_max_ms: time_max.unwrap_or_else(|| by_default(CALL_TIME_MAX_MS)),
+            slow_call_ms: slow.unwrap_or_else(|| by_default(SLOW_CALL_MS_DEFAULT)),
             memory_ready: pick(args.memory_ready, source_of("memory_ready"), memory_ready)
                 .unwrap_or_else(|| by_default(0)),
             idempotency_keep_s: keep_s,
@@ -304,13 +318,25 @@ impl ServeConfig {
             checkpoints,
             auth: auth.with_origins(file.http.origins().map_err(|e| in_file("http", e))?),
             tokens,
+            origins: file.http.origins,
             file: file_path,
         };
-        config.check_listen()?;
+        config.check_listen(config.listen.value)?;
         Ok(config)
     }
 
-    /// Without tokens everybody who reaches the server may do everything.
+    /// A file that was meant, perhaps, is told with the way on.
+    pub fn warn_of_other_file(&self) {
+        let same = |one: &Path| fs::canonicalize(one).ok();
+        let here = Path::new(DEFAULT_FILE);
+        if here.exists() && self.file.as_deref().and_then(same) != same(here) {
+            eprintln!(
+                "warning: ./{DEFAULT_FILE} is not read: move it to {}, or start with --config ./{DEFAULT_FILE}",
+                self.data_dir.value.join(DEFAULT_FILE).display()
+            );
+        }
+    }
+
     /// Memory that is made ready must be there, and it counts: with all of it nothing could be written.
     pub fn check_memory(&self) -> Result<(), Failure> {
         reprise_database::judge_memory(self.memory_ready.value).context("memory-ready")?;
@@ -325,8 +351,8 @@ impl ServeConfig {
         }
     }
 
-    fn check_listen(&self) -> Result<(), Failure> {
-        let address = self.listen.value;
+    /// Without tokens everybody who reaches the server may do everything.
+    pub fn check_listen(&self, address: SocketAddr) -> Result<(), Failure> {
         if !self.auth.is_open() || address.ip().is_loopback() {
             return Ok(());
         }
@@ -338,68 +364,125 @@ impl ServeConfig {
 
     /// The effective configuration, a line a setting. Of a token it tells name and role.
     pub fn describe(&self, partitions: &Setting<u16>, sites: &Setting<u16>) -> String {
-        let mut lines = vec![match &self.file {
+        let title = match &self.file {
             Some(path) => format!("configuration (file {})", path.display()),
             None => "configuration".to_owned(),
-        }];
-        let mut push = |name: &str, value: String, source: Source| {
-            lines.push(format!("  {name:<18} {value}  ({source})"));
         };
-        push(
-            "data-dir",
-            self.data_dir.value.display().to_string(),
-            self.data_dir.source,
-        );
-        push("listen", self.listen.value.to_string(), self.listen.source);
-        push("partitions", partitions.value.to_string(), partitions.source);
-        push("sites", sites.value.to_string(), sites.source);
-        push("log", log_name(self.log.value).into(), self.log.source);
-        if self.log_differential.source != Source::Default {
-            let is_differential = self.log_differential.value == AfterImage::Changed;
-            let source = self.log_differential.source;
-            push("log-differential", is_differential.to_string(), source);
-        }
-        if self.recover_from.source != Source::Default {
-            let name = match self.recover_from.value {
-                RecoverFrom::Command => "command",
-                RecoverFrom::Changes => "physiological",
+        let line = |entry: Entry| {
+            let (value, source) = match entry.name {
+                "partitions" => (partitions.value.to_string(), partitions.source),
+                "sites" => (sites.value.to_string(), sites.source),
+                _ => (entry.value, entry.source),
             };
-            push("recover-from", name.into(), self.recover_from.source);
-        }
-        push("commit", commit_name(self.commit.value).into(), self.commit.source);
-        let delay = &self.group_commit_us;
-        push("group-commit-us", delay.value.to_string(), delay.source);
-        let time = &self.call_time_max_ms;
-        push("call-time-max-ms", time.value.to_string(), time.source);
+            format!("  {:<18} {value}  ({source})", entry.name)
+        };
+        let shown = self.entries().into_iter().filter(|entry| entry.is_shown);
+        let lines: Vec<_> = std::iter::once(title).chain(shown.map(line)).collect();
+        lines.join("\n")
+    }
+
+    /// Each setting in words.
+    pub fn entries(&self) -> Vec<Entry> {
+        let mut entries = vec![
+            Entry::of("data-dir", &self.data_dir, |dir| dir.display().to_string()),
+            Entry::of("listen", &self.listen, ToString::to_string),
+            Entry::of_option("partitions", self.partitions.as_ref(), ToString::to_string),
+            Entry::of_option("sites", self.sites.as_ref(), ToString::to_string),
+            Entry::of("log", &self.log, |mode| log_name(*mode).into()),
+            Entry::of("log-differential", &self.log_differential, |images| {
+                (*images == AfterImage::Changed).to_string()
+            })
+            .where_said(),
+            Entry::of("recover-from", &self.recover_from, |from| match from {
+                RecoverFrom::Command => "command".into(),
+                RecoverFrom::Changes => "physiological".into(),
+            })
+            .where_said(),
+            Entry::of("commit", &self.commit, |mode| commit_name(*mode).into()),
+            Entry::of("group-commit-us", &self.group_commit_us, ToString::to_string),
+            Entry::of("call-time-max-ms", &self.call_time_max_ms, ToString::to_string).live(),
+            Entry::of("slow-call-ms", &self.slow_call_ms, ToString::to_string).live(),
+        ];
         if let Some(endpoint) = &self.otlp_endpoint {
-            push("otlp-endpoint", endpoint.value.clone(), endpoint.source);
+            entries.push(Entry::of("otlp-endpoint", endpoint, Clone::clone));
         }
-        if self.http != ConnectionLimits::default() {
-            push("http", format!("{:?}", self.http), Source::File);
-        }
+        let of_file = |name, value: String, is_default| Entry {
+            source: if is_default { Source::Default } else { Source::File },
+            is_shown: !is_default,
+            ..Entry::of(name, &by_default(()), |()| value)
+        };
+        entries.push(of_file("http", format!("{:?}", self.http), self.http == ConnectionLimits::default()));
+        entries.push(of_file("origins", self.origins.join(", "), self.origins.is_empty()).live());
         for (name, setting) in [
             ("checkpoint-every", &self.checkpoints.every),
             ("checkpoint-log-mib", &self.checkpoints.log_mib),
             ("recovery-target-s", &self.checkpoints.target_s),
             ("checkpoints-kept", &self.checkpoints.kept),
             ("memory-ready", &self.memory_ready),
-            ("idempotency-keep-s", &self.idempotency_keep_s),
             ("memory-max", &self.memory_max),
         ] {
-            push(name, setting.value.to_string(), setting.source);
+            entries.push(Entry::of(name, setting, ToString::to_string));
         }
-        push(
-            "backup-dir",
-            self.backup_dir.value.display().to_string(),
-            self.backup_dir.source,
-        );
-        let (tokens, source) = match self.tokens.is_empty() {
+        entries.push(Entry::of("idempotency-keep-s", &self.idempotency_keep_s, ToString::to_string).live());
+        entries.push(Entry::of("backup-dir", &self.backup_dir, |dir| dir.display().to_string()));
+        let names: Vec<_> = self.tokens.iter().map(|token| token.name.as_str()).collect();
+        let (tokens, source) = match names.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
-            false => (self.tokens.join(", "), Source::File),
+            false => (names.join(", "), Source::File),
         };
-        push("tokens", tokens, source);
-        lines.join("\n")
+        entries.push(Entry::of("tokens", &Setting { value: tokens, source }, Clone::clone).live());
+        entries
     }
+}
+
+/// A setting in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub name: &'static str,
+    pub value: String,
+    pub source: Source,
+    /// It can be changed while the server runs.
+    pub is_live: bool,
+    is_shown: bool,
+}
+
+impl Entry {
+    fn of<T>(name: &'static str, setting: &Setting<T>, text: impl FnOnce(&T) -> String) -> Self {
+        Self {
+            name,
+            value: text(&setting.value),
+            source: setting.source,
+            is_live: false,
+            is_shown: true,
+        }
+    }
+
+    /// None: not said by anybody.
+    fn of_option<T>(name: &'static str, setting: Option<&Setting<T>>, text: impl FnOnce(&T) -> String) -> Self {
+        match setting {
+            Some(setting) => Self::of(name, setting, text),
+            None => Self::of(name, &by_default(()), |()| "as it is made, or found".into()),
+        }
+    }
+
+    fn live(mut self) -> Self {
+        self.is_live = true;
+        self
+    }
+
+    /// Shown where somebody said it.
+    fn where_said(mut self) -> Self {
+        self.is_shown = self.source != Source::Default;
+        self
+    }
+}
+
+/// A token as the report names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenNote {
+    /// Name and role.
+    pub name: String,
+    pub digest: [u8; 32],
 }
 
 fn keep_setting(
@@ -543,13 +626,20 @@ fn size_in_file(
     value.map(read).transpose()
 }
 
+/// The file that is named, or the data directory's, if it has one. Not the working directory's: that may be anybody's.
+fn file_of(args: &ServeArgs) -> Option<PathBuf> {
+    let data_dir = args.data_dir.as_deref().unwrap_or(Path::new(DEFAULT_DATA_DIR));
+    let own = || Some(data_dir.join(DEFAULT_FILE)).filter(|path| path.exists());
+    args.config.clone().or_else(own)
+}
+
 fn read_file(path: &Path) -> Result<ConfigFile, Failure> {
     let text = fs::read_to_string(path)
         .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| usage(format!("{}: {error}", path.display())))
 }
 
-fn read_tokens(entries: &[TokenEntry]) -> Result<(Auth, Vec<String>), String> {
+fn read_tokens(entries: &[TokenEntry]) -> Result<(Auth, Vec<TokenNote>), String> {
     let mut tokens = Vec::new();
     let mut names = Vec::new();
     for entry in entries {
@@ -563,8 +653,12 @@ fn read_tokens(entries: &[TokenEntry]) -> Result<(Auth, Vec<String>), String> {
             return Err(format!("two tokens are named {}", entry.name));
         }
         let token = Token::new(&entry.name, &entry.role, &entry.sha256);
-        tokens.push(token.map_err(|error| error.to_string())?);
-        names.push(name);
+        let token = token.map_err(|error| error.to_string())?;
+        names.push(TokenNote {
+            name,
+            digest: token.digest,
+        });
+        tokens.push(token);
     }
     let auth = if tokens.is_empty() {
         Auth::open()
@@ -602,6 +696,7 @@ mod tests {
             commit: None,
             group_commit_us: None,
             call_time_max_ms: None,
+            slow_call_ms: None,
             otlp_endpoint: None,
             checkpoint_every: None,
             checkpoint_log_mib: None,

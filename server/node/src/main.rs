@@ -6,6 +6,7 @@
 //! Called by: people, scripts, process supervisors.
 #![deny(unsafe_code)]
 
+mod activity;
 mod backup;
 mod bench;
 mod build;
@@ -21,6 +22,7 @@ mod output;
 mod plan;
 mod records;
 mod recover;
+mod reload;
 mod remote;
 mod restore;
 mod serve;
@@ -53,7 +55,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
             let matches = matches
                 .subcommand_matches("serve")
                 .expect("the verb was serve");
-            serve::run(config::ServeConfig::load(args, matches)?)
+            serve::run(args, matches)
         }
         Command::New(args) => new::run(&args, output),
         Command::Build(args) => build::run(&args, output),

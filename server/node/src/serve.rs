@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::Context;
+use clap::ArgMatches;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
 use reprise_database::{CheckpointConfig, Database, DatabaseConfig, OpenError, LogMode, RecoveryReport, RedoConfig};
@@ -23,22 +24,28 @@ use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, RecoveryStep, Router};
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::{oneshot, watch},
 };
 
 use crate::{
+    activity::Activity,
     bench::{other_partitions, sites},
+    cli::ServeArgs,
     config::{ServeConfig, Setting, Source, by_default, cores},
     divergence, logfile,
     output::{Failure, Outcome, ProgressLine, bytes, grouped, print_text},
+    reload::{Reloader, Reloading},
     spans::Spans,
 };
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-pub fn run(config: ServeConfig) -> Outcome {
+pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
+    let config = ServeConfig::load(args.clone(), matches)?;
+    let reloader = Reloader::new(args, matches.clone(), &config);
     start_tracing();
+    config.warn_of_other_file();
     let partitions = partitions(&config)?;
     let sites = Setting {
         value: sites(
@@ -62,6 +69,8 @@ pub fn run(config: ServeConfig) -> Outcome {
         .thread_name("http")
         .build()
         .context("start the HTTP threads")?;
+    // From here on SIGHUP ends nothing.
+    let hangup = runtime.block_on(async { signal(SignalKind::hangup()) }).context("listen for SIGHUP")?;
     // Bound first: an address that is taken is found out before the log is opened.
     let listener = runtime.block_on(listen(config.listen.value))?;
     // So is memory that is not there, before anything is made.
@@ -85,13 +94,19 @@ pub fn run(config: ServeConfig) -> Outcome {
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;
     database.router().set_call_time_max_ms(config.call_time_max_ms.value);
+    database.router().notices().set_slow_call_ms(config.slow_call_ms.value);
+    let activity = Activity::start(database.router().clone()).context("start a thread")?;
     let state = AppState::new(database.router().clone(), catalog.clone(), config.auth, options);
     let opening = Opening {
         dir: config.data_dir.value,
         read_only: config.read_only,
     };
     let (recovery, recovering) = recover(database.clone(), catalog, opening)?;
-    let outcome = runtime.block_on(serve(listener, state, recovery));
+    let reloading = Reloading {
+        reloader,
+        database: database.clone(),
+    };
+    let outcome = runtime.block_on(serve(listener, state, recovery, hangup, reloading));
     if let Some(spans) = &spans {
         spans.stop();
     }
@@ -101,6 +116,7 @@ pub fn run(config: ServeConfig) -> Outcome {
         let _ = recovering.join(); // its outcome was told
         database.close().context("close the log")?;
     }
+    drop(activity);
     if is_replaying {
         // Nothing was written yet, and the replay can't be interrupted: leave it.
         std::process::exit(if outcome.is_ok() { 0 } else { 1 });
@@ -458,7 +474,13 @@ fn entry_of(module: &Module) -> CatalogEntry {
 }
 
 /// Serves until a signal, or until recovery failed.
-async fn serve(listener: TcpListener, state: AppState, recovered: Recovered) -> Outcome {
+async fn serve(
+    listener: TcpListener,
+    state: AppState,
+    recovered: Recovered,
+    mut hangup: Signal,
+    mut reloading: Reloading,
+) -> Outcome {
     let address = listener.local_addr().context("ask for the address")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
@@ -466,7 +488,7 @@ async fn serve(listener: TcpListener, state: AppState, recovered: Recovered) -> 
     let shutdown = async move {
         let _ = stopped.wait_for(|stopped| *stopped).await; // the sender is dropped at the end alone
     };
-    let mut server = tokio::spawn(reprise_http::serve(listener, state, shutdown));
+    let mut server = tokio::spawn(reprise_http::serve(listener, state.clone(), shutdown));
     print_text(&format!("listening on http://{address}"))?;
     tokio::pin!(recovered);
     let mut is_recovered = false;
@@ -477,6 +499,10 @@ async fn serve(listener: TcpListener, state: AppState, recovered: Recovered) -> 
                 Ok(Err(error)) => break Err(Failure::Other(error)),
                 Err(_) => break Err(Failure::Other(anyhow::anyhow!("the recovery thread is gone"))),
             },
+            _ = hangup.recv() => {
+                let lines = reloading.reloader.reload(address, &state, &reloading.database);
+                lines.iter().for_each(|line| eprintln!("{line}"));
+            }
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
             ended = &mut server => return http_ended(ended),

@@ -32,6 +32,8 @@ pub struct Launch {
     pub survives_file_limit: bool,
     /// The control group that it begins in, if not ours.
     pub group: Option<PathBuf>,
+    /// The directory that it stands in.
+    pub working_dir: PathBuf,
 }
 
 impl Launch {
@@ -42,7 +44,13 @@ impl Launch {
             files_max: None,
             survives_file_limit: false,
             group: None,
+            working_dir: "/".into(),
         }
+    }
+
+    pub fn standing_in(mut self, dir: &Path) -> Self {
+        self.working_dir = dir.to_owned();
+        self
     }
 
     pub fn in_group(mut self, group: &Path) -> Self {
@@ -91,7 +99,7 @@ impl Spawned {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         // No configuration but ours: neither a reprise.toml of the current directory nor the environment's.
-        command.current_dir("/");
+        command.current_dir(&launch.working_dir);
         for (name, _) in
             env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REPRISE_"))
         {

@@ -42,6 +42,7 @@ impl Sites {
             copying: AtomicUsize::new(0),
             binaries: Mutex::default(),
             lines: Arc::new(RecentLines::new()),
+            notices: Default::default(),
             logging: reprise_partition::Logging::default(),
             calls: Arc::default(),
             desk: reprise_partition::Desk::new(4, sites_count),

@@ -92,6 +92,14 @@ impl Input {
         false
     }
 
+    /// Nothing that was read and not cut is to run.
+    pub fn give_up(&mut self, refusal: Refusal) {
+        self.rest.clear();
+        self.ends.clear();
+        self.set_text(Bytes::new());
+        self.refusal = Some(refusal);
+    }
+
     fn set_text(&mut self, text: Bytes) {
         self.text = text;
         self.at = 0;

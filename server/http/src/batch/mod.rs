@@ -32,7 +32,7 @@ use tokio::{
 };
 
 use crate::{
-    auth::Role,
+    auth::{Caller, Role},
     body::timed_out,
     calls::{client_timeout, wait_for_min_lsn},
     codec::Format,
@@ -90,14 +90,16 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     wait_for_min_lsn(state, &head.headers).await?;
     let answers = Format::of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();
-    let may_write = state.auth.require(&head.headers, Role::Write).is_ok();
+    let auth = state.auth().clone();
+    let may_write = auth.allows(&head.headers, Role::Write);
     let conversation = Conversation {
         state: state.clone(),
         may_write,
+        caller: Caller::of(&auth, &head.headers),
         answers,
         body: Some(body),
         idle: None,
-        input: Input::new(format, state.router.new_stream(), state.auth.scope(&head.headers), deadline_ns),
+        input: Input::new(format, state.router.new_stream(), auth.scope(&head.headers), deadline_ns),
         calls_max: FIRST_CALLS,
         cut: None,
         permit: None,
@@ -132,6 +134,7 @@ const CHUNK_RESULT_BYTES: usize = 256 << 10;
 struct Conversation {
     state: AppState,
     may_write: bool,
+    caller: Caller,
     answers: Format,
     /// None once nothing more is to be read.
     body: Option<Body>,
@@ -209,6 +212,7 @@ impl Conversation {
     fn poll_submit(&mut self, cx: &mut Context<'_>) -> bool {
         loop {
             if self.cut.is_none() {
+                self.judge_caller();
                 self.cut = self.input.cut(&self.state, self.may_write, self.calls_max);
             }
             let Some(cut) = &self.cut else {
@@ -245,6 +249,18 @@ impl Conversation {
             };
             self.pending_bytes += bytes;
             self.pending.push_back(Pending { stage, bytes });
+        }
+    }
+
+    /// A token that was withdrawn ends the batch: what is not submitted yet is not run.
+    fn judge_caller(&mut self) {
+        match self.caller.judge_anew(&self.state.auth()) {
+            None => {}
+            Some(Ok(may_write)) => self.may_write = may_write,
+            Some(Err(refusal)) => {
+                self.input.give_up(refusal);
+                self.body = None;
+            }
         }
     }
 

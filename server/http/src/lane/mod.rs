@@ -18,6 +18,7 @@ use std::{
     io,
     mem::MaybeUninit,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -32,6 +33,7 @@ use tokio::{
 };
 
 use crate::{
+    auth::Auth,
     calls::{Asked, is_in_view},
     limits::{
         LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX,
@@ -141,6 +143,8 @@ struct Known {
     head: Box<[u8]>,
     body_bytes: usize,
     generation: u64,
+    /// By which it was let in.
+    auth: Arc<Auth>,
     call: Call,
 }
 
@@ -275,6 +279,7 @@ impl Lane {
         let input = &input[at..];
         if let Some(known) = &self.known
             && known.generation == deployed.generation
+            && Arc::ptr_eq(&known.auth, &self.state.auth())
             && input.starts_with(&known.head)
         {
             let body = known.head.len()..known.head.len() + known.body_bytes;
@@ -311,7 +316,7 @@ impl Lane {
         head: &Head<'_>,
         deployed: &Deployed,
     ) -> Result<Call, Refusal> {
-        let auth = &self.state.auth;
+        let auth = self.state.auth();
         auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
         let asked = Asked::of(&self.state, deployed, head.path, &head.headers)?;
         let call = Call {
@@ -328,6 +333,7 @@ impl Lane {
                 head: input[..head.bytes].into(),
                 body_bytes: head.body_bytes,
                 generation: deployed.generation,
+                auth: Arc::clone(&auth),
                 call: call.clone(),
             });
         }

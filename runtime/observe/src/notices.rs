@@ -1,0 +1,164 @@
+//! What an operator is told as it happens, a line each: kept until somebody takes it, and of what comes too often the number alone.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU32, Ordering},
+};
+
+use reprise_base::{Lsn, TxnId};
+
+/// Notices of one kind that are kept between two takings.
+const NOTICES_MAX: usize = 5;
+/// Bytes of one notice's free text.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    Deployed {
+        txn_id: TxnId,
+        module: String,
+        version: u32,
+        replaced: Option<u32>,
+    },
+    Removed {
+        module: String,
+    },
+    TableDropped {
+        table: String,
+    },
+    Trapped {
+        txn_id: TxnId,
+        /// `MODULE.PROCEDURE`.
+        procedure: String,
+        message: String,
+    },
+    SlowCall {
+        txn_id: TxnId,
+        procedure: String,
+        /// Milliseconds for which it ran and held its partitions.
+        ran_ms: u64,
+    },
+    CheckpointPublished {
+        lsn: Lsn,
+        rows: u64,
+        file_bytes: u64,
+        seconds: f64,
+    },
+    CheckpointFailed {
+        reason: String,
+    },
+}
+
+/// What is bounded together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeKind {
+    Schema,
+    Trap,
+    SlowCall,
+    Checkpoint,
+}
+
+impl NoticeKind {
+    const ALL: [Self; 4] = [Self::Schema, Self::Trap, Self::SlowCall, Self::Checkpoint];
+
+    /// Several of them, in words.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Schema => "deployments, removals and drops",
+            Self::Trap => "traps",
+            Self::SlowCall => "slow calls",
+            Self::Checkpoint => "checkpoints",
+        }
+    }
+}
+
+impl Notice {
+    fn bounded(mut self) -> Self {
+        if let Self::Trapped { message: text, .. } | Self::CheckpointFailed { reason: text } = &mut self {
+            let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+            text.truncate(end);
+        }
+        self
+    }
+}
+
+/// What was taken.
+#[derive(Debug, Default, PartialEq)]
+pub struct Taken {
+    pub notices: Vec<Notice>,
+    /// Those for which there was no room since the last taking.
+    pub left_out: Vec<(NoticeKind, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    notices: Vec<Notice>,
+    counts: [u64; NoticeKind::ALL.len()],
+}
+
+/// Bounded: of each kind the first few since they were taken, and how many more there were.
+#[derive(Debug, Default)]
+pub struct Notices {
+    waiting: Mutex<Waiting>,
+    /// 0: no call is slow.
+    slow_call_ms: AtomicU32,
+}
+
+impl Notices {
+    /// Milliseconds from which on a call is told as slow; 0: none is.
+    pub fn slow_call_ms(&self) -> u32 {
+        self.slow_call_ms.load(Ordering::Relaxed)
+    }
+
+    pub fn set_slow_call_ms(&self, slow_call_ms: u32) {
+        self.slow_call_ms.store(slow_call_ms, Ordering::Relaxed);
+    }
+
+    /// `make` is called where there is room.
+    pub fn tell(&self, kind: NoticeKind, make: impl FnOnce() -> Notice) {
+        let mut waiting = self.waiting.lock().expect("nothing panics under this lock");
+        waiting.counts[kind as usize] += 1;
+        if waiting.counts[kind as usize] <= NOTICES_MAX as u64 {
+            waiting.notices.push(make().bounded());
+        }
+    }
+
+    /// What was told since the last call of this.
+    pub fn take(&self) -> Taken {
+        let waiting = std::mem::take(&mut *self.waiting.lock().expect("nothing panics under this lock"));
+        let beyond = |kind: NoticeKind| waiting.counts[kind as usize].saturating_sub(NOTICES_MAX as u64);
+        let left_out = NoticeKind::ALL.map(|kind| (kind, beyond(kind)));
+        Taken {
+            notices: waiting.notices,
+            left_out: left_out.into_iter().filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_kind_that_comes_too_often_is_counted_and_drives_out_no_other() {
+        let notices = Notices::default();
+        let trap = |number: u64| Notice::Trapped {
+            txn_id: TxnId(number),
+            procedure: "m.p".into(),
+            message: "ö".repeat(TEXT_BYTES_MAX),
+        };
+        for number in 0..1_000 {
+            notices.tell(NoticeKind::Trap, || trap(number));
+        }
+        notices.tell(NoticeKind::Schema, || Notice::Removed { module: "m".into() });
+        let taken = notices.take();
+        assert_eq!(taken.notices.len(), NOTICES_MAX + 1);
+        assert_eq!(taken.left_out, [(NoticeKind::Trap, 1_000 - NOTICES_MAX as u64)]);
+        let Notice::Trapped { txn_id, message, .. } = &taken.notices[0] else {
+            panic!("{taken:?}");
+        };
+        assert_eq!((txn_id.0, message.len()), (0, TEXT_BYTES_MAX));
+        assert_eq!(notices.take(), Taken::default());
+    }
+}

@@ -1,0 +1,94 @@
+//! What happens, on standard error: a line for each deployment, trap, slow call and checkpoint. What comes more often than can be
+//! read is told as a number.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, SystemTime},
+};
+
+use reprise_http::rfc3339;
+use reprise_observe::{Notice, Notices};
+use reprise_router::Router;
+
+use crate::output::{bytes, grouped};
+
+/// Of each kind a few lines are told in so long.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Tells until it is dropped.
+pub struct Activity {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Activity {
+    pub fn start(router: Router) -> io::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let seen = is_over.clone();
+        let work = move || {
+            while !seen.load(Ordering::Acquire) {
+                thread::park_timeout(LOOK_EVERY);
+                tell(router.notices());
+            }
+        };
+        let thread = thread::Builder::new().name("activity".into()).spawn(work)?;
+        Ok(Self {
+            is_over,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Activity {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join(); // it prints and nothing else
+        }
+    }
+}
+
+fn tell(notices: &Notices) {
+    let taken = notices.take();
+    if taken.notices.is_empty() && taken.left_out.is_empty() {
+        return;
+    }
+    let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
+    let time = rfc3339(now_us);
+    for notice in &taken.notices {
+        eprintln!("{time} {}", line(notice));
+    }
+    for (kind, count) in &taken.left_out {
+        eprintln!("{time} {} more {} in the last second", grouped(*count), kind.plural());
+    }
+}
+
+fn line(notice: &Notice) -> String {
+    match notice {
+        Notice::Deployed { txn_id, module, version, replaced } => {
+            let replaced = replaced.map_or(String::new(), |replaced| format!(" in place of version {replaced}"));
+            format!("deployed {module} version {version}{replaced}, transaction {txn_id}")
+        }
+        Notice::Removed { module } => format!("removed {module}"),
+        Notice::TableDropped { table } => format!("dropped table {table}"),
+        Notice::Trapped { txn_id, procedure, message } => {
+            let first = message.lines().next().unwrap_or_default();
+            format!("trap in {procedure}, transaction {txn_id}: {first}")
+        }
+        Notice::SlowCall { txn_id, procedure, ran_ms } => {
+            format!("slow call of {procedure}, transaction {txn_id}: ran for {} ms", grouped(*ran_ms))
+        }
+        Notice::CheckpointPublished { lsn, rows, file_bytes, seconds } => format!(
+            "checkpoint at LSN {lsn}: {} rows, {} in {seconds:.3} s",
+            grouped(*rows),
+            bytes(*file_bytes)
+        ),
+        Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
+    }
+}

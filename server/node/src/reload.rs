@@ -1,0 +1,129 @@
+//! SIGHUP: the configuration is read anew. What can change at run time changes, what can't is named, and a file with a mistake
+//! changes nothing.
+
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use clap::ArgMatches;
+use reprise_database::Database;
+use reprise_http::AppState;
+
+use crate::{
+    cli::ServeArgs,
+    config::{Entry, ServeConfig, TokenNote},
+};
+
+/// Where the running configuration came from, and what of it is in force.
+pub struct Reloader {
+    args: ServeArgs,
+    matches: ArgMatches,
+    entries: Vec<Entry>,
+    tokens: Vec<TokenNote>,
+}
+
+impl Reloader {
+    pub fn new(args: ServeArgs, matches: ArgMatches, running: &ServeConfig) -> Self {
+        Self {
+            args,
+            matches,
+            entries: running.entries(),
+            tokens: running.tokens.clone(),
+        }
+    }
+
+    /// Reads the configuration anew and puts it in force. Returns what is to be said of it, a line each.
+    pub fn reload(&mut self, address: SocketAddr, state: &AppState, database: &Database) -> Vec<String> {
+        let read = ServeConfig::load(self.args.clone(), &self.matches);
+        let judged = read.and_then(|config| config.check_listen(address).map(|()| config));
+        let config = match judged {
+            Ok(config) => config,
+            Err(failure) => return vec![format!("configuration read anew: nothing is changed: {failure}")],
+        };
+        let lines = self.note(config.entries(), config.tokens.clone());
+        database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
+        let router = database.router();
+        router.set_call_time_max_ms(config.call_time_max_ms.value);
+        router.notices().set_slow_call_ms(config.slow_call_ms.value);
+        state.set_auth(config.auth);
+        lines
+    }
+
+    /// Takes over what is live, and says what differs.
+    fn note(&mut self, entries: Vec<Entry>, tokens: Vec<TokenNote>) -> Vec<String> {
+        let before: BTreeMap<_, _> = self.entries.iter().map(|entry| (entry.name, entry.clone())).collect();
+        let mut lines = Vec::new();
+        for entry in &entries {
+            let old = before.get(entry.name).map_or("none", |old| old.value.as_str());
+            if entry.name == "tokens" || old == entry.value {
+                continue;
+            }
+            lines.push(match entry.is_live {
+                true => format!("{} is {} (it was {})", entry.name, said(&entry.value), said(old)),
+                false => format!("{} stays {}: {} needs a restart", entry.name, said(old), said(&entry.value)),
+            });
+        }
+        for (name, old) in &before {
+            if !entries.iter().any(|entry| entry.name == *name) {
+                lines.push(format!("{name} stays {}: to be without needs a restart", old.value));
+            }
+        }
+        lines.extend(token_changes(&self.tokens, &tokens));
+        for entry in entries.into_iter().filter(|entry| entry.is_live) {
+            if let Some(own) = self.entries.iter_mut().find(|own| own.name == entry.name) {
+                *own = entry;
+            }
+        }
+        self.tokens = tokens;
+        if lines.is_empty() {
+            lines.push("nothing differs".into());
+        }
+        lines.iter().map(|line| format!("configuration read anew: {line}")).collect()
+    }
+}
+
+fn said(value: &str) -> &str {
+    match value {
+        "" => "none",
+        value => value,
+    }
+}
+
+fn token_changes(before: &[TokenNote], after: &[TokenNote]) -> Vec<String> {
+    let find = |list: &[TokenNote], name: &str| list.iter().find(|token| token.name == name).map(|token| token.digest);
+    let mut lines = Vec::new();
+    for token in before {
+        match find(after, &token.name) {
+            None => lines.push(format!("token {} is withdrawn", token.name)),
+            Some(digest) if digest != token.digest => lines.push(format!("token {} is another one", token.name)),
+            Some(_) => {}
+        }
+    }
+    let new = after.iter().filter(|token| find(before, &token.name).is_none());
+    lines.extend(new.map(|token| format!("token {} is let in", token.name)));
+    lines
+}
+
+/// What a reload needs beside the signal.
+pub struct Reloading {
+    pub reloader: Reloader,
+    pub database: Arc<Database>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_tokens_are_named_and_their_secrets_are_not() {
+        let token = |name: &str, byte: u8| TokenNote {
+            name: name.into(),
+            digest: [byte; 32],
+        };
+        let before = [token("a (read)", 1), token("b (write)", 2), token("c (admin)", 3)];
+        let after = [token("a (read)", 1), token("b (write)", 9), token("c (read)", 3)];
+        assert_eq!(
+            token_changes(&before, &after),
+            ["token b (write) is another one", "token c (admin) is withdrawn", "token c (read) is let in"]
+        );
+        assert!(token_changes(&before, &before).is_empty());
+    }
+}
