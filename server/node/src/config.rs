@@ -283,10 +283,7 @@ impl ServeConfig {
         let http = file.http.limits().map_err(|e| in_file("http", e))?;
         let (auth, tokens) = read_tokens(&file.tokens).map_err(|e| in_file("tokens", e))?;
 
-        let listen = pick(args.listen, source_of("listen"), file.listen)
-            .unwrap_or_else(|| by_default(DEFAULT_LISTEN.to_owned()));
-        let (value, source) = (resolve(&listen.value)?, listen.source);
-        let listen = Setting { value, source };
+        let listen = listen_of(pick(args.listen, source_of("listen"), file.listen))?;
         let data_dir = pick(args.data_dir, source_of("data_dir"), file.data_dir)
             .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into()));
         let group_commit_us = pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us);
@@ -666,6 +663,12 @@ fn read_tokens(entries: &[TokenEntry]) -> Result<(Auth, Vec<TokenNote>), String>
         Auth::with_tokens(tokens)
     };
     Ok((auth, names))
+}
+
+fn listen_of(given: Option<Setting<String>>) -> Result<Setting<SocketAddr>, Failure> {
+    let listen = given.unwrap_or_else(|| by_default(DEFAULT_LISTEN.to_owned()));
+    let (value, source) = (resolve(&listen.value)?, listen.source);
+    Ok(Setting { value, source })
 }
 
 fn resolve(text: &str) -> Result<SocketAddr, Failure> {

@@ -88,13 +88,9 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
             config.data_dir.value.display()
         )
     })?;
-    database.set_memory_ready(config.memory_ready.value).context("memory-ready")?;
-    database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
-    let database = with_backups(database, &config);
+    let database = set_up(database, &config)?;
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;
-    database.router().set_call_time_max_ms(config.call_time_max_ms.value);
-    database.router().notices().set_slow_call_ms(config.slow_call_ms.value);
     let activity = Activity::start(database.router().clone()).context("start a thread")?;
     let state = AppState::new(database.router().clone(), catalog.clone(), config.auth, options);
     let opening = Opening {
@@ -110,18 +106,28 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     if let Some(spans) = &spans {
         spans.stop();
     }
-    let is_replaying = matches!(database.router().phase(), Phase::Recovering { .. });
-    if outcome.is_ok() && !is_replaying {
+    wind_up(&database, &outcome, recovering, activity)?;
+    outcome
+}
+
+/// Behind the last answer: the log is closed, unless it is still being replayed.
+fn wind_up(
+    database: &Database,
+    outcome: &Outcome,
+    recovering: JoinHandle<()>,
+    activity: Activity,
+) -> Outcome {
+    if matches!(database.router().phase(), Phase::Recovering { .. }) {
+        // Nothing was written yet, and the replay can't be interrupted: leave it.
+        std::process::exit(if outcome.is_ok() { 0 } else { 1 });
+    }
+    if outcome.is_ok() {
         // It may still be at the catalog, which would be left half made.
         let _ = recovering.join(); // its outcome was told
         database.close().context("close the log")?;
     }
     drop(activity);
-    if is_replaying {
-        // Nothing was written yet, and the replay can't be interrupted: leave it.
-        std::process::exit(if outcome.is_ok() { 0 } else { 1 });
-    }
-    outcome
+    Ok(())
 }
 
 /// One fewer than there are cores, which the engine and the log share: on two cores calls went through one thread faster
@@ -159,10 +165,15 @@ fn database_config(
     }
 }
 
-/// Without a log there are none.
-fn with_backups(database: Database, config: &ServeConfig) -> Arc<Database> {
+/// What is told to an opened database before it recovers.
+fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Failure> {
+    database.set_memory_ready(config.memory_ready.value).context("memory-ready")?;
+    database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
+    database.router().set_call_time_max_ms(config.call_time_max_ms.value);
+    database.router().notices().set_slow_call_ms(config.slow_call_ms.value);
+    // Without a log there are no backups.
     database.serve_backups(config.backup_dir.value.clone());
-    Arc::new(database)
+    Ok(Arc::new(database))
 }
 
 /// Lines of the server's own log on standard error; RUST_LOG chooses which.
