@@ -197,6 +197,8 @@ async fn serve_requests(stream: StallGuard, state: &AppState, router: Router, is
         .max_buf_size(READ_BUFFER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .max_header_size(HEADER_BYTES_MAX)
+        // Who has sent all that there is to send still reads the answer.
+        .half_close(true)
         // Not `pipeline_flush`: while unread input is buffered it writes nothing, so an answer before the end of a body
         // would be lost when the connection closes, and a batch's answers would pile up without bound.
         .serve_connection(TokioIo::new(stream), service);

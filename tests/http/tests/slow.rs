@@ -159,46 +159,63 @@ fn a_client_that_takes_no_answers_is_cut_off_in_bounded_memory() {
     assert!(grown < GROWN_BYTES_MAX, "grown by {} MiB", grown >> 20);
 }
 
+/// Rounds of half-closed requests: whether the end comes before or behind the answer is a matter of luck.
+const HALF_CLOSED_ROUNDS: i64 = 100;
+
+/// Sends all of `request`, says that nothing follows, and reads until the server closes.
+fn half_closed(server: &Server, request: &str) -> String {
+    let mut stream = connect(server);
+    stream.write_all(request.as_bytes()).expect("send");
+    stream.shutdown(Shutdown::Write).expect("half close");
+    rest(&mut stream)
+}
+
+/// A POST whose body has so many bytes more than are sent.
+fn post(path: &str, body: &str, missing: usize) -> String {
+    let length = body.len() + missing;
+    format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
 #[test]
 fn half_closed_connections_get_their_answers() {
     let server = server();
-    let mut stream = connect(&server);
-    let body = r#"{"id":5}"#;
-    let request = format!(
-        "POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).expect("send");
-    stream.shutdown(Shutdown::Write).expect("half close");
-    let answer = rest(&mut stream);
-    // Nothing more will be sent, and all of the call has come: whoever asked still reads.
-    assert!(
-        answer.starts_with("HTTP/1.1 200") && answer.contains("\"result\":\"5\""),
-        "{answer:?}"
-    );
-    let mut stream = connect(&server);
-    stream
-        .write_all(
-            b"POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{\"id\"",
-        )
-        .expect("send");
-    stream.shutdown(Shutdown::Write).expect("half close");
-    let answer = rest(&mut stream);
-    assert!(
-        answer.is_empty() || answer.starts_with("HTTP/1.1 400"),
-        "{answer}"
-    );
-    let mut stream = connect(&server);
-    let line = r#"{"module":"probe","procedure":"echo","args":{"id":9}}"#;
-    let head = "POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
-    let sent = format!("{head}{:x}\r\n{line}\n\r\n", line.len() + 1);
-    stream.write_all(sent.as_bytes()).expect("send");
-    stream.shutdown(Shutdown::Write).expect("half close");
-    let answer = rest(&mut stream);
-    assert!(
-        answer.is_empty() || answer.contains("\"result\":\"9\""),
-        "{answer}"
-    );
+    for id in 0..HALF_CLOSED_ROUNDS {
+        let result = format!("\"result\":\"{id}\"");
+        let called = half_closed(&server, &post("/v1/call/probe/echo", &format!("{{\"id\":{id}}}"), 0));
+        assert!(called.starts_with("HTTP/1.1 200") && called.contains(&result), "{called:?}");
+        let line = format!("{{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{{\"id\":{id}}}}}\n");
+        let answered = half_closed(&server, &post("/v1/batch", &line.repeat(3), 0));
+        assert!(answered.starts_with("HTTP/1.1 200"), "{answered:?}");
+        assert!(answered.matches(&result).count() == 3 && answered.ends_with("\r\n0\r\n\r\n"), "{answered:?}");
+        let status = half_closed(&server, "GET /v1/status HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        let (head, body) = status.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{status:?}"));
+        assert!(head.starts_with("HTTP/1.1 200"), "{status:?}");
+        serde_json::from_str::<serde_json::Value>(body).expect("a whole status");
+    }
+    check_served(&server, 1);
+}
+
+#[test]
+fn requests_that_break_off_are_refused_and_leave_nothing() {
+    let server = server();
+    for id in 0..HALF_CLOSED_ROUNDS {
+        let args = format!("{{\"id\":{id},\"amount\":1}}");
+        // All of the arguments, and not all of the body.
+        let called = half_closed(&server, &post("/v1/call/probe/put", &args, 1));
+        assert!(called.starts_with("HTTP/1.1 400") && called.contains("/problems/malformed-request"), "{called:?}");
+        // A line whose end is missing is no call.
+        let line = format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{args}}}");
+        let answered = half_closed(&server, &post("/v1/batch", &line, 1));
+        assert!(answered.contains("/problems/malformed-request") && !answered.contains("txn_id"), "{answered:?}");
+        let head = half_closed(&server, "GET /v1/status HTTP/1.1\r\nhost: local");
+        assert!(head.is_empty() || head.starts_with("HTTP/1.1 400"), "{head:?}");
+    }
+    let rows = server.get("/v1/tables/items/rows").ok(200)["rows"].clone();
+    assert_eq!(rows, json!([]));
+    let begun = Instant::now();
+    while server.get("/v1/status").ok(200)["waiting"] != 0 {
+        assert!(begun.elapsed() < LONG, "calls that broke off wait");
+    }
     check_served(&server, 1);
 }
 
