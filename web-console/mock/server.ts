@@ -8,6 +8,7 @@ import type {
   RowsPage,
   Status,
 } from '../src/generated/types.gen';
+import { callList, endCall } from './calls';
 import { checkpointFigures, checkpointsNow } from './checkpoints';
 import { MEMORY, metricsNow, resultOf } from './figures';
 import { logPage, lsnOf, newestPosition, outputLines, positionOf, recordAt } from './log';
@@ -88,6 +89,7 @@ class MockServer {
     if (kind === 'modules') return this.#module(method, name, body, url.searchParams);
     if (kind === 'call' && name !== undefined && more !== undefined) return this.#call(name, more, body, request);
     if (kind === 'tables') return this.#table(name, more, url.searchParams);
+    if (kind === 'calls') return this.#calls(method, name);
     if (kind === 'checkpoints') return this.#checkpoints(method);
     if (kind === 'log') return this.#log(name, url.searchParams);
     if (kind === 'procedure-log') return ok({ lines: this.#state === 'empty' ? [] : outputLines() });
@@ -217,6 +219,12 @@ class MockServer {
     }
     if (this.#state === 'empty') return ok({ records: [recordAt(0)], next: null });
     return ok(logPage(query));
+  }
+
+  #calls(method: string, id: string | undefined): Reply {
+    if (id === undefined) return ok(callList(this.#state === 'empty'));
+    const call = method === 'DELETE' ? endCall(id) : null;
+    return call === null ? notFound(`call ${id}`) : ok(call);
   }
 
   #checkpoints(method: string): Reply {

@@ -9,6 +9,7 @@ const routes: Route[] = [
   { page: 'table', table: 'votes', view: 'schema', index: 'by_state', prefix: '["NY"]', cursor: 'a/b+c=' },
   { page: 'log', kind: 'command', partition: '1', from: '4096' },
   { page: 'output' },
+  { page: 'calls' },
   { page: 'checkpoints' },
   { page: 'record', lsn: '18446744073709551615' },
 ];

@@ -16,6 +16,7 @@ export type Route =
     }
   | { page: 'log'; kind: string | null; partition: string | null; from: string | null }
   | { page: 'output' }
+  | { page: 'calls' }
   | { page: 'checkpoints' }
   | { page: 'record'; lsn: string }
   | { page: 'unknown'; path: string };
@@ -48,6 +49,8 @@ export function parseRoute(hash: string): Route {
       return name === null
         ? { page: 'log', kind: params.get('kind'), partition: params.get('partition'), from: params.get('from') }
         : { page: 'record', lsn: name };
+    case 'calls':
+      return name === null ? { page: 'calls' } : unknown;
     case 'checkpoints':
       return name === null ? { page: 'checkpoints' } : unknown;
     case 'output':
@@ -76,6 +79,8 @@ export function hrefOf(route: Route): string {
       return `#/log${query({ kind: route.kind, partition: route.partition, from: route.from })}`;
     case 'record':
       return `#/log/${encodeURIComponent(route.lsn)}`;
+    case 'calls':
+      return '#/calls';
     case 'checkpoints':
       return '#/checkpoints';
     case 'output':

@@ -110,6 +110,22 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
       await page.getByText('1 module', { exact: true }).waitFor();
     }));
 
+  test('ends a call once it is confirmed', () =>
+    at('ready', '/calls', async (page) => {
+      const calls = page.getByRole('region', { name: 'Calls', exact: true });
+      await calls.getByText('voter.results').waitFor();
+      expect(await calls.getByRole('button', { name: 'End call 63…' }).count()).toBe(0);
+      await page.getByRole('button', { name: 'End call 41…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByRole('heading', { name: 'End voter.results?' }).waitFor();
+      await dialog.getByRole('button', { name: 'Let it go on' }).click();
+      await calls.getByText('voter.results').waitFor();
+      await page.getByRole('button', { name: 'End call 41…' }).click();
+      await dialog.getByRole('button', { name: 'End the call' }).click();
+      await page.getByText('voter.results is being ended').waitFor();
+      await calls.getByText('voter.results').waitFor({ state: 'detached' });
+    }));
+
   test('goes through rows page by page, and back by the address', () =>
     at('ready', '/tables/votes', async (page, complaints) => {
       await page.getByText('2015550100').waitFor();

@@ -59,6 +59,11 @@ describe.skipIf(path === null)('every page', () => {
       await page.getByRole('heading', { name: 'Columns' }).waitFor();
     });
 
+    await page.getByRole('link', { name: 'Calls', exact: true }).click();
+    const calls = page.getByRole('region', { name: 'Calls', exact: true });
+    await calls.or(page.getByText('Nothing runs or waits')).first().waitFor();
+    await check();
+
     await page.getByRole('link', { name: 'Log', exact: true }).click();
     await page.getByRole('button', { name: 'Pause' }).click();
     await firstOrEmpty(page, 'Records', 'The log holds no records', check, async () => {

@@ -13,6 +13,7 @@ const everyPage = [
   '/tables',
   '/tables/votes',
   '/tables/votes?view=schema',
+  '/calls',
   '/log',
   '/log/4312',
   '/output',

@@ -3,6 +3,8 @@ import type {
   CallAnswer,
   CallData,
   CallResponses,
+  CancelCallData,
+  CancelCallResponses,
   Checkpoint,
   DeleteModuleData,
   DropTableData,
@@ -11,6 +13,7 @@ import type {
   ModuleUploaded,
   PutModuleData,
   PutModuleResponses,
+  RunningCall,
   TakeCheckpointData,
 } from '../generated/types.gen';
 import { type Place, refusal, request, send } from './client';
@@ -47,6 +50,12 @@ export async function removeModule(module: string): Promise<void> {
   const place: Place<DeleteModuleData> = { url: '/v1/modules/{module}', path: { module } };
   const response = await send(place, { method: 'DELETE' });
   if (!response.ok) throw await refusal(response);
+}
+
+/** By its own id or its transaction's; what is answered tells how far it had got. */
+export async function cancelCall(call_id: string): Promise<RunningCall> {
+  const place: Place<CancelCallData> = { url: '/v1/calls/{call_id}', path: { call_id } };
+  return (await request<CancelCallData, CancelCallResponses>(place, { method: 'DELETE' })).data;
 }
 
 /** Begins one, or names the one that is under way. */

@@ -1,6 +1,8 @@
 // What the pages read, each with its key and its pace. Pages name a query and never a path.
 import { keepPreviousData, queryOptions } from '@tanstack/react-query';
 import type {
+  ListCallsData,
+  ListCallsResponses,
   ListCheckpointsData,
   ListCheckpointsResponses,
   ListLogData,
@@ -112,6 +114,13 @@ export function recordQuery(lsn: string) {
     refetchInterval: (query) => (query.state.data?.durable === false ? 1000 : false),
   });
 }
+
+/** What runs and waits changes by the moment. */
+export const callsQuery = queryOptions({
+  queryKey: ['calls'],
+  queryFn: ({ signal }) => get<ListCallsData, ListCallsResponses>({ url: '/v1/calls' }, signal),
+  refetchInterval: 1000,
+});
 
 /** Followed closely while one is under way. */
 export const checkpointsQuery = queryOptions({

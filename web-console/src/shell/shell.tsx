@@ -2,6 +2,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useEffect, useRef } from 'react';
 import { statusQuery } from '../api/queries';
+import { CallsPage } from '../pages/calls';
 import { CheckpointsPage } from '../pages/checkpoints';
 import { LogPage } from '../pages/log';
 import { ModulePage } from '../pages/module';
@@ -23,6 +24,7 @@ const sections: { route: Route; name: string; pages: Route['page'][] }[] = [
   { route: { page: 'overview' }, name: 'Overview', pages: ['overview'] },
   { route: { page: 'modules' }, name: 'Modules', pages: ['modules', 'module'] },
   { route: { page: 'tables' }, name: 'Tables', pages: ['tables', 'table'] },
+  { route: { page: 'calls' }, name: 'Calls', pages: ['calls'] },
   { route: logRoute, name: 'Log', pages: ['log', 'record', 'output'] },
   { route: { page: 'checkpoints' }, name: 'Checkpoints', pages: ['checkpoints'] },
 ];
@@ -88,6 +90,8 @@ function Page({ route }: { route: Route }) {
       return <LogPage route={route} />;
     case 'record':
       return <RecordPage key={route.lsn} lsn={route.lsn} />;
+    case 'calls':
+      return <CallsPage />;
     case 'checkpoints':
       return <CheckpointsPage />;
     case 'output':
@@ -113,6 +117,8 @@ function titleOf(route: Route): string {
       return 'Log';
     case 'record':
       return `Record ${route.lsn}`;
+    case 'calls':
+      return 'Calls';
     case 'checkpoints':
       return 'Checkpoints';
     case 'output':
