@@ -496,6 +496,7 @@ impl Database {
         let made = keep_memory_ready(ready_bytes);
         made.map_err(|error| self.fail(error.into()))?;
         self.shared.memory.tell(MemoryKind::Ready, ready_bytes);
+        self.shared.count_binaries();
         // What was acknowledged is there: from now on the data grows as far as the limit lets it.
         self.shared.memory.enforce();
         for inbox in &self.inboxes {
@@ -548,7 +549,7 @@ impl Database {
         }
     }
 
-    /// The bytes of a module version.
+    /// The bytes of a module version; none where it is out of service.
     pub fn module_bytes(&self, id: ModuleId) -> Option<Arc<[u8]>> {
         let binaries = self.shared.binaries.lock().expect("held for a look");
         binaries.get(id.0 as usize).cloned()

@@ -149,6 +149,12 @@ impl CompiledModule {
         self.inner.hash
     }
 
+    /// Memory of the machine code and what belongs to it.
+    pub fn code_bytes(&self) -> usize {
+        let image = self.inner.code.pre.module().image_range();
+        image.end.addr() - image.start.addr()
+    }
+
     pub(crate) fn layouts(&self) -> Arc<[RowLayout]> {
         self.inner.layouts.clone()
     }

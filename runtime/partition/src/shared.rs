@@ -32,7 +32,7 @@ pub struct Shared {
     pub multi_tick: AtomicU64,
     /// Partitions whose tables are being copied.
     pub copying: AtomicUsize,
-    /// The bytes of every module version, by `ModuleId`: a checkpoint carries them.
+    /// The bytes of every module version, by `ModuleId`, for checkpoints; none of those that are out of service.
     pub binaries: Mutex<Vec<Arc<[u8]>>>,
     pub lines: Arc<RecentLines>,
     /// What an operator is told.
@@ -47,16 +47,30 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Lets go of the bytes of versions that are out of service: no call is theirs any more, and a replay that begins before has
+    /// them from where it begins.
+    pub fn release_binaries(&self, deployed: &Deployed) {
+        let mut binaries = self.binaries.lock().expect("held for a look at each");
+        for (wasm, module) in binaries.iter_mut().zip(&deployed.versions) {
+            if !deployed.is_current(module.id) {
+                *wasm = Arc::default();
+            }
+        }
+    }
+
     /// The bytes of the module version that was installed last.
     pub fn note_binary(&self, wasm: Arc<[u8]>) {
         self.binaries.lock().expect("held for a push").push(wasm);
         self.count_binaries();
     }
 
-    /// Tells how much memory the modules' bytes take.
+    /// Tells how much memory the modules' bytes and their compiled code take.
     pub fn count_binaries(&self) {
         let binaries = self.binaries.lock().expect("held for a sum");
-        let bytes = binaries.iter().map(|wasm| wasm.len() as u64).sum();
-        self.memory.tell(MemoryKind::Modules, bytes);
+        let bytes: u64 = binaries.iter().map(|wasm| wasm.len() as u64).sum();
+        drop(binaries);
+        let deployed = self.deployed.load();
+        let codes = deployed.current.values().map(|module| module.code.code_bytes() as u64);
+        self.memory.tell(MemoryKind::Modules, bytes + codes.sum::<u64>());
     }
 }

@@ -1,6 +1,6 @@
 //! Deployment and removal of modules: one step on all partitions at once.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use reprise_abi::{
     schema::{ModuleSchema, is_valid_name},
@@ -136,6 +136,7 @@ impl Router {
         let name = candidate.name.clone();
         let wasm = wasm.clone();
         let lsn = self.run_on_all(move |held| install(held, candidate, &wasm))??;
+        self.ask_to_tell(Duration::ZERO);
         let module = self.deployed().current.get(&name).cloned();
         let module = module.ok_or(DeployError::NotFound)?;
         let replaced = before.as_ref().map(|module| module.version);
@@ -159,6 +160,7 @@ impl Router {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (name, module) = (name.to_owned(), name.to_owned());
         let lsn = self.run_on_all(move |held| uninstall(held, &name))??;
+        self.ask_to_tell(Duration::ZERO);
         self.notices().tell(NoticeKind::Schema, || Notice::Removed { module });
         Ok(lsn)
     }
@@ -271,6 +273,7 @@ fn uninstall(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
     RecordRef::Remove(RemoveRef { txn_id, name }).encode(&mut record);
     let lsn = append(held, &record, txn_id)?;
     held.tools.install(next);
+    held.tools.shared.count_binaries();
     Ok(lsn)
 }
 

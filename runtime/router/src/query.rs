@@ -104,7 +104,8 @@ impl Router {
         Ok(all)
     }
 
-    fn ask_to_tell(&self, wait_max: Duration) {
+    /// Asks all sites to take up what was deployed and to tell of their tables; waits for so long.
+    pub(crate) fn ask_to_tell(&self, wait_max: Duration) {
         let shared = &self.0.config.shared;
         let (sender, answers) = crossbeam_channel::unbounded::<()>();
         let mut waiters = Vec::new();

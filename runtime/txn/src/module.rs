@@ -23,8 +23,13 @@ pub trait Code: Send + Sync {
         Ok(())
     }
 
-    /// Gives up what can be made again: nobody is expected to instantiate it soon.
+    /// Gives up what it holds: its module went out of service, and nobody instantiates it any more.
     fn let_go(&self) {}
+
+    /// Memory that compiled code takes now.
+    fn code_bytes(&self) -> usize {
+        0
+    }
 
     /// `instantiate` would make nothing that others could use again.
     fn is_ready(&self) -> bool {

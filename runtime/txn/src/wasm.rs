@@ -87,29 +87,36 @@ fn candidate(
 /// A wasm module, compiled while it is needed; one isolated instance per engine thread.
 pub struct WasmCode {
     engine: Engine,
-    wasm: Arc<[u8]>,
-    compiled: Mutex<Option<CompiledModule>>,
+    held: Mutex<Held>,
+}
+
+/// Nothing once the module is out of service.
+#[derive(Default)]
+struct Held {
+    wasm: Option<Arc<[u8]>>,
+    compiled: Option<CompiledModule>,
 }
 
 impl WasmCode {
     fn new(engine: Engine, wasm: Arc<[u8]>, compiled: Option<CompiledModule>) -> Self {
-        let compiled = Mutex::new(compiled);
-        Self { engine, wasm, compiled }
+        let held = Mutex::new(Held { wasm: Some(wasm), compiled });
+        Self { engine, held }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<CompiledModule>> {
+    fn lock(&self) -> MutexGuard<'_, Held> {
         // What a panic of the compiler leaves is no code, which is a state like any other.
-        self.compiled.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn module(&self) -> Result<CompiledModule, String> {
-        let mut compiled = self.lock();
-        if let Some(module) = &*compiled {
+        let mut held = self.lock();
+        if let Some(module) = &held.compiled {
             return Ok(module.clone());
         }
-        let made = CompiledModule::compile_again(&self.engine, &self.wasm);
+        let wasm = held.wasm.clone().ok_or("this version is out of service")?;
+        let made = CompiledModule::compile_again(&self.engine, &wasm);
         let module = made.map_err(|error| error.to_string())?;
-        Ok(compiled.insert(module).clone())
+        Ok(held.compiled.insert(module).clone())
     }
 }
 
@@ -123,11 +130,15 @@ impl Code for WasmCode {
     }
 
     fn let_go(&self) {
-        *self.lock() = None;
+        *self.lock() = Held::default();
+    }
+
+    fn code_bytes(&self) -> usize {
+        self.lock().compiled.as_ref().map_or(0, CompiledModule::code_bytes)
     }
 
     fn is_ready(&self) -> bool {
-        self.lock().is_some()
+        self.lock().compiled.is_some()
     }
 }
 
@@ -137,6 +148,10 @@ impl Code for CompiledModule {
             Ok(instance) => Ok(Box::new(instance)),
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    fn code_bytes(&self) -> usize {
+        CompiledModule::code_bytes(self)
     }
 }
 

@@ -31,6 +31,7 @@ pub struct CatalogModule {
     /// SHA-256 of `wasm`.
     pub hash: [u8; 32],
     pub txn_id: TxnId,
+    /// None where it is out of service.
     pub wasm: Vec<u8>,
 }
 
@@ -164,7 +165,7 @@ impl Catalog {
             txn_id: module.txn_id.0,
         };
         let text = serde_json::to_vec(&entry).expect("an entry serializes");
-        if !self.binaries.contains_key(module.hash)? {
+        if !module.wasm.is_empty() && !self.binaries.contains_key(module.hash)? {
             self.binaries.insert(module.hash, module.wasm.as_slice())?;
         }
         self.versions.insert(module.module_id.to_be_bytes(), text)?;
@@ -223,7 +224,7 @@ impl Catalog {
             match found.iter().find(|found| found.module_id == id) {
                 None => differences.push(format!("{of_name} is missing")),
                 Some(found) if found != entry => differences.push(format!("{of_name} differs")),
-                Some(_) if !self.binaries.contains_key(entry.hash)? => {
+                Some(_) if in_service.values().any(|number| *number == id) && !self.binaries.contains_key(entry.hash)? => {
                     differences.push(format!("{of_name} has no binary"));
                 }
                 Some(_) => {}
