@@ -61,7 +61,7 @@ impl Budget {
 
     /// Takes bytes, or nothing where that would pass a limit.
     pub fn try_take(self: &Arc<Self>, bytes: u64) -> Option<Grant> {
-        self.try_add(bytes).then(|| Grant {
+        self.try_add(bytes, 0).then(|| Grant {
             budget: Arc::clone(self),
             bytes,
         })
@@ -78,21 +78,28 @@ impl Budget {
 
     /// True where so many bytes could be taken now.
     pub fn has_room(&self, bytes: u64) -> bool {
-        let fits = |budget: &Self, kept_back: u64| {
-            let wanted = bytes.saturating_add(kept_back);
-            budget.used().saturating_add(wanted) <= budget.limit()
-        };
-        fits(self, 0) && self.of.as_ref().is_none_or(|of| fits(&of.whole, of.kept_back))
+        bytes <= self.room()
     }
 
-    fn try_add(&self, bytes: u64) -> bool {
-        if !self.try_add_here(bytes, 0) {
+    /// Bytes that could be taken now.
+    pub fn room(&self) -> u64 {
+        self.room_beside(0)
+    }
+
+    fn room_beside(&self, kept_back: u64) -> u64 {
+        let here = self.limit().saturating_sub(self.used().saturating_add(kept_back));
+        let of_whole = self.of.as_ref().map_or(u64::MAX, |of| of.whole.room_beside(of.kept_back));
+        here.min(of_whole)
+    }
+
+    fn try_add(&self, bytes: u64, kept_back: u64) -> bool {
+        if !self.try_add_here(bytes, kept_back) {
             return false;
         }
         let Some(of) = &self.of else {
             return true;
         };
-        let taken = of.whole.try_add_here(bytes, of.kept_back);
+        let taken = of.whole.try_add(bytes, of.kept_back);
         if !taken {
             self.used.fetch_sub(bytes, Relaxed);
         }
@@ -145,7 +152,7 @@ impl Grant {
 
     /// Takes more; false, and nothing, where that would pass a limit.
     pub fn try_grow(&mut self, bytes: u64) -> bool {
-        let taken = self.budget.try_add(bytes);
+        let taken = self.budget.try_add(bytes, 0);
         self.bytes += if taken { bytes } else { 0 };
         taken
     }

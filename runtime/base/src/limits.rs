@@ -70,8 +70,13 @@ pub const BATCH_CALLS_MAX: usize = 256;
 /// Transactions that may wait for one partition before further ones are refused (paper A, section V: 5,000).
 pub const WAITING_TXNS_MAX: usize = 5_000;
 
-/// Bytes of results on their way to clients, over all of them, before further calls are refused.
-pub const ANSWERS_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of results on their way to clients, over all of them, before further calls are refused; where memory is limited, a part of
+/// the limit, and no less than the least. So it is for the texts that are made of them, and for requests.
+pub const RESULTS_BYTES_MAX: u64 = 256 << 20;
+pub const TEXTS_BYTES_MAX: u64 = 288 << 20;
+pub const REQUESTS_BYTES_MAX: u64 = 256 << 20;
+pub const ON_THEIR_WAY_BYTES_PART: u64 = 16;
+pub const ON_THEIR_WAY_BYTES_MIN: u64 = 32 << 20;
 
 /// Bytes of text that a byte of arguments or of a result may become: more than any list of scalars, texts or names of
 /// variants needs, and less than many names beside hardly any value.

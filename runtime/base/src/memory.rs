@@ -4,7 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use crate::{
     budget::{Budget, Grant},
-    limits::{GUESTS_BYTES_PART, IDEMPOTENCY_BYTES_DEFAULT, IDEMPOTENCY_BYTES_PART, MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART},
+    limits::{
+        GUESTS_BYTES_PART, IDEMPOTENCY_BYTES_DEFAULT, IDEMPOTENCY_BYTES_PART, MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART,
+        ON_THEIR_WAY_BYTES_MIN, ON_THEIR_WAY_BYTES_PART, REQUESTS_BYTES_MAX, RESULTS_BYTES_MAX, TEXTS_BYTES_MAX,
+    },
 };
 
 /// What memory is held for. The names are those of metrics and of the status.
@@ -19,6 +22,8 @@ pub enum MemoryKind {
     Snapshots,
     /// Remembered outcomes of calls with idempotency keys.
     Idempotency,
+    /// Requests that are read, and calls that wait, with their arguments.
+    Requests,
     /// Answers made and not yet taken by their clients.
     Answers,
     /// Instances of modules, with their images.
@@ -30,12 +35,13 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Rows,
         Self::Indexes,
         Self::Undo,
         Self::Snapshots,
         Self::Idempotency,
+        Self::Requests,
         Self::Answers,
         Self::Guests,
         Self::Modules,
@@ -49,6 +55,7 @@ impl MemoryKind {
             Self::Undo => "undo",
             Self::Snapshots => "snapshots",
             Self::Idempotency => "idempotency",
+            Self::Requests => "requests",
             Self::Answers => "answers",
             Self::Guests => "guests",
             Self::Modules => "modules",
@@ -70,7 +77,17 @@ pub struct MemoryLedger {
     /// Of kinds that somebody tells as a whole.
     told: Mutex<Vec<(MemoryKind, Grant)>>,
     kinds: [Arc<Budget>; MemoryKind::ALL.len()],
+    /// Parts of the answers.
+    results: Arc<Budget>,
+    texts: Arc<Budget>,
     max_bytes: u64,
+}
+
+/// What requests, results or texts may take of `max_bytes`, where they take no more than `most` of any.
+const fn on_their_way(max_bytes: u64, most: u64) -> u64 {
+    let part = max_bytes / ON_THEIR_WAY_BYTES_PART;
+    let part = if part < most { part } else { most };
+    if part > ON_THEIR_WAY_BYTES_MIN { part } else { ON_THEIR_WAY_BYTES_MIN }
 }
 
 /// What of `max_bytes` is kept for deletes, undo and recovery: a tenth, and no less than the least, where that leaves half.
@@ -98,14 +115,19 @@ impl MemoryLedger {
             let kept_back = if kind.is_data() { kept_back } else { 0 };
             let limit = match kind {
                 MemoryKind::Guests => max_bytes / GUESTS_BYTES_PART,
+                MemoryKind::Requests => on_their_way(max_bytes, REQUESTS_BYTES_MAX),
                 MemoryKind::Idempotency if max_bytes == u64::MAX => IDEMPOTENCY_BYTES_DEFAULT,
                 MemoryKind::Idempotency => max_bytes / IDEMPOTENCY_BYTES_PART,
                 _ => u64::MAX,
             };
             Budget::part_of(&whole, limit, kept_back)
         };
+        let kinds = MemoryKind::ALL.map(part);
+        let answers = |most| Budget::part_of(&kinds[MemoryKind::Answers as usize], on_their_way(max_bytes, most), 0);
         Arc::new(Self {
-            kinds: MemoryKind::ALL.map(part),
+            results: answers(RESULTS_BYTES_MAX),
+            texts: answers(TEXTS_BYTES_MAX),
+            kinds,
             told: Mutex::default(),
             whole,
             max_bytes,
@@ -128,6 +150,17 @@ impl MemoryLedger {
 
     pub fn kind(&self, kind: MemoryKind) -> &Arc<Budget> {
         &self.kinds[kind as usize]
+    }
+
+    /// Of the answers: results as procedures gave them. Who runs a call takes of it.
+    pub fn results(&self) -> &Arc<Budget> {
+        &self.results
+    }
+
+    /// Of the answers: the texts that are made of results. Apart from them, so that whoever waits for room for a text, with its
+    /// result in hand, waits for texts alone.
+    pub fn texts(&self) -> &Arc<Budget> {
+        &self.texts
     }
 
     /// Says how much of a kind is held that somebody counts as a whole, whatever the limits are; what was said of it before is replaced.
@@ -190,6 +223,34 @@ mod tests {
         assert_eq!((ledger.kind(MemoryKind::Modules).used(), ledger.used()), (5, 5));
         ledger.tell(MemoryKind::Modules, 0);
         assert_eq!((ledger.used(), ledger.peak()), (0, 2_000 << 20));
+    }
+
+    #[test]
+    fn results_and_texts_are_the_answers() {
+        let ledger = MemoryLedger::new(320 << 20);
+        ledger.enforce();
+        let result = ledger.results().try_take(20 << 20).expect("there is room");
+        let text = ledger.texts().take(32 << 20);
+        assert_eq!((ledger.kind(MemoryKind::Answers).used(), ledger.used()), (52 << 20, 52 << 20));
+        assert!(ledger.results().try_take(13 << 20).is_none(), "more than results may take");
+        assert_eq!((ledger.results().room(), ledger.texts().room()), (12 << 20, 0));
+        let most = ledger.kind(MemoryKind::Undo).take(260 << 20);
+        assert_eq!(ledger.results().room(), 8 << 20, "no more than the whole has");
+        assert!(ledger.results().try_take(9 << 20).is_none());
+        assert_eq!(ledger.used(), 312 << 20, "what was refused is held nowhere");
+        drop((result, text, most));
+        assert_eq!((ledger.kind(MemoryKind::Answers).used(), ledger.used()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_on_its_way_has_a_part_of_the_limit() {
+        let limits = |max_bytes| {
+            let ledger = MemoryLedger::new(max_bytes);
+            [ledger.kind(MemoryKind::Requests), ledger.results(), ledger.texts()].map(|budget| budget.limit() >> 20)
+        };
+        assert_eq!(limits(u64::MAX), [256, 256, 288]);
+        assert_eq!(limits(1 << 30), [64, 64, 64]);
+        assert_eq!(limits(100 << 20), [32, 32, 32]);
     }
 
     #[test]

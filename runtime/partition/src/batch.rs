@@ -7,7 +7,7 @@ use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId};
 use reprise_txn::{Failure, ModuleId};
 
 use crate::{
-    calls::{Calls, Ticket},
+    calls::{Calls, Deadline, Ticket},
     gather::Stream,
     sink::Unlogged,
 };
@@ -117,8 +117,8 @@ pub struct CallBatch {
     pub done: Option<BatchDone>,
     /// Bytes of the batch's records in the log, all appended at once.
     pub record_bytes: u32,
-    /// When clients wait no longer, by the node's clock: position and nanoseconds, of the calls that have such a deadline.
-    pub(crate) deadlines: Vec<(u32, u64)>,
+    /// When clients wait no longer, by position, of the calls that have such a deadline.
+    pub(crate) deadlines: Vec<(u32, Arc<Deadline>)>,
     /// Its place among the calls on their way, until it is answered.
     pub(crate) ticket: Option<Ticket>,
     /// The log may keep it so long after its last write: others waited longer to be run.
@@ -213,10 +213,10 @@ impl CallBatch {
         }
     }
 
-    /// The client of the call that was added last waits until then, by the node's clock.
-    pub fn set_deadline(&mut self, deadline_ns: u64) {
+    /// The client of the call that was added last waits until then.
+    pub fn set_deadline(&mut self, deadline: Arc<Deadline>) {
         let last = self.calls.len().checked_sub(1).expect("a call was added");
-        self.deadlines.push((last as u32, deadline_ns));
+        self.deadlines.push((last as u32, deadline));
     }
 
     /// Lists its calls as waiting; from now on they can be ended.
@@ -243,8 +243,7 @@ impl CallBatch {
 
     /// Bytes of results after which no further call of this batch is run: others hold the rest.
     pub(crate) fn results_max(&self) -> usize {
-        let room = |answers: &Arc<Budget>| answers.limit().saturating_sub(answers.used());
-        self.answers.as_ref().map_or(usize::MAX, |answers| room(answers) as usize)
+        self.answers.as_ref().map_or(usize::MAX, |answers| answers.room() as usize)
     }
 
     /// Counts the results that are there. Little ones are not worth it.

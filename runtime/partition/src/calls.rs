@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc, Mutex, OnceLock,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 
 use reprise_base::{PartitionId, TxnId};
@@ -272,21 +272,65 @@ impl Track {
     }
 }
 
+/// Until when a client waits for a call to begin and to end, and which came first: its beginning, or the end of that time.
+#[derive(Debug)]
+pub struct Deadline {
+    /// By the node's clock.
+    ns: u64,
+    state: AtomicU8,
+}
+
+const WAITS: u8 = 0;
+const BEGUN: u8 = 1;
+const EXPIRED: u8 = 2;
+
+impl Deadline {
+    pub fn new(ns: u64) -> Arc<Self> {
+        let state = AtomicU8::new(WAITS);
+        Arc::new(Self { ns, state })
+    }
+
+    pub fn ns(&self) -> u64 {
+        self.ns
+    }
+
+    /// From now on the call does not begin. False: it has begun, and is ended as one that runs.
+    pub fn expire(&self) -> bool {
+        self.turn(EXPIRED)
+    }
+
+    /// False: it is not to begin any more.
+    fn begin(&self) -> bool {
+        self.turn(BEGUN)
+    }
+
+    fn turn(&self, to: u8) -> bool {
+        let turned = self.state.compare_exchange(WAITS, to, Ordering::AcqRel, Ordering::Acquire);
+        turned.is_ok() || turned == Err(to)
+    }
+}
+
 /// When the clients of a batch's calls wait no longer, by position, ascending; those that are not named wait for ever.
-pub(crate) fn deadline_of(deadlines: &[(u32, u64)], at: u32) -> u64 {
+pub(crate) fn deadline_of(deadlines: &[(u32, Arc<Deadline>)], at: u32) -> Option<&Deadline> {
     match deadlines {
-        [] => 0,
-        some => some.binary_search_by_key(&at, |(call, _)| *call).map_or(0, |found| some[found].1),
+        [] => None,
+        some => some.binary_search_by_key(&at, |(call, _)| *call).ok().map(|found| &*some[found].1),
     }
 }
 
 /// Why a call is not to begin, if so.
 #[inline]
-pub(crate) fn ended_before(ends: &Ends, at: u32, deadline_ns: u64, now_ns: impl Fn() -> u64) -> Option<Ended> {
+pub(crate) fn ended_before(
+    ends: &Ends,
+    at: u32,
+    deadline: Option<&Deadline>,
+    now_ns: impl Fn() -> u64,
+) -> Option<Ended> {
     if ends.has(at) {
         return Some(Ended::Cancelled);
     }
-    (deadline_ns != 0 && now_ns() >= deadline_ns).then_some(Ended::Deadline)
+    let is_over = |deadline: &Deadline| now_ns() >= deadline.ns || !deadline.begin();
+    deadline.is_some_and(is_over).then_some(Ended::Deadline)
 }
 
 #[cfg(test)]
@@ -335,13 +379,31 @@ mod tests {
 
     #[test]
     fn deadlines_are_those_of_the_calls_that_have_one() {
-        let deadlines = [(1, 500), (4, 600)];
-        let found: Vec<_> = (0..6).map(|at| deadline_of(&deadlines, at)).collect();
+        let deadlines = [(1, Deadline::new(500)), (4, Deadline::new(600))];
+        let found: Vec<_> = (0..6).map(|at| deadline_of(&deadlines, at).map_or(0, Deadline::ns)).collect();
         assert_eq!(found, [0, 500, 0, 0, 600, 0]);
-        let ends = Ends::default();
-        assert_eq!(ended_before(&ends, 0, 500, || 499), None);
-        assert_eq!(ended_before(&ends, 0, 500, || 500), Some(Ended::Deadline));
+        let (ends, deadline) = (Ends::default(), Deadline::new(500));
+        assert_eq!(ended_before(&ends, 0, Some(&deadline), || 500), Some(Ended::Deadline));
+        assert_eq!(ended_before(&ends, 0, Some(&deadline), || 499), None);
         ends.end(0);
-        assert_eq!(ended_before(&ends, 0, 0, || 0), Some(Ended::Cancelled));
+        assert_eq!(ended_before(&ends, 0, None, || 0), Some(Ended::Cancelled));
+    }
+
+    #[test]
+    fn a_call_begins_or_expires_and_never_both() {
+        let ends = Ends::default();
+        let (begun, expired) = (Deadline::new(500), Deadline::new(500));
+        assert_eq!(ended_before(&ends, 0, Some(&begun), || 499), None);
+        assert!(!begun.expire());
+        assert!(expired.expire() && expired.expire());
+        assert_eq!(ended_before(&ends, 0, Some(&expired), || 499), Some(Ended::Deadline));
+        for _ in 0..1_000 {
+            let deadline = Deadline::new(500);
+            let (began, expired) = std::thread::scope(|scope| {
+                let other = scope.spawn(|| deadline.expire());
+                (deadline.begin(), other.join().expect("no panic"))
+            });
+            assert_ne!(began, expired);
+        }
     }
 }

@@ -25,7 +25,7 @@ mod turn;
 mod wait;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};
-pub use calls::{CallInfo, CallPhase, Calls};
+pub use calls::{CallInfo, CallPhase, Calls, Deadline};
 pub use copy::Copied;
 pub use desk::{Desk, MeetingStats};
 pub use gather::{Gathering, Job, Stream, Touched};
@@ -34,4 +34,5 @@ pub use shared::Shared;
 pub use sink::{AsyncSink, NoLog, Sink, SyncSink, Unlogged, complete};
 pub use site::{Held, Partition, Site, SiteMessage, Tools};
 pub use told::{Question, Told};
+pub use turn::has_small_result;
 pub use wait::{is_soon, receive};

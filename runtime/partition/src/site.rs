@@ -25,7 +25,7 @@ use crate::{
     sink::Sink,
     told::Telling,
     turn::{
-        Running, TurnStart, Watched, begin_batch, begin_capture, input_of, note_sample, run_alike, settle_commit,
+        Running, TurnStart, Watched, begin_batch, begin_capture, has_small_result, input_of, note_sample, run_alike, settle_commit,
         settle_refusal,
     },
     wait::{LOOK, LOOK_AWAY, is_soon},
@@ -175,9 +175,10 @@ impl Tools {
     pub fn install(&mut self, deployed: Deployed) {
         assert!(deployed.generation > self.deployed.generation);
         let generation = deployed.generation;
-        // What goes out of service is not called again: only a replay that begins earlier could, and it makes the code anew.
+        // What goes out of service is not called again: only a replay that begins earlier could, and it makes the module anew.
         let before = self.deployed.current.values();
         before.filter(|module| !deployed.is_current(module.id)).for_each(|module| module.code.let_go());
+        self.shared.release_binaries(&deployed);
         self.shared.deployed.store(Arc::new(deployed));
         self.shared.generation.store(generation, Ordering::Release);
         self.refresh_if_due();
@@ -282,7 +283,10 @@ impl Site {
         match message {
             SiteMessage::Batch(batch) => self.take_batch(batch),
             SiteMessage::Gather(gathering) => self.join(&gathering),
-            SiteMessage::Tell => self.tell(),
+            SiteMessage::Tell => {
+                self.tools.refresh_if_due(); // a site that nobody calls keeps nothing of what is out of service
+                self.tell();
+            }
             SiteMessage::Job(job) => {
                 self.tools.refresh_if_due();
                 job(self);
@@ -502,10 +506,7 @@ impl Held<'_> {
         let started = Instant::now();
         self.tools.records.clear();
         begin_batch(&batch, &self.tools.shared, &mut self.tools.frame);
-        match batch.results_max() {
-            0 => batch.calls[0].outcome = SlotOutcome::AnswersFull,
-            _ => self.run_held_slot(&mut batch),
-        }
+        self.run_held_slot(&mut batch);
         batch.count_results();
         batch.note_ran();
         self.tools.recorder.ran(1, started.elapsed(), self.tools.frame.take_fuel());
@@ -543,12 +544,14 @@ impl Held<'_> {
             calls,
             args,
             results,
+            answers,
             scope,
             ticket,
             deadlines,
             ..
         } = batch;
         let scope = scope.as_deref().unwrap_or("").as_bytes();
+        let has_room = answers.as_ref().is_none_or(|answers| answers.has_room(1));
         let watched = Watched::of(ticket.as_ref(), deadlines);
         let (call, tools) = (&mut calls[0], &mut *self.tools);
         let Some(module) = tools.in_service(call.module) else {
@@ -557,6 +560,10 @@ impl Held<'_> {
         };
         let procedure = &module.schema.procedures[call.procedure as usize];
         let is_read_only = procedure.read_only;
+        if !has_room && !has_small_result(procedure) {
+            call.outcome = SlotOutcome::AnswersFull;
+            return;
+        }
         let (refusal, around) = (tools.sink.refusal(), (&*tools.shared, &mut tools.frame));
         if let Err(outcome) = watched.begin(0, procedure, refusal.as_ref(), around) {
             return settle_refusal(&tools.recorder, call, outcome);

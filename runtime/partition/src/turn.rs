@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_abi::ProcedureSchema;
+use reprise_abi::{ProcedureSchema, ScalarType, Type};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
@@ -12,7 +12,7 @@ use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand}
 use crate::{
     ahead::BatchAhead,
     batch::{CallBatch, CallSlot, SlotOutcome},
-    calls::{Ticket, Track, deadline_of, ended_before},
+    calls::{Deadline, Ticket, Track, deadline_of, ended_before},
     logging::{Choice, LogKind, Sample},
     shared::Shared,
     sink::Unlogged,
@@ -232,7 +232,7 @@ pub(crate) fn run_alike(
         slot += 1;
         call.lsn = Lsn(records.len() as u64);
         let procedure = &module.schema.procedures[call.procedure as usize];
-        let begun = match results.len() < turn.results_max {
+        let begun = match results.len() < turn.results_max || has_small_result(procedure) {
             true => watched.begin(slot - 1, procedure, turn.refusal.as_ref(), (&**shared, &mut *frame)),
             false => Err(SlotOutcome::AnswersFull),
         };
@@ -266,15 +266,35 @@ pub(crate) fn run_alike(
     slot
 }
 
+/// Longest encoded result that counts as small: it is no burden, however little room there is for results.
+const SMALL_RESULT_BYTES_MAX: usize = 512;
+
+/// True where the result's type bounds it to some hundred bytes.
+pub fn has_small_result(procedure: &ProcedureSchema) -> bool {
+    bytes_max(&procedure.returns).is_some_and(|bytes| bytes <= SMALL_RESULT_BYTES_MAX)
+}
+
+/// The longest encoding of a value; None where its type knows none.
+fn bytes_max(ty: &Type) -> Option<usize> {
+    match ty {
+        Type::Unit => Some(0),
+        Type::Scalar(ScalarType::Text | ScalarType::Bytes) | Type::List(_) => None,
+        Type::Scalar(scalar) => Some(scalar.slot_bytes()),
+        Type::Option(inner) => Some(1 + bytes_max(inner)?),
+        Type::Struct(fields) => fields.iter().map(|field| bytes_max(&field.ty)).sum(),
+        Type::Enum(_) => Some(5),
+    }
+}
+
 /// What may end the calls of a batch.
 pub(crate) struct Watched<'b> {
     pub track: Option<&'b Track>,
-    pub deadlines: &'b [(u32, u64)],
+    pub deadlines: &'b [(u32, Arc<Deadline>)],
 }
 
 impl<'b> Watched<'b> {
     #[inline]
-    pub fn of(ticket: Option<&'b Ticket>, deadlines: &'b [(u32, u64)]) -> Self {
+    pub fn of(ticket: Option<&'b Ticket>, deadlines: &'b [(u32, Arc<Deadline>)]) -> Self {
         let track = ticket.map(|ticket| &*ticket.track);
         Self { track, deadlines }
     }
@@ -295,10 +315,11 @@ impl<'b> Watched<'b> {
         let (at, mut deadline_ns) = (at as u32, 0);
         if let Some(track) = self.track {
             let now_ns = || shared.clock.monotonic_ns();
-            deadline_ns = deadline_of(self.deadlines, at);
-            if let Some(ended) = ended_before(&track.ends, at, deadline_ns, now_ns) {
+            let deadline = deadline_of(self.deadlines, at);
+            if let Some(ended) = ended_before(&track.ends, at, deadline, now_ns) {
                 return Err(SlotOutcome::Failed(Box::new(Failure::Ended(ended))));
             }
+            deadline_ns = deadline.map_or(0, Deadline::ns);
         }
         let time_max_ms = procedure.time_max_ms.unwrap_or_else(|| shared.calls.time_max_ms());
         frame.watch.begin_call(at, time_max_ms, deadline_ns);

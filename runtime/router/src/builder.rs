@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use reprise_base::{Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_SCOPE_BYTES_MAX};
-use reprise_partition::{CallBatch, SlotOutcome, Stream};
+use reprise_partition::{CallBatch, Deadline, SlotOutcome, Stream};
 use reprise_txn::{Bound, Deployed, Failure, Module};
 
 use crate::{
@@ -94,6 +94,8 @@ pub struct BatchBuilder {
     scope: Option<Arc<str>>,
     /// Of the calls that are added now, by the node's clock.
     deadline_ns: Option<u64>,
+    /// Of calls that have one, by their index.
+    deadlines: Vec<(usize, Arc<Deadline>)>,
     is_bounded: bool,
     submitted: bool,
 }
@@ -111,6 +113,7 @@ impl BatchBuilder {
             stream: None,
             scope: None,
             deadline_ns: None,
+            deadlines: Vec::new(),
             is_bounded: false,
             submitted: false,
         }
@@ -132,6 +135,17 @@ impl BatchBuilder {
     /// The clients of calls that are added from now on wait until then (`Router::deadline_in`); none: for ever.
     pub fn set_deadline(&mut self, deadline_ns: Option<u64>) {
         self.deadline_ns = deadline_ns;
+    }
+
+    /// The deadlines of the calls so far, by index. Who expires one answers for the call: it does not begin any more.
+    pub fn take_deadlines(&mut self) -> Vec<(usize, Arc<Deadline>)> {
+        std::mem::take(&mut self.deadlines)
+    }
+
+    fn add_deadline(&mut self) -> Option<Arc<Deadline>> {
+        let deadline = Deadline::new(self.deadline_ns?);
+        self.deadlines.push((self.places.len(), deadline.clone()));
+        Some(deadline)
     }
 
     /// Its results count among those that are on their way to clients: where those take all that they may, its calls are refused.
@@ -189,6 +203,9 @@ impl BatchBuilder {
         if let Some(key) = key
             && let Some(ready) = self.begin_key(module, procedure, key, args)
         {
+            if matches!(ready, Ready::Awaited(..)) {
+                self.add_deadline(); // what it waits for begins or not, whoever waits
+            }
             return self.place_ready(ready);
         }
         let partitions_count = self.router.partitions_count();
@@ -203,10 +220,11 @@ impl BatchBuilder {
                 self.add_part(None, several)
             }
         };
+        let deadline = self.add_deadline();
         let batch = &mut self.parts[part].batch;
         batch.push(module.id, procedure as u16, args, key);
-        if let Some(deadline_ns) = self.deadline_ns {
-            batch.set_deadline(deadline_ns);
+        if let Some(deadline) = deadline {
+            batch.set_deadline(deadline);
         }
         self.places
             .push(Place::Slot(part as u32, batch.calls.len() as u32 - 1));

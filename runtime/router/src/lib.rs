@@ -31,6 +31,6 @@ pub use logs::{
 pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
-pub use reprise_partition::{CallInfo, CallPhase, MeetingStats, Stream};
+pub use reprise_partition::{CallInfo, CallPhase, Deadline, MeetingStats, Stream, has_small_result};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};

@@ -12,12 +12,12 @@ use std::{
 use crossbeam_channel::Sender;
 use reprise_base::{
     Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter,
-    limits::{ANSWERS_BYTES_MAX, WAITING_TXNS_MAX},
+    limits::WAITING_TXNS_MAX,
 };
 use reprise_log::Log;
 use reprise_observe::{Notices, RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
+    CallBatch, CallInfo, Deadline, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
@@ -131,8 +131,6 @@ pub(crate) struct Inner {
     quarantine: OnceLock<BTreeMap<(ModuleId, u16), Arc<str>>>,
     started_unix_us: i64,
     pace: Pace,
-    /// Results that are not yet let go.
-    answers: Arc<Budget>,
     /// Set with the first phase behind recovery, so that a call looks at no lock.
     is_recovered: AtomicBool,
 }
@@ -164,7 +162,6 @@ impl Router {
             quarantine: OnceLock::new(),
             started_unix_us,
             pace: Pace::default(),
-            answers: Budget::new(ANSWERS_BYTES_MAX),
             is_recovered: AtomicBool::new(false),
         }))
     }
@@ -179,7 +176,7 @@ impl Router {
 
     /// What results may take that are on their way to clients.
     pub fn answers(&self) -> &Arc<Budget> {
-        &self.0.answers
+        self.memory().results()
     }
 
     pub fn idempotency(&self) -> &Idempotency {
@@ -315,6 +312,12 @@ impl Router {
     pub fn deadline_in(&self, time: Duration) -> u64 {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.0.config.shared.clock.monotonic_ns().saturating_add(time_ns).max(1)
+    }
+
+    /// How long it is until then; none: it has passed.
+    pub fn left_until(&self, deadline: &Deadline) -> Option<Duration> {
+        let left = deadline.ns().saturating_sub(self.0.config.shared.clock.monotonic_ns());
+        (left > 0).then(|| Duration::from_nanos(left))
     }
 
     /// For batches that are to keep their order among each other where some calls are of several partitions: those that one

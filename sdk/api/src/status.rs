@@ -74,7 +74,7 @@ pub struct MemoryStatus {
 /// One kind of what holds memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryUse {
-    /// `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `answers`, `guests`, `modules` or `ready`.
+    /// `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
     pub kind: String,
     pub bytes: u64,
 }

@@ -2,6 +2,7 @@
 
 use std::{
     pin::pin,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,10 +13,11 @@ use axum::{
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http_body_util::BodyExt;
-use reprise_api::ProblemKind;
+use reprise_api::{Problem, ProblemKind};
+use reprise_base::{Budget, Grant};
 
 use crate::{
-    limits::{BODY_BYTES_PER_S_MIN, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX},
+    limits::{BODY_BYTES_PER_S_MIN, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX, REQUEST_BYTES_COUNTED},
     refusal::Refusal,
 };
 
@@ -60,15 +62,32 @@ fn wait_for_next(wait_max: Duration, begun: Instant, received: u64) -> Duration 
     wait_max.min(earned.saturating_sub(begun.elapsed()))
 }
 
-/// The whole body. `what` names it in the refusal of one with more than `bytes_max`; no piece may take longer than
+/// What a body is held to. `what` names it in the refusal of one with more than `bytes_max`; no piece may take longer than
 /// `wait_max`, nor all of them much longer than their bytes are worth.
+#[derive(Clone, Copy)]
+pub struct Bounds {
+    pub what: &'static str,
+    pub bytes_max: usize,
+    pub wait_max: Duration,
+}
+
+/// A body, counted among all requests on their way as long as it lives.
+pub struct Whole {
+    pub bytes: Bytes,
+    _grant: Option<Grant>,
+}
+
+/// A body lies here as it came, and once more as what is made of it.
+const COPIES: u64 = 2;
+
+/// The whole body. One for which `requests` have no room is refused, before it is read where it says how long it is.
 pub async fn read_all(
     headers: &HeaderMap,
     body: Body,
-    what: &str,
-    bytes_max: usize,
-    wait_max: Duration,
-) -> Result<Bytes, Refusal> {
+    bounds: Bounds,
+    requests: &Arc<Budget>,
+) -> Result<Whole, Refusal> {
+    let Bounds { what, bytes_max, wait_max } = bounds;
     let announced = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -79,14 +98,19 @@ pub async fn read_all(
         }
         return Err(Refusal::too_large(what, bytes_max));
     }
+    let counted = announced.filter(|length| *length > REQUEST_BYTES_COUNTED);
+    if counted.is_some_and(|length| !requests.has_room(length * COPIES)) {
+        return Err(requests_full());
+    }
     let mut body = body;
     let Some(first) = next_data(&mut body, wait_max).await? else {
-        return Ok(Bytes::new());
+        return Ok(Whole { bytes: Bytes::new(), _grant: None });
     };
-    if announced == Some(first.len() as u64) {
-        return Ok(first);
+    if announced == Some(first.len() as u64) && counted.is_none() {
+        return Ok(Whole { bytes: first, _grant: None });
     }
-    let mut all = BytesMut::with_capacity(announced.map_or(first.len(), |length| length as usize));
+    let mut grant = None;
+    let mut all = BytesMut::new();
     all.extend_from_slice(&first);
     let begun = Instant::now();
     loop {
@@ -99,11 +123,37 @@ pub async fn read_all(
             return Err(Refusal::too_large(what, bytes_max));
         }
         all.extend_from_slice(&data);
+        if !count(&all, &mut grant, requests) {
+            drop(all);
+            discard(body).await;
+            return Err(requests_full());
+        }
     }
     if all.len() > bytes_max {
         return Err(Refusal::too_large(what, bytes_max));
     }
-    Ok(all.freeze())
+    Ok(Whole { bytes: all.freeze(), _grant: grant })
+}
+
+/// Counts what came so far: by what is here, so that nobody holds room for what they do not send. False: there is none.
+fn count(all: &BytesMut, grant: &mut Option<Grant>, requests: &Arc<Budget>) -> bool {
+    let bytes = all.capacity() as u64 * COPIES;
+    match grant {
+        _ if all.len() as u64 <= REQUEST_BYTES_COUNTED => true,
+        None => {
+            *grant = requests.try_take(bytes);
+            grant.is_some()
+        }
+        Some(grant) => grant.try_grow(bytes.saturating_sub(grant.bytes())),
+    }
+}
+
+/// Requests that are read or run hold all the memory that there is for them.
+pub fn requests_full() -> Refusal {
+    let detail = "requests on their way hold all the memory that there is for them; try again after the given time, or send less at once";
+    let mut problem = Problem::new(ProblemKind::Overloaded, detail);
+    problem.retry_after_s = Some(1);
+    problem.into()
 }
 
 /// Takes the rest of a refused body: a client that is still writing when its connection closes may never see why.

@@ -15,14 +15,15 @@ use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     auth::Role,
-    body,
+    body::{self, Bounds},
     codec::{ArgsError, Format, Packer, Scratch, encode_document},
+    deadlines::Deadlines,
     front::parse_digits,
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX, SUPERSEDED_RETRIES_MAX},
     refusal::{Refusal, problem_of_reply},
     state::AppState,
     submit::{Target, engine_gone, submit},
-    texts::{self, Room, Texts},
+    texts::{self, Room},
 };
 
 pub const PATH_PREFIX: &str = "/v1/call/";
@@ -130,22 +131,24 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let deadline_ns = asked.timeout.map(|timeout| state.router.deadline_in(timeout));
     wait_for_min_lsn(state, &head.headers).await?;
     let (what, wait_max) = ("a call's body", state.limits.body_wait);
-    let args = body::read_all(&head.headers, body, what, CALL_BODY_BYTES_MAX, wait_max).await?;
+    let bounds = Bounds { what, bytes_max: CALL_BODY_BYTES_MAX, wait_max };
+    let args = body::read_all(&head.headers, body, bounds, state.requests()).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
         let mut batch = BatchBuilder::new(deployed, &state.router);
         batch.set_scope(asked.scope.clone());
         batch.set_deadline(deadline_ns);
         let target = &asked.target;
-        let encode = |out: &mut Vec<u8>| encode_call(target, asked.format, &args, out);
+        let encode = |out: &mut Vec<u8>| encode_call(target, asked.format, &args.bytes, out);
         batch.push(&target.module, target.procedure, asked.key, encode)?;
-        let reply = submit(&state.router, batch, None)
-            .await
-            .map_err(|_| engine_gone())?;
+        let deadlines = Deadlines::of(&mut batch);
+        let reply = submit(&state.router, batch, None);
+        let reply = deadlines.reply_before(&state.router, reply).await;
+        let reply = reply.ok_or_else(Refusal::deadline_exceeded)?.map_err(|_| engine_gone())?;
         if *reply.get(0).outcome != ReplyOutcome::Superseded {
             let bytes_max = asked.target.text_bytes_max(&reply.get(0));
             let room = match state.texts.asked(bytes_max) {
                 None => None,
-                Some(semaphore) => Some(Texts::room(semaphore, bytes_max).await),
+                Some(room) => Some(room.await),
             };
             return respond(&asked.target, &reply.get(0), asked.answer, room);
         }
@@ -241,6 +244,7 @@ fn respond(
 ) -> Result<Response, Refusal> {
     let mut out = Vec::with_capacity(reply.result.len() * 2 + 128);
     write_body(target, reply, format, &mut out)?;
+    out.shrink_to_fit();
     let mut response = Response::new(Body::from(texts::held(out, room)));
     let own = response.headers_mut();
     let media_type = HeaderValue::from_static(media_type(format));

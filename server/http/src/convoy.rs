@@ -42,13 +42,13 @@ impl Convoys {
         convoy.expect("no code panics under this lock")
     }
 
-    /// Adds a call of one partition with its encoded arguments, and the time until which its client waits; its index in the reply.
+    /// Adds a call of one partition with its encoded arguments; its index in the reply.
     pub fn join(
         state: &AppState,
         deployed: &Arc<Deployed>,
         partition: PartitionId,
         target: &Target,
-        (args, deadline_ns): (&[u8], Option<u64>),
+        args: &[u8],
     ) -> (usize, Ride) {
         let (sender, ride) = oneshot::channel();
         let mut place = state.convoys.of(partition);
@@ -66,7 +66,6 @@ impl Convoys {
             out.extend_from_slice(args);
             Ok(())
         };
-        convoy.batch.set_deadline(deadline_ns);
         let pushed = convoy
             .batch
             .push(&target.module, target.procedure, None, copy);

@@ -4,10 +4,12 @@ use std::convert::Infallible;
 
 use axum::{
     Router,
+    body::HttpBody,
     extract::{FromRequestParts, Path, Query, Request},
     http::{Method, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
+use http_body_util::BodyExt;
 use reprise_api::{ProblemKind, headers};
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
@@ -16,8 +18,10 @@ use tracing::Instrument;
 use crate::{
     batch, calls,
     codec::Format,
+    limits::PAGE_BYTES_MAX,
     refusal::Refusal,
     state::AppState,
+    texts::{self, Room},
     trace::{RequestSpan, TraceContext},
 };
 
@@ -98,14 +102,38 @@ async fn route(state: &AppState, router: &Router, request: Request) -> Response 
     if *method == Method::POST && path == batch::PATH {
         return batch::answer(state, request).await.unwrap_or_else(IntoResponse::into_response);
     }
+    // Room for a long page comes before the page.
+    let room = match is_long_page(path).then(|| state.texts.asked(PAGE_BYTES_MAX)).flatten() {
+        None => None,
+        Some(room) => Some(room.await),
+    };
     let response = match router.clone().oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
+    };
+    let response = match room {
+        None => response,
+        Some(room) => hold_room(response, room).await,
     };
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         return name_allowed_methods(response);
     }
     response
+}
+
+/// Pages of rows and of the log.
+fn is_long_page(path: &str) -> bool {
+    path.starts_with("/v1/log") || path.starts_with("/v1/tables/") && path.ends_with("/rows")
+}
+
+/// The answer with its room, until the client has taken it.
+async fn hold_room(response: Response, room: Room) -> Response {
+    let (head, body) = response.into_parts();
+    let body = match body.size_hint().exact() {
+        Some(_) => body.collect().await.map(|all| texts::held(all.to_bytes(), Some(room)).into()),
+        None => return Response::from_parts(head, body), // nothing of it lies in memory
+    };
+    Response::from_parts(head, body.expect("what lies in memory does not break off"))
 }
 
 /// What says how far the opening is, and what is no part of the database.

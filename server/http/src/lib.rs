@@ -15,6 +15,7 @@ mod checkpoints;
 mod codec;
 mod connections;
 mod convoy;
+mod deadlines;
 mod docs;
 mod events;
 mod front;

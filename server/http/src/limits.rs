@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reprise_abi::value::{ARGS_BYTES_MAX, RESULT_BYTES_MAX};
-use reprise_base::limits::{BATCH_CALLS_MAX, TEXT_PER_BYTE_MAX, WAITING_TXNS_MAX};
+use reprise_base::limits::{BATCH_CALLS_MAX, TEXT_PER_BYTE_MAX, TEXTS_BYTES_MAX, WAITING_TXNS_MAX};
 
 /// What one client may take of connections and time. The constants below are what is right unless configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +73,8 @@ pub const LANE_ANSWER_BYTES: usize = 64 << 10;
 /// Calls of different connections that travel together.
 pub const CONVOY_CALLS_MAX: usize = 32;
 
-/// Texts of answers that are written or on their way, over all connections; shorter ones are not counted.
-pub const TEXTS_BYTES_MAX: u64 = 288 << 20;
+/// Shorter texts of answers, and shorter requests, are not counted among those of all connections.
+pub const REQUEST_BYTES_COUNTED: u64 = 64 << 10;
 pub const TEXT_BYTES_COUNTED: u64 = 64 << 10;
 
 /// Longest body of one call, and longest line of a batch, in bytes.
@@ -90,8 +90,6 @@ pub const BATCH_CALLS_IN_FLIGHT_MAX: usize = 4_000;
 pub const BATCH_CHUNKS_IN_FLIGHT_MAX: usize = 16;
 /// Calls of one chunk.
 pub const BATCH_CHUNK_CALLS_MAX: usize = 512;
-/// Longest encoded result that counts as small: a whole chunk of them needs no care.
-pub const SMALL_RESULT_BYTES_MAX: usize = 512;
 /// Answers of a batch that are gathered before they are written.
 pub const BATCH_ANSWER_BYTES: usize = 64 << 10;
 pub const BATCH_BYTES_IN_FLIGHT_MAX: usize = 4 << 20;
@@ -118,6 +116,8 @@ pub const EVENT_INTERVAL: Duration = Duration::from_millis(500);
 
 pub const ROWS_LIMIT_MAX: u32 = 1000;
 pub const LOG_LIMIT_MAX: usize = 1000;
+/// What a page of rows or of the log is taken for until it is there.
+pub const PAGE_BYTES_MAX: u64 = 8 << 20;
 /// Text of records after which a page of the log ends, and the rows of one record.
 pub const LOG_PAGE_TEXT_BYTES_MAX: usize = 4 << 20;
 pub const PROCEDURE_LOG_LIMIT_MAX: usize = 1000;

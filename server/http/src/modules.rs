@@ -70,20 +70,14 @@ pub async fn put_module(
     request: Request,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
-    let wasm = body::read_all(
-        &head.headers,
-        body,
-        "a module",
-        MODULE_BYTES_MAX,
-        state.limits.body_wait,
-    )
-    .await?;
+    let bounds = body::Bounds { what: "a module", bytes_max: MODULE_BYTES_MAX, wait_max: state.limits.body_wait };
+    let wasm = body::read_all(&head.headers, body, bounds, state.requests()).await?;
     if params.dry_run == Some(true) {
-        let planned = state.blocking(Operation::Deploy, move |parts| plan(parts, &name, &wasm)).await??;
+        let planned = state.blocking(Operation::Deploy, move |parts| plan(parts, &name, &wasm.bytes)).await??;
         return Ok(Json(planned).into_response());
     }
     let deployment = state
-        .blocking(Operation::Deploy, move |parts| deploy(parts, &name, &wasm))
+        .blocking(Operation::Deploy, move |parts| deploy(parts, &name, &wasm.bytes))
         .await??;
     let module = &deployment.module;
     let installed = ModuleInstalled {

@@ -86,6 +86,11 @@ impl Refusal {
         Self::new(ProblemKind::InternalError, format!("{what}; see the server's log"))
     }
 
+    /// The call did not begin in its client's time, and never will.
+    pub fn deadline_exceeded() -> Self {
+        problem_of_failure(&Failure::Ended(Ended::Deadline)).into()
+    }
+
     pub fn log_unavailable(reason: &str) -> Self {
         Self::new(
             ProblemKind::LogUnavailable,

@@ -8,6 +8,7 @@ use std::sync::{
 use arc_swap::{ArcSwap, Guard};
 use opentelemetry_sdk::trace::SdkTracer;
 use reprise_api::Phase;
+use reprise_base::{Budget, MemoryKind};
 use reprise_catalog::Catalog;
 use reprise_router::Router;
 use tokio::sync::{Semaphore, watch};
@@ -77,6 +78,7 @@ impl Counts {
 impl AppState {
     pub fn new(router: Router, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
         let convoys = Convoys::new(router.partitions_count());
+        let texts = Texts::new(router.memory().texts());
         Self(Arc::new(Parts {
             router,
             catalog,
@@ -88,7 +90,7 @@ impl AppState {
             convoys,
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
             places: Places::default(),
-            texts: Texts::default(),
+            texts,
             event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             draining: watch::Sender::new(false),
@@ -143,6 +145,11 @@ impl Parts {
     /// The tokens in force.
     pub fn auth(&self) -> Guard<Arc<Auth>> {
         self.auth.load()
+    }
+
+    /// What requests on their way may take, over all connections.
+    pub fn requests(&self) -> &Arc<Budget> {
+        self.router.memory().kind(MemoryKind::Requests)
     }
 }
 

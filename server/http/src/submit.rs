@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{ScalarType, Type, text::TextBound, value::ValueReader};
-use reprise_router::{BatchBuilder, BatchReply, CallReply, Deployed, Module, Router};
+use reprise_abi::{Type, text::TextBound, value::ValueReader};
+use reprise_router::{BatchBuilder, BatchReply, CallReply, Deployed, Module, Router, has_small_result};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::{
     codec::{self, Packer},
-    limits::SMALL_RESULT_BYTES_MAX,
     refusal::{Refusal, first_names},
 };
 
@@ -42,8 +41,7 @@ impl Target {
         Ok(Self {
             module: module.clone(),
             procedure: position,
-            has_small_result: bytes_max(&procedure.returns)
-                .is_some_and(|bytes| bytes <= SMALL_RESULT_BYTES_MAX),
+            has_small_result: has_small_result(procedure),
         })
     }
 
@@ -108,18 +106,6 @@ impl Target {
             None => out.extend_from_slice(b"null"),
         }
         true
-    }
-}
-
-/// The longest encoding of a value; None where its type knows none.
-fn bytes_max(ty: &Type) -> Option<usize> {
-    match ty {
-        Type::Unit => Some(0),
-        Type::Scalar(ScalarType::Text | ScalarType::Bytes) | Type::List(_) => None,
-        Type::Scalar(scalar) => Some(scalar.slot_bytes()),
-        Type::Option(inner) => Some(1 + bytes_max(inner)?),
-        Type::Struct(fields) => fields.iter().map(|field| bytes_max(&field.ty)).sum(),
-        Type::Enum(_) => Some(5),
     }
 }
 

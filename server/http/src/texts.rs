@@ -1,43 +1,65 @@
 //! Room for long answers, over all connections: whoever writes one waits for it, and gives it back once the client has taken
 //! the last byte, or is cut off for being slow.
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc};
 
 use bytes::Bytes;
+use reprise_base::{Budget, Grant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::{TEXT_BYTES_COUNTED, TEXTS_BYTES_MAX};
+use crate::limits::TEXT_BYTES_COUNTED;
 
 /// A unit of room.
 const UNIT_BYTES: u64 = 1 << 10;
 
-pub struct Texts(Arc<Semaphore>);
+/// The room, handed out in the order in which it is asked for, and what is counted of it.
+pub struct Texts {
+    units: Arc<Semaphore>,
+    budget: Arc<Budget>,
+}
 
 /// So much room, while it is held.
-pub type Room = OwnedSemaphorePermit;
-
-impl Default for Texts {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new((TEXTS_BYTES_MAX / UNIT_BYTES) as usize)))
-    }
+pub struct Room {
+    units: OwnedSemaphorePermit,
+    grant: Grant,
 }
 
 impl Texts {
-    /// Waits for room for a text of at most so many bytes. None is needed for a short one.
-    pub async fn room(semaphore: Arc<Semaphore>, bytes_max: u64) -> Room {
-        let units = bytes_max.min(TEXTS_BYTES_MAX).div_ceil(UNIT_BYTES) as u32;
-        semaphore.acquire_many_owned(units).await.expect("never closed")
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        Self {
+            units: Arc::new(Semaphore::new((budget.limit() / UNIT_BYTES) as usize)),
+            budget: budget.clone(),
+        }
     }
 
-    /// Where a text of so many bytes has to wait for its room.
-    pub fn asked(&self, bytes_max: u64) -> Option<Arc<Semaphore>> {
-        (bytes_max > TEXT_BYTES_COUNTED).then(|| self.0.clone())
+    /// Waits for room for a text of at most so many bytes, or for all that there is. None: a short one needs none.
+    pub fn asked(&self, bytes_max: u64) -> Option<impl Future<Output = Room> + Send + use<>> {
+        let (units, budget) = (self.units.clone(), self.budget.clone());
+        let bytes = bytes_max.min(budget.limit() / UNIT_BYTES * UNIT_BYTES);
+        (bytes_max > TEXT_BYTES_COUNTED).then(|| async move {
+            let units = units.acquire_many_owned(bytes.div_ceil(UNIT_BYTES) as u32).await;
+            Room {
+                units: units.expect("never closed"),
+                grant: budget.take(bytes),
+            }
+        })
+    }
+}
+
+impl Room {
+    /// So many bytes are held in truth: what is left over is there for others.
+    pub fn fit(&mut self, bytes: usize) {
+        let needed = bytes.div_ceil(UNIT_BYTES as usize);
+        if let Some(more) = self.units.num_permits().checked_sub(needed) {
+            drop(self.units.split(more));
+        }
+        self.grant.resize(bytes as u64);
     }
 }
 
 /// A text that holds its room as long as it lives.
 struct Held {
-    text: Vec<u8>,
+    text: Bytes,
     _room: Room,
 }
 
@@ -47,10 +69,14 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-pub fn held(text: Vec<u8>, room: Option<Room>) -> Bytes {
+pub fn held(text: impl Into<Bytes>, room: Option<Room>) -> Bytes {
+    let text = text.into();
     match room {
-        None => text.into(),
-        Some(room) => Bytes::from_owner(Held { text, _room: room }),
+        None => text,
+        Some(mut room) => {
+            room.fit(text.len());
+            Bytes::from_owner(Held { text, _room: room })
+        }
     }
 }
 
@@ -60,18 +86,31 @@ mod tests {
 
     #[test]
     fn room_comes_back_with_the_text() {
-        let texts = Texts::default();
+        let budget = Budget::new(1 << 20);
+        let texts = Texts::new(&budget);
         assert!(texts.asked(TEXT_BYTES_COUNTED).is_none());
-        let all = texts.0.available_permits();
+        let all = texts.units.available_permits();
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let asked = texts.asked(u64::MAX).expect("a long one waits");
-        let room = runtime.block_on(Texts::room(asked, u64::MAX));
-        assert_eq!(texts.0.available_permits(), 0);
+        let room = runtime.block_on(texts.asked(u64::MAX).expect("a long one waits"));
+        assert_eq!((texts.units.available_permits(), budget.used()), (0, 1 << 20));
         let body = held(b"text".to_vec(), Some(room));
+        assert_eq!((texts.units.available_permits(), budget.used()), (all - 1, 4));
         let part = body.slice(1..2);
         drop(body);
-        assert_eq!(texts.0.available_permits(), 0);
+        assert_eq!(texts.units.available_permits(), all - 1);
         drop(part);
-        assert_eq!(texts.0.available_permits(), all);
+        assert_eq!((texts.units.available_permits(), budget.used()), (all, 0));
+    }
+
+    #[test]
+    fn a_text_that_is_longer_than_was_thought_is_counted() {
+        let budget = Budget::new(1 << 20);
+        let texts = Texts::new(&budget);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let room = runtime.block_on(texts.asked(TEXT_BYTES_COUNTED + 1).expect("a long one waits"));
+        let body = held(vec![0; 2 << 20], Some(room));
+        assert_eq!(budget.used(), 2 << 20);
+        drop(body);
+        assert_eq!((budget.used(), texts.units.available_permits()), (0, 1 << 10));
     }
 }

@@ -206,3 +206,60 @@ fn a_deadline_ends_what_runs_and_what_has_not_begun() {
     let server = server.restart();
     assert_eq!(rows(&server), kept);
 }
+
+/// What is asked for behind a call that holds the only partition, with little time: answered when that is over, by whatever way it
+/// came, and never run.
+#[test]
+fn what_waits_is_answered_when_its_deadline_passes_and_never_runs() {
+    let server = with_module(NO_LIMIT);
+    let soon = [("reprise-timeout-ms", "50")];
+    thread::scope(|scope| {
+        let endless = scope.spawn(|| call(&server, "steps", 1, ENDLESS, &[]));
+        listed(&server, |calls| calls.iter().any(|call| call["phase"] == "running"));
+        let keyed = [soon[0], ("idempotency-key", "late")];
+        call(&server, "steps", 2, 1, &soon).problem("deadline-exceeded", 504);
+        call(&server, "steps", 3, 1, &keyed).problem("deadline-exceeded", 504);
+        // The first one with the key waits still: this one waits for it, and not for ever.
+        call(&server, "steps", 3, 1, &keyed).problem("deadline-exceeded", 504);
+        call(&server, "steps_everywhere", 4, 1, &soon).problem("deadline-exceeded", 504);
+        let traced = [soon[0], ("expect", "100-continue")];
+        call(&server, "steps", 5, 1, &traced).problem("deadline-exceeded", 504);
+        let line = |id: i64| format!("{}\n", json!({"module": "long", "procedure": "steps", "args": {"id": id, "turns": 1}}));
+        let lines = [line(6), line(7), "nonsense\n".to_owned()].concat().into_bytes();
+        let answer = server.send(Method::POST, "/v1/batch", &soon, lines);
+        let answers: Vec<Value> = answer.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let types: Vec<_> = answers.iter().map(|answer| answer["problem"]["type"].as_str().expect("a problem")).collect();
+        let late = "/problems/deadline-exceeded";
+        assert_eq!(types, [late, late, "/problems/malformed-request"]);
+        assert!(!endless.is_finished(), "all of these were answered while the partition was held");
+        // Several ahead on one connection: those that came in time are answered, in their order.
+        let mut stream = std::net::TcpStream::connect(&server.address).expect("connect");
+        let request = |id: i64, more: &str| {
+            let body = json!({"id": id, "turns": 1}).to_string();
+            format!("POST /v1/call/long/steps HTTP/1.1\r\nhost: localhost\r\n{more}content-length: {}\r\n\r\n{body}", body.len())
+        };
+        let ahead = [request(8, "reprise-timeout-ms: 50\r\n"), request(9, "reprise-timeout-ms: 100\r\n"), request(10, "")];
+        std::io::Write::write_all(&mut stream, ahead.concat().as_bytes()).expect("send");
+        let mut told = String::new();
+        while told.matches("HTTP/1.1 504").count() < 2 {
+            let mut piece = [0; 4096];
+            let bytes = std::io::Read::read(&mut stream, &mut piece).expect("an answer");
+            assert!(bytes > 0, "{told}");
+            told += &String::from_utf8_lossy(&piece[..bytes]);
+        }
+        assert!(!endless.is_finished() && !told.contains("HTTP/1.1 200"), "{told}");
+        let running = listed(&server, |calls| calls.iter().any(|call| call["phase"] == "running"));
+        let running = running.iter().find(|call| call["phase"] == "running").expect("it is there").clone();
+        cancel(&server, &running["call_id"]).ok(200);
+        endless.join().expect("answered").problem("cancelled", 422);
+        let mut piece = [0; 4096];
+        let bytes = std::io::Read::read(&mut stream, &mut piece).expect("the last answer");
+        assert!(piece[..bytes].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&piece[..bytes]));
+    });
+    listed(&server, <[Value]>::is_empty);
+    assert_eq!(rows(&server), 1, "only the one without a deadline ran");
+    // The key is free again.
+    call(&server, "steps", 3, 1, &[("idempotency-key", "late")]).ok(200);
+    let server = server.restart();
+    assert_eq!(rows(&server), 2);
+}

@@ -424,7 +424,7 @@ export type MemoryStatus = {
 export type MemoryUse = {
     bytes: number;
     /**
-     * `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `answers`, `guests`, `modules` or `ready`.
+     * `rows`, `indexes`, `undo`, `snapshots`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
      */
     kind: string;
 };

@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
+use reprise_base::{Budget, Grant};
 use reprise_router::{BatchBuilder, Stream};
 
 use super::{
@@ -10,8 +11,10 @@ use super::{
     line::{Chunk, LineParser},
 };
 use crate::{
+    body::requests_full,
     codec::{Format, ItemScanner},
-    limits::{BATCH_CHUNK_CALLS_MAX, CALL_BODY_BYTES_MAX},
+    deadlines::Deadlines,
+    limits::{BATCH_CHUNK_CALLS_MAX, CALL_BODY_BYTES_MAX, REQUEST_BYTES_COUNTED},
     refusal::Refusal,
     state::AppState,
 };
@@ -36,6 +39,8 @@ pub struct Input {
     parser: LineParser,
     /// The beginning of a call whose end has not come yet.
     rest: BytesMut,
+    /// Of what requests of all connections may take, for a long one.
+    rest_grant: Option<Grant>,
     /// True while the rest of a line that is too long passes by.
     skipping: bool,
     scanner: ItemScanner,
@@ -57,6 +62,7 @@ impl Input {
             deadline_ns,
             parser: LineParser::default(),
             rest: BytesMut::new(),
+            rest_grant: None,
             skipping: false,
             scanner: ItemScanner::default(),
             text: Bytes::new(),
@@ -67,7 +73,23 @@ impl Input {
     }
 
     /// Takes a piece, once everything before it is cut. True: it was the last.
-    pub fn take(&mut self, piece: Piece) -> bool {
+    pub fn take(&mut self, piece: Piece, requests: &Arc<Budget>) -> bool {
+        let is_last = self.take_piece(piece);
+        if is_last || self.rest.len() as u64 <= REQUEST_BYTES_COUNTED {
+            self.rest_grant = None;
+            return is_last;
+        }
+        let grant = self.rest_grant.get_or_insert_with(|| requests.take(0));
+        let more = (self.rest.capacity() as u64).saturating_sub(grant.bytes());
+        if grant.try_grow(more) {
+            return false;
+        }
+        (self.rest, self.rest_grant) = (BytesMut::new(), None);
+        self.refusal = Some(requests_full());
+        true
+    }
+
+    fn take_piece(&mut self, piece: Piece) -> bool {
         debug_assert!(self.at >= self.text.len() && self.refusal.is_none());
         match (piece, self.format) {
             (Piece::Data(data), Format::Json) => self.take_lines(data),
@@ -185,11 +207,12 @@ impl Input {
         {
             chunk.refuse(refusal.problem);
         }
-        let calls = chunk.calls();
+        let (calls, deadlines) = (chunk.calls(), Deadlines::of(&mut batch));
         let is_empty = chunk.slots.is_empty();
         (!is_empty).then_some(Cut {
             chunk,
             batch,
+            deadlines,
             calls,
         })
     }

@@ -25,6 +25,7 @@ use axum::{
 };
 use bytes::Bytes;
 use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem};
+use reprise_base::Grant;
 use reprise_router::{BatchBuilder, BatchReply};
 use tokio::{
     sync::{AcquireError, OwnedSemaphorePermit, TryAcquireError, oneshot},
@@ -33,14 +34,15 @@ use tokio::{
 
 use crate::{
     auth::{Caller, Role},
-    body::timed_out,
+    body::{requests_full, timed_out},
     calls::{client_timeout, wait_for_min_lsn},
     codec::Format,
+    deadlines::Deadlines,
     limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     refusal::Refusal,
     state::AppState,
     submit::submit,
-    texts::{self, Room, Texts},
+    texts::{self, Room},
     trace::RequestSpan,
 };
 use input::{Input, Piece};
@@ -125,6 +127,8 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     Ok(response)
 }
 
+/// What a call of a batch takes beside its line and its arguments, until it is answered.
+const CALL_BYTES_HELD: usize = 256;
 /// Calls of a batch's first chunks, before the size of its results is known.
 const FIRST_CALLS: usize = 16;
 /// Result bytes that one chunk may be expected to bring.
@@ -172,6 +176,7 @@ type WaitForPermit =
 struct Cut {
     chunk: Chunk,
     batch: BatchBuilder,
+    deadlines: Deadlines,
     calls: u32,
 }
 
@@ -179,10 +184,12 @@ struct Cut {
 struct Pending {
     stage: Stage,
     bytes: usize,
+    /// Of what requests of all connections may take.
+    _grant: Option<Grant>,
 }
 
 enum Stage {
-    Submitted(Chunk, oneshot::Receiver<BatchReply>),
+    Submitted(Chunk, oneshot::Receiver<BatchReply>, Deadlines),
     /// Calls whose module was replaced run again.
     Repeating(Pin<Box<dyn Future<Output = Chunk> + Send>>),
     Answered(Chunk),
@@ -227,16 +234,26 @@ impl Conversation {
             if is_full && !self.pending.is_empty() {
                 return true;
             }
+            let grant = self.state.requests().try_take(cut.chunk.held_bytes());
+            if grant.is_none() && !self.pending.is_empty() {
+                return true; // what is on its way makes room
+            }
             let permit = match cut.calls {
                 0 => None,
-                calls => match self.poll_permit(cx, calls) {
+                calls if grant.is_some() => match self.poll_permit(cx, calls) {
                     Poll::Ready(permit) => Some(permit),
+                    Poll::Pending if self.poll_cut_deadlines(cx).is_ready() => None,
                     Poll::Pending => return true,
                 },
+                _ => {
+                    self.refuse_cut();
+                    None
+                }
             };
             let Cut {
                 chunk,
                 batch,
+                deadlines,
                 calls,
             } = self.cut.take().expect("looked at above");
             let stage = match permit {
@@ -244,11 +261,29 @@ impl Conversation {
                 Some(permit) => {
                     let counter = &self.state.counts.batch_calls;
                     counter.fetch_add(calls as u64, Ordering::Relaxed);
-                    Stage::Submitted(chunk, submit(&self.state.router, batch, Some(permit)))
+                    Stage::Submitted(chunk, submit(&self.state.router, batch, Some(permit)), deadlines)
                 }
             };
             self.pending_bytes += bytes;
-            self.pending.push_back(Pending { stage, bytes });
+            self.pending.push_back(Pending { stage, bytes, _grant: grant });
+        }
+    }
+
+    /// Of calls that wait for their place.
+    fn poll_cut_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let cut = self.cut.as_mut().expect("one waits");
+        ready!(cut.chunk.poll_deadlines(cx, &mut cut.deadlines, &self.state));
+        self.permit = None;
+        Poll::Ready(())
+    }
+
+    /// There is no memory for the calls, and nothing of this batch is on its way that would give some back.
+    fn refuse_cut(&mut self) {
+        let cut = self.cut.as_mut().expect("one waits");
+        for slot in &mut cut.chunk.slots {
+            if matches!(slot.state, SlotState::Called { .. }) {
+                slot.state = SlotState::Refused(requests_full().problem);
+            }
         }
     }
 
@@ -294,9 +329,8 @@ impl Conversation {
                 break;
             };
             let bytes_max = chunk.text_bytes_max();
-            if let Some(semaphore) = self.state.texts.asked(bytes_max) {
-                let wait = || -> WaitForRoom { Box::pin(Texts::room(semaphore, bytes_max)) };
-                let room = self.room.get_or_insert_with(wait);
+            if let Some(asked) = self.state.texts.asked(bytes_max) {
+                let room = self.room.get_or_insert_with(|| Box::pin(asked));
                 // What is there goes first: nobody waits who holds room.
                 let room = match out.is_empty() {
                     true => room.as_mut().poll(cx),
@@ -341,7 +375,7 @@ impl Conversation {
             }
         };
         self.idle = None;
-        if self.input.take(piece) {
+        if self.input.take(piece, self.state.requests()) {
             self.body = None;
         }
         Poll::Ready(())
@@ -359,8 +393,11 @@ impl Pending {
     ) -> Poll<Chunk> {
         loop {
             match &mut self.stage {
-                Stage::Submitted(chunk, reply) => {
-                    let reply = ready!(Pin::new(reply).poll(cx));
+                Stage::Submitted(chunk, reply, deadlines) => {
+                    let Poll::Ready(reply) = Pin::new(reply).poll(cx) else {
+                        ready!(chunk.poll_deadlines(cx, deadlines, state));
+                        return Poll::Ready(chunk.take());
+                    };
                     let mut chunk = chunk.take();
                     match reply {
                         Ok(reply) => chunk.replies.push(reply),
@@ -386,6 +423,26 @@ impl Chunk {
     /// Leaves an empty chunk.
     fn take(&mut self) -> Self {
         std::mem::replace(self, Self::new(Bytes::new(), self.format))
+    }
+
+    /// Answers for calls that never begin. Ready: no other is left.
+    fn poll_deadlines(&mut self, cx: &mut Context<'_>, deadlines: &mut Deadlines, state: &AppState) -> Poll<()> {
+        loop {
+            let expired = ready!(deadlines.poll(cx, &state.router));
+            for slot in &mut self.slots {
+                if matches!(slot.state, SlotState::Called { index, .. } if expired.contains(&(index as usize))) {
+                    slot.state = SlotState::Refused(Refusal::deadline_exceeded().problem);
+                }
+            }
+            if self.calls() == 0 {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// What it takes until it is answered: lines, arguments, places in a batch and outcomes.
+    fn held_bytes(&self) -> u64 {
+        (2 * self.line_bytes() + self.slots.len() * CALL_BYTES_HELD) as u64
     }
 
     fn line_bytes(&self) -> usize {

@@ -25,6 +25,7 @@ use std::{
 
 use axum::http::{Method, Version};
 use reprise_api::headers;
+use reprise_base::Grant;
 use reprise_router::{Deployed, Stream};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
@@ -37,7 +38,7 @@ use crate::{
     calls::{Asked, is_in_view},
     limits::{
         LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX,
-        LANE_PARTIAL_WAIT_MAX, LANE_REQUEST_BYTES_MAX,
+        LANE_PARTIAL_WAIT_MAX, LANE_REQUEST_BYTES_MAX, REQUEST_BYTES_COUNTED,
     },
     refusal::Refusal,
     stall::StallGuard,
@@ -122,6 +123,8 @@ struct Lane {
     /// Weight of the calls in `runs`, and bytes of their requests.
     in_flight: usize,
     in_flight_bytes: usize,
+    /// Of what requests of all connections may take, once these are not few.
+    grant: Option<Grant>,
     /// Answers, written up to `written`.
     out: Vec<u8>,
     written: usize,
@@ -170,6 +173,7 @@ impl Lane {
             runs: VecDeque::new(),
             in_flight: 0,
             in_flight_bytes: 0,
+            grant: None,
             out: Vec::new(),
             written: 0,
             body: Vec::new(),
@@ -238,8 +242,23 @@ impl Lane {
     fn has_room(&self, run: &Run) -> bool {
         !self.runs.front().is_some_and(Run::is_riding)
             && self.in_flight + run.weight < LANE_CALLS_IN_FLIGHT_MAX
-            && self.in_flight_bytes + run.bytes() < LANE_BYTES_IN_FLIGHT_MAX
+            && self.has_room_for_bytes(self.in_flight_bytes + run.bytes())
             && self.out.len() < LANE_ANSWER_BYTES
+    }
+
+    /// Where the requests of all connections take what they may, each has few on its way.
+    fn has_room_for_bytes(&self, bytes: usize) -> bool {
+        let most = LANE_BYTES_IN_FLIGHT_MAX;
+        bytes < REQUEST_BYTES_COUNTED as usize || bytes < most && self.state.requests().has_room(most as u64)
+    }
+
+    /// Counts the requests on their way among those of all connections.
+    fn count_requests(&mut self) {
+        match (self.in_flight_bytes as u64, &mut self.grant) {
+            (..=REQUEST_BYTES_COUNTED, grant) => *grant = None,
+            (bytes, Some(grant)) => grant.resize(bytes),
+            (bytes, grant) => *grant = Some(self.state.requests().take(bytes)),
+        }
     }
 
     /// Hands what was read to the engine, as far as there is room. True: there is something new to look after.
@@ -270,6 +289,7 @@ impl Lane {
         run.submit(&self.state, &deployed, self.order, self.runs.is_empty());
         self.in_flight += run.weight;
         self.in_flight_bytes += run.bytes();
+        self.count_requests();
         self.runs.push_back(run);
         true
     }
@@ -350,7 +370,11 @@ impl Lane {
                 body: &mut self.body,
                 room: &mut self.room,
             };
-            match run.poll(cx, &self.state, &mut answers, is_last) {
+            let progress = run.poll(cx, &self.state, &mut answers, is_last);
+            if let Some(room) = &mut self.room {
+                room.fit(self.out.capacity() + self.body.capacity());
+            }
+            match progress {
                 Progress::Done => {}
                 Progress::Full => return true,
                 Progress::Waits => return false,
@@ -358,6 +382,7 @@ impl Lane {
             self.in_flight -= run.weight;
             self.in_flight_bytes -= run.bytes();
             self.runs.pop_front();
+            self.count_requests();
             left -= 1;
         }
         false

@@ -26,11 +26,12 @@ use crate::{
     calls::{self, encode_call},
     codec::Format,
     convoy::{Convoys, Ride, SharedReply},
+    deadlines::Deadlines,
     limits::{LANE_ANSWER_BYTES, LANE_LARGE_CALL},
     refusal::Refusal,
     state::AppState,
     submit::{Target, engine_gone, submit},
-    texts::{Room, Texts},
+    texts::Room,
 };
 
 #[derive(Default)]
@@ -40,6 +41,9 @@ pub struct Run {
     pub slots: Vec<Slot>,
     pub weight: usize,
     reply: Reply,
+    deadlines: Deadlines,
+    /// Indices of calls whose deadline passed before they began.
+    expired: Vec<usize>,
     /// Slots answered.
     done: usize,
     /// The next slot's call, made once more: its module was replaced.
@@ -166,6 +170,7 @@ impl Run {
             }
         }
         if !batch.is_empty() {
+            self.deadlines = Deadlines::of(&mut batch);
             self.reply = Reply::Awaited(submit(&state.router, batch, None));
         }
     }
@@ -177,7 +182,7 @@ impl Run {
             return true;
         };
         let target = &call.target;
-        if call.key.is_some() || !target.has_small_result {
+        if call.key.is_some() || call.timeout.is_some() || !target.has_small_result {
             return false;
         }
         let mut args = Vec::new();
@@ -191,8 +196,7 @@ impl Run {
         let Ok(Bound::One(partition)) = bound else {
             return false;
         };
-        let deadline_ns = call.timeout.map(|timeout| state.router.deadline_in(timeout));
-        let (at, ride) = Convoys::join(state, deployed, partition, target, (&args, deadline_ns));
+        let (at, ride) = Convoys::join(state, deployed, partition, target, &args);
         *index = at;
         self.reply = Reply::Riding(ride);
         true
@@ -213,7 +217,7 @@ impl Run {
         };
         match here {
             Poll::Ready(reply) => self.reply = reply.unwrap_or(Reply::None),
-            Poll::Pending => return Progress::Waits,
+            Poll::Pending => return self.poll_deadlines(cx, state, answers, is_last),
         }
         while self.done < self.slots.len() {
             if answers.out.len() >= LANE_ANSWER_BYTES {
@@ -232,6 +236,36 @@ impl Run {
         Progress::Done
     }
 
+    /// While the reply is awaited: answers the next calls as far as they never begin.
+    fn poll_deadlines(
+        &mut self,
+        cx: &mut Context<'_>,
+        state: &AppState,
+        answers: &mut Answers<'_>,
+        is_last: bool,
+    ) -> Progress {
+        while let Poll::Ready(expired) = self.deadlines.poll(cx, &state.router) {
+            self.expired.extend(expired);
+        }
+        while let Some(slot) = self.slots.get(self.done) {
+            if answers.out.len() >= LANE_ANSWER_BYTES {
+                return Progress::Full;
+            }
+            if !self.has_expired(slot) {
+                return Progress::Waits;
+            }
+            let closes = is_last && self.done + 1 == self.slots.len();
+            let status = answers.push_answer(Refusal::deadline_exceeded().answer(), closes);
+            state.counts.answered(status);
+            self.done += 1;
+        }
+        Progress::Done
+    }
+
+    fn has_expired(&self, slot: &Slot) -> bool {
+        matches!(&slot.state, SlotState::Called { index, .. } if self.expired.contains(index))
+    }
+
     /// Room for the next slot's answer, where it needs any: before it is waited for, what is there is written, so that nobody
     /// waits who holds some.
     fn poll_room(
@@ -242,8 +276,7 @@ impl Run {
     ) -> Option<Progress> {
         if self.room.is_none() {
             let bytes_max = self.text_bytes_max();
-            let semaphore = state.texts.asked(bytes_max)?;
-            self.room = Some(Box::pin(Texts::room(semaphore, bytes_max)));
+            self.room = Some(Box::pin(state.texts.asked(bytes_max)?));
         }
         if !answers.out.is_empty() {
             return Some(Progress::Full);
