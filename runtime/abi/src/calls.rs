@@ -26,6 +26,7 @@
 //! | `add_by_key` | `(what i64, key slice i64, delta i64, out i64) -> i32` | `what` packs `target \| column << 32`: as `get`, and `add` to the row that it finds; 1, and the new value's eight bytes in `out` where they fit, or 0 where there is no such row. No row is handed out |
 //! | `scan` | `(request pointer i32, out i64) -> i64` | `cursor << 32 \| bytes`; cursor 0 when the range is exhausted; the output is a run of `[handle u32][len u32][row]` |
 //! | `scan_next` | `(cursor i32, out i64) -> i64` | as `scan` |
+//! | `scan_close` | `(cursor i32)` | nothing; the cursor is not open any more |
 //! | `count` | `(request pointer i32) -> i64` | the number of rows in the range (limit applies) |
 //! | `savepoint` | `() -> i32` | a savepoint |
 //! | `rollback_to` | `(savepoint i32)` | nothing; the savepoint stays usable |
@@ -40,6 +41,19 @@
 //!
 //! The scan request in guest memory is 32 bytes of little-endian `u32`: target, flags, limit (0 = none), lower pointer,
 //! lower length, upper pointer, upper length, 0.
+//!
+//! **A cursor shows rows, order and contents as they were when it was opened**, whatever is written meanwhile: rows that were deleted or
+//! moved are shown, new ones are not, and `rollback_to` a savepoint from before or after the opening changes nothing of it. What writes
+//! make an open cursor keep counts in the limit of the write set. A cursor is open until it was read to its end or closed.
+//!
+//! **`update` and `patch` write what was read.** A copy of a row is as old as its handle, the last `row_read` of it, or the last change
+//! that was made through it while it was up to date. Where the transaction has changed the row since then, by another handle, by its
+//! key or by a roll back over a change of it, both are refused. `add` and `delete` are not.
+//!
+//! **A call reads the rows of its own partitions and no others.** A key, or a range whose bounds agree in the index's columns up to the
+//! partition column, is refused where its rows lie elsewhere. A range that does not hold the partition column, and a key of an index
+//! without it, need a call that has all partitions; a scan or a count may have flag 8 (`ScanFlags::LOCAL`) instead, which asks for the
+//! call's own rows. Replicated and partition-local tables, and databases of one partition, know no such bounds.
 //!
 //! An entry returns 0 (done) or 1 (after `abort`). Two optional exports, called once when an instance starts, save host
 //! calls; each returns the slice of a buffer of at most [`BUFFER_BYTES_MAX`] bytes, of 0 bytes for none:
@@ -241,7 +255,9 @@ impl ScanFlags {
     pub const LOWER_EXCLUSIVE: u32 = 1;
     pub const UPPER_EXCLUSIVE: u32 = 2;
     pub const REVERSE: u32 = 4;
-    const KNOWN: u32 = 7;
+    /// The rows of the call's own partitions are wanted, whatever there is on others.
+    pub const LOCAL: u32 = 8;
+    const KNOWN: u32 = 15;
 
     pub const fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
@@ -403,7 +419,7 @@ pub trait HostOps {
     ) -> Result<usize, OpError> {
         fill_slots(self, target, keys, slots)
     }
-    /// The row behind a handle, as it is now.
+    /// The row behind a handle, as it is now; the handle's copy is from now.
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError>;
     fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError>;
     /// Inserts rows in their order; the handle of the first, the others' following it. At a duplicate key it stops: the
@@ -497,6 +513,10 @@ pub trait HostOps {
         out: &mut [u8],
     ) -> Result<(ScanBatch, usize), OpError> {
         scan_rows(plan, out, |visit| self.scan_next(cursor, visit))
+    }
+    /// Gives up an open cursor.
+    fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
+        Err(OpError::Guest(format!("cursor {cursor} is not open")))
     }
     /// Counts the rows of a range.
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError>;

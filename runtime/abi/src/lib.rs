@@ -37,7 +37,7 @@ pub use types::{ScalarType, StructField, Type};
 pub const ABI_VERSION: u32 = 1;
 /// Number of all that a guest can observe of the host beside its arguments and rows: orders, errors that it may catch, what grows and
 /// how far. A change of any of it is a new number. Commands that ran under one are not replayed under another.
-pub const SEMANTICS: u32 = 2;
+pub const SEMANTICS: u32 = 3;
 /// Wasm import module under which all host calls live.
 pub const IMPORT_MODULE: &str = "reprise1";
 /// Custom section that may hold the module's description as JSON.

@@ -1,4 +1,4 @@
-//! Files of older formats, as the programs of their time wrote them (`tests/fixtures/make.sh`): what can be opened is, with all rows
+//! Files of older formats and semantics numbers (`v2-…`: format 2; `v3-…`: format 3, semantics 2), as the programs of their time wrote them (`tests/fixtures/make.sh`): what can be opened is, with all rows
 //! and keys; what can't is refused with nothing changed.
 
 mod common;
@@ -97,8 +97,8 @@ fn check_goes_on(dir: &Path, expected: &Rows) {
 }
 
 #[test]
-fn checkpoints_and_changes_of_version_2_open() {
-    for name in ["v2-checkpoint", "v2-physiological", "v2-both"] {
+fn older_checkpoints_and_changes_open() {
+    for name in ["v2-checkpoint", "v2-physiological", "v2-both", "v3-checkpoint", "v3-physiological", "v3-both"] {
         println!("{name}");
         let (dir, expected) = unpack(name);
         let found = inspect(dir.path()).expect("looked at");
@@ -108,23 +108,27 @@ fn checkpoints_and_changes_of_version_2_open() {
 }
 
 #[test]
-fn a_backup_of_version_2_is_restored() {
-    let (backup, expected) = unpack("v2-backup");
-    let dir = tempfile::tempdir().expect("a directory");
-    let target = dir.path().join("restored");
-    restore(backup.path(), &target, Point::End).expect("restored");
-    check_goes_on(&target, &expected);
+fn an_older_backup_is_restored() {
+    for name in ["v2-backup", "v3-backup"] {
+        let (backup, expected) = unpack(name);
+        let dir = tempfile::tempdir().expect("a directory");
+        let target = dir.path().join("restored");
+        restore(backup.path(), &target, Point::End).expect("restored");
+        check_goes_on(&target, &expected);
+    }
 }
 
 #[test]
-fn commands_of_version_2_are_refused_before_anything_is_changed() {
-    for name in ["v2-command", "v2-checkpoint-commands"] {
+fn older_commands_are_refused_before_anything_is_changed() {
+    let of_semantics_1 = ["v2-command", "v2-checkpoint-commands"].map(|name| (name, 1));
+    let of_semantics_2 = ["v3-command", "v3-checkpoint-commands"].map(|name| (name, 2));
+    for (name, number) in [of_semantics_1, of_semantics_2].concat() {
         let (dir, _) = unpack(name);
         fs::create_dir_all(dir.path().join("checkpoints")).expect("a folder");
         let before = snapshot(dir.path());
         let refused = |error: &LogError| {
             let text = error.to_string();
-            assert!(matches!(error, LogError::ForeignCommand { found: 1, .. }), "{text}");
+            assert!(matches!(error, LogError::ForeignCommand { found, .. } if *found == number), "{text}");
             assert!(text.contains("take a checkpoint") && text.contains("Nothing was changed"), "{text}");
         };
         match try_open(dir.path(), 1) {
@@ -132,7 +136,7 @@ fn commands_of_version_2_are_refused_before_anything_is_changed() {
             other => panic!("{name}: {:?}", other.err()),
         }
         let found = inspect(dir.path()).expect("looked at").refused;
-        assert!(found.iter().any(|reason| reason.contains("semantics number 1")), "{found:?}");
+        assert!(found.iter().any(|reason| reason.contains(&format!("semantics number {number}"))), "{found:?}");
         match restore(dir.path(), &dir.path().join("restored"), Point::End) {
             Err(RestoreError::Log(error)) => refused(&error),
             other => panic!("{name}: {other:?}"),

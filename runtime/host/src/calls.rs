@@ -24,7 +24,7 @@ const fn import(name: &'static str, signature: &'static str) -> Import {
     }
 }
 
-const IMPORTS: [Import; 29] = [
+const IMPORTS: [Import; 30] = [
     import("args_read", "i>"),
     import("result_write", "I>"),
     import("get", "iII>I"),
@@ -46,6 +46,7 @@ const IMPORTS: [Import; 29] = [
     import("add_by_key", "IIII>i"),
     import("scan", "iI>I"),
     import("scan_next", "iI>I"),
+    import("scan_close", "i>"),
     import("count", "i>I"),
     import("savepoint", ">i"),
     import("rollback_to", "i>"),
@@ -135,6 +136,7 @@ fn link_rows(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     });
     define!(linker, M, "scan", (request: u32, out: u64) -> i64, |s| s.scan(request, out));
     define!(linker, M, "scan_next", (cursor: u32, out: u64) -> i64, |s| s.scan_next(cursor, out));
+    define!(linker, M, "scan_close", (cursor: u32) -> (), |s| s.scan_close(cursor));
     define!(linker, M, "count", (request: u32) -> i64, |s| s.count(request));
     Ok(())
 }

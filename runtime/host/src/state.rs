@@ -547,6 +547,10 @@ impl HostState {
         self.scanned(batch.cursor, out.filled)
     }
 
+    pub fn scan_close(&mut self, cursor: u32) -> Answer<()> {
+        Ok(self.ops()?.scan_close(cursor)?)
+    }
+
     pub fn scanned(&mut self, cursor: u32, filled: usize) -> Answer<i64> {
         self.charge(filled)?;
         Ok((u64::from(cursor) << 32 | filled as u64) as i64)

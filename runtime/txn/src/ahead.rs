@@ -167,6 +167,7 @@ mod tests {
             table: id,
             placement: Placement::Local,
             indexes: vec![0],
+            places: vec![None],
             layout,
             projection: None,
         };

@@ -2,10 +2,67 @@
 
 use std::borrow::Cow;
 
-use reprise_abi::{Field, ScalarType, TableSchema};
+use reprise_abi::{Field, Placement, ScalarType, TableSchema};
 use reprise_base::PartitionId;
 
 use crate::route::partition_of_field;
+
+/// Where an integer partition column lies in the keys of an index, so that most keys are judged without a look at the schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPlace {
+    offset: usize,
+    bytes: usize,
+    /// The sign bit of the value moved up to the end of a word; 0 where it has no sign.
+    flip: u64,
+}
+
+impl KeyPlace {
+    /// Of a stored index. None where the column is not in it, is no integer, or lies behind one of no fixed width.
+    pub(crate) fn of(schema: &TableSchema, index: u16) -> Option<Self> {
+        let Placement::By(by) = schema.placement else {
+            return None;
+        };
+        let mut offset = 0;
+        for at in columns_of(schema, index)? {
+            let column = schema.columns.get(*at as usize)?;
+            if column.nullable || column.ty.is_variable() {
+                return None;
+            }
+            let bytes = column.ty.slot_bytes();
+            if *at == by {
+                let flip = match column.ty {
+                    ScalarType::Timestamp => 1 << 63,
+                    ty if !ty.is_integer() => return None,
+                    ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => 0,
+                    _ => 1 << 63,
+                };
+                return Some(Self { offset, bytes, flip });
+            }
+            offset += bytes;
+        }
+        None
+    }
+
+    /// What the partition column of a key holds, extended by its sign to 64 bits.
+    #[inline]
+    pub(crate) fn value(&self, key: &[u8]) -> Option<u64> {
+        let encoded = key.get(self.offset..self.offset + self.bytes)?;
+        let word = encoded.iter().fold(0, |word: u64, byte| word << 8 | *byte as u64);
+        let unused = u64::BITS - 8 * self.bytes as u32;
+        let word = word << unused ^ self.flip;
+        Some(match self.flip {
+            0 => word >> unused,
+            _ => (word as i64 >> unused) as u64,
+        })
+    }
+}
+
+fn columns_of(schema: &TableSchema, index: u16) -> Option<&[u16]> {
+    match index {
+        0 => Some(&schema.primary_key),
+        secondary => Some(&schema.indexes.get(secondary as usize - 1)?.columns),
+    }
+}
 
 /// The partition of all rows whose keys in stored index `index` lie between these bounds. None where the bounds don't say:
 /// their common columns don't reach the partition column `by`, or they are no keys.
@@ -16,10 +73,7 @@ pub fn partition_between(
     (lower, upper): (&[u8], &[u8]),
     partitions_count: u16,
 ) -> Option<PartitionId> {
-    let columns = match index {
-        0 => &schema.primary_key,
-        secondary => &schema.indexes.get(secondary as usize - 1)?.columns,
-    };
+    let columns = columns_of(schema, index)?;
     let place = columns.iter().position(|column| *column == by)?;
     let mut start = 0;
     for column in &columns[..place] {
@@ -143,6 +197,25 @@ mod tests {
         }
     }
 
+    /// As the tables of the test, but with a key of an `i32` and the partition column.
+    fn schema_of_fixed(ty: ScalarType) -> TableSchema {
+        schema(&[(ScalarType::I32, false), (ty, false)], &[0, 1])
+    }
+
+    #[test]
+    fn keys_of_other_kinds_have_no_place() {
+        for (types, key) in [
+            (&[(ScalarType::Text, false), (ScalarType::I32, false)], [0, 1]),
+            (&[(ScalarType::I32, true), (ScalarType::I32, false)], [0, 1]),
+            (&[(ScalarType::I32, false), (ScalarType::Uuid, false)], [0, 1]),
+        ] {
+            assert_eq!(KeyPlace::of(&schema(types, &key), 0), None);
+        }
+        let mut other = schema_of_fixed(ScalarType::I32);
+        other.placement = Placement::Local;
+        assert_eq!(KeyPlace::of(&other, 0), None);
+    }
+
     /// A key's partition is that of the row it is made of, whatever type the partition column has and what lies before it.
     #[test]
     fn a_key_names_the_partition_of_its_row() {
@@ -184,6 +257,17 @@ mod tests {
             for end in 0..prefix.len() {
                 assert_eq!(of(&prefix[..end], &key), None, "{ty:?} cut at {end}");
                 assert_eq!(of(&key, &prefix[..end]), None, "{ty:?} cut at {end}");
+            }
+            if let Some(place) = KeyPlace::of(&schema_of_fixed(ty), 0) {
+                let mut key = Vec::new();
+                layout.push_key(&row, &[4, 3], &mut key);
+                let value = match field {
+                    Field::Int(value) => value as u64,
+                    Field::Uint(value) => value,
+                    other => panic!("{other:?} has no place"),
+                };
+                assert_eq!(place.value(&key), Some(value), "{ty:?}");
+                assert_eq!(place.value(&key[..key.len() - 1]), None, "{ty:?}");
             }
             let mut other = prefix.clone();
             *other.last_mut().expect("not empty") ^= 1;

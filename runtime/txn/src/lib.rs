@@ -15,6 +15,7 @@ mod module;
 mod multi;
 mod near;
 mod ops;
+mod reach;
 mod route;
 mod run;
 mod scan;
@@ -31,7 +32,7 @@ pub use module::{
     BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,
 };
 pub use ahead::{LookAhead, NextCalls};
-pub use keyplace::partition_between;
+pub use keyplace::{KeyPlace, partition_between};
 pub use near::NearRow;
 pub use route::{Bound, RouteError, partition_of_field};
 pub use watch::{Ends, Watch};

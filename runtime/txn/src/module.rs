@@ -7,7 +7,7 @@ use reprise_base::TxnId;
 use reprise_host::CallOutcome;
 use reprise_storage::{RowProjection, TableId};
 
-use crate::near::NearRow;
+use crate::{keyplace::KeyPlace, near::NearRow};
 
 /// One version of one module; numbered in the order of deployment, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +77,8 @@ pub struct TableBinding {
     pub placement: Placement,
     /// Module's index number -> stored index number; index 0 is the primary key in both.
     pub indexes: Vec<u16>,
+    /// By the module's index numbers: where the partition column lies in a key, if that is known.
+    pub places: Vec<Option<KeyPlace>>,
     /// Of the rows as the module knows them.
     pub layout: RowLayout,
     /// Set where the stored table has columns that this module does not know.

@@ -20,6 +20,7 @@ use crate::{
     keyplace::partition_between,
     module::TableBinding,
     ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
+    reach::{Look, elsewhere, unplaced},
     route::partition_of_field,
     run::TxnInput,
     scan::{Cursor, Merge, OwnedRange, count_rows, range_of, read_columns, run_on_one, show},
@@ -65,29 +66,43 @@ impl<'a, 's> MultiTxn<'a, 's> {
         Ok(changed)
     }
 
-    /// The held stores that a read between two keys of a stored index looks at: of a replicated table the first knows all,
-    /// and where the keys hold the partition column, one store knows all.
-    fn readable(&self, binding: &TableBinding, index: u16, keys: (&[u8], &[u8])) -> Range<usize> {
+    /// The held stores that a read between two keys of an index looks at: of a replicated table the first knows all, and where
+    /// the keys hold the partition column, one store knows all. Err: there may be rows on partitions that are not held.
+    fn readable(
+        &self,
+        target: Target,
+        binding: &TableBinding,
+        look: Look,
+        keys: (&[u8], &[u8]),
+    ) -> Result<Range<usize>, OpError> {
         let all = 0..self.stores.len();
         let column = match binding.placement {
-            Placement::Replicated => return 0..1,
-            Placement::Local => return all,
+            Placement::Replicated => return Ok(0..1),
+            Placement::Local => return Ok(all),
             Placement::By(column) => column,
         };
-        let schema = self.stores[0].1.schema(binding.table);
-        let partitions_count = self.input.partitions_count;
-        let Some(home) = partition_between(schema, index, column, keys, partitions_count) else {
-            return all;
-        };
-        match self.held(home) {
-            Some(at) => at..at + 1,
-            None => 0..0,
+        let (schema, index) = (self.stores[0].1.schema(binding.table), index_of(binding, target.index)?);
+        match partition_between(schema, index, column, keys, self.input.partitions_count) {
+            Some(home) => match self.held(home) {
+                Some(at) => Ok(at..at + 1),
+                None => Err(elsewhere(self.input, target.table, home, self.partitions())),
+            },
+            None if look == Look::Local || self.holds_all() => Ok(all),
+            None => Err(unplaced(self.input, (target.table, binding), look, self.partitions())),
         }
+    }
+
+    fn partitions(&self) -> impl Iterator<Item = PartitionId> {
+        self.stores.iter().map(|(id, _)| *id)
+    }
+
+    fn holds_all(&self) -> bool {
+        self.stores.len() == self.input.partitions_count as usize
     }
 
     /// Where a partition lies among those held.
     fn held(&self, partition: PartitionId) -> Option<usize> {
-        if self.stores.len() == self.input.partitions_count as usize {
+        if self.holds_all() {
             return Some(partition.index());
         }
         self.stores.binary_search_by_key(&partition, |(id, _)| *id).ok()
@@ -96,8 +111,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
     fn writable(&self, table: u16) -> Result<&'a TableBinding, OpError> {
         let binding = binding(self.input, table)?;
         may_write(self.is_read_only)?;
-        let holds_all = self.stores.len() == self.input.partitions_count as usize;
-        if binding.placement == Placement::Replicated && !holds_all {
+        if binding.placement == Placement::Replicated && !self.holds_all() {
             return Err(guest(
                 "a replicated table is written by procedures that touch all partitions",
             ));
@@ -120,7 +134,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
     }
 
     /// The held store on which a stored row belongs.
-    fn home(&self, binding: &TableBinding, row: &[u8]) -> Result<usize, OpError> {
+    fn home(&self, table: u16, binding: &TableBinding, row: &[u8]) -> Result<usize, OpError> {
         let Placement::By(column) = binding.placement else {
             return Ok(0);
         };
@@ -137,9 +151,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
             layout.validate(row).map_err(|error| guest(error.to_string()))?;
         }
         let home = partition_of_field(&layout.field(row, column), self.input.partitions_count);
-        self.held(home).ok_or_else(|| {
-            guest(format!("the row belongs to partition {home}, which the call does not touch"))
-        })
+        self.held(home).ok_or_else(|| elsewhere(self.input, table, home, self.partitions()))
     }
 
     /// The row as it is to be stored.
@@ -189,7 +201,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
         let find_on = |at: usize| self.stores[at].1.find(binding.table, index, key);
-        let mut readable = self.readable(binding, index, (key, key));
+        let mut readable = self.readable(target, binding, Look::Key, (key, key))?;
         Ok(readable.find_map(|at| Some((at, find_on(at)?))))
     }
 
@@ -208,7 +220,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
         }
         // What was added to may have been the column that says where the row belongs.
         if binding.placement == Placement::By(column)
-            && self.home(binding, self.stored_row(store, binding.table, rid)?)? != store
+            && self.home(table, binding, self.stored_row(store, binding.table, rid)?)? != store
         {
             return Err(guest(MOVED));
         }
@@ -225,7 +237,8 @@ impl<'a, 's> MultiTxn<'a, 's> {
         let (mut rest, mut run, mut count, mut held) = (keys.clone(), keys, 0, 0..0);
         loop {
             let from = rest.clone();
-            let next = rest.next().map(|key| self.readable(what.binding, what.index, (key, key)));
+            let readable = |key| self.readable(what.target, what.binding, Look::Key, (key, key));
+            let next = rest.next().map(readable).transpose()?;
             if count > 0 && next.as_ref() != Some(&held) {
                 self.look_up_run(what, held, run.take(count), visit)?;
                 (run, count) = (from, 0);
@@ -252,7 +265,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
                 visit(HANDLE_NONE, &[]);
                 return Ok(());
             };
-            let (table, store) = (what.table, store as u16);
+            let (table, store) = (what.target.table, store as u16);
             let handle = frame.push_handle(Handle { table, store, rid })?;
             match &binding.projection {
                 None => visit(handle, row),
@@ -290,7 +303,8 @@ impl<'a, 's> MultiTxn<'a, 's> {
         range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
-        let readable = self.readable(binding, index, (request.lower, request.upper));
+        let (look, keys) = (Look::of(request.flags), (request.lower, request.upper));
+        let readable = self.readable(request.target, binding, look, keys)?;
         Ok(Cursor {
             table: request.target.table,
             stored: binding.table,
@@ -352,8 +366,7 @@ const MOVED: &str = "a row can't be moved to another partition: delete it and in
 
 /// What many keys are looked for in.
 struct LookUp<'b> {
-    /// The module's number of the table.
-    table: u16,
+    target: Target,
     binding: &'b TableBinding,
     index: u16,
     /// Bytes of a row that are read.
@@ -397,7 +410,7 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
-        let mut readable = self.readable(binding, index, (key, key));
+        let mut readable = self.readable(target, binding, Look::Key, (key, key))?;
         let found = readable
             .find_map(|at| Some((at, self.stores[at].1.get_row(binding.table, index, key)?)));
         let Some((store, (rid, row))) = found else {
@@ -428,7 +441,7 @@ impl HostOps for MultiTxn<'_, '_> {
     ) -> Result<(), OpError> {
         let binding = binding(self.input, target.table)?;
         let what = LookUp {
-            table: target.table,
+            target,
             binding,
             index: index_of(binding, target.index)?,
             near: Near::ALL,
@@ -448,7 +461,7 @@ impl HostOps for MultiTxn<'_, '_> {
             return look_up_rows(self, target, keys, plan, out);
         }
         let what = LookUp {
-            table: target.table,
+            target,
             binding,
             index: index_of(binding, target.index)?,
             near: plan.near(),
@@ -469,7 +482,7 @@ impl HostOps for MultiTxn<'_, '_> {
             return fill_slots(self, target, keys, slots);
         }
         let what = LookUp {
-            table: target.table,
+            target,
             binding,
             index: index_of(binding, target.index)?,
             near: slots.plan().near(),
@@ -489,7 +502,7 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         let binding = self.writable(table)?;
         let row = self.widened(binding, row, None)?;
-        let home = self.home(binding, &row)?;
+        let home = self.home(table, binding, &row)?;
         let targets = match binding.placement {
             Placement::Replicated => 0..self.stores.len(),
             Placement::By(_) | Placement::Local => home..home + 1,
@@ -514,7 +527,7 @@ impl HostOps for MultiTxn<'_, '_> {
         let store = store as usize;
         let old = self.stored_row(store, binding.table, rid)?;
         let row = self.widened(binding, row, Some(old))?;
-        if matches!(binding.placement, Placement::By(_)) && self.home(binding, &row)? != store {
+        if matches!(binding.placement, Placement::By(_)) && self.home(table, binding, &row)? != store {
             return Err(guest(MOVED));
         }
         for &(at, rid) in self.copies(binding, store, rid)?.places() {
@@ -702,7 +715,8 @@ impl HostOps for MultiTxn<'_, '_> {
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
         let mut count = 0;
-        let readable = self.readable(binding, index, (request.lower, request.upper));
+        let (look, keys) = (Look::of(request.flags), (request.lower, request.upper));
+        let readable = self.readable(request.target, binding, look, keys)?;
         for (_, store) in &self.stores[readable] {
             count += count_rows(store, self.frame, (binding.table, index), &range)?;
         }

@@ -224,6 +224,7 @@ mod tests {
             table: TableId(0),
             placement: Placement::Local,
             indexes: vec![0],
+            places: vec![None],
             layout: RowLayout::of_table(&table),
             projection: None,
         };

@@ -10,8 +10,10 @@ use reprise_storage::{Rid, ScanPosition, Store, VisitFound};
 
 use crate::{
     frame::{AT_ONCE_MAX, Frame, Handle},
+    keyplace::partition_between,
     module::TableBinding,
     ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
+    reach::{Look, elsewhere, unplaced},
     route::partition_of_field,
     run::TxnInput,
     scan::{Cursor, Leg, count_rows, OwnedRange, range_of, read_columns, read_on_one, run_on_one, show},
@@ -26,6 +28,8 @@ pub(crate) struct SingleTxn<'a> {
     input: &'a TxnInput<'a>,
     frame: &'a mut Frame,
     is_read_only: bool,
+    /// What a partition column held that belongs here: most calls ask for rows of one value.
+    home: Option<u64>,
 }
 
 impl<'a> SingleTxn<'a> {
@@ -41,6 +45,7 @@ impl<'a> SingleTxn<'a> {
             input,
             frame,
             is_read_only: input.module.schema.procedures[input.procedure].read_only,
+            home: None,
         }
     }
 
@@ -69,19 +74,86 @@ impl<'a> SingleTxn<'a> {
 
     /// Rows lie where the value of their partition column says, or no one finds them again.
     #[inline(always)]
-    fn check_place(&self, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
+    fn check_place(&self, table: u16, binding: &TableBinding, rid: Rid) -> Result<(), OpError> {
         match (self.places_matter(binding), &binding.placement) {
-            (true, Placement::By(column)) => self.check_home(binding, rid, *column),
+            (true, Placement::By(column)) => self.check_home(table, binding, rid, *column),
             _ => Ok(()),
         }
     }
 
     /// What was added to may have been the column that says where the row belongs.
     #[inline(always)]
-    fn check_added(&self, binding: &TableBinding, rid: Rid, column: u16) -> Result<(), OpError> {
+    fn check_added(&self, table: u16, binding: &TableBinding, rid: Rid, column: u16) -> Result<(), OpError> {
         match binding.placement {
-            Placement::By(placing) if placing == column => self.check_place(binding, rid),
+            Placement::By(placing) if placing == column => self.check_place(table, binding, rid),
             _ => Ok(()),
+        }
+    }
+
+    /// Rows under the key, by the module's number of an index, lie here or nowhere.
+    #[inline(always)]
+    fn check_key(&mut self, target: Target, binding: &TableBinding, key: &[u8]) -> Result<(), OpError> {
+        match self.places_matter(binding) {
+            false => Ok(()),
+            true => self.judge_key(target, binding, key),
+        }
+    }
+
+    /// As `check_key`, of keys one after the other.
+    #[inline(always)]
+    fn check_keys<'k>(
+        &mut self,
+        target: Target,
+        binding: &TableBinding,
+        mut keys: impl Iterator<Item = &'k [u8]>,
+    ) -> Result<(), OpError> {
+        match self.places_matter(binding) {
+            false => Ok(()),
+            true => keys.try_for_each(|key| self.judge_key(target, binding, key)),
+        }
+    }
+
+    #[inline]
+    fn judge_key(&mut self, target: Target, binding: &TableBinding, key: &[u8]) -> Result<(), OpError> {
+        let place = binding.places[target.index as usize];
+        let value = place.and_then(|place| place.value(key));
+        if value.is_some() && value == self.home {
+            return Ok(());
+        }
+        self.judge_between(target, binding, Look::Key, (key, key))?;
+        self.home = value.or(self.home);
+        Ok(())
+    }
+
+    /// The rows of a range lie here, or it asks for no others.
+    #[inline(always)]
+    fn check_range(&self, request: &ScanRequest<'_>, binding: &TableBinding) -> Result<(), OpError> {
+        match self.places_matter(binding) {
+            false => Ok(()),
+            true => {
+                let look = Look::of(request.flags);
+                self.judge_between(request.target, binding, look, (request.lower, request.upper))
+            }
+        }
+    }
+
+    fn judge_between(
+        &self,
+        target: Target,
+        binding: &TableBinding,
+        look: Look,
+        keys: (&[u8], &[u8]),
+    ) -> Result<(), OpError> {
+        let (Placement::By(column), table) = (&binding.placement, target.table) else {
+            return Ok(());
+        };
+        let (schema, index) = (self.store.schema(binding.table), index_of(binding, target.index)?);
+        let here = || std::iter::once(self.partition);
+        match partition_between(schema, index, *column, keys, self.input.partitions_count) {
+            Some(home) if home == self.partition => Ok(()),
+            Some(home) => Err(elsewhere(self.input, table, home, here())),
+            None if look == Look::Local => Ok(()),
+            None => Err(unplaced(self.input, (table, binding), look, here())),
         }
     }
 
@@ -96,17 +168,14 @@ impl<'a> SingleTxn<'a> {
         self.input.partitions_count > 1 && matches!(binding.placement, Placement::By(_))
     }
 
-    fn check_home(&self, binding: &TableBinding, rid: Rid, column: u16) -> Result<(), OpError> {
+    fn check_home(&self, table: u16, binding: &TableBinding, rid: Rid, column: u16) -> Result<(), OpError> {
         let row = self.store.row(binding.table, rid).expect("a row just written");
         let field = self.store.layout(binding.table).field(row, column);
         let home = partition_of_field(&field, self.input.partitions_count);
-        if home == self.partition {
-            return Ok(());
+        match home == self.partition {
+            true => Ok(()),
+            false => Err(elsewhere(self.input, table, home, std::iter::once(self.partition))),
         }
-        Err(guest(format!(
-            "the row belongs to partition {home}, the call runs on partition {} alone",
-            self.partition
-        )))
     }
 
     fn run_cursor(
@@ -151,6 +220,7 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
+        self.check_key(target, binding, key)?;
         let Some((rid, row)) = self.store.get_row(binding.table, index, key) else {
             return Ok(None);
         };
@@ -172,6 +242,7 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
+        self.check_key(target, binding, key)?;
         Ok(self.store.find(binding.table, index, key).is_some())
     }
 
@@ -183,6 +254,7 @@ impl HostOps for SingleTxn<'_> {
     ) -> Result<(), OpError> {
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
+        self.check_keys(target, binding, keys)?;
         let frame = &mut *self.frame;
         let mut on_found = |found: Option<(Rid, &[u8])>| {
             frame.count_op()?;
@@ -222,11 +294,12 @@ impl HostOps for SingleTxn<'_> {
         out: &mut [u8],
     ) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        self.check_keys(target, binding, keys)?;
         // Limits are looked at once: nothing may fail for a single row.
         if binding.projection.is_some() || !self.frame.count_many(keys.len()) {
             return look_up_rows(self, target, keys, plan, out);
         }
-        let index = index_of(binding, target.index)?;
         let (frame, table) = (&mut *self.frame, target.table);
         let mut room = Room::new(plan, out);
         let handle = |rid| Handle { table, store: 0, rid };
@@ -252,11 +325,12 @@ impl HostOps for SingleTxn<'_> {
         slots: Slots<'_>,
     ) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
+        let index = index_of(binding, target.index)?;
+        self.check_keys(target, binding, keys.iter())?;
         // As in `multi_get_columns`.
         if binding.projection.is_some() || !self.frame.count_many(keys.count()) {
             return fill_slots(self, target, keys, slots);
         }
-        let index = index_of(binding, target.index)?;
         let (frame, table) = (&mut *self.frame, target.table);
         let mut into = IntoSlots { frame, table, slots };
         let near = into.slots.plan().near();
@@ -291,7 +365,7 @@ impl HostOps for SingleTxn<'_> {
             }
         };
         let rid = inserted.map_err(|error| write_error(error, binding))?;
-        self.check_place(binding, rid)?;
+        self.check_place(table, binding, rid)?;
         self.check_written()?;
         self.frame.push_handle(Handle {
             table,
@@ -323,7 +397,7 @@ impl HostOps for SingleTxn<'_> {
         }
         if self.places_matter(binding) {
             for at in before..before + taken {
-                self.check_place(binding, self.frame.handles[at].rid)?;
+                self.check_place(table, binding, self.frame.handles[at].rid)?;
             }
         }
         self.check_written()?;
@@ -350,7 +424,7 @@ impl HostOps for SingleTxn<'_> {
         };
         updated.map_err(|error| write_error(error, binding))?;
         self.check_written()?;
-        self.check_place(binding, rid)
+        self.check_place(table, binding, rid)
     }
 
     fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
@@ -379,7 +453,7 @@ impl HostOps for SingleTxn<'_> {
         let patched = self.store.patch(binding.table, rid, columns, values);
         patched.map_err(|error| write_error(error, binding))?;
         self.check_written()?;
-        self.check_place(binding, rid)
+        self.check_place(table, binding, rid)
     }
 
     fn multi_patch(
@@ -443,7 +517,7 @@ impl HostOps for SingleTxn<'_> {
         let binding = self.writable(table)?;
         let added = self.store.add(binding.table, rid, column, delta);
         let value = added.map_err(|error| write_error(error, binding))?;
-        self.check_added(binding, rid, column)?;
+        self.check_added(table, binding, rid, column)?;
         self.check_written()?;
         Ok(value)
     }
@@ -458,6 +532,7 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
+        self.check_key(target, binding, key)?;
         let Some(rid) = self.store.find(binding.table, index, key) else {
             return Ok(None);
         };
@@ -465,7 +540,7 @@ impl HostOps for SingleTxn<'_> {
         self.check_writable(binding)?;
         let added = self.store.add(binding.table, rid, column, delta);
         let value = added.map_err(|error| write_error(error, binding))?;
-        self.check_added(binding, rid, column)?;
+        self.check_added(target.table, binding, rid, column)?;
         self.check_written()?;
         Ok(Some(value))
     }
@@ -480,6 +555,7 @@ impl HostOps for SingleTxn<'_> {
         let table = request.target.table;
         let binding = binding(self.input, table)?;
         let index = index_of(binding, request.target.index)?;
+        self.check_range(request, binding)?;
         if request.limit == 1 {
             // The commonest scan by far ("the last one"): no cursor, no allocation.
             let first = self.store.first(binding.table, index, &range);
@@ -528,11 +604,13 @@ impl HostOps for SingleTxn<'_> {
             return scan_rows(plan, out, |visit| self.scan(request, visit));
         }
         self.frame.count_op()?;
+        let index = index_of(binding, request.target.index)?;
+        self.check_range(request, binding)?;
         let mut leg = Leg {
             table,
             store: 0,
             stored: binding.table,
-            index: index_of(binding, request.target.index)?,
+            index,
             range,
             position: ScanPosition::default(),
             left: (request.limit > 0).then_some(request.limit),
@@ -574,6 +652,7 @@ impl HostOps for SingleTxn<'_> {
         let range = range_of(request)?;
         let binding = binding(self.input, request.target.table)?;
         let index = index_of(binding, request.target.index)?;
+        self.check_range(request, binding)?;
         count_rows(self.store, self.frame, (binding.table, index), &range).map(|count| limited(count, request.limit))
     }
 

@@ -494,14 +494,26 @@ pub fn borrowed_methods(lifetime: &Lifetime) -> TokenStream {
 
 fn scan_methods() -> TokenStream {
     quote! {
-        /// The rows in order of the primary key; narrow it with `prefix`, `range`, `reverse`, `limit`.
+        /// The rows in order of the primary key; narrow it with `prefix`, `range`, `reverse`, `limit`. What it shows is what there
+        /// was when it began. Where it does not hold the partition column, it is for procedures over all partitions.
         #[inline]
         pub fn scan<'t, 'h>(
             tx: &'t ::reprise_procedure::txn::Txn<'h>,
         ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, 0> {
             ::reprise_procedure::scan::Scan::new(tx)
         }
-        /// The number of rows.
+        /// As `scan`, of the rows that lie on the call's own partitions, whatever there is on others.
+        #[inline]
+        pub fn scan_local<'t, 'h>(
+            tx: &'t ::reprise_procedure::txn::Txn<'h>,
+        ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, 0> {
+            ::reprise_procedure::scan::Scan::local(tx)
+        }
+        /// The number of rows that lie on the call's own partitions.
+        pub fn count_local(tx: &::reprise_procedure::txn::Txn<'_>) -> u64 {
+            Self::scan_local(tx).count()
+        }
+        /// The number of rows, for procedures over all partitions.
         pub fn count(tx: &::reprise_procedure::txn::Txn<'_>) -> u64 {
             Self::scan(tx).count()
         }
@@ -510,7 +522,9 @@ fn scan_methods() -> TokenStream {
 
 fn index_methods(index: &IndexOption, number: u16) -> TokenStream {
     let scan = format_ident!("scan_by_{}", index.name);
-    let scan_doc = format!("The rows in order of index `{}`.", index.name);
+    let scan_doc = format!("The rows in order of index `{}`; see `scan`.", index.name);
+    let local = format_ident!("scan_local_by_{}", index.name);
+    let local_doc = format!("The rows on the call's own partitions in order of index `{}`; see `scan_local`.", index.name);
     let mut methods = quote! {
         #[doc = #scan_doc]
         #[inline]
@@ -518,6 +532,13 @@ fn index_methods(index: &IndexOption, number: u16) -> TokenStream {
             tx: &'t ::reprise_procedure::txn::Txn<'h>,
         ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, #number> {
             ::reprise_procedure::scan::Scan::new(tx)
+        }
+        #[doc = #local_doc]
+        #[inline]
+        pub fn #local<'t, 'h>(
+            tx: &'t ::reprise_procedure::txn::Txn<'h>,
+        ) -> ::reprise_procedure::scan::Scan<'t, 'h, Self, #number> {
+            ::reprise_procedure::scan::Scan::local(tx)
         }
     };
     if index.unique {

@@ -49,6 +49,7 @@ mod import {
         pub fn add_by_key(what: u64, key: u64, delta: i64, out: u64) -> u32;
         pub fn scan(request: *const u32, out: u64) -> u64;
         pub fn scan_next(cursor: u32, out: u64) -> u64;
+        pub fn scan_close(cursor: u32);
         pub fn count(request: *const u32) -> u64;
         pub fn savepoint() -> u32;
         pub fn rollback_to(savepoint: u32);
@@ -401,6 +402,11 @@ impl Ops<'_> {
         // SAFETY: as above.
         let batch = unsafe { import::scan_next(cursor, out_slice(out)) };
         ((batch >> 32) as u32, batch as u32 as usize)
+    }
+
+    pub fn scan_close(&self, cursor: u32) {
+        // SAFETY: no memory is passed.
+        unsafe { import::scan_close(cursor) }
     }
 
     pub fn count(&self, request: &ScanRequest<'_>) -> u64 {

@@ -461,6 +461,13 @@ impl Ops<'_> {
         fill(out, |visit| self.host.borrow_mut().scan_next(cursor, visit))
     }
 
+    /// Nothing is called while a fault leaves the procedure.
+    pub fn scan_close(&self, cursor: u32) {
+        if !std::thread::panicking() {
+            self.host.borrow_mut().scan_close(cursor).or_fault();
+        }
+    }
+
     pub fn count(&self, request: &ScanRequest<'_>) -> u64 {
         self.host.borrow_mut().count(request).or_fault()
     }

@@ -50,13 +50,22 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
         }
     }
 
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn local(tx: &'t Txn<'h>) -> Self {
+        Self {
+            flags: ScanFlags::LOCAL,
+            ..Self::new(tx)
+        }
+    }
+
     /// Rows whose leading columns are these.
     #[inline(always)]
     pub fn prefix(mut self, key: impl KeyPrefix<<T as IndexOf<I>>::Columns>) -> Self {
         self.lower = Scratch::new();
         key.push_prefix(&mut self.lower);
         self.is_prefix = true;
-        self.flags &= ScanFlags::REVERSE;
+        self.flags &= ScanFlags::REVERSE | ScanFlags::LOCAL;
         self
     }
 
@@ -68,7 +77,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
         let lower_exclusive = push_bound(range.start_bound(), &mut self.lower);
         let upper_exclusive = push_bound(range.end_bound(), &mut self.upper);
         self.is_prefix = false;
-        self.flags &= ScanFlags::REVERSE;
+        self.flags &= ScanFlags::REVERSE | ScanFlags::LOCAL;
         if lower_exclusive {
             self.flags |= ScanFlags::LOWER_EXCLUSIVE;
         }
@@ -154,8 +163,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
         self.tx.ops.count(&self.request())
     }
 
-    /// Reads the range. Dropped half way, it keeps one of the transaction's few cursors busy until the call ends: `limit`
-    /// a scan whose end is not wanted.
+    /// Reads the range: its rows as they are, in their order, whatever is written while they are read.
     pub fn iter(&self) -> Rows<'t, 'h, T> {
         let mut buffer = vec![0; self.batch_bytes];
         let (cursor, filled) = read::<T>(self.tx, &self.request(), &mut buffer);
@@ -211,7 +219,8 @@ fn read_next<T: Owned>(rest: &mut &[u8]) -> Option<Row<T>> {
     ))
 }
 
-/// The rows of a range, in order.
+/// The rows of a range, in order, as they were when the scan began: rows that are changed, moved or deleted meanwhile are shown as
+/// they were, and new ones are not shown. To `update` one that was changed by other means since then is refused.
 pub struct Rows<'t, 'h, T> {
     tx: &'t Txn<'h>,
     buffer: Vec<u8>,
@@ -255,6 +264,16 @@ impl<'t, 'h, T: Owned> Rows<'t, 'h, T> {
             }
             // The next row alone is longer than the buffer.
             room = (room * 4).min(ROW_ROOM_BYTES_MAX);
+        }
+    }
+}
+
+impl<T> Drop for Rows<'_, '_, T> {
+    /// What is not read to its end would be kept while its table is written.
+    #[inline]
+    fn drop(&mut self) {
+        if self.cursor != 0 {
+            self.tx.ops.scan_close(self.cursor);
         }
     }
 }

@@ -446,11 +446,10 @@ fn mistakes_are_faults_with_a_reason() {
         other => panic!("{other:?} instead of a fault about {part}"),
     };
     fault(db.call("write_hashed", (1_u32,)), "replicated");
-    fault(db.call("write_elsewhere", (1_i64,)), "do not name this row");
-    fault(
-        db.call("write_several", (1_i64, 4_i64, vec![2, 3])),
-        "do not name this row",
-    );
+    let elsewhere = "the row of everything belongs to partition 2, the call runs on partition 1 alone";
+    fault(db.call("write_elsewhere", (1_i64,)), elsewhere);
+    let several = "the row of everything belongs to partition 4, the call runs on partitions 1, 2, 3";
+    fault(db.call("write_several", (1_i64, 4_i64, vec![2, 3])), several);
     fault(db.call("write_in_a_read", ()), "read-only");
     fault(db.call("absent", ()), "no procedure");
     fault(db.call("write_hashed", (1_u8,)), "arguments");

@@ -6,7 +6,10 @@ use reprise_abi::{ModuleSchema, Placement, RowLayout, TableSchema};
 use reprise_storage::{Conflict, RowProjection, TableId};
 
 use super::conflict;
-use crate::module::{Deployed, TableBinding};
+use crate::{
+    keyplace::KeyPlace,
+    module::{Deployed, TableBinding},
+};
 
 impl Deployed {
     /// The table that a module's declaration means: its own, the shared one that it names, or, of modules that were deployed
@@ -97,13 +100,15 @@ fn bind(
             }
         },
     };
+    let indexes: Vec<u16> = std::iter::once(0).chain(named).collect();
     match conflicts.is_empty() {
         false => Err(conflicts),
         true => Ok(TableBinding {
             table,
+            places: indexes.iter().map(|index| KeyPlace::of(stored, *index)).collect(),
             layout: RowLayout::of_table(declared),
             placement: stored.placement.clone(),
-            indexes: std::iter::once(0).chain(named).collect(),
+            indexes,
             projection,
         }),
     }

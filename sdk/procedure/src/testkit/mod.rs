@@ -1,15 +1,16 @@
 //! Runs procedures natively, in milliseconds, with a fixed clock and seed: the test kit of a module.
 //!
-//! The database lies in memory as if on a single partition, but is as strict as one with many: a row is only written by a
-//! call that names its partition, a replicated one only by a call on all partitions.
+//! The database lies in memory, on several partitions as a server's does: a call reads and writes the rows of its own, `scan_local`
+//! sees those that are there, and a replicated table is only written by a call on all partitions.
 
+mod place;
 mod session;
 mod store;
 
 use std::fmt;
 
 use reprise_abi::{
-    LogLevel, ModuleSchema, OpError, Partitioning, ProcedureSchema, Type, value::ValueReader,
+    LogLevel, ModuleSchema, OpError, Placement, ProcedureSchema, value::ValueReader,
 };
 
 use self::{
@@ -26,6 +27,8 @@ use crate::{
 
 /// 2024-01-01T00:00:00Z in microseconds: the clock of every new test database.
 pub const START_US: i64 = 1_704_067_200_000_000;
+/// Partitions of every new test database: so many that what names none of its own is seldom there by chance.
+pub const PARTITIONS: u16 = 7;
 
 /// Why a call did not commit. Nothing of it stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +87,8 @@ pub struct LogLine {
 pub struct TestDb {
     module: &'static NativeModule,
     schema: ModuleSchema,
-    store: Store,
+    /// By partition.
+    stores: Vec<Store>,
     now_us: i64,
     seed: u64,
     txn_count: u64,
@@ -101,16 +105,25 @@ impl TestDb {
         if let Err(reason) = store::check(&schema) {
             panic!("this module can't be deployed: {reason}");
         }
-        let store = Store::new(&schema.tables);
         Self {
             module,
+            stores: stores(&schema, PARTITIONS),
             schema,
-            store,
             now_us: START_US,
             seed: 0,
             txn_count: 0,
             log: Vec::new(),
         }
+    }
+
+    /// As many partitions, at least one; a procedure should do the same on any number.
+    ///
+    /// # Panics
+    /// When something has been called already.
+    pub fn with_partitions(mut self, partitions: u16) -> Self {
+        assert!(self.txn_count == 0, "the number of partitions is chosen before the first call");
+        self.stores = stores(&self.schema, partitions.max(1));
+        self
     }
 
     /// Another stream of random numbers.
@@ -144,7 +157,11 @@ impl TestDb {
             .iter()
             .position(|schema| schema.name == table);
         let position = position.unwrap_or_else(|| panic!("the module has no table {table}"));
-        self.store.rows_count(position)
+        let mut stores = self.stores.iter();
+        match self.schema.tables[position].placement {
+            Placement::Replicated => stores.next().map_or(0, |first| first.rows_count(position)),
+            Placement::Local | Placement::By(_) => stores.map(|store| store.rows_count(position)).sum(),
+        }
     }
 
     /// Calls a procedure by name, through the same encoding of arguments and result as a call over HTTP.
@@ -171,7 +188,10 @@ impl TestDb {
         args.encode_args(&mut encoded);
         let args = encoded.as_slice();
         check_args(&declared, args)?;
-        let scope = scope_of(&declared, args);
+        let scope = CallScope {
+            held: place::of_call(&declared, args, self.stores.len()),
+            read_only: declared.read_only,
+        };
         let module = self.module;
         let mut session = self.begin(args, scope);
         let ended = module.call(index, &mut session);
@@ -194,7 +214,11 @@ impl TestDb {
         &mut self,
         body: impl FnOnce(&Txn<'_>) -> Result<R, Abort>,
     ) -> Result<R, TestError> {
-        let mut session = self.begin(&[], CallScope::All { read_only: false });
+        let scope = CallScope {
+            held: (0..self.stores.len()).collect(),
+            read_only: false,
+        };
+        let mut session = self.begin(&[], scope);
         let outcome = match with_txn(&mut session, body) {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(abort)) => Err(TestError::Aborted(abort)),
@@ -207,7 +231,7 @@ impl TestDb {
     fn begin<'a>(&'a mut self, args: &'a [u8], scope: CallScope) -> Session<'a> {
         self.txn_count += 1;
         Session::new(
-            &mut self.store,
+            &mut self.stores,
             &mut self.log,
             args,
             scope,
@@ -234,33 +258,6 @@ fn check_args(procedure: &ProcedureSchema, args: &[u8]) -> Result<(), TestError>
     })
 }
 
-/// Which rows the call may write.
-fn scope_of(procedure: &ProcedureSchema, args: &[u8]) -> CallScope {
-    let read_only = procedure.read_only;
-    match &procedure.partitioning {
-        Partitioning::All => CallScope::All { read_only },
-        Partitioning::Any => CallScope::By {
-            values: Vec::new(),
-            read_only,
-        },
-        Partitioning::By(positions) => {
-            let mut reader = ValueReader::new(args);
-            let mut values = Vec::new();
-            for (position, param) in procedure.params.iter().enumerate() {
-                let names_partitions = positions.contains(&(position as u16));
-                let (count, ty) = match (&param.ty, names_partitions) {
-                    (Type::List(item), true) => (reader.list_len().unwrap_or(0), &**item),
-                    (ty, _) => (1, ty),
-                };
-                for _ in 0..count {
-                    let start = reader.offset();
-                    if reader.skip(ty).is_ok() && names_partitions {
-                        let encoded = &args[start..reader.offset()];
-                        values.push(session::PlaceValue::of_argument(ty, encoded));
-                    }
-                }
-            }
-            CallScope::By { values, read_only }
-        }
-    }
+fn stores(schema: &ModuleSchema, partitions: u16) -> Vec<Store> {
+    (0..partitions).map(|_| Store::new(&schema.tables)).collect()
 }

@@ -1,78 +1,23 @@
-//! One transaction of the test kit: the host's calls over its store.
+//! One transaction of the test kit: the host's calls over its stores.
 
-use std::ops::Bound;
+use std::collections::BTreeMap;
 
 use reprise_abi::{
-    ColumnSet, Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScalarType, ScanBatch,
-    ScanRequest, Target, Type,
-    random::TxnRandom,
-    value::{RESULT_BYTES_MAX, ValueReader},
+    ColumnSet, Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanFlags,
+    ScanRequest, Target, random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 
 use super::{
-    LogLine,
-    store::{KeyRange, Store, guest},
+    LogLine, place,
+    store::{KeyRange, Store, Table, guest},
 };
 use crate::module::Abort;
 
-/// What a call may write.
-pub enum CallScope {
-    /// Rows with one of these values in their partition column.
-    By {
-        values: Vec<PlaceValue>,
-        read_only: bool,
-    },
-    All {
-        read_only: bool,
-    },
-}
-
-/// A value that chooses a partition, comparable over integer widths.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlaceValue {
-    Number(i128),
-    Bytes(Vec<u8>),
-}
-
-impl PlaceValue {
-    pub fn of_argument(ty: &Type, encoded: &[u8]) -> Self {
-        let Type::Scalar(scalar) = ty else {
-            return Self::Bytes(encoded.to_vec());
-        };
-        if scalar.is_variable() {
-            let data = ValueReader::new(encoded).bytes().unwrap_or(encoded);
-            return Self::Bytes(data.to_vec());
-        }
-        let is_signed = matches!(
-            scalar,
-            ScalarType::I8
-                | ScalarType::I16
-                | ScalarType::I32
-                | ScalarType::I64
-                | ScalarType::Timestamp
-        );
-        if !is_signed && !scalar.is_integer() && *scalar != ScalarType::Bool {
-            return Self::Bytes(encoded.to_vec());
-        }
-        let negative = is_signed && encoded.last().is_some_and(|byte| byte & 0x80 != 0);
-        let mut wide = [if negative { 0xff } else { 0 }; 16];
-        wide[..encoded.len()].copy_from_slice(encoded);
-        Self::Number(i128::from_le_bytes(wide))
-    }
-
-    fn of_field(field: &Field<'_>) -> Self {
-        match field {
-            Field::Bool(value) => Self::Number(*value as i128),
-            Field::Int(value) => Self::Number(*value as i128),
-            Field::Uint(value) => Self::Number(*value as i128),
-            Field::F64(value) => Self::Bytes(value.to_le_bytes().to_vec()),
-            Field::Decimal(value) => Self::Bytes(value.to_le_bytes().to_vec()),
-            Field::Uuid(value) => Self::Bytes(value.to_vec()),
-            Field::Text(text) => Self::Bytes(text.as_bytes().to_vec()),
-            Field::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
-            Field::Null => Self::Bytes(Vec::new()),
-        }
-    }
+/// What a call may read and write.
+pub struct CallScope {
+    /// Its partitions, ascending.
+    pub held: Vec<usize>,
+    pub read_only: bool,
 }
 
 /// When and as what a transaction runs.
@@ -82,30 +27,56 @@ pub struct Moment {
     pub seed: u64,
 }
 
+/// Where a row lies: partition, table, number.
+type Place = (usize, usize, usize);
+
+/// A row that was seen, and after how many changes of this transaction.
+#[derive(Clone, Copy)]
+struct Handle {
+    place: Place,
+    seen: u64,
+}
+
+/// The rows of a scan as they were when it began.
 struct Cursor {
-    target: Target,
-    range: KeyRange,
-    left: Option<u32>,
+    table: u16,
+    rows: std::vec::IntoIter<(Place, Vec<u8>)>,
+    /// One that did not fit the last time.
+    next: Option<(Place, Vec<u8>)>,
+    opened: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Key,
+    Local,
+    Range,
 }
 
 pub struct Session<'a> {
-    store: &'a mut Store,
+    /// By partition.
+    stores: &'a mut [Store],
     log: &'a mut Vec<LogLine>,
     args: &'a [u8],
     scope: CallScope,
     moment: Moment,
     random: TxnRandom,
-    /// Table and row number behind each handle.
-    handles: Vec<(usize, usize)>,
+    handles: Vec<Handle>,
     cursors: Vec<Option<Cursor>>,
-    savepoints: Vec<usize>,
+    /// Writes to each store before a savepoint.
+    savepoints: Vec<Vec<usize>>,
+    /// Changes so far, and the last one of each row that was changed.
+    changes: u64,
+    changed: BTreeMap<Place, u64>,
     result: Vec<u8>,
     abort: Option<Abort>,
 }
 
+const MOVED: &str = "a row can't be moved to another partition: delete it and insert it";
+
 impl<'a> Session<'a> {
     pub fn new(
-        store: &'a mut Store,
+        stores: &'a mut [Store],
         log: &'a mut Vec<LogLine>,
         args: &'a [u8],
         scope: CallScope,
@@ -113,7 +84,7 @@ impl<'a> Session<'a> {
     ) -> Self {
         let random = TxnRandom::new([moment.seed, 0], moment.txn_id);
         Self {
-            store,
+            stores,
             log,
             args,
             scope,
@@ -122,6 +93,8 @@ impl<'a> Session<'a> {
             handles: Vec::new(),
             cursors: Vec::new(),
             savepoints: Vec::new(),
+            changes: 0,
+            changed: BTreeMap::new(),
             result: Vec::new(),
             abort: None,
         }
@@ -137,59 +110,192 @@ impl<'a> Session<'a> {
 
     /// Keeps or takes back what was written.
     pub fn end(self, commit: bool) {
-        if !commit {
-            self.store.undo_to(0);
+        for store in self.stores {
+            if !commit {
+                store.undo_to(0);
+            }
+            store.forget_undo();
         }
-        self.store.forget_undo();
     }
 
-    fn new_handle(&mut self, table: usize, number: usize) -> RowHandle {
-        self.handles.push((table, number));
+    fn new_handle(&mut self, place: Place) -> RowHandle {
+        let seen = self.changes;
+        self.handles.push(Handle { place, seen });
         (self.handles.len() - 1) as RowHandle
     }
 
-    fn behind(&self, handle: RowHandle) -> Result<(usize, usize), OpError> {
+    fn behind(&self, handle: RowHandle) -> Result<Handle, OpError> {
         let row = self.handles.get(handle as usize).copied();
         row.ok_or_else(|| guest(format!("row handle {handle} was never given out")))
     }
 
-    /// Checks that this call may write this row of the table.
-    fn check_write(&self, table: usize, row: &[u8]) -> Result<(), OpError> {
-        let (CallScope::By { read_only, .. } | CallScope::All { read_only }) = &self.scope;
-        if *read_only {
-            return Err(guest("a read-only procedure writes nothing"));
-        }
-        let CallScope::By { values, .. } = &self.scope else {
-            return Ok(());
-        };
-        let table = self.store.table(table)?;
-        match table.schema.placement {
-            Placement::Local => Ok(()),
-            Placement::Replicated => Err(guest(
-                "a replicated table is written by procedures that touch all partitions",
-            )),
-            Placement::By(column) => {
-                table
-                    .layout
-                    .validate(row)
-                    .map_err(|error| guest(error.to_string()))?;
-                let value = PlaceValue::of_field(&table.layout.field(row, column));
-                if values.contains(&value) {
-                    return Ok(());
-                }
-                let (name, column) = (
-                    &table.schema.name,
-                    &table.schema.columns[column as usize].name,
-                );
-                Err(guest(format!(
-                    "the call's partition parameters do not name this row of {name} by its {column}"
-                )))
+    /// A table's description: the same on all partitions.
+    fn table(&self, table: usize) -> Result<&Table, OpError> {
+        self.stores[0].table(table)
+    }
+
+    fn row_at(&self, (partition, table, number): Place) -> Result<&[u8], OpError> {
+        self.stores[partition].row(table, number)
+    }
+
+    fn holds_all(&self) -> bool {
+        self.scope.held.len() == self.stores.len()
+    }
+
+    fn runs_on(&self) -> String {
+        match &self.scope.held[..] {
+            [only] => format!("partition {only} alone"),
+            held => {
+                let names: Vec<String> = held.iter().map(usize::to_string).collect();
+                format!("partitions {}", names.join(", "))
             }
         }
     }
 
-    fn check_handle_write(&self, table: usize, number: usize) -> Result<(), OpError> {
-        self.check_write(table, self.store.row(table, number)?)
+    fn elsewhere(&self, table: &Table, home: usize) -> OpError {
+        guest(format!(
+            "the row of {} belongs to partition {home}, the call runs on {}",
+            table.schema.name,
+            self.runs_on()
+        ))
+    }
+
+    fn unplaced(&self, table: &Table, by: u16, look: Look) -> OpError {
+        let (what, way_on) = match look {
+            Look::Key => ("key", "read it by a key that does"),
+            Look::Local | Look::Range => {
+                ("range", "scan_local and count_local see the rows that are there")
+            }
+        };
+        guest(format!(
+            "the {what} does not hold {}, by which the rows of {} are placed, and the call runs on {}: {way_on}; a procedure \
+             over all partitions sees all rows",
+            table.schema.columns[by as usize].name,
+            table.schema.name,
+            self.runs_on()
+        ))
+    }
+
+    /// The partitions on which a look between two keys of an index goes on.
+    fn readable(
+        &self,
+        target: Target,
+        look: Look,
+        keys: (&[u8], &[u8]),
+    ) -> Result<Vec<usize>, OpError> {
+        let (table, held) = (self.table(target.table as usize)?, &self.scope.held);
+        let by = match table.schema.placement {
+            Placement::Replicated => return Ok(vec![held[0]]),
+            Placement::Local => return Ok(held.clone()),
+            Placement::By(by) => by,
+        };
+        let columns = table.columns(target.index);
+        let columns = columns.ok_or_else(|| guest(format!("index {} is not declared", target.index)))?;
+        match place::of_keys(&table.schema, columns, keys, self.stores.len()) {
+            Some(home) if held.contains(&home) => Ok(vec![home]),
+            Some(home) => Err(self.elsewhere(table, home)),
+            None if look == Look::Local || self.holds_all() => Ok(held.clone()),
+            None => Err(self.unplaced(table, by, look)),
+        }
+    }
+
+    /// The partitions that a row of the table is written on, if this call may write it there.
+    fn writable(&self, table: usize, row: &[u8]) -> Result<Vec<usize>, OpError> {
+        if self.scope.read_only {
+            return Err(guest("a read-only procedure writes nothing"));
+        }
+        let (table, held) = (self.table(table)?, &self.scope.held);
+        match table.schema.placement {
+            Placement::Local => Ok(vec![held[0]]),
+            Placement::Replicated if self.holds_all() => Ok(held.clone()),
+            Placement::Replicated => Err(guest(
+                "a replicated table is written by procedures that touch all partitions",
+            )),
+            Placement::By(column) => {
+                let valid = table.layout.validate(row);
+                valid.map_err(|error| guest(error.to_string()))?;
+                let home = place::of_field(&table.layout.field(row, column), self.stores.len());
+                match held.contains(&home) {
+                    true => Ok(vec![home]),
+                    false => Err(self.elsewhere(table, home)),
+                }
+            }
+        }
+    }
+
+    /// The places of a row that is to be changed: one, or of a replicated table one on each partition.
+    fn copies(&self, (partition, table, number): Place) -> Result<Vec<Place>, OpError> {
+        let writable = self.writable(table, self.row_at((partition, table, number))?)?;
+        Ok(match self.table(table)?.schema.placement {
+            Placement::Replicated => writable.into_iter().map(|at| (at, table, number)).collect(),
+            Placement::Local | Placement::By(_) => vec![(partition, table, number)],
+        })
+    }
+
+    fn is_current(&self, handle: Handle) -> bool {
+        let changed = self.changed.get(&handle.place);
+        changed.is_none_or(|changed| *changed <= handle.seen)
+    }
+
+    fn check_current(&self, handle: Handle) -> Result<(), OpError> {
+        match self.is_current(handle) {
+            true => Ok(()),
+            false => Err(guest(format!(
+                "the row of {} was changed by this call after it was read: read it again, or add to its columns",
+                self.table(handle.place.1)?.schema.name
+            ))),
+        }
+    }
+
+    /// Writes a row on all partitions that hold it, by a handle whose copy is then as old as before or, if it was current, from now.
+    fn write(&mut self, handle: RowHandle, after: Option<&[u8]>) -> Result<(), OpError> {
+        let behind = self.behind(handle)?;
+        for (partition, table, number) in self.copies(behind.place)? {
+            self.stores[partition].write(table, number, after)?;
+        }
+        let was_current = self.is_current(behind);
+        self.changes += 1;
+        self.changed.insert(behind.place, self.changes);
+        if was_current {
+            self.handles[handle as usize].seen = self.changes;
+        }
+        Ok(())
+    }
+
+    /// The rows of a request as they are, in the order of its index.
+    fn rows_of(&self, request: &ScanRequest<'_>) -> Result<Vec<(Place, Vec<u8>)>, OpError> {
+        let (target, range) = (request.target, KeyRange::of(request)?);
+        let look = match request.flags.has(ScanFlags::LOCAL) {
+            true => Look::Local,
+            false => Look::Range,
+        };
+        let (table, number) = (self.table(target.table as usize)?, target.table as usize);
+        let most = match request.limit {
+            0 => usize::MAX,
+            limit => limit as usize,
+        };
+        let mut rows = Vec::new();
+        let readable = self.readable(target, look, (request.lower, request.upper))?;
+        for partition in &readable {
+            let store = &self.stores[*partition];
+            for row in store.entries(number, target.index, &range)?.take(most) {
+                rows.push(((*partition, number, row), store.row(number, row)?.to_vec()));
+            }
+        }
+        if readable.len() > 1 {
+            let order = table.order(target.index);
+            let key = |row: &[u8]| {
+                let mut key = Vec::new();
+                table.layout.push_key(row, &order, &mut key);
+                key
+            };
+            match range.reverse {
+                false => rows.sort_by_cached_key(|(_, row)| key(row)),
+                true => rows.sort_by_cached_key(|(_, row)| std::cmp::Reverse(key(row))),
+            }
+        }
+        rows.truncate(most);
+        Ok(rows)
     }
 
     fn run_cursor(
@@ -197,39 +303,28 @@ impl<'a> Session<'a> {
         mut cursor: Cursor,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
-        let table = cursor.target.table as usize;
-        let (mut rows, mut stopped_at) = (0, None);
-        for (key, number) in self
-            .store
-            .entries(table, cursor.target.index, &cursor.range)?
-        {
-            if cursor.left == Some(rows) {
-                break;
-            }
+        let mut rows = 0;
+        while let Some((place, row)) = cursor.next.take().or_else(|| cursor.rows.next()) {
             // A handle only for a row that is taken: numbers must not depend on the size of the guest's buffer.
-            if !visit(
-                self.handles.len() as RowHandle,
-                self.store.row(table, number)?,
-            ) {
-                stopped_at = Some(key.to_vec());
-                break;
+            if !visit(self.handles.len() as RowHandle, &row) {
+                cursor.next = Some((place, row));
+                self.cursors.push(Some(cursor));
+                let cursor = self.cursors.len() as u32;
+                return Ok(ScanBatch { cursor, rows });
             }
-            self.handles.push((table, number));
+            let seen = cursor.opened;
+            self.handles.push(Handle { place, seen });
             rows += 1;
         }
-        let Some(key) = stopped_at else {
-            return Ok(ScanBatch { cursor: 0, rows });
-        };
-        match cursor.range.reverse {
-            false => cursor.range.lower = Bound::Included(key),
-            true => cursor.range.upper = Bound::Included(key),
-        }
-        cursor.left = cursor.left.map(|left| left - rows);
-        self.cursors.push(Some(cursor));
-        Ok(ScanBatch {
-            cursor: self.cursors.len() as u32,
-            rows,
-        })
+        Ok(ScanBatch { cursor: 0, rows })
+    }
+
+    fn take_cursor(&mut self, cursor: u32) -> Result<Cursor, OpError> {
+        let slot = (cursor as usize)
+            .checked_sub(1)
+            .and_then(|slot| self.cursors.get_mut(slot));
+        let cursor = slot.and_then(Option::take);
+        cursor.ok_or_else(|| guest("the cursor is not open"))
     }
 }
 
@@ -251,40 +346,54 @@ impl HostOps for Session<'_> {
 
     fn get(&mut self, target: Target, key: &[u8]) -> Result<Option<(RowHandle, &[u8])>, OpError> {
         let table = target.table as usize;
-        let Some(number) = self.store.find(table, target.index, key)? else {
-            return Ok(None);
-        };
-        let handle = self.new_handle(table, number);
-        Ok(Some((handle, self.store.row(table, number)?)))
+        for partition in self.readable(target, Look::Key, (key, key))? {
+            if let Some(number) = self.stores[partition].find(table, target.index, key)? {
+                let handle = self.new_handle((partition, table, number));
+                return Ok(Some((handle, self.stores[partition].row(table, number)?)));
+            }
+        }
+        Ok(None)
     }
 
     fn row(&mut self, handle: RowHandle) -> Result<&[u8], OpError> {
-        let (table, number) = self.behind(handle)?;
-        self.store.row(table, number)
+        let place = self.behind(handle)?.place;
+        self.handles[handle as usize].seen = self.changes;
+        self.row_at(place)
     }
 
     fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError> {
-        self.check_write(table as usize, row)?;
-        let number = self.store.insert(table as usize, row)?;
-        Ok(self.new_handle(table as usize, number))
+        let table = table as usize;
+        let mut first = None;
+        for partition in self.writable(table, row)? {
+            let number = self.stores[partition].insert(table, row)?;
+            first.get_or_insert((partition, table, number));
+        }
+        let place = first.ok_or_else(|| guest("a call has at least one partition"))?;
+        Ok(self.new_handle(place))
     }
 
     fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError> {
-        let (table, number) = self.behind(handle)?;
-        self.check_handle_write(table, number)?;
-        self.check_write(table, row)?;
-        self.store.write(table, number, Some(row))
+        let behind = self.behind(handle)?;
+        let (partition, table, _) = behind.place;
+        self.copies(behind.place)?;
+        self.check_current(behind)?;
+        let homes = self.writable(table, row)?;
+        let is_placed = matches!(self.table(table)?.schema.placement, Placement::By(_));
+        if is_placed && homes != [partition] {
+            return Err(guest(MOVED));
+        }
+        self.write(handle, Some(row))
     }
 
     fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
         self.handles
             .get(handle as usize)
-            .map(|(table, _)| *table as u16)
+            .map(|handle| handle.place.1 as u16)
     }
 
     fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
         let at = (cursor as usize).checked_sub(1)?;
-        Some(self.cursors.get(at)?.as_ref()?.target.table)
+        Some(self.cursors.get(at)?.as_ref()?.table)
     }
 
     fn patch(
@@ -294,30 +403,27 @@ impl HostOps for Session<'_> {
         columns: ColumnSet,
         values: &[u8],
     ) -> Result<(), OpError> {
-        let (own, number) = self.behind(handle)?;
-        if own != table as usize {
+        let place = self.behind(handle)?.place;
+        if place.1 != table as usize {
             return Err(guest(format!(
                 "row handle {handle} is not of table {table}"
             )));
         }
-        let old = self.store.row(own, number)?.to_vec();
-        let layout = &self.store.table(own)?.layout;
+        let (old, layout) = (self.row_at(place)?, &self.table(place.1)?.layout);
         let mut row = Vec::new();
-        let patched = layout.patch_row(columns, &old, values, &mut row);
+        let patched = layout.patch_row(columns, old, values, &mut row);
         patched.map_err(|_| guest("the values do not fit the columns"))?;
         self.update(handle, &row)
     }
 
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError> {
-        let (table, number) = self.behind(handle)?;
-        self.check_handle_write(table, number)?;
-        self.store.write(table, number, None)
+        self.write(handle, None)
     }
 
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError> {
-        let (table, number) = self.behind(handle)?;
-        self.check_handle_write(table, number)?;
-        let target = self.store.table(table)?;
+        let place = self.behind(handle)?.place;
+        self.copies(place)?;
+        let target = self.table(place.1)?;
         let slot = target.layout.columns.get(column as usize).copied();
         let slot = slot.ok_or_else(|| guest(format!("column {column} does not exist")))?;
         if !slot.ty.is_integer() || target.is_indexed(column) {
@@ -325,7 +431,7 @@ impl HostOps for Session<'_> {
                 "add is for integer columns outside of keys and indexes",
             ));
         }
-        let mut row = self.store.row(table, number)?.to_vec();
+        let mut row = self.row_at(place)?.to_vec();
         let value: i128 = match target.layout.field(&row, column) {
             Field::Int(value) => value as i128,
             Field::Uint(value) => value as i128,
@@ -343,7 +449,7 @@ impl HostOps for Session<'_> {
         if stored != sum {
             return Err(guest("overflow in add"));
         }
-        self.store.write(table, number, Some(&row))?;
+        self.write(handle, Some(&row))?;
         Ok(sum as i64)
     }
 
@@ -352,15 +458,13 @@ impl HostOps for Session<'_> {
         request: &ScanRequest<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
-        let left = (request.limit > 0).then_some(request.limit);
-        self.run_cursor(
-            Cursor {
-                target: request.target,
-                range: KeyRange::of(request)?,
-                left,
-            },
-            visit,
-        )
+        let cursor = Cursor {
+            table: request.target.table,
+            rows: self.rows_of(request)?.into_iter(),
+            next: None,
+            opened: self.changes,
+        };
+        self.run_cursor(cursor, visit)
     }
 
     fn scan_next(
@@ -368,39 +472,34 @@ impl HostOps for Session<'_> {
         cursor: u32,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError> {
-        let slot = (cursor as usize)
-            .checked_sub(1)
-            .and_then(|slot| self.cursors.get_mut(slot));
-        let cursor = slot.and_then(Option::take);
-        self.run_cursor(
-            cursor.ok_or_else(|| guest("the cursor is not open"))?,
-            visit,
-        )
+        let cursor = self.take_cursor(cursor)?;
+        self.run_cursor(cursor, visit)
+    }
+
+    fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
+        self.take_cursor(cursor).map(drop)
     }
 
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
-        let range = KeyRange::of(request)?;
-        let entries =
-            self.store
-                .entries(request.target.table as usize, request.target.index, &range)?;
-        let limit = if request.limit == 0 {
-            usize::MAX
-        } else {
-            request.limit as usize
-        };
-        Ok(entries.take(limit).count() as u64)
+        Ok(self.rows_of(request)?.len() as u64)
     }
 
     fn savepoint(&mut self) -> Result<u32, OpError> {
-        self.savepoints.push(self.store.undo_len());
+        self.savepoints.push(self.stores.iter().map(Store::undo_len).collect());
         Ok((self.savepoints.len() - 1) as u32)
     }
 
     fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError> {
-        let len = self.savepoints.get(savepoint as usize).copied();
-        self.store
-            .undo_to(len.ok_or_else(|| guest("the savepoint does not stand"))?);
+        let lens = self.savepoints.get(savepoint as usize).cloned();
+        let lens = lens.ok_or_else(|| guest("the savepoint does not stand"))?;
         self.savepoints.truncate(savepoint as usize + 1);
+        self.changes += 1;
+        for (partition, (store, len)) in self.stores.iter_mut().zip(lens).enumerate() {
+            for (table, number) in store.written_since(len) {
+                self.changed.insert((partition, table, number), self.changes);
+            }
+            store.undo_to(len);
+        }
         Ok(())
     }
 

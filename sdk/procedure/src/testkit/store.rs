@@ -1,4 +1,4 @@
-//! The test kit's tables: rows by number, an ordered map per index, an undo list.
+//! The test kit's tables on one partition: rows by number, an ordered map per index, an undo list.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -108,8 +108,8 @@ fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(next)
 }
 
-/// Entries of an index: key and row number.
-pub type Entries<'a> = Box<dyn Iterator<Item = (&'a [u8], usize)> + 'a>;
+/// Numbers of rows, in the order of an index.
+pub type Entries<'a> = Box<dyn Iterator<Item = usize> + 'a>;
 
 struct Index {
     columns: Vec<u16>,
@@ -201,6 +201,20 @@ impl Table {
         before
     }
 
+    /// The columns that an index is ordered by, those of the primary key at its end.
+    pub fn order(&self, index: u16) -> Vec<u16> {
+        let columns = match index {
+            0 => &[][..],
+            secondary => &self.indexes[secondary as usize].columns,
+        };
+        [columns, &self.schema.primary_key].concat()
+    }
+
+    /// The columns of an index.
+    pub fn columns(&self, index: u16) -> Option<&[u16]> {
+        Some(&self.indexes.get(index as usize)?.columns)
+    }
+
     pub fn is_indexed(&self, column: u16) -> bool {
         self.indexes
             .iter()
@@ -274,7 +288,7 @@ impl Store {
             range.upper.as_ref().map(Vec::as_slice),
         );
         let entries = index.entries.range::<[u8], _>(bounds);
-        let entries = entries.map(|(key, number)| (key.as_slice(), *number));
+        let entries = entries.map(|(_, number)| *number);
         Ok(if range.reverse {
             Box::new(entries.rev())
         } else {
@@ -318,6 +332,12 @@ impl Store {
 
     pub fn undo_len(&self) -> usize {
         self.undo.len()
+    }
+
+    /// Table and number of each row that was written after the first `len` writes.
+    pub fn written_since(&self, len: usize) -> impl Iterator<Item = (usize, usize)> {
+        let undo = self.undo.iter().skip(len);
+        undo.map(|undo| (undo.table, undo.row))
     }
 
     /// Takes back every write after the first `len`.

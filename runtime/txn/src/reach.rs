@@ -1,0 +1,80 @@
+//! What a call may read and write: the rows of its own partitions. Everything else is refused by the names of table and partitions.
+
+use reprise_abi::{OpError, Placement};
+use reprise_base::PartitionId;
+
+use crate::{module::TableBinding, ops::guest, run::TxnInput};
+
+/// What is looked for, where it could lie beyond the call's partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// One whole key.
+    Key,
+    /// A range, of which the rows of the call's own partitions are wanted whatever it holds (`ScanFlags::LOCAL`).
+    Local,
+    /// A range, all of whose rows are wanted.
+    Range,
+}
+
+impl Look {
+    pub fn of(flags: reprise_abi::ScanFlags) -> Self {
+        match flags.has(reprise_abi::ScanFlags::LOCAL) {
+            true => Self::Local,
+            false => Self::Range,
+        }
+    }
+}
+
+/// The table's name, as the module that was called knows it.
+pub(crate) fn name_of<'a>(input: &TxnInput<'a>, table: u16) -> &'a str {
+    let declared = input.module.schema.tables.get(table as usize);
+    declared.map_or("", |table| &table.name)
+}
+
+/// The refusal of a row, read or written, that lies on another partition.
+#[cold]
+pub(crate) fn elsewhere(
+    input: &TxnInput<'_>,
+    table: u16,
+    home: PartitionId,
+    held: impl Iterator<Item = PartitionId>,
+) -> OpError {
+    guest(format!(
+        "the row of {} belongs to partition {home}, the call runs on {}",
+        name_of(input, table),
+        listed(held)
+    ))
+}
+
+/// The refusal of a look that does not say where its rows lie, in a call that does not have all partitions.
+#[cold]
+pub(crate) fn unplaced(
+    input: &TxnInput<'_>,
+    (table, binding): (u16, &TableBinding),
+    look: Look,
+    held: impl Iterator<Item = PartitionId>,
+) -> OpError {
+    let schema = &input.module.schema.tables[table as usize];
+    let column = match binding.placement {
+        Placement::By(column) => schema.columns.get(column as usize).map_or("", |column| &column.name),
+        Placement::Local | Placement::Replicated => "",
+    };
+    let (what, way_on) = match look {
+        Look::Key => ("key", "read it by a key that does"),
+        Look::Local | Look::Range => ("range", "scan_local and count_local see the rows that are there"),
+    };
+    guest(format!(
+        "the {what} does not hold {column}, by which the rows of {} are placed, and the call runs on {}: {way_on}; a procedure \
+         over all partitions sees all rows",
+        schema.name,
+        listed(held)
+    ))
+}
+
+fn listed(held: impl Iterator<Item = PartitionId>) -> String {
+    let names: Vec<String> = held.map(|partition| partition.to_string()).collect();
+    match &names[..] {
+        [only] => format!("partition {only} alone"),
+        several => format!("partitions {}", several.join(", ")),
+    }
+}
