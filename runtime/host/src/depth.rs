@@ -40,6 +40,8 @@ pub(crate) fn frame_bytes(words: u64, operands: u64, instructions: u64) -> u64 {
 #[derive(Default)]
 pub(crate) struct Depths {
     pub deep: BTreeMap<usize, u32>,
+    /// All functions, each behind those that it calls, but for those of one recursion.
+    pub order: Vec<usize>,
 }
 
 /// Which functions pay.
@@ -58,6 +60,7 @@ pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
                 unpaid[node] = below;
                 continue;
             };
+            depths.order.push(node);
             let bytes = shape.frame_bytes + below;
             if is_recursive || bytes > UNPAID_BYTES_MAX {
                 depths.deep.insert(node, i32::try_from(bytes).unwrap_or(i32::MAX) as u32);

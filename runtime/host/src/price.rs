@@ -1,19 +1,25 @@
 //! What a guest's instructions cost, put between them: fuel, and the counters that stand for the memory's size.
 //!
-//! Fuel is a global. It goes down by one at the beginning of a function, at each turn of a loop, and before a call of the host
-//! or through a table. A long run of other instructions costs one as well. A bulk operation costs its bytes or items, before it
-//! begins. Below zero the guest asks for more. A loop's turn pays once; calls between the guest's own functions carry nothing.
+//! Fuel is a global. It goes down at the beginning of a function and at each turn of a loop, by one and by what the longest way
+//! through the function, or through the turn, weighs: one for each `UNIT_WEIGHT`. So a short function pays once, whichever way it
+//! takes, and one without loops that weighs little is paid for where it is called. What lies behind the first `PREPAID_WEIGHT` of a
+//! way is paid there, for as much again. A bulk operation costs its bytes or items, before it begins. Below zero the guest asks for
+//! more.
 
 use wasm_encoder::{BranchHint, Encode, Instruction};
 use wasmparser::{FunctionBody, Operator};
 
-use crate::module::InvalidModule;
+use crate::{depth::Depths, module::InvalidModule};
 
-/// Weight of instructions without fuel cost that may follow each other at most.
-const FREE_WEIGHT_MAX: u32 = 64;
-/// What an access to memory weighs, which may miss the caches, and a division; any other instruction weighs one.
+/// Weight of instructions that one fuel pays for.
+const UNIT_WEIGHT: u32 = 64;
+/// Weight that is paid for ahead at most: a call that takes a short way out pays so much too much.
+const PREPAID_WEIGHT: u32 = 8 * UNIT_WEIGHT;
+/// What an access to memory weighs, which may miss the caches, a division, and a call of the host or through a table; any other
+/// instruction weighs one.
 const ACCESS_WEIGHT: u32 = 2;
 const DIVISION_WEIGHT: u32 = 8;
+const HOST_CALL_WEIGHT: u32 = UNIT_WEIGHT;
 
 /// Numbers of what instructions are paid with.
 pub(crate) struct Meter {
@@ -25,8 +31,6 @@ pub(crate) struct Meter {
     pub refuel: u32,
     /// False: nothing is charged.
     pub is_metered: bool,
-    /// Functions below this one are the host's.
-    pub imported_functions: u32,
     /// Global that stands for `memory.size`, and function that stands for `memory.grow`.
     pub pages: u32,
     pub grow: u32,
@@ -38,11 +42,69 @@ pub(crate) struct Paid {
     pub hints: Vec<BranchHint>,
 }
 
-/// Counts the instructions since the last that was paid for, on the longest way that leads here.
+/// What functions cost, and who pays it.
 #[derive(Default)]
-struct FreeRun {
+pub(crate) struct Prices {
+    /// Of each function, what is paid at its beginning and at that of each of its loops.
+    of_stretches: Vec<Vec<i64>>,
+    weights: Weights,
+}
+
+/// What a call of each function weighs.
+#[derive(Default)]
+struct Weights {
+    imported_functions: u32,
+    /// Of those that pay nothing at their beginning what they weigh; else none.
+    unpaid: Vec<Option<u32>>,
+}
+
+impl Prices {
+    /// A light function that no recursion passes through is paid for by those that call it by its name; a call through a table
+    /// weighs as much anyhow.
+    pub fn judge(
+        bodies: &[FunctionBody<'_>],
+        depths: &Depths,
+        imported_functions: u32,
+    ) -> Result<Self, InvalidModule> {
+        let mut prices = Self {
+            of_stretches: vec![Vec::new(); bodies.len()],
+            weights: Weights {
+                imported_functions,
+                unpaid: vec![None; bodies.len()],
+            },
+        };
+        for &function in &depths.order {
+            let ways = Ways::weigh(&bodies[function], &prices.weights)?;
+            let is_unpaid = ways.is_light() && !depths.deep.contains_key(&function);
+            let (longest, of_stretches) = (ways.longest, ways.prices);
+            prices.weights.unpaid[function] = is_unpaid.then_some(longest);
+            prices.of_stretches[function] = of_stretches;
+        }
+        Ok(prices)
+    }
+}
+
+impl Weights {
+    fn of_call(&self, function: u32) -> u32 {
+        match function.checked_sub(self.imported_functions) {
+            None => HOST_CALL_WEIGHT,
+            Some(own) => 1 + self.unpaid.get(own as usize).copied().flatten().unwrap_or(0),
+        }
+    }
+}
+
+/// Weighs the ways through a function: what is paid for where it begins, and at each turn of its loops.
+struct Ways<'w> {
+    weights: &'w Weights,
+    /// Weight on the longest way since it was paid for.
     count: u32,
     open: Vec<OpenBlock>,
+    /// The loops that are open, below them the function itself.
+    stretches: Vec<Stretch>,
+    /// What is paid at the beginning of the function and of each loop, in the order in which these begin.
+    prices: Vec<i64>,
+    /// Of the function itself, once it has ended.
+    longest: u32,
 }
 
 /// A block that is not ended yet.
@@ -53,33 +115,85 @@ struct OpenBlock {
     at_if: Option<u32>,
     /// The largest count of those ways that lead to its end and were seen already.
     at_end: u32,
+    /// How many loops it lies in, itself included.
+    loops: usize,
 }
 
-impl FreeRun {
-    /// Notes a jump to the block `depth` blocks out. One to a loop leads to where its turn is paid for.
-    fn jump(&mut self, depth: u32) {
-        let at = self.open.len().checked_sub(depth as usize + 1);
-        if let Some(target) = at.and_then(|at| self.open.get_mut(at))
-            && !target.is_loop
-        {
-            target.at_end = target.at_end.max(self.count);
+/// What is paid for at one place: the function, or a loop's turn, without the loops in it.
+struct Stretch {
+    /// Its place in `prices`.
+    at: usize,
+    longest: u32,
+    /// The count at its beginning, of what it lies in.
+    count_before: u32,
+}
+
+impl<'w> Ways<'w> {
+    fn new(weights: &'w Weights) -> Self {
+        let mut ways = Self {
+            weights,
+            count: 0,
+            open: vec![OpenBlock::default()],
+            stretches: Vec::new(),
+            prices: Vec::new(),
+            longest: 0,
+        };
+        ways.begin_stretch();
+        ways
+    }
+
+    fn begin_stretch(&mut self) {
+        self.stretches.push(Stretch {
+            at: self.prices.len(),
+            longest: 0,
+            count_before: self.count,
+        });
+        self.prices.push(1);
+        self.count = 0;
+    }
+
+    fn end_stretch(&mut self) {
+        if let Some(stretch) = self.stretches.pop() {
+            self.prices[stretch.at] = i64::from(1 + stretch.longest.min(PREPAID_WEIGHT) / UNIT_WEIGHT);
+            self.count = stretch.count_before;
+            self.longest = stretch.longest;
         }
     }
 
-    fn on(&mut self, operator: &Operator<'_>) -> Result<(), InvalidModule> {
-        self.count += weight_of(operator);
+    fn open(&mut self, is_loop: bool, at_if: Option<u32>) {
+        self.open.push(OpenBlock {
+            is_loop,
+            at_if,
+            at_end: 0,
+            loops: self.stretches.len() - 1,
+        });
+    }
+
+    /// Notes a jump to the block `depth` blocks out. One to a loop leads to where its turn is paid for; one out of a loop goes on
+    /// with what the way to the loop had come to.
+    fn jump(&mut self, depth: u32) {
+        let Some(at) = self.open.len().checked_sub(depth as usize + 1) else {
+            return;
+        };
+        let target = &mut self.open[at];
+        if !target.is_loop {
+            let left = self.stretches.get(target.loops + 1);
+            target.at_end = target.at_end.max(left.map_or(self.count, |stretch| stretch.count_before));
+        }
+    }
+
+    /// Takes an instruction; true where what lies behind it is paid for anew, after it.
+    fn take(&mut self, operator: &Operator<'_>) -> Result<bool, InvalidModule> {
+        self.count += weight_of(operator, self.weights);
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.longest = stretch.longest.max(self.count);
+        }
         match operator {
-            Operator::If { .. } => self.open.push(OpenBlock {
-                at_if: Some(self.count),
-                ..OpenBlock::default()
-            }),
-            Operator::Block { .. } => self.open.push(OpenBlock::default()),
+            Operator::If { .. } => self.open(false, Some(self.count)),
+            Operator::Block { .. } => self.open(false, None),
             Operator::Loop { .. } => {
-                self.open.push(OpenBlock {
-                    is_loop: true,
-                    ..OpenBlock::default()
-                });
-                self.count = 0;
+                self.begin_stretch();
+                self.open(true, None);
             }
             Operator::Else => {
                 if let Some(block) = self.open.last_mut() {
@@ -89,7 +203,10 @@ impl FreeRun {
             }
             Operator::End => {
                 let block = self.open.pop().unwrap_or_default();
-                self.count = self.count.max(block.at_end).max(block.at_if.unwrap_or(0));
+                match block.is_loop {
+                    true => self.end_stretch(),
+                    false => self.count = self.count.max(block.at_end).max(block.at_if.unwrap_or(0)),
+                }
             }
             Operator::BrIf { relative_depth } => self.jump(*relative_depth),
             Operator::Br { relative_depth } => {
@@ -103,18 +220,35 @@ impl FreeRun {
                 self.jump(targets.default());
                 self.count = 0;
             }
-            // A call is paid for here or where the function begins.
-            Operator::Call { .. }
-            | Operator::CallIndirect { .. }
-            | Operator::Return
-            | Operator::Unreachable => self.count = 0,
+            Operator::Return | Operator::Unreachable => self.count = 0,
             _ => {}
         }
-        Ok(())
+        // After the instruction, never before: before an `end` only one of two ways would pay.
+        let is_due = self.count >= PREPAID_WEIGHT;
+        if is_due {
+            self.count = 0;
+        }
+        Ok(is_due)
+    }
+
+    /// Goes through a whole function.
+    fn weigh(body: &FunctionBody<'_>, weights: &'w Weights) -> Result<Self, InvalidModule> {
+        let mut ways = Self::new(weights);
+        let mut reader = body.get_operators_reader()?;
+        while !reader.eof() {
+            ways.take(&reader.read()?)?;
+        }
+        ways.end_stretch();
+        Ok(ways)
+    }
+
+    /// The function has no loop and weighs little.
+    fn is_light(&self) -> bool {
+        self.prices.len() == 1 && self.longest <= UNIT_WEIGHT
     }
 }
 
-fn weight_of(operator: &Operator<'_>) -> u32 {
+fn weight_of(operator: &Operator<'_>, weights: &Weights) -> u32 {
     use Operator::*;
     match operator {
         I32Load { .. } | I64Load { .. } | F32Load { .. } | F64Load { .. } | V128Load { .. } | I32Load8S { .. }
@@ -124,22 +258,23 @@ fn weight_of(operator: &Operator<'_>) -> u32 {
         | I32Store16 { .. } | I64Store8 { .. } | I64Store16 { .. } | I64Store32 { .. } => ACCESS_WEIGHT,
         I32DivS | I32DivU | I32RemS | I32RemU | I64DivS | I64DivU | I64RemS | I64RemU | F32Div | F64Div | F32Sqrt
         | F64Sqrt | F32x4Div | F32x4Sqrt | F64x2Div | F64x2Sqrt => DIVISION_WEIGHT,
+        CallIndirect { .. } => HOST_CALL_WEIGHT,
+        Call { function_index } => weights.of_call(*function_index),
         _ => 1,
     }
 }
 
-/// What is paid for an instruction, before it.
+/// What is paid at a place.
 enum Price {
     Nothing,
-    One,
+    Fixed(i64),
     /// As much as the `i32` on top of the stack says.
     Size,
 }
 
-fn price_of(operator: &Operator<'_>, meter: &Meter) -> Price {
+/// What is paid before an instruction, beside what it weighs.
+fn price_of(operator: &Operator<'_>) -> Price {
     match operator {
-        Operator::Call { function_index } if *function_index < meter.imported_functions => Price::One,
-        Operator::CallIndirect { .. } => Price::One,
         Operator::MemoryCopy { .. }
         | Operator::MemoryFill { .. }
         | Operator::MemoryInit { .. }
@@ -158,9 +293,9 @@ impl Paid {
         let mut push = |instruction: Instruction<'_>| instruction.encode(&mut self.bytes);
         match price {
             Price::Nothing => return,
-            Price::One => {
+            Price::Fixed(price) => {
                 push(Instruction::GlobalGet(fuel));
-                push(Instruction::I64Const(1));
+                push(Instruction::I64Const(price));
             }
             Price::Size => {
                 push(Instruction::GlobalSet(size));
@@ -189,23 +324,28 @@ impl Paid {
 }
 
 /// A function's bytes with the two memory instructions replaced and the costs put in.
-pub(crate) fn rewrite_body(body: &FunctionBody<'_>, meter: &Meter) -> Result<Paid, InvalidModule> {
+pub(crate) fn rewrite_body(
+    (function, body): (usize, &FunctionBody<'_>),
+    prices: &Prices,
+    meter: &Meter,
+) -> Result<Paid, InvalidModule> {
     let (bytes, origin) = (body.as_bytes(), body.range().start);
     let mut out = Paid {
         bytes: Vec::with_capacity(bytes.len() + bytes.len() / 4 + 32),
         hints: Vec::new(),
     };
-    let mut run = FreeRun::default();
+    let mut ways = Ways::new(&prices.weights);
+    let is_unpaid = prices.weights.unpaid[function].is_some();
+    let mut prices = prices.of_stretches[function].iter().copied().skip(is_unpaid as usize);
     let mut reader = body.get_operators_reader()?;
     let mut copied = reader.original_position() - origin;
     out.bytes.extend_from_slice(&bytes[..copied]);
     if meter.is_metered {
-        out.pay(Price::One, meter);
+        out.pay(prices.next().map_or(Price::Nothing, Price::Fixed), meter);
     }
     while !reader.eof() {
         let (operator, offset) = reader.read_with_offset()?;
         let (start, end) = (offset - origin, reader.original_position() - origin);
-        run.on(&operator)?;
         let replacement = match operator {
             Operator::MemorySize { .. } => Some(Instruction::GlobalGet(meter.pages)),
             Operator::MemoryGrow { .. } => Some(Instruction::Call(meter.grow)),
@@ -213,12 +353,12 @@ pub(crate) fn rewrite_body(body: &FunctionBody<'_>, meter: &Meter) -> Result<Pai
         };
         let (mut before, mut after) = (Price::Nothing, Price::Nothing);
         if meter.is_metered {
-            before = price_of(&operator, meter);
-            // A long run pays after the instruction, never before: before an `end` only one of two ways would.
-            let is_due = run.count >= FREE_WEIGHT_MAX && !reader.eof();
-            if is_due || matches!(operator, Operator::Loop { .. }) {
-                after = Price::One;
-                run.count = 0;
+            before = price_of(&operator);
+            let is_due = ways.take(&operator)? && !reader.eof();
+            if matches!(operator, Operator::Loop { .. }) {
+                after = prices.next().map_or(Price::Nothing, Price::Fixed);
+            } else if is_due {
+                after = Price::Fixed(i64::from(PREPAID_WEIGHT / UNIT_WEIGHT));
             }
         }
         if let (Price::Nothing, Price::Nothing, None) = (&before, &after, &replacement) {

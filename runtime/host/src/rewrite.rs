@@ -24,7 +24,7 @@ use crate::{
     depth::{self, Depths},
     inspect::{Inspected, Items, MEMORY_EXPORT},
     module::InvalidModule,
-    price::{Meter, rewrite_body},
+    price::{Meter, Prices, rewrite_body},
 };
 
 /// Export that starts an instance.
@@ -104,7 +104,6 @@ impl Added {
                 size: fuel + 1,
                 refuel: functions + 1,
                 is_metered: allowance.is_some(),
-                imported_functions: found.imported_functions,
                 pages: found.globals.count,
                 grow: functions,
             },
@@ -316,8 +315,9 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
 fn code(found: &Inspected<'_>, added: &Added) -> Result<(CodeSection, BranchHints), InvalidModule> {
     let (mut code, mut hints) = (CodeSection::new(), BranchHints::new());
     let (mut deep, mut hint_lists) = (Vec::new(), Vec::new());
+    let prices = Prices::judge(&found.bodies, &added.depths, found.imported_functions)?;
     for (position, body) in found.bodies.iter().enumerate() {
-        let paid = rewrite_body(body, &added.meter)?;
+        let paid = rewrite_body((position, body), &prices, &added.meter)?;
         let number = match added.depths.deep.get(&position) {
             None => {
                 code.raw(&paid.bytes);

@@ -81,7 +81,7 @@ fn long_runs_of_free_instructions_cost_fuel() {
         let mut instance = start(&procedure(&body), &["p"]);
         let (outcome, _) = run(&mut instance, 0, &[]);
         assert!(outcome.kind.is_ok());
-        let least = 100 * 25_000 * 3 / 65;
+        let least = 100 * 25_000 * 3 / 64;
         assert!(
             outcome.fuel_used >= least,
             "{} < {least}",
