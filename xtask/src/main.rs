@@ -55,7 +55,7 @@ enum Task {
         bless: bool,
     },
     /// Kill the server under load again and again and look for lost or repeated transactions
-    #[command(after_help = "Examples:\n  cargo xtask crash --cycles 1000\n  cargo xtask crash --workload tpcc --cycles 20")]
+    #[command(after_help = "Examples:\n  cargo xtask crash --cycles 1000\n  cargo xtask crash --workload tpcc --cycles 20\n  cargo xtask crash --workload schemas --cycles 2000")]
     Crash {
         /// kill -9 and restart this many times
         #[arg(long, default_value_t = 1_000)]
@@ -66,7 +66,7 @@ enum Task {
         /// What the servers log: command, physiological, auto, both, or (mixed) another at each start
         #[arg(long, value_name = "KIND")]
         log: Option<String>,
-        /// Load tpcc, tpcb or tatp, in place of bank and voter together
+        /// Load tpcc, tpcb or tatp, or change tables meanwhile (schemas), in place of bank and voter together
         #[arg(long)]
         workload: Option<String>,
     },

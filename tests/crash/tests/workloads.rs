@@ -1,6 +1,6 @@
 //! Short runs of `cargo xtask crash --workload`: a kill under each kind of log, each recovery on another number of sites.
 
-use reprise_test_crash::{WorkloadConfig, run_workload};
+use reprise_test_crash::{SCHEMAS, WorkloadConfig, run_schemas, run_workload};
 
 fn config(workload: &str, cycles: u32) -> WorkloadConfig {
     WorkloadConfig {
@@ -33,6 +33,17 @@ fn tpcb_keeps_its_sums() {
 #[test]
 fn tatp_keeps_its_rows() {
     check("tatp");
+}
+
+#[test]
+fn tables_that_change_keep_their_rows() {
+    match run_schemas(&config(SCHEMAS, 9)) {
+        Ok(report) => {
+            println!("{report}");
+            assert!(report.kills_in_deployment > 0 && report.deployments > 0, "{report}");
+        }
+        Err(error) => panic!("{error:#}"),
+    }
 }
 
 /// What is answered before it is durable is lost by kill -9, and the counters tell.

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::SystemTime};
 
 use clap::Parser;
-use reprise_test_crash::{Config, MIXED, WORKLOADS, WorkloadConfig, run, run_workload};
+use reprise_test_crash::{Config, MIXED, SCHEMAS, WORKLOADS, WorkloadConfig, run, run_schemas, run_workload};
 
 /// Kill the server under load again and again and look for lost, half or repeated transactions
 #[derive(Parser)]
@@ -28,8 +28,8 @@ struct Args {
     /// What the servers log: command, physiological, auto, both, or another at each start
     #[arg(long, value_name = "KIND", default_value = MIXED)]
     log: String,
-    /// Load another benchmark than bank and voter together
-    #[arg(long, value_parser = WORKLOADS)]
+    /// In place of bank and voter together: another benchmark, or tables that change (schemas)
+    #[arg(long, value_parser = [&WORKLOADS[..], &[SCHEMAS]].concat())]
     workload: Option<String>,
 }
 
@@ -41,14 +41,18 @@ fn main() -> ExitCode {
         .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
     eprintln!("seed {seed}");
     if let Some(workload) = args.workload {
-        return tell(run_workload(&WorkloadConfig {
+        let config = WorkloadConfig {
             workload,
             cycles: args.cycles,
             seed,
             log: (args.log != MIXED).then_some(args.log),
             server_args: Vec::new(),
             keeps: true,
-        }));
+        };
+        return match config.workload.as_str() {
+            SCHEMAS => tell(run_schemas(&config)),
+            _ => tell(run_workload(&config)),
+        };
     }
     let config = Config {
         clients: args.clients.into(),
