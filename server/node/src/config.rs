@@ -85,6 +85,9 @@ pub struct ServeConfig {
     pub read_only: bool,
     /// Backups of the running server go there.
     pub backup_dir: Setting<PathBuf>,
+    pub archive: Option<Setting<PathBuf>>,
+    /// Days; none: for ever.
+    pub archive_keep: Option<Setting<u32>>,
     pub auth: Auth,
     pub tokens: Vec<TokenNote>,
     /// Sites whose pages may ask.
@@ -115,6 +118,8 @@ struct ConfigFile {
     checkpoints_kept: Option<u64>,
     idempotency_keep_s: Option<u64>,
     backup_dir: Option<PathBuf>,
+    archive: Option<PathBuf>,
+    archive_keep: Option<u32>,
     /// As the flag takes it, or bytes.
     memory_ready: Option<toml::Value>,
     memory_max: Option<toml::Value>,
@@ -289,9 +294,14 @@ impl ServeConfig {
         let group_commit_us = pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us);
         let time_max = pick(args.call_time_max_ms, source_of("call_time_max_ms"), file.call_time_max_ms);
         let slow = pick(args.slow_call_ms, source_of("slow_call_ms"), file.slow_call_ms);
+        check_number(file.archive_keep, cli::archive_keep).map_err(|e| in_file("archive_keep", e))?;
+        let archive = pick(args.archive, source_of("archive"), file.archive);
+        let archive_keep = pick(args.archive_keep, source_of("archive_keep"), file.archive_keep);
         let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
             backup_dir: below(&data_dir, backups),
+            archive,
+            archive_keep,
             data_dir,
             read_only: args.read_only,
             listen,
@@ -422,6 +432,14 @@ impl ServeConfig {
         }
         entries.push(Entry::of("idempotency-keep-s", &self.idempotency_keep_s, ToString::to_string).live());
         entries.push(Entry::of("backup-dir", &self.backup_dir, |dir| dir.display().to_string()));
+        if let Some(archive) = &self.archive {
+            entries.push(Entry::of("archive", archive, |dir| dir.display().to_string()));
+            let keep = self.archive_keep.as_ref();
+            entries.push(match keep {
+                Some(days) => Entry::of("archive-keep", days, |days| format!("{days} days")),
+                None => Entry::of("archive-keep", &by_default(()), |()| "for ever".into()),
+            });
+        }
         let names: Vec<_> = self.tokens.iter().map(|token| token.name.as_str()).collect();
         let (tokens, source) = match names.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
@@ -706,6 +724,8 @@ mod tests {
             recovery_target_s: None,
             checkpoints_kept: None,
             backup_dir: None,
+            archive: None,
+            archive_keep: None,
             memory_ready: None,
             idempotency_keep_s: None,
             memory_max: None,
