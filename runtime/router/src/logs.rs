@@ -200,13 +200,7 @@ const READ_TIME_MAX: Duration = Duration::from_secs(1);
 impl Router {
     /// A page of records that are durable.
     pub fn log_records(&self, query: LogQuery) -> Result<LogPage, LogReadError> {
-        if let Some(kind) = &query.kind
-            && !RECORD_KINDS
-                .iter()
-                .any(|known| known.name() == kind.as_str())
-        {
-            return Err(LogReadError::BadKind(kind.clone()));
-        }
+        query.judge_kind()?;
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
         judge_released(query.from.unwrap_or(log.start()), log.start())?;
         let (deployed, until) = (self.deployed(), Instant::now() + READ_TIME_MAX);
@@ -298,6 +292,13 @@ impl Router {
 }
 
 impl LogQuery {
+    fn judge_kind(&self) -> Result<(), LogReadError> {
+        match &self.kind {
+            Some(kind) if RECORD_KINDS.iter().all(|known| known.name() != kind.as_str()) => Err(LogReadError::BadKind(kind.clone())),
+            _ => Ok(()),
+        }
+    }
+
     /// What can be told of a record before it is decoded for people.
     fn passes(&self, record: &RecordRef<'_>, deployed: &Deployed) -> bool {
         let of_kind = |kind: &String| kind == record.kind().name();

@@ -271,18 +271,14 @@ impl ServeConfig {
         let checkpoints = CheckpointSettings::pick(&args, &file, source_of)
             .map_err(|(name, e)| in_file(name, e))?;
         let keep_s = keep_setting(&args, &file, source_of).map_err(|e| in_file("idempotency_keep_s", e))?;
+        let archive_keep = archive_keep(&args, &file, source_of).map_err(|e| in_file("archive_keep", e))?;
         let log = LogSettings::pick(&args, file.log, source_of).map_err(|e| in_file("log", e))?;
-        let commit = file
-            .commit
-            .map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e)))
-            .transpose()?;
+        let commit = file.commit.map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e))).transpose()?;
         check_number(file.partitions, cli::partitions).map_err(|e| in_file("partitions", e))?;
         check_number(file.sites, cli::sites).map_err(|e| in_file("sites", e))?;
         check_number(file.group_commit_us, cli::group_commit_us).map_err(|e| in_file("group_commit_us", e))?;
-        let otlp_endpoint = file
-            .otlp_endpoint
-            .map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)))
-            .transpose()?;
+        let otlp_endpoint = file.otlp_endpoint.map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)));
+        let otlp_endpoint = otlp_endpoint.transpose()?;
         let memory_ready = size_in_file(file.memory_ready.as_ref(), cli::size).map_err(|e| in_file("memory_ready", e))?;
         let memory_max = size_in_file(file.memory_max.as_ref(), cli::memory_max).map_err(|e| in_file("memory_max", e))?;
         let http = file.http.limits().map_err(|e| in_file("http", e))?;
@@ -294,13 +290,10 @@ impl ServeConfig {
         let group_commit_us = pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us);
         let time_max = pick(args.call_time_max_ms, source_of("call_time_max_ms"), file.call_time_max_ms);
         let slow = pick(args.slow_call_ms, source_of("slow_call_ms"), file.slow_call_ms);
-        check_number(file.archive_keep, cli::archive_keep).map_err(|e| in_file("archive_keep", e))?;
-        let archive = pick(args.archive, source_of("archive"), file.archive);
-        let archive_keep = pick(args.archive_keep, source_of("archive_keep"), file.archive_keep);
         let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
             backup_dir: below(&data_dir, backups),
-            archive,
+            archive: pick(args.archive, source_of("archive"), file.archive),
             archive_keep,
             data_dir,
             read_only: args.read_only,
@@ -498,6 +491,15 @@ pub struct TokenNote {
     /// Name and role.
     pub name: String,
     pub digest: [u8; 32],
+}
+
+fn archive_keep(
+    args: &ServeArgs,
+    file: &ConfigFile,
+    source_of: &dyn Fn(&str) -> Source,
+) -> Result<Option<Setting<u32>>, String> {
+    check_number(file.archive_keep, cli::archive_keep)?;
+    Ok(pick(args.archive_keep, source_of("archive_keep"), file.archive_keep))
 }
 
 fn keep_setting(
