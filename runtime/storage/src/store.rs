@@ -158,6 +158,11 @@ impl Store {
         }
     }
 
+    /// Writes of the transaction, each of which a rollback takes back.
+    pub fn undo_count(&self) -> usize {
+        self.journal.ops.len() - self.journal.txn_start
+    }
+
     /// Ends the transaction as if it never was.
     pub fn rollback(&mut self) {
         assert!(self.journal.is_active, "no transaction to roll back");

@@ -740,7 +740,8 @@ impl HostOps for MultiTxn<'_, '_> {
     }
 
     fn go_on(&mut self) -> Result<(), OpError> {
-        self.frame.watch.ask()
+        let writes = self.stores.iter().map(|(_, store)| store.undo_count());
+        self.frame.watch.ask_after(writes.sum())
     }
 
     fn is_replay(&self) -> bool {

@@ -106,7 +106,7 @@ fn fail_single(
     frame: &mut Frame,
 ) -> Outcome {
     let failure = judge(kind, frame).expect("it did not return");
-    store.rollback();
+    frame.watch.time_take_back(store.undo_count(), || store.rollback());
     Outcome::Fail(failure)
 }
 
@@ -136,9 +136,8 @@ pub fn run_multi(
             commit(&summaries, frame)
         }
         Some(failure) => {
-            for (_, store) in stores.iter_mut() {
-                store.rollback();
-            }
+            let writes = stores.iter().map(|(_, store)| store.undo_count()).sum();
+            frame.watch.time_take_back(writes, || stores.iter_mut().for_each(|(_, store)| store.rollback()));
             Outcome::Fail(failure)
         }
     }

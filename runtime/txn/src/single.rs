@@ -670,7 +670,7 @@ impl HostOps for SingleTxn<'_> {
     }
 
     fn go_on(&mut self) -> Result<(), OpError> {
-        self.frame.watch.ask()
+        self.frame.watch.ask_after(self.store.undo_count())
     }
 
     fn is_replay(&self) -> bool {

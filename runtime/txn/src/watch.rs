@@ -47,7 +47,16 @@ pub struct Watch {
     deadline_ns: u64,
     /// When it was first asked for; 0: not yet. Its first slice is short, so that nobody looks at a clock for a short call.
     begun_ns: u64,
+    /// Writes of the call so far that would have to be taken back.
+    writes: u64,
+    /// What it took to take one back, of late; 0: not measured yet.
+    take_back_ns: u64,
 }
+
+/// To take back one write, until it was measured.
+const TAKE_BACK_NS: u64 = 500;
+/// Fewer writes are no measure.
+const MEASURED_WRITES_MIN: u64 = 1_000;
 
 impl Watch {
     /// The calls that follow are of one batch, whose clients may end them.
@@ -64,6 +73,7 @@ impl Watch {
         self.time_max_ms = time_max_ms;
         self.deadline_ns = deadline_ns;
         self.begun_ns = 0;
+        self.writes = 0;
     }
 
     /// Nanoseconds since the call was first asked for; None of a short one, for which nobody looks at a clock.
@@ -78,6 +88,31 @@ impl Watch {
     /// From now on nothing ends a call.
     pub fn forget(&mut self) {
         *self = Self::default();
+    }
+
+    fn take_back_ns_each(&self) -> u64 {
+        match self.take_back_ns {
+            0 => TAKE_BACK_NS,
+            measured => measured,
+        }
+    }
+
+    /// So many writes are being taken back, by `take_back`.
+    pub(crate) fn time_take_back(&mut self, writes: usize, take_back: impl FnOnce()) {
+        let Some(clock) = self.clock.as_ref().filter(|_| writes as u64 >= MEASURED_WRITES_MIN) else {
+            return take_back();
+        };
+        let begun_ns = clock.monotonic_ns();
+        take_back();
+        let each = clock.monotonic_ns().saturating_sub(begun_ns) / writes as u64;
+        // What was slow once may be again: it is forgotten by and by.
+        self.take_back_ns = each.max(self.take_back_ns_each() * 3 / 4).max(1);
+    }
+
+    /// As `ask`, of a call that has made so many writes.
+    pub(crate) fn ask_after(&mut self, writes: usize) -> Result<(), OpError> {
+        self.writes = writes as u64;
+        self.ask()
     }
 
     /// May the call go on?
@@ -95,7 +130,8 @@ impl Watch {
         if self.begun_ns == 0 {
             self.begun_ns = now_ns.max(1);
         }
-        let ran_ns = now_ns.saturating_sub(self.begun_ns);
+        // To take it back holds the partition as well.
+        let ran_ns = now_ns.saturating_sub(self.begun_ns) + self.writes * self.take_back_ns_each();
         match self.time_max_ms {
             0 => Ok(()),
             max if ran_ns < u64::from(max) * 1_000_000 => Ok(()),
@@ -123,6 +159,25 @@ mod tests {
         fn monotonic_ns(&self) -> u64 {
             self.0.load(Ordering::Relaxed)
         }
+    }
+
+    #[test]
+    fn what_would_have_to_be_taken_back_counts_as_time() {
+        let hand = Arc::new(Hand(AtomicU64::new(5)));
+        let clock: Arc<dyn Clock> = hand.clone();
+        let mut watch = Watch::default();
+        watch.begin_batch(&clock, None);
+        watch.begin_call(0, 10, 0);
+        assert_eq!(watch.ask_after(19_999), Ok(()));
+        let time = OpError::Limit { limit: "time", max: 10 };
+        assert_eq!(watch.ask_after(20_000), Err(time.clone()));
+        // It took twice as long as was thought.
+        watch.time_take_back(20_000, || _ = hand.0.fetch_add(20_000_000, Ordering::Relaxed));
+        watch.begin_call(1, 10, 0);
+        assert_eq!(watch.ask_after(9_999), Ok(()));
+        assert_eq!(watch.ask_after(10_000), Err(time));
+        watch.begin_call(2, 10, 0);
+        assert_eq!(watch.ask(), Ok(()), "another call's writes are not this one's");
     }
 
     #[test]
