@@ -77,6 +77,13 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Fill the memory of a control group with votes, kill the server, and open it again there
+    #[command(after_help = "Example:\n  cargo xtask full --mib 700")]
+    Full {
+        /// Memory of the group
+        #[arg(long, default_value_t = 700)]
+        mib: u64,
+    },
     /// Count the tests that the last `make test` left out; with CI=true there may be none
     #[command(after_help = "Example:\n  cargo xtask skipped")]
     Skipped,
@@ -151,6 +158,7 @@ fn main() -> ExitCode {
             workload,
         } => tasks::crash(&root(), cycles, seed, log, workload),
         Task::Power { args } => tasks::power(&root(), &args),
+        Task::Full { mib } => tasks::full(&root(), mib),
         Task::Skipped => tasks::skipped(&root()),
         Task::Sim { args } => tasks::sim(&root(), "sim", &args),
         Task::Schemas { args } => tasks::sim(&root(), "schemas", &args),

@@ -103,6 +103,13 @@ pub fn power(root: &Path, args: &[String]) -> Result<()> {
     run(command.args(["--bin", "power", "--"]).args(args))
 }
 
+pub fn full(root: &Path, mib: u64) -> Result<()> {
+    build_server(root)?;
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--quiet", "--package", "reprise-test-process"]);
+    run(command.args(["--bin", "full", "--", &mib.to_string()]))
+}
+
 /// Shows which tests were left out, and why.
 pub fn skipped(root: &Path) -> Result<()> {
     let list = root.join("target/skipped-tests.txt");

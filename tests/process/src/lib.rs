@@ -1,16 +1,21 @@
 //! Harness of the process tests: what they write, and the look at what is there.
-//! Owns: the load that every test puts on a server, its note of what was answered, mounts for full and read-only disks.
+//! Owns: the load that every test puts on a server, its note of what was answered, mounts for full and read-only disks, control groups
+//! with little memory.
 //! Does not: start processes or speak HTTP itself (`reprise-test-crash` does).
 //! Invariants: a mount ends with its handle; what a test notes as refused must never be seen again.
-//! Called by: the tests beside it.
+//! Called by: the tests beside it; `cargo xtask full`.
 
 mod forge;
+mod full;
+mod group;
 mod load;
 mod look;
 mod mount;
 mod verbs;
 
 pub use forge::forge_args;
+pub use full::{FullReport, run_full};
+pub use group::Group;
 pub use load::{Load, Tally, open_accounts, prepare};
 pub use look::{balance, check, snapshot, verify};
 pub use mount::{Mount, fill};

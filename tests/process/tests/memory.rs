@@ -1,14 +1,10 @@
 //! Memory that is used up: by the limit of its own, and in a control group that the kernel kills from.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use reprise_test_crash::{Launch, Server, skip};
-use reprise_test_process::{Tally, balance, check, prepare};
+use reprise_test_process::{Group, Tally, balance, check, prepare};
 
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(300);
@@ -79,43 +75,15 @@ fn a_full_memory_refuses_what_grows_and_opens_again_after_a_kill() -> Result<()>
     check(&server, &[tally])
 }
 
-/// A control group of so many bytes, gone with the drop. None where this user can't make one.
-struct Group(PathBuf);
-
-impl Group {
-    fn new(bytes: u64) -> Option<Self> {
-        let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-        let (root, limit) = match v2 {
-            true => ("/sys/fs/cgroup", "memory.max"),
-            false => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-        };
-        if v2 {
-            fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+memory").ok()?;
-        }
-        let group = Self(Path::new(root).join(format!("reprise-test-{}", std::process::id())));
-        fs::create_dir(&group.0).ok()?;
-        fs::write(group.0.join(limit), bytes.to_string()).ok()?;
-        // Swap would hide what is tested; where there is none there is no such file.
-        let _ = fs::write(group.0.join("memory.swap.max"), "0");
-        Some(group)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0); // its processes have ended
-    }
-}
-
 /// By default four fifths of what the group has.
 #[test]
 fn a_control_group_that_gets_full_does_not_kill_the_server() -> Result<()> {
-    let Some(group) = Group::new(GROUP_BYTES) else {
+    let Some(group) = Group::new("test", GROUP_BYTES) else {
         skip("memory of a control group", "a control group can't be made here");
         return Ok(());
     };
     let dir = tempfile::tempdir()?;
-    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]).in_group(&group.0);
+    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]).in_group(&group.path);
     let mut server = Server::start(&launch)?;
     let max = server.get("/v1/status")?.json()["memory"]["max_bytes"].as_u64();
     ensure!(max.is_some_and(|max| max <= GROUP_BYTES / 5 * 4 && max > GROUP_BYTES / 2), "{max:?}");
