@@ -10,6 +10,7 @@ command -v "$tool" >/dev/null || { echo "schemathesis is not here: see the head 
 bin=${REPRISE_BIN:-target/release/reprise}
 modules=${REPRISE_MODULES:-target/procedures}
 dir=$(mktemp -d)
+tool=$(realpath "$(command -v "$tool")")
 "$bin" serve --data-dir "$dir/data" --listen 127.0.0.1:0 --partitions 2 >"$dir/out" 2>"$dir/err" &
 server=$!
 trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true; rm -rf "$dir"' EXIT
@@ -26,6 +27,8 @@ for module in voter bank; do
 done
 curl -sf "$url/v1/call/bank/open" --json '{"account": 1, "balance": 100}' >/dev/null
 # An event stream has no end, and a download is no document.
-"$tool" run "$url/openapi.json" --max-examples "${1:-10}" --workers 1 --phases examples,coverage,fuzzing \
-  --exclude-path /v1/events --exclude-path '/v1/backups/{id}/files/{name}' --request-timeout 10 --no-color \
+export SCHEMATHESIS_HOOKS="$PWD/tests/http/api-fuzz-hooks.py"
+cd "$dir" # what it notes for itself goes with the rest
+"$tool" --config-file "$OLDPWD/tests/http/api-fuzz.toml" run "$url/openapi.json" --max-examples "${1:-10}" --workers 1 --phases examples,coverage,fuzzing \
+  --exclude-path /v1/events --exclude-path '/v1/backups/{id}/files/{name}' --request-timeout 90 --no-color \
   --suppress-health-check all
