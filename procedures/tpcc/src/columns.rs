@@ -1,6 +1,9 @@
 //! The columns that each transaction reads or writes of wide rows: no others cross the sandbox's wall.
 
-use reprise_procedure::{advanced::*, prelude::*, table};
+use reprise_procedure::{
+    prelude::*,
+    table::{self, Alike, FoundRows},
+};
 
 use crate::tables::{Customer, District, Item, Order, OrderLine, Stock, Warehouse};
 

@@ -271,7 +271,8 @@ impl HotSet {
     fn open_all(&mut self) {
         self.watch.mode.store(MODE_OPEN, Relaxed);
         // Without the machine's memory the outcome of a call would hang on this machine: the node stops.
-        protect(self.base, self.bytes, Protection::ReadWrite).expect("open a guest's memory");
+        protect(self.base, self.bytes, Protection::ReadWrite)
+            .expect("a guest's memory can't be opened, which takes one mapping (vm.max_map_count) and the memory itself");
         self.kept_open = true;
     }
 

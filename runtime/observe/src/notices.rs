@@ -48,9 +48,6 @@ pub enum Notice {
     CheckpointFailed {
         reason: String,
     },
-    ArchiveFailed {
-        reason: String,
-    },
 }
 
 /// What is bounded together.
@@ -60,11 +57,10 @@ pub enum NoticeKind {
     Trap,
     SlowCall,
     Checkpoint,
-    Archive,
 }
 
 impl NoticeKind {
-    const ALL: [Self; 5] = [Self::Schema, Self::Trap, Self::SlowCall, Self::Checkpoint, Self::Archive];
+    const ALL: [Self; 4] = [Self::Schema, Self::Trap, Self::SlowCall, Self::Checkpoint];
 
     /// Several of them, in words.
     pub fn plural(self) -> &'static str {
@@ -73,15 +69,13 @@ impl NoticeKind {
             Self::Trap => "traps",
             Self::SlowCall => "slow calls",
             Self::Checkpoint => "checkpoints",
-            Self::Archive => "failures of the archive",
         }
     }
 }
 
 impl Notice {
     fn bounded(mut self) -> Self {
-        if let Self::Trapped { message: text, .. } | Self::CheckpointFailed { reason: text } | Self::ArchiveFailed { reason: text } = &mut self
-        {
+        if let Self::Trapped { message: text, .. } | Self::CheckpointFailed { reason: text } = &mut self {
             let end = text.floor_char_boundary(TEXT_BYTES_MAX);
             text.truncate(end);
         }

@@ -23,7 +23,7 @@ use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
 use crate::{
     backup::BackupService,
-    checkpoint::{ArchiveStatus, CheckpointFailure, CheckpointService, RestartEstimate},
+    checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
     idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
     pace::Pace,
@@ -81,7 +81,7 @@ pub struct RouterConfig {
 #[derive(Clone, Debug)]
 pub struct Status {
     pub role: &'static str,
-    /// None without a log.
+    /// Of the log; None while there was no other than the first, and without a log.
     pub epoch: Option<u32>,
     pub log: &'static str,
     /// None without a log.
@@ -99,8 +99,6 @@ pub struct Status {
     pub checkpoint_failure: Option<CheckpointFailure>,
     /// Checkpoints published and failed in this run.
     pub checkpoints: (u64, u64),
-    /// None without one.
-    pub archive: Option<ArchiveStatus>,
     pub started_unix_us: i64,
     pub phase: Phase,
     pub log_error: Option<Arc<str>>,
@@ -230,7 +228,7 @@ impl Router {
                 true => "read-only",
                 false => "primary",
             },
-            epoch: log.map(Log::epoch),
+            epoch: log.map(Log::epoch).filter(|epoch| *epoch > 0),
             log: self.0.config.shared.logging.rule.name(),
             device: log.map(|_| "file"),
             commit: config.commit,
@@ -242,7 +240,6 @@ impl Router {
             restart: checkpoints.map(|service| service.restart()),
             checkpoint_failure: checkpoints.and_then(|service| service.last_failure()),
             checkpoints: checkpoints.map_or((0, 0), |service| service.counts()),
-            archive: checkpoints.and_then(|service| service.archive()),
             started_unix_us: self.0.started_unix_us,
             phase: self.phase(),
             log_error: log.and_then(Log::refusal),

@@ -93,3 +93,92 @@ impl Executors {
         self.last = self.last.filter(|last| self.all.contains_key(last));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use reprise_abi::{HostOps, ModuleSchema};
+    use reprise_base::TxnId;
+    use reprise_host::CallOutcome;
+
+    use super::*;
+    use crate::module::Code;
+
+    const INSTANCE_BYTES: usize = 100;
+
+    /// Counts its instances, those that are there and all that were made.
+    #[derive(Default)]
+    struct Counted {
+        there: Arc<AtomicUsize>,
+        made: AtomicUsize,
+    }
+
+    struct Instance(Arc<AtomicUsize>);
+
+    impl Code for Counted {
+        fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+            self.there.fetch_add(1, Relaxed);
+            self.made.fetch_add(1, Relaxed);
+            Ok(Box::new(Instance(self.there.clone())))
+        }
+    }
+
+    impl Executor for Instance {
+        fn call(&mut self, _: usize, _: &mut dyn HostOps) -> CallOutcome {
+            unreachable!("nobody calls it")
+        }
+
+        fn memory_bytes(&self) -> usize {
+            INSTANCE_BYTES
+        }
+    }
+
+    impl Drop for Instance {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn module(number: u32) -> (Arc<Module>, Arc<Counted>) {
+        let code = Arc::new(Counted::default());
+        let module = Module {
+            id: ModuleId(number),
+            name: format!("m{number}"),
+            version: 1,
+            hash: [0; 32],
+            wasm_bytes: 0,
+            installed_by: TxnId(1),
+            schema: ModuleSchema::default(),
+            description: Arc::default(),
+            semantics: 1,
+            tables: Vec::new(),
+            near: Vec::new(),
+            code: code.clone(),
+        };
+        (Arc::new(module), code)
+    }
+
+    #[test]
+    fn beyond_the_budget_those_go_that_were_not_used_for_longest() {
+        let budget = Budget::new(2 * INSTANCE_BYTES as u64);
+        let mut executors = Executors::counted_in(&budget);
+        let modules: Vec<_> = (0..6).map(module).collect();
+        for (module, _) in &modules {
+            assert!(executors.get(module).is_ok());
+            // What is in use counts once another is asked for: one more than fits may be there.
+            assert!(budget.used() <= budget.limit() + INSTANCE_BYTES as u64, "{}", budget.used());
+        }
+        let there = |at: usize| modules[at].1.there.load(Relaxed);
+        let kept: Vec<_> = (0..6).filter(|at| there(*at) == 1).collect();
+        assert_eq!(kept, [3, 4, 5]);
+        assert!(executors.get(&modules[3].0).is_ok());
+        assert_eq!(modules[3].1.made.load(Relaxed), 1, "it was kept");
+        assert!(executors.get(&modules[0].0).is_ok());
+        assert_eq!((there(0), there(3), modules[0].1.made.load(Relaxed)), (1, 1, 2));
+        executors.retain(|id| id == ModuleId(3));
+        assert_eq!((0..6).map(there).sum::<usize>(), 1);
+        drop(executors);
+        assert_eq!(budget.used(), 0);
+    }
+}

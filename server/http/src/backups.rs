@@ -13,26 +13,16 @@ use axum::{
 use bytes::Bytes;
 use reprise_api::{Backup, BackupFile, BackupList, BackupState, Problem, ProblemKind, U64};
 use reprise_router::{BackupError, BackupInfo, BackupState as RouterState};
-use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
-use utoipa::IntoParams;
 
 use crate::{
     codec::rfc3339,
-    front::{Name, Params},
+    front::Name,
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
     refusal::Refusal,
     places::Operation,
     state::AppState,
 };
-
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct BackupParams {
-    /// Take the older checkpoint and the log from it on, too: the backup can then be restored to points before it was made.
-    earlier: Option<bool>,
-}
 
 /// Makes a backup
 ///
@@ -43,7 +33,6 @@ pub struct BackupParams {
     post,
     path = "/v1/backups",
     tag = "Backups",
-    params(BackupParams),
     responses(
         (status = 202, description = "It has begun", body = Backup,
          headers(("Location" = String, description = "Where its progress is"))),
@@ -51,13 +40,9 @@ pub struct BackupParams {
         (status = 503, description = "The server recovers or stops", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn create_backup(
-    State(state): State<AppState>,
-    Params(params): Params<BackupParams>,
-) -> Result<Response, Refusal> {
-    let with_earlier = params.earlier.unwrap_or(false);
+pub async fn create_backup(State(state): State<AppState>) -> Result<Response, Refusal> {
     let begun = state
-        .blocking(Operation::Other, move |parts| parts.router.backups()?.create(with_earlier))
+        .blocking(Operation::Other, |parts| parts.router.backups()?.create())
         .await?;
     let backup = answer(begun?);
     let location = format!("/v1/backups/{}", backup.id);

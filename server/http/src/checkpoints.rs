@@ -110,7 +110,7 @@ pub async fn show_checkpoint(
     })
 }
 
-fn answer(info: CheckpointInfo) -> Checkpoint {
+pub fn answer(info: CheckpointInfo) -> Checkpoint {
     Checkpoint {
         id: info.lsn.to_string(),
         lsn: U64(info.lsn.0),

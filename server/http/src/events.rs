@@ -10,7 +10,9 @@ use axum::{
 };
 use bytes::Bytes;
 use reprise_api::{LatencyUs, MetricsEvent, Problem, ProblemKind, U64};
+use reprise_base::Lsn;
 use reprise_observe::{LatencySummary, Snapshot};
+use reprise_router::{CheckpointInfo, CheckpointState};
 use serde::Serialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
@@ -19,6 +21,7 @@ use tokio::{
 
 use crate::{
     auth::Caller,
+    checkpoints::answer,
     codec::rfc3339,
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
@@ -29,13 +32,14 @@ use crate::{
 /// Streams what happens
 ///
 /// Server-sent events, twice a second: `metrics` (a MetricsEvent about the time since the one before) and, at first and
-/// whenever it changes in more than its positions and times, `status` (a Status).
+/// whenever it changes in more than its positions and times, `status` (a Status). `checkpoint` (a Checkpoint) comes when one begins and
+/// when it ends.
 #[utoipa::path(
     get,
     path = "/v1/events",
     tag = "Server",
     responses(
-        (status = 200, description = "The data of `metrics` events; those of `status` are a Status", body = MetricsEvent, content_type = "text/event-stream"),
+        (status = 200, description = "The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint", body = MetricsEvent, content_type = "text/event-stream"),
         (status = 503, description = "overloaded: too many streams are open", body = Problem, content_type = "application/problem+json"),
     )
 )]
@@ -76,6 +80,8 @@ struct Live {
     /// What the last `status` event said, apart from positions and times.
     last_status: String,
     last: (Instant, Snapshot),
+    /// Checkpoints as they were told, or were there at first.
+    told: Vec<(Lsn, CheckpointState)>,
     caller: Caller,
     _permit: OwnedSemaphorePermit,
 }
@@ -89,6 +95,7 @@ impl Live {
             draining: state.draining.subscribe(),
             last_status: String::new(),
             last: (Instant::now(), state.router.metrics()),
+            told: stands(&state.router.checkpoints()),
             state,
             caller,
             _permit: permit,
@@ -106,6 +113,7 @@ impl Live {
         }
         let mut out = Vec::with_capacity(1024);
         self.push_status(&mut out);
+        self.push_checkpoints(&mut out);
         if self.last.0.elapsed() >= EVENT_INTERVAL / 2 {
             self.push_metrics(&mut out);
         }
@@ -121,6 +129,16 @@ impl Live {
         if lasting != self.last_status {
             push_event("status", &status, out);
             self.last_status = lasting;
+        }
+    }
+
+    fn push_checkpoints(&mut self, out: &mut Vec<u8>) {
+        let all = self.state.router.checkpoints();
+        let told = std::mem::replace(&mut self.told, stands(&all));
+        for checkpoint in all.into_iter().rev() {
+            if !told.contains(&(checkpoint.lsn, checkpoint.state)) {
+                push_event("checkpoint", &answer(checkpoint), out);
+            }
         }
     }
 
@@ -158,6 +176,11 @@ impl Live {
         };
         push_event("metrics", &event, out);
     }
+}
+
+/// Which checkpoints there are, and how far they got.
+fn stands(all: &[CheckpointInfo]) -> Vec<(Lsn, CheckpointState)> {
+    all.iter().map(|checkpoint| (checkpoint.lsn, checkpoint.state)).collect()
 }
 
 fn latency_us(summary: &LatencySummary) -> LatencyUs {

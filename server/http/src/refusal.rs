@@ -196,7 +196,7 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
 fn memory_exhausted(limit: &str, max: u64) -> Problem {
     let detail = format!(
         "the data would pass what --memory-max ({} MiB) leaves it; nothing of the transaction stays. Reads and deletes go on, and the room \
-         that deletes make is there at once",
+         that deletes make in a table is there for its rows at once",
         max >> 20
     );
     let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
@@ -208,11 +208,12 @@ fn memory_exhausted(limit: &str, max: u64) -> Problem {
 fn problem_of_failure(failure: &Failure) -> Problem {
     match failure {
         Failure::Aborted { code, message } => {
-            let detail = match message.is_empty() {
-                true => format!("the procedure ended with the code {code}; nothing of the transaction stays"),
-                false => message.clone(),
-            };
-            let mut problem = Problem::new(ProblemKind::ProcedureAborted, detail);
+            let mut problem = Problem::new(
+                ProblemKind::ProcedureAborted,
+                format!(
+                    "the procedure ended with the code {code}; nothing of the transaction stays"
+                ),
+            );
             problem.code = Some(code.clone());
             problem.message = Some(message.clone());
             problem

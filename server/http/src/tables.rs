@@ -11,6 +11,7 @@ use reprise_abi::{ColumnSchema, RowLayout, TableSchema};
 use reprise_api::{Problem, RowsPage, TableInfo, TableList, U64, headers};
 use reprise_router::{Deployed, RowsRequest, TableId};
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use utoipa::IntoParams;
 
 use crate::{
@@ -164,7 +165,7 @@ pub async fn list_rows(
         rows,
         next_cursor: page
             .next_cursor
-            .map(|cursor| pack_cursor(id, index, &cursor)),
+            .map(|cursor| pack_cursor(walk_of(id, table, index), &cursor)),
         lsn: U64(page.lsn.0),
     }))
 }
@@ -185,9 +186,9 @@ fn rows_request(id: u16, table: &TableSchema, params: &RowsParams) -> Result<Row
     };
     let cursor = match params.cursor.as_deref() {
         None | Some("") => None,
-        Some(text) => Some(unpack_cursor(id, index, text).ok_or_else(|| {
+        Some(text) => Some(unpack_cursor(walk_of(id, table, index), text).ok_or_else(|| {
             Refusal::malformed(
-                "cursor is not one of this table and index; take next_cursor of the page before",
+                "cursor is not one of this table and index as they are: take next_cursor of the page before, or begin again where a deployment changed them",
             )
         })?),
     };
@@ -231,35 +232,76 @@ fn find_index<'t>(
     }
 }
 
-/// A cursor names its table and index, so that one of another walk is told apart from a place in this one.
-fn pack_cursor(table: u16, index: u16, cursor: &[u8]) -> String {
-    let mut bytes = Vec::with_capacity(cursor.len() + 4);
-    bytes.extend_from_slice(&table.to_le_bytes());
-    bytes.extend_from_slice(&index.to_le_bytes());
-    bytes.extend_from_slice(cursor);
-    URL_SAFE_NO_PAD.encode(bytes)
+/// What a cursor is good for: a walk through this index of this table, whose keys are made of these columns. After a deployment that
+/// drops an index, or makes another of its name, a place in it would be a place in something else.
+type Walk = [u8; 8];
+
+fn walk_of(id: u16, table: &TableSchema, index: u16) -> Walk {
+    let own = index.checked_sub(1).and_then(|at| table.indexes.get(at as usize));
+    let keys = own.map_or(&[][..], |own| &own.columns).iter().chain(&table.primary_key);
+    let columns: Vec<_> = keys.map(|at| &table.columns[*at as usize]).map(|column| (&column.name, column.ty, column.nullable)).collect();
+    let kind = own.map(|own| (&own.name, own.unique));
+    let walk = format!("{id} {index} {} {kind:?} {:?} {columns:?}", table.full_name(), table.primary_kind);
+    let digest = Sha256::digest(walk.as_bytes());
+    *digest.first_chunk().expect("a digest is longer")
 }
 
-fn unpack_cursor(table: u16, index: u16, text: &str) -> Option<Vec<u8>> {
+fn pack_cursor(walk: Walk, cursor: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode([&walk[..], cursor].concat())
+}
+
+fn unpack_cursor(walk: Walk, text: &str) -> Option<Vec<u8>> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-    let (walk, cursor) = bytes.split_first_chunk::<4>()?;
-    let [t0, t1, i0, i1] = *walk;
-    let is_ours = u16::from_le_bytes([t0, t1]) == table && u16::from_le_bytes([i0, i1]) == index;
-    is_ours.then(|| cursor.to_vec())
+    let (own, cursor) = bytes.split_first_chunk::<8>()?;
+    (*own == walk).then(|| cursor.to_vec())
 }
 
 #[cfg(test)]
 mod tests {
+    use reprise_abi::{IndexKind, IndexSchema, Placement, ScalarType};
+
     use super::*;
+
+    fn table(indexes: &[(&str, u16)]) -> TableSchema {
+        let column = |name: &str| ColumnSchema {
+            name: name.into(),
+            was: None,
+            ty: ScalarType::I64,
+            nullable: false,
+            default: None,
+        };
+        let index = |(name, column): &(&str, u16)| IndexSchema {
+            name: (*name).into(),
+            columns: vec![*column],
+            unique: false,
+        };
+        TableSchema {
+            owner: "m".into(),
+            name: "t".into(),
+            shared: false,
+            was: None,
+            columns: ["id", "a", "b"].map(column).into(),
+            primary_key: vec![0],
+            primary_kind: IndexKind::Ordered,
+            indexes: indexes.iter().map(index).collect(),
+            placement: Placement::By(0),
+        }
+    }
 
     #[test]
     fn cursors_belong_to_their_walk() {
-        let cursor = pack_cursor(3, 1, b"key");
-        assert_eq!(unpack_cursor(3, 1, &cursor).as_deref(), Some(&b"key"[..]));
-        assert_eq!(unpack_cursor(3, 0, &cursor), None);
-        assert_eq!(unpack_cursor(2, 1, &cursor), None);
-        for bad in ["", "!", "AAAA", "AA=="] {
-            assert_eq!(unpack_cursor(0, 0, bad), None, "{bad}");
+        let now = table(&[("by_a", 1), ("by_b", 2)]);
+        let cursor = pack_cursor(walk_of(3, &now, 1), b"key");
+        let read = |id: u16, table: &TableSchema, index: u16| unpack_cursor(walk_of(id, table, index), &cursor);
+        assert_eq!(read(3, &now, 1).as_deref(), Some(&b"key"[..]));
+        assert_eq!(read(3, &now, 0), None);
+        assert_eq!(read(2, &now, 1), None);
+        // An index that came in its place, by name or by number, is another one; what else changes is no matter.
+        assert_eq!(read(3, &table(&[("by_b", 2)]), 1), None);
+        assert_eq!(read(3, &table(&[("by_a", 2)]), 1), None);
+        assert!(read(3, &table(&[("by_a", 1)]), 1).is_some());
+        for bad in ["", "!", "AAAA", "AA==", "AAAAAAAAAAAAAAAA"] {
+            assert_eq!(unpack_cursor(walk_of(0, &now, 0), bad), None, "{bad}");
         }
     }
 }

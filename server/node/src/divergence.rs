@@ -63,7 +63,9 @@ fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
     let query = LogQuery {
         from: Some(found.lsn),
         limit: 2,
-        ..LogQuery::default()
+        newest: false,
+        partition: None,
+        kind: None,
     };
     let records = router
         .log_records(query)

@@ -150,8 +150,9 @@ fn describe_problem(problem: &reprise_api::Problem) -> String {
         push(format!("{at}: {}", error.message));
     }
     for conflict in &problem.conflicts {
+        let dot = if conflict.item.is_empty() { "" } else { "." };
         push(format!(
-            "{}.{}: {}; {}",
+            "{}{dot}{}: {}; {}",
             conflict.table, conflict.item, conflict.message, conflict.way_on
         ));
     }

@@ -1,6 +1,11 @@
 //! Looking while others work: nothing is held for it, nobody polls, and what a key came to can be asked.
 
-use std::thread;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    thread,
+    time::{Duration, Instant},
+};
 
 use reprise_test_http::{Options, Server, probe};
 use reqwest::Method;
@@ -43,6 +48,61 @@ fn lists_and_probes_answer_while_the_partition_is_held() {
         assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 1);
     });
     assert_eq!(server.get("/v1/tables/items/rows").ok(200)["rows"].as_array().map(Vec::len), Some(1));
+}
+
+/// What a look may take while the partition is held, on a machine that does other things too; without them it is 50 ms.
+const LOOK_MAX: Duration = Duration::from_millis(500);
+
+#[test]
+fn looks_take_moments_while_the_partition_is_held() {
+    let server = on_one_partition();
+    server.call("put", json!({"id": 1, "amount": 1})).ok(200);
+    let paths = ["/v1/log", "/v1/tables", "/readyz", "/v1/status"];
+    let mut took: Vec<Vec<Duration>> = vec![Vec::new(); paths.len()];
+    thread::scope(|scope| {
+        let spinning = scope.spawn(|| spin(&server));
+        while server.get("/v1/status").ok(200)["waiting"] == 0 && !spinning.is_finished() {
+            thread::yield_now();
+        }
+        for _ in 0..50 {
+            for (path, took) in paths.iter().zip(&mut took) {
+                let begun = Instant::now();
+                assert_eq!(server.get(path).status, 200, "{path}");
+                if !spinning.is_finished() {
+                    took.push(begun.elapsed());
+                }
+            }
+        }
+    });
+    for (path, took) in paths.iter().zip(&mut took) {
+        took.sort();
+        let p99 = took[(took.len() * 99).div_ceil(100) - 1];
+        println!("{path}: p99 of {} looks at a held partition {:.1} ms", took.len(), p99.as_secs_f64() * 1e3);
+        assert!(took.len() >= 10 && took[took.len() / 2] < LOOK_MAX, "{path}: {took:?}");
+    }
+}
+
+#[test]
+fn events_tell_of_checkpoints() {
+    let server = on_one_partition();
+    server.call("put", json!({"id": 1, "amount": 1})).ok(200);
+    let mut stream = TcpStream::connect(&server.address).expect("connect");
+    stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("send");
+    let mut told = String::new();
+    let mut read_until = |what: &str| {
+        while !told.contains(what) {
+            let mut piece = [0; 4096];
+            let bytes = stream.read(&mut piece).expect("events");
+            assert!(bytes > 0, "{told}");
+            told += &String::from_utf8_lossy(&piece[..bytes]);
+        }
+        told.clone()
+    };
+    assert!(!read_until("event: metrics").contains("event: checkpoint"));
+    let begun = server.send(Method::POST, "/v1/checkpoints", &[], Vec::new()).ok(202);
+    let told = read_until("\"state\":\"published\"");
+    let (_, event) = told.split_once("event: checkpoint\ndata: ").expect("an event");
+    assert!(event.contains(&format!("\"id\":{}", begun["id"])), "{event}");
 }
 
 #[test]
