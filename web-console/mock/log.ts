@@ -76,7 +76,7 @@ export function logPage(query: URLSearchParams): LogPage {
     if (partition !== null && !touches(record, Number(partition))) continue;
     records.push(record);
   }
-  return { records, next: position < 0 ? null : lsnOf(position + 1) };
+  return { records, next: position < 0 ? null : lsnOf(position + 1), oldest: lsnOf(0), end: lsnOf(newestPosition() + 1) };
 }
 
 export function outputLines(): ProcedureLogLine[] {

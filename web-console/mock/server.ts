@@ -125,6 +125,18 @@ class MockServer {
       idempotency_oldest_at: new Date(this.#started).toISOString(),
       waiting: 0,
       memory: MEMORY,
+      archive:
+        this.#state === 'empty'
+          ? null
+          : {
+              directory: '/mnt/archive',
+              files: 41,
+              bytes: 2_700_000_000,
+              oldest_checkpoint_lsn: '4096',
+              failures: 1,
+              error: this.#state === 'log-error' ? 'write archive.tmp: no space left on device' : null,
+              failed_at: this.#state === 'log-error' ? new Date(Date.now() - 3_000_000).toISOString() : null,
+            },
     };
   }
 
@@ -217,7 +229,7 @@ class MockServer {
       const position = positionOf(lsn);
       return position === null ? notFound(`a record at LSN ${lsn}`) : ok(recordAt(position));
     }
-    if (this.#state === 'empty') return ok({ records: [recordAt(0)], next: null });
+    if (this.#state === 'empty') return ok({ records: [recordAt(0)], next: null, oldest: '0', end: '512' });
     return ok(logPage(query));
   }
 

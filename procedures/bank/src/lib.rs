@@ -80,7 +80,7 @@ pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred
             "the receiving account can't hold the amount",
         ));
     }
-    let to_balance = payee.add_balance(tx, amount);
+    let to_balance = payee.add(tx, Account::BALANCE, amount);
     Ok(Transferred {
         from_balance,
         to_balance,

@@ -15,7 +15,7 @@
 mod load;
 mod tables;
 
-use reprise_procedure::prelude::*;
+use reprise_procedure::{advanced::*, prelude::*};
 
 pub use load::{load_numbers, load_subscriber, sub_nbr_of};
 pub use tables::{AccessInfo, CallForwarding, SpecialFacility, Subscriber, SubscriberNumber};

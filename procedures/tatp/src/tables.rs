@@ -1,6 +1,6 @@
 //! The four tables. Hash keys: the benchmark asks by whole keys, and a forwarding begins at one of three hours.
 
-use reprise_procedure::prelude::*;
+use reprise_procedure::{advanced::*, prelude::*};
 
 /// A subscriber, and what `get_subscriber_data` answers.
 #[table(name = "subscriber", primary_key(s_id), hash, partition_by = s_id)]

@@ -1,9 +1,6 @@
 //! The columns that each transaction reads or writes of wide rows: no others cross the sandbox's wall.
 
-use reprise_procedure::{
-    prelude::*,
-    table::{self, Alike, FoundRows},
-};
+use reprise_procedure::{advanced::*, prelude::*, table};
 
 use crate::tables::{Customer, District, Item, Order, OrderLine, Stock, Warehouse};
 

@@ -1,6 +1,6 @@
 //! Delivery (clause 2.7): the oldest new order of every district, all in one transaction.
 
-use reprise_procedure::prelude::*;
+use reprise_procedure::{advanced::*, prelude::*};
 
 use crate::{
     DISTRICTS, LINES_MAX,

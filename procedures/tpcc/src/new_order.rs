@@ -1,6 +1,6 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines, each from the stock of a warehouse.
 
-use reprise_procedure::{prelude::*, table::{FoundRows, RowRoom}};
+use reprise_procedure::{advanced::*, prelude::*};
 
 use crate::{
     LINES_MAX, RATE_ONE,

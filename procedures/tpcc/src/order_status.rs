@@ -1,6 +1,6 @@
 //! Order-Status (clause 2.6): a customer's last order, read-only.
 
-use reprise_procedure::{prelude::*, table::RowRoom};
+use reprise_procedure::{advanced::*, prelude::*};
 
 use crate::{
     LINES_MAX,

@@ -1,6 +1,6 @@
 //! Payment (clause 2.5): an amount from a customer to a warehouse and its district.
 
-use reprise_procedure::{abi::RowHandle, prelude::*, table::RowRoom};
+use reprise_procedure::{advanced::*, prelude::*};
 
 use crate::{
     columns::{

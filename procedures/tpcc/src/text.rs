@@ -1,6 +1,6 @@
 //! Random text of the initial population, and names (clauses 4.3.2 and 4.3.3).
 
-use reprise_procedure::prelude::*;
+use reprise_procedure::{advanced::*, prelude::*};
 
 const SYLLABLES: [&str; 10] = [
     "BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING",

@@ -373,36 +373,36 @@ fn line(d_id: i8, o_id: i32, is_waiting: bool) -> OrderLine {
 #[test]
 fn what_the_accounts_say_is_held_against_each_other() {
     let ytd = |tx: &Txn| {
-        Warehouse::get(tx, 1).unwrap().add_w_ytd(tx, 1);
+        Warehouse::get(tx, 1).unwrap().add(tx, Warehouse::W_YTD, 1);
         Ok(())
     };
     assert_eq!(broken(ytd), [1, 8]);
     let district_ytd = |tx: &Txn| {
-        District::get(tx, (1, 3)).unwrap().add_d_ytd(tx, 1);
+        District::get(tx, (1, 3)).unwrap().add(tx, District::D_YTD, 1);
         Ok(())
     };
     assert_eq!(broken(district_ytd), [1, 9]);
     let history = |tx: &Txn| {
-        History::scan(tx).first().unwrap().add_h_amount(tx, 1);
+        History::scan(tx).first().unwrap().add(tx, History::H_AMOUNT, 1);
         Ok(())
     };
     assert_eq!(broken(history), [8, 9, 10]);
     let balance = |tx: &Txn| {
-        Customer::get(tx, (1, 2, 1)).unwrap().add_c_balance(tx, 1);
+        Customer::get(tx, (1, 2, 1)).unwrap().add(tx, Customer::C_BALANCE, 1);
         Ok(())
     };
     assert_eq!(broken(balance), [10, 12]);
     let turnover = |tx: &Txn| {
         Customer::get(tx, (1, 2, 1))
             .unwrap()
-            .add_c_ytd_payment(tx, -1);
+            .add(tx, Customer::C_YTD_PAYMENT, -1);
         Ok(())
     };
     assert_eq!(broken(turnover), [12]);
     let delivered = |tx: &Txn| {
         OrderLine::get(tx, (1, 1, 1, 1))
             .unwrap()
-            .add_ol_amount(tx, 5);
+            .add(tx, OrderLine::OL_AMOUNT, 5);
         Ok(())
     };
     assert_eq!(broken(delivered), [10, 12]);
@@ -411,7 +411,7 @@ fn what_the_accounts_say_is_held_against_each_other() {
 #[test]
 fn what_the_orders_say_is_held_against_each_other() {
     let next = |tx: &Txn| {
-        District::get(tx, (1, 10)).unwrap().add_d_next_o_id(tx, 1);
+        District::get(tx, (1, 10)).unwrap().add(tx, District::D_NEXT_O_ID, 1);
         Ok(())
     };
     assert_eq!(broken(next), [2]);

@@ -56,6 +56,9 @@ pub const GUEST_LOG_BYTES_MAX: usize = 64 << 10;
 /// Longest code and message of an abort, in bytes.
 pub const ABORT_CODE_BYTES_MAX: usize = 128;
 pub const ABORT_MESSAGE_BYTES_MAX: usize = 4 << 10;
+/// What is kept of a panic's message and place, and of a function's name in a backtrace, in bytes.
+pub const PANIC_TEXT_BYTES_MAX: usize = 4 << 10;
+pub const FUNCTION_NAME_BYTES_MAX: usize = 512;
 
 /// The least limit of memory that may be set.
 pub const MEMORY_MAX_BYTES_MIN: u64 = 64 << 20;

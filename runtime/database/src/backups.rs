@@ -120,8 +120,19 @@ impl Backups {
     fn make(
         &self,
         staging: Staging,
-        (checkpoint, checkpoint_bytes): (Lsn, u64),
+        (checkpoint, mut checkpoint_bytes): (Lsn, u64),
+        with_earlier: bool,
     ) -> Result<BackupManifest, RestoreError> {
+        let mut from = checkpoint;
+        if with_earlier {
+            from = match self.log.start() {
+                Lsn(0) => Lsn(0),
+                start => self.checkpointer.files.list()?.into_iter().find(|lsn| *lsn >= start).unwrap_or(checkpoint),
+            };
+            for earlier in self.checkpointer.files.list()?.into_iter().filter(|lsn| (from..checkpoint).contains(lsn)) {
+                checkpoint_bytes += self.copy_checkpoint(&staging, earlier)?.unwrap_or_default();
+            }
+        }
         // In this order: what is not in it is later, but for the length of a turn.
         let created_us = self.clock.now_us();
         let until = self.log.durable();
@@ -131,17 +142,11 @@ impl Backups {
             }
         };
         note(checkpoint_bytes);
-        let range = CopyRange {
-            from: checkpoint,
-            until,
-        };
-        let log =
-            self.log
-                .reader(checkpoint)?
-                .copy(range, &*staging.folder("log")?, &mut |lsn| {
-                    note(checkpoint_bytes + lsn.0.saturating_sub(checkpoint.0));
-                    self.goes_on()
-                })?;
+        let range = CopyRange { from, until };
+        let log = self.log.reader(from)?.copy(range, &*staging.folder("log")?, &mut |lsn| {
+            note(checkpoint_bytes + lsn.0.saturating_sub(from.0));
+            self.goes_on()
+        })?;
         let report = RestoreReport {
             checkpoint: Some(checkpoint),
             cut: until,
@@ -268,7 +273,7 @@ fn files_of(place: &Place, manifest: &BackupManifest) -> Vec<BackupFileInfo> {
 }
 
 impl BackupService for Backups {
-    fn create(&self) -> Result<BackupInfo, BackupError> {
+    fn create(&self, with_earlier: bool) -> Result<BackupInfo, BackupError> {
         let mut state = self.lock();
         if let Some(running) = &state.running {
             return Ok(running.clone());
@@ -293,7 +298,7 @@ impl BackupService for Backups {
         };
         let this = self.this.upgrade();
         let this = this.ok_or_else(|| BackupError::Unavailable("the node stops".into()))?;
-        let make = Box::new(move || Box::new(Making::new(this, id)) as Box<dyn Work>);
+        let make = Box::new(move || Box::new(Making::new(this, id, with_earlier)) as Box<dyn Work>);
         let started = self.checkpointer.shared.threads.start("backup", make);
         let thread = started.map_err(|error| {
             BackupError::Unavailable(format!("no thread could be started for it: {error}").into())
@@ -369,6 +374,7 @@ enum Awaited {
 struct Making {
     backups: Arc<Backups>,
     id: String,
+    with_earlier: bool,
     at: Stage,
 }
 
@@ -383,9 +389,9 @@ enum Stage {
 }
 
 impl Making {
-    fn new(backups: Arc<Backups>, id: String) -> Self {
+    fn new(backups: Arc<Backups>, id: String, with_earlier: bool) -> Self {
         let at = Stage::Begin;
-        Self { backups, id, at }
+        Self { backups, id, with_earlier, at }
     }
 
     fn go_on(&mut self) -> Result<Step, RestoreError> {
@@ -421,7 +427,7 @@ impl Making {
     }
 
     fn finish(&self, staging: Staging, lsn: Lsn, bytes: u64) -> Result<Step, RestoreError> {
-        let manifest = self.backups.make(staging, (lsn, bytes))?;
+        let manifest = self.backups.make(staging, (lsn, bytes), self.with_earlier)?;
         self.backups.note_end(&self.id, Ok(manifest));
         Ok(Step::Over)
     }

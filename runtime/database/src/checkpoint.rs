@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, Weak,
+        OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -19,14 +20,15 @@ use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
 use reprise_recovery::WINDOW_BYTES;
 use reprise_router::{
-    CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate, Router,
+    ArchiveStatus, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate, Router,
     TakeError,
 };
 use reprise_wire::Genesis;
 
 use crate::{
     CheckpointConfig,
-    estimate::{Speeds, running_speed},
+    archive::{Archive, ArchiveError},
+    estimate::{Made, Speeds},
     writing::Writing,
 };
 
@@ -52,6 +54,10 @@ pub(crate) struct Checkpointer {
     pub settings_hash: u64,
     config: CheckpointConfig,
     pub speeds: Mutex<Speeds>,
+    /// When the newest checkpoint of this run was begun.
+    made: Mutex<Made>,
+    /// Takes what is let go of first.
+    archive: OnceLock<Archive>,
     state: Mutex<State>,
     is_stopping: AtomicBool,
     stop: Condvar,
@@ -100,6 +106,8 @@ impl Checkpointer {
             settings_hash,
             config,
             speeds: Mutex::default(),
+            made: Mutex::default(),
+            archive: OnceLock::new(),
             state: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             stop: Condvar::new(),
@@ -116,6 +124,11 @@ impl Checkpointer {
     /// Notes a checkpoint of an earlier run.
     pub fn note(&self, info: CheckpointInfo) {
         self.lock().published.insert(info.lsn, info);
+    }
+
+    /// What is let go of goes into the archive first. Once.
+    pub fn set_archive(&self, archive: Archive) {
+        assert!(self.archive.set(archive).is_ok(), "there is one archive");
     }
 
     /// Begins to take checkpoints by the schedule, if there is one.
@@ -208,10 +221,14 @@ impl Checkpointer {
 
     /// Notes how the writing of a checkpoint ended; behind a published one, lets go of what it replaces.
     pub fn note_end(&self, lsn: Lsn, written: Result<CheckpointSize, CheckpointError>) {
+        let is_archived = written.is_ok() && self.archive.get().is_some();
         let retired = match &written {
             Ok(size) => {
                 self.sample_speed(lsn, *size);
-                self.retire(lsn)
+                match is_archived {
+                    true => Ok(()), // on a thread of its own: to copy may take long
+                    false => self.retire(lsn),
+                }
             }
             Err(error) => {
                 self.note_failure(error.to_string());
@@ -246,6 +263,29 @@ impl Checkpointer {
                 state.failed.truncate(FAILURES_MAX);
             }
         }
+        drop(state);
+        if let (true, Some(this)) = (is_archived && !self.is_stopping(), self.this.upgrade()) {
+            let is_begun = self.start("archive", Box::new(move || Box::new(Archiving(this, lsn))));
+            if !is_begun {
+                self.note_archived(Err(ArchiveError::NoThread));
+            }
+        }
+    }
+
+    /// Notes how the archive took what was to go.
+    fn note_archived(&self, retired: Result<(), ArchiveError>) {
+        let Some(archive) = self.archive.get() else {
+            return;
+        };
+        let now_us = self.shared.clock.now_us();
+        let published = self.lock().published.values().map(|info| (info.lsn, info.began_unix_us)).collect::<Vec<_>>();
+        let kept = retired.and_then(|()| archive.let_go(&published, now_us));
+        let error = match kept.and_then(|()| Ok(archive.note_taken()?)) {
+            Ok(()) | Err(ArchiveError::GivenUp) => return,
+            Err(error) => error,
+        };
+        archive.note_failure(now_us, error.to_string());
+        self.shared.notices.tell(NoticeKind::Archive, || Notice::ArchiveFailed { reason: error.to_string() });
     }
 
     /// Not under the lock that others ask for the estimate.
@@ -264,7 +304,7 @@ impl Checkpointer {
 
     /// Removes checkpoints beyond those kept, then the log that only they needed: in this order a crash between the two
     /// leaves each checkpoint with its log.
-    fn retire(&self, newest: Lsn) -> Result<(), CheckpointError> {
+    fn retire(&self, newest: Lsn) -> Result<(), ArchiveError> {
         let keepers = self.keepers.lock().expect("held to count");
         if *keepers > 0 {
             return Ok(()); // the next checkpoint does it
@@ -272,17 +312,29 @@ impl Checkpointer {
         let keep = self.config.keep.max(1);
         let stored = self.files.list()?;
         let older = stored.iter().filter(|lsn| **lsn <= newest).count();
-        for lsn in stored.iter().take(older.saturating_sub(keep)) {
+        let (past, kept) = stored[..older].split_at(older.saturating_sub(keep));
+        // With fewer, the log from the beginning is the way back from a damaged one.
+        let released = kept.first().filter(|_| kept.len() == keep);
+        if let Some(archive) = self.archive.get() {
+            self.put_away(archive, past, released)?;
+        }
+        for lsn in past {
             self.files.remove(*lsn)?;
             self.lock().published.remove(lsn);
         }
-        let kept = &stored[older.saturating_sub(keep)..older];
-        // With fewer, the log from the beginning is the way back from a damaged one.
-        if kept.len() == keep {
-            let released = self.log.release_before(kept[0]);
-            released.map_err(|error| CheckpointError::GivenUp(error.to_string()))?;
+        if let Some(lsn) = released {
+            self.log.release_before(*lsn)?;
         }
         Ok(())
+    }
+
+    /// Copies what is to go. Until all of it is there, nothing goes.
+    fn put_away(&self, archive: &Archive, past: &[Lsn], released: Option<&Lsn>) -> Result<(), ArchiveError> {
+        let goes_on = || !self.is_stopping();
+        for name in released.map_or(Vec::new(), |lsn| self.log.releasable_before(*lsn)) {
+            archive.take_segment(&name, &goes_on)?;
+        }
+        past.iter().try_for_each(|lsn| archive.take_checkpoint(*lsn, &goes_on))
     }
 }
 
@@ -328,7 +380,8 @@ impl CheckpointService for Checkpointer {
             Some(newest) => (newest.row_bytes, newest.lsn),
             None => (0, self.log.start()),
         };
-        let running = running_speed(&self.router.metrics(), self.shared.sites_count);
+        let before = *self.made.lock().expect("held for a copy");
+        let running = Made::of(&self.router.metrics().totals).speed(before, self.shared.sites_count);
         let target = self.config.recovery_target;
         let replay_bytes = self.log.filled().0.saturating_sub(from.0);
         let changes_bytes = self.log.changes_bytes(from, WINDOW_BYTES as u64);
@@ -348,6 +401,10 @@ impl CheckpointService for Checkpointer {
     fn counts(&self) -> (u64, u64) {
         self.lock().counts
     }
+
+    fn archive(&self) -> Option<ArchiveStatus> {
+        self.archive.get().map(Archive::status)
+    }
 }
 
 impl Checkpointer {
@@ -366,6 +423,7 @@ impl Checkpointer {
             let _ = tell.send(()); // the writer may have given up
         });
         let start = self.router.begin_copy(to, tell)?;
+        *self.made.lock().expect("held for a store") = Made::of(&self.router.metrics().totals);
         let tables = start.partitions.iter().flat_map(|partition| &partition.tables);
         let info = CheckpointInfo {
             lsn: start.lsn,
@@ -403,6 +461,22 @@ impl Work for Schedule {
 
     /// Where everything is stepped, whoever steps says when checkpoints are taken.
     fn step(&mut self) -> Step {
+        Step::Over
+    }
+}
+
+/// Puts what a published checkpoint replaces into the archive, and lets go of it.
+struct Archiving(Arc<Checkpointer>, Lsn);
+
+impl Work for Archiving {
+    fn run(self: Box<Self>) {
+        let retired = self.0.retire(self.1);
+        self.0.note_archived(retired);
+    }
+
+    fn step(&mut self) -> Step {
+        let retired = self.0.retire(self.1);
+        self.0.note_archived(retired);
         Step::Over
     }
 }

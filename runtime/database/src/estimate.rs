@@ -3,8 +3,9 @@
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointSize, Checkpoints};
 use reprise_env::Clock;
+use reprise_observe::Totals;
 use reprise_recovery::load_sample;
-use reprise_router::{MetricsSnapshot, Speed, SpeedSource};
+use reprise_router::{Speed, SpeedSource};
 
 use crate::RecoveryReport;
 
@@ -12,6 +13,8 @@ use crate::RecoveryReport;
 const OPENING_BYTES_MIN: u64 = 4 << 20;
 /// Bytes of log from which on the engine threads' own speed is believed.
 const RUNNING_BYTES_MIN: u64 = 64 << 10;
+/// The speed of an opening is right for a checkpoint of so many times its size, or of that part of it.
+const ALIKE: u64 = 2;
 /// Bytes of rows that are loaded for the sake of measuring.
 const SAMPLE_BYTES: u64 = 8 << 20;
 
@@ -19,6 +22,8 @@ const SAMPLE_BYTES: u64 = 8 << 20;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Speeds {
     pub load: Option<Speed>,
+    /// Bytes of rows whose loading at an opening told `load`.
+    opened_bytes: Option<u64>,
     /// Of commands, run again.
     pub commands: Option<Speed>,
     /// Of changes, put in place.
@@ -35,6 +40,7 @@ impl Speeds {
             })
         };
         let loaded = report.checkpoint.as_ref();
+        self.opened_bytes = loaded.map(|c| c.row_bytes).filter(|bytes| *bytes >= OPENING_BYTES_MIN).or(self.opened_bytes);
         self.load = loaded.and_then(|c| of(c.row_bytes, c.seconds)).or(self.load);
         let other_bytes = report.log_bytes.saturating_sub(report.redo_bytes);
         let other_seconds = replay_seconds - report.redo_seconds;
@@ -67,7 +73,8 @@ impl Speeds {
         })
     }
 
-    /// Loads some of a checkpoint into tables that are thrown away, unless an opening has told the speed.
+    /// Loads some of a new checkpoint into tables that are thrown away, unless an opening loaded about as much: what was right for
+    /// few rows is not for many.
     pub fn sample(
         &mut self,
         files: &Checkpoints,
@@ -75,7 +82,8 @@ impl Speeds {
         size: CheckpointSize,
         clock: &dyn Clock,
     ) {
-        if self.load.is_some() {
+        let is_alike = |opened: u64| (opened / ALIKE..=opened.saturating_mul(ALIKE)).contains(&size.row_bytes);
+        if self.opened_bytes.is_some_and(is_alike) {
             return;
         }
         // One that can't be read is not found out here: the next opening says so, and how it went on.
@@ -87,24 +95,49 @@ impl Speeds {
             return;
         };
         let seconds = (clock.monotonic_ns() - begun_ns) as f64 / 1e9;
+        self.note_sample(bytes, seconds, reprise_recovery::load_threads(size.row_bytes));
+    }
+
+    /// One thread loaded `bytes` of a checkpoint that `threads` would load.
+    fn note_sample(&mut self, bytes: u64, seconds: f64, threads: u64) {
         if bytes > 0 && seconds > 0.0 {
-            let threads = reprise_recovery::load_threads(size.row_bytes) as f64;
+            self.opened_bytes = None;
             self.load = Some(Speed {
-                bytes_per_s: bytes as f64 / seconds * threads,
+                bytes_per_s: bytes as f64 / seconds * threads as f64,
                 measured: SpeedSource::Sample,
             });
         }
     }
 }
 
-/// The speed at which the engine threads made the log: replaying a command is running it once more.
-pub(crate) fn running_speed(metrics: &MetricsSnapshot, sites: u16) -> Option<Speed> {
-    let busy_s = metrics.run.mean() * metrics.run.len() as f64 / 1e9;
-    let bytes = metrics.totals.log_bytes;
-    (bytes >= RUNNING_BYTES_MIN && busy_s > 0.0).then(|| Speed {
-        bytes_per_s: bytes as f64 / busy_s * sites as f64,
-        measured: SpeedSource::Running,
-    })
+/// Log that was made, and the time that running it took: up to some moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Made {
+    bytes: u64,
+    redo_ns: u64,
+}
+
+impl Made {
+    pub fn of(totals: &Totals) -> Self {
+        Self {
+            bytes: totals.log_bytes,
+            redo_ns: totals.redo_ns,
+        }
+    }
+
+    /// The speed at which the engine threads made the log since `before`, or since the start where that was too little: replaying a
+    /// command is running it once more. Calls that left no record are not replayed.
+    pub fn speed(self, before: Self, sites: u16) -> Option<Speed> {
+        let since = Self {
+            bytes: self.bytes - before.bytes,
+            redo_ns: self.redo_ns - before.redo_ns,
+        };
+        let taken = if since.bytes >= RUNNING_BYTES_MIN { since } else { self };
+        (taken.bytes >= RUNNING_BYTES_MIN && taken.redo_ns > 0).then(|| Speed {
+            bytes_per_s: taken.bytes as f64 / (taken.redo_ns as f64 / 1e9) * sites as f64,
+            measured: SpeedSource::Running,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -149,5 +182,34 @@ mod tests {
         let mixed = speeds.replay(9 * MIB, 8 * MIB, running).expect("measured");
         assert_eq!(mixed.measured, SpeedSource::Running);
         assert_eq!((9 * MIB) as f64 / mixed.bytes_per_s, 1.1);
+    }
+
+    #[test]
+    fn the_speed_of_loading_is_measured_anew_and_a_tiny_checkpoint_tells_nothing_of_a_large_one() {
+        let seconds = |speeds: &Speeds, bytes: u64| bytes as f64 / speeds.load.expect("measured").bytes_per_s;
+        let mut speeds = Speeds::default();
+        // One row, and what it takes to begin.
+        speeds.note_sample(31, 0.001, 1);
+        let within = |told: f64, truth: f64| told / truth < 2.0 && truth / told < 2.0;
+        assert!(within(seconds(&speeds, 31), 0.001));
+        // 6.4 MiB that take 50 ms: told as 3.5 minutes by the first one's speed.
+        assert!(seconds(&speeds, 6_710_886) > 200.0);
+        speeds.note_sample(6_710_886, 0.05, 1);
+        assert!(within(seconds(&speeds, 6_710_886), 0.05));
+        // Of a large one, a part on one thread.
+        speeds.note_sample(8 << 20, 0.06, 2);
+        assert!(within(seconds(&speeds, 800 << 20), 3.0));
+    }
+
+    #[test]
+    fn the_engines_speed_is_of_what_left_records_since_the_checkpoint() {
+        let made = |bytes, redo_ns| Made { bytes, redo_ns };
+        let per_s = |made: Made, before: Made| made.speed(before, 2).map(|speed| speed.bytes_per_s);
+        let start = Made::default();
+        assert_eq!(per_s(made(RUNNING_BYTES_MIN - 1, 1_000), start), None);
+        assert_eq!(per_s(made(1_000_000, 1_000_000_000), start), Some(2e6));
+        let checkpoint = made(1_000_000, 1_000_000_000);
+        assert_eq!(per_s(made(2_000_000, 1_100_000_000), checkpoint), Some(2e7));
+        assert_eq!(per_s(made(1_000_001, 1_000_000_000), checkpoint), Some(2_000_002.0));
     }
 }

@@ -5,6 +5,7 @@
 //! Called by: the binary, the benchmarks' driver.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod backup;
 mod backups;
 mod checkpoint;
@@ -18,6 +19,7 @@ mod restore;
 mod staging;
 mod surroundings;
 mod tree;
+mod union;
 mod writing;
 
 use std::{
@@ -56,6 +58,7 @@ use reprise_wire::{Genesis, RecordRef};
 
 use crate::{backups::Backups, checkpoint::Checkpointer, surroundings::SiteWork, tree::RealTree};
 
+pub use archive::ArchiveError;
 pub use backup::{
     VerifiedBackup, create_backup, create_backup_in, decode_all, receive_backup, verify_backup, verify_backup_in,
 };
@@ -65,7 +68,7 @@ pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max
 pub use quarantine::Quarantined;
 pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::Divergence;
-pub use restore::{Point, RestoreError, RestoreReport, restore, restore_in};
+pub use restore::{Point, RestoreError, RestoreReport, restore, restore_archived, restore_in};
 pub use staging::StagingError;
 pub use surroundings::{Folders, Surroundings};
 pub use tree::{Place, Tree};

@@ -14,6 +14,7 @@ use reprise_log::{CopyRange, Damage, LogCopy, LogError, LogReader, LogRecord, Ve
 use reprise_wire::RecordRef;
 
 use crate::{
+    archive::with_archive,
     manifest::{BackupManifest, MANIFEST_NAME, ManifestError},
     staging::{Staging, StagingError, copy_file},
     tree::Place,
@@ -60,7 +61,7 @@ pub enum RestoreError {
     #[error("there is no database under {0}: it has no folder log with segments in it")]
     NoDatabase(PathBuf),
     #[error(
-        "a server runs on {0}: take a backup of it with `reprise backup create`, and restore that one, or stop the server"
+        "a server runs on {0}: take a backup of it with `reprise backup create`, or stop the server"
     )]
     Running(PathBuf),
     #[error("{point} lies before the oldest state that can be restored, {oldest}")]
@@ -92,11 +93,30 @@ pub enum RestoreError {
     Disk(#[from] DiskError),
 }
 
-/// Makes the directory `target` out of the data directory or backup `source`, which is only read. A server may not run on
-/// a data directory meanwhile; of a backup every checksum is checked first.
+impl RestoreError {
+    /// It may be otherwise at the next reading, while a server runs.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::NoCheckpoint { .. } | Self::Checkpoint(_) => true,
+            Self::Log(error) => matches!(error, LogError::Corrupt(_) | LogError::Disk(_) | LogError::OutOfRange { .. }),
+            Self::Disk(error) => error.kind == DiskErrorKind::NotFound,
+            _ => false,
+        }
+    }
+}
+
+/// Makes the directory `target` out of the data directory or backup `source`, which is only read; a server may run on it meanwhile. Of a
+/// backup every checksum is checked first.
 pub fn restore(source: &Path, target: &Path, point: Point) -> Result<RestoreReport, RestoreError> {
     let now_us = RealClock::new().now_us();
     restore_in(&Place::at(source), &new_place(target)?, point, now_us)
+}
+
+/// The same, out of a data directory and its archive: to any point that one of them holds.
+pub fn restore_archived(source: &Path, archive: &Path, target: &Path, point: Point) -> Result<RestoreReport, RestoreError> {
+    let now_us = RealClock::new().now_us();
+    let (source, archive) = (Place::at(source), Place::at(archive));
+    Source::of(&source, Some(&archive))?.restore_held(&new_place(target)?, point, now_us)
 }
 
 /// The same in any tree; `now_us` since 1970.
@@ -111,10 +131,11 @@ pub fn restore_in(
         manifest.check_files(source, &mut |_| true)?;
         return Source::open(source)?.restore(target, point, manifest.created_us);
     }
-    let place = Source::open(source)?;
-    let _held = place.lock()?;
-    place.restore(target, point, now_us)
+    Source::open(source)?.restore_held(target, point, now_us)
 }
+
+/// Readings of a directory on which a server runs, before what was found wrong is taken for damage.
+const LIVE_READINGS_MAX: u32 = 5;
 
 pub(crate) fn new_place(target: &Path) -> Result<Place, StagingError> {
     Place::beside(target).ok_or_else(|| StagingError::Name(target.to_owned()))
@@ -123,13 +144,18 @@ pub(crate) fn new_place(target: &Path) -> Result<Place, StagingError> {
 /// Where a database lies.
 pub(crate) struct Source {
     place: Place,
+    archive: Option<Place>,
     log: Arc<dyn Disk>,
 }
 
 impl Source {
     pub fn open(place: &Place) -> Result<Self, RestoreError> {
+        Self::of(place, None)
+    }
+
+    pub fn of(place: &Place, archive: Option<&Place>) -> Result<Self, RestoreError> {
         let missing = || RestoreError::NoDatabase(place.path());
-        let log = place.folder("log").map_err(|error| match error.kind {
+        let log = folder(place, archive, "log").map_err(|error| match error.kind {
             DiskErrorKind::NotFound => missing(),
             _ => error.into(),
         })?;
@@ -138,6 +164,7 @@ impl Source {
         }
         Ok(Self {
             place: place.clone(),
+            archive: archive.cloned(),
             log,
         })
     }
@@ -152,7 +179,7 @@ impl Source {
 
     /// Oldest first; none where there is no folder of them.
     fn checkpoints(&self) -> Result<Option<(Arc<dyn Disk>, Vec<Lsn>)>, RestoreError> {
-        match self.place.folder("checkpoints") {
+        match folder(&self.place, self.archive.as_ref(), "checkpoints") {
             Ok(disk) => {
                 let stored = Checkpoints::new(disk.clone()).list()?;
                 Ok(Some((disk, stored)))
@@ -160,6 +187,33 @@ impl Source {
             Err(error) if error.kind == DiskErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Holds the directory, or reads it while a server runs on it. The server writes at the log's end and lets go of its beginning, so
+    /// what is found wrong is looked at again: it may have been a write on its way, or a file that had just gone.
+    pub fn restore_held(&self, target: &Place, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
+        let held = match self.lock() {
+            Ok(held) => Some(held),
+            Err(RestoreError::Running(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let mut readings = 1;
+        loop {
+            match self.restore(target, point, now_us) {
+                Err(error) if held.is_none() && error.may_pass() && readings < LIVE_READINGS_MAX => readings += 1,
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Says where a damaged file lies, when there are two places.
+    fn name_place(&self, mut damage: Damage) -> Damage {
+        if let Some(archive) = &self.archive {
+            let is_live = self.place.folder("log").is_ok_and(|live| live.open_read(&damage.file).is_ok());
+            let place = if is_live { &self.place } else { archive };
+            damage.file = place.path().join("log").join(&damage.file).display().to_string();
+        }
+        damage
     }
 
     /// `known_until_us`: later than that nothing is known of the database.
@@ -182,7 +236,8 @@ impl Source {
         point: Point,
         known_until_us: i64,
     ) -> Result<RestoreReport, RestoreError> {
-        let (mut reader, found) = LogReader::open(self.log.clone(), Lsn(0))?;
+        let (mut reader, mut found) = LogReader::open(self.log.clone(), Lsn(0))?;
+        found.damage = found.damage.map(|damage| self.name_place(damage));
         let stored = self.checkpoints()?;
         let oldest = stored.as_ref().and_then(|(_, stored)| {
             stored
@@ -220,6 +275,13 @@ impl Source {
         report.log = reader.copy(range, &*staging.folder("log")?, &mut |_| true)?;
         report.records = cut.records_from(range.from);
         Ok(report)
+    }
+}
+
+fn folder(place: &Place, archive: Option<&Place>, name: &str) -> Result<Arc<dyn Disk>, DiskError> {
+    match archive {
+        None => place.folder(name),
+        Some(archive) => with_archive(place, archive, name),
     }
 }
 

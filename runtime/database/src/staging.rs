@@ -99,8 +99,18 @@ pub(crate) fn copy_file(
     name: &str,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<u64, DiskError> {
+    copy_as(source, target, (name, name), goes_on)
+}
+
+/// The same, the copy under the other name.
+pub(crate) fn copy_as(
+    source: &dyn Disk,
+    target: &dyn Disk,
+    (name, copy_name): (&str, &str),
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<u64, DiskError> {
     const PIECE_BYTES: usize = 1 << 20;
-    let (from, to) = (source.open_read(name)?, target.create(name)?);
+    let (from, to) = (source.open_read(name)?, target.create(copy_name)?);
     let mut piece = vec![0; PIECE_BYTES];
     let mut done = 0;
     loop {

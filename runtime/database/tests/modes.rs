@@ -110,6 +110,7 @@ fn kinds(database: &Database) -> Vec<&'static str> {
         limit: 1_000,
         partition: None,
         kind: None,
+        ..LogQuery::default()
     };
     let page = database.router().log_records(query).expect("a log");
     page.records.iter().map(|entry| entry.kind()).collect()

@@ -124,6 +124,7 @@ fn an_abort_leaves_nothing_and_says_why() {
             limit: 1,
             partition: None,
             kind: None,
+            ..reprise_router::LogQuery::default()
         };
         database.router().log_records(query).expect("a log").records[0].lsn
     };
@@ -173,6 +174,7 @@ fn the_log_shows_what_was_called() {
         limit: 3,
         partition: None,
         kind: None,
+        ..reprise_router::LogQuery::default()
     };
     let oldest = database.router().log_records(query(false)).expect("a log");
     let kinds: Vec<_> = oldest.records.iter().map(|entry| entry.kind()).collect();

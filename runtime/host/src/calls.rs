@@ -24,7 +24,7 @@ const fn import(name: &'static str, signature: &'static str) -> Import {
     }
 }
 
-const IMPORTS: [Import; 30] = [
+const IMPORTS: [Import; 31] = [
     import("args_read", "i>"),
     import("result_write", "I>"),
     import("get", "iII>I"),
@@ -55,6 +55,7 @@ const IMPORTS: [Import; 30] = [
     import("txn_id", ">I"),
     import("log", "iI>"),
     import("abort", "II>"),
+    import("panic", "I>"),
 ];
 
 /// All functions that guests may import.
@@ -111,6 +112,7 @@ fn link_transaction(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     define!(linker, M, "txn_id", () -> i64, |s| s.txn_id());
     define!(linker, M, "log", (level: u32, text: u64) -> (), |s| s.log(level, text));
     define!(linker, M, "abort", (code: u64, message: u64) -> (), |s| s.abort(code, message));
+    define!(linker, M, "panic", (text: u64) -> (), |s| s.panic(text));
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use crate::{
     inspect::{Inspected, Judge, inspect},
     instance::{HostError, Live},
     kept::name_of,
-    rewrite::rewrite,
+    rewrite::{rewrite, table_elements_max},
     state::HostState,
     stored::read_module,
 };
@@ -63,6 +63,8 @@ pub(crate) struct Code {
     pub engine: Engine,
     pub pre: InstancePre<HostState>,
     pub memory_bytes: usize,
+    /// Elements that the largest of the module's tables may have.
+    pub table_elements_max: u64,
     pub data_ranges: Vec<(u32, u32)>,
     /// Instances of this module are not used twice.
     pub fresh: bool,
@@ -205,6 +207,7 @@ impl Code {
             engine: engine.clone(),
             pre,
             memory_bytes: (found.memory_pages.1 * crate::inspect::WASM_PAGE_BYTES) as usize,
+            table_elements_max: found.tables.iter().map(table_elements_max).max().unwrap_or(0),
             data_ranges: found.data_ranges.clone(),
             fresh: found.needs_fresh_instance,
             guest_functions,

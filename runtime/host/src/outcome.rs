@@ -34,6 +34,9 @@ pub enum FaultKind {
     Ended(Ended),
 }
 
+/// Name of the trap of a guest whose program gave up and said why.
+pub const PANIC_TRAP: &str = "panic";
+
 /// Why a call was stopped. Nothing of its transaction may stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -70,6 +73,14 @@ impl Fault {
             trap: None,
             backtrace: Vec::new(),
         })
+    }
+
+    /// Memory, stack or a table of the guest is used up.
+    pub fn used_up(what: &str, trap: &str, limit: &'static str, max: u64) -> Box<Self> {
+        let mut fault = Self::limit(limit, max);
+        fault.message = format!("{what}: limit {limit} of {max} reached");
+        fault.trap = Some(trap.to_owned());
+        fault
     }
 
     /// All that the module's fuel is worth was burned.

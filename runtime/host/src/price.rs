@@ -9,7 +9,7 @@
 use wasm_encoder::{BranchHint, Encode, Instruction};
 use wasmparser::{FunctionBody, Operator};
 
-use crate::{depth::Depths, module::InvalidModule};
+use crate::{depth::Depths, module::InvalidModule, rewrite::REFUSED_TABLE};
 
 /// Weight of instructions that one fuel pays for.
 const UNIT_WEIGHT: u32 = 64;
@@ -34,6 +34,8 @@ pub(crate) struct Meter {
     /// Global that stands for `memory.size`, and function that stands for `memory.grow`.
     pub pages: u32,
     pub grow: u32,
+    /// Global that keeps what the guest was refused.
+    pub refused: u32,
 }
 
 /// A function's bytes as they run, and which of their jumps are hardly ever taken.
@@ -323,6 +325,24 @@ impl Paid {
     }
 }
 
+impl Paid {
+    /// Notes whether a table was refused its growth, whose answer lies on the stack and stays there.
+    fn note_refusal(&mut self, meter: &Meter) {
+        for instruction in [
+            Instruction::GlobalSet(meter.size),
+            Instruction::GlobalGet(meter.size),
+            Instruction::I32Const(-1),
+            Instruction::I32Eq,
+            Instruction::I32Const(REFUSED_TABLE.ilog2() as i32),
+            Instruction::I32Shl,
+            Instruction::GlobalSet(meter.refused),
+            Instruction::GlobalGet(meter.size),
+        ] {
+            instruction.encode(&mut self.bytes);
+        }
+    }
+}
+
 /// A function's bytes with the two memory instructions replaced and the costs put in.
 pub(crate) fn rewrite_body(
     (function, body): (usize, &FunctionBody<'_>),
@@ -361,7 +381,8 @@ pub(crate) fn rewrite_body(
                 after = Price::Fixed(i64::from(PREPAID_WEIGHT / UNIT_WEIGHT));
             }
         }
-        if let (Price::Nothing, Price::Nothing, None) = (&before, &after, &replacement) {
+        let grows_table = matches!(operator, Operator::TableGrow { .. });
+        if let (Price::Nothing, Price::Nothing, None, false) = (&before, &after, &replacement, grows_table) {
             continue;
         }
         out.bytes.extend_from_slice(&bytes[copied..start]);
@@ -369,6 +390,9 @@ pub(crate) fn rewrite_body(
         match replacement {
             Some(instruction) => instruction.encode(&mut out.bytes),
             None => out.bytes.extend_from_slice(&bytes[start..end]),
+        }
+        if grows_table {
+            out.note_refusal(meter);
         }
         out.pay(after, meter);
         copied = end;

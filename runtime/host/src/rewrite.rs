@@ -19,6 +19,7 @@ use wasm_encoder::{
     ExportSection, Function, GlobalType, HeapType, Instruction, MemorySection, MemoryType, Module, RawSection, RefType,
     SectionId, TableSection, TableType, ValType,
 };
+use wasmparser::{BinaryReader, Name, NameSectionReader};
 
 use crate::{
     depth::{self, Depths},
@@ -33,6 +34,14 @@ pub(crate) const START_EXPORT: &str = "reprise_start";
 pub(crate) const FUEL_EXPORT: &str = "reprise_fuel";
 /// Export of the stack that is left, as it is counted; below zero once it was spent.
 pub(crate) const STACK_EXPORT: &str = "reprise_stack";
+/// Export of what the guest was refused last in this call: 0 nothing, else `REFUSED_MEMORY` or `REFUSED_TABLE`.
+pub(crate) const REFUSED_EXPORT: &str = "reprise_refused";
+pub(crate) const REFUSED_MEMORY: i32 = 1;
+pub(crate) const REFUSED_TABLE: i32 = 2;
+/// Export of the global in which the guest's compiler keeps where its own stack ends, which lies at the bottom of the memory.
+pub(crate) const SHADOW_STACK_EXPORT: &str = "reprise_shadow_stack";
+/// How LLVM names that global.
+const SHADOW_STACK_NAME: &str = "__stack_pointer";
 /// Export of the table whose only element is the host's function `(fuel left) -> (fuel)`, called when fuel is used up.
 pub(crate) const ASK_EXPORT: &str = "reprise_ask";
 
@@ -71,6 +80,8 @@ struct Added {
     first_kept: u32,
     /// Global with the stack that is left.
     stack: u32,
+    /// The guest's own global of where its stack ends.
+    shadow_stack: Option<u32>,
     /// Table with the function that is asked for fuel.
     ask: u32,
     /// None: nothing is charged.
@@ -97,6 +108,7 @@ impl Added {
             first_deep: first_wrapper + found.procedures.len() as u32,
             first_kept,
             stack: fuel + 2,
+            shadow_stack: shadow_stack(found),
             ask: found.tables.len() as u32,
             allowance,
             meter: Meter {
@@ -106,6 +118,7 @@ impl Added {
                 is_metered: allowance.is_some(),
                 pages: found.globals.count,
                 grow: functions,
+                refused: fuel + 3,
             },
             depths: match allowance {
                 Some(_) => depth::judge(&found.shapes, found.imported_functions),
@@ -113,6 +126,18 @@ impl Added {
             },
         }
     }
+}
+
+/// The global that the module's names call the stack pointer. It says no more than how a fault is told.
+fn shadow_stack(found: &Inspected<'_>) -> Option<u32> {
+    let names = NameSectionReader::new(BinaryReader::new(found.names?, 0));
+    let globals = names.into_iter().find_map(|names| match names {
+        Ok(Name::Global(globals)) => Some(globals),
+        _ => None,
+    });
+    let named = globals?.into_iter().flatten().find(|global| global.name == SHADOW_STACK_NAME)?;
+    let mut mutable = found.mutable_globals.iter();
+    mutable.any(|global| *global == (named.index, wasmparser::ValType::I32)).then_some(named.index)
 }
 
 /// Returns the module that runs, and the number of the first function that is not the guest's.
@@ -214,6 +239,11 @@ fn function_types(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     data
 }
 
+/// Elements that a table may have: as many as it begins with, and as it declares, within the limit of all.
+pub(crate) fn table_elements_max(&(initial, declared): &(u64, Option<u64>)) -> u64 {
+    declared.unwrap_or(u64::MAX).min(GUEST_TABLE_ELEMENTS_MAX.max(initial))
+}
+
 /// The guest's tables with a largest size each, and the one for the function that is asked for fuel.
 fn tables(found: &Inspected<'_>) -> TableSection {
     let mut tables = TableSection::new();
@@ -224,9 +254,8 @@ fn tables(found: &Inspected<'_>) -> TableSection {
         maximum: Some(maximum),
         shared: false,
     };
-    for &(initial, declared) in &found.tables {
-        let largest = declared.unwrap_or(u64::MAX).min(GUEST_TABLE_ELEMENTS_MAX.max(initial));
-        tables.table(table_type(initial, largest));
+    for table in &found.tables {
+        tables.table(table_type(table.0, table_elements_max(table)));
     }
     tables.table(table_type(1, 1));
     tables
@@ -246,7 +275,7 @@ fn memory(found: &Inspected<'_>) -> MemorySection {
 
 fn globals(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     let kept = found.mutable_globals.iter().map(|(_, ty)| *ty);
-    let mut data = extended(found.globals, 5 + found.mutable_globals.len() as u32);
+    let mut data = extended(found.globals, 6 + found.mutable_globals.len() as u32);
     push_global(
         &mut data,
         ValType::I32,
@@ -272,6 +301,7 @@ fn globals(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
     push_global(&mut data, ValType::I32, &ConstExpr::i32_const(0));
     let stack = added.allowance.map_or(0, |allowance| allowance.stack_bytes as i32);
     push_global(&mut data, ValType::I32, &ConstExpr::i32_const(stack));
+    push_global(&mut data, ValType::I32, &ConstExpr::i32_const(0));
     data
 }
 
@@ -292,6 +322,10 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
     exports.export(FUEL_EXPORT, ExportKind::Global, added.meter.fuel);
     exports.export(STACK_EXPORT, ExportKind::Global, added.stack);
     exports.export(ASK_EXPORT, ExportKind::Table, added.ask);
+    exports.export(REFUSED_EXPORT, ExportKind::Global, added.meter.refused);
+    if let Some(global) = added.shadow_stack {
+        exports.export(SHADOW_STACK_EXPORT, ExportKind::Global, global);
+    }
     for (name, function) in [
         (DESCRIBE_EXPORT, found.describe),
         (ARGS_BUFFER_EXPORT, found.args_buffer),
@@ -415,6 +449,8 @@ fn grow_function(found: &Inspected<'_>, added: &Added) -> Function {
         Instruction::I32Sub,
         Instruction::I32GtU,
         Instruction::If(wasm_encoder::BlockType::Empty),
+        Instruction::I32Const(REFUSED_MEMORY),
+        Instruction::GlobalSet(added.meter.refused),
         Instruction::I32Const(-1),
         Instruction::Return,
         Instruction::End,
@@ -472,6 +508,8 @@ fn wrapper(found: &Inspected<'_>, added: &Added, procedure: u32) -> Function {
             function.instruction(&Instruction::Call(added.put_back));
         }
     }
+    function.instruction(&Instruction::I32Const(0));
+    function.instruction(&Instruction::GlobalSet(added.meter.refused));
     if let Some(allowance) = added.allowance {
         function.instruction(&Instruction::I64Const(allowance.first_fuel() as i64));
         function.instruction(&Instruction::GlobalSet(added.meter.fuel));

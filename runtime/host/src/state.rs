@@ -8,10 +8,13 @@ use reprise_abi::{
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, FUEL_SLICE, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
-    REPLAY_LIMITS_FACTOR,
+    PANIC_TEXT_BYTES_MAX, REPLAY_LIMITS_FACTOR,
 };
 
-use crate::{outcome::Fault, rewrite::Allowance};
+use crate::{
+    outcome::{Fault, PANIC_TRAP},
+    rewrite::Allowance,
+};
 
 /// The clock of a module that starts: 2024-01-01, for some guests refuse a clock that stands at zero.
 const START_TIME_US: i64 = 1_704_067_200_000_000;
@@ -170,6 +173,8 @@ pub(crate) enum Refusal {
     Exit {
         code: u32,
     },
+    /// The guest's program gave up, and says why.
+    Panic(String),
     /// There is no transaction: the module is being started or described.
     NoTransaction,
 }
@@ -338,6 +343,7 @@ impl HostState {
             Refusal::Exit { code } => {
                 Fault::trap("exit", format!("{call}: the guest exited with code {code}"))
             }
+            Refusal::Panic(text) => Fault::trap(PANIC_TRAP, text),
             Refusal::NoTransaction => Fault::guest(format!(
                 "{call}: not available while the module starts or describes itself"
             )),
@@ -606,6 +612,18 @@ impl HostState {
         }
     }
 
+    /// Ends the guest, with its own words for it, of which the first are kept. They stand in the procedure's log, too, as far as
+    /// that has room.
+    pub fn panic(&mut self, text: u64) -> Answer<()> {
+        let text = self.memory.read(text)?;
+        let text = beginning_of(text, PANIC_TEXT_BYTES_MAX);
+        self.charge(text.len())?;
+        if let Ok(ops) = self.ops() {
+            _ = ops.log(LogLevel::Error, &text);
+        }
+        Err(Refusal::Panic(text))
+    }
+
     pub fn abort(&mut self, code: u64, message: u64) -> Answer<()> {
         let code = text_within(
             self.memory.read(code)?,
@@ -687,6 +705,17 @@ pub(crate) fn log_fits(bytes: usize) -> Answer<()> {
         });
     }
     Ok(())
+}
+
+/// What text begins with: at most so many bytes, of whole characters.
+fn beginning_of(text: &[u8], bytes_max: usize) -> String {
+    let cut = &text[..text.len().min(bytes_max)];
+    let whole = match std::str::from_utf8(cut) {
+        // Cut within a character, not a mistake of the guest's.
+        Err(error) if cut.len() < text.len() && error.error_len().is_none() => &cut[..error.valid_up_to()],
+        _ => cut,
+    };
+    String::from_utf8_lossy(whole).into_owned()
 }
 
 fn text_within<'a>(bytes: &'a [u8], limit: &'static str, max: usize) -> Answer<&'a str> {

@@ -3,7 +3,7 @@
 
 mod support;
 
-use reprise_base::limits::FUEL_SLICE;
+use reprise_base::limits::{FUEL_SLICE, PANIC_TEXT_BYTES_MAX};
 use reprise_host::FaultKind;
 use support::{MapOps, faulted, run, start};
 
@@ -280,6 +280,78 @@ fn tables_grow_to_a_bound_of_the_modules_own() {
             assert!(run(&mut instance, 0, &[]).0.kind.is_ok(), "{table}");
         }
     }
+}
+
+#[test]
+fn memory_and_tables_that_are_used_up_are_told_by_their_limits() {
+    let cases = [
+        ("", "(drop (memory.grow (i32.const 9)))", None),
+        ("", "(drop (memory.grow (i32.const 1000)))", Some(("memory_bytes", 2 << 16))),
+        ("(table $t 1 4 funcref)", "(drop (table.grow $t (ref.null func) (i32.const 3)))", None),
+        ("(table $t 1 4 funcref)", "(drop (table.grow $t (ref.null func) (i32.const 4)))", Some(("table_elements", 4))),
+        // What was refused and then granted is not what ended the call.
+        (
+            "(table $t 1 4 funcref)",
+            "(drop (table.grow $t (ref.null func) (i32.const 4))) (drop (table.grow $t (ref.null func) (i32.const 1)))",
+            None,
+        ),
+    ];
+    for (table, body, limit) in cases {
+        let memory = if limit.is_some_and(|(name, _)| name == "memory_bytes") { "1 2" } else { "1 20" };
+        let wat = format!(
+            r#"(module (memory (export "memory") {memory}) {table}
+              (func (export "reprise_call_refused") (param i32) (result i32) {body} unreachable)
+              (func (export "reprise_call_plain") (param i32) (result i32) unreachable))"#
+        );
+        let mut instance = start(&wat, &["refused", "plain"]);
+        for _ in 0..2 {
+            let fault = faulted(&mut instance, 0, &[]);
+            assert_eq!(fault.limit.map(|name| (name, fault.max)), limit, "{body}: {fault}");
+            let fault = faulted(&mut instance, 1, &[]);
+            assert_eq!((fault.limit, fault.trap.as_deref()), (None, Some("unreachable")), "a call knows nothing of the one before");
+        }
+    }
+}
+
+#[test]
+fn a_stack_in_memory_that_overflows_is_told_as_that() {
+    let wat = r#"(module (memory (export "memory") 1 1)
+      (global $__stack_pointer (mut i32) (i32.const 4096))
+      (func $deeper (param i32) (result i32)
+        (global.set $__stack_pointer (i32.sub (global.get $__stack_pointer) (i32.const 1000)))
+        (i32.store (global.get $__stack_pointer) (local.get 0))
+        (call $deeper (local.get 0)))
+      (func (export "reprise_call_deep") (param i32) (result i32) (call $deeper (i32.const 0)))
+      (func (export "reprise_call_wild") (param i32) (result i32) (i32.load (i32.const -4))))"#;
+    let mut instance = start(wat, &["deep", "wild"]);
+    for _ in 0..2 {
+        let fault = faulted(&mut instance, 0, &[]);
+        assert_eq!((fault.limit, fault.max, fault.trap.as_deref()), (Some("stack_bytes"), 4096, Some("stack_overflow")));
+        let fault = faulted(&mut instance, 1, &[]);
+        assert_eq!((fault.limit, fault.trap.as_deref()), (None, Some("out_of_bounds")));
+    }
+}
+
+#[test]
+fn a_panic_ends_the_call_with_the_guests_words() {
+    let wat = r#"(module
+      (import "reprise1" "panic" (func $panic (param i64)))
+      (memory (export "memory") 1 1)
+      (data (i32.const 16) "too bad\ff")
+      (func $core::panicking::panic_fmt (call $panic (i64.const 0x8_0000_0010)))
+      (func $mistake (call $core::panicking::panic_fmt))
+      (func (export "reprise_call_p") (param i32) (result i32) (call $mistake) (i32.const 0))
+      (func (export "reprise_call_long") (param i32) (result i32) (call $panic (i64.const 0xffff_0000_0001)) (i32.const 0))
+      (func (export "reprise_call_outside") (param i32) (result i32) (call $panic (i64.const 0xffff_0000_0002)) (i32.const 0)))"#;
+    let mut instance = start(wat, &["p", "long", "outside"]);
+    let (outcome, ops) = run(&mut instance, 0, &[]);
+    let fault = outcome.kind.expect_err("it panics");
+    assert_eq!((fault.kind, fault.trap.as_deref()), (FaultKind::Trap, Some("panic")));
+    assert_eq!(fault.message, "too bad\u{fffd}");
+    assert_eq!(fault.backtrace, ["mistake", "reprise_call_p"]);
+    assert_eq!(ops.log, [(reprise_abi::LogLevel::Error, fault.message.clone())]);
+    assert_eq!(faulted(&mut instance, 1, &[]).message.len(), PANIC_TEXT_BYTES_MAX + 2, "the one byte that is no text is replaced");
+    assert_eq!(faulted(&mut instance, 2, &[]).trap.as_deref(), Some("out_of_bounds"));
 }
 
 /// How deep a recursion gets before it ends.

@@ -129,6 +129,13 @@ impl LogIndex {
         self.inner().segments.first().map_or(0, |segment| segment.0)
     }
 
+    /// The segments of which all lies before `lsn` and that another one follows, oldest first.
+    pub fn oldest_before(&self, lsn: u64) -> Vec<u64> {
+        let inner = self.inner();
+        let pairs = inner.segments.windows(2);
+        pairs.take_while(|pair| pair[1].0 <= lsn).map(|pair| pair[0].0).collect()
+    }
+
     /// The oldest segment, when all of it lies before `lsn` and another one follows.
     pub fn take_oldest_before(&self, lsn: u64) -> Option<u64> {
         let mut inner = self.inner();
@@ -178,6 +185,8 @@ mod tests {
             following: Some(4_000_000),
         };
         assert_eq!(index.segment_of(3_999_999), Some(first));
+        assert!(index.oldest_before(3_999_999).is_empty());
+        assert_eq!(index.oldest_before(u64::MAX), [0]);
         assert_eq!(index.take_oldest_before(3_999_999), None);
         assert_eq!(index.take_oldest_before(4_000_000), Some(0));
         assert_eq!(index.block_before(399_999), None);

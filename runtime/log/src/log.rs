@@ -244,6 +244,12 @@ impl<P: Send + 'static> Log<P> {
         Arc::clone(&self.shared.stats)
     }
 
+    /// The files of which `release_before` would let go, oldest first.
+    pub fn releasable_before(&self, lsn: Lsn) -> Vec<String> {
+        let starts = self.shared.index.oldest_before(lsn.0).into_iter();
+        starts.map(|start| segment_name(Lsn(start))).collect()
+    }
+
     /// Lets go of segments that lie wholly before `lsn`, and returns how many. The first becomes the next spare, others are
     /// removed. Oldest first, each step durable: a crash leaves a log without gaps.
     pub fn release_before(&self, lsn: Lsn) -> Result<usize, LogError> {

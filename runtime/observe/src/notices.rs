@@ -48,6 +48,9 @@ pub enum Notice {
     CheckpointFailed {
         reason: String,
     },
+    ArchiveFailed {
+        reason: String,
+    },
 }
 
 /// What is bounded together.
@@ -57,10 +60,11 @@ pub enum NoticeKind {
     Trap,
     SlowCall,
     Checkpoint,
+    Archive,
 }
 
 impl NoticeKind {
-    const ALL: [Self; 4] = [Self::Schema, Self::Trap, Self::SlowCall, Self::Checkpoint];
+    const ALL: [Self; 5] = [Self::Schema, Self::Trap, Self::SlowCall, Self::Checkpoint, Self::Archive];
 
     /// Several of them, in words.
     pub fn plural(self) -> &'static str {
@@ -69,13 +73,15 @@ impl NoticeKind {
             Self::Trap => "traps",
             Self::SlowCall => "slow calls",
             Self::Checkpoint => "checkpoints",
+            Self::Archive => "failures of the archive",
         }
     }
 }
 
 impl Notice {
     fn bounded(mut self) -> Self {
-        if let Self::Trapped { message: text, .. } | Self::CheckpointFailed { reason: text } = &mut self {
+        if let Self::Trapped { message: text, .. } | Self::CheckpointFailed { reason: text } | Self::ArchiveFailed { reason: text } = &mut self
+        {
             let end = text.floor_char_boundary(TEXT_BYTES_MAX);
             text.truncate(end);
         }

@@ -23,6 +23,8 @@ struct ThreadCounters {
     fuel: Counter,
     batches: Counter,
     log_bytes: Counter,
+    /// Of running calls that left records.
+    redo_ns: Counter,
     /// From the start of a batch to its hand-over to the log.
     run: LatencyHistogram,
 }
@@ -56,6 +58,12 @@ impl Recorder {
     #[inline]
     pub fn logged(&self, bytes: u64) {
         self.0.log_bytes.add(bytes);
+    }
+
+    /// Calls that left records ran for so long.
+    #[inline]
+    pub fn wrote(&self, elapsed: Duration) {
+        self.0.redo_ns.add(nanoseconds(elapsed));
     }
 
     /// A batch of `calls` ran in `elapsed`, each counting with its share, and burned `fuel`.
@@ -98,6 +106,8 @@ pub struct Totals {
     pub fuel: u64,
     pub batches: u64,
     pub log_bytes: u64,
+    /// Nanoseconds for which calls ran that left records: what to run them once more takes.
+    pub redo_ns: u64,
     pub flushes: u64,
     pub flushed_bytes: u64,
     pub flushed_records: u64,
@@ -182,6 +192,7 @@ impl ThreadCounters {
             fuel: self.fuel.get(),
             batches: self.batches.get(),
             log_bytes: self.log_bytes.get(),
+            redo_ns: self.redo_ns.get(),
             ..Totals::default()
         }
     }
@@ -196,6 +207,7 @@ impl Totals {
         self.fuel += other.fuel;
         self.batches += other.batches;
         self.log_bytes += other.log_bytes;
+        self.redo_ns += other.redo_ns;
     }
 }
 
@@ -214,6 +226,7 @@ mod tests {
             recorder.failed(true);
             recorder.failed(false);
             recorder.logged(40);
+            recorder.wrote(Duration::from_nanos(7));
             recorder.ran(2, Duration::from_micros(10), 5);
         }
         flush.flushes.add(3);
@@ -224,6 +237,7 @@ mod tests {
             aborted: 2,
             trapped: 2,
             log_bytes: 80,
+            redo_ns: 14,
             fuel: 10,
             batches: 2,
             flushes: 3,

@@ -151,6 +151,15 @@ pub(crate) fn hold_of(call_ns: u64, left: usize) -> Duration {
 }
 
 impl CallBatch {
+    /// Of the time for which the calls ran, the share of those that left records: each knows where its own begins among all
+    /// `records_bytes`.
+    pub(crate) fn share_of_writes(&self, ran: Duration, records_bytes: usize) -> Duration {
+        let starts = self.calls.iter().map(|call| call.lsn.0);
+        let ends = starts.clone().skip(1).chain([records_bytes as u64]);
+        let writes = starts.zip(ends).filter(|(start, end)| start < end).count();
+        ran * writes as u32 / self.calls.len().max(1) as u32
+    }
+
     pub fn new(partition: Option<PartitionId>) -> Self {
         Self {
             partition,

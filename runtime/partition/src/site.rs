@@ -464,6 +464,7 @@ impl Site {
         tools.call_ns = ran.as_nanos() as u64 / count.max(1) as u64;
         batch.hold = hold_of(tools.call_ns, waited.saturating_sub(count));
         tools.recorder.ran(count as u64, ran, tools.frame.take_fuel());
+        tools.recorder.wrote(batch.share_of_writes(ran, tools.records.len()));
         let records = std::mem::take(&mut tools.records);
         publish(tools, &records, &mut [&mut *partition], batch);
         tools.records = records;
@@ -509,7 +510,9 @@ impl Held<'_> {
         self.run_held_slot(&mut batch);
         batch.count_results();
         batch.note_ran();
-        self.tools.recorder.ran(1, started.elapsed(), self.tools.frame.take_fuel());
+        let ran = started.elapsed();
+        self.tools.recorder.ran(1, ran, self.tools.frame.take_fuel());
+        self.tools.recorder.wrote(batch.share_of_writes(ran, self.tools.records.len()));
         batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions: Vec<&mut Partition> =

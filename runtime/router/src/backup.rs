@@ -61,8 +61,9 @@ pub enum BackupError {
 
 /// Whoever makes backups.
 pub trait BackupService: Send + Sync {
-    /// Begins a backup and returns at once; where one is under way, that one.
-    fn create(&self) -> Result<BackupInfo, BackupError>;
+    /// Begins a backup and returns at once; where one is under way, that one. `with_earlier`: it holds the older checkpoints, too, and all
+    /// log from the oldest of them on, so it can be restored to points before it was made.
+    fn create(&self, with_earlier: bool) -> Result<BackupInfo, BackupError>;
     /// The newest first; those that failed in this run last.
     fn list(&self) -> Vec<BackupInfo>;
     fn find(&self, id: &str) -> Option<BackupInfo>;

@@ -217,6 +217,19 @@ pub enum TakeError {
     Failed(String),
 }
 
+/// What is kept elsewhere of what the data directory let go of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArchiveStatus {
+    pub directory: String,
+    pub files: u64,
+    pub bytes: u64,
+    pub oldest_checkpoint: Option<Lsn>,
+    /// Attempts of this run that failed.
+    pub failures: u64,
+    /// When the last attempt failed, in microseconds since 1970, and why; none where it went well.
+    pub failure: Option<(i64, String)>,
+}
+
 /// Whoever takes checkpoints.
 pub trait CheckpointService: Send + Sync {
     /// Begins a checkpoint and returns at once; where one is under way, that one.
@@ -231,6 +244,8 @@ pub trait CheckpointService: Send + Sync {
     fn last_failure(&self) -> Option<CheckpointFailure>;
     /// Published and failed in this run.
     fn counts(&self) -> (u64, u64);
+    /// None without an archive.
+    fn archive(&self) -> Option<ArchiveStatus>;
 }
 
 impl Router {

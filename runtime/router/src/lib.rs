@@ -19,14 +19,14 @@ pub use admin::{DeployError, Deployment, Planned};
 pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, ReplyOutcome};
 pub use checkpoint::{
-    CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
+    ArchiveStatus, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
     PartitionStart, RestartEstimate, Speed, SpeedSource, TakeError,
 };
 pub use idempotency::{
     Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey,
 };
 pub use logs::{
-    ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogPage, LogQuery, LogReadError, decode_entry,
+    ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, decode_entry,
 };
 pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};

@@ -1,6 +1,10 @@
 //! The log as people see it: records decoded, with the module and arguments that they name.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use reprise_abi::TableSchema;
 use reprise_base::{Lsn, PartitionId, TxnId};
@@ -12,7 +16,7 @@ use reprise_wire::{Change, Changes, ChangesRef, PartitionSet, RECORD_KINDS, Reco
 use crate::router::Router;
 
 /// Which records to read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LogQuery {
     /// First position; None with `newest` false begins at the log's start.
     pub from: Option<Lsn>,
@@ -22,12 +26,33 @@ pub struct LogQuery {
     pub partition: Option<u16>,
     /// Name of a record kind, as in [`LogEntry::kind`].
     pub kind: Option<String>,
+    pub transaction: Option<TxnId>,
+    /// Of this module: its calls, deployments and removals.
+    pub module: Option<String>,
+    /// Calls of procedures of this name.
+    pub procedure: Option<String>,
+    /// What else a decoded record must be.
+    pub matching: Option<LogMatch>,
+}
+
+/// A judge of decoded records.
+#[derive(Clone)]
+pub struct LogMatch(pub Arc<dyn Fn(&LogEntry) -> bool + Send + Sync>);
+
+impl fmt::Debug for LogMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LogMatch")
+    }
 }
 
 pub struct LogPage {
     pub records: Vec<LogEntry>,
-    /// Where to go on reading; None at the end.
+    /// Where to go on reading, now or once more is there. None: newest first, the beginning was reached.
     pub next: Option<Lsn>,
+    /// Where the log begins.
+    pub oldest: Lsn,
+    /// Everything before it is durable, and can be read.
+    pub end: Lsn,
 }
 
 /// One record.
@@ -169,24 +194,21 @@ const PAGE_BYTES_MAX: usize = 4 << 20;
 const NEWEST_CHUNK: usize = 32;
 /// Records looked at for one page, so that a filter that nothing passes ends.
 const LOOKED_AT_MAX: usize = 100_000;
+/// Time after which a page ends before its limit.
+const READ_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Router {
     /// A page of records that are durable.
     pub fn log_records(&self, query: LogQuery) -> Result<LogPage, LogReadError> {
-        if let Some(kind) = &query.kind
-            && !RECORD_KINDS
-                .iter()
-                .any(|known| known.name() == kind.as_str())
-        {
-            return Err(LogReadError::BadKind(kind.clone()));
-        }
+        query.judge_kind()?;
         let log = self.0.config.log.as_ref().ok_or(LogReadError::NoLog)?;
         judge_released(query.from.unwrap_or(log.start()), log.start())?;
-        let deployed = self.deployed();
+        let (deployed, until) = (self.deployed(), Instant::now() + READ_TIME_MAX);
         let wanted = |record: &LogRecord<'_>| {
-            let of_kind = |kind: &String| kind == record.record.kind().name();
-            query.kind.as_ref().is_none_or(of_kind)
-                && query.partition.is_none_or(|p| touches(&record.record, p))
+            query.passes(&record.record, &deployed)
+                && query.matching.as_ref().is_none_or(|matching| {
+                    (matching.0)(&decode_entry(record, String::new(), 0, &deployed))
+                })
         };
         let decode = |record: &LogRecord<'_>| {
             let (segment, offset) = log.place(record.lsn).unwrap_or_default();
@@ -198,6 +220,8 @@ impl Router {
         let mut page = LogPage {
             records: Vec::new(),
             next: None,
+            oldest: log.start(),
+            end: log.durable(),
         };
         let mut bytes = 0;
         if query.newest {
@@ -214,7 +238,7 @@ impl Router {
                     }));
                 }
                 page.next = found.next;
-                if found.next.is_none() || found.records.len() < wanted_count {
+                if found.next.is_none() || found.records.len() < wanted_count || Instant::now() >= until {
                     break;
                 }
                 before = found.next;
@@ -222,15 +246,17 @@ impl Router {
             return Ok(page);
         }
         let from = query.from.unwrap_or_default().max(log.start());
+        page.next = Some(from);
         if from >= log.durable() {
             return Ok(page);
         }
         let mut reader = log.reader(from)?;
         for _ in 0..LOOKED_AT_MAX {
             let Some(record) = reader.next_record()? else {
+                page.next = Some(reader.position());
                 return Ok(page);
             };
-            if page.records.len() >= query.limit || bytes >= PAGE_BYTES_MAX {
+            if page.records.len() >= query.limit || bytes >= PAGE_BYTES_MAX || Instant::now() >= until {
                 page.next = Some(record.lsn);
                 return Ok(page);
             }
@@ -262,6 +288,44 @@ impl Router {
             offset,
             &self.deployed(),
         )))
+    }
+}
+
+impl LogQuery {
+    fn judge_kind(&self) -> Result<(), LogReadError> {
+        match &self.kind {
+            Some(kind) if RECORD_KINDS.iter().all(|known| known.name() != kind.as_str()) => Err(LogReadError::BadKind(kind.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// What can be told of a record before it is decoded for people.
+    fn passes(&self, record: &RecordRef<'_>, deployed: &Deployed) -> bool {
+        let of_kind = |kind: &String| kind == record.kind().name();
+        self.kind.as_ref().is_none_or(of_kind)
+            && self.partition.is_none_or(|p| touches(record, p))
+            && self.transaction.is_none_or(|txn_id| record.txn_id() == Some(txn_id))
+            && self.is_of(record, deployed)
+    }
+
+    fn is_of(&self, record: &RecordRef<'_>, deployed: &Deployed) -> bool {
+        if self.module.is_none() && self.procedure.is_none() {
+            return true;
+        }
+        let called = match record {
+            RecordRef::Command(command) => Some((command.module_id, command.procedure)),
+            RecordRef::Changes(changes) => Some((changes.module_id, changes.procedure)),
+            _ => None,
+        };
+        let module = called.and_then(|(id, _)| deployed.module(ModuleId(id)));
+        let name = match record {
+            RecordRef::Deploy(deploy) => Some(deploy.name),
+            RecordRef::Remove(removal) => Some(removal.name),
+            _ => module.map(|module| module.name.as_str()),
+        };
+        let schema = called.zip(module).and_then(|((_, at), module)| module.schema.procedures.get(at as usize));
+        self.module.as_deref().is_none_or(|wanted| name == Some(wanted))
+            && self.procedure.as_deref().is_none_or(|wanted| schema.is_some_and(|schema| schema.name == wanted))
     }
 }
 

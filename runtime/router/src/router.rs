@@ -23,7 +23,7 @@ use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
 use crate::{
     backup::BackupService,
-    checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
+    checkpoint::{ArchiveStatus, CheckpointFailure, CheckpointService, RestartEstimate},
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
     idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
     pace::Pace,
@@ -99,6 +99,8 @@ pub struct Status {
     pub checkpoint_failure: Option<CheckpointFailure>,
     /// Checkpoints published and failed in this run.
     pub checkpoints: (u64, u64),
+    /// None without one.
+    pub archive: Option<ArchiveStatus>,
     pub started_unix_us: i64,
     pub phase: Phase,
     pub log_error: Option<Arc<str>>,
@@ -240,6 +242,7 @@ impl Router {
             restart: checkpoints.map(|service| service.restart()),
             checkpoint_failure: checkpoints.and_then(|service| service.last_failure()),
             checkpoints: checkpoints.map_or((0, 0), |service| service.counts()),
+            archive: checkpoints.and_then(|service| service.archive()),
             started_unix_us: self.0.started_unix_us,
             phase: self.phase(),
             log_error: log.and_then(Log::refusal),

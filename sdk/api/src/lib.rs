@@ -32,7 +32,7 @@ pub use modules::{
 pub use numbers::U64;
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
 pub use running::{CallList, CallPhase, RunningCall};
-pub use status::{Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, Phase, Readiness, RecoveryStep, Status};
+pub use status::{ArchiveInfo, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, Phase, Readiness, RecoveryStep, Status};
 pub use tables::{ColumnInfo, IndexInfo, Placement, RowsPage, TableInfo, TableList};
 pub use types::{FieldInfo, TypeInfo};
 

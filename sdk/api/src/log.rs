@@ -8,8 +8,13 @@ use crate::{Json, U64};
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LogPage {
     pub records: Vec<LogRecord>,
-    /// The LSN to ask from for the next page; null at the end.
+    /// The LSN to ask from for the next page, now or, where it is `end`, once more is there. Null where the newest come first and the
+    /// log's beginning was reached.
     pub next: Option<U64>,
+    /// The oldest LSN that is kept: what asks from before it is told `log-released`.
+    pub oldest: U64,
+    /// Everything before it is durable and can be read.
+    pub end: U64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -33,6 +33,8 @@ pub struct Status {
     pub restart: Option<RestartEstimate>,
     /// The last checkpoint of this run that failed, whoever asked for it; null while none did.
     pub checkpoint_failure: Option<CheckpointFailure>,
+    /// What is kept elsewhere of what the data directory let go of; null without an archive.
+    pub archive: Option<ArchiveInfo>,
     /// Why the log can't be written; null while it can.
     pub log_error: Option<String>,
     /// When the server started (RFC 3339).
@@ -55,6 +57,21 @@ pub struct Status {
     /// Calls accepted and not yet run.
     pub waiting: u64,
     pub memory: MemoryStatus,
+}
+
+/// What is kept elsewhere of checkpoints and log (`--archive`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ArchiveInfo {
+    pub directory: String,
+    pub files: u64,
+    pub bytes: u64,
+    /// The database can be restored to any point from here on; null while nothing was put there.
+    pub oldest_checkpoint_lsn: Option<U64>,
+    /// Attempts of this run that failed. What was to go stays in the data directory until one goes well.
+    pub failures: u64,
+    /// Why the last attempt failed, and when (RFC 3339); null where it went well.
+    pub error: Option<String>,
+    pub failed_at: Option<String>,
 }
 
 /// What holds the counted memory.

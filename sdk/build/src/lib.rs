@@ -333,6 +333,10 @@ fn profile(plan: &Plan) -> Vec<String> {
         "profile.release.debug=false",
         "profile.release.strip='debuginfo'",
         "profile.release.opt-level=3",
+        // As in a test: a number that does not fit ends the call. The SDK's own arithmetic says itself where it may not fit.
+        "profile.release.overflow-checks=true",
+        "profile.release.package.reprise-abi.overflow-checks=false",
+        "profile.release.package.reprise-procedure.overflow-checks=false",
         "profile.release.package.'*'.opt-level='s'",
     ];
     if plan.in_workspace {

@@ -93,6 +93,13 @@ pub struct LogQuery {
     pub limit: Option<u32>,
     pub partition: Option<u16>,
     pub kind: Option<String>,
+    pub transaction: Option<u64>,
+    pub module: Option<String>,
+    pub procedure: Option<String>,
+    /// An idempotency key, or the values of a changed row's primary key, separated by commas.
+    pub key: Option<String>,
+    /// `name:value`.
+    pub argument: Option<String>,
 }
 
 impl Client {
@@ -235,11 +242,17 @@ impl Client {
         let from = query.from.map(|from| from.to_string());
         let limit = query.limit.map(|limit| limit.to_string());
         let partition = query.partition.map(|partition| partition.to_string());
+        let transaction = query.transaction.map(|transaction| transaction.to_string());
         let pairs = [
             ("from", from.as_deref()),
             ("limit", limit.as_deref()),
             ("partition", partition.as_deref()),
             ("kind", query.kind.as_deref()),
+            ("transaction", transaction.as_deref()),
+            ("module", query.module.as_deref()),
+            ("procedure", query.procedure.as_deref()),
+            ("key", query.key.as_deref()),
+            ("argument", query.argument.as_deref()),
             ("order", query.newest.then_some("newest")),
         ];
         self.get_with(&["v1", "log"], &pairs)
@@ -286,8 +299,10 @@ impl Client {
     }
 
     /// Begins a backup on the server, or finds the one under way.
-    pub fn create_backup(&self) -> Result<Backup, ClientError> {
-        self.json(self.http.post(self.at(&["v1", "backups"])))
+    /// `with_earlier`: it holds the log before its checkpoint, too, as far as there is any.
+    pub fn create_backup(&self, with_earlier: bool) -> Result<Backup, ClientError> {
+        let asked = with_earlier.then(|| ("earlier", "true".to_owned()));
+        self.json(self.http.post(self.at_with(&["v1", "backups"], asked.as_slice())))
     }
 
     /// A backup, or its progress.
@@ -329,6 +344,15 @@ impl Client {
 
     fn get<T: DeserializeOwned>(&self, segments: &[&str]) -> Result<T, ClientError> {
         self.get_with(segments, &[])
+    }
+
+    /// A path with a query.
+    fn at_with(&self, segments: &[&str], pairs: &[(&'static str, String)]) -> Url {
+        let mut url = self.at(segments);
+        if !pairs.is_empty() {
+            url.query_pairs_mut().extend_pairs(pairs);
+        }
+        url
     }
 
     fn get_with<T: DeserializeOwned>(

@@ -1,7 +1,7 @@
 //! `#[procedure]`: the function stays as it is; a type of the same name carries its declaration and its entry.
 
 use proc_macro2::{Span, TokenStream};
-use quote::quote;
+use quote::{format_ident, quote};
 use syn::{
     Error, Expr, FnArg, Ident, ItemFn, LitInt, LitStr, Pat, Path, Result, ReturnType, Token, Type,
     parenthesized,
@@ -144,6 +144,7 @@ fn parse_log(input: ParseStream<'_>) -> Result<Ident> {
 }
 
 struct Param {
+    /// As the function names it.
     ident: Ident,
     name: String,
     ty: Type,
@@ -165,21 +166,26 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
         None => quote!(::core::option::Option::None),
     };
     let names: Vec<_> = params.iter().map(|param| &param.name).collect();
-    let idents: Vec<_> = params.iter().map(|param| &param.ident).collect();
+    // Names that no procedure has, for its own stands among them.
+    let idents: Vec<_> = (0..params.len()).map(|number| format_ident!("__arg_{number}")).collect();
     let types: Vec<_> = params.iter().map(|param| &param.ty).collect();
     let (returns, result) = match result_of(&function.sig.output) {
-        Returned::Result(ty) => (quote!(#ty), quote!(#ident(tx #(, #idents)*))),
+        Returned::Result(ty) => (quote!(#ty), quote!(#ident(__tx #(, #idents)*))),
         Returned::Plain(ty) => (
             quote!(#ty),
-            quote!(::core::result::Result::Ok(#ident(tx #(, #idents)*))),
+            quote!(::core::result::Result::Ok(#ident(__tx #(, #idents)*))),
         ),
     };
+    let caller = caller(&function, &params, &name, &returns);
+    let about = format!("The procedure `{name}`: its declaration, and `{name}::call` for tests.");
     Ok(quote! {
         #function
 
         #[allow(non_camel_case_types)]
-        #[doc(hidden)]
+        #[doc = #about]
         #visibility struct #ident {}
+
+        #caller
 
         impl ::reprise_procedure::module::Procedure for #ident {
             const INFO: &'static ::reprise_procedure::module::ProcedureInfo = &::reprise_procedure::module::ProcedureInfo {
@@ -194,16 +200,59 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
             };
             #[inline]
             fn run(
-                tx: &::reprise_procedure::txn::Txn<'_>,
-                args: &[u8],
+                __tx: &::reprise_procedure::txn::Txn<'_>,
+                __args: &[u8],
             ) -> ::core::result::Result<(), ::reprise_procedure::module::Abort> {
-                let mut reader = ::reprise_procedure::module::ArgReader::new(args);
-                #(let #idents: #types = reader.take();)*
-                reader.finish();
-                ::reprise_procedure::module::finish::<#returns>(tx, #result)
+                let mut __reader = ::reprise_procedure::module::ArgReader::new(__args);
+                #(let #idents: #types = __reader.take();)*
+                __reader.finish();
+                ::reprise_procedure::module::finish::<#returns>(__tx, #result)
             }
         }
     })
+}
+
+/// `NAME::call(&mut db, …)`, with the procedure's own parameters. The result's type follows from the procedure, for it implements
+/// `Returns` of that type alone.
+fn caller(function: &ItemFn, params: &[Param], name: &str, returns: &TokenStream) -> TokenStream {
+    let (ident, visibility) = (&function.sig.ident, &function.vis);
+    let names: Vec<_> = params.iter().map(|param| &param.ident).collect();
+    let types: Vec<_> = params.iter().map(|param| owned_list(&param.ty)).collect();
+    let doc = format!("Calls `{name}` on a test database, through the encoding of a call over HTTP.");
+    quote! {
+        #[cfg(not(target_arch = "wasm32"))]
+        impl ::reprise_procedure::testkit::Returns<#returns> for #ident {}
+
+        #[cfg(not(target_arch = "wasm32"))]
+        #[allow(dead_code, clippy::too_many_arguments)]
+        impl #ident {
+            #[doc = #doc]
+            #visibility fn call<__R: for<'__r> ::reprise_procedure::value::Decode<'__r>>(
+                __db: &mut ::reprise_procedure::testkit::TestDb,
+                #(#names: #types,)*
+            ) -> ::core::result::Result<__R, ::reprise_procedure::testkit::TestError>
+            where
+                Self: ::reprise_procedure::testkit::Returns<__R>,
+            {
+                let mut __args = ::reprise_procedure::scratch::Scratch::new();
+                #(__args.push_value(&#names);)*
+                __db.call_encoded(#name, &__args)
+            }
+        }
+    }
+}
+
+/// A list that a procedure reads in place, as its caller has it.
+fn owned_list(ty: &Type) -> TokenStream {
+    if let Type::Path(path) = ty
+        && let Some(last) = path.path.segments.last()
+        && last.ident == "ListRef"
+        && let syn::PathArguments::AngleBracketed(arguments) = &last.arguments
+        && let Some(syn::GenericArgument::Type(item)) = arguments.args.last()
+    {
+        return quote!(::std::vec::Vec<#item>);
+    }
+    quote!(#ty)
 }
 
 fn check_signature(function: &ItemFn, options: &ProcedureOptions) -> Result<()> {
@@ -241,15 +290,10 @@ fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
                 "a parameter is a plain name: callers pass it by name",
             ));
         };
-        let mut ident = pattern.ident.clone();
-        let name = names::name_of(&ident)?;
-        if name == "tx" || name == "args" || name == "reader" {
-            // Out of the way of the names in the entry that is generated.
-            ident = Ident::new(&format!("{name}_param"), ident.span());
-        }
+        let ident = pattern.ident.clone();
         Ok(Param {
+            name: names::name_of(&ident)?,
             ident,
-            name,
             ty: (*input.ty).clone(),
         })
     });

@@ -34,7 +34,6 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
         row_codec(&table)?,
         index_types(&table)?,
         methods(&table)?,
-        add_trait(&table)?,
     ];
     Ok(quote! { #item #(#parts)* })
 }
@@ -361,6 +360,7 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
     };
     if !table.options.primary_key.is_empty() {
         methods.extend(primary_methods());
+        methods.extend(delete_method());
         methods.extend(multi_read_method());
     }
     if table.options.kind.is_none() {
@@ -374,6 +374,7 @@ fn methods(table: &TableItem) -> Result<TokenStream> {
         quote! { #[doc(hidden)] pub const #name: u16 = #position; }
     });
     methods.extend(add_methods(table));
+    methods.extend(sum_columns(table));
     Ok(quote! {
         #[allow(dead_code, non_upper_case_globals)]
         impl #row { #methods #(#positions)* }
@@ -434,7 +435,16 @@ pub fn primary_methods() -> TokenStream {
         pub fn exists(tx: &::reprise_procedure::txn::Txn<'_>, key: impl #key) -> bool {
             ::reprise_procedure::table::exists::<Self, 0>(tx, key)
         }
-        /// The row with this primary key without its values: for `add_…` and `delete`, which need none.
+        /// Reads the row with this primary key, lets `change` work on it and writes it back; false where there is no such row. An
+        /// error names the unique index in which its new key is taken.
+        pub fn update(
+            tx: &::reprise_procedure::txn::Txn<'_>,
+            key: impl #key,
+            change: impl ::core::ops::FnOnce(&mut Self),
+        ) -> ::core::result::Result<bool, ::reprise_procedure::table::DuplicateKey> {
+            ::reprise_procedure::table::update_by_key::<Self, 0>(tx, key, change)
+        }
+        /// The row with this primary key without its values: for `add` and `delete`, which need none.
         #[inline]
         pub fn find(
             tx: &::reprise_procedure::txn::Txn<'_>,
@@ -448,6 +458,16 @@ pub fn primary_methods() -> TokenStream {
             keys: impl ::core::iter::IntoIterator<Item = K>,
         ) -> ::std::vec::Vec<::core::option::Option<::reprise_procedure::table::Row<Self>>> {
             ::reprise_procedure::table::multi_get::<Self, K, 0>(tx, keys)
+        }
+    }
+}
+
+fn delete_method() -> TokenStream {
+    let key = whole_key(0);
+    quote! {
+        /// Deletes the row with this primary key; false where there is no such row.
+        pub fn delete(tx: &::reprise_procedure::txn::Txn<'_>, key: impl #key) -> bool {
+            ::reprise_procedure::table::find::<Self, 0>(tx, key).map(|row| row.delete(tx)).is_some()
         }
     }
 }
@@ -521,9 +541,10 @@ fn scan_methods() -> TokenStream {
 }
 
 fn index_methods(index: &IndexOption, number: u16) -> TokenStream {
-    let scan = format_ident!("scan_by_{}", index.name);
+    let method = index.method_name();
+    let scan = format_ident!("scan_by_{}", method);
     let scan_doc = format!("The rows in order of index `{}`; see `scan`.", index.name);
-    let local = format_ident!("scan_local_by_{}", index.name);
+    let local = format_ident!("scan_local_by_{}", method);
     let local_doc = format!("The rows on the call's own partitions in order of index `{}`; see `scan_local`.", index.name);
     let mut methods = quote! {
         #[doc = #scan_doc]
@@ -542,7 +563,7 @@ fn index_methods(index: &IndexOption, number: u16) -> TokenStream {
         }
     };
     if index.unique {
-        let (get, key) = (format_ident!("get_by_{}", index.name), whole_key(number));
+        let (get, key) = (format_ident!("get_by_{}", method), whole_key(number));
         let get_doc = format!("The row with this key in index `{}`.", index.name);
         methods.extend(quote! {
             #[doc = #get_doc]
@@ -558,45 +579,19 @@ fn index_methods(index: &IndexOption, number: u16) -> TokenStream {
     methods
 }
 
-/// `row.add_COLUMN(tx, delta)` for every integer column outside of keys, as a trait because `Row` is the SDK's type.
-fn add_trait(table: &TableItem) -> Result<TokenStream> {
-    let (row, visibility) = (&table.item.ident, &table.item.vis);
-    let name = format_ident!("{}Add", row);
-    let (mut declared, mut defined) = (TokenStream::new(), TokenStream::new());
-    let mut defined_unread = TokenStream::new();
-    for (position, column) in table.sums() {
-        let (ident, ty) = (&column.ident, &column.ty);
-        let add = format_ident!("add_{}", names::text_of(ident));
-        declared.extend(quote! {
-            /// Adds to the column in the table, and in memory where the row was read; returns the new value. Overflow ends the transaction.
-            fn #add(&mut self, tx: &::reprise_procedure::txn::Txn<'_>, delta: i64) -> #ty;
-        });
-        defined.extend(quote! {
-            #[inline]
-            fn #add(&mut self, tx: &::reprise_procedure::txn::Txn<'_>, delta: i64) -> #ty {
-                let value = self.add_to_column(tx, #position, delta) as #ty;
-                self.#ident = value;
-                value
-            }
-        });
-        defined_unread.extend(quote! {
-            #[inline]
-            fn #add(&mut self, tx: &::reprise_procedure::txn::Txn<'_>, delta: i64) -> #ty {
-                self.add_to_column(tx, #position, delta) as #ty
-            }
-        });
-    }
-    if declared.is_empty() {
-        return Ok(TokenStream::new());
-    }
-    let doc = format!("Read-modify-write of single columns of [`{row}`].");
-    Ok(quote! {
-        #[doc = #doc]
-        #[allow(dead_code)]
-        #visibility trait #name { #declared }
-        impl #name for ::reprise_procedure::table::Row<#row> { #defined }
-        impl #name for ::reprise_procedure::table::RowRef<#row> { #defined_unread }
-    })
+/// `Table::COLUMN` for every integer column outside of keys: what `row.add(tx, Table::COLUMN, delta)` takes.
+fn sum_columns(table: &TableItem) -> TokenStream {
+    let columns = table.sums().map(|(position, column)| {
+        let (name, ty) = (names::text_of(&column.ident), &column.ty);
+        let (constant, field) = (format_ident!("{}", name.to_uppercase()), &column.ident);
+        let doc = format!("The column `{name}`, for `row.add(tx, …, delta)`.");
+        quote! {
+            #[doc = #doc]
+            pub const #constant: ::reprise_procedure::table::SumColumn<Self, #ty> =
+                ::reprise_procedure::table::SumColumn::new(#position, |row, value| row.#field = value);
+        }
+    });
+    columns.collect()
 }
 
 fn is_integer(ty: &Type) -> bool {

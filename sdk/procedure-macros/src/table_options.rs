@@ -32,6 +32,22 @@ pub struct IndexOption {
     pub unique: bool,
 }
 
+impl IndexOption {
+    /// What follows `scan_by_` and `get_by_`: the index's name, of which `by_` is not said again.
+    pub fn method_name(&self) -> String {
+        let name = names::text_of(&self.name);
+        match name.strip_prefix("by_") {
+            Some(rest) if !rest.is_empty() => rest.to_owned(),
+            _ => name,
+        }
+    }
+}
+
+/// What to do for a key that is to be unique on all partitions.
+const UNIQUE_RECIPE: &str = "For a value that is unique over all of them, keep a table by that value beside this one, such as \
+    `#[table(primary_key(email), partition_by = email)] struct Email { email: String, customer: i64 }`, and write both in one procedure \
+    that is placed by all values that it touches: `partition_by(customer, old_email, new_email)`";
+
 #[derive(Default)]
 pub struct TableOptions {
     pub name: Option<LitStr>,
@@ -85,14 +101,16 @@ impl TableOptions {
             "hash" => self.find_by(option.span(), PointKind::Hash)?,
             "dense" => self.find_by(option.span(), PointKind::Dense)?,
             "index" | "unique" => {
-                let mut columns = parse_columns(input)?;
+                let mut columns = parse_names(input)?;
                 if columns.len() < 2 {
                     return Err(Error::new(
                         option.span(),
                         format!("write `{option}(name, column, …)`"),
                     ));
                 }
+                // The name may be a column's, too.
                 let name = columns.remove(0);
+                check_columns(&columns)?;
                 self.indexes.push(IndexOption {
                     name,
                     columns,
@@ -153,8 +171,10 @@ impl TableOptions {
         self.check_placement(item)?;
         let mut names = BTreeSet::new();
         for index in &self.indexes {
-            if !names.insert(names::name_of(&index.name)?) {
-                return Err(Error::new(index.name.span(), "two indexes have this name"));
+            names::name_of(&index.name)?;
+            if !names.insert(index.method_name()) {
+                let message = format!("two indexes are read by `scan_by_{}`", index.method_name());
+                return Err(Error::new(index.name.span(), message));
             }
         }
         let keys = self.indexes.iter().map(|index| &index.columns);
@@ -178,7 +198,7 @@ impl TableOptions {
         if !self.primary_key.is_empty() && !self.primary_key.contains(by) {
             return Err(Error::new(
                 by.span(),
-                format!("the primary key must hold the partition column `{by}`"),
+                format!("the primary key must hold the partition column `{by}`, for it is judged on one partition. {UNIQUE_RECIPE}"),
             ));
         }
         let mut unique = self.indexes.iter().filter(|index| index.unique);
@@ -186,24 +206,63 @@ impl TableOptions {
             None => Ok(()),
             Some(index) => Err(Error::new(
                 index.name.span(),
-                format!("a unique index must hold the partition column `{by}`"),
+                format!("a unique index must hold the partition column `{by}`, for it is judged on one partition. {UNIQUE_RECIPE}"),
             )),
         }
     }
 }
 
 fn parse_columns(input: ParseStream<'_>) -> Result<Vec<Ident>> {
+    let columns = parse_names(input)?;
+    check_columns(&columns)?;
+    Ok(columns)
+}
+
+fn parse_names(input: ParseStream<'_>) -> Result<Vec<Ident>> {
     let inner;
     parenthesized!(inner in input);
-    let columns = Punctuated::<Ident, Token![,]>::parse_terminated(&inner)?;
-    let mut seen = BTreeSet::new();
-    for column in &columns {
-        if !seen.insert(column.to_string()) {
-            return Err(Error::new(column.span(), "this column is named twice"));
-        }
-    }
-    if columns.is_empty() {
+    let names = Punctuated::<Ident, Token![,]>::parse_terminated(&inner)?;
+    if names.is_empty() {
         return Err(inner.error("name at least one column"));
     }
-    Ok(columns.into_iter().collect())
+    Ok(names.into_iter().collect())
+}
+
+fn check_columns(columns: &[Ident]) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    match columns.iter().find(|column| !seen.insert(column.to_string())) {
+        None => Ok(()),
+        Some(twice) => Err(Error::new(twice.span(), "this column is named twice")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quote::quote;
+
+    use super::*;
+
+    fn refused(options: proc_macro2::TokenStream) -> String {
+        let checked = syn::parse2::<TableOptions>(options).and_then(|options| options.check(Span::call_site()));
+        checked.map_or_else(|error| error.to_string(), |()| "taken".to_owned())
+    }
+
+    #[test]
+    fn an_index_may_have_a_columns_name() {
+        assert_eq!(refused(quote!(index(state, event, state), partition_by = event)), "taken");
+        assert_eq!(refused(quote!(index(a, event, state, event), local)), "this column is named twice");
+        assert_eq!(refused(quote!(index(a, b), index(by_a, b), local)), "two indexes are read by `scan_by_a`");
+        assert_eq!(refused(quote!(index(a), local)), "write `index(name, column, …)`");
+    }
+
+    #[test]
+    fn what_is_unique_beyond_a_partition_is_told_with_the_way_on() {
+        for options in [
+            quote!(primary_key(id), unique(email, email), partition_by = id),
+            quote!(primary_key(id), partition_by = email),
+        ] {
+            let message = refused(options);
+            assert!(message.contains("must hold the partition column") && message.contains("struct Email"), "{message}");
+        }
+    }
 }

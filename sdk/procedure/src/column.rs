@@ -5,6 +5,7 @@ use reprise_abi::ScalarType;
 use crate::{
     scratch::Scratch,
     types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid, copy_text},
+    value::canonical,
 };
 
 const NONE: u32 = u32::MAX;
@@ -211,7 +212,7 @@ fixed! {
     [] u16 => ScalarType::U16, |v| v.to_le_bytes(), Self::from_le_bytes;
     [] u32 => ScalarType::U32, |v| v.to_le_bytes(), Self::from_le_bytes;
     [] u64 => ScalarType::U64, |v| v.to_le_bytes(), Self::from_le_bytes;
-    [] f64 => ScalarType::F64, |v| v.to_le_bytes(), Self::from_le_bytes;
+    [] f64 => ScalarType::F64, |v| canonical(*v).to_le_bytes(), Self::from_le_bytes;
     [] Timestamp => ScalarType::Timestamp, |v| v.0.to_le_bytes(), |b| Self(i64::from_le_bytes(b));
     [] Uuid => ScalarType::Uuid, |v| v.0, Self;
     [const S: u8] Decimal<S> => ScalarType::Decimal { scale: S }, |v| v.units.to_le_bytes(),

@@ -58,6 +58,7 @@ mod import {
         pub fn txn_id() -> u64;
         pub fn log(level: u32, text: u64);
         pub fn abort(code: u64, message: u64);
+        pub fn panic(text: u64);
     }
 }
 
@@ -597,12 +598,12 @@ pub fn describe(tables: &[&'static TableInfo], procedures: &[&'static ProcedureI
     slice(text.leak().as_bytes())
 }
 
-/// What `_initialize` does, once per instance: a panic writes its message to the procedure's log before it traps.
+/// What `_initialize` does, once per instance: a panic tells the host its message and place, which ends the call.
 pub fn initialize() {
-    std::panic::set_hook(Box::new(log_panic));
+    std::panic::set_hook(Box::new(tell_panic));
 }
 
-fn log_panic(info: &PanicHookInfo<'_>) {
+fn tell_panic(info: &PanicHookInfo<'_>) {
     let mut text = String::from("panicked");
     if let Some(location) = info.location() {
         put(&mut text, " at ");
@@ -619,8 +620,8 @@ fn log_panic(info: &PanicHookInfo<'_>) {
     }
     put(&mut text, ": ");
     put(&mut text, info.payload_as_str().unwrap_or("(no message)"));
-    // SAFETY: as for every call of `Ops`.
-    unsafe { import::log(LogLevel::Error as u32, slice(text.as_bytes())) }
+    // SAFETY: as for every call of `Ops`. It does not return.
+    unsafe { import::panic(slice(text.as_bytes())) }
 }
 
 /// Out of line, for size.

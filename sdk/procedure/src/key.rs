@@ -4,6 +4,7 @@ use crate::{
     pen::Pen,
     scratch::Scratch,
     types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
+    value::canonical,
 };
 
 /// What takes the bytes of keys.
@@ -84,7 +85,7 @@ impl KeyArg<bool> for bool {
 impl KeyArg<f64> for f64 {
     const BYTES: usize = 8;
     fn push_key(&self, out: &mut impl KeyOut) {
-        let bits = self.to_bits();
+        let bits = canonical(*self).to_bits();
         let ordered = if bits >> 63 == 1 {
             !bits
         } else {
@@ -164,7 +165,7 @@ impl<C, K: KeyArg<C>> KeyArg<Option<C>> for Option<K> {
 /// A key of all columns of an index whose column types are the tuple `Columns`: a tuple, or the bare value for one column.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a whole key of an index over `{Columns}`",
-    note = "a key of several columns is a tuple in the order of the index; of one column the bare value"
+    note = "a key of several columns is a tuple in the order of the index: `(a, b)`; of one column the bare value: `a`, not `(a,)`"
 )]
 pub trait WholeKey<Columns> {
     /// Bytes of every such key; 0 where they differ.
@@ -175,9 +176,12 @@ pub trait WholeKey<Columns> {
 /// A key of the leading columns of an index: a tuple, or the bare value for an index of one column.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key of the leading columns of an index over `{Columns}`",
-    note = "write the leading columns as a tuple: `(a,)` or `(a, b)`"
+    note = "of an index of one column, or of the last column behind a prefix: the bare value; of several columns the leading ones as \
+            a tuple: `(a,)` or `(a, b)`"
 )]
 pub trait KeyPrefix<Columns> {
+    /// The columns behind those of the key.
+    type Rest;
     fn push_prefix(&self, out: &mut impl KeyOut);
 }
 
@@ -190,6 +194,7 @@ impl<C, K: KeyArg<C>> WholeKey<(C,)> for K {
 }
 
 impl<C, K: KeyArg<C>> KeyPrefix<(C,)> for K {
+    type Rest = ();
     #[inline(always)]
     fn push_prefix(&self, out: &mut impl KeyOut) {
         self.push_key(out);
@@ -210,8 +215,9 @@ const fn sum_of_all<const N: usize>(bytes: [usize; N]) -> usize {
 }
 
 macro_rules! prefix {
-    ([$($column:ident)*] $($key:ident $of:ident),*) => {
+    ([$($column:ident)*] $($key:ident $of:ident),* => $($rest:ident)*) => {
         impl<$($column,)* $($key: KeyArg<$of>),*> KeyPrefix<($($column,)*)> for ($($key,)*) {
+            type Rest = ($($rest,)*);
             #[inline(always)]
             #[allow(non_snake_case)]
             fn push_prefix(&self, out: &mut impl KeyOut) {
@@ -239,23 +245,23 @@ whole! { K0 A, K1 B, K2 C }
 whole! { K0 A, K1 B, K2 C, K3 D }
 whole! { K0 A, K1 B, K2 C, K3 D, K4 E }
 whole! { K0 A, K1 B, K2 C, K3 D, K4 E, K5 F }
-prefix! { [A B] K0 A }
-prefix! { [A B] K0 A, K1 B }
-prefix! { [A B C] K0 A }
-prefix! { [A B C] K0 A, K1 B }
-prefix! { [A B C] K0 A, K1 B, K2 C }
-prefix! { [A B C D] K0 A }
-prefix! { [A B C D] K0 A, K1 B }
-prefix! { [A B C D] K0 A, K1 B, K2 C }
-prefix! { [A B C D] K0 A, K1 B, K2 C, K3 D }
-prefix! { [A B C D E] K0 A }
-prefix! { [A B C D E] K0 A, K1 B }
-prefix! { [A B C D E] K0 A, K1 B, K2 C }
-prefix! { [A B C D E] K0 A, K1 B, K2 C, K3 D }
-prefix! { [A B C D E] K0 A, K1 B, K2 C, K3 D, K4 E }
-prefix! { [A B C D E F] K0 A }
-prefix! { [A B C D E F] K0 A, K1 B }
-prefix! { [A B C D E F] K0 A, K1 B, K2 C }
-prefix! { [A B C D E F] K0 A, K1 B, K2 C, K3 D }
-prefix! { [A B C D E F] K0 A, K1 B, K2 C, K3 D, K4 E }
-prefix! { [A B C D E F] K0 A, K1 B, K2 C, K3 D, K4 E, K5 F }
+prefix! { [A B] K0 A => B }
+prefix! { [A B] K0 A, K1 B => }
+prefix! { [A B C] K0 A => B C }
+prefix! { [A B C] K0 A, K1 B => C }
+prefix! { [A B C] K0 A, K1 B, K2 C => }
+prefix! { [A B C D] K0 A => B C D }
+prefix! { [A B C D] K0 A, K1 B => C D }
+prefix! { [A B C D] K0 A, K1 B, K2 C => D }
+prefix! { [A B C D] K0 A, K1 B, K2 C, K3 D => }
+prefix! { [A B C D E] K0 A => B C D E }
+prefix! { [A B C D E] K0 A, K1 B => C D E }
+prefix! { [A B C D E] K0 A, K1 B, K2 C => D E }
+prefix! { [A B C D E] K0 A, K1 B, K2 C, K3 D => E }
+prefix! { [A B C D E] K0 A, K1 B, K2 C, K3 D, K4 E => }
+prefix! { [A B C D E F] K0 A => B C D E F }
+prefix! { [A B C D E F] K0 A, K1 B => C D E F }
+prefix! { [A B C D E F] K0 A, K1 B, K2 C => D E F }
+prefix! { [A B C D E F] K0 A, K1 B, K2 C, K3 D => E F }
+prefix! { [A B C D E F] K0 A, K1 B, K2 C, K3 D, K4 E => F }
+prefix! { [A B C D E F] K0 A, K1 B, K2 C, K3 D, K4 E, K5 F => }

@@ -33,6 +33,7 @@
 #![deny(unsafe_code)]
 
 pub mod column;
+mod decimal;
 #[cfg(any(target_arch = "wasm32", test))]
 mod heap;
 pub mod key;
@@ -42,6 +43,7 @@ pub mod pen;
 pub mod scan;
 pub mod scratch;
 pub mod table;
+mod time;
 pub mod txn;
 pub mod types;
 pub mod value;
@@ -64,17 +66,43 @@ pub use reprise_procedure_macros::{
     ProcedureEnum, ProcedureResult, ProcedureStruct, columns, module, procedure, table,
 };
 
+/// The guide's examples, compiled and run as tests of this crate.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../../docs/guide/types.md")]
+    pub struct Types;
+    #[doc = include_str!("../../../docs/guide/tables.md")]
+    pub struct Tables;
+    #[doc = include_str!("../../../docs/guide/scanning.md")]
+    pub struct Scanning;
+    #[doc = include_str!("../../../docs/guide/aborts.md")]
+    pub struct Aborts;
+    #[doc = include_str!("../../../docs/guide/testing.md")]
+    pub struct Testing;
+}
+
 /// What a procedure's source file imports.
 pub mod prelude {
     pub use crate::{
-        ProcedureEnum, ProcedureResult, ProcedureStruct, columns,
+        ProcedureEnum, ProcedureStruct, abort,
         module::Abort,
-        procedure,
+        procedure, table,
+        table::{DuplicateKey, Row},
+        txn::{Savepoint, Txn},
+        types::{Bytes, Decimal, Duration, Rounding, SmallText, Timestamp, Uuid},
+    };
+}
+
+/// What procedures are tuned with: some columns of a row, texts where they lie, many rows in one host call.
+pub mod advanced {
+    pub use crate::{
+        ProcedureResult,
+        abi::RowHandle,
+        columns,
+        pen::Pen,
         scan::{Rows, Scan},
-        table,
-        table::{DuplicateKey, Inserts, Row, RowRef, Table, Updates},
-        txn::Txn,
-        types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
+        table::{Alike, FoundRows, Inserts, RowRef, RowRoom, Table, Updates},
+        types::TextRef,
         value::{ListRef, Reply},
     };
 }

@@ -32,6 +32,19 @@ impl Abort {
     }
 }
 
+/// Ends the procedure that it stands in, and rolls its transaction back: `abort!("sold_out", "no seat of {event} is free")`.
+///
+/// The code is for programs, the message for people; it is put together as by `format!`, and may be left out.
+#[macro_export]
+macro_rules! abort {
+    ($code:expr $(,)?) => {
+        return ::core::result::Result::Err($crate::module::Abort::new($code, ""))
+    };
+    ($code:expr, $($message:tt)+) => {
+        return ::core::result::Result::Err($crate::module::Abort::new($code, ::std::format!($($message)+)))
+    };
+}
+
 impl std::fmt::Display for Abort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.code, self.message)

@@ -11,7 +11,7 @@ use crate::{
     key::KeyPrefix,
     ops::Answer,
     scratch::Scratch,
-    table::{ColumnsOf, InModule, IndexOf, Owned, Row, Table, misfit, take_row},
+    table::{ColumnsOf, DuplicateKey, InModule, IndexOf, Owned, Row, Table, misfit, take_row},
     txn::Txn,
 };
 
@@ -22,7 +22,7 @@ const ROW_ROOM_BYTES_MAX: usize = reprise_abi::row::ROW_BYTES_MAX + 8;
 
 /// A range of index `I` of table `T` that is still being narrowed. Iterate over it to read it.
 #[must_use = "a scan reads nothing until it is iterated over"]
-pub struct Scan<'t, 'h, T, const I: u16> {
+pub struct Scan<'t, 'h, T: IndexOf<I>, const I: u16, R = <T as IndexOf<I>>::Columns> {
     tx: &'t Txn<'h>,
     flags: u32,
     limit: u32,
@@ -31,7 +31,10 @@ pub struct Scan<'t, 'h, T, const I: u16> {
     upper: Scratch,
     /// The lower bound is the upper one, too.
     is_prefix: bool,
-    table: PhantomData<fn() -> T>,
+    /// Bytes of both bounds that are the prefix's.
+    prefix_bytes: usize,
+    /// `R`: columns of the index behind those of the prefix.
+    table: PhantomData<fn() -> (T, R)>,
 }
 
 impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> {
@@ -46,6 +49,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
             lower: Scratch::new(),
             upper: Scratch::new(),
             is_prefix: false,
+            prefix_bytes: 0,
             table: PhantomData,
         }
     }
@@ -59,32 +63,89 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
         }
     }
 
-    /// Rows whose leading columns are these.
+    /// Rows whose leading columns are these. What narrows the scan further (`from`, `after`, `to`, `before`, `range`) takes the columns
+    /// behind them.
     #[inline(always)]
-    pub fn prefix(mut self, key: impl KeyPrefix<<T as IndexOf<I>>::Columns>) -> Self {
-        self.lower = Scratch::new();
+    pub fn prefix<K: KeyPrefix<<T as IndexOf<I>>::Columns>>(self, key: K) -> Scan<'t, 'h, T, I, K::Rest> {
+        let mut lower = Scratch::new();
+        key.push_prefix(&mut lower);
+        Scan {
+            tx: self.tx,
+            flags: self.flags & (ScanFlags::REVERSE | ScanFlags::LOCAL),
+            limit: self.limit,
+            batch_bytes: self.batch_bytes,
+            prefix_bytes: lower.len(),
+            lower,
+            upper: self.upper,
+            is_prefix: true,
+            table: PhantomData,
+        }
+    }
+}
+
+impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> Scan<'t, 'h, T, I, R> {
+    /// Rows whose next columns lie between two keys, as Rust writes ranges: `(3,)..(7,)`, `..=(9,)`; of the index's last column the bare
+    /// value: `3..7`. A bound takes in or leaves out every row that begins with it.
+    pub fn range<K: KeyPrefix<R>>(self, range: impl RangeBounds<K>) -> Self {
+        let lower = match range.start_bound() {
+            Bound::Unbounded => self,
+            Bound::Included(key) => self.bounded_below(key, false),
+            Bound::Excluded(key) => self.bounded_below(key, true),
+        };
+        match range.end_bound() {
+            Bound::Unbounded => lower,
+            Bound::Included(key) => lower.bounded_above(key, false),
+            Bound::Excluded(key) => lower.bounded_above(key, true),
+        }
+    }
+
+    /// Rows from this key on: those that begin with it, and what follows them.
+    pub fn from(self, key: impl KeyPrefix<R>) -> Self {
+        self.bounded_below(&key, false)
+    }
+
+    /// Rows behind all that begin with this key.
+    pub fn after(self, key: impl KeyPrefix<R>) -> Self {
+        self.bounded_below(&key, true)
+    }
+
+    /// Rows up to this key, and all that begin with it.
+    pub fn to(self, key: impl KeyPrefix<R>) -> Self {
+        self.bounded_above(&key, false)
+    }
+
+    /// Rows before all that begin with this key.
+    pub fn before(self, key: impl KeyPrefix<R>) -> Self {
+        self.bounded_above(&key, true)
+    }
+
+    fn bounded_below<K: KeyPrefix<R>>(mut self, key: &K, is_exclusive: bool) -> Self {
+        self.part_bounds();
+        self.lower.truncate(self.prefix_bytes);
         key.push_prefix(&mut self.lower);
-        self.is_prefix = true;
-        self.flags &= ScanFlags::REVERSE | ScanFlags::LOCAL;
+        self.set_flag(ScanFlags::LOWER_EXCLUSIVE, is_exclusive);
         self
     }
 
-    /// Rows whose leading columns lie between two keys. A bound takes in or leaves out every row that begins with it.
-    pub fn range<K: KeyPrefix<<T as IndexOf<I>>::Columns>>(
-        mut self,
-        range: impl RangeBounds<K>,
-    ) -> Self {
-        let lower_exclusive = push_bound(range.start_bound(), &mut self.lower);
-        let upper_exclusive = push_bound(range.end_bound(), &mut self.upper);
-        self.is_prefix = false;
-        self.flags &= ScanFlags::REVERSE | ScanFlags::LOCAL;
-        if lower_exclusive {
-            self.flags |= ScanFlags::LOWER_EXCLUSIVE;
-        }
-        if upper_exclusive {
-            self.flags |= ScanFlags::UPPER_EXCLUSIVE;
-        }
+    fn bounded_above<K: KeyPrefix<R>>(mut self, key: &K, is_exclusive: bool) -> Self {
+        self.part_bounds();
+        self.upper.truncate(self.prefix_bytes);
+        key.push_prefix(&mut self.upper);
+        self.set_flag(ScanFlags::UPPER_EXCLUSIVE, is_exclusive);
         self
+    }
+
+    /// Each bound begins with the prefix.
+    fn part_bounds(&mut self) {
+        if self.is_prefix {
+            self.upper = Scratch::new();
+            self.upper.push_text(self.lower.as_slice());
+            self.is_prefix = false;
+        }
+    }
+
+    fn set_flag(&mut self, flag: u32, is_set: bool) {
+        self.flags = (self.flags & !flag) | if is_set { flag } else { 0 };
     }
 
     /// From the last row to the first.
@@ -96,7 +157,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
 
     /// Some columns of the rows, and no others.
     #[inline(always)]
-    pub fn columns<V: ColumnsOf<T> + InModule + IndexOf<I> + Owned>(self) -> Scan<'t, 'h, V, I> {
+    pub fn columns<V: ColumnsOf<T> + InModule + IndexOf<I> + Owned>(self) -> Scan<'t, 'h, V, I, R> {
         Scan {
             tx: self.tx,
             flags: self.flags,
@@ -105,6 +166,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
             lower: self.lower,
             upper: self.upper,
             is_prefix: self.is_prefix,
+            prefix_bytes: self.prefix_bytes,
             table: PhantomData,
         }
     }
@@ -158,6 +220,29 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
         read_next(&mut row)
     }
 
+    /// The last row of the range, in one host call.
+    #[inline(always)]
+    pub fn last(mut self) -> Option<Row<T>> {
+        self.flags ^= ScanFlags::REVERSE;
+        self.first()
+    }
+
+    /// Deletes the rows of the range and answers how many they were.
+    pub fn delete(self) -> u64 {
+        let rows: Vec<_> = self.iter().map(|row| row.handle()).collect();
+        rows.iter().for_each(|handle| self.tx.ops.delete(*handle));
+        rows.len() as u64
+    }
+
+    /// Lets `change` work on each row of the range as it was at the beginning, writes it back, and answers how many there were. At an
+    /// error, which names the unique index in which a key is taken, the rows before that one are changed.
+    pub fn update(self, mut change: impl FnMut(&mut T)) -> Result<u64, DuplicateKey> {
+        let mut rows: Vec<_> = self.iter().collect();
+        rows.iter_mut().for_each(|row| change(&mut **row));
+        rows.iter().try_for_each(|row| row.update(self.tx))?;
+        Ok(rows.len() as u64)
+    }
+
     /// The number of rows in the range, without reading them.
     pub fn count(self) -> u64 {
         self.tx.ops.count(&self.request())
@@ -178,7 +263,7 @@ impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> Scan<'t, 'h, T, I> 
     }
 }
 
-impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16> IntoIterator for Scan<'t, 'h, T, I> {
+impl<'t, 'h, T: InModule + IndexOf<I> + Owned, const I: u16, R> IntoIterator for Scan<'t, 'h, T, I, R> {
     type Item = Row<T>;
     type IntoIter = Rows<'t, 'h, T>;
     fn into_iter(self) -> Rows<'t, 'h, T> {
@@ -191,22 +276,6 @@ fn read<T: Table>(tx: &Txn<'_>, request: &ScanRequest<'_>, out: &mut [u8]) -> (u
     match T::COLUMNS {
         None => tx.ops.scan(request, out),
         Some(columns) => tx.ops.scan_columns(request, columns, out),
-    }
-}
-
-/// Writes a bound; true when it is exclusive.
-fn push_bound<C, K: KeyPrefix<C>>(bound: Bound<&K>, out: &mut Scratch) -> bool {
-    *out = Scratch::new();
-    match bound {
-        Bound::Unbounded => false,
-        Bound::Included(key) => {
-            key.push_prefix(out);
-            false
-        }
-        Bound::Excluded(key) => {
-            key.push_prefix(out);
-            true
-        }
     }
 }
 

@@ -73,6 +73,12 @@ impl Scratch {
         self.length == 0
     }
 
+    /// Keeps the first bytes alone.
+    #[inline(always)]
+    pub fn truncate(&mut self, bytes: usize) {
+        self.length = self.length.min(bytes);
+    }
+
     /// Runs `push` and puts the length of what it appended, a `u32`, before it.
     #[inline(always)]
     pub(crate) fn push_with_length(&mut self, push: impl FnOnce(&mut Self)) {

@@ -165,13 +165,48 @@ impl<T: Table> Row<T> {
         self.value = read_by_handle(tx, self.handle);
     }
 
-    /// Adds to an integer column in the table (not in memory) and returns the new value; overflow ends the transaction.
-    #[doc(hidden)]
+    /// Adds to an integer column in the table, and in memory; returns the new value. Overflow ends the transaction.
+    ///
+    /// `row.add(tx, Account::BALANCE, -5)`: a table has such a constant for each integer column that is in no key.
     #[inline(always)]
-    pub fn add_to_column(&self, tx: &Txn<'_>, column: u16, delta: i64) -> i64 {
-        tx.ops.add(self.handle, column, delta)
+    pub fn add<C: Integer>(&mut self, tx: &Txn<'_>, column: SumColumn<T, C>, delta: i64) -> C {
+        let value = C::from_sum(tx.ops.add(self.handle, column.position, delta));
+        (column.set)(&mut self.value, value);
+        value
     }
 }
+
+/// An integer column of table `T` that is in no key. A table has one as a constant: of the column `hits`, `Table::HITS`.
+pub struct SumColumn<T, C> {
+    position: u16,
+    set: fn(&mut T, C),
+}
+
+impl<T, C> SumColumn<T, C> {
+    #[doc(hidden)]
+    pub const fn new(position: u16, set: fn(&mut T, C)) -> Self {
+        Self { position, set }
+    }
+}
+
+/// A type of integer columns.
+pub trait Integer: Copy {
+    /// What the host says of the column, in which it fits.
+    #[doc(hidden)]
+    fn from_sum(sum: i64) -> Self;
+}
+
+macro_rules! integer {
+    ($($ty:ty)*) => {$(
+        impl Integer for $ty {
+            #[inline(always)]
+            fn from_sum(sum: i64) -> Self {
+                sum as Self
+            }
+        }
+    )*};
+}
+integer! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
 /// Writes a row, or some columns of one, under a handle of the table.
 #[inline(always)]
@@ -183,11 +218,8 @@ pub fn write<T: Table>(tx: &Txn<'_>, handle: RowHandle, value: &T) -> Result<(),
     written.map_err(duplicate::<T>)
 }
 
-/// Writes many rows, or the columns that were read of them; columns in one host call.
+/// Writes the columns that were read of many rows, in one host call.
 pub fn update_many<T: Table>(tx: &Txn<'_>, rows: &[Row<T>]) -> Result<(), DuplicateKey> {
-    if T::COLUMNS.is_none() {
-        return rows.iter().try_for_each(|row| row.update(tx));
-    }
     let mut updates = Updates::with_room_for(rows.len());
     rows.iter().for_each(|row| updates.push(row.handle, &row.value));
     updates.write(tx)
@@ -343,11 +375,10 @@ impl<T> RowRef<T> {
         tx.ops.delete(self.handle);
     }
 
-    /// As `Row::add_to_column`.
-    #[doc(hidden)]
+    /// As `add` of a row that was read: the new value.
     #[inline(always)]
-    pub fn add_to_column(&self, tx: &Txn<'_>, column: u16, delta: i64) -> i64 {
-        tx.ops.add(self.handle, column, delta)
+    pub fn add<C: Integer>(&self, tx: &Txn<'_>, column: SumColumn<T, C>, delta: i64) -> C {
+        C::from_sum(tx.ops.add(self.handle, column.position, delta))
     }
 }
 
@@ -531,6 +562,21 @@ pub fn find<T: InModule + IndexOf<I>, const I: u16>(
         handle: found.handle,
         table: PhantomData,
     })
+}
+
+/// Changes the row with this key; false where there is none.
+#[inline]
+pub fn update_by_key<T: InModule + IndexOf<I> + Owned, const I: u16>(
+    tx: &Txn<'_>,
+    key: impl WholeKey<<T as IndexOf<I>>::Columns>,
+    change: impl FnOnce(&mut T),
+) -> Result<bool, DuplicateKey> {
+    let Some(mut row) = get::<T, I>(tx, key) else {
+        return Ok(false);
+    };
+    change(&mut row.value);
+    row.update(tx)?;
+    Ok(true)
 }
 
 #[inline(always)]

@@ -1,13 +1,23 @@
 //! The transaction that a procedure runs in.
 
+use std::cell::Cell;
+
 use reprise_abi::LogLevel;
 
-use crate::{ops::Ops, types::Timestamp};
+use crate::{
+    ops::Ops,
+    types::{Timestamp, Uuid},
+};
 
 /// The running transaction; handed to every table operation. Nothing of it outlives the call.
 pub struct Txn<'h> {
     pub(crate) ops: Ops<'h>,
+    /// The random part of the UUID that was made last; 0 before the first.
+    last_uuid: Cell<u64>,
 }
+
+/// Bits of a UUID of version 7 behind time, version and variant.
+const UUID_RANDOM_BITS: u32 = 62;
 
 /// A point of the transaction to which its writes can be taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +25,10 @@ pub struct Savepoint(u32);
 
 impl<'h> Txn<'h> {
     pub(crate) fn new(ops: Ops<'h>) -> Self {
-        Self { ops }
+        Self {
+            ops,
+            last_uuid: Cell::new(0),
+        }
     }
 
     /// The transaction's time: the same whenever it is asked, and at every replay.
@@ -40,6 +53,23 @@ impl<'h> Txn<'h> {
                 return (product >> 64) as u64;
             }
         }
+    }
+
+    /// A new UUID of version 7 (RFC 9562): the time of the transaction in 60 bits, then
+    /// random bits. Each is greater than those that this transaction made before it.
+    pub fn new_uuid(&self) -> Uuid {
+        let us = self.now().0.max(0) as u64;
+        let last = self.last_uuid.get();
+        // The next one of the same time lies a random step behind, and the first so low that there is room for all steps.
+        let random = match last {
+            0 => self.random() >> (64 - UUID_RANDOM_BITS + 1) | 1,
+            last => last.saturating_add(1 + (self.random() >> 32)).min((1 << UUID_RANDOM_BITS) - 1),
+        };
+        self.last_uuid.set(random);
+        let fraction = us % 1_000 * 4_096 / 1_000;
+        let high = us / 1_000 << 16 | 7 << 12 | fraction;
+        let low = 1 << 63 | random;
+        Uuid(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
     }
 
     /// Grows along the serial order of each partition; unique in the database.

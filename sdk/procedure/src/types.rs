@@ -5,64 +5,66 @@ use std::{
     fmt,
     hash::{Hash, Hasher},
     ops::Deref,
+    str::FromStr,
 };
 
 use reprise_abi::copy::copy_short;
 
-/// An exact number: `units / 10^SCALE`.
+pub use crate::{
+    decimal::{Decimal, NotADecimal, Rounding},
+    time::{Duration, NotATime, Timestamp},
+};
+
+/// 16 bytes in network order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Decimal<const SCALE: u8> {
-    pub units: i128,
-}
+pub struct Uuid(pub [u8; 16]);
 
-impl<const SCALE: u8> Decimal<SCALE> {
-    pub const ZERO: Self = Self { units: 0 };
-    const ONE: i128 = 10_i128.pow(SCALE as u32);
-
-    pub const fn from_units(units: i128) -> Self {
-        Self { units }
-    }
-
-    /// The whole number `value`.
-    pub const fn from_whole(value: i64) -> Self {
-        Self {
-            units: value as i128 * Self::ONE,
-        }
-    }
-
-    pub fn checked_add(self, other: Self) -> Option<Self> {
-        self.units.checked_add(other.units).map(Self::from_units)
-    }
-
-    pub fn checked_sub(self, other: Self) -> Option<Self> {
-        self.units.checked_sub(other.units).map(Self::from_units)
-    }
-
-    /// Times a whole number.
-    pub fn checked_mul_whole(self, factor: i64) -> Option<Self> {
-        self.units.checked_mul(factor as i128).map(Self::from_units)
-    }
-}
-
-impl<const SCALE: u8> fmt::Display for Decimal<SCALE> {
+impl fmt::Display for Uuid {
+    /// `018f4f0c-2d3a-7000-8000-000000000000`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = if self.units < 0 { "-" } else { "" };
-        let (one, units) = (Self::ONE.unsigned_abs(), self.units.unsigned_abs());
-        write!(f, "{sign}{}", units / one)?;
-        if SCALE > 0 {
-            write!(f, ".{:0width$}", units % one, width = SCALE as usize)?;
+        for (position, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(position, 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
         }
         Ok(())
     }
 }
 
-/// Microseconds since 1970-01-01T00:00:00Z.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Timestamp(pub i64);
+/// The text is no UUID: 32 hexadecimal digits, with dashes as it is written or with none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAUuid;
 
-/// 16 bytes in network order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uuid(pub [u8; 16]);
+impl fmt::Display for NotAUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no UUID such as 018f4f0c-2d3a-7000-8000-000000000000")
+    }
+}
+
+impl std::error::Error for NotAUuid {}
+
+impl FromStr for Uuid {
+    type Err = NotAUuid;
+
+    fn from_str(text: &str) -> Result<Self, NotAUuid> {
+        let bytes = text.as_bytes();
+        let is_dash = |at: usize| bytes.get(at) == Some(&b'-');
+        let digits: Vec<u8> = match bytes.len() {
+            32 => bytes.to_vec(),
+            36 if [8, 13, 18, 23].into_iter().all(is_dash) => bytes.iter().copied().filter(|byte| *byte != b'-').collect(),
+            _ => return Err(NotAUuid),
+        };
+        let mut uuid = [0; 16];
+        let pairs = digits.as_chunks::<2>().0;
+        if pairs.len() != uuid.len() {
+            return Err(NotAUuid);
+        }
+        for (byte, [high, low]) in uuid.iter_mut().zip(pairs) {
+            let digit = |digit: u8| (digit as char).to_digit(16).ok_or(NotAUuid);
+            *byte = (digit(*high)? << 4 | digit(*low)?) as u8;
+        }
+        Ok(Self(uuid))
+    }
+}
 
 /// Bytes as a value; a `Vec<u8>` argument would be a list of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -162,7 +162,36 @@ macro_rules! number {
 number! {
     i8 => I8; i16 => I16; i32 => I32; i64 => I64;
     u8 => U8; u16 => U16; u32 => U32; u64 => U64;
-    f64 => F64;
+}
+
+/// Of what is no number, processors disagree about the bits; everywhere these are kept.
+#[inline(always)]
+pub(crate) fn canonical(value: f64) -> f64 {
+    match value.is_nan() {
+        true => f64::NAN,
+        false => value,
+    }
+}
+
+scalar! { f64 => ScalarType::F64; }
+impl Encode for f64 {
+    const USUAL_BYTES: usize = 8;
+    #[inline(always)]
+    fn encode(&self, out: &mut Pen<'_>) {
+        out.put(canonical(*self).to_le_bytes());
+    }
+}
+impl<'a> Decode<'a> for f64 {
+    #[inline(always)]
+    fn decode(reader: &mut ValueReader<'a>) -> Result<Self, ValueError> {
+        Ok(canonical(Self::from_le_bytes(reader.array()?)))
+    }
+}
+impl InPlace for f64 {
+    #[inline(always)]
+    fn from_bytes(bytes: &[u8]) -> Self {
+        canonical(bytes.first_chunk().copied().map_or(0.0, Self::from_le_bytes))
+    }
 }
 
 impl Encode for bool {

@@ -1,7 +1,7 @@
 //! Rows whose texts are borrowed, rows put down one by one, and results of them.
 #![allow(clippy::unwrap_used)]
 
-use reprise_procedure::{prelude::*, table::RowRoom, testkit::TestDb};
+use reprise_procedure::{advanced::*, prelude::*, testkit::TestDb};
 
 #[table(name = "items", primary_key(id), replicated)]
 #[derive(Clone, Debug, PartialEq)]

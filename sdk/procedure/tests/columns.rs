@@ -1,7 +1,7 @@
 //! Reading and writing some columns of rows.
 #![allow(clippy::unwrap_used)]
 
-use reprise_procedure::{prelude::*, testkit::TestDb};
+use reprise_procedure::{advanced::*, prelude::*, testkit::TestDb};
 
 #[table(
     name = "items",
@@ -94,7 +94,7 @@ pub fn move_to(tx: &Txn, id: i32, to: i32) -> Result<(), Abort> {
 
 #[procedure(all_partitions, read_only)]
 pub fn sold_of(tx: &Txn, group: i16) -> Vec<i64> {
-    let rows = Item::scan_by_by_group(tx)
+    let rows = Item::scan_by_group(tx)
         .prefix((group,))
         .columns::<Sale>();
     rows.into_iter().map(|row| row.sold).collect()

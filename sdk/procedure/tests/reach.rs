@@ -173,10 +173,10 @@ fn a_cursor_shows_what_there_was_and_an_older_copy_is_not_written_back() {
     assert!(refusal(stale).contains("the row of seats was changed by this call after it was read"));
     db.run(|tx| {
         let (mut one, mut other) = (Seat::get(tx, (1, 8)).unwrap(), Seat::get(tx, (1, 8)).unwrap());
-        one.add_held(tx, 1);
+        one.add(tx, Seat::HELD, 1);
         one.update(tx)?;
         one.update(tx)?;
-        other.add_held(tx, 1);
+        other.add(tx, Seat::HELD, 1);
         other.refresh(tx);
         assert_eq!(other.held, 2);
         other.update(tx)?;

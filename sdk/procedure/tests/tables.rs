@@ -6,7 +6,7 @@ use reprise_procedure::{
     key::WholeKey,
     prelude::*,
     scratch::Scratch,
-    table::{IndexOf, ReadRow},
+    table::{IndexOf, ReadRow, Table},
     testkit::{TestDb, TestError},
 };
 
@@ -283,7 +283,7 @@ fn scans_go_over_many_batches_in_order() {
         assert_eq!(range(13, 10).count(), 0);
         assert_eq!(Everything::scan(tx).range((95,)..).count(), 5);
         assert_eq!(Everything::scan(tx).range(..=(4,)).limit(3).count(), 3);
-        let kind = Everything::scan_by_by_kind(tx)
+        let kind = Everything::scan_by_kind(tx)
             .prefix((1_i8,))
             .reverse()
             .first()
@@ -327,16 +327,16 @@ fn point_reads_and_writes() {
             .map(|row| row.as_ref().map(|row| row.id))
             .collect();
         assert_eq!(ids, [Some(1), None, Some(4)]);
-        let mut by_code = Everything::get_by_by_code(tx, (Uuid(7_u128.to_be_bytes()), 7)).unwrap();
+        let mut by_code = Everything::get_by_code(tx, (Uuid(7_u128.to_be_bytes()), 7)).unwrap();
         assert_eq!(by_code.id, 7);
         by_code.later = 5;
         by_code.update(tx)?;
-        assert_eq!(by_code.add_later(tx, -3), 2);
+        assert_eq!(by_code.add(tx, Everything::LATER, -3), 2);
         assert_eq!(by_code.later, 2);
         by_code.refresh(tx);
         assert_eq!(by_code.later, 2);
         by_code.delete(tx);
-        assert!(Everything::get_by_by_code(tx, (Uuid(7_u128.to_be_bytes()), 7)).is_none());
+        assert!(Everything::get_by_code(tx, (Uuid(7_u128.to_be_bytes()), 7)).is_none());
         Ok(())
     })
     .unwrap();
@@ -463,14 +463,14 @@ fn mistakes_are_faults_with_a_reason() {
             },
         )?;
         assert!(Hashed::find(tx, 2).is_none());
-        let mut found = Hashed::find(tx, 1).unwrap();
-        assert_eq!(found.add_value(tx, -1), i32::MAX - 1);
-        assert_eq!(found.add_value(tx, 1), i32::MAX);
+        let found = Hashed::find(tx, 1).unwrap();
+        assert_eq!(found.add(tx, Hashed::VALUE, -1), i32::MAX - 1);
+        assert_eq!(found.add(tx, Hashed::VALUE, 1), i32::MAX);
         assert_eq!(Hashed::add_value(tx, 2, 5), None);
         assert_eq!(Hashed::add_value(tx, 1, -9), Some(i32::MAX - 9));
         assert_eq!(Hashed::get(tx, 1).unwrap().value, i32::MAX - 9);
         assert_eq!(Hashed::add_value(tx, 1, 9), Some(i32::MAX));
-        Hashed::get(tx, 1).unwrap().add_value(tx, 1);
+        Hashed::get(tx, 1).unwrap().add(tx, Hashed::VALUE, 1);
         Ok(())
     });
     fault(overflow, "overflow");

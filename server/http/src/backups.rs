@@ -13,16 +13,26 @@ use axum::{
 use bytes::Bytes;
 use reprise_api::{Backup, BackupFile, BackupList, BackupState, Problem, ProblemKind, U64};
 use reprise_router::{BackupError, BackupInfo, BackupState as RouterState};
+use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
+use utoipa::IntoParams;
 
 use crate::{
     codec::rfc3339,
-    front::Name,
+    front::{Name, Params},
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
     refusal::Refusal,
     places::Operation,
     state::AppState,
 };
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct BackupParams {
+    /// Take the older checkpoint and the log from it on, too: the backup can then be restored to points before it was made.
+    earlier: Option<bool>,
+}
 
 /// Makes a backup
 ///
@@ -33,6 +43,7 @@ use crate::{
     post,
     path = "/v1/backups",
     tag = "Backups",
+    params(BackupParams),
     responses(
         (status = 202, description = "It has begun", body = Backup,
          headers(("Location" = String, description = "Where its progress is"))),
@@ -40,9 +51,13 @@ use crate::{
         (status = 503, description = "The server recovers or stops", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn create_backup(State(state): State<AppState>) -> Result<Response, Refusal> {
+pub async fn create_backup(
+    State(state): State<AppState>,
+    Params(params): Params<BackupParams>,
+) -> Result<Response, Refusal> {
+    let with_earlier = params.earlier.unwrap_or(false);
     let begun = state
-        .blocking(Operation::Other, |parts| parts.router.backups()?.create())
+        .blocking(Operation::Other, move |parts| parts.router.backups()?.create(with_earlier))
         .await?;
     let backup = answer(begun?);
     let location = format!("/v1/backups/{}", backup.id);

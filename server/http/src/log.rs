@@ -1,5 +1,7 @@
 //! `/v1/log`: the log's records, decoded. `/v1/procedure-log`: what procedures wrote with `log`.
 
+use std::sync::Arc;
+
 use axum::{Json, extract::State};
 use reprise_abi::{
     ColumnSchema, RowLayout, ScalarType, TableSchema, Type,
@@ -11,8 +13,9 @@ use reprise_api::{
     RowChange, U64,
 };
 use reprise_base::{Lsn, TxnId};
-use reprise_router::{ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogQuery, Module};
+use reprise_router::{ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module};
 use serde::Deserialize;
+use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
@@ -53,6 +56,17 @@ pub struct LogParams {
     /// Only records of this kind.
     #[param(value_type = Option<LogKind>)]
     kind: Option<String>,
+    /// Only this transaction's records.
+    #[param(value_type = Option<String>, pattern = "^[0-9]{1,19}$")]
+    transaction: Option<String>,
+    /// Only calls of this module, and its deployments.
+    module: Option<String>,
+    /// Only calls of procedures of this name.
+    procedure: Option<String>,
+    /// Only records with this idempotency key, and those that changed a row with this primary key: its values separated by commas.
+    key: Option<String>,
+    /// Only calls with an argument of this value: `name:value`. A record of changed rows has no arguments.
+    argument: Option<String>,
     /// `oldest` unless given.
     order: Option<LogOrder>,
 }
@@ -83,6 +97,10 @@ pub async fn list_log(
         limit,
         partition: params.partition,
         kind: params.kind,
+        transaction: params.transaction.as_deref().map(transaction).transpose()?,
+        module: params.module,
+        procedure: params.procedure,
+        matching: matching(params.key, params.argument.as_deref())?,
     };
     let newest = query.newest;
     let page = state
@@ -102,7 +120,82 @@ pub async fn list_log(
         bytes += text_bytes(&record);
         records.push(record);
     }
-    Ok(Json(LogPage { records, next }))
+    let (oldest, end) = (U64(page.oldest.0), U64(page.end.0));
+    Ok(Json(LogPage { records, next, oldest, end }))
+}
+
+fn transaction(text: &str) -> Result<TxnId, Refusal> {
+    let id = parse_digits(text).map(TxnId);
+    id.ok_or_else(|| Refusal::malformed("transaction is a transaction's id: 1 to 19 digits"))
+}
+
+/// What is judged of a decoded record.
+fn matching(key: Option<String>, argument: Option<&str>) -> Result<Option<LogMatch>, Refusal> {
+    let argument = match argument.map(|text| text.split_once(':')) {
+        None => None,
+        Some(Some((name, value))) => Some((name.to_owned(), value.to_owned())),
+        Some(None) => return Err(Refusal::malformed("argument is written as name:value")),
+    };
+    if key.is_none() && argument.is_none() {
+        return Ok(None);
+    }
+    let judge = move |entry: &LogEntry| {
+        key.as_deref().is_none_or(|key| has_key(&entry.body, key))
+            && argument.as_ref().is_none_or(|(name, value)| has_argument(&entry.body, name, value))
+    };
+    Ok(Some(LogMatch(Arc::new(judge))))
+}
+
+fn has_key(body: &LogBody, key: &str) -> bool {
+    match body {
+        LogBody::Command { idempotency_key, .. } => idempotency_key.as_deref() == Some(key),
+        LogBody::Changes(entry) => {
+            entry.idempotency_key.as_deref() == Some(key) || entry.rows.iter().any(|row| has_row_key(row, key))
+        }
+        _ => false,
+    }
+}
+
+/// An inserted row has its key in itself.
+fn has_row_key(row: &ChangedRow, key: &str) -> bool {
+    let Some(table) = &row.table else {
+        return false;
+    };
+    let json = match (&row.name, &row.row) {
+        (ChangedName::Key(key), _) => key_json(table, key),
+        (ChangedName::InRow, Some(bytes)) => row_json(table, &RowLayout::of_table(table), bytes),
+        _ => None,
+    };
+    let members = json.and_then(|json| serde_json::from_str::<serde_json::Map<String, Value>>(json.get()).ok());
+    let names = table.primary_key.iter().map(|at| &table.columns[*at as usize].name);
+    members.is_some_and(|members| {
+        let values: Vec<_> = names.map(|name| members.get(name).map_or(String::new(), plain)).collect();
+        !values.is_empty() && values.join(",") == key
+    })
+}
+
+fn has_argument(body: &LogBody, name: &str, value: &str) -> bool {
+    let LogBody::Command { module: Some(module), procedure, args, .. } = body else {
+        return false;
+    };
+    let Some(schema) = module.schema.procedures.get(*procedure as usize) else {
+        return false;
+    };
+    if !schema.params.iter().any(|param| param.name == name) {
+        return false;
+    }
+    let mut out = Vec::with_capacity(args.len() * 2);
+    let is_written = write_arguments(&schema.params, args, &mut out).is_ok();
+    let members = serde_json::from_slice::<serde_json::Map<String, Value>>(&out);
+    is_written && members.is_ok_and(|members| members.get(name).is_some_and(|found| plain(found) == value))
+}
+
+/// A value as one types it: a text without its quotes.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// About what a record takes as text.

@@ -208,12 +208,11 @@ fn memory_exhausted(limit: &str, max: u64) -> Problem {
 fn problem_of_failure(failure: &Failure) -> Problem {
     match failure {
         Failure::Aborted { code, message } => {
-            let mut problem = Problem::new(
-                ProblemKind::ProcedureAborted,
-                format!(
-                    "the procedure ended with the code {code}; nothing of the transaction stays"
-                ),
-            );
+            let detail = match message.is_empty() {
+                true => format!("the procedure ended with the code {code}; nothing of the transaction stays"),
+                false => message.clone(),
+            };
+            let mut problem = Problem::new(ProblemKind::ProcedureAborted, detail);
             problem.code = Some(code.clone());
             problem.message = Some(message.clone());
             problem

@@ -8,9 +8,9 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use reprise_api::{Health, MemoryStatus, MemoryUse, Phase, Readiness, RecoveryStep, Status, U64};
+use reprise_api::{ArchiveInfo, Health, MemoryStatus, MemoryUse, Phase, Readiness, RecoveryStep, Status, U64};
 use reprise_base::{MemoryKind, MemoryLedger, memory::memory_kept_back};
-use reprise_router::{Phase as RouterPhase, RecoveryStep as RouterStep};
+use reprise_router::{ArchiveStatus, Phase as RouterPhase, RecoveryStep as RouterStep};
 
 use crate::{
     checkpoints::{failure, restart},
@@ -46,6 +46,7 @@ pub fn status_of(parts: &Parts) -> Status {
         restart_seconds: status.restart.and_then(|restart| restart.seconds()),
         restart: status.restart.map(restart),
         checkpoint_failure: status.checkpoint_failure.map(failure),
+        archive: status.archive.map(archive),
         log_error: status.log_error.map(|error| error.to_string()),
         started_at: rfc3339(status.started_unix_us),
         uptime_s: ((now_us() - status.started_unix_us).max(0) / 1_000_000) as u64,
@@ -59,6 +60,19 @@ pub fn status_of(parts: &Parts) -> Status {
         idempotency_oldest_at: status.idempotency.oldest_unix_us.map(rfc3339),
         waiting: status.waiting,
         memory: memory_of(parts.router.memory()),
+    }
+}
+
+fn archive(status: ArchiveStatus) -> ArchiveInfo {
+    let (failed_us, error) = status.failure.unzip();
+    ArchiveInfo {
+        directory: status.directory,
+        files: status.files,
+        bytes: status.bytes,
+        oldest_checkpoint_lsn: status.oldest_checkpoint.map(|lsn| U64(lsn.0)),
+        failures: status.failures,
+        error,
+        failed_at: failed_us.map(rfc3339),
     }
 }
 

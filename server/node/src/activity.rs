@@ -90,5 +90,8 @@ fn line(notice: &Notice) -> String {
             bytes(*file_bytes)
         ),
         Notice::CheckpointFailed { reason } => format!("checkpoint failed: {reason}"),
+        Notice::ArchiveFailed { reason } => {
+            format!("archive failed, and the data directory keeps what was to go until it goes well: {reason}")
+        }
     }
 }

@@ -41,6 +41,9 @@ pub enum BackupCommand {
         /// Leave a copy on the server, too
         #[arg(long)]
         keep: bool,
+        /// Take the older checkpoint and the log from it on, too, so that the backup can be restored to points before it was made
+        #[arg(long, conflicts_with = "data_dir")]
+        earlier: bool,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -103,10 +106,11 @@ pub fn run(command: &BackupCommand, output: Output) -> Outcome {
             to,
             data_dir,
             keep,
+            earlier,
             server,
         } => match (data_dir, to) {
             (Some(data_dir), Some(to)) => create_offline(data_dir, to, output),
-            _ => create_online(&connect(server)?, to.as_deref(), *keep, output),
+            _ => create_online(&connect(server)?, to.as_deref(), (*keep, *earlier), output),
         },
         BackupCommand::List { server } => list(&connect(server)?, output),
         BackupCommand::Fetch { id, to, server } => {
@@ -131,7 +135,7 @@ pub fn run(command: &BackupCommand, output: Output) -> Outcome {
         BackupCommand::Restore { dir, to, point } => {
             // A data directory would be taken, too: here it is one that can be checked.
             BackupManifest::read(dir).with_context(|| format!("restore {}", dir.display()))?;
-            restore_from(dir, to, point, output)
+            restore_from(dir, None, to, point, output)
         }
     }
 }
@@ -218,9 +222,9 @@ fn create_offline(data_dir: &Path, to: &Path, output: Output) -> Outcome {
 }
 
 /// Has the server make one, waits for it, and takes it along where a place is named.
-fn create_online(client: &Client, to: Option<&Path>, keep: bool, output: Output) -> Outcome {
+fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, bool), output: Output) -> Outcome {
     let line = ProgressLine::new();
-    let mut backup = client.create_backup().map_err(failure)?;
+    let mut backup = client.create_backup(earlier).map_err(failure)?;
     while backup.state == BackupState::Running {
         line.show(format!("backup: {} copied", bytes(backup.bytes)));
         thread::sleep(LOOK_EVERY);

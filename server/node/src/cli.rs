@@ -225,12 +225,27 @@ pub struct ServeArgs {
     /// it what would grow the data is refused; reads and deletes go on [default: 80 % of the machine's, or of the control group's]
     #[arg(long, env = "REPRISE_MEMORY_MAX", value_name = "SIZE", value_parser = memory_max)]
     pub memory_max: Option<u64>,
+    /// Where checkpoints and log go that the data directory lets go of, so that the database can be restored to any point of the last
+    /// days [default: nowhere]
+    #[arg(long, env = "REPRISE_ARCHIVE", value_name = "DIR")]
+    pub archive: Option<PathBuf>,
+    /// Days that can be gone back from now; what the archive holds beyond them is removed [default: for ever]
+    #[arg(long, env = "REPRISE_ARCHIVE_KEEP", value_name = "DAYS", value_parser = archive_keep)]
+    pub archive_keep: Option<u32>,
     /// Where backups of the running server are made [default: backups in the data directory]
     #[arg(long, env = "REPRISE_BACKUP_DIR", value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
     /// Configuration file [default: reprise.toml in the data directory, if there is one]
     #[arg(long, env = "REPRISE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// Days for which an archive is kept.
+pub fn archive_keep(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(days @ 1..=36_500) => Ok(days),
+        _ => Err(format!("an archive is kept for 1 to 36500 days; {text:?} is no such number")),
+    }
 }
 
 /// A size that leaves room for anything.
@@ -389,10 +404,32 @@ pub enum TableCommand {
     },
 }
 
+/// Which records; all of what is given must be so.
+#[derive(Args)]
+pub struct LogFilterArgs {
+    /// Only calls of this module, and its deployments
+    #[arg(long)]
+    pub module: Option<String>,
+    /// Only calls of procedures of this name
+    #[arg(long)]
+    pub procedure: Option<String>,
+    /// Only this transaction's records
+    #[arg(long, value_name = "ID")]
+    pub transaction: Option<u64>,
+    /// Only records with this idempotency key, and those that changed the row with this primary key (values separated by commas)
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Only calls with an argument of this value
+    #[arg(long, value_name = "NAME:VALUE")]
+    pub argument: Option<String>,
+}
+
 #[derive(Subcommand)]
 pub enum LogCommand {
     /// The newest records
-    #[command(after_help = "Example:\n  reprise log tail --limit 5 --kind command")]
+    #[command(
+        after_help = "Examples:\n  reprise log tail --limit 5 --kind command\n  reprise log tail --procedure hold --argument customer:4711"
+    )]
     Tail {
         /// Records at most
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
@@ -400,9 +437,11 @@ pub enum LogCommand {
         /// Only records that touch this partition
         #[arg(long)]
         partition: Option<u16>,
-        /// Only records of this kind: genesis, deploy, remove, command, changes, checkpoint
+        /// Only records of this kind: genesis, deploy, remove, command, changes, checkpoint, drop_table
         #[arg(long)]
         kind: Option<String>,
+        #[command(flatten)]
+        filter: LogFilterArgs,
         #[command(flatten)]
         server: ServerArgs,
     },

@@ -85,6 +85,9 @@ pub struct ServeConfig {
     pub read_only: bool,
     /// Backups of the running server go there.
     pub backup_dir: Setting<PathBuf>,
+    pub archive: Option<Setting<PathBuf>>,
+    /// Days; none: for ever.
+    pub archive_keep: Option<Setting<u32>>,
     pub auth: Auth,
     pub tokens: Vec<TokenNote>,
     /// Sites whose pages may ask.
@@ -115,6 +118,8 @@ struct ConfigFile {
     checkpoints_kept: Option<u64>,
     idempotency_keep_s: Option<u64>,
     backup_dir: Option<PathBuf>,
+    archive: Option<PathBuf>,
+    archive_keep: Option<u32>,
     /// As the flag takes it, or bytes.
     memory_ready: Option<toml::Value>,
     memory_max: Option<toml::Value>,
@@ -266,18 +271,14 @@ impl ServeConfig {
         let checkpoints = CheckpointSettings::pick(&args, &file, source_of)
             .map_err(|(name, e)| in_file(name, e))?;
         let keep_s = keep_setting(&args, &file, source_of).map_err(|e| in_file("idempotency_keep_s", e))?;
+        let archive_keep = archive_keep(&args, &file, source_of).map_err(|e| in_file("archive_keep", e))?;
         let log = LogSettings::pick(&args, file.log, source_of).map_err(|e| in_file("log", e))?;
-        let commit = file
-            .commit
-            .map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e)))
-            .transpose()?;
+        let commit = file.commit.map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e))).transpose()?;
         check_number(file.partitions, cli::partitions).map_err(|e| in_file("partitions", e))?;
         check_number(file.sites, cli::sites).map_err(|e| in_file("sites", e))?;
         check_number(file.group_commit_us, cli::group_commit_us).map_err(|e| in_file("group_commit_us", e))?;
-        let otlp_endpoint = file
-            .otlp_endpoint
-            .map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)))
-            .transpose()?;
+        let otlp_endpoint = file.otlp_endpoint.map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)));
+        let otlp_endpoint = otlp_endpoint.transpose()?;
         let memory_ready = size_in_file(file.memory_ready.as_ref(), cli::size).map_err(|e| in_file("memory_ready", e))?;
         let memory_max = size_in_file(file.memory_max.as_ref(), cli::memory_max).map_err(|e| in_file("memory_max", e))?;
         let http = file.http.limits().map_err(|e| in_file("http", e))?;
@@ -292,6 +293,8 @@ impl ServeConfig {
         let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
             backup_dir: below(&data_dir, backups),
+            archive: pick(args.archive, source_of("archive"), file.archive),
+            archive_keep,
             data_dir,
             read_only: args.read_only,
             listen,
@@ -422,6 +425,14 @@ impl ServeConfig {
         }
         entries.push(Entry::of("idempotency-keep-s", &self.idempotency_keep_s, ToString::to_string).live());
         entries.push(Entry::of("backup-dir", &self.backup_dir, |dir| dir.display().to_string()));
+        if let Some(archive) = &self.archive {
+            entries.push(Entry::of("archive", archive, |dir| dir.display().to_string()));
+            let keep = self.archive_keep.as_ref();
+            entries.push(match keep {
+                Some(days) => Entry::of("archive-keep", days, |days| format!("{days} days")),
+                None => Entry::of("archive-keep", &by_default(()), |()| "for ever".into()),
+            });
+        }
         let names: Vec<_> = self.tokens.iter().map(|token| token.name.as_str()).collect();
         let (tokens, source) = match names.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
@@ -480,6 +491,15 @@ pub struct TokenNote {
     /// Name and role.
     pub name: String,
     pub digest: [u8; 32],
+}
+
+fn archive_keep(
+    args: &ServeArgs,
+    file: &ConfigFile,
+    source_of: &dyn Fn(&str) -> Source,
+) -> Result<Option<Setting<u32>>, String> {
+    check_number(file.archive_keep, cli::archive_keep)?;
+    Ok(pick(args.archive_keep, source_of("archive_keep"), file.archive_keep))
 }
 
 fn keep_setting(
@@ -706,6 +726,8 @@ mod tests {
             recovery_target_s: None,
             checkpoints_kept: None,
             backup_dir: None,
+            archive: None,
+            archive_keep: None,
             memory_ready: None,
             idempotency_keep_s: None,
             memory_max: None,

@@ -63,9 +63,7 @@ fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
     let query = LogQuery {
         from: Some(found.lsn),
         limit: 2,
-        newest: false,
-        partition: None,
-        kind: None,
+        ..LogQuery::default()
     };
     let records = router
         .log_records(query)

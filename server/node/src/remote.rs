@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{
-    BatchCall, IndexInfo, Json, ModuleDetail, PartitioningInfo, Phase, RecoveryStep,
+    ArchiveInfo, BatchCall, IndexInfo, Json, LogPage, ModuleDetail, PartitioningInfo, Phase, RecoveryStep,
     RestartEstimate, RowsPage, Speed, SpeedSource, Status, TableInfo,
 };
 use reprise_client::{CallOptions, Client, ClientError, LogQuery, RowsQuery};
@@ -525,22 +525,42 @@ fn cell(value: &Value) -> String {
     }
 }
 
+/// Pages until the limit is reached: a filter that little passes may give empty ones.
+fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, Failure> {
+    let limit = query.limit.unwrap_or(u32::MAX);
+    let mut all = client.log(&query).map_err(failure)?;
+    while let Some(before) = all.next.filter(|_| (all.records.len() as u32) < limit) {
+        query.from = Some(before.0);
+        query.limit = Some(limit - all.records.len() as u32);
+        let page = client.log(&query).map_err(failure)?;
+        all.next = page.next;
+        all.records.extend(page.records);
+    }
+    Ok(all)
+}
+
 pub fn log(command: &LogCommand, output: Output) -> Outcome {
     match command {
         LogCommand::Tail {
             limit,
             partition,
             kind,
+            filter,
             server,
         } => {
             let query = LogQuery {
+                transaction: filter.transaction,
+                module: filter.module.clone(),
+                procedure: filter.procedure.clone(),
+                key: filter.key.clone(),
+                argument: filter.argument.clone(),
                 newest: true,
                 limit: Some(*limit as u32),
                 partition: *partition,
                 kind: kind.clone(),
                 ..LogQuery::default()
             };
-            let page = connect(server)?.log(&query).map_err(failure)?;
+            let page = newest_records(&connect(server)?, query)?;
             if output == Output::Json {
                 return Ok(print_json(&page)?);
             }
@@ -615,6 +635,16 @@ pub fn describe_restart(restart: &RestartEstimate) -> String {
     )
 }
 
+fn describe_archive(archive: &ArchiveInfo) -> String {
+    let from = archive.oldest_checkpoint_lsn.map_or("nothing yet".to_owned(), |lsn| {
+        format!("from LSN {lsn}, {} in {} files", bytes(archive.bytes), archive.files)
+    });
+    let failed = archive.error.as_ref().map_or(String::new(), |error| {
+        format!("; FAILS, so the data directory keeps what was to go: {error}")
+    });
+    format!("{}: {from}{failed}", archive.directory)
+}
+
 fn describe_phase(phase: &Phase) -> String {
     match phase {
         Phase::Recovering {
@@ -681,6 +711,10 @@ fn print_status(status: &Status) -> io::Result<()> {
         (
             "restart",
             status.restart.as_ref().map_or("-".into(), describe_restart),
+        ),
+        (
+            "archive",
+            status.archive.as_ref().map_or("none".into(), describe_archive),
         ),
         (
             "engine",

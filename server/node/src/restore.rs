@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::Args;
 use reprise_api::U64;
 use reprise_base::{Lsn, TxnId};
-use reprise_database::{Point, RestoreReport, restore};
+use reprise_database::{Point, RestoreReport, restore, restore_archived};
 use reprise_http::{parse_timestamp, rfc3339};
 use serde::Serialize;
 
@@ -19,9 +19,11 @@ pub const EXAMPLE: &str = "Examples:
   reprise restore --data-dir ./reprise-data --to ./yesterday --time 2026-03-01T18:00:00Z
   reprise restore --data-dir ./reprise-data --to ./before --lsn 48213
   reprise restore --data-dir ./backup --to ./new
+  reprise restore --data-dir ./reprise-data --archive /mnt/archive --to ./tuesday --time 2026-03-03T09:00:00Z
 
 What lies at the point is included; --time takes everything before the first record of the log whose transaction is
-later. The source is only read. No server may run on it, unless it is a backup.";
+later. The source is only read; a server may run on it. With --archive, every point since the archive's oldest checkpoint can be gone back
+to; an archive alone, given as --data-dir, restores as far as it goes.";
 
 #[derive(Args)]
 pub struct RestoreArgs {
@@ -33,6 +35,9 @@ pub struct RestoreArgs {
         default_value = "./reprise-data"
     )]
     pub data_dir: PathBuf,
+    /// The archive of the data directory (`serve --archive`)
+    #[arg(long, env = "REPRISE_ARCHIVE", value_name = "DIR")]
+    pub archive: Option<PathBuf>,
     /// The directory to make; it must not exist, or be empty
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
@@ -113,11 +118,14 @@ impl Restored {
 }
 
 pub fn run(args: &RestoreArgs, output: Output) -> Outcome {
-    restore_from(&args.data_dir, &args.to, &args.point, output)
+    restore_from(&args.data_dir, args.archive.as_deref(), &args.to, &args.point, output)
 }
 
-pub fn restore_from(from: &Path, to: &Path, point: &PointArgs, output: Output) -> Outcome {
-    let report = restore(from, to, point.point());
+pub fn restore_from(from: &Path, archive: Option<&Path>, to: &Path, point: &PointArgs, output: Output) -> Outcome {
+    let report = match archive {
+        None => restore(from, to, point.point()),
+        Some(archive) => restore_archived(from, archive, to, point.point()),
+    };
     let report = report.with_context(|| format!("restore {}", from.display()))?;
     let restored = Restored::of(to, report);
     match output {

@@ -165,12 +165,24 @@ fn database_config(
     }
 }
 
+/// Without a log there is nothing to keep.
+fn begin_archive(database: &Database, config: &ServeConfig) -> Outcome {
+    const DAY_S: u64 = 24 * 3600;
+    let Some(archive) = &config.archive else {
+        return Ok(());
+    };
+    let keep = config.archive_keep.as_ref().map(|days| Duration::from_secs(u64::from(days.value) * DAY_S));
+    let begun = database.archive_to(&archive.value, keep);
+    Ok(begun.with_context(|| format!("use the archive {}", archive.value.display()))?)
+}
+
 /// What is told to an opened database before it recovers.
 fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Failure> {
     database.set_memory_ready(config.memory_ready.value).context("memory-ready")?;
     database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
     database.router().set_call_time_max_ms(config.call_time_max_ms.value);
     database.router().notices().set_slow_call_ms(config.slow_call_ms.value);
+    begin_archive(&database, config)?;
     // Without a log there are no backups.
     database.serve_backups(config.backup_dir.value.clone());
     Ok(Arc::new(database))

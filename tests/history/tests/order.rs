@@ -59,17 +59,16 @@ fn log_of(database: &Database) -> Vec<LogEntry> {
     while from.is_some() {
         let query = LogQuery {
             from,
-            newest: false,
             limit: 500,
-            partition: None,
             kind: Some("command".into()),
+            ..LogQuery::default()
         };
         let page = database
             .router()
             .log_records(query)
             .expect("a readable log");
         entries.extend(page.records);
-        from = page.next;
+        from = page.next.filter(|next| *next < page.end);
     }
     entries
 }

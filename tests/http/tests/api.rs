@@ -319,12 +319,15 @@ fn the_log_is_paged_and_filtered() {
     loop {
         let page = server.get(&format!("/v1/log?limit=4{from}")).ok(200);
         all.extend(page["records"].as_array().expect("records").clone());
-        match page["next"].as_str() {
-            Some(next) => from = format!("&from={next}"),
-            None => break,
+        let next = page["next"].as_str().expect("where a follower goes on");
+        from = format!("&from={next}");
+        if page["next"] == page["end"] {
+            break;
         }
     }
     assert_eq!(all.len(), 12);
+    let at_end = server.get(&format!("/v1/log?limit=4{from}")).ok(200);
+    assert_eq!((&at_end["records"], &at_end["next"], &at_end["oldest"]), (&json!([]), &at_end["end"], &json!("0")));
     assert_eq!(
         (&all[0]["kind"], &all[1]["kind"]),
         (&json!("genesis"), &json!("deploy"))

@@ -127,7 +127,7 @@ fn what_can_t_be_restored_is_said_and_leaves_nothing() -> Result<()> {
     let restore = |from, more: &[&'static str]| {
         [&["restore", "--data-dir", from, "--to", to][..], more].concat()
     };
-    refused(&restore(data, &[]), 1, "a server runs on")?;
+    refused(&["backup", "create", "--data-dir", data, "--to", to], 1, "a server runs on")?;
     server.terminate()?;
     refused(
         &restore(data, &["--lsn", "5", "--txn", "7"]),

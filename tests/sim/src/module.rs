@@ -170,14 +170,14 @@ macro_rules! version {
                     row.value += amount;
                     row.update(tx)?;
                 }
-                Ok(row.add_total(tx, amount))
+                Ok(row.add(tx, Item::TOTAL, amount))
             }
 
             /// Deletes this partition's items of small value, the smallest first.
             #[procedure(partition_by(id), log = "physiological")]
             pub fn sweep(tx: &Txn, id: i64, nonce: i64, below: i64, limit: u32) -> Result<Vec<i64>, Abort> {
                 mark(tx, id, nonce)?;
-                let found = Item::scan_by_by_value(tx).range(..(below,)).limit(limit);
+                let found = Item::scan_by_value(tx).range(..(below,)).limit(limit);
                 let rows: Vec<_> = found.into_iter().collect();
                 let ids = rows.iter().map(|row| row.id).collect();
                 rows.into_iter().for_each(|row| row.delete(tx));
@@ -232,7 +232,7 @@ macro_rules! version {
                     later: ($get)(&row),
                 });
                 let items = items.collect();
-                let marks = Mark::scan_by_by_place(tx).into_iter();
+                let marks = Mark::scan_by_place(tx).into_iter();
                 let marks = marks.map(|row| Triple { a: row.at, b: row.nonce, c: row.txn as i64 });
                 Everywhere { items, marks: marks.collect() }
             }

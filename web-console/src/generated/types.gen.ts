@@ -5,6 +5,25 @@ export type ClientOptions = {
 };
 
 /**
+ * What is kept elsewhere of checkpoints and log (`--archive`).
+ */
+export type ArchiveInfo = {
+    bytes: number;
+    directory: string;
+    /**
+     * Why the last attempt failed, and when (RFC 3339); null where it went well.
+     */
+    error?: string | null;
+    failed_at?: string | null;
+    /**
+     * Attempts of this run that failed. What was to go stays in the data directory until one goes well.
+     */
+    failures: number;
+    files: number;
+    oldest_checkpoint_lsn?: U64 | null;
+};
+
+/**
  * One mistake in the arguments.
  */
 export type ArgumentError = {
@@ -315,7 +334,15 @@ export type LogKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 
 export type LogOrder = 'oldest' | 'newest';
 
 export type LogPage = {
+    /**
+     * Everything before it is durable and can be read.
+     */
+    end: U64;
     next?: U64 | null;
+    /**
+     * The oldest LSN that is kept: what asks from before it is told `log-released`.
+     */
+    oldest: U64;
     records: Array<LogRecord>;
 };
 
@@ -908,6 +935,7 @@ export type Speed = {
 export type SpeedSource = 'opening' | 'sample' | 'running';
 
 export type Status = {
+    archive?: ArchiveInfo | null;
     checkpoint_failure?: CheckpointFailure | null;
     checkpointed_lsn?: U64 | null;
     /**
@@ -1307,7 +1335,12 @@ export type ListBackupsResponse = ListBackupsResponses[keyof ListBackupsResponse
 export type CreateBackupData = {
     body?: never;
     path?: never;
-    query?: never;
+    query?: {
+        /**
+         * Take the older checkpoint and the log from it on, too: the backup can then be restored to points before it was made.
+         */
+        earlier?: boolean;
+    };
     url: '/v1/backups';
 };
 
@@ -2030,6 +2063,26 @@ export type ListLogData = {
          * Only records of this kind.
          */
         kind?: LogKind;
+        /**
+         * Only this transaction's records.
+         */
+        transaction?: string;
+        /**
+         * Only calls of this module, and its deployments.
+         */
+        module?: string;
+        /**
+         * Only calls of procedures of this name.
+         */
+        procedure?: string;
+        /**
+         * Only records with this idempotency key, and those that changed a row with this primary key: its values separated by commas.
+         */
+        key?: string;
+        /**
+         * Only calls with an argument of this value: `name:value`. A record of changed rows has no arguments.
+         */
+        argument?: string;
         /**
          * `oldest` unless given.
          */

@@ -15,6 +15,7 @@ export function Attention({ status }: { status: UseQueryResult<Status> }) {
   const readiness = useQuery({ ...readinessQuery, enabled: !settled && !away && !status.isPending });
   const phase = settled ? data.phase : (readiness.data?.phase ?? data?.phase);
   const logError = data?.log_error ?? null;
+  const archiveError = data?.archive?.error ?? null;
   const queries = useQueryClient();
   useEffect(() => {
     // What was refused while the server was away or recovering is asked for again now.
@@ -31,6 +32,15 @@ export function Attention({ status }: { status: UseQueryResult<Status> }) {
           <p className="muted">
             Make space or mend the device that holds the data directory, then restart the server. Everything that was
             acknowledged is kept.
+          </p>
+        </div>
+      )}
+      {archiveError !== null && (
+        <div className="notice" role="alert">
+          <strong>The archive takes nothing: the data directory keeps what was to go, and grows</strong>
+          <p className="mono">{archiveError}</p>
+          <p className="muted">
+            Make space in {data?.archive?.directory}. The next checkpoint puts there whatever waits; calls go on meanwhile.
           </p>
         </div>
       )}

@@ -76,6 +76,9 @@ impl From<NativeFault> for TestError {
     }
 }
 
+/// A procedure whose result is an `R`. `#[procedure]` implements it, for `PROCEDURE::call`.
+pub trait Returns<R> {}
+
 /// A line that a procedure logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
@@ -170,7 +173,15 @@ impl TestDb {
         procedure: &str,
         args: impl Args,
     ) -> Result<R, TestError> {
-        let result = self.call_encoded(procedure, &args)?;
+        let mut encoded = Scratch::new();
+        args.encode_args(&mut encoded);
+        self.call_encoded(procedure, &encoded)
+    }
+
+    /// As `call`, of arguments that are encoded already: what `PROCEDURE::call` goes through.
+    #[doc(hidden)]
+    pub fn call_encoded<R: for<'a> Decode<'a>>(&mut self, procedure: &str, args: &Scratch) -> Result<R, TestError> {
+        let result = self.run_call(procedure, args.as_slice())?;
         let mut reader = ValueReader::new(&result);
         let value = R::decode(&mut reader).and_then(|value| reader.finish().map(|()| value));
         value.map_err(|error| {
@@ -180,13 +191,10 @@ impl TestDb {
         })
     }
 
-    fn call_encoded(&mut self, procedure: &str, args: &impl Args) -> Result<Vec<u8>, TestError> {
+    fn run_call(&mut self, procedure: &str, args: &[u8]) -> Result<Vec<u8>, TestError> {
         let unknown = || TestError::Fault(format!("the module has no procedure {procedure}"));
         let index = self.module.procedure_index(procedure).ok_or_else(unknown)?;
         let declared = self.schema.procedures[index].clone();
-        let mut encoded = Scratch::new();
-        args.encode_args(&mut encoded);
-        let args = encoded.as_slice();
         check_args(&declared, args)?;
         let scope = CallScope {
             held: place::of_call(&declared, args, self.stores.len()),

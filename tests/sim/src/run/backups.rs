@@ -43,7 +43,7 @@ impl Run {
             self.removed.push(id.clone());
             return;
         }
-        let begun = service.create();
+        let begun = service.create(false);
         self.note(|| format!("backup: {:?}", begun.as_ref().map(|info| &info.id)));
         self.stats.backups += begun.is_ok() as u64;
         // Nobody else takes the checkpoint that it may wait for.

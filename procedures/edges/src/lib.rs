@@ -1,0 +1,101 @@
+//! The sample module `edges`: numbers at the end of their range, and programs that give up. What each comes to is the same natively
+//! and in wasm.
+//! Owns: no table; procedures of one operation each, and `recurse`, `fill`, `give_up`.
+//! Does not: read or write rows.
+//! Invariants: what does not fit a number ends the call; a float becomes the nearest integer that there is.
+//! Called by: its own tests natively, the HTTP tests in wasm.
+#![deny(unsafe_code)]
+
+use reprise_procedure::prelude::*;
+
+/// The sum; ends the call where it does not fit.
+#[procedure(any_partition, read_only)]
+pub fn add(_tx: &Txn, a: i64, b: i64) -> i64 {
+    a + b
+}
+
+/// The product in 32 bits.
+#[procedure(any_partition, read_only)]
+pub fn multiply(_tx: &Txn, a: i32, b: i32) -> i32 {
+    a * b
+}
+
+/// The sum of a list.
+#[procedure(any_partition, read_only)]
+pub fn sum(_tx: &Txn, items: Vec<i64>) -> i64 {
+    items.iter().sum()
+}
+
+/// The quotient, cut towards zero.
+#[procedure(any_partition, read_only)]
+pub fn divide(_tx: &Txn, a: i64, b: i64) -> i64 {
+    a / b
+}
+
+/// Shifted to the left; by 64 bits or more ends the call.
+#[procedure(any_partition, read_only)]
+pub fn shift(_tx: &Txn, a: u64, by: u32) -> u64 {
+    a << by
+}
+
+/// What `narrow` answers.
+#[derive(Clone, Copy, Debug, PartialEq, ProcedureStruct)]
+pub struct Narrowed {
+    pub i8: i8,
+    pub u16: u16,
+    pub i32: i32,
+    pub i64: i64,
+    pub u64: u64,
+}
+
+/// A float as integers: cut towards zero, and the nearest one that there is beyond the ends.
+#[procedure(any_partition, read_only)]
+pub fn narrow(_tx: &Txn, value: f64) -> Narrowed {
+    Narrowed {
+        i8: value as i8,
+        u16: value as u16,
+        i32: value as i32,
+        i64: value as i64,
+        u64: value as u64,
+    }
+}
+
+/// The integers of a float that is no number.
+#[procedure(any_partition, read_only)]
+pub fn narrow_nothing(tx: &Txn, zero: f64) -> Narrowed {
+    narrow(tx, zero / zero)
+}
+
+/// Gives up with the caller's words.
+#[procedure(any_partition, read_only)]
+pub fn give_up(_tx: &Txn, reason: &str) -> i64 {
+    panic!("gave up: {reason}")
+}
+
+/// Calls itself, with some bytes in its frame each time.
+#[procedure(any_partition, read_only)]
+pub fn recurse(_tx: &Txn, depth: u32) -> u64 {
+    deeper(depth, &mut [0; 256])
+}
+
+#[inline(never)]
+fn deeper(depth: u32, above: &mut [u64; 256]) -> u64 {
+    let mut own = *above;
+    own[depth as usize % 256] += 1;
+    match depth {
+        0 => own.iter().sum(),
+        _ => deeper(depth - 1, &mut own) + own[0],
+    }
+}
+
+/// Takes so many bytes of memory.
+#[procedure(any_partition, read_only)]
+pub fn fill(_tx: &Txn, bytes: u32) -> u64 {
+    let filled = vec![1_u8; bytes as usize];
+    filled.iter().map(|byte| u64::from(*byte)).sum()
+}
+
+reprise_procedure::module! {
+    tables: [],
+    procedures: [add, multiply, sum, divide, shift, narrow, narrow_nothing, give_up, recurse, fill],
+}

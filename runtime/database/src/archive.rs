@@ -1,0 +1,300 @@
+//! The archive: checkpoints and log that the data directory lets go of, kept elsewhere for days. Each file is copied under a temporary
+//! name, synced and renamed before the original is removed, so that a crash at any moment leaves each of them whole in one place.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use reprise_base::Lsn;
+use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name, parse_checkpoint_name};
+use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
+use reprise_log::{LogError, LogReader, parse_segment_name, segment_name};
+use reprise_router::ArchiveStatus;
+
+use crate::{
+    Database,
+    staging::copy_as,
+    tree::Place,
+    union::{Narrowed, Union},
+};
+
+/// A file on its way into the archive; none is ever read.
+const TEMPORARY_NAME: &str = "archive.tmp";
+const COMPARED_BYTES: usize = 1 << 20;
+
+/// Why files can't be put into an archive.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    #[error("{0} is in use, as a data directory or as the archive of another server: name a directory of its own, on another disk if there is one")]
+    InUse(PathBuf),
+    #[error("{archive} is another database's archive ({found}); this one is {expected}: name an empty directory")]
+    OtherDatabase {
+        archive: PathBuf,
+        expected: String,
+        found: String,
+    },
+    #[error(
+        "the archive {archive} ends at LSN {end}, and the log begins at {start}: what lay between was let go of without the archive. It \
+         restores up to there as it is; name another directory for what follows"
+    )]
+    Gap { archive: PathBuf, end: Lsn, start: Lsn },
+    #[error("{archive} holds another file {name}: a database that was restored goes on with an archive of its own")]
+    OtherFile { archive: PathBuf, name: String },
+    #[error("no thread could be started for it")]
+    NoThread,
+    #[error("it was given up: the node stops")]
+    GivenUp,
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Two folders as in a data directory: a restore reads both alike.
+pub(crate) struct Archive {
+    path: PathBuf,
+    log: Arc<dyn Disk>,
+    checkpoints: Arc<dyn Disk>,
+    /// What is older and not needed for what is younger goes; none: nothing does.
+    keep: Option<Duration>,
+    origin: Origin,
+    state: Mutex<ArchiveStatus>,
+    _lock: DiskLock,
+}
+
+/// Where the files come from.
+pub(crate) struct Origin {
+    pub log: Arc<dyn Disk>,
+    pub checkpoints: Arc<dyn Disk>,
+    pub database_id: [u8; 16],
+    /// Where the log begins.
+    pub start: Lsn,
+}
+
+impl Archive {
+    /// Makes the archive's folders where they are not, removes what a crash left, and judges whether it is this database's and goes on
+    /// where it ends.
+    pub fn open(place: &Place, keep: Option<Duration>, origin: Origin) -> Result<Self, ArchiveError> {
+        place.tree().prepare()?;
+        let (log, checkpoints) = (place.folder_or_new("log")?, place.folder_or_new("checkpoints")?);
+        let lock = log.lock().map_err(|error| match error.kind {
+            DiskErrorKind::Locked => ArchiveError::InUse(place.path()),
+            _ => error.into(),
+        })?;
+        for folder in [&log, &checkpoints] {
+            remove_if_there(&**folder, TEMPORARY_NAME)?;
+        }
+        let archive = Self {
+            path: place.path(),
+            log,
+            checkpoints,
+            keep,
+            origin,
+            state: Mutex::default(),
+            _lock: lock,
+        };
+        archive.judge()?;
+        archive.count(|status| status.directory = archive.path.display().to_string())?;
+        Ok(archive)
+    }
+
+    fn judge(&self) -> Result<(), ArchiveError> {
+        let origin = &self.origin;
+        let Some(newest) = segments(&*self.log)?.last().copied() else {
+            return Ok(());
+        };
+        let alone = Narrowed::to(self.log.clone(), segment_name(newest));
+        let (_, found) = LogReader::open(Arc::new(alone), newest)?;
+        if let Some(found) = found.database_id.filter(|found| *found != origin.database_id) {
+            let hex = |id: &[u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
+            return Err(ArchiveError::OtherDatabase {
+                archive: self.path.clone(),
+                expected: hex(&origin.database_id),
+                found: hex(&found),
+            });
+        }
+        match origin.start <= found.end {
+            true => Ok(()),
+            false => Err(ArchiveError::Gap {
+                archive: self.path.clone(),
+                end: found.end,
+                start: origin.start,
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ArchiveStatus> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+
+    pub fn status(&self) -> ArchiveStatus {
+        self.lock().clone()
+    }
+
+    /// Counts what is there, after `change`.
+    fn count(&self, change: impl FnOnce(&mut ArchiveStatus)) -> Result<(), DiskError> {
+        let (mut files, mut bytes) = (0, 0);
+        for folder in [&self.log, &self.checkpoints] {
+            for name in folder.list()?.iter().filter(|name| is_ours(name)) {
+                files += 1;
+                bytes += folder.open_read(name)?.len()?;
+            }
+        }
+        let oldest = checkpoints(&*self.checkpoints)?.first().copied();
+        let mut status = self.lock();
+        (status.files, status.bytes, status.oldest_checkpoint) = (files, bytes, oldest);
+        change(&mut status);
+        Ok(())
+    }
+
+    /// Notes that what was to be taken is there.
+    pub fn note_taken(&self) -> Result<(), DiskError> {
+        self.count(|status| status.failure = None)
+    }
+
+    pub fn note_failure(&self, at_unix_us: i64, error: String) {
+        let mut status = self.lock();
+        status.failures += 1;
+        status.failure = Some((at_unix_us, error));
+    }
+
+    /// Takes a file of the log; its original may go afterwards.
+    pub fn take_segment(&self, name: &str, goes_on: &dyn Fn() -> bool) -> Result<(), ArchiveError> {
+        self.take(&*self.origin.log, &*self.log, name, goes_on)
+    }
+
+    pub fn take_checkpoint(&self, lsn: Lsn, goes_on: &dyn Fn() -> bool) -> Result<(), ArchiveError> {
+        self.take(&*self.origin.checkpoints, &*self.checkpoints, &checkpoint_name(lsn), goes_on)
+    }
+
+    fn take(&self, from: &dyn Disk, to: &dyn Disk, name: &str, goes_on: &dyn Fn() -> bool) -> Result<(), ArchiveError> {
+        if to.list()?.iter().any(|known| known == name) {
+            // It was taken before a crash, which came before the original was removed.
+            return match is_same(from, to, name)? {
+                true => Ok(()),
+                false => Err(ArchiveError::OtherFile {
+                    archive: self.path.clone(),
+                    name: name.to_owned(),
+                }),
+            };
+        }
+        remove_if_there(to, TEMPORARY_NAME)?;
+        let copied = copy_as(from, to, (name, TEMPORARY_NAME), &mut || goes_on());
+        if let Err(error) = copied {
+            // What can't be removed now is removed before the next copy.
+            let _ = remove_if_there(to, TEMPORARY_NAME);
+            return match goes_on() {
+                true => Err(error.into()),
+                false => Err(ArchiveError::GivenUp),
+            };
+        }
+        to.rename(TEMPORARY_NAME, name)?;
+        Ok(to.sync_dir()?)
+    }
+
+    /// Removes what is past: all before the newest checkpoint, here or in the data directory, that was begun `keep` ago or earlier. So
+    /// every moment of that time can be gone back to. `live` are the data directory's, with the time of each.
+    pub fn let_go(&self, live: &[(Lsn, i64)], now_us: i64) -> Result<(), ArchiveError> {
+        let Some(keep) = self.keep else {
+            return Ok(());
+        };
+        let until_us = now_us.saturating_sub(keep.as_micros() as i64);
+        let own = Checkpoints::new(self.checkpoints.clone());
+        let stored = checkpoints(&*self.checkpoints)?;
+        let mut base = live.iter().filter(|(_, time_us)| *time_us <= until_us).map(|(lsn, _)| *lsn).max();
+        for lsn in stored.iter().rev() {
+            if base.is_some_and(|base| base >= *lsn) {
+                break;
+            }
+            // One that can't be read is no base.
+            let time_us = own.open(*lsn).ok().map(|reader| reader.header().txn_id.time_us());
+            if time_us.is_some_and(|time_us| time_us <= until_us) {
+                base = Some(*lsn);
+                break;
+            }
+        }
+        let Some(base) = base else {
+            return Ok(());
+        };
+        for lsn in stored.into_iter().filter(|lsn| *lsn < base) {
+            own.remove(lsn)?;
+        }
+        // Of the log, files that another one follows before the base; oldest first, each step durable: no gaps.
+        let starts = segments(&*self.log)?;
+        for pair in starts.windows(2).take_while(|pair| pair[1] <= base) {
+            self.log.remove(&segment_name(pair[0]))?;
+            self.log.sync_dir()?;
+        }
+        Ok(())
+    }
+}
+
+impl Database {
+    /// Puts checkpoints and log that are let go of into an archive in `dir` first, and keeps them there for `keep`, or for ever. Before
+    /// calls are taken; once.
+    pub fn archive_to(&self, dir: &Path, keep: Option<Duration>) -> Result<(), ArchiveError> {
+        let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders) else {
+            return Ok(()); // without a log nothing is ever let go of
+        };
+        let origin = Origin {
+            log: folders.log.clone(),
+            checkpoints: folders.checkpoints.clone(),
+            database_id: log.database_id(),
+            start: log.start(),
+        };
+        checkpointer.set_archive(Archive::open(&Place::at(dir), keep, origin)?);
+        Ok(())
+    }
+}
+
+/// The log's files and the checkpoints of a data directory, and those of its archive, as one.
+pub(crate) fn with_archive(live: &Place, archive: &Place, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
+    let archived = archive.folder(folder)?;
+    match live.folder(folder) {
+        Ok(live) => Ok(Arc::new(Union::of(live, archived))),
+        Err(error) if error.kind == DiskErrorKind::NotFound => Ok(archived),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_ours(name: &str) -> bool {
+    parse_segment_name(name).is_some() || parse_checkpoint_name(name).is_some()
+}
+
+fn segments(disk: &dyn Disk) -> Result<Vec<Lsn>, DiskError> {
+    Ok(disk.list()?.iter().filter_map(|name| parse_segment_name(name)).collect())
+}
+
+fn checkpoints(disk: &dyn Disk) -> Result<Vec<Lsn>, DiskError> {
+    Ok(disk.list()?.iter().filter_map(|name| parse_checkpoint_name(name)).collect())
+}
+
+fn remove_if_there(disk: &dyn Disk, name: &str) -> Result<(), DiskError> {
+    match disk.remove(name) {
+        Err(error) if error.kind != DiskErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn is_same(one: &dyn Disk, other: &dyn Disk, name: &str) -> Result<bool, DiskError> {
+    let (one, other) = (one.open_read(name)?, other.open_read(name)?);
+    if one.len()? != other.len()? {
+        return Ok(false);
+    }
+    let (mut left, mut right) = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+    let mut at = 0;
+    loop {
+        let (read, other_read) = (one.read_at(at, &mut left)?, other.read_at(at, &mut right)?);
+        if read != other_read || left[..read] != right[..read] {
+            return Ok(false);
+        }
+        if read == 0 {
+            return Ok(true);
+        }
+        at += read as u64;
+    }
+}

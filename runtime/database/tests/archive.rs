@@ -1,0 +1,272 @@
+//! The archive: what the data directory lets go of, gone back to, damaged, in the way, and past.
+
+mod common;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use common::{config, files, fill, take, transfer, wasm};
+use reprise_base::{Lsn, TxnId};
+use reprise_database::{ArchiveError, Database, Point, RestoreError, restore, restore_archived};
+use reprise_router::ArchiveStatus;
+
+const WAIT_MAX: Duration = Duration::from_secs(120);
+
+struct Moment {
+    lsn: Lsn,
+    txn_id: TxnId,
+    digest: u64,
+}
+
+fn moment(database: &Database, account: i64) -> Moment {
+    let last = common::submit(database, &[("open", None, common::i64s(&[(1 << 40) + account, 1]))]);
+    Moment {
+        lsn: last.get(0).lsn,
+        txn_id: last.get(0).txn_id,
+        digest: database.router().digest().expect("ready"),
+    }
+}
+
+fn open_with(dir: &Path, archive: &Path, keep: Option<Duration>) -> Result<Database, ArchiveError> {
+    let database = Database::open(config(dir, 2)).expect("open");
+    database.archive_to(archive, keep)?;
+    database.recover().expect("recover");
+    Ok(database)
+}
+
+fn status(database: &Database) -> ArchiveStatus {
+    database.router().status().archive.expect("an archive")
+}
+
+/// Until the archive took what the last checkpoint replaced: at most two are left, as they are kept.
+fn wait_taken(database: &Database, dir: &Path) {
+    let until = Instant::now() + WAIT_MAX;
+    while files(dir, "checkpoints").len() > 2 {
+        assert!(Instant::now() < until, "{:?}", status(database));
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(Duration::from_millis(5));
+}
+
+/// Rounds of calls, each ended by a checkpoint, so that all but the last two are in the archive.
+fn history(database: &Database, dir: &Path, from: i64, rounds: i64) -> Vec<Moment> {
+    let mut moments = Vec::new();
+    for round in from..from + rounds {
+        fill(database, round * 10_000, 600);
+        moments.push(moment(database, 2 * round));
+        transfer(database, round);
+        take(database);
+        wait_taken(database, dir);
+        moments.push(moment(database, 2 * round + 1));
+    }
+    moments
+}
+
+fn begin(dir: &Path, archive: &Path, keep: Option<Duration>) -> Database {
+    let database = open_with(dir, archive, keep).expect("an archive");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 200);
+    database
+}
+
+fn digest_of(dir: &Path) -> u64 {
+    let (database, _) = common::open(dir, 1);
+    let digest = database.router().digest().expect("ready");
+    database.close().expect("close");
+    digest
+}
+
+struct Dirs {
+    root: tempfile::TempDir,
+    data: PathBuf,
+    archive: PathBuf,
+}
+
+fn dirs() -> Dirs {
+    let root = tempfile::tempdir().expect("a directory");
+    let (data, archive) = (root.path().join("data"), root.path().join("archive"));
+    Dirs { root, data, archive }
+}
+
+#[test]
+fn every_moment_comes_back_from_a_live_directory_and_its_archive() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let moments = history(&database, &data, 1, 6);
+    assert!(files(&data, "log")[0].to_str() > data.join("log/log-0000000000000000.seg").to_str());
+    let told = status(&database);
+    assert!(told.failure.is_none() && told.files > 6 && told.bytes > 0, "{told:?}");
+    let early = restore(&data, &root.path().join("early"), Point::Lsn(moments[0].lsn));
+    assert!(matches!(early, Err(RestoreError::TooEarly { .. })));
+    // While it runs.
+    let all = moments.iter().enumerate().map(|(at, found)| (at, found, match at % 3 {
+        0 => Point::Lsn(found.lsn),
+        1 => Point::Txn(found.txn_id),
+        _ => Point::Time(found.txn_id.time_us()),
+    }));
+    for (at, found, point) in all {
+        let target = root.path().join(format!("live-{at}"));
+        let report = restore_archived(&data, &archive, &target, point).expect("restored");
+        assert_eq!(report.last.map(|last| last.1), Some(found.txn_id), "{point:?}");
+        assert_eq!(digest_of(&target), found.digest, "{point:?}");
+    }
+    // Without its data directory, as far as the archive goes.
+    database.close().expect("close");
+    let target = root.path().join("alone");
+    restore(&archive, &target, Point::Lsn(moments[2].lsn)).expect("restored");
+    assert_eq!(digest_of(&target), moments[2].digest);
+}
+
+#[test]
+fn a_live_directory_is_read_while_it_is_written() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let found = moment(&database, 1);
+    let until = Instant::now() + Duration::from_secs(3);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 1;
+            while Instant::now() < until {
+                fill(&database, round * 10_000, 500);
+                take(&database);
+                round += 1;
+            }
+        });
+        let mut at = 0;
+        while Instant::now() < until {
+            let target = root.path().join(at.to_string());
+            restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
+            assert_eq!(digest_of(&target), found.digest);
+            let target = root.path().join(format!("{at}-end"));
+            restore_archived(&data, &archive, &target, Point::End).expect("restored");
+            at += 1;
+        }
+    });
+}
+
+#[test]
+fn a_damaged_file_of_the_archive_is_refused_by_name_and_what_lies_behind_needs_it_not() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let moments = history(&database, &data, 1, 5);
+    database.close().expect("close");
+    drop(database);
+    let damage = |path: &Path| {
+        let mut bytes = fs::read(path).expect("a file");
+        let at = bytes.len() / 3;
+        bytes[at..at + 64].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        fs::write(path, bytes).expect("written");
+    };
+    let checkpoints = files(&archive, "checkpoints");
+    damage(&checkpoints[1]);
+    let target = root.path().join("passed-over");
+    let found = &moments[3];
+    let report = restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("by the one before");
+    let name = checkpoints[1].file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(report.passed_over.iter().any(|reason| reason.contains(name)), "{:?}", report.passed_over);
+    assert_eq!(digest_of(&target), found.digest);
+    let segments = files(&archive, "log");
+    damage(&segments[0]);
+    let error = restore_archived(&data, &archive, &root.path().join("x"), Point::Lsn(found.lsn)).expect_err("refused");
+    assert!(error.to_string().contains(segments[0].to_str().expect("UTF-8")), "{error}");
+    assert!(!root.path().join("x").exists());
+}
+
+#[test]
+fn what_is_past_goes_and_what_remains_is_whole() {
+    let Dirs { root, data, archive } = dirs();
+    let keep = Duration::from_millis(1_500);
+    let database = begin(&data, &archive, Some(keep));
+    let old = history(&database, &data, 1, 4);
+    thread::sleep(keep + Duration::from_millis(300));
+    let young = history(&database, &data, 10, 4);
+    let begun = young.first().expect("some").txn_id.time_us();
+    let error = restore_archived(&data, &archive, &root.path().join("x"), Point::Lsn(old[0].lsn)).expect_err("past");
+    assert!(matches!(error, RestoreError::TooEarly { .. }), "{error}");
+    // What was within the time at the last checkpoint is there yet.
+    let last = database.router().checkpoints()[0].began_unix_us;
+    for (at, found) in young.iter().enumerate() {
+        if found.txn_id.time_us() + (keep.as_micros() as i64) < last {
+            continue;
+        }
+        let target = root.path().join(at.to_string());
+        restore_archived(&data, &archive, &target, Point::Txn(found.txn_id)).expect("restored");
+        assert_eq!(digest_of(&target), found.digest, "{begun}");
+    }
+}
+
+#[test]
+fn an_archive_that_takes_nothing_stops_nothing_and_is_made_up_for() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let mut moments = history(&database, &data, 1, 3);
+    // A directory has the place of the file that is to be written.
+    let in_the_way = archive.join("log/archive.tmp/x");
+    fs::create_dir_all(&in_the_way).expect("made");
+    fill(&database, 90_000, 1_000);
+    moments.push(moment(&database, 1_000));
+    take(&database);
+    let until = Instant::now() + WAIT_MAX;
+    while status(&database).failure.is_none() {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(1));
+    }
+    fill(&database, 95_000, 1_000);
+    take(&database);
+    assert!(files(&data, "checkpoints").len() > 2, "nothing goes that was not taken");
+    assert!(database.router().status().log_error.is_none());
+    fs::remove_dir_all(archive.join("log/archive.tmp")).expect("removed");
+    moments.extend(history(&database, &data, 20, 2));
+    let told = status(&database);
+    assert!(told.failure.is_none() && told.failures >= 1, "{told:?}");
+    for (at, found) in moments.iter().enumerate() {
+        let target = root.path().join(at.to_string());
+        restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("restored");
+        assert_eq!(digest_of(&target), found.digest);
+    }
+}
+
+#[test]
+fn an_archive_is_one_databases_goes_on_where_it_ends_and_is_nobodys_data_directory() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    history(&database, &data, 1, 4);
+    // More than one file of the log: the first is one that is not written any more.
+    for round in 0..10 {
+        fill(&database, 5_000_000 + round * 1_000, 1_000);
+    }
+    assert!(files(&data, "log").len() > 3);
+    database.close().expect("close");
+    drop(database);
+    // What a crash left: a part of a file, and a file that was taken while its original was not yet removed.
+    fs::write(archive.join("log/archive.tmp"), b"half").expect("written");
+    let live = files(&data, "log").remove(0);
+    fs::copy(&live, archive.join("log").join(live.file_name().expect("a name"))).expect("copied");
+    let database = open_with(&data, &archive, None).expect("goes on");
+    assert!(!archive.join("log/archive.tmp").exists());
+    history(&database, &data, 20, 2);
+    assert!(status(&database).failure.is_none(), "{:?}", status(&database));
+    let other = root.path().join("other");
+    let in_use = open_with(&other, &archive, None).err().expect("refused");
+    assert!(matches!(in_use, ArchiveError::InUse(_)), "{in_use}");
+    let own = open_with(&other, &other, None).err().expect("refused");
+    assert!(matches!(own, ArchiveError::InUse(_)), "{own}");
+    database.close().expect("close");
+    drop(database);
+    let foreign = open_with(&other, &archive, None).err().expect("refused");
+    assert!(matches!(foreign, ArchiveError::OtherDatabase { .. }), "{foreign}");
+    // Without the archive for a while: there is a gap, and it is told.
+    let (database, _) = common::open(&data, 2);
+    for round in 40..44 {
+        fill(&database, round * 10_000, 2_000);
+        take(&database);
+    }
+    database.close().expect("close");
+    drop(database);
+    let gap = open_with(&data, &archive, None).err().expect("refused");
+    assert!(matches!(gap, ArchiveError::Gap { .. }), "{gap}");
+}

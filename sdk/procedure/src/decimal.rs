@@ -1,0 +1,376 @@
+//! Exact numbers with a fixed number of decimal places. A result that does not fit 128 bits ends the call; what is rounded says how.
+
+use std::{
+    fmt,
+    iter::Sum,
+    ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign},
+    str::FromStr,
+};
+
+/// An exact number: `units / 10^SCALE`.
+///
+/// `+`, `-` and `*` by a whole number are exact. `*` and `/` by another decimal round to the nearest, a tie to the even neighbour
+/// (IEEE 754's default); `times` and `divided_by` round as they are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Decimal<const SCALE: u8> {
+    pub units: i128,
+}
+
+/// Which of the two neighbours a number between them becomes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rounding {
+    /// The nearest; of two equally near ones the even one.
+    #[default]
+    HalfEven,
+    /// The nearest; of two equally near ones that farther from zero, as merchants do.
+    HalfUp,
+    /// The one towards zero.
+    Down,
+    /// The one away from zero.
+    Up,
+    /// The smaller one.
+    Floor,
+    /// The greater one.
+    Ceiling,
+}
+
+#[cold]
+fn too_large() -> ! {
+    panic!("a decimal beyond what 128 bits hold")
+}
+
+impl<const SCALE: u8> Decimal<SCALE> {
+    pub const ZERO: Self = Self { units: 0 };
+    const ONE: i128 = 10_i128.pow(SCALE as u32);
+
+    pub const fn from_units(units: i128) -> Self {
+        Self { units }
+    }
+
+    /// The whole number `value`.
+    pub const fn from_whole(value: i64) -> Self {
+        Self {
+            units: value as i128 * Self::ONE,
+        }
+    }
+
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.units.checked_add(other.units).map(Self::from_units)
+    }
+
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.units.checked_sub(other.units).map(Self::from_units)
+    }
+
+    /// Times a whole number.
+    pub fn checked_mul_whole(self, factor: i64) -> Option<Self> {
+        self.units.checked_mul(factor as i128).map(Self::from_units)
+    }
+
+    /// The product, rounded as it is said: `price.times(rate, Rounding::HalfUp)`.
+    ///
+    /// # Panics
+    /// When the result does not fit.
+    pub fn times<const OTHER: u8>(self, factor: Decimal<OTHER>, rounding: Rounding) -> Self {
+        let units = mul_div(self.units, factor.units, Decimal::<OTHER>::ONE, rounding);
+        Self::from_units(units.unwrap_or_else(|| too_large()))
+    }
+
+    /// The quotient, rounded as it is said.
+    ///
+    /// # Panics
+    /// When the divisor is zero, or the result does not fit.
+    pub fn divided_by<const OTHER: u8>(self, divisor: Decimal<OTHER>, rounding: Rounding) -> Self {
+        if divisor.units == 0 {
+            panic!("attempt to divide a decimal by zero");
+        }
+        let units = mul_div(self.units, Decimal::<OTHER>::ONE, divisor.units, rounding);
+        Self::from_units(units.unwrap_or_else(|| too_large()))
+    }
+
+    /// The nearest number of another scale: `total.round_to::<2>(Rounding::HalfEven)`.
+    ///
+    /// # Panics
+    /// When the result does not fit.
+    pub fn round_to<const OTHER: u8>(self, rounding: Rounding) -> Decimal<OTHER> {
+        let units = mul_div(self.units, Decimal::<OTHER>::ONE, Self::ONE, rounding);
+        Decimal::from_units(units.unwrap_or_else(|| too_large()))
+    }
+
+    /// The nearest whole number, of the same scale.
+    pub fn rounded(self, rounding: Rounding) -> Self {
+        self.round_to::<0>(rounding).round_to(rounding)
+    }
+
+    pub fn abs(self) -> Self {
+        Self::from_units(self.units.checked_abs().unwrap_or_else(|| too_large()))
+    }
+}
+
+/// `a * b / divisor`, of which the product may be wider than 128 bits. None when the result is.
+fn mul_div(a: i128, b: i128, divisor: i128, rounding: Rounding) -> Option<i128> {
+    let is_negative = (a < 0) ^ (b < 0) ^ (divisor < 0);
+    let divisor = divisor.unsigned_abs();
+    let (quotient, rest) = match a.unsigned_abs().checked_mul(b.unsigned_abs()) {
+        Some(product) => (product / divisor, product % divisor),
+        None => wide_div(wide_mul(a.unsigned_abs(), b.unsigned_abs()), divisor)?,
+    };
+    let is_up = rest > 0 && goes_up(rounding, quotient, (rest, divisor), is_negative);
+    let magnitude = quotient.checked_add(u128::from(is_up))?;
+    match is_negative {
+        false => i128::try_from(magnitude).ok(),
+        true => 0_i128.checked_sub_unsigned(magnitude),
+    }
+}
+
+/// Whether the magnitude grows by one, of a quotient that leaves a rest.
+fn goes_up(rounding: Rounding, quotient: u128, (rest, divisor): (u128, u128), is_negative: bool) -> bool {
+    // `rest` is less than `divisor`, so the difference says which of the two neighbours is nearer.
+    let (below, above) = (rest, divisor - rest);
+    match rounding {
+        Rounding::HalfEven => below > above || (below == above && quotient % 2 == 1),
+        Rounding::HalfUp => below >= above,
+        Rounding::Down => false,
+        Rounding::Up => true,
+        Rounding::Floor => is_negative,
+        Rounding::Ceiling => !is_negative,
+    }
+}
+
+/// The product, as its upper and its lower half.
+fn wide_mul(a: u128, b: u128) -> (u128, u128) {
+    const LOW: u128 = u64::MAX as u128;
+    let (a_high, a_low, b_high, b_low) = (a >> 64, a & LOW, b >> 64, b & LOW);
+    let low = a_low * b_low;
+    // Each fits: (2^64 - 1)^2 + 2 * (2^64 - 1) is 2^128 - 1.
+    let middle = a_high * b_low + (low >> 64);
+    let other = a_low * b_high + (middle & LOW);
+    (a_high * b_high + (middle >> 64) + (other >> 64), other << 64 | low & LOW)
+}
+
+/// Quotient and rest, bit by bit; none where the quotient has more than 128 bits.
+fn wide_div((high, low): (u128, u128), divisor: u128) -> Option<(u128, u128)> {
+    if high >= divisor {
+        return None;
+    }
+    let (mut quotient, mut rest) = (0, high);
+    for bit in (0..128).rev() {
+        let carries = rest >> 127 == 1;
+        rest = rest << 1 | low >> bit & 1;
+        if carries || rest >= divisor {
+            rest = rest.wrapping_sub(divisor);
+            quotient |= 1 << bit;
+        }
+    }
+    Some((quotient, rest))
+}
+
+impl<const SCALE: u8> Add for Decimal<SCALE> {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        self.checked_add(other).unwrap_or_else(|| too_large())
+    }
+}
+
+impl<const SCALE: u8> Sub for Decimal<SCALE> {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        self.checked_sub(other).unwrap_or_else(|| too_large())
+    }
+}
+
+impl<const SCALE: u8> Neg for Decimal<SCALE> {
+    type Output = Self;
+    fn neg(self) -> Self {
+        Self::from_units(self.units.checked_neg().unwrap_or_else(|| too_large()))
+    }
+}
+
+impl<const SCALE: u8> AddAssign for Decimal<SCALE> {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl<const SCALE: u8> SubAssign for Decimal<SCALE> {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+impl<const SCALE: u8> Mul<i64> for Decimal<SCALE> {
+    type Output = Self;
+    fn mul(self, factor: i64) -> Self {
+        self.checked_mul_whole(factor).unwrap_or_else(|| too_large())
+    }
+}
+
+impl<const SCALE: u8, const OTHER: u8> Mul<Decimal<OTHER>> for Decimal<SCALE> {
+    type Output = Self;
+    fn mul(self, factor: Decimal<OTHER>) -> Self {
+        self.times(factor, Rounding::HalfEven)
+    }
+}
+
+impl<const SCALE: u8, const OTHER: u8> Div<Decimal<OTHER>> for Decimal<SCALE> {
+    type Output = Self;
+    fn div(self, divisor: Decimal<OTHER>) -> Self {
+        self.divided_by(divisor, Rounding::HalfEven)
+    }
+}
+
+impl<const SCALE: u8> Sum for Decimal<SCALE> {
+    fn sum<I: Iterator<Item = Self>>(items: I) -> Self {
+        items.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl<'a, const SCALE: u8> Sum<&'a Self> for Decimal<SCALE> {
+    fn sum<I: Iterator<Item = &'a Self>>(items: I) -> Self {
+        items.copied().sum()
+    }
+}
+
+impl<const SCALE: u8> fmt::Display for Decimal<SCALE> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.units < 0 { "-" } else { "" };
+        let (one, units) = (Self::ONE.unsigned_abs(), self.units.unsigned_abs());
+        write!(f, "{sign}{}", units / one)?;
+        if SCALE > 0 {
+            write!(f, ".{:0width$}", units % one, width = SCALE as usize)?;
+        }
+        Ok(())
+    }
+}
+
+/// The text is no decimal of this scale: digits, one point at most, no more places than the scale has, and it fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotADecimal {
+    pub scale: u8,
+}
+
+impl fmt::Display for NotADecimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no number of at most {} decimal places", self.scale)
+    }
+}
+
+impl std::error::Error for NotADecimal {}
+
+impl<const SCALE: u8> FromStr for Decimal<SCALE> {
+    type Err = NotADecimal;
+
+    /// `-12.5`, `3`, `.75`. Nothing is rounded: more places than the scale has are refused.
+    fn from_str(text: &str) -> Result<Self, NotADecimal> {
+        parse(text, SCALE as usize).map(Self::from_units).ok_or(NotADecimal { scale: SCALE })
+    }
+}
+
+fn parse(text: &str, scale: usize) -> Option<i128> {
+    let (is_negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (whole, places) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_number = !(whole.is_empty() && places.is_empty()) && places.len() <= scale;
+    let zeros = std::iter::repeat_n(b'0', scale.checked_sub(places.len()).filter(|_| is_number)?);
+    let mut units = 0_i128;
+    for byte in whole.bytes().chain(places.bytes()).chain(zeros) {
+        let digit = byte.is_ascii_digit().then(|| i128::from(byte - b'0'))?;
+        // Below zero there is one number more.
+        units = units.checked_mul(10)?.checked_sub(digit)?;
+    }
+    match is_negative {
+        true => Some(units),
+        false => units.checked_neg(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Decimal<2> {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn text_is_exact_both_ways() {
+        for (text, units) in [("0", 0), ("-0.01", -1), (".5", 50), ("12.", 1_200), ("+7.25", 725), ("-3", -300)] {
+            assert_eq!(of(text).units, units, "{text}");
+        }
+        for units in [i128::MIN, i128::MAX, -1, 99, 100] {
+            let decimal = Decimal::<2>::from_units(units);
+            assert_eq!(of(&decimal.to_string()), decimal);
+        }
+        for text in ["", ".", "-", "1.234", "1,5", "1e3", "--1", "0x1", " 1", "1700000000000000000000000000000000000000"] {
+            assert_eq!(text.parse::<Decimal<2>>(), Err(NotADecimal { scale: 2 }), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_rounding_chooses_its_neighbour() {
+        use Rounding::*;
+        let all = [HalfEven, HalfUp, Down, Up, Floor, Ceiling];
+        for (text, expected) in [
+            ("2.5", [2, 3, 2, 3, 2, 3]),
+            ("3.5", [4, 4, 3, 4, 3, 4]),
+            ("-2.5", [-2, -3, -2, -3, -3, -2]),
+            ("2.51", [3, 3, 2, 3, 2, 3]),
+            ("-2.49", [-2, -2, -2, -3, -3, -2]),
+            ("4", [4; 6]),
+        ] {
+            let rounded = all.map(|rounding| of(text).round_to::<0>(rounding).units);
+            assert_eq!(rounded, expected, "{text}");
+            assert_eq!(of(text).rounded(HalfUp), Decimal::from_whole(expected[1] as i64));
+        }
+    }
+
+    #[test]
+    fn products_and_quotients_round_as_they_say() {
+        let rate: Decimal<4> = "0.0825".parse().expect("a rate");
+        assert_eq!(of("19.99").times(rate, Rounding::HalfUp), of("1.65"));
+        assert_eq!(of("19.99").times(rate, Rounding::Down), of("1.64"));
+        assert_eq!(of("10.00") / of("3.00"), of("3.33"));
+        assert_eq!(of("-10.00").divided_by(of("3"), Rounding::Floor), of("-3.34"));
+        assert_eq!(of("0.05") * of("0.50"), of("0.02"), "a tie goes to the even one");
+        assert_eq!(of("1.25") * 3, of("3.75"));
+        assert_eq!([of("1.10"), of("2.20")].iter().sum::<Decimal<2>>(), of("3.30"));
+        assert_eq!(-of("1.5") + of("1") - of("0.5"), of("-1"));
+        assert_eq!(of("-1.5").abs(), of("1.5"));
+    }
+
+    #[test]
+    fn products_wider_than_128_bits_are_right() {
+        let large = Decimal::<18>::from_units(10_i128.pow(36) + 7);
+        assert_eq!(large * large / large, large);
+        let third = Decimal::<38>::from_units(10_i128.pow(38) / 3);
+        assert_eq!((third * third).units, 11_111_111_111_111_111_111_111_111_111_111_111_111);
+        assert_eq!(mul_div(i128::MIN, i128::MIN, i128::MIN, Rounding::Down), Some(i128::MIN));
+        assert_eq!(mul_div(i128::MAX, 2, 1, Rounding::Down), None);
+        assert_eq!(mul_div(i128::MAX, i128::MAX, 3, Rounding::Down), None);
+        for (a, b, divisor) in [(u128::MAX, 3, 7), (u128::MAX, u128::MAX, u128::MAX), (1 << 127, 5, 6)] {
+            let (quotient, rest) = wide_div(wide_mul(a, b), divisor).expect("it fits");
+            let (high, low) = wide_mul(quotient, divisor);
+            let (low, carry) = low.overflowing_add(rest);
+            assert_eq!((high + u128::from(carry), low), wide_mul(a, b));
+            assert!(rest < divisor);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_ends_the_call() {
+        let max = Decimal::<2>::from_units(i128::MAX);
+        let beyond: [Box<dyn Fn() -> Decimal<2> + std::panic::UnwindSafe>; 6] = [
+            Box::new(move || max + of("0.01")),
+            Box::new(move || max * 2),
+            Box::new(move || max * max),
+            Box::new(move || max / of("0.01")),
+            Box::new(|| of("1") / of("0")),
+            Box::new(move || -Decimal::from_units(i128::MIN)),
+        ];
+        for compute in beyond {
+            assert!(std::panic::catch_unwind(compute).is_err());
+        }
+    }
+}
