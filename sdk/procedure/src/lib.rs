@@ -69,6 +69,10 @@ pub use reprise_procedure_macros::{
 /// The guide's examples, compiled and run as tests of this crate.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../../../docs/guide/first-module.md")]
+    pub struct FirstModule;
+    #[doc = include_str!("../../../docs/guide/partitions.md")]
+    pub struct Partitions;
     #[doc = include_str!("../../../docs/guide/types.md")]
     pub struct Types;
     #[doc = include_str!("../../../docs/guide/tables.md")]
