@@ -959,7 +959,7 @@ export type Status = {
      */
     durable_lsn: U64;
     /**
-     * Of the log; null without one.
+     * Of the log; null while there was no other than the first, and without a log.
      */
     epoch?: number | null;
     /**
@@ -1989,7 +1989,7 @@ export type EventsError = EventsErrors[keyof EventsErrors];
 
 export type EventsResponses = {
     /**
-     * The data of `metrics` events; those of `status` are a Status
+     * The data of `metrics` events; those of `status` are a Status, of `checkpoint` a Checkpoint
      */
     200: MetricsEvent;
 };
