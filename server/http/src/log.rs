@@ -66,6 +66,7 @@ pub struct LogParams {
     /// Only records with this idempotency key, and those that changed a row with this primary key: its values separated by commas.
     key: Option<String>,
     /// Only calls with an argument of this value: `name:value`. A record of changed rows has no arguments.
+    #[param(pattern = "^[^:]*:")]
     argument: Option<String>,
     /// `oldest` unless given.
     order: Option<LogOrder>,

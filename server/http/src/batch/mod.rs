@@ -62,7 +62,7 @@ pub const PATH: &str = "/v1/batch";
     tag = "Calls",
     params(
         ("Reprise-Timeout-Ms" = Option<u64>, Header, description = "Calls that have not begun by then, or run longer, are ended as deadline-exceeded and leave nothing"),
-        ("Reprise-Min-Lsn" = Option<String>, Header, description = "Begin once the read view holds this LSN"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Begin once the read view holds this LSN"),
         ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
     ),
     request_body(content(
