@@ -134,7 +134,7 @@ class MockServer {
               bytes: 2_700_000_000,
               oldest_checkpoint_lsn: '4096',
               failures: 1,
-              error: this.#state === 'log-error' ? 'write archive.tmp: no space left on device' : null,
+              error: this.#state === 'log-error' ? 'write archive.tmp: read-only file system' : null,
               failed_at: this.#state === 'log-error' ? new Date(Date.now() - 3_000_000).toISOString() : null,
             },
     };
@@ -216,6 +216,11 @@ class MockServer {
     const table = shown.find((candidate) => candidate.name === name);
     if (table === undefined) return notFound(`table ${name}`);
     if (more === undefined) return ok(table);
+    if (more === 'groups') {
+      const [column = ''] = table.indexes[0]?.columns ?? [];
+      const groups = ['1', '2', '3'].map((value, at) => ({ key: { [column]: value }, count: (40 - at * 7).toString(), sums: {} }));
+      return ok({ groups, continues: false, next_cursor: null, lsn: lsnOf(newestPosition()) });
+    }
     const from = Number(query.get('cursor') ?? '0');
     const count = Math.min(Number(query.get('limit') ?? '100'), Math.max(table.rows - from, 0));
     const rows = Array.from({ length: count }, (_, position) => rowOf(name, from + position));

@@ -9,13 +9,26 @@ export type Route =
   | {
       page: 'table';
       table: string;
-      view: 'rows' | 'schema';
+      view: 'rows' | 'counts' | 'schema';
       index: string | null;
       prefix: string | null;
+      from: string | null;
+      to: string | null;
+      where: string | null;
+      /** `true`, or null. */
+      reverse: string | null;
       cursor: string | null;
     }
-  | { page: 'log'; kind: string | null; partition: string | null; from: string | null }
-  | { page: 'output' }
+  | {
+      page: 'log';
+      kind: string | null;
+      partition: string | null;
+      procedure: string | null;
+      argument: string | null;
+      key: string | null;
+      from: string | null;
+    }
+  | { page: 'output'; procedure: string | null; level: string | null; transaction: string | null }
   | { page: 'calls' }
   | { page: 'checkpoints' }
   | { page: 'record'; lsn: string }
@@ -40,21 +53,40 @@ export function parseRoute(hash: string): Route {
         : {
             page: 'table',
             table: name,
-            view: params.get('view') === 'schema' ? 'schema' : 'rows',
+            view: viewOf(params.get('view')),
             index: params.get('index'),
             prefix: params.get('prefix'),
+            from: params.get('from'),
+            to: params.get('to'),
+            where: params.get('where'),
+            reverse: params.get('reverse'),
             cursor: params.get('cursor'),
           };
     case 'log':
       return name === null
-        ? { page: 'log', kind: params.get('kind'), partition: params.get('partition'), from: params.get('from') }
+        ? {
+            page: 'log',
+            kind: params.get('kind'),
+            partition: params.get('partition'),
+            procedure: params.get('procedure'),
+            argument: params.get('argument'),
+            key: params.get('key'),
+            from: params.get('from'),
+          }
         : { page: 'record', lsn: name };
     case 'calls':
       return name === null ? { page: 'calls' } : unknown;
     case 'checkpoints':
       return name === null ? { page: 'checkpoints' } : unknown;
     case 'output':
-      return name === null ? { page: 'output' } : unknown;
+      return name === null
+        ? {
+            page: 'output',
+            procedure: params.get('procedure'),
+            level: params.get('level'),
+            transaction: params.get('transaction'),
+          }
+        : unknown;
     default:
       return unknown;
   }
@@ -71,12 +103,20 @@ export function hrefOf(route: Route): string {
     case 'tables':
       return '#/tables';
     case 'table': {
-      const { index, prefix, cursor } = route;
+      const { index, prefix, from, to, where, reverse, cursor } = route;
       const view = route.view === 'rows' ? null : route.view;
-      return `#/tables/${encodeURIComponent(route.table)}${query({ view, index, prefix, cursor })}`;
+      const more = query({ view, index, prefix, from, to, where, reverse, cursor });
+      return `#/tables/${encodeURIComponent(route.table)}${more}`;
     }
     case 'log':
-      return `#/log${query({ kind: route.kind, partition: route.partition, from: route.from })}`;
+      return `#/log${query({
+        kind: route.kind,
+        partition: route.partition,
+        procedure: route.procedure,
+        argument: route.argument,
+        key: route.key,
+        from: route.from,
+      })}`;
     case 'record':
       return `#/log/${encodeURIComponent(route.lsn)}`;
     case 'calls':
@@ -84,18 +124,40 @@ export function hrefOf(route: Route): string {
     case 'checkpoints':
       return '#/checkpoints';
     case 'output':
-      return '#/output';
+      return `#/output${query({ procedure: route.procedure, level: route.level, transaction: route.transaction })}`;
     case 'unknown':
       return `#/${route.path}`;
   }
 }
 
 /** The newest records of all. */
-export const logRoute: Route = { page: 'log', kind: null, partition: null, from: null };
+export const logRoute: Route = {
+  page: 'log',
+  kind: null,
+  partition: null,
+  procedure: null,
+  argument: null,
+  key: null,
+  from: null,
+};
+
+/** The newest lines of all procedures. */
+export const outputRoute: Route = { page: 'output', procedure: null, level: null, transaction: null };
 
 /** A table's page at its beginning. */
 export function tableRoute(table: string): Route {
-  return { page: 'table', table, view: 'rows', index: null, prefix: null, cursor: null };
+  return {
+    page: 'table',
+    table,
+    view: 'rows',
+    index: null,
+    prefix: null,
+    from: null,
+    to: null,
+    where: null,
+    reverse: null,
+    cursor: null,
+  };
 }
 
 export function navigate(route: Route): void {
@@ -113,6 +175,10 @@ export function useRoute(): Route {
 function subscribe(onChange: () => void): () => void {
   window.addEventListener('hashchange', onChange);
   return () => window.removeEventListener('hashchange', onChange);
+}
+
+function viewOf(text: string | null): 'rows' | 'counts' | 'schema' {
+  return text === 'schema' || text === 'counts' ? text : 'rows';
 }
 
 function decode(part: string): string {

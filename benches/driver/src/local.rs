@@ -89,6 +89,7 @@ impl Local<'_> {
                 limit: PAGE_ROWS,
                 cursor,
                 prefix: Vec::new(),
+                ..RowsRequest::default()
             };
             let page = self
                 .router

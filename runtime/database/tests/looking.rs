@@ -126,7 +126,7 @@ fn begin_open(database: &Database, account: i64) -> Receiver<ReplyOutcome> {
 fn begin_page(database: &Arc<Database>) -> Receiver<Result<RowsPage, RowsError>> {
     let (database, (sender, receiver)) = (database.clone(), mpsc::channel());
     thread::spawn(move || {
-        let request = RowsRequest { table: 0, index: 0, limit: 100, cursor: None, prefix: Vec::new() };
+        let request = RowsRequest { table: 0, index: 0, limit: 100, cursor: None, prefix: Vec::new(), ..RowsRequest::default() };
         let _ = sender.send(database.router().table_rows(request)); // as above
     });
     receiver

@@ -58,6 +58,7 @@ fn rows(database: &Database) -> Rows {
         limit: 100,
         cursor: None,
         prefix: Vec::new(),
+        ..RowsRequest::default()
     };
     let page = database.router().table_rows(request).expect("rows");
     let int = |row: &[u8], column| match layout.field(row, column) {

@@ -110,6 +110,7 @@ fn last_columns(database: &Database) -> Vec<i64> {
         limit: 100,
         cursor: None,
         prefix: Vec::new(),
+        ..RowsRequest::default()
     };
     let page = database.router().table_rows(request).expect("rows");
     let last = schema.columns.len() as u16 - 1;
@@ -350,6 +351,7 @@ fn rows_without_a_key_come_page_by_page_each_once_and_no_page_begins_with_all_be
             limit: 2,
             cursor,
             prefix: Vec::new(),
+            ..RowsRequest::default()
         };
         let page = database.router().table_rows(request).expect("rows");
         seen.extend(page.rows.iter().map(|row| match layout.field(row, 0) {
@@ -390,6 +392,7 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
             limit: 3,
             cursor,
             prefix: Vec::new(),
+            ..RowsRequest::default()
         };
         let page = database.router().table_rows(request).expect("rows");
         seen.extend(page.rows.iter().map(|row| match layout.field(row, 0) {
@@ -412,6 +415,7 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
             limit: 3,
             cursor: Some(forged),
             prefix: Vec::new(),
+            ..RowsRequest::default()
         };
         // Some rows, none, or a refusal: and nothing is walked that is not shown.
         let _ = database.router().table_rows(request);

@@ -1,5 +1,5 @@
 //! What the node counts and measures about itself, and the newest lines that procedures logged.
-//! Owns: counters per engine thread, latency histograms, the ring of recent lines, notices for the operator.
+//! Owns: counters per engine thread, latency histograms, recent lines of each procedure, notices for the operator.
 //! Does not: know HTTP, format anything, write files, slow down whoever counts.
 //! Invariants: counting takes no lock and no allocation; a counter has one writer; memory is bounded.
 //! Called by: `partition` and `log` (count), `router` and `http` (read snapshots).
@@ -13,6 +13,6 @@ mod registry;
 
 pub use counter::Counter;
 pub use histogram::{LatencyHistogram, LatencySummary};
-pub use lines::{RecentLine, RecentLines};
+pub use lines::{LineFilter, RecentLine, RecentLines};
 pub use notices::{Notice, NoticeKind, Notices, Taken};
 pub use registry::{FlushStats, Recorder, Registry, Snapshot, Totals};

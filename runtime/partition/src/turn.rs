@@ -178,12 +178,8 @@ impl<'a> Running<'a> {
     #[cold]
     fn note_all_lines(&self, shared: &Shared, frame: &mut Frame) {
         let procedure = &self.module.schema.procedures[self.procedure as usize].name;
-        for line in frame.take_lines() {
-            let level = line.level as u8;
-            shared
-                .lines
-                .push(self.txn_id, &self.module.name, procedure, level, line.text);
-        }
+        let lines = frame.take_lines().map(|line| (line.level as u8, line.text));
+        shared.lines.push(self.txn_id, &self.module.name, procedure, lines);
     }
 }
 

@@ -28,7 +28,7 @@ pub use idempotency::{
 pub use logs::{
     ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, decode_entry,
 };
-pub use query::{RowsError, RowsPage, RowsRequest, TableStats};
+pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
 pub use reprise_partition::{CallInfo, CallPhase, Deadline, MeetingStats, Stream, has_small_result};

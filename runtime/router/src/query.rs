@@ -1,6 +1,7 @@
 //! Looking at tables without a procedure: statistics, rows page by page, the digest of everything.
 
 use std::{
+    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -23,7 +24,7 @@ pub struct TableStats {
     pub index_bytes: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RowsRequest {
     /// By `TableId`.
     pub table: u16,
@@ -34,6 +35,27 @@ pub struct RowsRequest {
     pub cursor: Option<Vec<u8>>,
     /// Leading key bytes (`reprise_abi::key`) that a row must have; empty for all.
     pub prefix: Vec<u8>,
+    /// Key bytes behind the prefix from which on, and up to which, rows are wanted: those that begin with them included. Empty: all.
+    pub from: Vec<u8>,
+    pub to: Vec<u8>,
+    /// From the last row to the first.
+    pub reverse: bool,
+    /// What else a row must be.
+    pub filter: Option<RowFilter>,
+}
+
+/// A judge of stored rows.
+#[derive(Clone)]
+pub struct RowFilter {
+    /// Of whose rows it is: those of a table that was changed meanwhile it does not know.
+    pub schema: Arc<TableSchema>,
+    pub passes: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for RowFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RowFilter")
+    }
 }
 
 pub struct RowsPage {
@@ -47,6 +69,9 @@ pub struct RowsPage {
     pub lsn: Lsn,
     /// Of all rows.
     bytes: usize,
+    /// Rows that were looked at, and until when some more may be.
+    looked_at: usize,
+    until: Instant,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +80,10 @@ pub enum RowsError {
     NotFound,
     #[error("the cursor is not one that a page returned")]
     BadCursor,
+    #[error("the table was changed meanwhile")]
+    Changed,
+    #[error("the index has no order")]
+    Unordered,
     /// What was read is not durable, and never will be.
     #[error("the log can't be written: {0}")]
     LogUnavailable(Arc<str>),
@@ -70,15 +99,37 @@ impl From<Unavailable> for RowsError {
 
 /// Bytes of rows after which a page ends before its limit.
 const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Rows that one page looks at, and the time that it takes: a filter that little passes must not hold a partition.
+const LOOKED_AT_MAX: usize = 20_000;
+const LOOK_TIME_MAX: Duration = Duration::from_millis(5);
+/// Rows between two looks at the clock.
+const LOOK_ROWS: usize = 256;
 
 impl RowsPage {
     fn is_full(&self, limit: u32) -> bool {
-        self.rows.len() as u32 >= limit || self.bytes >= PAGE_BYTES_MAX
+        self.rows.len() as u32 >= limit
+            || self.bytes >= PAGE_BYTES_MAX
+            || self.looked_at >= LOOKED_AT_MAX
+            || self.looked_at > 0 && self.looked_at.is_multiple_of(LOOK_ROWS) && Instant::now() >= self.until
     }
 
-    fn push(&mut self, row: &[u8]) {
-        self.bytes += row.len();
-        self.rows.push(row.to_vec());
+    fn look_at(&mut self, row: &[u8], request: &RowsRequest) {
+        self.looked_at += 1;
+        if request.filter.as_ref().is_none_or(|filter| (filter.passes)(row)) {
+            self.bytes += row.len();
+            self.rows.push(row.to_vec());
+        }
+    }
+}
+
+impl RowsRequest {
+    /// The first and the last key bytes that are wanted.
+    fn bounds(&self) -> (Vec<u8>, Vec<u8>) {
+        ([&self.prefix[..], &self.from].concat(), [&self.prefix[..], &self.to].concat())
+    }
+
+    fn is_plain(&self) -> bool {
+        self.from.is_empty() && self.to.is_empty() && !self.reverse
     }
 }
 
@@ -156,9 +207,9 @@ impl Router {
         }
         match schema.placement {
             Placement::Replicated => only(self.least_busy()),
-            Placement::By(column) if !request.prefix.is_empty() => {
-                let (index, bounds) = (request.index, (&request.prefix[..], &request.prefix[..]));
-                match partition_between(schema, index, column, bounds, count) {
+            Placement::By(column) if !request.prefix.is_empty() || !request.from.is_empty() => {
+                let (lower, upper) = request.bounds();
+                match partition_between(schema, request.index, column, (&lower, &upper), count) {
                     Some(id) => only(id),
                     None => Ok(Touched::All),
                 }
@@ -219,17 +270,23 @@ fn is_ordered(schema: &TableSchema, index: u16) -> bool {
 fn read_page(held: &mut Held<'_>, request: &RowsRequest) -> Result<RowsPage, RowsError> {
     let deployed = held.tools.deployed().clone();
     let schema = schema_of(&deployed, request)?;
+    if request.filter.as_ref().is_some_and(|filter| !Arc::ptr_eq(&filter.schema, schema)) {
+        return Err(RowsError::Changed);
+    }
     let mut page = RowsPage {
         rows: Vec::new(),
         schema: schema.clone(),
         next_cursor: None,
         lsn: held.partitions.iter().map(|part| part.last_end).max().unwrap_or_default(),
         bytes: 0,
+        looked_at: 0,
+        until: Instant::now() + LOOK_TIME_MAX,
     };
     let parts: Vec<(PartitionId, &Store)> =
         held.partitions.iter().map(|part| (part.id, &part.store)).collect();
     match is_ordered(schema, request.index) {
         true => merge_page(&parts, schema, request, &mut page)?,
+        false if !request.is_plain() => return Err(RowsError::Unordered),
         false => {
             let count = match schema.placement {
                 Placement::Replicated => parts[0].0.0 + 1,
@@ -349,13 +406,16 @@ impl<'a> Walk<'a> {
         merge: &mut Merge<'_>,
         parts: &[(PartitionId, &Store)],
         shown: &Shown<'_>,
+        reverse: bool,
     ) -> Result<(), RowsError> {
         for _ in parts {
             let Some((at, rid)) = merge.peek() else {
                 break;
             };
             let key = self.key_of(parts[at].1, rid, self.columns.len());
-            if (&key[..], parts[at].0) > (shown.key, shown.partition) {
+            let (order, is_behind) = ((&key[..]).cmp(shown.key), parts[at].0 > shown.partition);
+            let order = if reverse { order.reverse() } else { order };
+            if order.is_gt() || order.is_eq() && is_behind {
                 break;
             }
             merge.advance(at, parts[at].1).map_err(|_| RowsError::NotFound)?;
@@ -373,17 +433,26 @@ fn merge_page(
     let walk = Walk::new(schema, request);
     let stores: Vec<&Store> = parts.iter().map(|(_, store)| *store).collect();
     let shown = request.cursor.as_deref().map(Shown::split).transpose()?;
-    let lower = shown.as_ref().map_or(&request.prefix[..], |shown| walk.lower(shown));
-    if !lower.starts_with(&request.prefix) {
-        return Err(RowsError::BadCursor);
+    let (first, last) = request.bounds();
+    let (mut lower, mut upper) = (&first[..], &last[..]);
+    if let Some(shown) = &shown {
+        let reached = walk.lower(shown);
+        if !reached.starts_with(&request.prefix) {
+            return Err(RowsError::BadCursor);
+        }
+        match request.reverse {
+            true => upper = reached,
+            false => lower = reached,
+        }
     }
-    let range = Range::new(lower, &request.prefix, ScanFlags::default());
+    let flags = if request.reverse { ScanFlags(ScanFlags::REVERSE) } else { ScanFlags::default() };
+    let range = Range::new(lower, upper, flags);
     let position = |id| shown.as_ref().map_or_else(ScanPosition::default, |shown| walk.position_in(id, shown));
     let positions = parts.iter().map(|(id, _)| position(*id)).collect();
     let mut merge = Merge::new(&stores, walk.table, walk.index, range, positions)
         .map_err(|_| RowsError::NotFound)?;
     if let (Some(shown), true) = (&shown, walk.is_unique) {
-        walk.pass_over(&mut merge, parts, shown)?;
+        walk.pass_over(&mut merge, parts, shown, request.reverse)?;
     }
     let mut last: Option<(usize, Rid)> = None;
     while let Some((at, rid)) = merge.peek() {
@@ -391,7 +460,7 @@ fn merge_page(
             page.next_cursor = Some(walk.cursor_behind(parts[at].0, stores[at], rid));
             return Ok(());
         }
-        page.push(stores[at].row(walk.table, rid).expect("an index names live rows"));
+        page.look_at(stores[at].row(walk.table, rid).expect("an index names live rows"), request);
         last = Some((at, rid));
         merge.advance(at, stores[at]).map_err(|_| RowsError::NotFound)?;
     }
@@ -409,7 +478,9 @@ fn unordered_page(
     if !request.prefix.is_empty() {
         for (_, store) in parts {
             let rid = store.get(table, request.index, &request.prefix);
-            page.rows.extend(rid.and_then(|rid| store.row(table, rid)).map(<[u8]>::to_vec));
+            if let Some(row) = rid.and_then(|rid| store.row(table, rid)) {
+                page.look_at(row, request);
+            }
         }
         return Ok(());
     }
@@ -424,7 +495,7 @@ fn unordered_page(
                 return Ok(());
             }
             let row = store.row(table, rid).expect("a live row");
-            page.push(row);
+            page.look_at(row, request);
         }
         from = Rid(0);
     }

@@ -15,7 +15,7 @@ use reprise_base::{
     limits::WAITING_TXNS_MAX,
 };
 use reprise_log::Log;
-use reprise_observe::{Notices, RecentLine, Registry};
+use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
     CallBatch, CallInfo, Deadline, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
 };
@@ -267,8 +267,9 @@ impl Router {
         &self.0.config.shared.notices
     }
 
-    pub fn procedure_log(&self, limit: usize) -> Vec<RecentLine> {
-        self.0.config.shared.lines.newest(limit)
+    /// Lines that procedures logged, the newest first.
+    pub fn procedure_log(&self, filter: &LineFilter, limit: usize) -> Vec<RecentLine> {
+        self.0.config.shared.lines.newest(filter, limit)
     }
 
     /// Waits until everything before `lsn` is durable; false when the time is over first.

@@ -29,11 +29,11 @@ pub use modules::{
     DeployPlan, LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded,
     ModuleVersion, ParameterInfo, PartitioningInfo, PlanStep, ProcedureInfo, TablePlan,
 };
-pub use numbers::U64;
+pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
 pub use running::{CallList, CallPhase, RunningCall};
 pub use status::{ArchiveInfo, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, Phase, Readiness, RecoveryStep, Status};
-pub use tables::{ColumnInfo, IndexInfo, Placement, RowsPage, TableInfo, TableList};
+pub use tables::{ColumnInfo, GroupsPage, IndexInfo, Placement, RowGroup, RowsPage, TableInfo, TableList};
 pub use types::{FieldInfo, TypeInfo};
 
 /// JSON that is passed on as it is: arguments, results, rows. Members keep the order of their declaration.
@@ -44,6 +44,9 @@ pub const PROBLEM_MEDIA_TYPE: &str = "application/problem+json";
 /// Media type of a batch, both ways.
 pub const NDJSON_MEDIA_TYPE: &str = "application/x-ndjson";
 
+/// Media type of rows as comma-separated values.
+pub const CSV_MEDIA_TYPE: &str = "text/csv";
+
 /// Media types of calls and answers in CBOR, one and many.
 pub const CBOR_MEDIA_TYPE: &str = "application/cbor";
 pub const CBOR_SEQUENCE_MEDIA_TYPE: &str = "application/cbor-seq";
@@ -52,6 +55,8 @@ pub const CBOR_SEQUENCE_MEDIA_TYPE: &str = "application/cbor-seq";
 pub mod headers {
     pub const TXN_ID: &str = "reprise-txn-id";
     pub const LSN: &str = "reprise-lsn";
+    pub const INTEGERS: &str = "reprise-integers";
+    pub const NEXT_CURSOR: &str = "reprise-next-cursor";
     pub const MIN_LSN: &str = "reprise-min-lsn";
     pub const TIMEOUT_MS: &str = "reprise-timeout-ms";
     pub const MAX_WAIT_MS: &str = "reprise-max-wait-ms";

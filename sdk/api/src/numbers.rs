@@ -1,6 +1,6 @@
 //! Integers wider than JSON's readers agree on.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::{
@@ -10,6 +10,28 @@ use utoipa::{
         schema::{ObjectBuilder, Schema, Type},
     },
 };
+
+thread_local! {
+    static ARE_NUMBERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether integers of 64 bits are written as numbers on this thread now, for a reader that has such integers.
+#[inline]
+pub fn integers_are_numbers() -> bool {
+    ARE_NUMBERS.get()
+}
+
+/// Runs `write`; integers of 64 bits that it writes are numbers, or strings.
+pub fn with_integers<T>(are_numbers: bool, write: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            ARE_NUMBERS.set(self.0);
+        }
+    }
+    let _before = Before(ARE_NUMBERS.replace(are_numbers));
+    write()
+}
 
 /// A `u64` that is a decimal string in JSON; an exact integer is read too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -29,7 +51,10 @@ impl From<u64> for U64 {
 
 impl Serialize for U64 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
+        match integers_are_numbers() {
+            true => serializer.serialize_u64(self.0),
+            false => serializer.collect_str(&self.0),
+        }
     }
 }
 
@@ -89,6 +114,9 @@ mod tests {
         let wide = U64(u64::MAX);
         let text = serde_json::to_string(&wide).expect("serializes");
         assert_eq!(text, "\"18446744073709551615\"");
+        let number = with_integers(true, || serde_json::to_string(&wide));
+        assert_eq!(number.expect("serializes"), "18446744073709551615");
+        assert!(!integers_are_numbers());
         for json in [text.as_str(), "18446744073709551615"] {
             assert_eq!(serde_json::from_str::<U64>(json).expect("reads"), wide);
         }

@@ -76,3 +76,27 @@ pub struct RowsPage {
     /// Position of the newest transaction that the snapshot holds.
     pub lsn: U64,
 }
+
+/// Rows of a table, counted and summed group by group.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct GroupsPage {
+    /// In the order of the index.
+    pub groups: Vec<RowGroup>,
+    /// The last group may go on with the first of the next page: then count and sums of both are to be added.
+    pub continues: bool,
+    /// Where the next page begins; null on the last one. Opaque.
+    pub next_cursor: Option<String>,
+    /// Position of the newest transaction that was seen.
+    pub lsn: U64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RowGroup {
+    /// The values of the columns that make the group, by name.
+    #[schema(value_type = Object)]
+    pub key: Json,
+    pub count: U64,
+    /// By column: a text of digits for whole numbers and decimals, a number for floats. Null adds nothing.
+    #[schema(value_type = Object)]
+    pub sums: serde_json::Map<String, serde_json::Value>,
+}

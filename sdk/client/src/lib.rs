@@ -11,7 +11,7 @@ use std::{
 };
 
 use reprise_api::{
-    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, CallList, Checkpoint, CheckpointList, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
+    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, CallList, Checkpoint, CheckpointList, GroupsPage, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
     ModuleList, ModulePlanned, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, RunningCall, Status,
     TableInfo, TableList, U64, headers,
 };
@@ -83,6 +83,49 @@ pub struct RowsQuery {
     pub index: Option<String>,
     /// Leading values of the index's columns: a JSON array, or a comma list.
     pub prefix: Option<String>,
+    /// Values of the columns behind the prefix, from which on and up to which rows are wanted.
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub reverse: bool,
+    /// `column:op:value`, all of them.
+    pub conditions: Vec<String>,
+    /// Names, separated by commas.
+    pub columns: Option<String>,
+}
+
+impl RowsQuery {
+    fn pairs(&self) -> Vec<(&'static str, String)> {
+        let texts = [
+            ("limit", self.limit.map(|limit| limit.to_string())),
+            ("cursor", self.cursor.clone()),
+            ("index", self.index.clone()),
+            ("prefix", self.prefix.clone()),
+            ("from", self.from.clone()),
+            ("to", self.to.clone()),
+            ("reverse", self.reverse.then(|| "true".to_owned())),
+            ("columns", self.columns.clone()),
+        ];
+        let conditions = self.conditions.iter().map(|condition| ("where", condition.clone()));
+        texts.into_iter().filter_map(|(name, text)| Some((name, text?))).chain(conditions).collect()
+    }
+}
+
+/// Rows as text, and where the next page begins.
+pub struct RowsText {
+    pub text: String,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct LinesQuery {
+    pub limit: Option<u32>,
+    pub module: Option<String>,
+    pub procedure: Option<String>,
+    /// This level and above: `debug`, `info`, `warn` or `error`.
+    pub level: Option<String>,
+    pub transaction: Option<u64>,
+    /// Lines with this number or a later one.
+    pub since: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -228,14 +271,25 @@ impl Client {
     }
 
     pub fn rows(&self, table: &str, query: &RowsQuery) -> Result<RowsPage, ClientError> {
-        let limit = query.limit.map(|limit| limit.to_string());
-        let pairs = [
-            ("limit", limit.as_deref()),
-            ("cursor", query.cursor.as_deref()),
-            ("index", query.index.as_deref()),
-            ("prefix", query.prefix.as_deref()),
-        ];
-        self.get_with(&["v1", "tables", table, "rows"], &pairs)
+        self.json(self.http.get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs())))
+    }
+
+    /// A page of rows as the media type says: lines of JSON, or CSV.
+    pub fn rows_text(&self, table: &str, query: &RowsQuery, media_type: &str) -> Result<RowsText, ClientError> {
+        let request = self.http.get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs()));
+        let response = self.send(request.header("accept", media_type))?;
+        let cursor = response.headers().get(headers::NEXT_CURSOR).and_then(|value| value.to_str().ok());
+        let next_cursor = cursor.map(str::to_owned);
+        let text = response.text().map_err(|error| ClientError::Http(error.to_string()))?;
+        Ok(RowsText { text, next_cursor })
+    }
+
+    /// Counts and sums of rows by the leading `by` columns of an index; `sum` are names of columns, separated by commas.
+    pub fn groups(&self, table: &str, query: &RowsQuery, by: u32, sum: Option<&str>) -> Result<GroupsPage, ClientError> {
+        let mut pairs = query.pairs();
+        pairs.push(("by", by.to_string()));
+        pairs.extend(sum.map(|sum| ("sum", sum.to_owned())));
+        self.json(self.http.get(self.at_with(&["v1", "tables", table, "groups"], &pairs)))
     }
 
     pub fn log(&self, query: &LogQuery) -> Result<LogPage, ClientError> {
@@ -263,11 +317,19 @@ impl Client {
     }
 
     /// What procedures logged, newest first.
-    pub fn procedure_log(&self, limit: u32) -> Result<ProcedureLog, ClientError> {
-        self.get_with(
-            &["v1", "procedure-log"],
-            &[("limit", Some(&limit.to_string()))],
-        )
+    pub fn procedure_log(&self, query: &LinesQuery) -> Result<ProcedureLog, ClientError> {
+        let limit = query.limit.map(|limit| limit.to_string());
+        let transaction = query.transaction.map(|transaction| transaction.to_string());
+        let since = query.since.map(|since| since.to_string());
+        let pairs = [
+            ("limit", limit.as_deref()),
+            ("module", query.module.as_deref()),
+            ("procedure", query.procedure.as_deref()),
+            ("level", query.level.as_deref()),
+            ("transaction", transaction.as_deref()),
+            ("since", since.as_deref()),
+        ];
+        self.get_with(&["v1", "procedure-log"], &pairs)
     }
 
     pub fn status(&self) -> Result<Status, ClientError> {

@@ -121,6 +121,10 @@ impl Auth {
         self
     }
 
+    pub fn origins(&self) -> &Origins {
+        &self.origins
+    }
+
     pub fn is_open(&self) -> bool {
         self.tokens.is_empty()
     }

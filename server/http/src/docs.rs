@@ -22,7 +22,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     assets,
     auth::needed_role,
-    backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, running, state::AppState, status, tables,
+    backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, rows::{groups, page},
+    running, state::AppState, status, tables,
 };
 
 #[derive(OpenApi)]
@@ -30,7 +31,8 @@ use crate::{
     info(
         title = "Reprise",
         description = "In-memory transactions in WebAssembly: upload a module, call its procedures, see tables and log. \
-                       64-bit integers are strings on the way out; on the way in an exact integer is taken too. \
+                       64-bit integers are strings on the way out, numbers where the header `Reprise-Integers: number` asks for them; on the way in an exact \
+                       integer is taken too. \
                        Every error is a problem (RFC 9457) whose `type` is `/problems/` and a slug, and leads to a page that explains it. \
                        A method that a path does not know is answered with 405 and `Allow`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
@@ -44,7 +46,7 @@ use crate::{
         (name = "Backups", description = "Copies that stand for themselves"),
         (name = "Server", description = "State, events, metrics"),
     ),
-    components(schemas(Problem, Status, Phase, FieldInfo, log::LogOrder)),
+    components(schemas(Problem, Status, Phase, FieldInfo, log::LogOrder, log::LineLevel)),
     modifiers(&BearerToken),
     security((), ("token" = [])),
 )]
@@ -80,7 +82,8 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(running::cancel_call))
         .routes(routes!(tables::list_tables))
         .routes(routes!(tables::show_table, tables::drop_table))
-        .routes(routes!(tables::list_rows))
+        .routes(routes!(page::list_rows))
+        .routes(routes!(groups::list_groups))
         .routes(routes!(log::list_log))
         .routes(routes!(log::show_record))
         .routes(routes!(log::procedure_log))

@@ -18,7 +18,9 @@ use tracing::Instrument;
 use crate::{
     batch, calls,
     codec::Format,
+    integers,
     limits::PAGE_BYTES_MAX,
+    pages,
     refusal::Refusal,
     state::AppState,
     texts::{self, Room},
@@ -82,6 +84,23 @@ async fn traced(
 }
 
 async fn route(state: &AppState, router: &Router, request: Request) -> Response {
+    let auth = state.auth().clone();
+    if let Some(answer) = pages::preflight(auth.origins(), request.method(), request.headers()) {
+        return answer;
+    }
+    let origin = auth.origins().named(request.headers()).cloned();
+    let mut response = match integers::asked(request.headers()) {
+        Ok(false) => route_judged(state, router, request).await,
+        Ok(true) => integers::as_numbers(route_judged(state, router, request)).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    if let Some(origin) = origin {
+        pages::allow(origin, response.headers_mut());
+    }
+    response
+}
+
+async fn route_judged(state: &AppState, router: &Router, request: Request) -> Response {
     let (method, path) = (request.method(), request.uri().path());
     if let Err(refusal) = state.auth().check(request.version(), method, path, request.headers()) {
         return refusal.into_response();

@@ -20,6 +20,7 @@ mod docs;
 mod events;
 mod front;
 mod idempotency;
+mod integers;
 mod lane;
 mod limits;
 mod log;
@@ -30,7 +31,10 @@ mod pages;
 mod places;
 pub mod probe;
 mod problems;
+#[cfg(test)]
+mod reference;
 mod refusal;
+mod rows;
 mod running;
 mod schema;
 mod server;

@@ -13,6 +13,7 @@ use reprise_api::{
     RowChange, U64,
 };
 use reprise_base::{Lsn, TxnId};
+use reprise_observe::LineFilter;
 use reprise_router::{ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module};
 use serde::Deserialize;
 use serde_json::Value;
@@ -463,11 +464,33 @@ pub struct ProcedureLogParams {
     /// Lines at most; 100 unless given.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
+    /// Only lines of this module's procedures.
+    module: Option<String>,
+    /// Only lines of procedures of this name.
+    procedure: Option<String>,
+    /// Only lines of this level and above it.
+    level: Option<LineLevel>,
+    /// Only this transaction's lines.
+    #[param(value_type = Option<String>, pattern = "^[0-9]{1,19}$")]
+    transaction: Option<String>,
+    /// Only lines with this number or a later one.
+    since: Option<u64>,
+}
+
+/// From the least to the most serious.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LineLevel {
+    Debug,
+    Info,
+    Warn,
+    Error,
 }
 
 /// Lists what procedures logged
 ///
-/// The newest lines that procedures wrote with `log`, newest first. Kept in memory, within bounds; not in the log.
+/// The newest lines that procedures wrote with `log`, newest first. Kept in memory, within bounds of bytes for each procedure and each
+/// call, so that none drives out another's; not in the log.
 #[utoipa::path(
     get,
     path = "/v1/procedure-log",
@@ -483,9 +506,16 @@ pub async fn procedure_log(
     Params(params): Params<ProcedureLogParams>,
 ) -> Result<Json<ProcedureLog>, Refusal> {
     let limit = limit(params.limit, PROCEDURE_LOG_LIMIT_MAX)?;
+    let filter = LineFilter {
+        module: params.module,
+        procedure: params.procedure,
+        level_min: params.level.map_or(0, |level| level as u8),
+        txn_id: params.transaction.as_deref().map(transaction).transpose()?,
+        since: params.since,
+    };
     let lines = state
         .router
-        .procedure_log(limit)
+        .procedure_log(&filter, limit)
         .into_iter()
         .map(|line| ProcedureLogLine {
             number: line.number,

@@ -10,6 +10,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
+use hdrhistogram::Histogram;
 use opentelemetry::{
     KeyValue,
     metrics::{Meter, MeterProvider},
@@ -17,8 +18,8 @@ use opentelemetry::{
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Encoder, TextEncoder};
 use reprise_base::MemoryKind;
-use reprise_observe::{LatencySummary, Totals};
-use reprise_router::IdempotencyStats;
+use reprise_observe::{Snapshot, Totals};
+use reprise_router::{ArchiveStatus, IdempotencyStats};
 
 use crate::{
     refusal::Refusal,
@@ -30,8 +31,6 @@ use crate::{
 #[derive(Clone, Default)]
 struct Sample {
     totals: Totals,
-    answered: LatencySummary,
-    flush: LatencySummary,
     committed_lsn: u64,
     durable_lsn: u64,
     partitions: u64,
@@ -44,7 +43,8 @@ struct Sample {
     checkpoints: u64,
     checkpoint_failures: u64,
     checkpointed_lsn: u64,
-    restart_ms: u64,
+    restart_seconds: f64,
+    archive: ArchiveStatus,
     connections: u64,
     connections_open: u64,
     batch_calls: u64,
@@ -93,21 +93,23 @@ impl Metrics {
     }
 
     fn render(&self, parts: &Parts) -> Result<Vec<u8>, prometheus::Error> {
-        *self.sample.lock().expect("held for a store or a read") = take_sample(parts);
+        let snapshot = parts.router.metrics();
+        *self.sample.lock().expect("held for a store or a read") = take_sample(parts, &snapshot);
         let mut out = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
+        for (name, description, read) in HISTOGRAMS {
+            push_histogram(name, description, read(&snapshot), &mut out);
+        }
         Ok(out)
     }
 }
 
-fn take_sample(parts: &Parts) -> Sample {
-    let (snapshot, status) = (parts.router.metrics(), parts.router.status());
+fn take_sample(parts: &Parts, snapshot: &Snapshot) -> Sample {
+    let status = parts.router.status();
     let (deployed, memory) = (parts.router.deployed(), parts.router.memory());
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     Sample {
         totals: snapshot.totals,
-        answered: snapshot.answered_summary(),
-        flush: snapshot.flush_summary(),
         committed_lsn: status.committed_lsn.0,
         durable_lsn: status.durable_lsn.0,
         partitions: status.partitions as u64,
@@ -120,7 +122,8 @@ fn take_sample(parts: &Parts) -> Sample {
         checkpoints: status.checkpoints.0,
         checkpoint_failures: status.checkpoints.1,
         checkpointed_lsn: status.checkpointed_lsn.map_or(0, |lsn| lsn.0),
-        restart_ms: restart_ms(&status),
+        restart_seconds: status.restart.and_then(|restart| restart.seconds()).unwrap_or(0.0),
+        archive: status.archive.clone().unwrap_or_default(),
         connections: count(&parts.counts.connections),
         connections_open: count(&parts.counts.connections_open),
         batch_calls: count(&parts.counts.batch_calls),
@@ -131,22 +134,54 @@ fn take_sample(parts: &Parts) -> Sample {
     }
 }
 
-/// 0 until it can be told.
-fn restart_ms(status: &reprise_router::Status) -> u64 {
-    let seconds = status.restart.and_then(|restart| restart.seconds());
-    seconds.map_or(0, |seconds| (seconds * 1e3).round() as u64)
-}
-
 fn oldest_key_s(stats: &IdempotencyStats) -> u64 {
     let age_us = stats.oldest_unix_us.map_or(0, |oldest_us| now_us() - oldest_us);
     age_us.max(0) as u64 / 1_000_000
+}
+
+/// Name, description, and nanoseconds since the start: alerts take the difference of two scrapes.
+type LatencyInstrument = (&'static str, &'static str, fn(&Snapshot) -> &Histogram<u64>);
+
+#[rustfmt::skip]
+const HISTOGRAMS: [LatencyInstrument; 3] = [
+    ("reprise_transaction_latency_seconds", "From a call's acceptance to its answer", |s| &s.answered),
+    ("reprise_call_run_seconds", "For how long calls ran and held their partitions", |s| &s.run),
+    ("reprise_log_write_latency_seconds", "From the start of a log write until it is durable", |s| &s.flush),
+];
+
+/// Upper bounds of buckets: nanoseconds, and as they are written in seconds.
+#[rustfmt::skip]
+const BUCKETS: [(u64, &str); 17] = [
+    (10_000, "0.00001"), (25_000, "0.000025"), (50_000, "0.00005"), (100_000, "0.0001"), (250_000, "0.00025"), (500_000, "0.0005"),
+    (1_000_000, "0.001"), (2_500_000, "0.0025"), (5_000_000, "0.005"), (10_000_000, "0.01"), (25_000_000, "0.025"),
+    (50_000_000, "0.05"), (100_000_000, "0.1"), (250_000_000, "0.25"), (1_000_000_000, "1"), (5_000_000_000, "5"),
+    (30_000_000_000, "30"),
+];
+
+/// In the text format of Prometheus.
+fn push_histogram(name: &str, description: &str, measured: &Histogram<u64>, out: &mut Vec<u8>) {
+    let mut counts = [0; BUCKETS.len()];
+    let mut sum_ns = 0.0;
+    for value in measured.iter_recorded() {
+        let (ns, count) = (value.value_iterated_to(), value.count_since_last_iteration());
+        sum_ns += ns as f64 * count as f64;
+        let first = BUCKETS.partition_point(|(bound, _)| *bound < ns);
+        counts[first..].iter_mut().for_each(|bucket| *bucket += count);
+    }
+    let mut text = format!("# HELP {name} {description}\n# TYPE {name} histogram\n");
+    for ((_, bound), count) in BUCKETS.iter().zip(counts) {
+        text.push_str(&format!("{name}_bucket{{le=\"{bound}\"}} {count}\n"));
+    }
+    let count = measured.len();
+    text.push_str(&format!("{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {}\n{name}_count {count}\n", sum_ns / 1e9));
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// Name, description, value.
 type Instrument = (&'static str, &'static str, fn(&Sample) -> u64);
 
 #[rustfmt::skip]
-const COUNTERS: [Instrument; 13] = [
+const COUNTERS: [Instrument; 14] = [
     ("reprise.transactions.committed", "Transactions committed", |s| s.totals.committed),
     ("reprise.transactions.aborted", "Transactions that their procedure rolled back", |s| s.totals.aborted),
     ("reprise.transactions.failed", "Transactions ended by a trap or a limit", |s| s.totals.trapped),
@@ -157,19 +192,19 @@ const COUNTERS: [Instrument; 13] = [
     ("reprise.log.flushed.records", "Records written to the log", |s| s.totals.flushed_records),
     ("reprise.checkpoints.published", "Checkpoints published", |s| s.checkpoints),
     ("reprise.checkpoints.failed", "Checkpoints that failed", |s| s.checkpoint_failures),
+    ("reprise.archive.failures", "Attempts that failed to put something into the archive", |s| s.archive.failures),
     ("reprise.idempotency.refused", "Calls refused because there was no room for their keys", |s| s.idempotency.refused),
     ("reprise.http.connections", "Connections accepted", |s| s.connections),
     ("reprise.http.batch.calls", "Calls that came in batches", |s| s.batch_calls),
 ];
 
 #[rustfmt::skip]
-const GAUGES: [Instrument; 18] = [
+const GAUGES: [Instrument; 19] = [
     ("reprise.ready", "1 while calls are taken", |s| s.is_ready as u64),
     ("reprise.log.failed", "1 once the log can't be written", |s| s.log_failed as u64),
     ("reprise.log.committed.lsn", "End of the log", |s| s.committed_lsn),
     ("reprise.log.durable.lsn", "Everything below is durable", |s| s.durable_lsn),
     ("reprise.log.checkpointed.lsn", "Position of the newest checkpoint", |s| s.checkpointed_lsn),
-    ("reprise.restart.ms", "Milliseconds that a restart would take now; 0 until that was measured", |s| s.restart_ms),
     ("reprise.partitions", "Partitions", |s| s.partitions),
     ("reprise.calls.waiting", "Calls accepted and not yet run", |s| s.waiting),
     ("reprise.memory.ready.bytes", "Memory that is ready for tables to grow into", |_| reprise_pages::ready_bytes() as u64),
@@ -180,9 +215,32 @@ const GAUGES: [Instrument; 18] = [
     ("reprise.idempotency.keys", "Idempotency keys remembered", |s| s.idempotency.keys),
     ("reprise.idempotency.bytes", "Bytes of them and their outcomes", |s| s.idempotency.bytes),
     ("reprise.idempotency.bytes.max", "Bytes of them at which new keys are refused", |s| s.idempotency.bytes_max),
-    ("reprise.idempotency.oldest.s", "Age of the oldest one in seconds", |s| oldest_key_s(&s.idempotency)),
+    ("reprise.idempotency.oldest.seconds", "Age of the oldest one in seconds", |s| oldest_key_s(&s.idempotency)),
+    ("reprise.archive.failing", "1 while the last attempt to put something into the archive failed", |s| s.archive.failure.is_some() as u64),
+    ("reprise.archive.bytes", "Bytes in the archive; 0 without one", |s| s.archive.bytes),
     ("reprise.http.connections.open", "Connections open", |s| s.connections_open),
 ];
+
+const RESTART: &str = "Seconds that a restart would take now; 0 until that was measured";
+const ANSWERS: &str = "Answers by class of status, as the label `status`";
+const MEMORY: &str = "Counted memory by what holds it, as the label `kind`";
+
+/// Name, kind and meaning of each, by name: for the documentation.
+#[cfg(test)]
+pub fn described() -> Vec<(String, &'static str, &'static str)> {
+    let plain = |name: &str| name.replace('.', "_");
+    let counters = COUNTERS.iter().map(|(name, what, _)| (format!("{}_total", plain(name)), "counter", *what));
+    let gauges = GAUGES.iter().map(|(name, what, _)| (plain(name), "gauge", *what));
+    let histograms = HISTOGRAMS.iter().map(|(name, what, _)| ((*name).to_owned(), "histogram", *what));
+    let others = [
+        ("reprise_restart_seconds".to_owned(), "gauge", RESTART),
+        ("reprise_http_answers_total".to_owned(), "counter", ANSWERS),
+        ("reprise_memory_bytes".to_owned(), "gauge", MEMORY),
+    ];
+    let mut all: Vec<_> = counters.chain(gauges).chain(histograms).chain(others).collect();
+    all.sort_unstable();
+    all
+}
 
 fn register(meter: &Meter, sample: &Shared) {
     for (name, description, read) in COUNTERS {
@@ -201,48 +259,21 @@ fn register(meter: &Meter, sample: &Shared) {
             .with_callback(move |observer| observer.observe(read(&lock(&sample)), &[]))
             .build();
     }
-    register_labelled(meter, sample);
+    let restart = sample.clone();
+    meter
+        .f64_observable_gauge("reprise.restart.seconds")
+        .with_description(RESTART)
+        .with_callback(move |observer| observer.observe(lock(&restart).restart_seconds, &[]))
+        .build();
+    register_answers(meter, sample);
     register_memory(meter, sample.clone());
 }
 
-fn register_labelled(meter: &Meter, sample: &Shared) {
-    let quantiles =
-        |name: &'static str, what: &'static str, read: fn(&Sample) -> LatencySummary| {
-            let sample = sample.clone();
-            let builder = meter
-                .f64_observable_gauge(name)
-                .with_description(what)
-                .with_unit("s");
-            let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<f64>| {
-                let summary = read(&lock(&sample));
-                let points = [
-                    ("0.5", summary.p50_ns),
-                    ("0.95", summary.p95_ns),
-                    ("0.99", summary.p99_ns),
-                    ("0.999", summary.p999_ns),
-                    ("1", summary.max_ns),
-                ];
-                for (quantile, ns) in points {
-                    observer.observe(ns as f64 / 1e9, &[KeyValue::new("quantile", quantile)]);
-                }
-            };
-            builder.with_callback(observe).build();
-        };
-    quantiles(
-        "reprise.transaction.latency",
-        "From a call's acceptance to its answer, since the start",
-        |s| s.answered,
-    );
-    quantiles(
-        "reprise.log.write.latency",
-        "From the start of a log write until it is durable, since the start",
-        |s| s.flush,
-    );
-
+fn register_answers(meter: &Meter, sample: &Shared) {
     let sample = sample.clone();
     meter
         .u64_observable_counter("reprise.http.answers")
-        .with_description("Answers by class of status")
+        .with_description(ANSWERS)
         .with_callback(move |observer| {
             let answers = lock(&sample).answers;
             for (class, count) in answers.into_iter().enumerate().skip(2) {
@@ -256,7 +287,7 @@ fn register_labelled(meter: &Meter, sample: &Shared) {
 fn register_memory(meter: &Meter, sample: Shared) {
     meter
         .u64_observable_gauge("reprise.memory.bytes")
-        .with_description("Counted memory by what holds it")
+        .with_description(MEMORY)
         .with_callback(move |observer| {
             let used = lock(&sample).memory;
             for (kind, bytes) in MemoryKind::ALL.into_iter().zip(used) {
@@ -283,4 +314,44 @@ pub async fn metrics(State(state): State<AppState>) -> Result<Response, Refusal>
         .render(&state)
         .map_err(|error| Refusal::internal(&format!("encode metrics: {error}")))?;
     Ok(([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_counts_what_lies_at_or_below_each_bound() {
+        let mut measured = Histogram::new(3).expect("a histogram");
+        for ns in [1_000, 9_000, 60_000, 2_000_000, 90_000_000_000] {
+            measured.record(ns).expect("in range");
+        }
+        let mut out = Vec::new();
+        push_histogram("x_seconds", "What.", &measured, &mut out);
+        let text = String::from_utf8(out).expect("UTF-8");
+        for line in [
+            "# TYPE x_seconds histogram",
+            "x_seconds_bucket{le=\"0.00001\"} 2",
+            "x_seconds_bucket{le=\"0.0001\"} 3",
+            "x_seconds_bucket{le=\"0.0025\"} 4",
+            "x_seconds_bucket{le=\"30\"} 4",
+            "x_seconds_bucket{le=\"+Inf\"} 5",
+            "x_seconds_count 5",
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line}: {text}");
+        }
+    }
+
+    /// The rules of `promtool check metrics`.
+    #[test]
+    fn names_and_kinds_are_as_prometheus_has_them() {
+        for (name, kind, what) in described() {
+            assert!(!what.is_empty() && name.starts_with("reprise_"), "{name}");
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{name}");
+            let units = ["s", "ms", "us", "ns", "sec", "b", "kb", "mb", "kib", "mib", "milliseconds", "min"];
+            let is_short = name.split('_').any(|part| units.contains(&part));
+            assert!(!is_short, "{name}: seconds and bytes are the units");
+            assert!(!["_count", "_sum", "_bucket", "_info"].iter().any(|end| name.ends_with(end)), "{name}");
+        }
+    }
 }

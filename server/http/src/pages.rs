@@ -1,7 +1,11 @@
 //! Whom a browser speaks for. Programs say nothing of this; a page of another site must not act for the person who reads it,
 //! and what a browser sends on its own account it marks with `Origin` and `Sec-Fetch-Site`.
 
-use axum::http::{HeaderMap, HeaderName, Version, header};
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header},
+    response::Response,
+};
 use reprise_api::ProblemKind;
 
 use crate::refusal::Refusal;
@@ -34,6 +38,13 @@ impl Origins {
         self.0.is_empty()
     }
 
+    /// The origin of a request, where it is one of those that may ask: what the answer is to be allowed to.
+    pub fn named<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
+        let origin = headers.get(header::ORIGIN)?;
+        let text = origin.to_str().ok()?.to_ascii_lowercase();
+        self.0.contains(&text).then_some(origin)
+    }
+
     /// Refuses the page of another site. `is_public`: it asks for what anybody may see, so a link that leads here is no harm.
     pub fn judge(&self, headers: &HeaderMap, is_public: bool) -> Result<(), Refusal> {
         let mut origins = headers.get_all(header::ORIGIN).iter();
@@ -57,6 +68,39 @@ impl Origins {
              and those that its configuration names (origins in [http]) may ask it",
         ))
     }
+}
+
+/// What a page of another site may send, and may read of an answer.
+const ALLOWED_METHODS: &str = "GET, HEAD, PUT, POST, DELETE";
+const ALLOWED_HEADERS: &str = "authorization, content-type, accept, idempotency-key, traceparent, reprise-timeout-ms, \
+                               reprise-min-lsn, reprise-max-wait-ms, reprise-integers";
+const EXPOSED_HEADERS: &str =
+    "reprise-txn-id, reprise-lsn, reprise-next-cursor, idempotent-replayed, location, retry-after, traceparent";
+/// Seconds for which a browser remembers the answer to its question.
+const ALLOWED_S: &str = "600";
+
+/// Answers a browser that asks, before it sends a request of a page of another site, whether it may (CORS): it carries no token, so it is
+/// asked of the origin alone. None: it is no such question, or nobody named the origin.
+pub fn preflight(origins: &Origins, method: &Method, headers: &HeaderMap) -> Option<Response> {
+    if method != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
+        return None;
+    }
+    let origin = origins.named(headers)?;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let own = response.headers_mut();
+    own.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(ALLOWED_METHODS));
+    own.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(ALLOWED_HEADERS));
+    own.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(ALLOWED_S));
+    allow(origin.clone(), own);
+    Some(response)
+}
+
+/// Lets the page read the answer. Tokens are sent by the page itself, so cookies and the like are never allowed.
+pub fn allow(origin: HeaderValue, answer: &mut HeaderMap) {
+    answer.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    answer.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED_HEADERS));
+    answer.append(header::VARY, HeaderValue::from_static("origin"));
 }
 
 /// True where an origin is this server's scheme, host and port, as the request names them.

@@ -8,6 +8,16 @@ use reprise_api::{Problem, ProblemKind};
 
 use crate::{front::Name, refusal::Refusal};
 
+/// Slug, status, what it means and whether a repeat is safe: for the documentation.
+#[cfg(test)]
+pub fn described() -> Vec<(&'static str, u16, &'static str, &'static str)> {
+    let line = |kind: ProblemKind| {
+        let guide = guide(kind);
+        (kind.slug(), kind.status(), guide.means, guide.repeat)
+    };
+    ProblemKind::ALL.into_iter().map(line).collect()
+}
+
 /// The page needs nothing but itself.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -341,6 +341,10 @@ impl From<RowsError> for Refusal {
             RowsError::BadCursor => {
                 Self::malformed("cursor is not one that a page returned; begin again without it")
             }
+            RowsError::Unordered => Self::malformed(
+                "the rows of this index have no order: leave out from, to and reverse, or name an index (GET /v1/tables/{table} lists them)",
+            ),
+            RowsError::Changed => Self::unavailable("the table was changed while it was read"),
             RowsError::LogUnavailable(reason) => Self::log_unavailable(&reason),
             RowsError::Unavailable(reason) => Self::unavailable(&reason),
         }

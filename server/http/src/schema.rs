@@ -183,6 +183,14 @@ pub fn raw_json(bytes: Vec<u8>) -> Option<Json> {
     RawValue::from_string(String::from_utf8(bytes).ok()?).ok()
 }
 
+/// The same, of these columns alone and in this order.
+pub fn columns_json(table: &TableSchema, wanted: &[u16], layout: &RowLayout, row: &[u8]) -> Option<Json> {
+    layout.validate(row).ok()?;
+    let mut out = Vec::with_capacity(row.len());
+    codec::write_columns(&table.columns, wanted, layout, row, &mut out);
+    raw_json(out)
+}
+
 /// A valid stored row as an object; None for bytes that are no row of the table.
 pub fn row_json(table: &TableSchema, layout: &RowLayout, row: &[u8]) -> Option<Json> {
     layout.validate(row).ok()?;

@@ -7,7 +7,7 @@ use std::sync::{
 
 use arc_swap::{ArcSwap, Guard};
 use opentelemetry_sdk::trace::SdkTracer;
-use reprise_api::Phase;
+use reprise_api::{Phase, integers_are_numbers, with_integers};
 use reprise_base::{Budget, MemoryKind};
 use reprise_catalog::Catalog;
 use reprise_router::Router;
@@ -126,9 +126,10 @@ impl AppState {
     ) -> Result<T, Refusal> {
         let place = self.places.take(kind, OPERATION_PLACE_WAIT_MAX).await?;
         let parts = self.0.clone();
+        let are_numbers = integers_are_numbers();
         let task = tokio::task::spawn_blocking(move || {
             let _place = place;
-            operation(&parts)
+            with_integers(are_numbers, || operation(&parts))
         });
         let ended = match kind.answer_wait_max() {
             None => task.await,

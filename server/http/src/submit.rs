@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use reprise_abi::{Type, text::TextBound, value::ValueReader};
+use reprise_api::integers_are_numbers;
 use reprise_router::{BatchBuilder, BatchReply, CallReply, Deployed, Module, Router, has_small_result};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -96,11 +97,14 @@ impl Target {
             return false;
         }
         let mut digits = itoa::Buffer::new();
-        out.extend_from_slice(b",\"txn_id\":\"");
-        out.extend_from_slice(digits.format(reply.txn_id.0).as_bytes());
-        out.extend_from_slice(b"\",\"lsn\":\"");
-        out.extend_from_slice(digits.format(reply.lsn.0).as_bytes());
-        out.extend_from_slice(b"\",\"partition\":");
+        let quote: &[u8] = if integers_are_numbers() { b"" } else { b"\"" };
+        for (name, id) in [(&b",\"txn_id\":"[..], reply.txn_id.0), (b",\"lsn\":", reply.lsn.0)] {
+            out.extend_from_slice(name);
+            out.extend_from_slice(quote);
+            out.extend_from_slice(digits.format(id).as_bytes());
+            out.extend_from_slice(quote);
+        }
+        out.extend_from_slice(b",\"partition\":");
         match reply.partition {
             Some(partition) => out.extend_from_slice(digits.format(partition.0).as_bytes()),
             None => out.extend_from_slice(b"null"),

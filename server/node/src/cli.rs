@@ -11,6 +11,7 @@ use crate::{
     inspect::{self, ShowArgs},
     recover::{self, RecoverArgs},
     restore::{self, RestoreArgs},
+    rows::{self, GroupsArgs, RowsArgs},
 };
 
 /// An in-memory transactional database whose stored procedures are WebAssembly.
@@ -384,24 +385,11 @@ pub enum TableCommand {
         server: ServerArgs,
     },
     /// Committed rows in the order of an index
-    #[command(after_help = "Example:\n  reprise table rows votes --limit 20 --prefix 2125550123")]
-    Rows {
-        table: String,
-        /// Rows at most
-        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
-        limit: u64,
-        /// Where an earlier call ended
-        #[arg(long)]
-        cursor: Option<String>,
-        /// Name of the index [default: the primary key]
-        #[arg(long)]
-        index: Option<String>,
-        /// Leading key values, separated by commas, or a JSON array
-        #[arg(long)]
-        prefix: Option<String>,
-        #[command(flatten)]
-        server: ServerArgs,
-    },
+    #[command(after_help = rows::ROWS_EXAMPLE)]
+    Rows(RowsArgs),
+    /// Counts and sums of rows by the leading columns of an index
+    #[command(after_help = rows::GROUPS_EXAMPLE)]
+    Groups(GroupsArgs),
 }
 
 /// Which records; all of what is given must be so.
@@ -442,6 +430,30 @@ pub enum LogCommand {
         kind: Option<String>,
         #[command(flatten)]
         filter: LogFilterArgs,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// The newest lines that procedures wrote with `log`
+    #[command(after_help = "Examples:\n  reprise log output --level warn\n  reprise log output --procedure checkout --follow")]
+    Output {
+        /// How many
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+        /// Only lines of this module's procedures
+        #[arg(long)]
+        module: Option<String>,
+        /// Only lines of procedures of this name
+        #[arg(long)]
+        procedure: Option<String>,
+        /// Only lines of this level and above: debug, info, warn, error
+        #[arg(long)]
+        level: Option<String>,
+        /// Only this transaction's lines
+        #[arg(long, value_name = "ID")]
+        transaction: Option<u64>,
+        /// Go on with lines as they come, until it is stopped
+        #[arg(long)]
+        follow: bool,
         #[command(flatten)]
         server: ServerArgs,
     },

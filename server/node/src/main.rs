@@ -16,6 +16,7 @@ mod cli;
 mod config;
 mod divergence;
 mod inspect;
+mod lines;
 mod logfile;
 mod new;
 mod output;
@@ -25,6 +26,7 @@ mod recover;
 mod reload;
 mod remote;
 mod restore;
+mod rows;
 mod serve;
 mod spans;
 

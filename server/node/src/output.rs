@@ -118,6 +118,27 @@ pub fn print_pairs(pairs: &[(&str, String)]) -> io::Result<()> {
     print_text(&lines.join("\n"))
 }
 
+/// Columns of a terminal that text is cut to, between words.
+const TEXT_WIDTH: usize = 100;
+
+/// Text in lines that fit, each behind so many spaces, all but the first behind four more.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = vec![" ".repeat(indent)];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("one at least");
+        let is_new = line.trim().is_empty();
+        if !is_new && line.chars().count() + 1 + word.chars().count() > TEXT_WIDTH {
+            lines.push(format!("{}{word}", " ".repeat(indent + 4)));
+            continue;
+        }
+        if !is_new {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.join("\n")
+}
+
 pub fn print_table(table: &Table) -> io::Result<()> {
     // Every cell begins with a space; the first column needs none.
     let trim = |line: String| {
@@ -240,6 +261,14 @@ mod tests {
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(1536), "1.5 KiB");
+    }
+
+    #[test]
+    fn long_text_is_cut_between_words() {
+        let text = wrapped(&["a_parameter: i64"; 30].join(", "), 2);
+        assert!(text.lines().all(|line| line.len() <= TEXT_WIDTH), "{text}");
+        assert!(text.lines().count() > 4 && text.starts_with("  a_parameter"), "{text}");
+        assert_eq!(wrapped("short", 0), "short");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The verbs that ask a server.
 
 use std::{
-    fmt, fs,
+    fs,
     io::{self, BufRead, Read},
     path::Path,
 };
@@ -9,24 +9,22 @@ use std::{
 use anyhow::Context;
 use reprise_api::{
     ArchiveInfo, BatchCall, IndexInfo, Json, LogPage, ModuleDetail, PartitioningInfo, Phase, RecoveryStep,
-    RestartEstimate, RowsPage, Speed, SpeedSource, Status, TableInfo,
+    RestartEstimate, Speed, SpeedSource, Status, TableInfo,
 };
-use reprise_client::{CallOptions, Client, ClientError, LogQuery, RowsQuery};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::{Value, value::RawValue};
+use reprise_client::{CallOptions, Client, ClientError, LinesQuery, LogQuery};
+use serde_json::value::RawValue;
 
 use crate::{
     cli::{CallArgs, IdempotencyCommand, LogCommand, ModuleCommand, Output, ServerArgs, TableCommand},
     output::{
         Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table,
-        print_text, table, usage,
+        print_text, table, usage, wrapped,
     },
-    plan, records,
+    plan, records, rows,
 };
 
 /// Calls of a file that travel in one request.
 const FILE_BATCH: usize = 1_000;
-const PAGE_ROWS: u64 = 1_000;
 
 pub fn connect(server: &ServerArgs) -> Result<Client, Failure> {
     Client::new(&server.url, server.token.as_deref()).map_err(failure)
@@ -130,8 +128,8 @@ fn list_modules(server: &ServerArgs, output: Output) -> Outcome {
             module.version.to_string(),
             module.installed_at,
             bytes(module.wasm_bytes),
-            module.procedures.join(" "),
-            module.tables.join(" "),
+            module.procedures.len().to_string(),
+            module.tables.len().to_string(),
         ]);
     }
     Ok(print_table(&table)?)
@@ -144,9 +142,9 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
         ("installed", detail.installed_at.clone()),
         ("size", bytes(detail.wasm_bytes)),
         ("sha-256", detail.hash.clone()),
-        ("tables", detail.tables.join(", ")),
+        ("tables", wrapped(&detail.tables.join(", "), 11).trim_start().to_owned()),
     ])?;
-    let mut procedures = table(&["procedure", "partitions", "log"]);
+    print_text("")?;
     for procedure in &detail.procedures {
         let partitions = match &procedure.partitioning {
             PartitioningInfo::By { parameters } => format!("by {}", parameters.join(", ")),
@@ -159,22 +157,17 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
             ""
         };
         let log = procedure.log.reason.as_ref().unwrap_or(&procedure.log.kind);
-        procedures.add_row([
-            procedure.signature.clone(),
-            format!("{partitions}{access}"),
-            log.clone(),
-        ]);
+        print_text(&wrapped(&procedure.signature, 0))?;
+        print_text(&wrapped(&format!("partitions: {partitions}{access}; log: {log}"), 4))?;
     }
-    print_text("")?;
-    print_table(&procedures)?;
-    let mut versions = table(&["version", "installed", "size", "sha-256", "in service"]);
+    let mut versions = table(&["version", "installed", "size", "in service", "sha-256"]);
     for version in &detail.versions {
         versions.add_row([
             version.version.to_string(),
             version.installed_at.clone(),
             bytes(version.wasm_bytes),
-            version.hash.clone(),
             if version.in_service { "yes" } else { "no" }.to_owned(),
+            version.hash.clone(),
         ]);
     }
     print_text("")?;
@@ -339,22 +332,8 @@ pub fn tables(command: &TableCommand, output: Output) -> Outcome {
             }
             Ok(())
         }
-        TableCommand::Rows {
-            table,
-            limit,
-            cursor,
-            index,
-            prefix,
-            server,
-        } => {
-            let query = RowsQuery {
-                limit: Some((*limit).min(PAGE_ROWS) as u32),
-                cursor: cursor.clone(),
-                index: index.clone(),
-                prefix: prefix.clone(),
-            };
-            rows(&connect(server)?, table, *limit, query, output)
-        }
+        TableCommand::Rows(args) => rows::list(args, output),
+        TableCommand::Groups(args) => rows::groups(args, output),
     }
 }
 
@@ -441,90 +420,6 @@ fn print_table_info(info: &TableInfo) -> io::Result<()> {
     print_table(&indexes)
 }
 
-/// Pages until `limit` rows are there.
-fn rows(client: &Client, name: &str, limit: u64, mut query: RowsQuery, output: Output) -> Outcome {
-    let mut all: Option<RowsPage> = None;
-    loop {
-        let mut page = client.rows(name, &query).map_err(failure)?;
-        query.cursor = page.next_cursor.clone();
-        let so_far = match &mut all {
-            None => all.insert(page),
-            Some(all) => {
-                all.rows.append(&mut page.rows);
-                all.next_cursor = page.next_cursor;
-                all
-            }
-        };
-        let left = limit.saturating_sub(so_far.rows.len() as u64);
-        if left == 0 || query.cursor.is_none() {
-            break;
-        }
-        query.limit = Some(left.min(PAGE_ROWS) as u32);
-    }
-    let page = all.expect("the loop reads at least one page");
-    if output == Output::Json {
-        return Ok(print_json(&page)?);
-    }
-    print_rows(&page)?;
-    if let Some(cursor) = &page.next_cursor {
-        eprintln!("more rows: --cursor {cursor}");
-    }
-    Ok(())
-}
-
-fn print_rows(page: &RowsPage) -> io::Result<()> {
-    let mut rows = Vec::new();
-    for row in &page.rows {
-        rows.push(
-            serde_json::from_str::<Members>(row.get())
-                .map_err(io::Error::other)?
-                .0,
-        );
-    }
-    let Some(first) = rows.first() else {
-        return print_text("no rows");
-    };
-    let names: Vec<_> = first.iter().map(|(name, _)| name.as_str()).collect();
-    let mut out = table(&names);
-    for row in &rows {
-        out.add_row(row.iter().map(|(_, value)| cell(value)));
-    }
-    print_table(&out)
-}
-
-/// An object's members in the order in which they came.
-struct Members(Vec<(String, Value)>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct MembersVisitor;
-        impl<'de> Visitor<'de> for MembersVisitor {
-            type Value = Members;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Members, M::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(MembersVisitor)
-    }
-}
-
-fn cell(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.escape_debug().to_string(),
-        Value::Null => "null".into(),
-        other => other.to_string(),
-    }
-}
-
 /// Pages until the limit is reached: a filter that little passes may give empty ones.
 fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, Failure> {
     let limit = query.limit.unwrap_or(u32::MAX);
@@ -569,6 +464,25 @@ pub fn log(command: &LogCommand, output: Output) -> Outcome {
                 print_text(&records::line(record))?;
             }
             Ok(())
+        }
+        LogCommand::Output {
+            limit,
+            module,
+            procedure,
+            level,
+            transaction,
+            follow,
+            server,
+        } => {
+            let query = LinesQuery {
+                limit: Some(*limit),
+                module: module.clone(),
+                procedure: procedure.clone(),
+                level: level.clone(),
+                transaction: *transaction,
+                since: None,
+            };
+            crate::lines::run(&connect(server)?, query, *follow, output)
         }
         LogCommand::Show { lsn, server } => {
             let record = connect(server)?.log_record(*lsn).map_err(failure)?;

@@ -475,10 +475,11 @@ fn settle_catalog(
             thread::sleep(PAUSE); // a deployment of now may be in the log and not yet in the catalog
             continue;
         }
-        eprintln!(
-            "the catalog is made again from the log: {}",
-            differences.join("; ")
-        );
+        // There is none yet beside a log that was restored.
+        match catalog.versions().context("list the catalog")?.is_empty() {
+            true => eprintln!("the catalog is made from the log: {} module versions", modules.len()),
+            false => eprintln!("the catalog is made again from the log: {}", differences.join("; ")),
+        }
         catalog
             .rebuild(modules, &in_service)
             .context("make the catalog again")?;

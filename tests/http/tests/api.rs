@@ -384,7 +384,7 @@ fn status_metrics_and_events() {
         "{metrics}"
     );
     assert!(
-        metrics.contains("reprise_transaction_latency_seconds{quantile=\"0.99\"}"),
+        metrics.contains("reprise_transaction_latency_seconds_bucket{le=\"+Inf\"}"),
         "{metrics}"
     );
     let fuel = metrics.lines().find_map(|line| line.strip_prefix("reprise_fuel_total "));

@@ -173,3 +173,30 @@ fn probes_come_in_where_one_client_holds_all_places() {
         assert!(begun.elapsed() < LONG, "places are not given back");
     }
 }
+
+#[test]
+fn pages_of_sites_that_the_configuration_names_may_ask_and_others_are_told_nothing() {
+    let server = server("[http]\norigins = [\"https://shop.example\"]");
+    let shop = ("origin", "https://shop.example");
+    let asks = [shop, ("access-control-request-method", "POST"), ("access-control-request-headers", "authorization")];
+    let preflight = server.send(Method::OPTIONS, "/v1/call/probe/put", &asks, Vec::new());
+    assert_eq!(preflight.status, 204, "{}", preflight.text());
+    assert_eq!(preflight.header("access-control-allow-origin"), Some("https://shop.example"));
+    assert!(preflight.header("access-control-allow-headers").is_some_and(|names| names.contains("authorization")));
+    assert!(preflight.header("access-control-allow-methods").is_some_and(|names| names.contains("POST")));
+    assert_eq!(preflight.header("access-control-allow-credentials"), None);
+    let json = ("content-type", "application/json");
+    for (id, status) in [(1, 200), (2, 200)] {
+        let body = json!({"id": id, "amount": 1}).to_string().into_bytes();
+        let called = server.send(Method::POST, "/v1/call/probe/put", &[shop, json], body);
+        assert_eq!((called.status, called.header("access-control-allow-origin")), (status, Some("https://shop.example")));
+        assert!(called.header("access-control-expose-headers").is_some_and(|names| names.contains("reprise-lsn")));
+    }
+    let refused = server.send(Method::GET, "/v1/tables/none", &[shop], Vec::new());
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (404, Some("https://shop.example")));
+    let other = [("origin", "https://other.example"), ("access-control-request-method", "POST")];
+    let refused = server.send(Method::OPTIONS, "/v1/call/probe/put", &other, Vec::new());
+    assert!(refused.status >= 400 && refused.header("access-control-allow-origin").is_none(), "{}", refused.status);
+    let plain = server.get("/v1/tables");
+    assert_eq!(plain.header("access-control-allow-origin"), None);
+}

@@ -73,7 +73,9 @@ fn a_killed_servers_archive_leads_back_to_before_what_its_directory_still_has() 
         }
         let to = dir.path().join(at.to_string());
         restore(&data, &archive, &to, &points[at])?;
-        let restored = Server::start(&Launch::new(&to))?;
+        let mut restored = Server::start(&Launch::new(&to))?;
+        restored.wait_said("the catalog is made from the log: 1 module versions")?;
+        ensure!(!restored.process().errors().contains("is missing"));
         ensure!(balance(&restored, 7_000_000 + at as i64 + 1)? == Some(5));
         ensure!(balance(&restored, (at as i64 + 1) * 100_000)?.is_none(), "what lies behind the point is there");
     }

@@ -5,6 +5,8 @@ import type {
   ListCallsResponses,
   ListCheckpointsData,
   ListCheckpointsResponses,
+  ListGroupsData,
+  ListGroupsResponses,
   ListLogData,
   ListLogResponses,
   ListModulesData,
@@ -75,31 +77,60 @@ export function tableQuery(table: string) {
   });
 }
 
-export type RowsWanted = { table: string; index: string | null; prefix: string | null; cursor: string | null };
+export type RangeWanted = {
+  table: string;
+  index: string | null;
+  prefix: string | null;
+  from: string | null;
+  to: string | null;
+  where: string | null;
+};
+
+export type RowsWanted = RangeWanted & { reverse: string | null; cursor: string | null };
 
 export const rowsPerPage = 50;
 
-export function rowsQuery({ table, index, prefix, cursor }: RowsWanted) {
+export function rowsQuery({ table, ...wanted }: RowsWanted) {
   return queryOptions({
-    queryKey: ['tables', table, 'rows', index, prefix, cursor],
+    queryKey: ['tables', table, 'rows', wanted],
     queryFn: ({ signal }) => {
-      const query = { limit: rowsPerPage.toString(), index, prefix, cursor };
+      const query = { limit: rowsPerPage.toString(), ...wanted };
       return get<ListRowsData, ListRowsResponses>({ url: '/v1/tables/{table}/rows', path: { table }, query }, signal);
     },
     placeholderData: keepPreviousData,
   });
 }
 
-export type LogWanted = { kind: string | null; partition: string | null; from: string | null };
+/** Counts and sums by the first column of the index. */
+export function groupsQuery({ table, ...wanted }: RangeWanted & { sum: string | null }) {
+  return queryOptions({
+    queryKey: ['tables', table, 'groups', wanted],
+    queryFn: ({ signal }) =>
+      get<ListGroupsData, ListGroupsResponses>(
+        { url: '/v1/tables/{table}/groups', path: { table }, query: wanted },
+        signal,
+      ),
+    placeholderData: keepPreviousData,
+  });
+}
+
+export type LogWanted = {
+  kind: string | null;
+  partition: string | null;
+  procedure: string | null;
+  argument: string | null;
+  key: string | null;
+  from: string | null;
+};
 
 const recordsPerPage = 100;
 
 /** Records newest first: the newest of all, or those before `from`. */
-export function logQuery({ kind, partition, from }: LogWanted, live: boolean) {
+export function logQuery(wanted: LogWanted, live: boolean) {
   return queryOptions({
-    queryKey: ['log', kind, partition, from],
+    queryKey: ['log', wanted],
     queryFn: ({ signal }) => {
-      const query = { order: 'newest', limit: recordsPerPage.toString(), kind, partition, from };
+      const query = { order: 'newest', limit: recordsPerPage.toString(), ...wanted };
       return get<ListLogData, ListLogResponses>({ url: '/v1/log', query }, signal);
     },
     placeholderData: keepPreviousData,
@@ -134,11 +165,13 @@ export const checkpointsQuery = queryOptions({
 const linesMax = 200;
 
 /** What procedures wrote with `log`, newest first. */
-export function procedureLogQuery(live: boolean) {
+export type LinesWanted = { procedure: string | null; level: string | null; transaction: string | null };
+
+export function procedureLogQuery(wanted: LinesWanted, live: boolean) {
   return queryOptions({
-    queryKey: ['procedure-log'],
+    queryKey: ['procedure-log', wanted],
     queryFn: async ({ signal }) => {
-      const query = { limit: linesMax.toString() };
+      const query = { limit: linesMax.toString(), ...wanted };
       return (await get<ProcedureLogData, ProcedureLogResponses>({ url: '/v1/procedure-log', query }, signal)).lines;
     },
     refetchInterval: live ? 1000 : false,

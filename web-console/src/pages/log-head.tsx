@@ -1,5 +1,5 @@
 // What the two pages about what happened share: the log's records, and what procedures wrote.
-import { logRoute, navigate } from '../route';
+import { logRoute, navigate, outputRoute } from '../route';
 import { Badge } from '../ui/badge';
 import { PauseIcon, PlayIcon } from '../ui/icons';
 import { Switch } from '../ui/switch';
@@ -15,7 +15,7 @@ export function LogHead({ view }: { view: 'records' | 'output' }) {
           { value: 'records', text: 'Records' },
           { value: 'output', text: 'Procedure output' },
         ]}
-        onChange={(next) => navigate(next === 'records' ? logRoute : { page: 'output' })}
+        onChange={(next) => navigate(next === 'records' ? logRoute : outputRoute)}
       />
     </div>
   );

@@ -8,6 +8,7 @@ import { hrefOf, logRoute, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Command, serverUrl } from '../ui/command';
 import { Empty } from '../ui/empty';
+import { FilterForm } from '../ui/filter-form';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
@@ -18,10 +19,10 @@ type LogRoute = Extract<Route, { page: 'log' }>;
 
 export function LogPage({ route }: { route: LogRoute }) {
   const [following, setFollowing] = useState(true);
-  const { kind, partition, from } = route;
+  const { kind, partition, procedure, argument, key, from } = route;
   // Older records don't change: only the newest are followed.
   const live = following && from === null;
-  const log = useQuery(logQuery({ kind, partition, from }, live));
+  const log = useQuery(logQuery({ kind, partition, procedure, argument, key, from }, live));
   const older = log.data?.next ?? null;
   return (
     <>
@@ -42,10 +43,24 @@ export function LogPage({ route }: { route: LogRoute }) {
         title={from === null ? 'Newest records' : `Records before ${formatCount(from)}`}
         side={from === null && <FollowBadge following={following} />}
       >
+        <FilterForm
+          key={`${procedure} ${argument} ${key}`}
+          label="Records to show"
+          fields={[
+            { name: 'procedure', label: 'Procedure', placeholder: 'name' },
+            { name: 'argument', label: 'Argument', placeholder: 'name:value' },
+            { name: 'key', label: 'Key', placeholder: 'of a row, or idempotency key' },
+          ]}
+          values={{ procedure, argument, key }}
+          onApply={(values) => navigate({ ...route, ...values, from: null })}
+        />
         <Loaded query={log}>
           {({ records }) =>
             records.length === 0 ? (
-              <NoRecords filtered={kind !== null || partition !== null} more={older !== null} />
+              <NoRecords
+                filtered={[kind, partition, procedure, argument, key].some((value) => value !== null)}
+                more={older !== null}
+              />
             ) : (
               <RecordTable records={records} />
             )

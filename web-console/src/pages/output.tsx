@@ -4,17 +4,23 @@ import { useState } from 'react';
 import { procedureLogQuery } from '../api/queries';
 import { formatTime } from '../format';
 import type { ProcedureLogLine } from '../generated/types.gen';
-import { hrefOf } from '../route';
+import { hrefOf, navigate, type Route } from '../route';
 import { Badge, type Tone } from '../ui/badge';
 import { Empty } from '../ui/empty';
+import { FilterForm } from '../ui/filter-form';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
 import { FollowBadge, FollowButton, LogHead } from './log-head';
 
-export function OutputPage() {
+type OutputRoute = Extract<Route, { page: 'output' }>;
+
+const levels = ['debug', 'info', 'warn', 'error'];
+
+export function OutputPage({ route }: { route: OutputRoute }) {
   const [following, setFollowing] = useState(true);
-  const lines = useQuery(procedureLogQuery(following));
+  const { procedure, level, transaction } = route;
+  const lines = useQuery(procedureLogQuery({ procedure, level, transaction }, following));
   return (
     <>
       <div className="page-head">
@@ -22,6 +28,28 @@ export function OutputPage() {
         <FollowButton following={following} onChange={setFollowing} />
       </div>
       <Panel title="Newest lines" side={<FollowBadge following={following} />}>
+        <FilterForm
+          key={`${procedure} ${transaction}`}
+          label="Lines to show"
+          fields={[
+            { name: 'procedure', label: 'Procedure', placeholder: 'name' },
+            { name: 'transaction', label: 'Transaction', placeholder: 'id' },
+          ]}
+          values={{ procedure, transaction }}
+          onApply={(values) => navigate({ ...route, ...values })}
+        >
+          <label className="inline-field">
+            Level
+            <select value={level ?? ''} onChange={(event) => navigate({ ...route, level: event.target.value || null })}>
+              <option value="">all</option>
+              {levels.map((name) => (
+                <option key={name} value={name}>
+                  {name} and above
+                </option>
+              ))}
+            </select>
+          </label>
+        </FilterForm>
         <Loaded query={lines}>{(list) => (list.length === 0 ? <NoLines /> : <LineTable lines={list} />)}</Loaded>
       </Panel>
     </>

@@ -1,12 +1,13 @@
 // Committed rows of a table in the order of an index, one consistent snapshot a page.
 import { useQuery } from '@tanstack/react-query';
-import { type FormEvent, useState } from 'react';
+import { useState } from 'react';
 import { rowsPerPage, rowsQuery } from '../api/queries';
 import { formatCount, plural } from '../format';
 import type { RowsPage, TableInfo } from '../generated/types.gen';
 import { hrefOf, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
 import { Empty } from '../ui/empty';
+import { FilterForm } from '../ui/filter-form';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
@@ -15,8 +16,9 @@ type TableRoute = Extract<Route, { page: 'table' }>;
 type Props = { table: TableInfo; route: TableRoute };
 
 export function Rows({ table, route }: Props) {
-  const { index, prefix, cursor } = route;
-  const rows = useQuery(rowsQuery({ table: table.name, index, prefix, cursor }));
+  const { index, prefix, from, to, where, reverse, cursor } = route;
+  const rows = useQuery(rowsQuery({ table: table.name, index, prefix, from, to, where, reverse, cursor }));
+  const filtered = [prefix, from, to, where, cursor].some((value) => value !== null);
   // The pages before this one; a page opened by its address knows only the first.
   const [before, setBefore] = useState<(string | null)[]>([]);
   const next = rows.data?.next_cursor ?? null;
@@ -37,11 +39,11 @@ export function Rows({ table, route }: Props) {
         </>
       }
     >
-      <Filters key={`${index} ${prefix}`} table={table} route={route} onApply={(target) => goTo(target, [])} />
+      <Filters key={`${index} ${prefix} ${from} ${to} ${where}`} table={table} route={route} onApply={(target) => goTo(target, [])} />
       <Loaded query={rows}>
         {(page) =>
           page.rows.length === 0 ? (
-            <NoRows table={table} filtered={prefix !== null || cursor !== null} />
+            <NoRows table={table} filtered={filtered} />
           ) : (
             <RowTable table={table} page={page} />
           )
@@ -78,24 +80,33 @@ export function Rows({ table, route }: Props) {
 type FilterProps = Props & { onApply: (target: Partial<TableRoute>) => void };
 
 function Filters({ table, route, onApply }: FilterProps) {
-  const [prefix, setPrefix] = useState(route.prefix ?? '');
   // Without a primary key the rows come as they are stored, unless an index is named.
   const hasPrimary = table.primary_key.length > 0;
   const name = route.index ?? (hasPrimary ? table.indexes[0]?.name : undefined);
   const chosen = table.indexes.find((index) => index.name === name);
-  if (table.indexes.length === 0) return null;
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    onApply({ prefix: prefix.trim() === '' ? null : prefix.trim(), cursor: null });
-  };
+  const { prefix, from, to, where, reverse } = route;
+  const columns = chosen?.columns.join(', ') ?? '';
+  const title = "Values of the index's columns: with commas between them, or as a JSON array";
+  const ranges = [
+    { name: 'prefix' as const, label: 'Begins with', placeholder: columns, title },
+    { name: 'from' as const, label: 'From', placeholder: 'what follows', title },
+    { name: 'to' as const, label: 'To', placeholder: 'what follows', title },
+  ];
+  const condition = { name: 'where' as const, label: 'Where', placeholder: 'column:op:value', title: whereTitle };
+  const isOrdered = chosen?.ordered === true;
   return (
-    <form className="filters toolbar" onSubmit={submit} aria-label="Rows to show">
+    <FilterForm
+      label="Rows to show"
+      fields={isOrdered ? [...ranges, condition] : [condition]}
+      values={{ prefix, from, to, where }}
+      onApply={(values) => onApply({ ...values, cursor: null })}
+    >
       <label className="inline-field">
         Order of
         <select
           value={name ?? ''}
           onChange={(event) =>
-            onApply({ index: event.target.value === '' ? null : event.target.value, prefix: null, cursor: null })
+            onApply({ index: event.target.value || null, prefix: null, from: null, to: null, reverse: null, cursor: null })
           }
         >
           {!hasPrimary && <option value="">storage</option>}
@@ -106,28 +117,21 @@ function Filters({ table, route, onApply }: FilterProps) {
           ))}
         </select>
       </label>
-      {chosen?.ordered === true && (
+      {isOrdered && (
         <label className="inline-field">
-          Begins with
           <input
-            className="mono"
-            value={prefix}
-            placeholder={chosen.columns.join(', ')}
-            title="Values of the index's first columns: with commas between them, or as a JSON array"
-            spellCheck={false}
-            autoComplete="off"
-            onChange={(event) => setPrefix(event.target.value)}
+            type="checkbox"
+            checked={reverse === 'true'}
+            onChange={(event) => onApply({ reverse: event.target.checked ? 'true' : null, cursor: null })}
           />
+          Last first
         </label>
       )}
-      {chosen?.ordered === true && (
-        <button className="button" type="submit">
-          Apply
-        </button>
-      )}
-    </form>
+    </FilterForm>
   );
 }
+
+const whereTitle = 'The op is one of eq, ne, lt, le, gt, ge and, of text, starts';
 
 function RowTable({ table, page }: { table: TableInfo; page: RowsPage }) {
   return (

@@ -14,6 +14,7 @@ import { ProblemNotice } from '../ui/problem-notice';
 import { Scroll } from '../ui/scroll';
 import { Switch } from '../ui/switch';
 import { typeText } from '../values/type-text';
+import { Groups } from './groups';
 import { placementText } from './placement';
 import { Rows } from './rows';
 
@@ -36,6 +37,7 @@ export function TablePage({ route }: Props) {
           value={route.view}
           options={[
             { value: 'rows', text: 'Rows' },
+            { value: 'counts', text: 'Counts' },
             { value: 'schema', text: 'Columns and indexes' },
           ]}
           onChange={(view) => navigate({ ...route, view })}
@@ -60,6 +62,8 @@ function View({ table, route }: Props & { table: TableInfo }) {
   switch (route.view) {
     case 'rows':
       return <Rows table={table} route={route} />;
+    case 'counts':
+      return <Groups table={table} route={route} />;
     case 'schema':
       return (
         <div className="halves">

@@ -95,7 +95,7 @@ function Page({ route }: { route: Route }) {
     case 'checkpoints':
       return <CheckpointsPage />;
     case 'output':
-      return <OutputPage />;
+      return <OutputPage route={route} />;
     case 'unknown':
       return <UnknownPage path={route.path} />;
   }

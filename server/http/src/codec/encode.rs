@@ -4,6 +4,7 @@ use reprise_abi::{
     ColumnSchema, Field, Parameter, RowLayout, ScalarType, Type,
     value::{ValueError, ValueReader},
 };
+use reprise_api::integers_are_numbers;
 
 use super::scalar;
 
@@ -76,6 +77,23 @@ pub fn write_row(columns: &[ColumnSchema], layout: &RowLayout, row: &[u8], out: 
     out.push(b'}');
 }
 
+/// The same, of these columns alone and in this order.
+pub fn write_columns(
+    columns: &[ColumnSchema],
+    wanted: &[u16],
+    layout: &RowLayout,
+    row: &[u8],
+    out: &mut Vec<u8>,
+) {
+    out.push(b'{');
+    for (index, at) in wanted.iter().enumerate() {
+        let column = &columns[*at as usize];
+        write_member_name(index, &column.name, out);
+        write_field(column.ty, &layout.field(row, *at), out);
+    }
+    out.push(b'}');
+}
+
 fn write_member_name(index: usize, name: &str, out: &mut Vec<u8>) {
     if index > 0 {
         out.push(b',');
@@ -125,11 +143,11 @@ fn write_field(ty: ScalarType, field: &Field<'_>, out: &mut Vec<u8>) {
         Field::Bool(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
         Field::Int(value) => match ty {
             ScalarType::Timestamp => quoted(out, |out| scalar::push_timestamp(out, value)),
-            ScalarType::I64 => quoted(out, |out| push_integer(out, value)),
+            ScalarType::I64 if !integers_are_numbers() => quoted(out, |out| push_integer(out, value)),
             _ => push_integer(out, value),
         },
         Field::Uint(value) => match ty {
-            ScalarType::U64 => quoted(out, |out| push_integer(out, value)),
+            ScalarType::U64 if !integers_are_numbers() => quoted(out, |out| push_integer(out, value)),
             _ => push_integer(out, value),
         },
         Field::F64(value) => write_f64(value, out),

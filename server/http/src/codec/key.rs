@@ -25,16 +25,33 @@ pub fn encode_prefix(columns: &[&ColumnSchema], text: &str) -> Result<Vec<u8>, P
     let items: Vec<_> = text.split(',').map(str::trim).collect();
     check_count(columns, items.len())?;
     for (column, item) in columns.iter().zip(items) {
-        let is_literal = matches!(column.ty, ScalarType::Bool | ScalarType::F64)
-            && !["NaN", "Infinity", "-Infinity"].contains(&item);
-        if is_literal || item == "null" && column.nullable {
-            push_json(column, item, &mut out)?;
-        } else {
-            let quoted = serde_json::to_string(item).expect("a string serializes");
-            push_json(column, &quoted, &mut out)?;
-        }
+        push_text(column, item, &mut out)?;
     }
     Ok(out)
+}
+
+/// Key bytes of one column's value in its text form, whatever is in it.
+pub fn encode_column(column: &ColumnSchema, text: &str) -> Result<Vec<u8>, PrefixError> {
+    let mut out = Vec::new();
+    push_text(column, text, &mut out)?;
+    Ok(out)
+}
+
+fn push_text(column: &ColumnSchema, item: &str, out: &mut Vec<u8>) -> Result<(), PrefixError> {
+    let is_literal = matches!(column.ty, ScalarType::Bool | ScalarType::F64)
+        && !["NaN", "Infinity", "-Infinity"].contains(&item);
+    match is_literal || item == "null" && column.nullable {
+        true => push_json(column, item, out),
+        false => push_json(column, &serde_json::to_string(item).expect("a string serializes"), out),
+    }
+}
+
+/// How many columns the values of a prefix are of.
+pub fn count_prefix(text: &str) -> usize {
+    match text.trim_start().starts_with('[') {
+        true => serde_json::from_str::<Vec<&RawValue>>(text).map_or(0, |values| values.len()),
+        false => text.split(',').count(),
+    }
 }
 
 fn check_count(columns: &[&ColumnSchema], count: usize) -> Result<(), PrefixError> {

@@ -109,6 +109,9 @@ fn is_more_than_a_call(name: &HeaderName) -> bool {
         "trailer",
         "proxy-connection",
         "http2-settings",
+        // Answers to pages have headers of their own.
+        "origin",
+        "reprise-integers",
     ];
     names.contains(&name.as_str()) || name == headers::TRACEPARENT
 }
@@ -185,6 +188,7 @@ mod tests {
             "content-length: 8\r\nexpect: 100-continue\r\n",
             "content-length: 8\r\nTE: trailers\r\n",
             "content-length: 8\r\ntraceparent: 00-0-0-0\r\n",
+            "content-length: 8\r\norigin: https://a.example\r\n",
         ] {
             assert_eq!(word(&call(lines, body)), "other", "{lines:?}");
         }

@@ -141,6 +141,7 @@ impl Life {
                 limit: 1_000,
                 cursor: None,
                 prefix: Vec::new(),
+                ..RowsRequest::default()
             };
             let page = self.router().table_rows(request).map_err(|error| format!("{error:?}"))?;
             let mut rows = page.rows;

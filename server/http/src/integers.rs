@@ -1,0 +1,53 @@
+//! `Reprise-Integers: number`: integers of 64 bits are written as numbers, for readers that have such integers.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    http::HeaderMap,
+    response::Response,
+};
+use hyper::body::{Frame, SizeHint};
+use reprise_api::{headers, with_integers};
+
+use crate::refusal::Refusal;
+
+/// Whether the request asks for numbers.
+pub fn asked(headers: &HeaderMap) -> Result<bool, Refusal> {
+    match headers.get(headers::INTEGERS).map(|value| value.as_bytes()) {
+        None | Some(b"string") => Ok(false),
+        Some(b"number") => Ok(true),
+        Some(_) => Err(Refusal::malformed("the header Reprise-Integers is string or number")),
+    }
+}
+
+/// An answer, and its body as far as it is still to come, with numbers.
+pub async fn as_numbers(answer: impl Future<Output = Response>) -> Response {
+    let mut answer = pin!(answer);
+    let response = std::future::poll_fn(|cx| with_integers(true, || answer.as_mut().poll(cx))).await;
+    response.map(|body| Body::new(Numbered(body)))
+}
+
+/// A body that is written while it is read.
+struct Numbered(Body);
+
+impl HttpBody for Numbered {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        with_integers(true, || Pin::new(&mut self.0).poll_frame(cx))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}

@@ -1,0 +1,126 @@
+//! `docs/REFERENCE.md`: limits, errors and metrics, as the program has them.
+
+use std::{fmt::Write, path::PathBuf};
+
+use reprise_abi::{
+    key::KEY_BYTES_MAX,
+    row::{COLUMNS_MAX, ROW_BYTES_MAX},
+    schema::NAME_BYTES_MAX,
+    types::DECIMAL_SCALE_MAX,
+    value::{ARGS_BYTES_MAX, RESULT_BYTES_MAX},
+};
+use reprise_base::limits::{
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CALL_TIME_MAX_MS, CURSORS_MAX, FUEL_MAX, GUEST_LOG_BYTES_MAX, GUEST_MEMORY_BYTES_MAX,
+    GUEST_STACK_BYTES_MAX, GUEST_TABLE_ELEMENTS_MAX, HANDLES_MAX, IDEMPOTENCY_KEEP_DEFAULT, IDEMPOTENCY_KEY_BYTES_MAX, INDEXES_MAX,
+    MODULE_BYTES_MAX, MODULES_MAX, PARTITIONS_MAX, PROCEDURES_MAX, ROW_OPS_MAX, SAVEPOINTS_MAX, SITES_MAX, TABLES_MAX, WAITING_TXNS_MAX,
+    WRITE_SET_BYTES_MAX,
+};
+
+use crate::{
+    limits::{
+        BATCH_IDLE_MAX, BODY_WAIT_MAX, CALL_BODY_BYTES_MAX, CONNECTIONS_MAX, DOWNLOADS_MAX, EVENT_STREAMS_MAX, HEADER_BYTES_MAX,
+        HEADER_WAIT_MAX, HEADERS_MAX, LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX, READ_WAIT_MAX, ROWS_LIMIT_MAX, WRITE_WAIT_MAX,
+    },
+    metrics, problems,
+};
+
+fn bytes(count: usize) -> String {
+    match count {
+        count if count >= 1 << 20 && count.is_multiple_of(1 << 20) => format!("{} MiB", count >> 20),
+        count if count >= 1 << 10 && count.is_multiple_of(1 << 10) => format!("{} KiB", count >> 10),
+        count => format!("{count} bytes"),
+    }
+}
+
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let grouped = digits.as_bytes().rchunks(3).rev().map(|part| String::from_utf8_lossy(part).into_owned());
+    grouped.collect::<Vec<_>>().join(",")
+}
+
+fn seconds(time: std::time::Duration) -> String {
+    format!("{} s", count(time.as_secs()))
+}
+
+#[rustfmt::skip]
+fn limits() -> Vec<(&'static str, &'static str, String)> {
+    vec![
+        ("One transaction", "fuel, about one unit for each turn of a loop and each call of a function", count(FUEL_MAX)),
+        ("", "time, unless the procedure or `--call-time-max-ms` says another", format!("{} ms", count(CALL_TIME_MAX_MS.into()))),
+        ("", "memory of its module", bytes(GUEST_MEMORY_BYTES_MAX)),
+        ("", "stack", bytes(GUEST_STACK_BYTES_MAX)),
+        ("", "elements of a table of functions", count(GUEST_TABLE_ELEMENTS_MAX)),
+        ("", "arguments, encoded", bytes(ARGS_BYTES_MAX)),
+        ("", "result, encoded", bytes(RESULT_BYTES_MAX)),
+        ("", "rows that it writes", bytes(WRITE_SET_BYTES_MAX)),
+        ("", "rows visited and host calls", count(ROW_OPS_MAX)),
+        ("", "rows held at once", count(HANDLES_MAX as u64)),
+        ("", "cursors open at once", count(CURSORS_MAX as u64)),
+        ("", "savepoints", count(SAVEPOINTS_MAX as u64)),
+        ("", "lines written with `log`", bytes(GUEST_LOG_BYTES_MAX)),
+        ("", "code of an abort", bytes(ABORT_CODE_BYTES_MAX)),
+        ("", "message of an abort", bytes(ABORT_MESSAGE_BYTES_MAX)),
+        ("Schema", "modules in service", count(MODULES_MAX as u64)),
+        ("", "bytes of a module", bytes(MODULE_BYTES_MAX)),
+        ("", "procedures of a module", count(PROCEDURES_MAX as u64)),
+        ("", "tables", count(TABLES_MAX as u64)),
+        ("", "columns of a table", count(COLUMNS_MAX as u64)),
+        ("", "indexes of a table", count(INDEXES_MAX as u64)),
+        ("", "bytes of a row", bytes(ROW_BYTES_MAX)),
+        ("", "bytes of a key", bytes(KEY_BYTES_MAX)),
+        ("", "bytes of a name", bytes(NAME_BYTES_MAX)),
+        ("", "digits behind a decimal's point", count(DECIMAL_SCALE_MAX.into())),
+        ("Server", "partitions", count(PARTITIONS_MAX.into())),
+        ("", "engine threads", count(SITES_MAX.into())),
+        ("", "calls that wait for one partition", count(WAITING_TXNS_MAX as u64)),
+        ("", "bytes of an idempotency key", bytes(IDEMPOTENCY_KEY_BYTES_MAX)),
+        ("", "time for which an outcome is kept under it, unless `--idempotency-keep-s` says another", seconds(IDEMPOTENCY_KEEP_DEFAULT)),
+        ("HTTP", "connections, unless `connections_max` says another number", count(CONNECTIONS_MAX.into())),
+        ("", "request line and headers", bytes(HEADER_BYTES_MAX)),
+        ("", "headers", count(HEADERS_MAX as u64)),
+        ("", "body of a call, line of a batch", bytes(CALL_BODY_BYTES_MAX)),
+        ("", "wait for the next request's headers (`header_wait_s`)", seconds(HEADER_WAIT_MAX)),
+        ("", "wait for the next piece of a body (`body_wait_s`)", seconds(BODY_WAIT_MAX)),
+        ("", "wait for the next call of a batch (`batch_idle_s`)", seconds(BATCH_IDLE_MAX)),
+        ("", "wait for a client to take its answer (`write_wait_s`)", seconds(WRITE_WAIT_MAX)),
+        ("", "wait for `Reprise-Min-Lsn`", seconds(READ_WAIT_MAX)),
+        ("", "rows of a page", count(ROWS_LIMIT_MAX.into())),
+        ("", "records of a page of the log", count(LOG_LIMIT_MAX as u64)),
+        ("", "lines of a page of what procedures logged", count(PROCEDURE_LOG_LIMIT_MAX as u64)),
+        ("", "streams of events", count(EVENT_STREAMS_MAX as u64)),
+        ("", "files of backups on their way out at once", count(DOWNLOADS_MAX as u64)),
+    ]
+}
+
+fn text() -> Result<String, std::fmt::Error> {
+    let plain = |text: &str| text.replace("<code>", "`").replace("</code>", "`").replace('|', "\\|");
+    let mut out = String::from(
+        "# Limits, errors, metrics\n\nMade from the program: `BLESS=1 cargo test --release --workspace --lib the_reference` writes this page, and a test \
+         fails where it is out of date.\n\n## Limits\n\nWhat passes one of the first is `limit-exceeded`, and leaves nothing.\n\n\
+         | of | what | at most |\n| --- | --- | --- |\n",
+    );
+    for (of, what, most) in limits() {
+        writeln!(out, "| {of} | {what} | {most} |")?;
+    }
+    out.push_str("\n## Errors\n\n`GET /problems/{slug}` says of each what to do, too.\n\n| slug | status | means | safe to repeat? |\n| --- | --- | --- | --- |\n");
+    for (slug, status, means, repeat) in problems::described() {
+        writeln!(out, "| `{slug}` | {status} | {} | {} |", plain(means), plain(repeat))?;
+    }
+    out.push_str("\n## Metrics\n\nOf `/metrics`, for Prometheus. Counters and histograms begin with the server: take their differences.\n\n| name | kind | is |\n| --- | --- | --- |\n");
+    for (name, kind, what) in metrics::described() {
+        writeln!(out, "| `{name}` | {kind} | {} |", plain(what))?;
+    }
+    Ok(out)
+}
+
+/// `BLESS=1` rewrites the page.
+#[test]
+fn the_reference_is_what_the_program_has() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/REFERENCE.md");
+    let actual = text().expect("memory takes it");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &actual).expect("write the page");
+    }
+    let stored = std::fs::read_to_string(&path).expect("read the page");
+    assert!(stored == actual, "docs/REFERENCE.md is out of date; run this test with BLESS=1");
+}

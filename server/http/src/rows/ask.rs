@@ -1,0 +1,266 @@
+//! What a query asks for -> what the engine is asked.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{FromRequestParts, Query},
+    http::request::Parts,
+};
+use reprise_abi::{ColumnSchema, RowLayout, ScalarType, TableSchema};
+use reprise_router::{RowFilter, RowsRequest};
+
+use super::cursor::{Walk, unpack_cursor, walk_of};
+use crate::{
+    codec::{count_prefix, encode_column, encode_prefix},
+    refusal::Refusal,
+    schema::PRIMARY,
+};
+
+/// Conditions on one request.
+const WHERE_MAX: usize = 16;
+
+/// The query's members, each as it was written.
+#[derive(Default)]
+pub struct Asked {
+    pub limit: Option<u32>,
+    pub cursor: Option<String>,
+    pub index: Option<String>,
+    pub prefix: Option<String>,
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub reverse: bool,
+    pub conditions: Vec<String>,
+    pub columns: Option<String>,
+    /// Of groups alone.
+    pub by: Option<u32>,
+    pub sum: Option<String>,
+}
+
+/// A query may have `where` more than once.
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| Refusal::malformed(format!("the query can't be read: {}", error.body_text())))?;
+        let is_of_groups = parts.uri.path().ends_with("/groups");
+        let mut asked = Self::default();
+        for (name, value) in pairs {
+            asked.take(&name, value, is_of_groups)?;
+        }
+        Ok(asked)
+    }
+}
+
+impl Asked {
+    fn take(&mut self, name: &str, value: String, is_of_groups: bool) -> Result<(), Refusal> {
+        let place = match name {
+            "limit" => return set(&mut self.limit, name, number(name, &value)?),
+            "by" if is_of_groups => return set(&mut self.by, name, number(name, &value)?),
+            "reverse" if !is_of_groups => {
+                self.reverse = match &*value {
+                    "true" => true,
+                    "false" => false,
+                    _ => return Err(Refusal::malformed("reverse is true or false")),
+                };
+                return Ok(());
+            }
+            "where" => {
+                self.conditions.push(value);
+                return match self.conditions.len() <= WHERE_MAX {
+                    true => Ok(()),
+                    false => Err(Refusal::malformed(format!("there are at most {WHERE_MAX} conditions"))),
+                };
+            }
+            "cursor" => &mut self.cursor,
+            "index" => &mut self.index,
+            "prefix" => &mut self.prefix,
+            "from" => &mut self.from,
+            "to" => &mut self.to,
+            "columns" if !is_of_groups => &mut self.columns,
+            "sum" if is_of_groups => &mut self.sum,
+            _ => {
+                let known = match is_of_groups {
+                    true => "limit, cursor, index, by, sum, prefix, from, to and where",
+                    false => "limit, cursor, index, prefix, from, to, reverse, where and columns",
+                };
+                return Err(Refusal::malformed(format!("the query has no {name:?}: it knows {known}")));
+            }
+        };
+        // An empty one stands for none, as a form sends it.
+        match value.is_empty() {
+            true => Ok(()),
+            false => set(place, name, value),
+        }
+    }
+
+    /// The request for a page of at most `limit` rows.
+    pub fn request(&self, id: u16, table: &Arc<TableSchema>, limit: u32) -> Result<RowsRequest, Refusal> {
+        let (index, columns) = find_index(table, self.index.as_deref())?;
+        let fits = |name: &str, text: &Option<String>, columns: &[&ColumnSchema]| match text {
+            None => Ok(Vec::new()),
+            Some(text) => encode_prefix(columns, text)
+                .map_err(|error| Refusal::malformed(format!("{name} does not fit the index: {error}"))),
+        };
+        let behind = self.prefix.as_deref().map_or(0, count_prefix).min(columns.len());
+        Ok(RowsRequest {
+            table: id,
+            index,
+            limit,
+            cursor: self.cursor.as_deref().map(|text| cursor_of(walk_of(id, table, index), text)).transpose()?,
+            prefix: fits("prefix", &self.prefix, &columns)?,
+            from: fits("from", &self.from, &columns[behind..])?,
+            to: fits("to", &self.to, &columns[behind..])?,
+            reverse: self.reverse,
+            filter: self.filter(table)?,
+        })
+    }
+
+    fn filter(&self, table: &Arc<TableSchema>) -> Result<Option<RowFilter>, Refusal> {
+        if self.conditions.is_empty() {
+            return Ok(None);
+        }
+        let judged: Result<Vec<_>, _> = self.conditions.iter().map(|text| Condition::read(table, text)).collect();
+        let (conditions, layout) = (judged?, RowLayout::of_table(table));
+        Ok(Some(RowFilter {
+            schema: table.clone(),
+            passes: Arc::new(move |row| {
+                let mut key = Vec::with_capacity(32);
+                conditions.iter().all(|condition| condition.passes(&layout, row, &mut key))
+            }),
+        }))
+    }
+
+    /// The columns that are wanted, all unless some are named.
+    pub fn columns_of(&self, table: &TableSchema) -> Result<Vec<u16>, Refusal> {
+        match &self.columns {
+            None => Ok((0..table.columns.len() as u16).collect()),
+            Some(names) => names.split(',').map(|name| find_column(table, name.trim())).collect(),
+        }
+    }
+}
+
+fn set<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Refusal> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Refusal::malformed(format!("{name} stands in the query more than once"))),
+    }
+}
+
+fn number(name: &str, text: &str) -> Result<u32, Refusal> {
+    text.parse().map_err(|_| Refusal::malformed(format!("{name} is a number; {text:?} is none")))
+}
+
+pub fn find_column(table: &TableSchema, name: &str) -> Result<u16, Refusal> {
+    match table.columns.iter().position(|column| column.name == name) {
+        Some(at) => Ok(at as u16),
+        None => {
+            let names = crate::refusal::first_names(table.columns.iter().map(|column| column.name.as_str()));
+            Err(Refusal::malformed(format!("table {} has no column {name:?}; it has {names}", table.name)))
+        }
+    }
+}
+
+pub fn find_index<'t>(table: &'t TableSchema, name: Option<&str>) -> Result<(u16, Vec<&'t ColumnSchema>), Refusal> {
+    let columns = |positions: &[u16]| positions.iter().map(|at| &table.columns[*at as usize]).collect();
+    match name {
+        None => Ok((0, columns(&table.primary_key))),
+        Some(PRIMARY) if !table.primary_key.is_empty() => Ok((0, columns(&table.primary_key))),
+        Some(name) => match table.indexes.iter().position(|index| index.name == name) {
+            Some(at) => Ok((at as u16 + 1, columns(&table.indexes[at].columns))),
+            None => {
+                let names: Vec<_> = table.indexes.iter().map(|index| index.name.as_str()).collect();
+                Err(Refusal::not_found(format!(
+                    "table {} has no index {name:?}; it has {PRIMARY} {}",
+                    table.name,
+                    names.join(" ")
+                )))
+            }
+        },
+    }
+}
+
+/// `column:op:value`: of a value's bytes as in a key, which are in the order of the values.
+struct Condition {
+    column: u16,
+    nullable: bool,
+    compare: Compare,
+    value: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Compare {
+    Equal,
+    Unequal,
+    Less,
+    AtMost,
+    Greater,
+    AtLeast,
+    Starts,
+}
+
+const OPERATORS: [(&str, Compare); 7] = [
+    ("eq", Compare::Equal),
+    ("ne", Compare::Unequal),
+    ("lt", Compare::Less),
+    ("le", Compare::AtMost),
+    ("gt", Compare::Greater),
+    ("ge", Compare::AtLeast),
+    ("starts", Compare::Starts),
+];
+
+impl Condition {
+    fn read(table: &TableSchema, text: &str) -> Result<Self, Refusal> {
+        let wrong = || {
+            let names = OPERATORS.map(|(name, _)| name).join(", ");
+            Refusal::malformed(format!("where is written as column:op:value, the op one of {names}; {text:?} is not"))
+        };
+        let (name, rest) = text.split_once(':').ok_or_else(wrong)?;
+        let (operator, value) = rest.split_once(':').ok_or_else(wrong)?;
+        let (_, compare) = OPERATORS.into_iter().find(|(known, _)| *known == operator).ok_or_else(wrong)?;
+        let at = find_column(table, name)?;
+        let column = &table.columns[at as usize];
+        if compare == Compare::Starts && column.ty != ScalarType::Text {
+            return Err(Refusal::malformed(format!("starts is for text, and the column {name} is none")));
+        }
+        let mut value = encode_column(column, value)
+            .map_err(|error| Refusal::malformed(format!("where does not fit the table: {error}")))?;
+        if compare == Compare::Starts {
+            // Without the mark of its end.
+            value.truncate(value.len().saturating_sub(2));
+        }
+        Ok(Self {
+            column: at,
+            nullable: column.nullable,
+            compare,
+            value,
+        })
+    }
+
+    fn passes(&self, layout: &RowLayout, row: &[u8], key: &mut Vec<u8>) -> bool {
+        key.clear();
+        layout.push_key(row, &[self.column], key);
+        // Null is neither before nor behind a value.
+        let is_null = self.nullable && key.first() == Some(&0);
+        match self.compare {
+            Compare::Equal => *key == self.value,
+            Compare::Unequal => *key != self.value,
+            _ if is_null => false,
+            Compare::Less => *key < self.value,
+            Compare::AtMost => *key <= self.value,
+            Compare::Greater => *key > self.value,
+            Compare::AtLeast => *key >= self.value,
+            Compare::Starts => key.starts_with(&self.value),
+        }
+    }
+}
+
+fn cursor_of(walk: Walk, text: &str) -> Result<Vec<u8>, Refusal> {
+    unpack_cursor(walk, text).ok_or_else(|| {
+        Refusal::malformed(
+            "cursor is not one of this table and index as they are: take next_cursor of the page before, or begin again where a deployment \
+             changed them",
+        )
+    })
+}

@@ -1,0 +1,250 @@
+//! What the rows of a table come to: counts and sums, group by group of an index. Pages of rows are read one after the other, so that no
+//! partition is held for longer than for one of them.
+
+use std::time::{Duration, Instant};
+
+use axum::{Json, extract::State, http::HeaderMap};
+use reprise_abi::{Field, RowLayout, ScalarType, TableSchema};
+use reprise_api::{GroupsPage, Problem, RowGroup, U64};
+use reprise_router::RowsRequest;
+use serde_json::{Map, Value};
+
+use super::{
+    ask::{Asked, find_column, find_index},
+    cursor::{pack_cursor, walk_of},
+};
+use crate::{
+    calls::wait_for_min_lsn,
+    front::Name,
+    places::Operation,
+    refusal::Refusal,
+    schema::columns_json,
+    state::{AppState, Parts},
+    tables::find_table,
+};
+
+const GROUPS_LIMIT_DEFAULT: u32 = 100;
+const GROUPS_LIMIT_MAX: u32 = 1000;
+/// Rows of one page of the engine.
+const PAGE_ROWS: u32 = 1000;
+/// Time after which a page of groups ends, wherever it is.
+const GROUPS_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Counts and sums rows
+///
+/// By the leading `by` columns of an index, group by group in its order; with `by=0` all rows are one group. A page ends after `limit`
+/// groups, or after a second, and a group that it ends in goes on with the next one (`continues`): its count and sums are to be added. Rows
+/// are read page by page, so what changes meanwhile is in it or not.
+#[utoipa::path(
+    get,
+    path = "/v1/tables/{table}/groups",
+    tag = "Tables",
+    params(
+        ("table" = String, Path),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000, description = "The page ends once there are so many groups, and may have some hundred more; 100 unless given"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before; the other members as there"),
+        ("index" = Option<String>, Query, description = "Name of the index; `primary` unless given"),
+        ("by" = Option<u32>, Query, description = "How many of its leading columns make a group; 1 unless given"),
+        ("sum" = Option<String>, Query, description = "Names of columns of numbers that are summed, separated by commas"),
+        ("prefix" = Option<String>, Query, description = "Leading values of the index's columns that a row must have: a JSON array, or a comma list"),
+        ("from" = Option<String>, Query, description = "Values of the columns behind the prefix from which on rows count, themselves included"),
+        ("to" = Option<String>, Query, description = "Values of the columns behind the prefix up to which rows count, themselves included"),
+        ("where" = Option<String>, Query, description = "`column:op:value`, as for rows; may stand more than once"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Wait until the read view holds this LSN"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+    ),
+    responses(
+        (status = 200, description = "A page", body = GroupsPage),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "too-stale; recovering", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn list_groups(
+    State(state): State<AppState>,
+    Name(name): Name,
+    asked: Asked,
+    headers: HeaderMap,
+) -> Result<Json<GroupsPage>, Refusal> {
+    wait_for_min_lsn(&state, &headers).await?;
+    let deployed = state.router.deployed();
+    let (id, _) = find_table(&deployed, &name)?;
+    let table = &deployed.tables[id as usize];
+    let limit = asked.limit.unwrap_or(GROUPS_LIMIT_DEFAULT);
+    if !(1..=GROUPS_LIMIT_MAX).contains(&limit) {
+        return Err(Refusal::malformed(format!("limit is a number from 1 to {GROUPS_LIMIT_MAX}")));
+    }
+    let request = asked.request(id, table, PAGE_ROWS)?;
+    let grouping = Grouping::of(&asked, table)?;
+    let groups = state
+        .blocking(Operation::ReadRows, move |parts| grouping.read(parts, request, limit as usize))
+        .await??;
+    Ok(Json(groups))
+}
+
+/// What makes a group, and what is summed of it.
+struct Grouping {
+    by: Vec<u16>,
+    sums: Vec<u16>,
+    names: Vec<String>,
+}
+
+/// A group on its way.
+struct Group {
+    key: Vec<u8>,
+    row: Vec<u8>,
+    count: u64,
+    sums: Vec<Sum>,
+}
+
+/// Of whole numbers, decimals by their smallest unit, and floats.
+#[derive(Clone, Copy)]
+enum Sum {
+    Whole(i128),
+    Float(f64),
+}
+
+impl Grouping {
+    fn of(asked: &Asked, table: &TableSchema) -> Result<Self, Refusal> {
+        let (_, columns) = find_index(table, asked.index.as_deref())?;
+        let by = asked.by.unwrap_or(1) as usize;
+        if by > columns.len() {
+            return Err(Refusal::malformed(format!("by is from 0 to {}, as many columns as the index has", columns.len())));
+        }
+        let by: Result<_, _> = columns[..by].iter().map(|column| find_column(table, &column.name)).collect();
+        let names: Vec<String> = asked.sum.iter().flat_map(|names| names.split(',')).map(|name| name.trim().to_owned()).collect();
+        let sums: Result<Vec<u16>, Refusal> = names.iter().map(|name| find_column(table, name)).collect();
+        let sums = sums?;
+        let is_number = |at: &u16| {
+            !matches!(
+                table.columns[*at as usize].ty,
+                ScalarType::Bool | ScalarType::Text | ScalarType::Bytes | ScalarType::Timestamp | ScalarType::Uuid
+            )
+        };
+        match sums.iter().position(|at| !is_number(at)) {
+            None => Ok(Self { by: by?, sums, names }),
+            Some(at) => Err(Refusal::malformed(format!("the column {} holds no numbers that could be summed", names[at]))),
+        }
+    }
+
+    fn read(&self, parts: &Parts, mut request: RowsRequest, limit: usize) -> Result<GroupsPage, Refusal> {
+        let until = Instant::now() + GROUPS_TIME_MAX;
+        let mut groups: Vec<Group> = Vec::new();
+        loop {
+            let page = parts.router.table_rows(request.clone())?;
+            let (schema, layout) = (page.schema.clone(), RowLayout::of_table(&page.schema));
+            let rows = page.rows.len();
+            for row in page.rows {
+                self.add(&layout, row, &mut groups)?;
+            }
+            request.cursor = page.next_cursor;
+            // Where a page ends is seen in rows, not in groups: the last one may go on.
+            let is_over = groups.len() >= limit || Instant::now() >= until;
+            if request.cursor.is_none() || is_over {
+                let continues = request.cursor.is_some() && rows > 0;
+                return self.answer(groups, continues, (&schema, &layout), &request, page.lsn.0);
+            }
+        }
+    }
+
+    fn add(&self, layout: &RowLayout, row: Vec<u8>, groups: &mut Vec<Group>) -> Result<(), Refusal> {
+        let mut key = Vec::new();
+        layout.push_key(&row, &self.by, &mut key);
+        if groups.last().is_none_or(|group| group.key != key) {
+            let zero = |at: &u16| match layout.field(&row, *at) {
+                Field::F64(_) => Sum::Float(0.0),
+                _ => Sum::Whole(0),
+            };
+            let sums = self.sums.iter().map(zero).collect();
+            groups.push(Group { key, row: row.clone(), count: 0, sums });
+        }
+        let Some(group) = groups.last_mut() else {
+            return Ok(());
+        };
+        group.count += 1;
+        for (sum, at) in group.sums.iter_mut().zip(&self.sums) {
+            *sum = sum.plus(layout.field(&row, *at)).ok_or_else(|| Refusal::malformed("a sum has more than 128 bits"))?;
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &self,
+        groups: Vec<Group>,
+        continues: bool,
+        (schema, layout): (&TableSchema, &RowLayout),
+        request: &RowsRequest,
+        lsn: u64,
+    ) -> Result<GroupsPage, Refusal> {
+        let strange = || Refusal::internal("a stored row is not of its table's layout");
+        let mut told = Vec::with_capacity(groups.len());
+        for group in groups {
+            let key = columns_json(schema, &self.by, layout, &group.row).ok_or_else(strange)?;
+            let sums = self.names.iter().zip(&self.sums).zip(&group.sums);
+            let sums: Map<String, Value> =
+                sums.map(|((name, at), sum)| (name.clone(), sum.json(schema.columns[*at as usize].ty))).collect();
+            told.push(RowGroup {
+                key,
+                count: U64(group.count),
+                sums,
+            });
+        }
+        Ok(GroupsPage {
+            groups: told,
+            continues,
+            next_cursor: request.cursor.as_deref().map(|cursor| {
+                pack_cursor(walk_of(request.table, schema, request.index), cursor)
+            }),
+            lsn: U64(lsn),
+        })
+    }
+}
+
+impl Sum {
+    /// None beyond what there is room for. Null adds nothing.
+    fn plus(self, field: Field<'_>) -> Option<Self> {
+        Some(match (self, field) {
+            (Self::Whole(sum), Field::Int(value)) => Self::Whole(sum.checked_add(value.into())?),
+            (Self::Whole(sum), Field::Uint(value)) => Self::Whole(sum.checked_add(value.into())?),
+            (Self::Whole(sum), Field::Decimal(value)) => Self::Whole(sum.checked_add(value)?),
+            (Self::Float(sum), Field::F64(value)) => Self::Float(sum + value),
+            (Self::Whole(0), Field::F64(value)) => Self::Float(value),
+            (sum, _) => sum,
+        })
+    }
+
+    /// Whole numbers and decimals as texts, with all their digits.
+    fn json(self, ty: ScalarType) -> Value {
+        match (self, ty) {
+            (Self::Float(sum), _) => serde_json::Number::from_f64(sum).map_or(Value::String(sum.to_string()), Value::Number),
+            (Self::Whole(_), ScalarType::F64) => Value::from(0.0),
+            (Self::Whole(sum), ScalarType::Decimal { scale }) => Value::String(decimal(sum, scale as usize)),
+            (Self::Whole(sum), _) => Value::String(sum.to_string()),
+        }
+    }
+}
+
+fn decimal(value: i128, scale: usize) -> String {
+    let digits = format!("{:0width$}", value.unsigned_abs(), width = scale + 1);
+    let (whole, part) = digits.split_at(digits.len() - scale);
+    let sign = if value < 0 { "-" } else { "" };
+    match scale {
+        0 => format!("{sign}{whole}"),
+        _ => format!("{sign}{whole}.{part}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_keep_all_digits() {
+        assert_eq!(decimal(-5, 2), "-0.05");
+        assert_eq!(decimal(123_456, 4), "12.3456");
+        assert_eq!(decimal(7, 0), "7");
+        let sum = Sum::Whole(i128::from(i64::MAX)).plus(Field::Int(i64::MAX)).expect("room");
+        assert_eq!(sum.json(ScalarType::I64), Value::from("18446744073709551614"));
+        assert!(Sum::Whole(i128::MAX).plus(Field::Int(1)).is_none());
+    }
+}

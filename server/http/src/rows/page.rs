@@ -1,0 +1,160 @@
+//! A page of rows, as JSON, as lines of JSON, or as CSV.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderName, HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use reprise_abi::{RowLayout, TableSchema};
+use reprise_api::{CSV_MEDIA_TYPE, Json as RawJson, NDJSON_MEDIA_TYPE, Problem, RowsPage, U64, headers};
+use reprise_base::Lsn;
+
+use super::{
+    ask::Asked,
+    csv,
+    cursor::{pack_cursor, walk_of},
+};
+use crate::{
+    calls::wait_for_min_lsn, front::Name, limits::ROWS_LIMIT_MAX, places::Operation, refusal::Refusal, schema::columns_json,
+    state::AppState, tables::find_table,
+};
+
+const ROWS_LIMIT_DEFAULT: u32 = 100;
+
+/// Lists rows
+///
+/// Committed rows in the order of an index, page by page. A page is one consistent snapshot of all partitions that it is read from. It
+/// looks at 20,000 rows at most, and for some milliseconds: with `where` it may hold few rows or none and still have a `next_cursor`.
+/// By `Accept` it is JSON, lines of JSON (`application/x-ndjson`) or CSV (`text/csv`); of these the headers tell cursor and LSN.
+#[utoipa::path(
+    get,
+    path = "/v1/tables/{table}/rows",
+    tag = "Tables",
+    params(
+        ("table" = String, Path),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 1000, description = "Rows at most; 100 unless given"),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of the page before; the other members as there"),
+        ("index" = Option<String>, Query, description = "Name of the index that gives the order; `primary` unless given"),
+        ("prefix" = Option<String>, Query, description = "Leading values of the index's columns that a row must have: a JSON array, or a comma list"),
+        ("from" = Option<String>, Query, description = "Values of the columns behind the prefix from which on rows are wanted, themselves included"),
+        ("to" = Option<String>, Query, description = "Values of the columns behind the prefix up to which rows are wanted, themselves included"),
+        ("reverse" = Option<bool>, Query, description = "From the last row to the first"),
+        ("where" = Option<String>, Query, description = "`column:op:value`, the op one of eq, ne, lt, le, gt, ge and, of text, starts; may stand more than once, and all must be so. `null` is eq or ne to null alone"),
+        ("columns" = Option<String>, Query, description = "Names of the columns that are wanted, separated by commas; all unless given"),
+        ("Reprise-Min-Lsn" = Option<String>, Header, pattern = "^[0-9]{1,19}$", description = "Wait until the read view holds this LSN"),
+        ("Reprise-Max-Wait-Ms" = Option<u64>, Header, description = "How long to wait for it; 1000 unless given"),
+    ),
+    responses(
+        (status = 200, description = "A page", content(
+            (RowsPage = "application/json"), (String = "application/x-ndjson"), (String = "text/csv"),
+        ), headers(
+            ("Reprise-Lsn" = String, description = "Of lines and CSV: the newest transaction that the page holds"),
+            ("Reprise-Next-Cursor" = String, description = "Of lines and CSV: where the next page begins; left out on the last one"),
+        )),
+        (status = 400, description = "malformed-request", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "too-stale; recovering", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+pub async fn list_rows(
+    State(state): State<AppState>,
+    Name(name): Name,
+    asked: Asked,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    wait_for_min_lsn(&state, &headers).await?;
+    let form = Form::of(&headers);
+    let deployed = state.router.deployed();
+    let (id, _) = find_table(&deployed, &name)?;
+    let table = &deployed.tables[id as usize];
+    let limit = asked.limit.unwrap_or(ROWS_LIMIT_DEFAULT);
+    if !(1..=ROWS_LIMIT_MAX).contains(&limit) {
+        return Err(Refusal::malformed(format!("limit is a number from 1 to {ROWS_LIMIT_MAX}")));
+    }
+    asked.columns_of(table)?;
+    let request = asked.request(id, table, limit)?;
+    let index = request.index;
+    let page = state
+        .blocking(Operation::ReadRows, move |parts| parts.router.table_rows(request))
+        .await??;
+    let rows = Rows {
+        columns: asked.columns_of(&page.schema)?,
+        rows: page.rows,
+        next_cursor: page.next_cursor.map(|cursor| pack_cursor(walk_of(id, &page.schema, index), &cursor)),
+        schema: page.schema,
+        lsn: page.lsn,
+    };
+    rows.answer(form)
+}
+
+/// How a page is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Json,
+    Lines,
+    Csv,
+}
+
+impl Form {
+    /// The first that the client names and that there is.
+    fn of(headers: &HeaderMap) -> Self {
+        let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let forms = accepted.split(',').map(|part| match part.split(';').next().unwrap_or("").trim() {
+            NDJSON_MEDIA_TYPE => Some(Self::Lines),
+            CSV_MEDIA_TYPE => Some(Self::Csv),
+            "application/json" => Some(Self::Json),
+            _ => None,
+        });
+        forms.flatten().next().unwrap_or(Self::Json)
+    }
+}
+
+struct Rows {
+    rows: Vec<Vec<u8>>,
+    schema: Arc<TableSchema>,
+    columns: Vec<u16>,
+    next_cursor: Option<String>,
+    lsn: Lsn,
+}
+
+impl Rows {
+    fn answer(self, form: Form) -> Result<Response, Refusal> {
+        let layout = RowLayout::of_table(&self.schema);
+        let json = |row: &Vec<u8>| columns_json(&self.schema, &self.columns, &layout, row);
+        let rows: Option<Vec<RawJson>> = self.rows.iter().map(json).collect();
+        let rows = rows.ok_or_else(|| Refusal::internal("a stored row is not of its table's layout"))?;
+        let (body, media_type) = match form {
+            Form::Json => {
+                let page = RowsPage {
+                    rows,
+                    next_cursor: self.next_cursor,
+                    lsn: U64(self.lsn.0),
+                };
+                return Ok(Json(page).into_response());
+            }
+            Form::Lines => {
+                let lines = rows.iter().flat_map(|row| [row.get().as_bytes(), b"\n"]);
+                (lines.collect::<Vec<_>>().concat(), NDJSON_MEDIA_TYPE)
+            }
+            Form::Csv => {
+                let names = self.columns.iter().map(|at| self.schema.columns[*at as usize].name.as_str());
+                let names: Vec<_> = names.collect();
+                let text = csv::write(&names, rows.iter().map(|row| row.get()));
+                let text = text.map_err(|error| Refusal::internal(&format!("read a row that was written: {error}")))?;
+                (text, CSV_MEDIA_TYPE)
+            }
+        };
+        let mut response = Response::new(Body::from(body));
+        let own = response.headers_mut();
+        own.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+        own.insert(HeaderName::from_static(headers::LSN), self.lsn.0.into());
+        if let Some(cursor) = self.next_cursor.and_then(|cursor| HeaderValue::try_from(cursor).ok()) {
+            own.insert(HeaderName::from_static(headers::NEXT_CURSOR), cursor);
+        }
+        Ok(response)
+    }
+}

@@ -1,0 +1,45 @@
+//! `reprise log output`: what procedures wrote with `log`.
+
+use std::{thread, time::Duration};
+
+use reprise_api::{ProcedureLog, ProcedureLogLine};
+use reprise_client::{Client, LinesQuery};
+
+use crate::{
+    cli::Output,
+    output::{Outcome, print_json, print_json_line, print_text},
+    remote::failure,
+};
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The newest line last, as a log is read. JSON is one document, or a line each where it goes on.
+pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output) -> Outcome {
+    loop {
+        let found = client.procedure_log(&query).map_err(failure)?;
+        if output == Output::Json && !follow {
+            return Ok(print_json(&found)?);
+        }
+        tell(&found, output)?;
+        if !follow {
+            return Ok(());
+        }
+        query.since = found.lines.first().map(|line| line.number + 1).or(query.since);
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn tell(found: &ProcedureLog, output: Output) -> Outcome {
+    for line in found.lines.iter().rev() {
+        match output {
+            Output::Json => print_json_line(line)?,
+            Output::Text => print_text(&text(line))?,
+        }
+    }
+    Ok(())
+}
+
+fn text(line: &ProcedureLogLine) -> String {
+    let ProcedureLogLine { time, level, module, procedure, text, .. } = line;
+    format!("{time}  {level:<5}  {module}.{procedure}  {}  {}", line.txn_id, text.trim_end())
+}
