@@ -254,6 +254,28 @@ export type FieldInfo = {
 };
 
 /**
+ * Rows of a table, counted and summed group by group.
+ */
+export type GroupsPage = {
+    /**
+     * The last group may go on with the first of the next page: then count and sums of both are to be added.
+     */
+    continues: boolean;
+    /**
+     * In the order of the index.
+     */
+    groups: Array<RowGroup>;
+    /**
+     * Position of the newest transaction that was seen.
+     */
+    lsn: U64;
+    /**
+     * Where the next page begins; null on the last one. Opaque.
+     */
+    next_cursor?: string | null;
+};
+
+/**
  * Answer of `/healthz`.
  */
 export type Health = {
@@ -310,6 +332,11 @@ export type LatencyUs = {
     p95: number;
     p99: number;
 };
+
+/**
+ * From the least to the most serious.
+ */
+export type LineLevel = 'debug' | 'info' | 'warn' | 'error';
 
 /**
  * What a procedure's calls leave in the log.
@@ -859,6 +886,22 @@ export type RowChange = {
      * The table's name, or its number where the name is unknown.
      */
     table: string;
+};
+
+export type RowGroup = {
+    count: U64;
+    /**
+     * The values of the columns that make the group, by name.
+     */
+    key: {
+        [key: string]: unknown;
+    };
+    /**
+     * By column: a text of digits for whole numbers and decimals, a number for floats. Null adds nothing.
+     */
+    sums: {
+        [key: string]: unknown;
+    };
 };
 
 /**
@@ -2404,6 +2447,26 @@ export type ProcedureLogData = {
          * Lines at most; 100 unless given.
          */
         limit?: number;
+        /**
+         * Only lines of this module's procedures.
+         */
+        module?: string;
+        /**
+         * Only lines of procedures of this name.
+         */
+        procedure?: string;
+        /**
+         * Only lines of this level and above it.
+         */
+        level?: LineLevel;
+        /**
+         * Only this transaction's lines.
+         */
+        transaction?: string;
+        /**
+         * Only lines with this number or a later one.
+         */
+        since?: number;
     };
     url: '/v1/procedure-log';
 };
@@ -2622,6 +2685,100 @@ export type ShowTableResponses = {
 
 export type ShowTableResponse = ShowTableResponses[keyof ShowTableResponses];
 
+export type ListGroupsData = {
+    body?: never;
+    headers?: {
+        /**
+         * Wait until the read view holds this LSN
+         */
+        'Reprise-Min-Lsn'?: string;
+        /**
+         * How long to wait for it; 1000 unless given
+         */
+        'Reprise-Max-Wait-Ms'?: number;
+    };
+    path: {
+        table: string;
+    };
+    query?: {
+        /**
+         * The page ends once there are so many groups, and may have some hundred more; 100 unless given
+         */
+        limit?: number;
+        /**
+         * `next_cursor` of the page before; the other members as there
+         */
+        cursor?: string;
+        /**
+         * Name of the index; `primary` unless given
+         */
+        index?: string;
+        /**
+         * How many of its leading columns make a group; 1 unless given
+         */
+        by?: number;
+        /**
+         * Names of columns of numbers that are summed, separated by commas
+         */
+        sum?: string;
+        /**
+         * Leading values of the index's columns that a row must have: a JSON array, or a comma list
+         */
+        prefix?: string;
+        /**
+         * Values of the columns behind the prefix from which on rows count, themselves included
+         */
+        from?: string;
+        /**
+         * Values of the columns behind the prefix up to which rows count, themselves included
+         */
+        to?: string;
+        /**
+         * `column:op:value`, as for rows; may stand more than once
+         */
+        where?: string;
+    };
+    url: '/v1/tables/{table}/groups';
+};
+
+export type ListGroupsErrors = {
+    /**
+     * malformed-request
+     */
+    400: Problem;
+    /**
+     * unauthorized
+     */
+    401: Problem;
+    /**
+     * forbidden: the role does not allow it, or the page of another site asks
+     */
+    403: Problem;
+    /**
+     * not-found
+     */
+    404: Problem;
+    /**
+     * internal-error
+     */
+    500: Problem;
+    /**
+     * too-stale; recovering
+     */
+    503: Problem;
+};
+
+export type ListGroupsError = ListGroupsErrors[keyof ListGroupsErrors];
+
+export type ListGroupsResponses = {
+    /**
+     * A page
+     */
+    200: GroupsPage;
+};
+
+export type ListGroupsResponse = ListGroupsResponses[keyof ListGroupsResponses];
+
 export type ListRowsData = {
     body?: never;
     headers?: {
@@ -2639,21 +2796,41 @@ export type ListRowsData = {
     };
     query?: {
         /**
-         * Rows at most; 100 unless given.
+         * Rows at most; 100 unless given
          */
         limit?: number;
         /**
-         * `next_cursor` of the page before.
+         * `next_cursor` of the page before; the other members as there
          */
         cursor?: string;
         /**
-         * Name of the index that gives the order; `primary` unless given.
+         * Name of the index that gives the order; `primary` unless given
          */
         index?: string;
         /**
-         * Leading values of the index's columns that a row must have: a JSON array, or a comma list.
+         * Leading values of the index's columns that a row must have: a JSON array, or a comma list
          */
         prefix?: string;
+        /**
+         * Values of the columns behind the prefix from which on rows are wanted, themselves included
+         */
+        from?: string;
+        /**
+         * Values of the columns behind the prefix up to which rows are wanted, themselves included
+         */
+        to?: string;
+        /**
+         * From the last row to the first
+         */
+        reverse?: boolean;
+        /**
+         * `column:op:value`, the op one of eq, ne, lt, le, gt, ge and, of text, starts; may stand more than once, and all must be so. `null` is eq or ne to null alone
+         */
+        where?: string;
+        /**
+         * Names of the columns that are wanted, separated by commas; all unless given
+         */
+        columns?: string;
     };
     url: '/v1/tables/{table}/rows';
 };
