@@ -182,13 +182,15 @@ fn order_lines<'r>(
             lacking = lacking.or(Some(item.is_none()));
             return OrderedLine::default();
         };
-        // An item that the order has twice was changed since it was read.
-        let mut now = stock.taken();
+        // An item that the order has twice was changed since it was read: through the handle that it had first.
+        let (mut now, mut handle) = (stock.taken(), stock.handle());
         if seen.add(line.i_id) {
             now = without_earlier(now, lines, at, order.o_w_id);
+            let first = lines.iter().position(|other| place_of(&other) == place_of(&line));
+            handle = first.and_then(|first| stocks.iter().nth(first)?).map_or(handle, |stock| stock.handle());
         }
         take_from(&mut now, line, order.o_w_id);
-        taken.push(stock.handle(), &now);
+        taken.push(handle, &now);
         let ol_amount = line.quantity as i64 * item.i_price;
         sum += ol_amount;
         rows.push(&NewLine {
@@ -245,13 +247,16 @@ impl Seen {
 #[cold]
 #[inline(never)]
 fn without_earlier(mut stock: StockTaken, lines: Lines<'_>, at: usize, w_id: i16) -> StockTaken {
-    let place = |line: &Line| (line.i_id, line.supply_w_id);
     let Some(line) = lines.iter().nth(at) else {
         return stock;
     };
-    let same = lines.iter().take(at).filter(|other| place(other) == place(&line));
+    let same = lines.iter().take(at).filter(|other| place_of(other) == place_of(&line));
     same.for_each(|other| take_from(&mut stock, other, w_id));
     stock
+}
+
+fn place_of(line: &Line) -> (i32, i16) {
+    (line.i_id, line.supply_w_id)
 }
 
 #[inline(always)]

@@ -1,4 +1,5 @@
-//! What a call may read, of a module that the SDK did not make: the rows of its own partitions, and nothing beyond them unseen.
+//! What a call sees, of a module that the SDK did not make: the rows of its own partitions, and nothing beyond them unseen; by a scan
+//! those that there were when it began.
 
 use std::{path::Path, sync::mpsc};
 
@@ -25,12 +26,49 @@ const READS: [(&str, &str); 12] = [
 /// The same scans and counts of the call's own rows.
 const LOCAL: [(&str, &str); 2] = [("scan_local", "scan"), ("count_local", "count")];
 
+/// `raise` adds its second argument to column b of each row, in the order of b, by buffers of two rows; how often its loop turned.
+/// `alias` reads a row twice and writes both copies back.
+const LOOPS: &str = r#"
+    (func (export "reprise_call_raise") (param i32) (result i32)
+        (local $got i64) (local $at i32) (local $end i32) (local $turns i64)
+        (call $begin (i32.const 8))
+        (i32.store (i32.const 96) (i32.const 1))
+        (local.set $got (call $scan (i32.const 96) (i64.const 0x4600000400)))
+        (loop $batches
+            (local.set $at (i32.const 1024))
+            (local.set $end (i32.add (i32.const 1024) (i32.wrap_i64 (local.get $got))))
+            (block $done (loop $rows
+                (br_if $done (i32.ge_u (local.get $at) (local.get $end)))
+                (i64.store offset=16 (local.get $at)
+                    (i64.add (i64.load offset=16 (local.get $at)) (i64.load (i32.const 8))))
+                (drop (call $update (i32.load (local.get $at))
+                    (i64.or (i64.extend_i32_u (i32.add (local.get $at) (i32.const 8))) (i64.const 0x1800000000))))
+                (local.set $turns (i64.add (local.get $turns) (i64.const 1)))
+                (local.set $at (i32.add (local.get $at) (i32.const 32)))
+                (br $rows)))
+            (if (i64.ne (i64.shr_u (local.get $got) (i64.const 32)) (i64.const 0)) (then
+                (local.set $got (call $scan_next (i32.wrap_i64 (i64.shr_u (local.get $got) (i64.const 32)))
+                    (i64.const 0x4600000400)))
+                (br $batches))))
+        (i64.store (i32.const 32) (local.get $turns))
+        (call $result_write (global.get $answer))
+        (i32.const 0))
+    (func (export "reprise_call_alias") (param i32) (result i32)
+        (local $one i32) (local $other i32)
+        (call $begin (i32.const 0))
+        (local.set $one (i32.wrap_i64 (i64.shr_u (call $get (i32.const 0) (global.get $key) (global.get $out)) (i64.const 32))))
+        (local.set $other (i32.wrap_i64 (i64.shr_u (call $get (i32.const 0) (global.get $key) (global.get $out)) (i64.const 32))))
+        (drop (call $update (local.get $one) (i64.const 0x1800000400)))
+        (drop (call $update (local.get $one) (i64.const 0x1800000400)))
+        (drop (call $update (local.get $other) (i64.const 0x1800000400)))
+        (i32.const 0))"#;
+
 fn module() -> Vec<u8> {
     let params = r#"[{"name":"k","type":"i64"},{"name":"key","type":"i64"}]"#;
     let declared = |name: &str| {
         format!(r#"{{"name":"{name}","params":{params},"returns":"i64","read_only":false,"partitioning":{{"by":["k"]}}}}"#)
     };
-    let names = READS.iter().chain(&LOCAL).map(|(name, _)| *name).chain(["put"]);
+    let names = READS.iter().chain(&LOCAL).map(|(name, _)| *name).chain(["put", "raise", "alias"]);
     let procedures: Vec<String> = names.map(declared).collect();
     let description = format!(
         r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"k","type":"i64"}},{{"name":"b","type":"i64"}},{{"name":"c","type":"i64"}}],
@@ -52,7 +90,7 @@ fn module() -> Vec<u8> {
     let reads = READS.iter().map(|(name, body)| entry(name, 0, body));
     let local = LOCAL.iter().map(|(name, read)| entry(name, 8, of(read)));
     let put = entry("put", 0, "(call $insert (i32.const 0) (i64.const 0x1800000000))");
-    let entries: String = reads.chain(local).chain([put]).collect();
+    let entries: String = reads.chain(local).chain([put, LOOPS.to_owned()]).collect();
     let text = format!(
         r#"(module
             (import "reprise1" "args_read" (func $args_read (param i32)))
@@ -66,6 +104,8 @@ fn module() -> Vec<u8> {
             (import "reprise1" "multi_get_slots" (func $multi_get_slots (param i64 i64 i64 i64) (result i64)))
             (import "reprise1" "add_by_key" (func $add_by_key (param i64 i64 i64 i64) (result i32)))
             (import "reprise1" "scan" (func $scan (param i32 i64) (result i64)))
+            (import "reprise1" "scan_next" (func $scan_next (param i32 i64) (result i64)))
+            (import "reprise1" "update" (func $update (param i32 i64) (result i64)))
             (import "reprise1" "count" (func $count (param i32) (result i64)))
             (memory (export "memory") 1)
             ;; pointer and length of the key, of the key behind its length, of a buffer of 4 KiB, of the answer
@@ -89,11 +129,15 @@ fn module() -> Vec<u8> {
 }
 
 fn open(dir: &Path, partitions: u16) -> Database {
+    open_under(dir, partitions, LogMode::Command)
+}
+
+fn open_under(dir: &Path, partitions: u16, log: LogMode) -> Database {
     let config = DatabaseConfig {
         dir: Some(dir.to_owned()),
         partitions,
         sites: 1,
-        log: LogMode::Command,
+        log,
         redo: reprise_database::RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,
@@ -159,6 +203,29 @@ fn a_call_reads_its_own_partition_and_is_told_of_others() {
     database.close().expect("close");
     let database = open(dir.path(), 3);
     assert_eq!(database.router().digest().expect("ready"), digest, "replayed");
+}
+
+#[test]
+fn a_loop_over_an_index_turns_once_for_each_row_in_every_kind_of_log() {
+    let mut digests = Vec::new();
+    for log in [LogMode::Command, LogMode::Physiological, LogMode::Both] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let database = open_under(dir.path(), 3, log);
+        database.router().deploy("m", &module()).expect("deployed");
+        for k in 0..90 {
+            call(&database, "put", [k, 7]).expect("inserted");
+        }
+        for round in 0..4 {
+            assert_eq!(call(&database, "raise", [round, 2 - round]), Ok(30), "{log:?}");
+        }
+        let refused = call(&database, "alias", [4, key(1)]).expect_err("an older copy");
+        assert!(refused.contains("the row of t was changed by this call after it was read"), "{refused}");
+        digests.push(database.router().digest().expect("ready"));
+        database.close().expect("close");
+        let database = open_under(dir.path(), 3, log);
+        digests.push(database.router().digest().expect("ready"));
+    }
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
 }
 
 #[test]

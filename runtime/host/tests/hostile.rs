@@ -202,7 +202,7 @@ fn mistakes_in_host_calls_are_faults_of_the_guest() {
         ),
         (
             r#"(import "reprise1" "count" (func $f (param i32) (result i64)))"#,
-            "(i32.store (i32.const 4) (i32.const 8)) (drop (call $f (i32.const 0)))",
+            "(i32.store (i32.const 4) (i32.const 16)) (drop (call $f (i32.const 0)))",
         ),
         (
             r#"(import "reprise1" "count" (func $f (param i32) (result i64)))"#,

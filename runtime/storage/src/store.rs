@@ -151,6 +151,12 @@ impl Store {
         self.journal.capture.take_back(savepoint.captured);
     }
 
+    /// The rows whose writes `rollback_to` would take back, and whether it was their insertion; one may come several times.
+    pub fn written_since(&self, savepoint: &Savepoint) -> impl Iterator<Item = (TableId, Rid, bool)> {
+        let undo = self.journal.ops.iter().skip(savepoint.undo_len);
+        undo.map(|undo| (TableId(undo.table), undo.rid, undo.kind == UndoKind::Insert))
+    }
+
     fn undo_to(&mut self, len: usize) {
         while self.journal.ops.len() > len {
             let undo = self.journal.pop().expect("longer than `len`");

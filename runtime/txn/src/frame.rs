@@ -8,7 +8,7 @@ use reprise_base::limits::{
 use reprise_storage::{AfterImage, Rid, Savepoint};
 use reprise_wire::ChangesBuffer;
 
-use crate::watch::Watch;
+use crate::{changed::ChangedRows, kept::KeptRows, scan::Cursor, watch::Watch};
 
 /// Host calls and rows between two questions whether the call may go on: some hundred microseconds.
 const OPS_SLICE: u64 = 1_024;
@@ -32,11 +32,17 @@ pub struct LogLine {
     pub text: String,
 }
 
-/// See the module's header. `C` is the kind of cursor that the transaction keeps.
+/// See the module's header.
 #[derive(Default)]
 pub struct Frame {
     pub(crate) handles: Vec<Handle>,
-    pub(crate) cursors: Vec<Option<crate::scan::Cursor>>,
+    pub(crate) cursors: Vec<Option<Cursor>>,
+    /// Cursors that are open, and how many were ever opened.
+    pub(crate) open: usize,
+    pub(crate) opened: u32,
+    /// What open cursors keep of tables that were written.
+    pub(crate) kept: KeptRows,
+    pub(crate) changed: ChangedRows,
     pub(crate) row: Vec<u8>,
     savepoints: Vec<Vec<Savepoint>>,
     result: Vec<u8>,
@@ -66,6 +72,7 @@ impl Frame {
     pub(crate) fn clear(&mut self) {
         self.handles.clear();
         self.result.clear();
+        self.changed.clear();
         if self.cursors.len() | self.savepoints.len() | self.line_bytes != 0 || self.abort.is_some() {
             self.clear_rare();
         }
@@ -100,11 +107,22 @@ impl Frame {
     /// What most transactions leave empty.
     #[cold]
     fn clear_rare(&mut self) {
-        self.cursors.clear();
+        self.end_call();
         self.savepoints.clear();
         self.lines.clear();
         self.line_bytes = 0;
         self.abort = None;
+    }
+
+    /// Gives up what only the call itself needed: cursors and all that they keep, which rows were changed.
+    #[inline]
+    pub(crate) fn end_call(&mut self) {
+        self.changed.clear();
+        if self.opened > 0 {
+            self.cursors.clear();
+            self.kept = KeptRows::default();
+            (self.open, self.opened) = (0, 0);
+        }
     }
 
     /// From now on a committed transaction leaves its changes here, or (none) no longer.
@@ -252,9 +270,10 @@ impl Frame {
             .ok_or_else(|| OpError::Guest(format!("row handle {handle} was never given out")))
     }
 
-    /// Judges what a transaction has written so far, new rows and what takes them back.
+    /// Judges what a transaction has written so far: new rows, what takes them back, and what open cursors keep.
     #[inline]
     pub(crate) fn check_written(&self, bytes: usize) -> Result<(), OpError> {
+        let bytes = bytes + self.kept.bytes();
         match bytes > WRITE_SET_BYTES_MAX {
             false => Ok(()),
             true => self.judge_written(bytes),
@@ -267,6 +286,12 @@ impl Frame {
             false => Ok(()),
             true => Err(limit("write_set", WRITE_SET_BYTES_MAX as u64)),
         }
+    }
+
+    /// Judges what a cursor is about to keep, and counts the rows that were passed over for it.
+    pub(crate) fn check_kept(&mut self, written: usize, kept: usize, rows: usize) -> Result<(), OpError> {
+        self.count_walked(rows as u64)?;
+        self.check_written(written + kept)
     }
 
     /// What is behind a handle that must be one of `table`.
@@ -295,7 +320,12 @@ impl Frame {
         rids.len()
     }
 
-    pub(crate) fn push_cursor(&mut self, cursor: crate::scan::Cursor) -> Result<u32, OpError> {
+    pub(crate) fn push_cursor(&mut self, mut cursor: Cursor) -> Result<u32, OpError> {
+        if cursor.opened == 0 {
+            self.opened += 1;
+            cursor.opened = self.opened;
+        }
+        self.open += 1;
         if self.cursors.len() >= CURSORS_MAX
             && let Some(free) = self.cursors.iter().position(Option::is_none)
         {
@@ -309,12 +339,22 @@ impl Frame {
         Ok(self.cursors.len() as u32)
     }
 
-    pub(crate) fn take_cursor(&mut self, cursor: u32) -> Result<crate::scan::Cursor, OpError> {
-        (cursor as usize)
+    pub(crate) fn take_cursor(&mut self, cursor: u32) -> Result<Cursor, OpError> {
+        let taken = (cursor as usize)
             .checked_sub(1)
             .and_then(|at| self.cursors.get_mut(at))
             .and_then(Option::take)
-            .ok_or_else(|| OpError::Guest(format!("cursor {cursor} is not open")))
+            .ok_or_else(|| OpError::Guest(format!("cursor {cursor} is not open")))?;
+        self.open -= 1;
+        if self.open == 0 && taken.kept.is_none() && self.kept.bytes() > 0 {
+            self.kept = KeptRows::default();
+        }
+        Ok(taken)
+    }
+
+    /// Gives up a cursor that is not open any more, and what it kept.
+    pub(crate) fn give_up(&mut self, cursor: &Cursor) {
+        self.kept.forget(cursor.kept.as_deref(), self.open == 0);
     }
 
     pub(crate) fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
@@ -326,11 +366,12 @@ impl Frame {
         self.cursors.get(at)?.as_ref().map(|cursor| cursor.table)
     }
 
-    /// The held stores that a cursor scans; 0 for one that is not open.
+    /// The held stores that a cursor walks over; 0 for one that is not open, or that has kept its rest.
     pub(crate) fn stores_of_cursor(&self, cursor: u32) -> usize {
         let at = (cursor as usize).wrapping_sub(1);
         let cursor = self.cursors.get(at).and_then(Option::as_ref);
-        cursor.map_or(0, |cursor| cursor.positions.len())
+        let walking = cursor.filter(|cursor| cursor.kept.is_none());
+        walking.map_or(0, |cursor| cursor.positions.len())
     }
 
     /// Keeps the savepoints of all held stores under one number.

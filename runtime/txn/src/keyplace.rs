@@ -55,6 +55,16 @@ impl KeyPlace {
             _ => (word as i64 >> unused) as u64,
         })
     }
+
+    /// The same of all keys between two, where they agree so far.
+    #[inline]
+    pub(crate) fn value_between(&self, lower: &[u8], upper: &[u8]) -> Option<u64> {
+        let end = self.offset + self.bytes;
+        match lower.get(..end)? == upper.get(..end)? {
+            true => self.value(lower),
+            false => None,
+        }
+    }
 }
 
 fn columns_of(schema: &TableSchema, index: u16) -> Option<&[u16]> {
@@ -268,6 +278,12 @@ mod tests {
                 };
                 assert_eq!(place.value(&key), Some(value), "{ty:?}");
                 assert_eq!(place.value(&key[..key.len() - 1]), None, "{ty:?}");
+                let longer = [&key[..], &[7]].concat();
+                assert_eq!(place.value_between(&key, &longer), Some(value), "{ty:?}");
+                assert_eq!(place.value_between(&key, &key[1..]), None, "{ty:?}");
+                let mut other = key.clone();
+                *other.last_mut().expect("not empty") ^= 1;
+                assert_eq!(place.value_between(&key, &other), None, "{ty:?}");
             }
             let mut other = prefix.clone();
             *other.last_mut().expect("not empty") ^= 1;

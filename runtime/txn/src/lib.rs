@@ -7,9 +7,12 @@
 
 
 mod ahead;
+mod changed;
 mod executors;
 mod frame;
+mod held;
 mod install;
+mod kept;
 mod keyplace;
 mod module;
 mod multi;
@@ -17,6 +20,8 @@ mod near;
 mod ops;
 mod reach;
 mod route;
+mod rowmap;
+mod slots;
 mod run;
 mod scan;
 mod single;

@@ -16,12 +16,15 @@ use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
+    held::{Copies, LookUp, MOVED, may_move, shared},
     frame::{AT_ONCE_MAX, Frame, Handle},
+    kept::{Written, keep_before, run_kept},
     keyplace::partition_between,
     module::TableBinding,
     ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
-    reach::{Look, elsewhere, unplaced},
+    reach::{Look, elsewhere, outdated, unplaced},
     route::partition_of_field,
+    rowmap::row_key,
     run::TxnInput,
     scan::{Cursor, Merge, OwnedRange, count_rows, range_of, read_columns, run_on_one, show},
 };
@@ -51,13 +54,35 @@ impl<'a, 's> MultiTxn<'a, 's> {
         }
     }
 
-    /// Makes a change on one store, and judges how much was written since the transaction began.
+    /// Open cursors of the table keep what they have still to show.
+    fn keep_before(&mut self, table: TableId, store: usize, rid: Option<Rid>) -> Result<(), OpError> {
+        if self.frame.open == 0 {
+            return Ok(());
+        }
+        let store = store as u16;
+        keep_before(self.frame, &shared(&self.stores[..]), Written { table, store, rid }, self.written)
+    }
+
+    fn check_current(&self, table: u16, row: u64, handle: RowHandle) -> Result<(), OpError> {
+        match self.frame.changed.is_current(row, handle) {
+            true => Ok(()),
+            false => Err(outdated(self.input, table)),
+        }
+    }
+
+    fn note_change(&mut self, row: u64, writer: Option<RowHandle>) {
+        self.frame.changed.note(row, self.frame.handles.len(), writer);
+    }
+
+    /// Makes a change on one store, to a row that there is or of a new one, and judges how much was written since the
+    /// transaction began.
     fn write<T>(
         &mut self,
         binding: &TableBinding,
-        store: usize,
+        (store, rid): (usize, Option<Rid>),
         change: impl FnOnce(&mut Store) -> Result<T, WriteError>,
     ) -> Result<T, OpError> {
+        self.keep_before(binding.table, store, rid)?;
         let store = &mut *self.stores[store].1;
         let before = store.write_set_bytes();
         let changed = change(store).map_err(|error| write_error(error, binding))?;
@@ -209,15 +234,18 @@ impl<'a, 's> MultiTxn<'a, 's> {
     fn add_at(
         &mut self,
         table: u16,
-        (store, rid): (usize, Rid),
+        ((store, rid), handle): ((usize, Rid), Option<RowHandle>),
         column: u16,
         delta: i64,
     ) -> Result<i64, OpError> {
         let binding = self.writable(table)?;
+        let row = row_key(store as u16, binding.table, rid);
+        let writer = handle.filter(|handle| self.frame.changed.is_current(row, *handle));
         let mut value = 0;
         for &(at, rid) in self.copies(binding, store, rid)?.places() {
-            value = self.write(binding, at, |store| store.add(binding.table, rid, column, delta))?;
+            value = self.write(binding, (at, Some(rid)), |store| store.add(binding.table, rid, column, delta))?;
         }
+        self.note_change(row, writer);
         // What was added to may have been the column that says where the row belongs.
         if binding.placement == Placement::By(column)
             && self.home(table, binding, self.stored_row(store, binding.table, rid)?)? != store
@@ -313,6 +341,8 @@ impl<'a, 's> MultiTxn<'a, 's> {
             left: (request.limit > 0).then_some(request.limit),
             first_store: readable.start as u16,
             positions: vec![ScanPosition::default(); readable.len()],
+            opened: 0,
+            kept: None,
         })
     }
 
@@ -323,6 +353,9 @@ impl<'a, 's> MultiTxn<'a, 's> {
     ) -> Result<ScanBatch, OpError> {
         let binding = binding(self.input, cursor.table)?;
         let first = cursor.first_store as usize;
+        if cursor.kept.is_some() {
+            return run_kept(&shared(&self.stores[..]), binding, self.frame, cursor, visit);
+        }
         if cursor.positions.len() == 1 {
             let store = &*self.stores[first].1;
             return run_on_one(store, binding, self.frame, cursor, visit);
@@ -360,41 +393,6 @@ impl<'a, 's> MultiTxn<'a, 's> {
         }
         Ok(ScanBatch { cursor: 0, rows })
     }
-}
-
-const MOVED: &str = "a row can't be moved to another partition: delete it and insert it";
-
-/// What many keys are looked for in.
-struct LookUp<'b> {
-    target: Target,
-    binding: &'b TableBinding,
-    index: u16,
-    /// Bytes of a row that are read.
-    near: Near<'b>,
-}
-
-/// The places of one row: on its store, or on each that holds a replicated table.
-enum Copies {
-    One((usize, Rid)),
-    All(Vec<(usize, Rid)>),
-}
-
-impl Copies {
-    fn places(&self) -> &[(usize, Rid)] {
-        match self {
-            Self::One(place) => std::slice::from_ref(place),
-            Self::All(places) => places,
-        }
-    }
-}
-
-/// Writing these columns may change where a row belongs.
-fn may_move(binding: &TableBinding, columns: ColumnSet) -> bool {
-    matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1)
-}
-
-fn shared<'b>(stores: &'b [(PartitionId, &mut Store)]) -> Vec<&'b Store> {
-    stores.iter().map(|(_, store)| &**store).collect()
 }
 
 impl HostOps for MultiTxn<'_, '_> {
@@ -495,6 +493,7 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = binding(self.input, table)?;
+        self.frame.changed.read_again(row_key(store, binding.table, rid), handle);
         self.seen_row(binding, store as usize, rid)
     }
 
@@ -509,7 +508,7 @@ impl HostOps for MultiTxn<'_, '_> {
         };
         let mut first = None;
         for at in targets {
-            let rid = self.write(binding, at, |store| store.insert(binding.table, &row))?;
+            let rid = self.write(binding, (at, None), |store| store.insert(binding.table, &row))?;
             first.get_or_insert((at, rid));
         }
         let (store, rid) = first.expect("a row goes to at least one store");
@@ -524,6 +523,8 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
+        let key = row_key(store, binding.table, rid);
+        self.check_current(table, key, handle)?;
         let store = store as usize;
         let old = self.stored_row(store, binding.table, rid)?;
         let row = self.widened(binding, row, Some(old))?;
@@ -531,8 +532,9 @@ impl HostOps for MultiTxn<'_, '_> {
             return Err(guest(MOVED));
         }
         for &(at, rid) in self.copies(binding, store, rid)?.places() {
-            self.write(binding, at, |store| store.update(binding.table, rid, &row))?;
+            self.write(binding, (at, Some(rid)), |store| store.update(binding.table, rid, &row))?;
         }
+        self.note_change(key, Some(handle));
         Ok(())
     }
 
@@ -554,14 +556,18 @@ impl HostOps for MultiTxn<'_, '_> {
         let Handle { store, rid, .. } = self.frame.handle_in(table, handle)?;
         let binding = self.writable(table)?;
         if may_move(binding, columns) || binding.projection.is_some() {
+            self.frame.count_op()?;
             let mut row = Vec::new();
-            patch_row(binding, self.row(handle)?, columns, values, &mut row)?;
+            patch_row(binding, self.seen_row(binding, store as usize, rid)?, columns, values, &mut row)?;
             return self.update(handle, &row);
         }
         self.frame.count_op()?;
+        let key = row_key(store, binding.table, rid);
+        self.check_current(table, key, handle)?;
         for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
-            self.write(binding, at, |store| store.patch(binding.table, rid, columns, values))?;
+            self.write(binding, (at, Some(rid)), |store| store.patch(binding.table, rid, columns, values))?;
         }
+        self.note_change(key, Some(handle));
         Ok(())
     }
 
@@ -574,7 +580,8 @@ impl HostOps for MultiTxn<'_, '_> {
         values: &[u8],
     ) -> Result<(), OpError> {
         let binding = self.writable(table)?;
-        let is_in_place = binding.projection.is_none() && !may_move(binding, columns);
+        let is_in_place = binding.projection.is_none() && !may_move(binding, columns) && self.frame.open == 0;
+        let given = self.frame.handles.len();
         let values = |at: usize| &values[at * bytes_each..(at + 1) * bytes_each];
         let mut at = 0;
         while at < handles.len() {
@@ -595,6 +602,11 @@ impl HostOps for MultiTxn<'_, '_> {
                     break;
                 }
                 self.frame.count_op()?;
+                let row = row_key(store, binding.table, handle.rid);
+                if !self.frame.changed.is_current(row, handles.at(at)) {
+                    return Err(outdated(self.input, table));
+                }
+                self.frame.changed.note(row, given, Some(handles.at(at)));
                 let patched = patcher.patch(handle.rid, values(at));
                 patched.map_err(|error| write_error(error, binding))?;
                 at += 1;
@@ -610,7 +622,7 @@ impl HostOps for MultiTxn<'_, '_> {
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
         for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
-            self.write(binding, at, |store| store.delete(binding.table, rid))?;
+            self.write(binding, (at, Some(rid)), |store| store.delete(binding.table, rid))?;
         }
         Ok(())
     }
@@ -618,7 +630,7 @@ impl HostOps for MultiTxn<'_, '_> {
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError> {
         self.frame.count_op()?;
         let Handle { table, store, rid } = self.frame.handle(handle)?;
-        self.add_at(table, (store as usize, rid), column, delta)
+        self.add_at(table, ((store as usize, rid), Some(handle)), column, delta)
     }
 
     fn add_by_key(
@@ -633,7 +645,7 @@ impl HostOps for MultiTxn<'_, '_> {
             return Ok(None);
         };
         self.frame.count_op()?;
-        self.add_at(target.table, place, column, delta).map(Some)
+        self.add_at(target.table, (place, None), column, delta).map(Some)
     }
 
     fn scan(
@@ -709,6 +721,13 @@ impl HostOps for MultiTxn<'_, '_> {
         read_columns(store, self.frame, cursor, plan, out)
     }
 
+    fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let cursor = self.frame.take_cursor(cursor)?;
+        self.frame.give_up(&cursor);
+        Ok(())
+    }
+
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
         self.frame.count_op()?;
         let range = range_of(request)?;
@@ -731,9 +750,19 @@ impl HostOps for MultiTxn<'_, '_> {
 
     fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError> {
         self.frame.count_op()?;
-        let savepoints = self.frame.savepoint(savepoint)?;
+        let savepoints = self.frame.savepoint(savepoint)?.to_vec();
+        let given = self.frame.handles.len();
+        for (at, savepoint) in savepoints.iter().enumerate() {
+            let written: Vec<_> = self.stores[at].1.written_since(savepoint).collect();
+            for (table, rid, is_new) in written {
+                self.keep_before(table, at, Some(rid))?;
+                if !is_new {
+                    self.frame.changed.note(row_key(at as u16, table, rid), given, None);
+                }
+            }
+        }
         for ((_, store), savepoint) in self.stores.iter_mut().zip(savepoints) {
-            store.rollback_to(*savepoint);
+            store.rollback_to(savepoint);
         }
         self.written = self.stores.iter().map(|(_, store)| store.write_set_bytes()).sum();
         Ok(())

@@ -46,6 +46,15 @@ pub(crate) fn elsewhere(
     ))
 }
 
+/// The refusal to write back a copy of a row that the call has changed since it was read.
+#[cold]
+pub(crate) fn outdated(input: &TxnInput<'_>, table: u16) -> OpError {
+    guest(format!(
+        "the row of {} was changed by this call after it was read: read it again, or add to its columns",
+        name_of(input, table)
+    ))
+}
+
 /// The refusal of a look that does not say where its rows lie, in a call that does not have all partitions.
 #[cold]
 pub(crate) fn unplaced(

@@ -82,6 +82,7 @@ pub fn run_single(
         let mut txn = SingleTxn::new(store, partition, input, frame);
         executor.call(input.procedure, &mut txn)
     };
+    frame.end_call();
     frame.note_fuel(ended.fuel_used);
     let Ok(CallEnd::Returned) = ended.kind else {
         return fail_single(store, ended.kind, frame);
@@ -128,6 +129,7 @@ pub fn run_multi(
         let mut txn = MultiTxn::new(stores, input, frame);
         executor.call(input.procedure, &mut txn)
     };
+    frame.end_call();
     frame.note_fuel(ended.fuel_used);
     match judge(ended.kind, frame) {
         None => {

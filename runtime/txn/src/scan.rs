@@ -5,6 +5,7 @@ use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
 
 use crate::{
     frame::{Frame, Handle},
+    kept::{Kept, run_kept},
     module::TableBinding,
     ops::guest,
 };
@@ -21,6 +22,10 @@ pub(crate) struct Cursor {
     /// The held stores that are scanned: this one and the next ones, as many as there are positions.
     pub first_store: u16,
     pub positions: Vec<ScanPosition>,
+    /// The how manieth of the transaction it is; 0 before it is first left open.
+    pub opened: u32,
+    /// What it has still to show, once its table was written.
+    pub kept: Option<Box<Kept>>,
 }
 
 /// A range that outlives the guest's memory it came from.
@@ -61,6 +66,9 @@ pub(crate) fn run_on_one(
     mut cursor: Cursor,
     visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
 ) -> Result<ScanBatch, OpError> {
+    if cursor.kept.is_some() {
+        return run_kept(&[store], binding, frame, cursor, visit);
+    }
     let (mut rows, mut failure) = (0, None);
     let mut position = std::mem::take(&mut cursor.positions[0]);
     let (left, table, at) = (&mut cursor.left, cursor.table, cursor.first_store);
@@ -286,7 +294,7 @@ impl Head {
     }
 }
 
-fn scan_error(error: reprise_storage::NotOrdered) -> OpError {
+pub(crate) fn scan_error(error: reprise_storage::NotOrdered) -> OpError {
     guest(error.to_string())
 }
 

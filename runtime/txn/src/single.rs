@@ -6,16 +6,19 @@ use reprise_abi::{
     calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
-use reprise_storage::{Rid, ScanPosition, Store, VisitFound};
+use reprise_storage::{Rid, ScanPosition, Store, TableId};
 
 use crate::{
     frame::{AT_ONCE_MAX, Frame, Handle},
+    kept::{Written, keep_before},
     keyplace::partition_between,
     module::TableBinding,
     ops::{binding, guest, index_of, limited, may_write, patch_row, write_error},
-    reach::{Look, elsewhere, unplaced},
+    reach::{Look, elsewhere, outdated, unplaced},
     route::partition_of_field,
+    rowmap::row_key,
     run::TxnInput,
+    slots::IntoSlots,
     scan::{Cursor, Leg, count_rows, OwnedRange, range_of, read_columns, read_on_one, run_on_one, show},
 };
 
@@ -127,14 +130,23 @@ impl<'a> SingleTxn<'a> {
 
     /// The rows of a range lie here, or it asks for no others.
     #[inline(always)]
-    fn check_range(&self, request: &ScanRequest<'_>, binding: &TableBinding) -> Result<(), OpError> {
+    fn check_range(&mut self, request: &ScanRequest<'_>, binding: &TableBinding) -> Result<(), OpError> {
         match self.places_matter(binding) {
             false => Ok(()),
-            true => {
-                let look = Look::of(request.flags);
-                self.judge_between(request.target, binding, look, (request.lower, request.upper))
-            }
+            true => self.judge_range(request, binding),
         }
+    }
+
+    fn judge_range(&mut self, request: &ScanRequest<'_>, binding: &TableBinding) -> Result<(), OpError> {
+        let (target, keys) = (request.target, (request.lower, request.upper));
+        let place = binding.places[target.index as usize];
+        let value = place.and_then(|place| place.value_between(keys.0, keys.1));
+        if value.is_some() && value == self.home {
+            return Ok(());
+        }
+        self.judge_between(target, binding, Look::of(request.flags), keys)?;
+        self.home = value.or(self.home);
+        Ok(())
     }
 
     fn judge_between(
@@ -178,6 +190,52 @@ impl<'a> SingleTxn<'a> {
         }
     }
 
+    /// Open cursors of the table keep what they have still to show.
+    #[inline(always)]
+    fn keep_before(&mut self, table: TableId, rid: Option<Rid>) -> Result<(), OpError> {
+        match self.frame.open {
+            0 => Ok(()),
+            _ => {
+                let (bytes, store) = (self.store.write_set_bytes(), 0);
+                keep_before(self.frame, &[&*self.store], Written { table, store, rid }, bytes)
+            }
+        }
+    }
+
+    /// A row may be written back as it is in the copy behind a handle.
+    #[inline(always)]
+    fn check_current(&self, table: u16, row: u64, handle: RowHandle) -> Result<(), OpError> {
+        match self.frame.changed.is_current(row, handle) {
+            true => Ok(()),
+            false => Err(outdated(self.input, table)),
+        }
+    }
+
+    #[inline(always)]
+    fn note_change(&mut self, row: u64, writer: Option<RowHandle>) {
+        self.frame.changed.note(row, self.frame.handles.len(), writer);
+    }
+
+    /// As `note_change`, by a handle of which nothing is known.
+    #[inline(always)]
+    fn note_change_by(&mut self, row: u64, handle: RowHandle) {
+        let is_current = self.frame.changed.is_current(row, handle);
+        self.note_change(row, is_current.then_some(handle));
+    }
+
+    /// The row behind a handle, as the module knows it.
+    fn seen_row(&mut self, binding: &TableBinding, handle: RowHandle, rid: Rid) -> Result<&[u8], OpError> {
+        let row = self.store.row(binding.table, rid);
+        let row = row.ok_or_else(|| guest(format!("row {handle} was deleted")))?;
+        match &binding.projection {
+            None => Ok(row),
+            Some(projection) => {
+                self.frame.row = projection.narrow(row);
+                Ok(&self.frame.row)
+            }
+        }
+    }
+
     fn run_cursor(
         &mut self,
         cursor: Cursor,
@@ -185,25 +243,6 @@ impl<'a> SingleTxn<'a> {
     ) -> Result<ScanBatch, OpError> {
         let binding = binding(self.input, cursor.table)?;
         run_on_one(self.store, binding, self.frame, cursor, visit)
-    }
-}
-
-/// Puts rows that were found into slots, with the handles that `count_many` made room for.
-struct IntoSlots<'f, 's> {
-    frame: &'f mut Frame,
-    table: u16,
-    slots: Slots<'s>,
-}
-
-impl VisitFound for IntoSlots<'_, '_> {
-    #[inline(always)]
-    fn on_found(&mut self, found: Option<(Rid, &[u8])>) {
-        let Some((rid, row)) = found else {
-            return self.slots.put(HANDLE_NONE, &[]);
-        };
-        let (table, store) = (self.table, 0);
-        let handle = self.frame.push_counted(Handle { table, store, rid });
-        self.slots.put(handle, row);
     }
 }
 
@@ -342,20 +381,14 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let Handle { table, rid, .. } = self.frame.handle(handle)?;
         let binding = binding(self.input, table)?;
-        let row = self.store.row(binding.table, rid);
-        let row = row.ok_or_else(|| guest(format!("row {handle} was deleted")))?;
-        match &binding.projection {
-            None => Ok(row),
-            Some(projection) => {
-                self.frame.row = projection.narrow(row);
-                Ok(&self.frame.row)
-            }
-        }
+        self.frame.changed.read_again(row_key(0, binding.table, rid), handle);
+        self.seen_row(binding, handle, rid)
     }
 
     fn insert(&mut self, table: u16, row: &[u8]) -> Result<RowHandle, OpError> {
         self.frame.count_op()?;
         let binding = self.writable(table)?;
+        self.keep_before(binding.table, None)?;
         let inserted = match &binding.projection {
             None => self.store.insert(binding.table, row),
             Some(projection) => {
@@ -380,7 +413,8 @@ impl HostOps for SingleTxn<'_> {
             0 => return Ok(first),
             _ => self.writable(table)?,
         };
-        if binding.projection.is_some() || !self.frame.count_many(count) {
+        let is_slow = binding.projection.is_some() || self.frame.open > 0;
+        if is_slow || !self.frame.count_many(count) {
             for row in rows {
                 first = first.min(self.insert(table, row)?);
             }
@@ -412,6 +446,9 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let Handle { table, rid, .. } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
+        let key = row_key(0, binding.table, rid);
+        self.check_current(table, key, handle)?;
+        self.keep_before(binding.table, Some(rid))?;
         let updated = match &binding.projection {
             None => self.store.update(binding.table, rid, row),
             Some(projection) => {
@@ -423,6 +460,7 @@ impl HostOps for SingleTxn<'_> {
             }
         };
         updated.map_err(|error| write_error(error, binding))?;
+        self.note_change(key, Some(handle));
         self.check_written()?;
         self.check_place(table, binding, rid)
     }
@@ -445,13 +483,18 @@ impl HostOps for SingleTxn<'_> {
         let rid = self.frame.handle_in(table, handle)?.rid;
         let binding = self.writable(table)?;
         if binding.projection.is_some() {
+            self.frame.count_op()?;
             let mut row = Vec::new();
-            patch_row(binding, self.row(handle)?, columns, values, &mut row)?;
+            patch_row(binding, self.seen_row(binding, handle, rid)?, columns, values, &mut row)?;
             return self.update(handle, &row);
         }
         self.frame.count_op()?;
+        let key = row_key(0, binding.table, rid);
+        self.check_current(table, key, handle)?;
+        self.keep_before(binding.table, Some(rid))?;
         let patched = self.store.patch(binding.table, rid, columns, values);
         patched.map_err(|error| write_error(error, binding))?;
+        self.note_change(key, Some(handle));
         self.check_written()?;
         self.check_place(table, binding, rid)
     }
@@ -467,7 +510,7 @@ impl HostOps for SingleTxn<'_> {
         let binding = self.writable(table)?;
         let moves = matches!(binding.placement, Placement::By(at) if at < 64 && columns.0 >> at & 1 == 1);
         let values_at = |at: usize, count: usize| &values[at * bytes_each..(at + count) * bytes_each];
-        let in_place = match moves || binding.projection.is_some() {
+        let in_place = match moves || binding.projection.is_some() || self.frame.open > 0 {
             true => None,
             // Limits are looked at once: nothing may fail for a single row.
             false if !self.frame.count_ops(handles.len()) => None,
@@ -483,19 +526,35 @@ impl HostOps for SingleTxn<'_> {
             let mut rows = 0..handles.len();
             return rows.try_for_each(|at| self.patch(table, handles.at(at), columns, values_at(at, 1)));
         };
+        let (input, given) = (self.input, self.frame.handles.len());
+        let frame = &mut *self.frame;
+        // Written through a current copy, which then is one still.
+        let note = |frame: &mut Frame, at: usize, rid: Rid| {
+            let (row, handle) = (row_key(0, binding.table, rid), handles.at(at));
+            let is_current = frame.changed.is_current(row, handle);
+            frame.changed.note(row, given, Some(handle));
+            is_current
+        };
         if handles.len() == 1 {
-            let rid = self.frame.handle_in(table, handles.at(0))?.rid;
+            let rid = frame.handle_in(table, handles.at(0))?.rid;
+            if !note(frame, 0, rid) {
+                return Err(outdated(input, table));
+            }
             patcher.patch(rid, values).map_err(|error| write_error(error, binding))?;
             return self.check_written();
         }
         let (mut rids, mut at) = ([Rid(0); PATCHED_AT_ONCE], 0);
         while at < handles.len() {
             let rids = &mut rids[..PATCHED_AT_ONCE.min(handles.len() - at)];
-            let known = self.frame.rids_in(table, &handles, at, rids);
+            let known = frame.rids_in(table, &handles, at, rids);
+            let mut places = (at..).zip(&rids[..known]);
+            if !places.all(|(at, rid)| note(frame, at, *rid)) {
+                return Err(outdated(input, table));
+            }
             let patched = patcher.patch_run(&rids[..known], values_at(at, known));
             patched.map_err(|error| write_error(error, binding))?;
             if known < rids.len() {
-                self.frame.handle_in(table, handles.at(at + known))?;
+                frame.handle_in(table, handles.at(at + known))?;
             }
             at += known;
         }
@@ -506,6 +565,7 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let Handle { table, rid, .. } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
+        self.keep_before(binding.table, Some(rid))?;
         let deleted = self.store.delete(binding.table, rid);
         deleted.map_err(|error| write_error(error, binding))?;
         self.check_written()
@@ -515,8 +575,10 @@ impl HostOps for SingleTxn<'_> {
         self.frame.count_op()?;
         let Handle { table, rid, .. } = self.frame.handle(handle)?;
         let binding = self.writable(table)?;
+        self.keep_before(binding.table, Some(rid))?;
         let added = self.store.add(binding.table, rid, column, delta);
         let value = added.map_err(|error| write_error(error, binding))?;
+        self.note_change_by(row_key(0, binding.table, rid), handle);
         self.check_added(table, binding, rid, column)?;
         self.check_written()?;
         Ok(value)
@@ -538,8 +600,10 @@ impl HostOps for SingleTxn<'_> {
         };
         self.frame.count_op()?;
         self.check_writable(binding)?;
+        self.keep_before(binding.table, Some(rid))?;
         let added = self.store.add(binding.table, rid, column, delta);
         let value = added.map_err(|error| write_error(error, binding))?;
+        self.note_change(row_key(0, binding.table, rid), None);
         self.check_added(target.table, binding, rid, column)?;
         self.check_written()?;
         Ok(Some(value))
@@ -577,6 +641,8 @@ impl HostOps for SingleTxn<'_> {
                 left: (request.limit > 0).then_some(request.limit),
                 first_store: 0,
                 positions: vec![ScanPosition::default()],
+                opened: 0,
+                kept: None,
             },
             visit,
         )
@@ -626,6 +692,8 @@ impl HostOps for SingleTxn<'_> {
                 left: leg.left,
                 first_store: 0,
                 positions: vec![leg.position],
+                opened: 0,
+                kept: None,
             })?,
         };
         Ok((ScanBatch { cursor, rows }, filled))
@@ -639,12 +707,20 @@ impl HostOps for SingleTxn<'_> {
     ) -> Result<(ScanBatch, usize), OpError> {
         let table = self.frame.table_of_cursor(cursor);
         let is_projected = |table| Ok(binding(self.input, table)?.projection.is_some());
-        if !plan.is_fixed() || table.map_or(Ok(true), is_projected)? {
+        let is_walking = self.frame.stores_of_cursor(cursor) == 1;
+        if !plan.is_fixed() || !is_walking || table.map_or(Ok(true), is_projected)? {
             return scan_rows(plan, out, |visit| self.scan_next(cursor, visit));
         }
         self.frame.count_op()?;
         let cursor = self.frame.take_cursor(cursor)?;
         read_columns(self.store, self.frame, cursor, plan, out)
+    }
+
+    fn scan_close(&mut self, cursor: u32) -> Result<(), OpError> {
+        self.frame.count_op()?;
+        let cursor = self.frame.take_cursor(cursor)?;
+        self.frame.give_up(&cursor);
+        Ok(())
     }
 
     fn count(&mut self, request: &ScanRequest<'_>) -> Result<u64, OpError> {
@@ -664,8 +740,16 @@ impl HostOps for SingleTxn<'_> {
 
     fn rollback_to(&mut self, savepoint: u32) -> Result<(), OpError> {
         self.frame.count_op()?;
-        let savepoints = self.frame.savepoint(savepoint)?;
-        self.store.rollback_to(savepoints[0]);
+        let savepoint = self.frame.savepoint(savepoint)?[0];
+        if self.frame.open > 0 {
+            let written: Vec<_> = self.store.written_since(&savepoint).collect();
+            written.iter().try_for_each(|(table, rid, _)| self.keep_before(*table, Some(*rid)))?;
+        }
+        let given = self.frame.handles.len();
+        for (table, rid, _) in self.store.written_since(&savepoint).filter(|(_, _, is_new)| !is_new) {
+            self.frame.changed.note(row_key(0, table, rid), given, None);
+        }
+        self.store.rollback_to(savepoint);
         Ok(())
     }
 

@@ -147,7 +147,8 @@ impl<T> Row<T> {
 }
 
 impl<T: Table> Row<T> {
-    /// Writes the row, or the columns that were read of it, back to the table as they are now in memory.
+    /// Writes the row, or the columns that were read of it, back to the table as they are now in memory. Ends the transaction, by the
+    /// table's name, where the row has been changed since it was read other than through this copy: `refresh` it, or add to columns.
     #[inline]
     pub fn update(&self, tx: &Txn<'_>) -> Result<(), DuplicateKey> {
         write(tx, self.handle, &self.value)

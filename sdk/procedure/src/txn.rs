@@ -94,7 +94,8 @@ impl<'h> Txn<'h> {
         Savepoint(self.ops.savepoint())
     }
 
-    /// Takes back every write since `savepoint`, which stays usable. Rows read before may be out of date afterwards.
+    /// Takes back every write since `savepoint`, which stays usable. Rows whose writes are taken back have to be read again before an
+    /// `update`; open scans go on with what they began with.
     pub fn rollback_to(&self, savepoint: Savepoint) {
         self.ops.rollback_to(savepoint.0);
     }

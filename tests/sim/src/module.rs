@@ -177,7 +177,7 @@ macro_rules! version {
             #[procedure(partition_by(id), log = "physiological")]
             pub fn sweep(tx: &Txn, id: i64, nonce: i64, below: i64, limit: u32) -> Result<Vec<i64>, Abort> {
                 mark(tx, id, nonce)?;
-                let found = Item::scan_by_value(tx).range(..(below,)).limit(limit);
+                let found = Item::scan_local_by_value(tx).range(..(below,)).limit(limit);
                 let rows: Vec<_> = found.into_iter().collect();
                 let ids = rows.iter().map(|row| row.id).collect();
                 rows.into_iter().for_each(|row| row.delete(tx));

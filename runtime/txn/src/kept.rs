@@ -1,0 +1,221 @@
+//! What open cursors keep: a cursor shows rows, order and contents as they were when it was opened.
+//!
+//! Until its table is written a cursor keeps nothing. Then it keeps which rows it has still to show, in their order; and of such
+//! a row, before it is changed, its bytes. Both count in the limit of the write set, and are given up with the cursor.
+
+use std::collections::BTreeMap;
+
+use reprise_abi::{OpError, RowHandle, ScanBatch};
+use reprise_storage::{Rid, Store, TableId};
+
+use crate::{
+    frame::{Frame, Handle},
+    module::TableBinding,
+    rowmap::{RowMap, row_key},
+    scan::{Cursor, Merge, scan_error, show},
+};
+
+/// Rows of one store that are found by one way down the index.
+const ROWS_AT_ONCE: usize = 128;
+/// What a kept row takes beside its bytes, about.
+const IMAGE_BYTES: usize = 64;
+
+/// The rest of a cursor whose table has been written since it was opened.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// The held store of each row and its place there, in the order of the scan.
+    rows: Vec<(u16, Rid)>,
+    /// Rows that were shown.
+    shown: usize,
+    /// Which rows are still to be shown: bits by the lowest six of a row's place.
+    ahead: RowMap<u64>,
+}
+
+impl Kept {
+    fn memory_bytes(&self) -> usize {
+        self.rows.len() * size_of::<(u16, Rid)>() + self.ahead.memory_bytes()
+    }
+
+    fn push(&mut self, table: TableId, store: u16, rid: Rid) {
+        self.rows.push((store, rid));
+        let (word, bit) = word_of(table, store, rid);
+        *self.ahead.entry(word) |= bit;
+    }
+
+    fn is_ahead(&self, table: TableId, store: u16, rid: Rid) -> bool {
+        let (word, bit) = word_of(table, store, rid);
+        self.ahead.get(word).is_some_and(|bits| bits & bit != 0)
+    }
+
+    fn pass(&mut self, table: TableId, (store, rid): (u16, Rid)) {
+        self.shown += 1;
+        let (word, bit) = word_of(table, store, rid);
+        *self.ahead.entry(word) &= !bit;
+    }
+}
+
+fn word_of(table: TableId, store: u16, rid: Rid) -> (u64, u64) {
+    let word = Rid(rid.0 >> u64::BITS.ilog2());
+    (row_key(store, table, word), 1 << (rid.0 % u64::BITS))
+}
+
+/// Rows as they were before they were changed.
+#[derive(Default)]
+pub(crate) struct Images {
+    /// By row, and by how many cursors had been opened: one that was opened as the nth is shown the first image from n on.
+    rows: BTreeMap<(u64, u32), Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Images {
+    fn of(&self, row: u64, opened: u32) -> Option<&[u8]> {
+        let mut images = self.rows.range((row, opened)..=(row, u32::MAX));
+        images.next().map(|(_, image)| &**image)
+    }
+
+    fn keep(&mut self, row: u64, opened: u32, image: &[u8]) {
+        self.bytes += image.len() + IMAGE_BYTES;
+        self.rows.insert((row, opened), image.into());
+    }
+}
+
+/// What all open cursors keep.
+#[derive(Default)]
+pub(crate) struct KeptRows {
+    images: Images,
+    /// Of the cursors' own.
+    bytes: usize,
+}
+
+impl KeptRows {
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.images.bytes
+    }
+
+    /// Gives up what a cursor kept, and with the last open one everything.
+    pub fn forget(&mut self, kept: Option<&Kept>, is_last: bool) {
+        match is_last {
+            true => *self = Self::default(),
+            false => self.bytes -= kept.map_or(0, Kept::memory_bytes),
+        }
+    }
+}
+
+/// What is about to be written, by the stored number of its table: a row of a held store, or a new one.
+#[derive(Clone, Copy)]
+pub(crate) struct Written {
+    pub table: TableId,
+    pub store: u16,
+    pub rid: Option<Rid>,
+}
+
+/// Before a change, lets the open cursors of the table keep what they have still to show. `bytes` were written so far.
+#[cold]
+pub(crate) fn keep_before(
+    frame: &mut Frame,
+    stores: &[&Store],
+    written: Written,
+    bytes: usize,
+) -> Result<(), OpError> {
+    let mut cursors = std::mem::take(&mut frame.cursors);
+    let mut is_shown = false;
+    for cursor in cursors.iter_mut().flatten() {
+        let first = cursor.first_store;
+        let scans = first..first + cursor.positions.len() as u16;
+        if cursor.stored != written.table || !scans.contains(&written.store) {
+            continue;
+        }
+        if cursor.kept.is_none() {
+            let kept = rest_of(frame, stores, cursor, bytes)?;
+            frame.kept.bytes += kept.memory_bytes();
+            cursor.kept = Some(Box::new(kept));
+        }
+        if let (Some(rid), Some(kept)) = (written.rid, &cursor.kept)
+            && kept.is_ahead(written.table, written.store, rid)
+        {
+            let row = row_key(written.store, written.table, rid);
+            is_shown |= frame.kept.images.of(row, cursor.opened).is_none();
+        }
+    }
+    frame.cursors = cursors;
+    if let Some(rid) = written.rid.filter(|_| is_shown)
+        && let Some(image) = stores[written.store as usize].row(written.table, rid)
+    {
+        let row = row_key(written.store, written.table, rid);
+        frame.kept.images.keep(row, frame.opened, image);
+    }
+    frame.check_written(bytes)
+}
+
+/// The rows that a cursor has still to show.
+fn rest_of(frame: &mut Frame, stores: &[&Store], cursor: &Cursor, bytes: usize) -> Result<Kept, OpError> {
+    let (mut kept, mut left) = (Kept::default(), cursor.left.map_or(usize::MAX, |left| left as usize));
+    let first = cursor.first_store;
+    let range = cursor.request.range();
+    if let [position] = &cursor.positions[..] {
+        let (store, mut position) = (stores[first as usize], position.clone());
+        let mut rids = [Rid(0); ROWS_AT_ONCE];
+        while left > 0 && !position.is_end() {
+            let page = &mut rids[..ROWS_AT_ONCE.min(left)];
+            let found = store.scan_page(cursor.stored, cursor.index, &range, &mut position, page);
+            let found = found.map_err(scan_error)?;
+            rids[..found].iter().for_each(|rid| kept.push(cursor.stored, first, *rid));
+            left -= found;
+            frame.check_kept(bytes, kept.memory_bytes(), found)?;
+        }
+        return Ok(kept);
+    }
+    let scanned = &stores[first as usize..first as usize + cursor.positions.len()];
+    let mut merge = Merge::new(scanned, cursor.stored, cursor.index, range, cursor.positions.clone())?;
+    while left > 0
+        && let Some((at, rid)) = merge.peek()
+    {
+        kept.push(cursor.stored, first + at as u16, rid);
+        left -= 1;
+        if kept.rows.len() % ROWS_AT_ONCE == 0 {
+            frame.check_kept(bytes, kept.memory_bytes(), ROWS_AT_ONCE)?;
+        }
+        merge.advance(at, scanned[at])?;
+    }
+    Ok(kept)
+}
+
+/// Goes on with a cursor that keeps its rest.
+#[cold]
+pub(crate) fn run_kept(
+    stores: &[&Store],
+    binding: &TableBinding,
+    frame: &mut Frame,
+    mut cursor: Cursor,
+    visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
+) -> Result<ScanBatch, OpError> {
+    let mut rows = 0;
+    let Some(kept) = &mut cursor.kept else {
+        return Ok(ScanBatch { cursor: 0, rows });
+    };
+    while let Some((store, rid)) = kept.rows.get(kept.shown).copied() {
+        let table = cursor.table;
+        let handle = Handle { table, store, rid };
+        let row = row_key(store, cursor.stored, rid);
+        let image = frame.kept.images.of(row, cursor.opened).map(<[u8]>::to_vec);
+        let taken = match &image {
+            Some(image) => show(frame, binding, handle, image, visit)?,
+            None => {
+                let row = stores[store as usize].row(cursor.stored, rid);
+                show(frame, binding, handle, row.expect("a row without an image was not changed"), visit)?
+            }
+        };
+        if !taken {
+            let cursor = frame.push_cursor(cursor)?;
+            return Ok(ScanBatch { cursor, rows });
+        }
+        if image.is_some() {
+            frame.changed.show_old(frame.handles.len() as RowHandle - 1);
+        }
+        kept.pass(cursor.stored, (store, rid));
+        rows += 1;
+    }
+    frame.give_up(&cursor);
+    Ok(ScanBatch { cursor: 0, rows })
+}
