@@ -35,6 +35,7 @@
 //! | `txn_id` | `() -> i64` | |
 //! | `log` | `(level i32, text slice i64)` | nothing |
 //! | `abort` | `(code slice i64, message slice i64)` | nothing; the guest then returns 1 from the entry |
+//! | `panic` | `(text slice i64)` | does not return: the call ends as a trap, told with the first 4 KiB of the text |
 //!
 //! `columns` is a set of the table's columns, bit `i` for column `i` (`columns::ColumnSet`); their bytes are those of a row
 //! of a table that has these columns alone.
