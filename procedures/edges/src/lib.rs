@@ -1,7 +1,7 @@
 //! The sample module `edges`: numbers at the end of their range, and programs that give up. What each comes to is the same natively
 //! and in wasm.
-//! Owns: no table; procedures of one operation each, and `recurse`, `fill`, `give_up`.
-//! Does not: read or write rows.
+//! Owns: the table `lights`, of which a column is an enum; procedures of one operation each, and `recurse`, `fill`, `give_up`.
+//! Does not: read rows.
 //! Invariants: what does not fit a number ends the call; a float becomes the nearest integer that there is.
 //! Called by: its own tests natively, the HTTP tests in wasm.
 #![deny(unsafe_code)]
@@ -95,7 +95,42 @@ pub fn fill(_tx: &Txn, bytes: u32) -> u64 {
     filled.iter().map(|byte| u64::from(*byte)).sum()
 }
 
+/// What a light shows.
+#[derive(Clone, Copy, Debug, PartialEq, ColumnEnum, ProcedureEnum)]
+pub enum Shows {
+    Green,
+    RedAndAmber,
+    Red,
+}
+
+/// A light, placed by its id.
+///
+/// Each shows one thing at a time.
+#[table(name = "lights", primary_key(id), index(shows, shows, id), partition_by = id)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Light {
+    pub id: i64,
+    pub shows: Shows,
+    pub before: Option<Shows>,
+    #[column(default = Shows::Red)]
+    pub at_night: Shows,
+}
+
+/// Sets what a light shows; answers what it showed before.
+#[procedure(partition_by(id))]
+pub fn set_light(tx: &Txn, id: i64, shows: Shows) -> Result<Option<Shows>, Abort> {
+    let before = Light::get(tx, id).map(|light| light.shows);
+    let is_there = Light::update(tx, id, |light| {
+        light.before = Some(light.shows);
+        light.shows = shows;
+    })?;
+    if !is_there {
+        Light::insert(tx, &Light { id, shows, before: None, at_night: Shows::Green })?;
+    }
+    Ok(before)
+}
+
 reprise_procedure::module! {
-    tables: [],
-    procedures: [add, multiply, sum, divide, shift, narrow, narrow_nothing, give_up, recurse, fill],
+    tables: [Light],
+    procedures: [set_light, add, multiply, sum, divide, shift, narrow, narrow_nothing, give_up, recurse, fill],
 }

@@ -1,7 +1,7 @@
 //! The edges natively; `tests/http` asks the same of wasm.
 #![allow(clippy::unwrap_used)]
 
-use edges::{MODULE, Narrowed};
+use edges::{Light, MODULE, Narrowed, Shows, set_light};
 use reprise_procedure::{
     testkit::{TestDb, TestError},
     value::{Args, Decode},
@@ -46,4 +46,21 @@ fn floats_become_the_nearest_integers() {
 #[test]
 fn a_panic_tells_its_message() {
     assert_eq!(call("give_up", ("enough",)), Err::<i64, _>("panicked: gave up: enough".into()));
+}
+
+#[test]
+fn an_enum_is_a_column_and_part_of_keys() {
+    let mut db = TestDb::new(&MODULE);
+    assert_eq!(set_light::call(&mut db, 1, Shows::Green), Ok(None));
+    assert_eq!(set_light::call(&mut db, 1, Shows::Red), Ok(Some(Shows::Green)));
+    set_light::call(&mut db, 2, Shows::RedAndAmber).unwrap();
+    let lights = db.run(|tx| Ok(Light::scan_by_shows(tx).prefix((Shows::Red,)).into_iter().map(|row| row.into_inner()).collect::<Vec<_>>()));
+    let expected = Light { id: 1, shows: Shows::Red, before: Some(Shows::Green), at_night: Shows::Green };
+    assert_eq!(lights, Ok(vec![expected]));
+    let schema = db.schema();
+    let columns = &schema.tables[0].columns;
+    assert_eq!(columns[1].variants, ["green", "red_and_amber", "red"]);
+    assert_eq!((columns[2].variants.len(), columns[2].nullable, columns[3].default.as_deref()), (3, true, Some(&[2][..])));
+    assert_eq!(schema.table_docs, ["A light, placed by its id.\n\nEach shows one thing at a time."]);
+    assert_eq!(schema.procedures[0].docs, "Sets what a light shows; answers what it showed before.");
 }

@@ -2,7 +2,7 @@
 //!
 //! One writer for all guests, so that the text of one schema is always the same bytes.
 
-use alloc::string::String;
+use alloc::{string::String, vec::Vec};
 
 use crate::{
     schema::{
@@ -19,7 +19,9 @@ pub fn write_json(schema: &ModuleSchema) -> String {
     put(&mut out, "{\"abi\":");
     push_number(&mut out, schema.abi);
     put(&mut out, ",\"tables\":");
-    push_list(&mut out, &schema.tables, push_table);
+    let docs = schema.table_docs.iter().map(String::as_str).chain(core::iter::repeat(""));
+    let tables: Vec<_> = schema.tables.iter().zip(docs).collect();
+    push_list(&mut out, &tables, |out, (table, docs)| push_table(out, table, docs));
     put(&mut out, ",\"procedures\":");
     push_list(&mut out, &schema.procedures, |out, procedure| {
         push_procedure(out, schema, procedure)
@@ -28,9 +30,10 @@ pub fn write_json(schema: &ModuleSchema) -> String {
     out
 }
 
-fn push_table(out: &mut String, table: &TableSchema) {
+fn push_table(out: &mut String, table: &TableSchema, docs: &str) {
     put(out, "{\"name\":");
     push_text(out, &table.full_name());
+    push_docs(out, docs);
     if table.shared {
         put(out, ",\"shared\":true");
     }
@@ -72,6 +75,10 @@ fn push_column(out: &mut String, column: &ColumnSchema) {
     push_was(out, &column.was);
     put(out, ",\"type\":");
     push_scalar(out, column.ty);
+    if !column.variants.is_empty() {
+        put(out, ",\"variants\":");
+        push_list(out, &column.variants, |out, name| push_text(out, name));
+    }
     put(out, ",\"nullable\":");
     push_bool(out, column.nullable);
     if let Some(default) = &column.default {
@@ -82,6 +89,13 @@ fn push_column(out: &mut String, column: &ColumnSchema) {
         out.push('"');
     }
     out.push('}');
+}
+
+fn push_docs(out: &mut String, docs: &str) {
+    if !docs.is_empty() {
+        put(out, ",\"docs\":");
+        push_text(out, docs);
+    }
 }
 
 fn push_was(out: &mut String, was: &Option<String>) {
@@ -106,6 +120,7 @@ fn push_index(out: &mut String, table: &TableSchema, index: &IndexSchema) {
 fn push_procedure(out: &mut String, schema: &ModuleSchema, procedure: &ProcedureSchema) {
     put(out, "{\"name\":");
     push_text(out, &procedure.name);
+    push_docs(out, &procedure.docs);
     put(out, ",\"params\":");
     push_list(out, &procedure.params, |out, param| {
         push_member(out, &param.name, &param.ty)
@@ -321,6 +336,7 @@ mod tests {
     #[test]
     fn the_text_is_frozen() {
         let column = |name: &str, ty, nullable, default| ColumnSchema {
+            variants: Vec::new(),
             was: (name == "b").then(|| "c".into()),
             name: name.into(),
             ty,
@@ -328,6 +344,7 @@ mod tests {
             default,
         };
         let schema = ModuleSchema {
+            table_docs: vec!["Rows.\nOf t.".into()],
             abi: 1,
             tables: vec![TableSchema {
                 owner: "m".into(),
@@ -336,6 +353,10 @@ mod tests {
                 name: "t".into(),
                 columns: vec![
                     column("a", ScalarType::I64, false, None),
+                    ColumnSchema {
+                        variants: vec!["free".into(), "sold".into()],
+                        ..column("e", ScalarType::U8, false, None)
+                    },
                     column(
                         "b",
                         ScalarType::Decimal { scale: 12 },
@@ -347,12 +368,13 @@ mod tests {
                 primary_kind: IndexKind::Hash,
                 indexes: vec![IndexSchema {
                     name: "by_b".into(),
-                    columns: vec![1, 0],
+                    columns: vec![2, 0],
                     unique: true,
                 }],
                 placement: Placement::By(0),
             }],
             procedures: vec![ProcedureSchema {
+                docs: "Does.".into(),
                 name: "p".into(),
                 params: vec![Parameter {
                     name: "a".into(),
@@ -375,10 +397,11 @@ mod tests {
             }],
         };
         let expected = concat!(
-            r#"{"abi":1,"tables":[{"name":"m.t","shared":true,"was":"s","columns":[{"name":"a","type":"i64","nullable":false},"#,
+            r#"{"abi":1,"tables":[{"name":"m.t","docs":"Rows.\u000aOf t.","shared":true,"was":"s","columns":[{"name":"a","type":"i64","nullable":false},"#,
+            r#"{"name":"e","type":"u8","variants":["free","sold"],"nullable":false},"#,
             r#"{"name":"b","was":"c","type":"decimal(12)","nullable":true,"default":"0aff"}],"primary_key":["a"],"#,
             r#""primary_kind":"hash","indexes":[{"name":"by_b","columns":["b","a"],"unique":true}],"#,
-            r#""placement":{"by":"a"}}],"procedures":[{"name":"p","params":[{"name":"a","#,
+            r#""placement":{"by":"a"}}],"procedures":[{"name":"p","docs":"Does.","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
             r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
             r#""near":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}]}"#,

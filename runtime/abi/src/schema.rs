@@ -9,6 +9,8 @@ use crate::types::{ScalarType, Type};
 pub struct ModuleSchema {
     pub abi: u32,
     pub tables: Vec<TableSchema>,
+    /// What the module says of each of its tables, for people; where it says nothing, empty or not there.
+    pub table_docs: Vec<String>,
     pub procedures: Vec<ProcedureSchema>,
 }
 
@@ -67,6 +69,8 @@ pub struct ColumnSchema {
     /// Name that the column had before, for a declaration that renames it. Of a declaration only.
     pub was: Option<String>,
     pub ty: ScalarType,
+    /// Names of the values from 0 on, of a column of type `U8` that stands for an enum; else empty.
+    pub variants: Vec<String>,
     pub nullable: bool,
     /// Value that rows written before the column existed read as: one encoded value (`value` module), or none.
     pub default: Option<Vec<u8>>,
@@ -106,6 +110,8 @@ pub enum Placement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcedureSchema {
     pub name: String,
+    /// What the module says of it, for people.
+    pub docs: String,
     pub params: Vec<Parameter>,
     pub returns: Type,
     pub read_only: bool,
@@ -178,6 +184,11 @@ pub enum Partitioning {
     /// Any one: for read-only procedures over replicated tables. The host picks partition 0.
     Any,
 }
+
+/// Longest text that a module says of a table or a procedure, in bytes.
+pub const DOCS_BYTES_MAX: usize = 4 << 10;
+/// Variants at most of an enum that is a column: one byte holds their numbers.
+pub const COLUMN_VARIANTS_MAX: usize = 256;
 
 /// Longest name of a module, table, column, index, procedure or parameter, in bytes.
 pub const NAME_BYTES_MAX: usize = 63;

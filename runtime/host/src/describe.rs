@@ -7,7 +7,7 @@ use reprise_abi::{
     ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey,
     NearPart, Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
     row::COLUMNS_MAX,
-    schema::{NAME_BYTES_MAX, is_valid_name, split_table_name},
+    schema::{COLUMN_VARIANTS_MAX, DOCS_BYTES_MAX, NAME_BYTES_MAX, is_valid_name, split_table_name},
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
     value::ValueReader,
 };
@@ -52,6 +52,7 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
     }
     let (at, tables) = object.required("tables")?;
     let tables = list(&at, tables, 0, TABLES_MAX, parse_table)?;
+    let (tables, table_docs): (Vec<_>, Vec<_>) = tables.into_iter().unzip();
     distinct(&at, tables.iter().map(TableSchema::full_name))?;
     let (at, procedures) = object.required("procedures")?;
     let procedures = list(&at, procedures, 0, PROCEDURES_MAX, |at, value| {
@@ -59,6 +60,7 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
     })?;
     distinct(&at, procedures.iter().map(|procedure| &procedure.name))?;
     Ok(ModuleSchema {
+        table_docs,
         abi: ABI_VERSION,
         tables,
         procedures,
@@ -124,6 +126,17 @@ impl<'a> Object<'a> {
     fn name(&self) -> Checked<String> {
         let (at, value) = self.required("name")?;
         parse_name(&at, value)
+    }
+
+    fn docs(&self) -> Checked<String> {
+        let Some((at, value)) = self.optional("docs") else {
+            return Ok(String::new());
+        };
+        let docs = text(&at, value)?;
+        match docs.len() > DOCS_BYTES_MAX {
+            true => at.fail(format!("longer than {DOCS_BYTES_MAX} bytes")),
+            false => Ok(docs.to_owned()),
+        }
     }
 
     fn was(&self) -> Checked<Option<String>> {
@@ -219,9 +232,11 @@ fn positions(
     Ok(found)
 }
 
-fn parse_table(path: &Path, value: &Value) -> Checked<TableSchema> {
+/// A table, and what is said of it.
+fn parse_table(path: &Path, value: &Value) -> Checked<(TableSchema, String)> {
     let members = [
         "name",
+        "docs",
         "shared",
         "was",
         "columns",
@@ -261,7 +276,7 @@ fn parse_table(path: &Path, value: &Value) -> Checked<TableSchema> {
     };
     let placement = parse_placement(&object, &columns, &names)?;
     let (owner, name) = parse_table_name(&object)?;
-    Ok(TableSchema {
+    let table = TableSchema {
         owner,
         name,
         shared: object.flag("shared")?,
@@ -271,7 +286,8 @@ fn parse_table(path: &Path, value: &Value) -> Checked<TableSchema> {
         primary_kind,
         indexes,
         placement,
-    })
+    };
+    Ok((table, object.docs()?))
 }
 
 /// Module, empty for the module's own, and table.
@@ -328,16 +344,26 @@ fn parse_placement(
 }
 
 fn parse_column(path: &Path, value: &Value) -> Checked<ColumnSchema> {
-    let object = Object::new(path, value, &["name", "was", "type", "nullable", "default"])?;
+    let object = Object::new(path, value, &["name", "was", "type", "variants", "nullable", "default"])?;
     let (at, ty) = object.required("type")?;
     let Some(ty) = scalar(text(&at, ty)?) else {
         return at.fail("not a column type");
+    };
+    let variants = match object.optional("variants") {
+        None => Vec::new(),
+        Some((at, _)) if ty != ScalarType::U8 => return at.fail("an enum is a column of type u8"),
+        Some((at, value)) => {
+            let names = list(&at, value, 1, COLUMN_VARIANTS_MAX, parse_name)?;
+            distinct(&at, names.iter())?;
+            names
+        }
     };
     let default = match object.optional("default") {
         Some((at, value)) => Some(parse_default(&at, value, ty)?),
         None => None,
     };
     Ok(ColumnSchema {
+        variants,
         name: object.name()?,
         was: object.was()?,
         ty,
@@ -385,7 +411,7 @@ fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSch
 }
 
 fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checked<ProcedureSchema> {
-    let members = ["name", "params", "returns", "read_only", "partitioning", "log", "near", "time_max_ms"];
+    let members = ["name", "docs", "params", "returns", "read_only", "partitioning", "log", "near", "time_max_ms"];
     let object = Object::new(path, value, &members)?;
     let (at, params) = object.required("params")?;
     let params = list(&at, params, 0, FIELDS_MAX, |at, value| {
@@ -411,6 +437,7 @@ fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checke
         None => Vec::new(),
     };
     Ok(ProcedureSchema {
+        docs: object.docs()?,
         name: object.name()?,
         params,
         returns,

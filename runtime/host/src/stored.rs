@@ -22,6 +22,7 @@ pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
     let procedures = items(&document, "procedures").iter();
     let procedures = procedures.map(|value| read_procedure(value, &tables));
     Ok(ModuleSchema {
+        table_docs: items(&document, "tables").iter().map(docs).collect(),
         abi: document.get("abi").and_then(Value::as_u64).map_or(ABI_VERSION, |abi| abi as u32),
         procedures: procedures.collect::<Read<_>>()?,
         tables,
@@ -48,6 +49,10 @@ fn flag(value: &Value, name: &str) -> bool {
 fn text<'v>(value: &'v Value, name: &str) -> Read<&'v str> {
     let text = value.get(name).and_then(Value::as_str);
     text.ok_or_else(|| format!("no {name} in {}", short(value)))
+}
+
+fn docs(value: &Value) -> String {
+    value.get("docs").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 fn was(value: &Value) -> Option<String> {
@@ -110,6 +115,7 @@ fn read_column(value: &Value) -> Read<ColumnSchema> {
     let default = value.get("default").and_then(Value::as_str);
     let default = default.map(|hex| unhex(hex).ok_or_else(|| format!("a default that is {hex:?}")));
     Ok(ColumnSchema {
+        variants: items(value, "variants").iter().map(|name| name.as_str().unwrap_or_default().to_owned()).collect(),
         name: text(value, "name")?.to_owned(),
         was: was(value),
         ty: scalar(word).ok_or_else(|| format!("a column of type {word:?}"))?,
@@ -132,6 +138,7 @@ fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema
     };
     let near = items(value, "near").iter();
     Ok(ProcedureSchema {
+        docs: docs(value),
         name: text(value, "name")?.to_owned(),
         returns: value.get("returns").map_or(Ok(Type::Unit), read_type)?,
         read_only: flag(value, "read_only"),

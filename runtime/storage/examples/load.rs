@@ -126,6 +126,7 @@ fn schema(kind: &Kind) -> TableSchema {
         .iter()
         .enumerate()
         .map(|(at, ty)| ColumnSchema {
+            variants: Vec::new(),
             was: None,
             name: format!("c{at}"),
             ty: *ty,

@@ -22,6 +22,7 @@ fn spread(n: u64) -> u64 {
 
 fn schema(name: &str, columns: &[(&str, ScalarType)], kind: IndexKind) -> TableSchema {
     let columns = columns.iter().map(|(name, ty)| ColumnSchema {
+        variants: Vec::new(),
         was: None,
         name: (*name).into(),
         ty: *ty,

@@ -238,6 +238,10 @@ impl Planner<'_> {
         if known.nullable && !column.nullable {
             let way_on = "keep it nullable, or add a column that is not, with a default, and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
+        } else if !column.variants.starts_with(&known.variants) || (known.variants.is_empty() && !column.variants.is_empty()) {
+            let way_on = "further variants of an enum are added at its end, the others stay as they are; for anything else add a column of \
+                          another name and copy what is there";
+            self.refuse(&column.name, "column", stored, declared, way_on);
         } else if known.ty != column.ty && !widens(known.ty, column.ty) {
             let way_on = "integers become wider ones; for anything else add a column of another name and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);

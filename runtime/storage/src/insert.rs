@@ -152,6 +152,7 @@ mod tests {
             (ScalarType::Bool, false),
         ];
         let column = |(at, (ty, nullable)): (usize, (ScalarType, bool))| ColumnSchema {
+            variants: Vec::new(),
             was: None,
             name: format!("c{at}"),
             ty,

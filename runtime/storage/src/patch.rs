@@ -235,6 +235,7 @@ mod tests {
 
     fn column(name: &str, ty: ScalarType, nullable: bool) -> ColumnSchema {
         ColumnSchema {
+            variants: Vec::new(),
             was: None,
             name: name.into(),
             ty,

@@ -132,6 +132,7 @@ mod tests {
 
     fn column(name: &str, ty: ScalarType, nullable: bool, default: Option<&[u8]>) -> ColumnSchema {
         ColumnSchema {
+            variants: Vec::new(),
             was: None,
             name: name.into(),
             ty,

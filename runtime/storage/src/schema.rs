@@ -148,6 +148,7 @@ fn key_bytes_min(schema: &TableSchema, columns: &[u16]) -> usize {
 pub fn stored_json(table: &TableSchema) -> String {
     let stored = (!table.is_dropped()).then(|| table.clone());
     write_json(&ModuleSchema {
+        table_docs: Vec::new(),
         abi: reprise_abi::ABI_VERSION,
         tables: stored.into_iter().collect(),
         procedures: Vec::new(),
@@ -171,6 +172,7 @@ pub(crate) fn describe_type(column: &ColumnSchema) -> String {
     let null = if column.nullable { " or null" } else { "" };
     let ty = match column.ty {
         reprise_abi::ScalarType::Decimal { scale } => format!("decimal({scale})"),
+        _ if !column.variants.is_empty() => format!("enum({})", column.variants.join(", ")),
         ty => format!("{ty:?}").to_lowercase(),
     };
     format!("{ty}{null}")

@@ -9,6 +9,7 @@ const TABLE: TableId = TableId(0);
 
 fn store() -> Store {
     let column = |name: &str, ty| ColumnSchema {
+        variants: Vec::new(),
         was: None,
         name: name.into(),
         ty,

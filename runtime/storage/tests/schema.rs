@@ -47,6 +47,7 @@ fn column(
     default: Option<&[u8]>,
 ) -> ColumnSchema {
     ColumnSchema {
+        variants: Vec::new(),
         was: None,
         name: name.into(),
         ty,
@@ -176,6 +177,35 @@ fn columns_are_renamed_widened_made_nullable_and_change_places() {
     "#]].assert_eq(&dump(&store, id, 1));
     let again = evolve(&mut store, id, &declared).expect("`was` stays in the source");
     assert!(again.is_noop(), "{again:?}");
+}
+
+#[test]
+fn variants_are_added_at_the_end_of_an_enum() {
+    let (mut store, id) = filled();
+    let with = |variants: &[&str]| {
+        let mut declared = accounts();
+        declared.columns.push(column("state", U8, false, Some(&[1])));
+        declared.columns[3].variants = variants.iter().map(|name| (*name).into()).collect();
+        declared
+    };
+    evolve(&mut store, id, &with(&["open", "closed"])).expect("no conflict");
+    let change = evolve(&mut store, id, &with(&["open", "closed", "frozen"])).expect("no conflict");
+    expect![[r#"
+        convert column state: enum(open, closed) to enum(open, closed, frozen)
+    "#]].assert_eq(&steps(&change));
+    assert!(!change.reads_rows());
+    assert_eq!(store.schema(id).columns[3].variants.len(), 3);
+    for other in [&["open", "frozen", "closed"][..], &["open", "closed"], &["open", "shut", "frozen"], &[]] {
+        let conflicts = evolve(&mut store, id, &with(other)).expect_err("a conflict");
+        assert!(conflicts[0].to_string().contains("further variants of an enum are added at its end"), "{conflicts:?}");
+    }
+    let mut plain = with(&["open", "closed", "frozen"]);
+    plain.columns[3].variants = Vec::new();
+    plain.columns[3].ty = U16;
+    evolve(&mut store, id, &plain).expect_err("an enum is no number");
+    let (mut store, id) = filled();
+    evolve(&mut store, id, &with(&[])).expect("no conflict");
+    evolve(&mut store, id, &with(&["open"])).expect_err("a number is no enum");
 }
 
 #[test]

@@ -132,6 +132,7 @@ fn a_schema_change_does_not_tear_a_snapshot() {
     store.copy_snapshot(3000);
     let mut changed = store.schema(KEYED).clone();
     changed.columns.push(reprise_abi::ColumnSchema {
+        variants: Vec::new(),
         was: None,
         name: "more".into(),
         ty: ScalarType::I64,

@@ -128,6 +128,7 @@ mod tests {
             was: None,
             name: "t".into(),
             columns: vec![ColumnSchema {
+                variants: Vec::new(),
                 was: None,
                 name: "number".into(),
                 ty,
@@ -148,6 +149,7 @@ mod tests {
         }
         store.commit();
         let procedure = ProcedureSchema {
+            docs: String::new(),
             name: "p".into(),
             params: vec![Parameter {
                 name: "number".into(),
@@ -172,6 +174,7 @@ mod tests {
             projection: None,
         };
         let schema = ModuleSchema {
+            table_docs: Vec::new(),
             abi: reprise_abi::ABI_VERSION,
             tables: vec![table],
             procedures: vec![procedure],

@@ -188,6 +188,7 @@ mod tests {
 
     fn schema(types: &[(ScalarType, bool)], key: &[u16]) -> TableSchema {
         let columns = types.iter().enumerate().map(|(at, (ty, nullable))| ColumnSchema {
+            variants: Vec::new(),
             was: None,
             name: format!("c{at}"),
             ty: *ty,

@@ -191,6 +191,7 @@ mod tests {
 
     fn column(at: usize, ty: ScalarType) -> ColumnSchema {
         ColumnSchema {
+            variants: Vec::new(),
             was: None,
             name: format!("c{at}"),
             ty,
@@ -233,6 +234,7 @@ mod tests {
             ty: ty.clone(),
         };
         let procedure = ProcedureSchema {
+            docs: String::new(),
             name: "p".into(),
             params: params.iter().enumerate().map(param).collect(),
             returns: Type::Unit,
@@ -243,6 +245,7 @@ mod tests {
             near: vec![NearKey { table: 0, key }],
         };
         let schema = ModuleSchema {
+            table_docs: Vec::new(),
             abi: reprise_abi::ABI_VERSION,
             tables: vec![table],
             procedures: vec![procedure],

@@ -269,6 +269,7 @@ mod tests {
             ty,
         };
         let schema = ProcedureSchema {
+            docs: String::new(),
             name: "p".into(),
             params: vec![
                 of("id", Type::Scalar(ScalarType::I32)),

@@ -130,6 +130,9 @@ pub struct ModuleVersion {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProcedureInfo {
     pub name: String,
+    /// What its module says of it; may be empty.
+    #[serde(default)]
+    pub docs: String,
     pub parameters: Vec<ParameterInfo>,
     pub result: TypeInfo,
     pub read_only: bool,

@@ -17,6 +17,9 @@ pub struct TableInfo {
     /// Names of the columns of the primary key, in its order; empty for a table without one.
     pub primary_key: Vec<String>,
     /// All indexes; the first is the primary key, named `primary`, where there is one.
+    /// What a module that declares it says of it; may be empty.
+    #[serde(default)]
+    pub docs: String,
     pub indexes: Vec<IndexInfo>,
     pub placement: Placement,
     /// The column whose value names a row's partition.

@@ -84,6 +84,13 @@ pub fn procedure_enum(item: TokenStream) -> TokenStream {
     finish(value::expand_enum(item.into()))
 }
 
+/// Makes an enum without data a column, and part of keys: one byte, the variant's number. Rows, console and log show its name in snake
+/// case. Variants may be added at the end (at most 256 in all); what is there keeps its place and its name.
+#[proc_macro_derive(ColumnEnum)]
+pub fn column_enum(item: TokenStream) -> TokenStream {
+    finish(value::expand_column_enum(item.into()))
+}
+
 /// Lists the module's tables and procedures; once per crate, at its root.
 #[proc_macro]
 pub fn module(item: TokenStream) -> TokenStream {

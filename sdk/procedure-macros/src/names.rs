@@ -9,6 +9,19 @@ pub fn text_of(ident: &Ident) -> String {
     text.strip_prefix("r#").map(str::to_owned).unwrap_or(text)
 }
 
+/// The text of a doc comment, without the space that follows each `///`.
+pub fn docs_of(attributes: &[syn::Attribute]) -> String {
+    let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
+        syn::Meta::NameValue(meta) if meta.path.is_ident("doc") => match &meta.value {
+            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
+            _ => None,
+        },
+        _ => None,
+    });
+    let lines: Vec<_> = lines.map(|line| line.strip_prefix(' ').unwrap_or(&line).to_owned()).collect();
+    lines.join("\n").trim().to_owned()
+}
+
 /// `OverLimit` becomes `over_limit`, `HTTPCode` becomes `http_code`.
 pub fn snake_case(name: &str) -> String {
     let chars: Vec<char> = name.chars().collect();

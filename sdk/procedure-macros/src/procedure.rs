@@ -176,6 +176,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
             quote!(::core::result::Result::Ok(#ident(__tx #(, #idents)*))),
         ),
     };
+    let docs = names::docs_of(&function.attrs);
     let caller = caller(&function, &params, &name, &returns);
     let about = format!("The procedure `{name}`: its declaration, and `{name}::call` for tests.");
     Ok(quote! {
@@ -190,6 +191,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
         impl ::reprise_procedure::module::Procedure for #ident {
             const INFO: &'static ::reprise_procedure::module::ProcedureInfo = &::reprise_procedure::module::ProcedureInfo {
                 name: #name,
+                docs: #docs,
                 params: &[#((#names, <#types as ::reprise_procedure::value::ValueType>::value_type as fn() -> _)),*],
                 returns: <#returns as ::reprise_procedure::value::ValueType>::value_type,
                 read_only: #read_only,

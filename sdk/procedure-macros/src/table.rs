@@ -229,6 +229,7 @@ fn table_info(table: &TableItem) -> Result<TokenStream> {
         None => None,
     };
     let was = option(was.as_ref());
+    let docs = names::docs_of(&table.item.attrs);
     let columns = table.columns.iter().map(column_info);
     let primary_key = table.positions(&table.options.primary_key)?;
     let kind = match table.options.kind {
@@ -261,6 +262,7 @@ fn table_info(table: &TableItem) -> Result<TokenStream> {
     Ok(quote! {
         ::reprise_procedure::module::TableInfo {
             name: #name,
+            docs: #docs,
             shared: #shared,
             was: #was,
             columns: &[#(#columns),*],
@@ -298,6 +300,7 @@ fn column_info(column: &ColumnItem) -> TokenStream {
             name: #name,
             was: #was,
             ty: <#ty as ::reprise_procedure::column::Column>::TYPE,
+            variants: <#ty as ::reprise_procedure::column::Column>::VARIANTS,
             nullable: <#ty as ::reprise_procedure::column::Column>::NULLABLE,
             default: #default,
         }

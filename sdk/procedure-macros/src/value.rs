@@ -109,12 +109,12 @@ fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
     }
 }
 
-pub fn expand_enum(item: TokenStream) -> Result<TokenStream> {
-    let input: DeriveInput = parse2(item)?;
-    no_generics(&input)?;
+/// An enum's variants, and their names in the description.
+fn variants_of<'i>(input: &'i DeriveInput, derive: &str) -> Result<(Vec<&'i Ident>, Vec<String>)> {
+    no_generics(input)?;
     let ident = &input.ident;
     let Data::Enum(data) = &input.data else {
-        return Err(Error::new(ident.span(), "ProcedureEnum is for enums"));
+        return Err(Error::new(ident.span(), format!("{derive} is for enums")));
     };
     let (mut variants, mut texts) = (Vec::new(), Vec::new());
     for variant in &data.variants {
@@ -129,11 +129,65 @@ pub fn expand_enum(item: TokenStream) -> Result<TokenStream> {
         variants.push(&variant.ident);
     }
     if variants.is_empty() {
-        return Err(Error::new(
-            ident.span(),
-            "ProcedureEnum needs at least one variant",
-        ));
+        return Err(Error::new(ident.span(), format!("{derive} needs at least one variant")));
     }
+    Ok((variants, texts))
+}
+
+/// An enum that is a column: the number of its variant, in one byte.
+pub fn expand_column_enum(item: TokenStream) -> Result<TokenStream> {
+    let input: DeriveInput = parse2(item)?;
+    let ident = &input.ident;
+    let (variants, texts) = variants_of(&input, "ColumnEnum")?;
+    if let Some(beyond) = variants.get(256) {
+        return Err(Error::new(beyond.span(), "a column has at most 256 variants"));
+    }
+    let numbers: Vec<u8> = (0..variants.len()).map(|number| number as u8).collect();
+    Ok(quote! {
+        const _: () = {
+            use ::reprise_procedure::{column, key, scratch::Scratch};
+            impl #ident {
+                #[inline(always)]
+                fn __number(&self) -> u8 {
+                    match self { #(Self::#variants => #numbers,)* }
+                }
+            }
+            impl column::Column for #ident {
+                const TYPE: ::reprise_procedure::abi::ScalarType = ::reprise_procedure::abi::ScalarType::U8;
+                const VARIANTS: &'static [&'static str] = &[#(#texts),*];
+                #[inline(always)]
+                fn write(&self, row: &mut [u8], place: column::Place, _: &mut u32) {
+                    column::put_variant(row, place, self.__number());
+                }
+                fn push_default(&self, out: &mut Scratch) -> bool {
+                    out.push(&[self.__number()]);
+                    true
+                }
+            }
+            impl<'r> column::ReadColumn<'r> for #ident {
+                #[inline(always)]
+                fn read(row: &'r [u8], place: column::Place) -> ::core::option::Option<Self> {
+                    match column::take_variant(row, place)? {
+                        #(#numbers => ::core::option::Option::Some(Self::#variants),)*
+                        _ => ::core::option::Option::None,
+                    }
+                }
+            }
+            impl key::KeyArg<#ident> for #ident {
+                const BYTES: usize = 1;
+                #[inline(always)]
+                fn push_key(&self, out: &mut impl key::KeyOut) {
+                    out.push(&[self.__number()]);
+                }
+            }
+        };
+    })
+}
+
+pub fn expand_enum(item: TokenStream) -> Result<TokenStream> {
+    let input: DeriveInput = parse2(item)?;
+    let ident = &input.ident;
+    let (variants, texts) = variants_of(&input, "ProcedureEnum")?;
     let numbers = 0..variants.len() as u32;
     let same_numbers = numbers.clone();
     Ok(quote! {

@@ -150,6 +150,8 @@ pub const INLINE_DATA_BYTES: usize = 48;
 pub trait Column: Sized {
     const TYPE: ScalarType;
     const NULLABLE: bool = false;
+    /// Names of the values, of an enum.
+    const VARIANTS: &'static [&'static str] = &[];
     /// Variable data that the table's stack buffer makes room for; longer rows go over the heap.
     const INLINE_BYTES: usize = 0;
 
@@ -168,6 +170,20 @@ pub trait Column: Sized {
 pub trait ReadColumn<'r>: Column {
     /// The value of a row that the host handed out; None when the bytes are no such value.
     fn read(row: &'r [u8], place: Place) -> Option<Self>;
+}
+
+/// Writes the number of an enum's variant to its place. For `#[derive(ColumnEnum)]`.
+#[doc(hidden)]
+#[inline(always)]
+pub fn put_variant(row: &mut [u8], place: Place, number: u8) {
+    put(row, place.offset, [number]);
+}
+
+/// The number of the variant at a place.
+#[doc(hidden)]
+#[inline(always)]
+pub fn take_variant(row: &[u8], place: Place) -> Option<u8> {
+    take(row, place.offset).map(|[number]| number)
 }
 
 #[inline(always)]
@@ -321,6 +337,7 @@ impl<'r, const N: usize> ReadColumn<'r> for TextRef<'r, N> {
 impl<C: Column> Column for Option<C> {
     const TYPE: ScalarType = C::TYPE;
     const NULLABLE: bool = true;
+    const VARIANTS: &'static [&'static str] = C::VARIANTS;
     const INLINE_BYTES: usize = C::INLINE_BYTES;
 
     #[inline(always)]

@@ -63,7 +63,7 @@ pub mod testkit;
 
 pub use reprise_abi as abi;
 pub use reprise_procedure_macros::{
-    ProcedureEnum, ProcedureResult, ProcedureStruct, columns, module, procedure, table,
+    ColumnEnum, ProcedureEnum, ProcedureResult, ProcedureStruct, columns, module, procedure, table,
 };
 
 /// The guide's examples, compiled and run as tests of this crate.
@@ -88,7 +88,7 @@ mod guide {
 /// What a procedure's source file imports.
 pub mod prelude {
     pub use crate::{
-        ProcedureEnum, ProcedureStruct, abort,
+        ColumnEnum, ProcedureEnum, ProcedureStruct, abort,
         module::Abort,
         procedure, table,
         table::{DuplicateKey, Row},

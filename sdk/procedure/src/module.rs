@@ -6,6 +6,7 @@ pub use reprise_abi::{LogChoice, NearPart};
 use reprise_abi::{
     ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, Parameter,
     Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    schema::DOCS_BYTES_MAX,
     value::{ValueError, ValueReader},
 };
 
@@ -60,6 +61,8 @@ pub struct ColumnInfo {
     /// Name that it had before.
     pub was: Option<&'static str>,
     pub ty: ScalarType,
+    /// Names of its values, of an enum.
+    pub variants: &'static [&'static str],
     pub nullable: bool,
     /// Writes the default; false when it is null.
     pub default: Option<fn(&mut Scratch) -> bool>,
@@ -78,6 +81,8 @@ pub struct IndexInfo {
 pub struct TableInfo {
     /// `module.table` of another module's.
     pub name: &'static str,
+    /// Its doc comment.
+    pub docs: &'static str,
     pub shared: bool,
     /// Name that it had before.
     pub was: Option<&'static str>,
@@ -129,6 +134,7 @@ impl ColumnInfo {
             write(&mut value).then(|| value.as_slice().to_vec())
         });
         ColumnSchema {
+            variants: self.variants.iter().map(|name| (*name).into()).collect(),
             name: self.name.into(),
             was: self.was.map(Into::into),
             ty: self.ty,
@@ -155,6 +161,8 @@ pub type ParamInfo = (&'static str, fn() -> Type);
 #[derive(Debug)]
 pub struct ProcedureInfo {
     pub name: &'static str,
+    /// Its doc comment.
+    pub docs: &'static str,
     pub params: &'static [ParamInfo],
     pub returns: fn() -> Type,
     pub read_only: bool,
@@ -188,6 +196,7 @@ impl ProcedureInfo {
             ty: ty(),
         };
         ProcedureSchema {
+            docs: beginning_of(self.docs).into(),
             name: self.name.into(),
             params: self.params.iter().map(param).collect(),
             returns: (self.returns)(),
@@ -222,13 +231,20 @@ pub trait Procedure {
     fn run(tx: &Txn<'_>, args: &[u8]) -> Result<(), Abort>;
 }
 
+/// As much of a doc comment as a description holds.
+fn beginning_of(docs: &str) -> &str {
+    docs.get(..docs.floor_char_boundary(DOCS_BYTES_MAX)).unwrap_or(docs)
+}
+
 /// The description of a module with these tables and procedures.
 pub fn schema<'a>(
     tables: &[&'static TableInfo],
     procedures: impl Iterator<Item = &'a ProcedureInfo>,
 ) -> ModuleSchema {
+    let table_docs = tables.iter().map(|table| beginning_of(table.docs).into()).collect();
     let tables: Vec<_> = tables.iter().map(|table| table.schema()).collect();
     ModuleSchema {
+        table_docs,
         abi: ABI_VERSION,
         procedures: procedures.map(|procedure| procedure.schema(&tables)).collect(),
         tables,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use reprise_abi::{
-    ColumnSchema, RowLayout, ScalarType, TableSchema, Type,
+    ColumnSchema, RowLayout, ScalarType, TableSchema,
     key::KeyReader,
     value::{ValueError, ValueReader, push_bytes},
 };
@@ -20,7 +20,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    codec::{hex, rfc3339, write_arguments, write_value},
+    codec::{hex, read_scalar, rfc3339, write_arguments, write_column},
     front::{Name, Params, parse_digits},
     limits::{LOG_LIMIT_MAX, LOG_PAGE_TEXT_BYTES_MAX, PROCEDURE_LOG_LIMIT_MAX},
     refusal::Refusal,
@@ -429,7 +429,7 @@ fn columns_json(columns: &[ColumnSchema], changed: &[(u16, Option<Vec<u8>>)]) ->
             _ => encoded.extend_from_slice(value),
         }
         let mut reader = ValueReader::new(&encoded);
-        write_value(&Type::Scalar(column.ty), &mut reader, &mut out).ok()?;
+        write_column(column, &read_scalar(column.ty, &mut reader).ok()?, &mut out);
         reader.finish().ok()?;
     }
     out.push(b'}');

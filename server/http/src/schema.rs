@@ -77,6 +77,7 @@ pub fn procedure_info(procedure: &ProcedureSchema, log: LogChoice) -> ProcedureI
     ProcedureInfo {
         signature: format!("{}({}){returns}", procedure.name, listed.join(", ")),
         name: procedure.name.clone(),
+        docs: procedure.docs.clone(),
         parameters,
         result,
         read_only: procedure.read_only,
@@ -139,6 +140,7 @@ pub fn table_info(
     let modules = deployed.current.values().filter(declares);
     TableInfo {
         name: table.full_name(),
+        docs: deployed.current.values().find_map(|module| docs_of(module, id)).unwrap_or_default(),
         columns: column_infos(table),
         primary_key: column_names(&table.primary_key),
         indexes,
@@ -159,22 +161,35 @@ pub fn table_info(
     }
 }
 
+/// What a module says of a stored table.
+fn docs_of(module: &Module, id: TableId) -> Option<String> {
+    let at = module.tables.iter().position(|bound| bound.table == id)?;
+    let docs = module.schema.table_docs.get(at)?;
+    (!docs.is_empty()).then(|| docs.clone())
+}
+
 fn column_infos(table: &TableSchema) -> Vec<ColumnInfo> {
     let info = |column: &reprise_abi::ColumnSchema| ColumnInfo {
         name: column.name.clone(),
-        ty: scalar_info(column.ty),
+        ty: match column.variants.is_empty() {
+            true => scalar_info(column.ty),
+            false => TypeInfo::Enum {
+                variants: column.variants.clone(),
+            },
+        },
         nullable: column.nullable,
         default: column
             .default
             .as_deref()
-            .and_then(|encoded| default_json(column.ty, encoded)),
+            .and_then(|encoded| default_json(column, encoded)),
     };
     table.columns.iter().map(info).collect()
 }
 
-fn default_json(ty: ScalarType, encoded: &[u8]) -> Option<Json> {
+fn default_json(column: &reprise_abi::ColumnSchema, encoded: &[u8]) -> Option<Json> {
     let mut out = Vec::new();
-    codec::write_value(&Type::Scalar(ty), &mut ValueReader::new(encoded), &mut out).ok()?;
+    let field = codec::read_scalar(column.ty, &mut ValueReader::new(encoded)).ok()?;
+    codec::write_column(column, &field, &mut out);
     raw_json(out)
 }
 

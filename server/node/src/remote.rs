@@ -159,6 +159,9 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
         let log = procedure.log.reason.as_ref().unwrap_or(&procedure.log.kind);
         print_text(&wrapped(&procedure.signature, 0))?;
         print_text(&wrapped(&format!("partitions: {partitions}{access}; log: {log}"), 4))?;
+        if let Some(line) = procedure.docs.lines().next() {
+            print_text(&wrapped(line, 4))?;
+        }
     }
     let mut versions = table(&["version", "installed", "size", "in service", "sha-256"]);
     for version in &detail.versions {
@@ -374,6 +377,7 @@ fn placement(info: &TableInfo) -> String {
 fn print_table_info(info: &TableInfo) -> io::Result<()> {
     print_pairs(&[
         ("table", info.name.clone()),
+        ("is", info.docs.lines().next().unwrap_or_default().to_owned()),
         ("rows", grouped(info.rows)),
         (
             "bytes",

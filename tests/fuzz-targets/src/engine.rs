@@ -56,9 +56,11 @@ pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
         ty: ty.clone(),
     });
     ModuleSchema {
+        table_docs: Vec::new(),
         abi: ABI_VERSION,
         tables: Vec::new(),
         procedures: vec![ProcedureSchema {
+            docs: String::new(),
             name: "p".into(),
             params: params.collect(),
             returns: Type::Unit,

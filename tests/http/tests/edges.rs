@@ -84,3 +84,23 @@ fn stack_and_memory_are_told_by_name_with_their_limits() {
         assert!(problem["detail"].as_str().unwrap().starts_with("out of memory"), "{problem}");
     }
 }
+
+#[test]
+fn enums_are_shown_by_name_and_docs_travel() {
+    let server = with_edges();
+    server.call("set_light", json!({"id": 1, "shows": "green"})).ok(200);
+    server.call("set_light", json!({"id": 1, "shows": "red_and_amber"})).ok(200);
+    server.call("set_light", json!({"id": 2, "shows": "red"})).ok(200);
+    let rows = |query: &str| server.get(&format!("/v1/tables/probe.lights/rows{query}")).ok(200)["rows"].clone();
+    let first = json!({"id": "1", "shows": "red_and_amber", "before": "green", "at_night": "green"});
+    assert_eq!(rows("")[0], first);
+    assert_eq!(rows("?index=shows&prefix=red_and_amber"), json!([first]));
+    assert_eq!(rows("?index=shows&prefix=[%22red%22]")[0]["id"], "2");
+    server.get("/v1/tables/probe.lights/rows?index=shows&prefix=blue").problem("malformed-request", 400);
+    let table = server.get("/v1/tables/probe.lights").ok(200);
+    assert_eq!(table["columns"][1]["type"], json!({"kind": "enum", "variants": ["green", "red_and_amber", "red"]}));
+    assert_eq!(table["columns"][3]["default"], "red");
+    assert_eq!(table["docs"], "A light, placed by its id.\n\nEach shows one thing at a time.");
+    let module = server.get("/v1/modules/probe").ok(200);
+    assert_eq!(module["procedures"][0]["docs"], "Sets what a light shows; answers what it showed before.");
+}

@@ -9,7 +9,7 @@ type Props = { module: string; procedure: ProcedureInfo; open: boolean };
 /** One procedure: its signature on a line, the form to call it when opened. */
 export function Procedure({ module, procedure, open: openAtFirst }: Props) {
   const [open, setOpen] = useState(openAtFirst);
-  const { name, parameters, result, read_only, partitioning, log } = procedure;
+  const { name, docs, parameters, result, read_only, partitioning, log } = procedure;
   return (
     <details className="procedure" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
@@ -24,6 +24,7 @@ export function Procedure({ module, procedure, open: openAtFirst }: Props) {
           {!read_only && <Badge title={logMeaning(log)}>log: {log.kind}</Badge>}
         </span>
       </summary>
+      {open && docs != null && docs !== '' && <p className="procedure-note docs">{docs}</p>}
       {open && log.reason != null && <p className="muted procedure-note">Logged now as {log.reason}</p>}
       {open && <CallForm module={module} procedure={procedure} />}
     </details>

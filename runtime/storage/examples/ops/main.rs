@@ -37,6 +37,7 @@ fn table(
             .iter()
             .enumerate()
             .map(|(at, ty)| ColumnSchema {
+                variants: Vec::new(),
                 was: None,
                 name: format!("c{at}"),
                 ty: *ty,

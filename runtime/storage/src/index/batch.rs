@@ -135,6 +135,7 @@ mod tests {
 
     fn column(at: usize, ty: ScalarType) -> ColumnSchema {
         ColumnSchema {
+            variants: Vec::new(),
             was: None,
             name: format!("c{at}"),
             ty,

@@ -117,6 +117,7 @@ mod tests {
             was: None,
             name: "t".into(),
             columns: vec![ColumnSchema {
+                variants: Vec::new(),
                 was: None,
                 name: "id".into(),
                 ty: ScalarType::I64,

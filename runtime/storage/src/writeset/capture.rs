@@ -343,6 +343,7 @@ mod tests {
 
     fn schema(name: &str, key: &[u16], columns: usize) -> TableSchema {
         let columns = (0..columns).map(|at| ColumnSchema {
+            variants: Vec::new(),
             was: None,
             name: format!("c{at}"),
             ty: COLUMNS[at % 7].0,

@@ -21,6 +21,7 @@ pub fn table(
         columns: columns
             .iter()
             .map(|(name, ty, nullable)| ColumnSchema {
+                variants: Vec::new(),
                 was: None,
                 name: (*name).into(),
                 ty: *ty,

@@ -125,7 +125,8 @@ fn differences(module: &str, declared: &TableSchema, stored: &TableSchema) -> Ve
     };
     let text = |column: &reprise_abi::ColumnSchema| {
         let null = if column.nullable { " or null" } else { "" };
-        format!("{} {:?}{null}", column.name, column.ty).to_lowercase()
+        let variants = column.variants.join(", ");
+        format!("{} {:?}{null} {variants}", column.name, column.ty).to_lowercase().trim_end().to_owned()
     };
     for (at, column) in declared.columns.iter().enumerate() {
         match stored.columns.get(at) {

@@ -72,7 +72,7 @@ pub fn write_row(columns: &[ColumnSchema], layout: &RowLayout, row: &[u8], out: 
     out.push(b'{');
     for (index, column) in columns.iter().enumerate() {
         write_member_name(index, &column.name, out);
-        write_field(column.ty, &layout.field(row, index as u16), out);
+        write_column(column, &layout.field(row, index as u16), out);
     }
     out.push(b'}');
 }
@@ -89,9 +89,21 @@ pub fn write_columns(
     for (index, at) in wanted.iter().enumerate() {
         let column = &columns[*at as usize];
         write_member_name(index, &column.name, out);
-        write_field(column.ty, &layout.field(row, *at), out);
+        write_column(column, &layout.field(row, *at), out);
     }
     out.push(b'}');
+}
+
+/// Writes a column's value: of an enum the variant's name, if it has one.
+pub fn write_column(column: &ColumnSchema, field: &Field<'_>, out: &mut Vec<u8>) {
+    let variant = match field {
+        Field::Uint(number) => column.variants.get(*number as usize),
+        _ => None,
+    };
+    match variant {
+        Some(name) => write_string(name, out),
+        None => write_field(column.ty, field, out),
+    }
 }
 
 fn write_member_name(index: usize, name: &str, out: &mut Vec<u8>) {

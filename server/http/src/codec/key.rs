@@ -66,6 +66,8 @@ fn check_count(columns: &[&ColumnSchema], count: usize) -> Result<(), PrefixErro
 }
 
 fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(), PrefixError> {
+    let number = variant_number(column, json);
+    let json = number.as_deref().unwrap_or(json);
     let mut ty = Type::Scalar(column.ty);
     if column.nullable {
         ty = Type::Option(Box::new(ty));
@@ -92,6 +94,13 @@ fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(),
     let field = read_scalar(column.ty, &mut reader).expect("encoded above");
     push_field(column.ty, &field, out);
     Ok(())
+}
+
+/// The number of a variant that is given by its name.
+fn variant_number(column: &ColumnSchema, json: &str) -> Option<String> {
+    let name: String = serde_json::from_str(json).ok().filter(|_| !column.variants.is_empty())?;
+    let number = column.variants.iter().position(|variant| *variant == name)?;
+    Some(number.to_string())
 }
 
 fn push_field(ty: ScalarType, field: &Field<'_>, out: &mut Vec<u8>) {

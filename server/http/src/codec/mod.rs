@@ -30,7 +30,7 @@ mod text;
 
 pub use cbor::{Cbor, ItemScanner};
 pub use decode::{ArgsError, Scratch, encode_args};
-pub use encode::{write_arguments, write_columns, write_row, write_value};
+pub use encode::{read_scalar, write_arguments, write_column, write_columns, write_row, write_value};
 pub use key::{count_prefix, encode_column, encode_prefix};
 pub use pack::Packer;
 pub use scalar::{hex, parse_timestamp, rfc3339};

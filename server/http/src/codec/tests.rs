@@ -500,6 +500,7 @@ fn decimals_and_times() {
 #[test]
 fn rows_and_key_prefixes() {
     let column = |name: &str, ty, nullable| ColumnSchema {
+        variants: Vec::new(),
         was: None,
         name: name.into(),
         ty,

@@ -126,6 +126,7 @@ impl Next<'_> {
             return;
         }
         let key = ColumnSchema {
+            variants: Vec::new(),
             name: "k".into(),
             was: None,
             ty: [ScalarType::I8, ScalarType::I32, ScalarType::U16][self.below(3)],
@@ -190,6 +191,7 @@ impl Next<'_> {
         let nullable = self.below(2) == 0;
         let default = (!nullable || self.below(3) == 0).then_some(value);
         let column = ColumnSchema {
+            variants: Vec::new(),
             name,
             was: None,
             ty,
@@ -324,6 +326,7 @@ impl Next<'_> {
             1 => self.tables[at].columns[column].ty = ScalarType::I64,
             2 if count < 9 => (0..300).for_each(|number| {
                 let column = ColumnSchema {
+                    variants: Vec::new(),
                     name: format!("wide{number}"),
                     was: None,
                     ty: ScalarType::I8,

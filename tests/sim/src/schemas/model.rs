@@ -115,6 +115,7 @@ fn encode(schema: &TableSchema, row: &Row) -> Vec<u8> {
 
 pub fn form(schema: &TableSchema) -> String {
     write_json(&ModuleSchema {
+        table_docs: Vec::new(),
         abi: 1,
         tables: vec![schema.clone()],
         procedures: Vec::new(),

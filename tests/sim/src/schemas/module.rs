@@ -20,6 +20,7 @@ pub fn description(tables: &[TableSchema]) -> Vec<u8> {
         ty: Type::Scalar(ty),
     };
     let procedure = |name: &str| ProcedureSchema {
+        docs: String::new(),
         name: name.into(),
         params: vec![
             param("place", ScalarType::I64),
@@ -35,6 +36,7 @@ pub fn description(tables: &[TableSchema]) -> Vec<u8> {
         time_max_ms: None,
     };
     let schema = ModuleSchema {
+        table_docs: Vec::new(),
         abi: ABI_VERSION,
         tables: tables.to_vec(),
         procedures: PROCEDURES.map(procedure).to_vec(),
