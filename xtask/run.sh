@@ -17,13 +17,13 @@ until "$reprise" module list >/dev/null 2>&1; do
     kill -0 "$server" 2>/dev/null || { wait "$server"; exit 1; }
     sleep 0.2
 done
-for module in voter bank tpcc; do
+for module in voter bank tpcc tickets; do
     "$reprise" module deploy "target/procedures/$module.wasm" --name "$module" >/dev/null
 done
 
 cat <<EOT
 
-Reprise serves $REPRISE_URL with the modules voter, bank and tpcc deployed. Data lies in $data. Ctrl-C ends it.
+Reprise serves $REPRISE_URL with the modules voter, bank, tpcc and tickets deployed. Data lies in $data. Ctrl-C ends it.
 
 Try in another terminal:
   curl $REPRISE_URL/v1/call/bank/open --json '{"account": 1, "balance": 100}'

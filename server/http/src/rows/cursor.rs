@@ -36,6 +36,7 @@ mod tests {
 
     fn table(indexes: &[(&str, u16)]) -> TableSchema {
         let column = |name: &str| ColumnSchema {
+            variants: Vec::new(),
             name: name.into(),
             was: None,
             ty: ScalarType::I64,
