@@ -781,6 +781,10 @@ export type Problem = {
 
 export type ProcedureInfo = {
     /**
+     * What its module says of it; may be empty.
+     */
+    docs?: string;
+    /**
      * What its calls leave in the log.
      */
     log: LogChoice;
@@ -1068,10 +1072,12 @@ export type TableInfo = {
      */
     bytes: number;
     columns: Array<ColumnInfo>;
-    index_bytes: number;
     /**
      * All indexes; the first is the primary key, named `primary`, where there is one.
+     * What a module that declares it says of it; may be empty.
      */
+    docs?: string;
+    index_bytes: number;
     indexes: Array<IndexInfo>;
     /**
      * Modules in service that declare the table.
