@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn products_wider_than_128_bits_are_right() {
-        let large = Decimal::<18>::from_units(10_i128.pow(36) + 7);
+        let large = Decimal::<18>::from_units(10_i128.pow(27) + 7);
         assert_eq!(large * large / large, large);
         let third = Decimal::<38>::from_units(10_i128.pow(38) / 3);
         assert_eq!((third * third).units, 11_111_111_111_111_111_111_111_111_111_111_111_111);

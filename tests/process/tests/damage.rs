@@ -147,18 +147,19 @@ fn a_catalog_that_is_gone_or_garbage_is_made_again() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (launch, tally) = database(dir.path(), false)?;
     let catalog = launch.data_dir.join("catalog");
-    let damages: [(&str, &dyn Fn() -> Result<()>); 3] = [
-        ("deleted", &|| Ok(fs::remove_dir_all(&catalog)?)),
-        ("overwritten", &|| {
+    let (made, again) = ("the catalog is made from the log", "made again from the log");
+    let damages: [(&str, &str, &dyn Fn() -> Result<()>); 3] = [
+        ("deleted", made, &|| Ok(fs::remove_dir_all(&catalog)?)),
+        ("overwritten", again, &|| {
             overwrite(&catalog, |bytes| {
                 bytes
                     .iter_mut()
                     .for_each(|byte| *byte = byte.wrapping_mul(31) ^ 0x5a)
             })
         }),
-        ("emptied", &|| overwrite(&catalog, Vec::clear)),
+        ("emptied", again, &|| overwrite(&catalog, Vec::clear)),
     ];
-    for (what, damage) in damages {
+    for (what, told, damage) in damages {
         damage()?;
         let mut server =
             Server::start(&launch).with_context(|| format!("the catalog was {what}"))?;
@@ -167,7 +168,7 @@ fn a_catalog_that_is_gone_or_garbage_is_made_again() -> Result<()> {
         check(&server, std::slice::from_ref(&tally))
             .with_context(|| format!("the catalog was {what}"))?;
         server
-            .wait_said("made again from the log")
+            .wait_said(told)
             .with_context(|| format!("the catalog was {what}"))?;
         let (status, errors) = server.terminate()?;
         ensure!(status.code() == Some(0), "{what}: {status}: {errors}");
@@ -176,7 +177,7 @@ fn a_catalog_that_is_gone_or_garbage_is_made_again() -> Result<()> {
         server.wait_said("ready: ")?;
         let (_, errors) = server.terminate()?;
         ensure!(
-            !errors.contains("made again"),
+            !errors.contains("the catalog"),
             "{what}: it was not kept: {errors}"
         );
     }
