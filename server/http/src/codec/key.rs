@@ -4,6 +4,7 @@ use reprise_abi::{ColumnSchema, Field, ScalarType, Type, key, value::ValueReader
 use serde_json::value::RawValue;
 
 use super::{decode::encode_value, encode::read_scalar, source::Source, text::Json};
+use crate::refusal::first_names;
 
 /// Why a prefix could not be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +67,7 @@ fn check_count(columns: &[&ColumnSchema], count: usize) -> Result<(), PrefixErro
 }
 
 fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(), PrefixError> {
-    let number = variant_number(column, json);
+    let number = variant_number(column, json)?;
     let json = number.as_deref().unwrap_or(json);
     let mut ty = Type::Scalar(column.ty);
     if column.nullable {
@@ -96,11 +97,21 @@ fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(),
     Ok(())
 }
 
-/// The number of a variant that is given by its name.
-fn variant_number(column: &ColumnSchema, json: &str) -> Option<String> {
-    let name: String = serde_json::from_str(json).ok().filter(|_| !column.variants.is_empty())?;
-    let number = column.variants.iter().position(|variant| *variant == name)?;
-    Some(number.to_string())
+/// The number of a variant that is given by its name; none where the column has no names, or a number is given.
+fn variant_number(column: &ColumnSchema, json: &str) -> Result<Option<String>, PrefixError> {
+    let Some(name) = serde_json::from_str::<String>(json).ok().filter(|_| !column.variants.is_empty()) else {
+        return Ok(None);
+    };
+    if name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(Some(name));
+    }
+    match column.variants.iter().position(|variant| *variant == name) {
+        Some(number) => Ok(Some(number.to_string())),
+        None => {
+            let known = first_names(column.variants.iter().map(String::as_str));
+            Err(PrefixError(format!("column {}: expected one of {known}, found {name:?}", column.name)))
+        }
+    }
 }
 
 fn push_field(ty: ScalarType, field: &Field<'_>, out: &mut Vec<u8>) {

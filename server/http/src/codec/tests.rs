@@ -533,6 +533,14 @@ fn rows_and_key_prefixes() {
     assert_eq!(encode_prefix(&all, "1, null"), Ok(null));
     assert!(encode_prefix(&all, "x").is_err());
     assert!(encode_prefix(&all, "1,a,1970-01-01T00:00:00Z,4").is_err());
+
+    let mut state = column("state", ScalarType::U8, false);
+    state.variants = ["free", "held"].map(String::from).into();
+    for held in ["held", r#"["held"]"#, "1", "[1]"] {
+        assert_eq!(encode_prefix(&[&state], held), Ok(vec![1]), "{held}");
+    }
+    let refused = encode_prefix(&[&state], "Held").expect_err("no such variant");
+    assert_eq!(refused.to_string(), "column state: expected one of free, held, found \"Held\"");
 }
 
 #[test]
