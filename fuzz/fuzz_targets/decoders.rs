@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use reprise_test_fuzz_targets::{Target, TARGETS};
+use reprise_test_fuzz_targets::{TARGETS, Target};
 
 static CHOSEN: LazyLock<&'static Target> = LazyLock::new(|| {
     let name = std::env::var("FUZZ_TARGET").unwrap_or_default();

@@ -48,10 +48,7 @@ impl Bolt {
         let file = format!("-instrumentation-file={}", counts.join("counts").display());
         let mut command = Command::new(&self.optimiser);
         command.arg(program).args(["-instrument", &file]);
-        command
-            .arg("-instrumentation-file-append-pid")
-            .arg("-o")
-            .arg(counting);
+        command.arg("-instrumentation-file-append-pid").arg("-o").arg(counting);
         quiet(&mut command)
     }
 
@@ -61,14 +58,9 @@ impl Bolt {
     /// There are no counts, or what the optimiser says.
     pub fn lay_out(&self, program: &Path, counts: &Path, laid_out: &Path) -> Result<()> {
         let files = fs::read_dir(counts).context("read the counts")?;
-        let files = files
-            .map(|file| Ok(file?.path()))
-            .collect::<Result<Vec<_>>>()?;
+        let files = files.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
         if files.is_empty() {
-            bail!(
-                "the counting program left no counts in {}",
-                counts.display()
-            );
+            bail!("the counting program left no counts in {}", counts.display());
         }
         let merged = counts.with_extension("fdata");
         let mut merge = Command::new(&self.merger);

@@ -22,9 +22,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Build guest crates to wasm: procedures/* into target/procedures/NAME.wasm, or a crate of your own
-    #[command(
-        after_help = "Examples:\n  cargo xtask wasm\n  cargo xtask wasm --manifest-path ../shop"
-    )]
+    #[command(after_help = "Examples:\n  cargo xtask wasm\n  cargo xtask wasm --manifest-path ../shop")]
     Wasm {
         /// A crate outside of this workspace (its directory or Cargo.toml); the result goes to its own target/procedures
         #[arg(long, value_name = "DIR")]
@@ -55,7 +53,9 @@ enum Task {
         bless: bool,
     },
     /// Kill the server under load again and again and look for lost or repeated transactions
-    #[command(after_help = "Examples:\n  cargo xtask crash --cycles 1000\n  cargo xtask crash --workload tpcc --cycles 20\n  cargo xtask crash --workload schemas --cycles 2000")]
+    #[command(
+        after_help = "Examples:\n  cargo xtask crash --cycles 1000\n  cargo xtask crash --workload tpcc --cycles 20\n  cargo xtask crash --workload schemas --cycles 2000"
+    )]
     Crash {
         /// kill -9 and restart this many times
         #[arg(long, default_value_t = 1_000)]
@@ -106,9 +106,7 @@ enum Task {
         args: Vec<String>,
     },
     /// Fuzz a decoder with coverage; the corpus in fuzz/corpus grows
-    #[command(
-        after_help = "Examples:\n  cargo xtask fuzz records --seconds 60\n  cargo xtask fuzz records --merge"
-    )]
+    #[command(after_help = "Examples:\n  cargo xtask fuzz records --seconds 60\n  cargo xtask fuzz records --merge")]
     Fuzz {
         /// One of `TARGETS` in tests/fuzz-targets
         target: String,

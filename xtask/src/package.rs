@@ -65,12 +65,7 @@ fn optimise(root: &Path, rustc: &Rustc, work: &Path) -> Result<PathBuf> {
     let merger = rustc.profdata()?;
     let counts = emptied(work.join("counts"))?;
     eprintln!("building the binary that counts");
-    let counting = compile(
-        root,
-        rustc,
-        &[flag("profile-generate", &counts)],
-        "counting",
-    )?;
+    let counting = compile(root, rustc, &[flag("profile-generate", &counts)], "counting")?;
     train(root, &counting, work)?;
     let profile = work.join("merged.profdata");
     let mut merge = Command::new(merger);
@@ -82,9 +77,7 @@ fn optimise(root: &Path, rustc: &Rustc, work: &Path) -> Result<PathBuf> {
     let built = compile(root, rustc, &flags, "final")?;
     let Some(bolt) = bolt else {
         let llvm = rustc.llvm;
-        eprintln!(
-            "llvm-bolt is not here (the package bolt-{llvm}): the code stays where the linker laid it"
-        );
+        eprintln!("llvm-bolt is not here (the package bolt-{llvm}): the code stays where the linker laid it");
         return Ok(built);
     };
     eprintln!("laying its code out by what it runs");
@@ -217,8 +210,7 @@ impl Rustc {
     fn ask() -> Result<Self> {
         let output = Command::new("rustc").arg("-vV").output();
         let output = output.context("start rustc: https://rustup.rs")?;
-        Self::parse(&String::from_utf8_lossy(&output.stdout))
-            .context("rustc -vV names no host or no LLVM version")
+        Self::parse(&String::from_utf8_lossy(&output.stdout)).context("rustc -vV names no host or no LLVM version")
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -232,9 +224,7 @@ impl Rustc {
 
     /// `llvm-profdata`: rustup's component first, then the system's of the same version.
     fn profdata(&self) -> Result<PathBuf> {
-        let output = Command::new("rustc")
-            .args(["--print", "sysroot"])
-            .output()?;
+        let output = Command::new("rustc").args(["--print", "sysroot"]).output()?;
         let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let component = Path::new(&sysroot).join("lib/rustlib").join(&self.host);
         let candidates = [
@@ -272,8 +262,7 @@ mod tests {
 
     #[test]
     fn profiles_are_merged_by_the_compilers_own_version() {
-        let text =
-            "rustc 1.95.0\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0\nLLVM version: 22.1.2\n";
+        let text = "rustc 1.95.0\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0\nLLVM version: 22.1.2\n";
         let rustc = Rustc {
             host: "x86_64-unknown-linux-gnu".into(),
             llvm: 22,

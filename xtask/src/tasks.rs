@@ -57,22 +57,14 @@ pub fn wasm(
 }
 
 pub fn test(root: &Path, args: &[String]) -> Result<()> {
-    run(cargo(root)
-        .args(["test", "--release", "--workspace"])
-        .args(args))
+    run(cargo(root).args(["test", "--release", "--workspace"]).args(args))
 }
 
 /// The kill -9 test with as many cycles as asked for; the tests of the workspace run a short one.
 pub fn crash(root: &Path, cycles: u32, seed: Option<u64>, log: Option<String>, workload: Option<String>) -> Result<()> {
     build_server(root)?;
     let mut command = cargo(root);
-    command.args([
-        "run",
-        "--release",
-        "--quiet",
-        "--package",
-        "reprise-test-crash",
-    ]);
+    command.args(["run", "--release", "--quiet", "--package", "reprise-test-crash"]);
     command.args(["--bin", "crash", "--", "--cycles", &cycles.to_string()]);
     if let Some(seed) = seed {
         command.args(["--seed", &seed.to_string()]);
@@ -166,23 +158,13 @@ pub fn console(root: &Path) -> Result<()> {
             .args(["ci", "--no-audit", "--no-fund"])
             .current_dir(&console))?;
     }
-    run(Command::new("npm")
-        .args(["run", "build"])
-        .current_dir(&console))
+    run(Command::new("npm").args(["run", "build"]).current_dir(&console))
 }
 
 /// npm leaves a copy of the lock file in what it installed; as long as it is newer than ours, nothing is to be done.
 fn is_installed(console: &Path) -> bool {
-    let changed = |path: &str| {
-        console
-            .join(path)
-            .metadata()
-            .and_then(|meta| meta.modified())
-    };
-    match (
-        changed("package-lock.json"),
-        changed("node_modules/.package-lock.json"),
-    ) {
+    let changed = |path: &str| console.join(path).metadata().and_then(|meta| meta.modified());
+    match (changed("package-lock.json"), changed("node_modules/.package-lock.json")) {
         (Ok(lock), Ok(installed)) => installed >= lock,
         _ => false,
     }

@@ -35,8 +35,7 @@ pub fn complaints(root: &Path) -> Result<Vec<String>> {
     complaints.extend(text::banned_calls(&sources));
     complaints.extend(text::machine_paths(&sources));
     complaints.extend(text::architecture_page(root, &sources));
-    let offenders =
-        fs::read_to_string(root.join(OFFENDERS)).with_context(|| format!("read {OFFENDERS}"))?;
+    let offenders = fs::read_to_string(root.join(OFFENDERS)).with_context(|| format!("read {OFFENDERS}"))?;
     complaints.extend(functions::check(&sources, &offenders));
     Ok(complaints)
 }
@@ -78,14 +77,7 @@ fn sources(root: &Path) -> Result<Vec<Source>> {
     Ok(sources)
 }
 
-const SKIPPED: [&str; 6] = [
-    "target",
-    "node_modules",
-    ".git",
-    "dist",
-    "reprise-data",
-    "corpus",
-];
+const SKIPPED: [&str; 6] = ["target", "node_modules", ".git", "dist", "reprise-data", "corpus"];
 const EXTENSIONS: [&str; 12] = [
     "rs", "toml", "md", "ts", "tsx", "css", "html", "sh", "yml", "yaml", "json", "service",
 ];
@@ -93,24 +85,15 @@ const EXTENSIONS: [&str; 12] = [
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(directory).with_context(|| format!("list {}", directory.display()))? {
         let path = entry?.path();
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
             if !SKIPPED.contains(&name.as_str()) {
                 collect(&path, files)?;
             }
             continue;
         }
-        let extension = path
-            .extension()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let is_ours =
-            EXTENSIONS.contains(&extension.as_str()) || name == "Makefile" || name == "run";
+        let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+        let is_ours = EXTENSIONS.contains(&extension.as_str()) || name == "Makefile" || name == "run";
         if is_ours && name != "package-lock.json" {
             files.push(path);
         }

@@ -48,32 +48,17 @@ pub static KINDS: [Kind; 9] = [
     kind("new_order", &tpcc::MODULE, warehouse, Inputs::new_order),
     kind("payment", &tpcc::MODULE, warehouse, Inputs::payment),
     kind("delivery", &tpcc::MODULE, warehouse, Inputs::delivery),
-    kind(
-        "order_status",
-        &tpcc::MODULE,
-        warehouse,
-        Inputs::order_status,
-    ),
+    kind("order_status", &tpcc::MODULE, warehouse, Inputs::order_status),
     kind("stock_level", &tpcc::MODULE, warehouse, Inputs::stock_level),
     kind("vote", &voter::MODULE, contestants, Inputs::vote),
-    kind(
-        "account_update",
-        &tpcb::MODULE,
-        branch,
-        Inputs::account_update,
-    ),
+    kind("account_update", &tpcb::MODULE, branch, Inputs::account_update),
     kind(
         "get_subscriber_data",
         &tatp::MODULE,
         subscribers,
         Inputs::subscriber_data,
     ),
-    kind(
-        "update_location",
-        &tatp::MODULE,
-        subscribers,
-        Inputs::location,
-    ),
+    kind("update_location", &tatp::MODULE, subscribers, Inputs::location),
 ];
 
 const SUBSCRIBERS: i32 = 20_000;
@@ -121,22 +106,14 @@ fn warehouse() -> Vec<(&'static str, Vec<u8>)> {
 fn contestants() -> Vec<(&'static str, Vec<u8>)> {
     let names = ["Ada", "Bruno", "Chiara", "Dmitri", "Esther", "Farid"];
     let args = Args::default().count(names.len());
-    vec![(
-        "initialize",
-        names.iter().fold(args, |args, name| args.text(name)).0,
-    )]
+    vec![("initialize", names.iter().fold(args, |args, name| args.text(name)).0)]
 }
 
 fn branch() -> Vec<(&'static str, Vec<u8>)> {
     let count = tpcb::LOADED_ACCOUNTS_MAX;
     let accounts = (0..tpcb::ACCOUNTS_PER_BRANCH).step_by(count as usize);
     let mut calls = vec![("load_branch", Args::default().i32(1).0)];
-    calls.extend(accounts.map(|from| {
-        (
-            "load_accounts",
-            Args::default().i32(1).i32(from).i32(count).0,
-        )
-    }));
+    calls.extend(accounts.map(|from| ("load_accounts", Args::default().i32(1).i32(from).i32(count).0)));
     calls
 }
 
@@ -216,11 +193,7 @@ impl Inputs {
 
     fn stock_level(&mut self) -> Vec<u8> {
         let d_id = 1 + self.below(10) as i8;
-        Args::default()
-            .i16(1)
-            .i8(d_id)
-            .i16(10 + self.below(11) as i16)
-            .0
+        Args::default().i16(1).i8(d_id).i16(10 + self.below(11) as i16).0
     }
 
     fn vote(&mut self) -> Vec<u8> {
@@ -232,19 +205,11 @@ impl Inputs {
     fn account_update(&mut self) -> Vec<u8> {
         let (teller, account) = (1 + self.below(10) as i32, 1 + self.below(100_000) as i32);
         let delta = self.below(2_000_000) as i64 - 1_000_000;
-        Args::default()
-            .i32(1)
-            .i32(teller)
-            .i32(1)
-            .i32(account)
-            .i64(delta)
-            .0
+        Args::default().i32(1).i32(teller).i32(1).i32(account).i64(delta).0
     }
 
     fn subscriber_data(&mut self) -> Vec<u8> {
-        Args::default()
-            .i32(1 + self.below(SUBSCRIBERS as u32) as i32)
-            .0
+        Args::default().i32(1 + self.below(SUBSCRIBERS as u32) as i32).0
     }
 
     fn location(&mut self) -> Vec<u8> {

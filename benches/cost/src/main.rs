@@ -17,8 +17,8 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::{AfterImage, Store};
 use reprise_txn::{
-    Candidate, Deployed, Executors, Frame, Judge, LookAhead, Module, NearRow, NextCalls, Outcome, TxnInput,
-    apply, plan, run_single,
+    Candidate, Deployed, Executors, Frame, Judge, LookAhead, Module, NearRow, NextCalls, Outcome, TxnInput, apply,
+    plan, run_single,
 };
 
 use crate::inputs::{Inputs, Kind, shares};
@@ -38,9 +38,7 @@ fn main() -> Result<()> {
     let repeated = args.pop_if(|last| last.starts_with("repeat="));
     let repeated = repeated.map_or(Ok(usize::MAX), |text| text["repeat=".len()..].parse())?;
     ensure!(repeated > 0, "repeat=N takes at least one call");
-    let images = args
-        .pop_if(|last| last == "changes")
-        .map(|_| AfterImage::Changed);
+    let images = args.pop_if(|last| last == "changes").map(|_| AfterImage::Changed);
     let mut args = args.into_iter();
     let name = args.next().context(USAGE)?;
     let Some(shares) = shares(&name) else {
@@ -94,23 +92,12 @@ fn main() -> Result<()> {
 /// A procedure of the module, and its arguments.
 type Call = (usize, Vec<u8>);
 
-fn draw(
-    bench: &Bench,
-    shares: &[(u32, &Kind)],
-    count: usize,
-    inputs: &mut Inputs,
-) -> Result<Vec<Call>> {
-    let places = shares
-        .iter()
-        .map(|(_, kind)| bench.procedure(kind.procedure));
+fn draw(bench: &Bench, shares: &[(u32, &Kind)], count: usize, inputs: &mut Inputs) -> Result<Vec<Call>> {
+    let places = shares.iter().map(|(_, kind)| bench.procedure(kind.procedure));
     let places: Vec<usize> = places.collect::<Result<_>>()?;
     let all = shares.iter().map(|(share, _)| share).sum();
     let mut one = || {
-        let mut drawn = if shares.len() == 1 {
-            0
-        } else {
-            inputs.below(all)
-        };
+        let mut drawn = if shares.len() == 1 { 0 } else { inputs.below(all) };
         let mut at = 0;
         while drawn >= shares[at].0 {
             drawn -= shares[at].0;
@@ -275,13 +262,7 @@ impl Bench {
             args,
         };
         let executor = self.executors.get(&self.module).expect("instantiated");
-        run_single(
-            &mut self.store,
-            PartitionId(0),
-            &input,
-            executor,
-            &mut self.frame,
-        )
+        run_single(&mut self.store, PartitionId(0), &input, executor, &mut self.frame)
     }
 
     fn call(&mut self, procedure: &str, args: &[u8]) -> Result<()> {

@@ -123,11 +123,7 @@ impl Workload for Bank {
         &bank::MODULE
     }
 
-    fn prepare(
-        &mut self,
-        control: &mut dyn Control,
-        on_progress: OnProgress<'_>,
-    ) -> Result<(), BenchError> {
+    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
         self.partitions = control.partitions();
         self.place_accounts()?;
         let total = ACCOUNTS as u64;
@@ -191,19 +187,11 @@ impl Workload for Bank {
     }
 
     fn outcome(call: &BankCall, _: &[u8]) -> usize {
-        if call.amount == 0 {
-            ANSWERED
-        } else {
-            TRANSFERRED
-        }
+        if call.amount == 0 { ANSWERED } else { TRANSFERRED }
     }
 
     fn outcome_json(call: &BankCall, _: &[u8]) -> usize {
-        if call.amount == 0 {
-            ANSWERED
-        } else {
-            TRANSFERRED
-        }
+        if call.amount == 0 { ANSWERED } else { TRANSFERRED }
     }
 
     fn outcome_of_abort(code: &str) -> Option<usize> {
@@ -224,9 +212,7 @@ impl Workload for Bank {
             lowest = lowest.min(balance);
         })?;
         if lowest < 0 {
-            return Err(BenchError::Checks(format!(
-                "an account's balance is {lowest}"
-            )));
+            return Err(BenchError::Checks(format!("an account's balance is {lowest}")));
         }
         if (rows, sum) != (total.accounts, total.sum as i128) {
             return Err(BenchError::Checks(format!(
@@ -234,15 +220,12 @@ impl Workload for Bank {
                 total.accounts, total.sum
             )));
         }
-        Ok(vec![format!("no balance of {rows} is negative; the lowest is {lowest}")])
+        Ok(vec![format!(
+            "no balance of {rows} is negative; the lowest is {lowest}"
+        )])
     }
 
-    fn check(
-        &self,
-        control: &mut dyn Control,
-        _: u64,
-        _: &Tally,
-    ) -> Result<Vec<String>, BenchError> {
+    fn check(&self, control: &mut dyn Control, _: u64, _: &Tally) -> Result<Vec<String>, BenchError> {
         let after = Self::total(control)?;
         if after != self.before {
             return Err(BenchError::Checks(format!(
@@ -268,8 +251,7 @@ mod tests {
         };
         let mut bank = Bank::new(&options).expect("--remote is its option");
         bank.partitions = 4;
-        bank.place_accounts()
-            .expect("accounts lie on every partition");
+        bank.place_accounts().expect("accounts lie on every partition");
         let mut random = Random::new(3);
         let (mut transfers, mut remote) = (0, 0);
         for _ in 0..20_000 {

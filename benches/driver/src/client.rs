@@ -46,9 +46,7 @@ impl Session {
                 format!("Authorization: Bearer {token}\r\n")
             }
             Some(_) => {
-                return Err(BenchError::Usage(
-                    "the token has characters that no token has".into(),
-                ));
+                return Err(BenchError::Usage("the token has characters that no token has".into()));
             }
             None => String::new(),
         };
@@ -109,11 +107,7 @@ impl<'a> Client<'a> {
         body: &[u8],
     ) -> Result<(u16, Vec<u8>), BenchError> {
         let mut request = Vec::new();
-        push_body(
-            &mut request,
-            &self.session.head(method, path, media_type),
-            body,
-        );
+        push_body(&mut request, &self.session.head(method, path, media_type), body);
         let connection = &mut self.connection;
         let address = &self.session.address;
         let outcome = self.runtime.block_on(async {
@@ -131,13 +125,7 @@ impl<'a> Client<'a> {
     }
 
     /// A request whose answer is to be 2xx with JSON.
-    fn json(
-        &mut self,
-        method: &str,
-        path: &str,
-        media_type: &str,
-        body: &[u8],
-    ) -> Result<Value, BenchError> {
+    fn json(&mut self, method: &str, path: &str, media_type: &str, body: &[u8]) -> Result<Value, BenchError> {
         let (status, body) = self.exchange(method, path, media_type, body)?;
         if !(200..300).contains(&status) {
             return Err(BenchError::Failed(format!(
@@ -145,8 +133,7 @@ impl<'a> Client<'a> {
                 problem(status, &body)
             )));
         }
-        serde_json::from_slice(&body)
-            .map_err(|error| failed(&format!("read the answer to {method} {path}"), error))
+        serde_json::from_slice(&body).map_err(|error| failed(&format!("read the answer to {method} {path}"), error))
     }
 
     pub(crate) fn get(&mut self, path: &str) -> Result<Value, BenchError> {
@@ -193,20 +180,16 @@ impl Control for Client<'_> {
                 body.push_str(&line.to_string());
                 body.push('\n');
             }
-            let (status, answer) =
-                self.exchange("POST", "/v1/batch", "application/x-ndjson", body.as_bytes())?;
+            let (status, answer) = self.exchange("POST", "/v1/batch", "application/x-ndjson", body.as_bytes())?;
             if status != 200 {
                 return Err(BenchError::Failed(format!(
                     "POST /v1/batch: {}",
                     problem(status, &answer)
                 )));
             }
-            for line in answer
-                .split(|byte| *byte == b'\n')
-                .filter(|line| !line.is_empty())
-            {
-                let answer: Value = serde_json::from_slice(line)
-                    .map_err(|error| failed("read a line of a batch", error))?;
+            for line in answer.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let answer: Value =
+                    serde_json::from_slice(line).map_err(|error| failed("read a line of a batch", error))?;
                 let problem = &answer["problem"];
                 if !problem.is_null() && problem["code"] != tolerated {
                     return Err(BenchError::Failed(format!("{procedure}: {problem}")));
@@ -223,11 +206,7 @@ impl Control for Client<'_> {
         let mut path = first.clone();
         loop {
             let page = self.get(&path)?;
-            page["rows"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .for_each(&mut *visit);
+            page["rows"].as_array().into_iter().flatten().for_each(&mut *visit);
             match page["next_cursor"].as_str() {
                 Some(cursor) => path = format!("{first}&cursor={}", percent_encoded(cursor)),
                 None => return Ok(()),
@@ -270,9 +249,7 @@ fn percent_encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                out.push(byte as char)
-            }
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte as char),
             _ => out.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -284,10 +261,7 @@ pub(crate) fn problem(status: u16, body: &[u8]) -> String {
     let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
     match (parsed["title"].as_str(), parsed["detail"].as_str()) {
         (Some(title), Some(detail)) => format!("{status} {title}: {detail}"),
-        _ => format!(
-            "{status} {}",
-            String::from_utf8_lossy(&body[..body.len().min(200)])
-        ),
+        _ => format!("{status} {}", String::from_utf8_lossy(&body[..body.len().min(200)])),
     }
 }
 
@@ -310,21 +284,9 @@ mod tests {
 
     #[test]
     fn addresses_are_taken_or_refused() {
-        assert_eq!(
-            check_url("http://127.0.0.1:8080/").as_deref(),
-            Some("127.0.0.1:8080")
-        );
-        assert_eq!(
-            check_url("http://localhost").as_deref(),
-            Some("localhost:80")
-        );
-        for bad in [
-            "https://a",
-            "127.0.0.1:1",
-            "http://",
-            "http://a/b",
-            "http://a\r\nX: y",
-        ] {
+        assert_eq!(check_url("http://127.0.0.1:8080/").as_deref(), Some("127.0.0.1:8080"));
+        assert_eq!(check_url("http://localhost").as_deref(), Some("localhost:80"));
+        for bad in ["https://a", "127.0.0.1:1", "http://", "http://a/b", "http://a\r\nX: y"] {
             assert_eq!(check_url(bad), None, "{bad}");
         }
     }

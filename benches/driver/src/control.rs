@@ -58,9 +58,7 @@ pub(crate) fn encode(args: &[NamedArg], out: &mut Vec<u8>) {
             Arg::I64(value) => out.extend_from_slice(&value.to_le_bytes()),
             Arg::Texts(texts) => {
                 push_varint(out, texts.len() as u32);
-                texts
-                    .iter()
-                    .for_each(|text| push_bytes(out, text.as_bytes()));
+                texts.iter().for_each(|text| push_bytes(out, text.as_bytes()));
             }
         }
     }

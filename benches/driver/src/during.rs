@@ -91,8 +91,7 @@ impl During {
     pub fn new(router: &Router, opens: Instant, closes: Instant) -> Self {
         let phase = |_| Phase {
             committed: 0,
-            latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS)
-                .expect("bounds in order"),
+            latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS).expect("bounds in order"),
         };
         Self {
             router: router.clone(),

@@ -51,9 +51,7 @@ impl<T> Handover<T> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state
-            .lock()
-            .expect("nothing panics while this is held")
+        self.state.lock().expect("nothing panics while this is held")
     }
 
     /// Called on an engine or log thread.
@@ -116,10 +114,7 @@ impl<T> Handover<T> {
         while state.done.len() < count {
             state.wake_at = count;
             let Some(until) = until else {
-                state = self
-                    .arrived
-                    .wait(state)
-                    .expect("nothing panics while this is held");
+                state = self.arrived.wait(state).expect("nothing panics while this is held");
                 continue;
             };
             let left = until.saturating_duration_since(Instant::now());

@@ -162,14 +162,9 @@ impl AnswerReader {
     async fn read_chunks(&mut self, stream: &mut ReadHalf<'_>, mut at: usize) -> io::Result<usize> {
         loop {
             let (size, data) = loop {
-                let line = self.received[at..]
-                    .windows(2)
-                    .position(|window| window == b"\r\n");
+                let line = self.received[at..].windows(2).position(|window| window == b"\r\n");
                 if let Some(line) = line {
-                    break (
-                        parse_chunk_size(&self.received[at..at + line])?,
-                        at + line + 2,
-                    );
+                    break (parse_chunk_size(&self.received[at..at + line])?, at + line + 2);
                 }
                 self.fill(stream).await?;
             };
@@ -185,26 +180,18 @@ impl AnswerReader {
             if size == 0 {
                 return Ok(data + 2);
             }
-            self.joined
-                .extend_from_slice(&self.received[data..data + size]);
+            self.joined.extend_from_slice(&self.received[data..data + size]);
             at = data + size + 2;
         }
     }
 }
 
 fn bad(what: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("the server sent {what}"),
-    )
+    io::Error::new(io::ErrorKind::InvalidData, format!("the server sent {what}"))
 }
 
 fn parse_chunk_size(line: &[u8]) -> io::Result<usize> {
-    let digits = line
-        .split(|byte| *byte == b';')
-        .next()
-        .unwrap_or_default()
-        .trim_ascii();
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let text = std::str::from_utf8(digits).map_err(|_| bad("a chunk without a size"))?;
     match usize::from_str_radix(text, 16) {
         Ok(size) if size <= BODY_BYTES_MAX => Ok(size),
@@ -215,9 +202,7 @@ fn parse_chunk_size(line: &[u8]) -> io::Result<usize> {
 fn parse_head(head: &[u8]) -> io::Result<Head> {
     let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let status_line = lines.next().unwrap_or_default();
-    let code = status_line
-        .strip_prefix(b"HTTP/1.1 ")
-        .and_then(|rest| rest.get(..3));
+    let code = status_line.strip_prefix(b"HTTP/1.1 ").and_then(|rest| rest.get(..3));
     let status = code.and_then(|code| std::str::from_utf8(code).ok()?.parse().ok());
     let mut parsed = Head {
         status: status.ok_or_else(|| bad("no HTTP/1.1"))?,
@@ -235,9 +220,7 @@ fn parse_head(head: &[u8]) -> io::Result<Head> {
                 Ok(bytes) if bytes <= BODY_BYTES_MAX => parsed.length = Length::Known(bytes),
                 _ => return Err(bad("a length that is none")),
             }
-        } else if name.eq_ignore_ascii_case(b"transfer-encoding")
-            && value.eq_ignore_ascii_case(b"chunked")
-        {
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") && value.eq_ignore_ascii_case(b"chunked") {
             parsed.length = Length::Chunked;
         } else if name.eq_ignore_ascii_case(b"connection") {
             parsed.closes = value.eq_ignore_ascii_case(b"close");
@@ -272,14 +255,8 @@ mod tests {
             };
             let client = async {
                 let mut connection = Connection::open(&address).await.expect("connect");
-                let answer = connection
-                    .exchange(b"GET ")
-                    .await
-                    .map_err(|error| error.to_string())?;
-                Ok((
-                    answer.status,
-                    String::from_utf8_lossy(answer.body).into_owned(),
-                ))
+                let answer = connection.exchange(b"GET ").await.map_err(|error| error.to_string())?;
+                Ok((answer.status, String::from_utf8_lossy(answer.body).into_owned()))
             };
             tokio::join!(server, client).1
         })
@@ -290,11 +267,9 @@ mod tests {
         for piece in [1, 7, 1000] {
             let plain = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
             assert_eq!(check_answer(plain, piece), Ok((200, "hello".into())));
-            let chunked = b"HTTP/1.1 422 No\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n";
-            assert_eq!(
-                check_answer(chunked, piece),
-                Ok((422, "abc0123456789".into()))
-            );
+            let chunked =
+                b"HTTP/1.1 422 No\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\n\r\n";
+            assert_eq!(check_answer(chunked, piece), Ok((422, "abc0123456789".into())));
         }
     }
 
@@ -346,11 +321,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n",
         ] {
-            assert!(
-                check_answer(bytes, 1000).is_err(),
-                "{}",
-                bytes.escape_ascii()
-            );
+            assert!(check_answer(bytes, 1000).is_err(), "{}", bytes.escape_ascii());
         }
     }
 }

@@ -141,10 +141,7 @@ fn run_kernel_as<W: workload::Workload>(options: &Options) -> Result<Option<f64>
     Ok(Some(rate))
 }
 
-fn run_as<W: workload::Workload>(
-    options: &Options,
-    on_progress: OnProgress<'_>,
-) -> Result<Report, BenchError> {
+fn run_as<W: workload::Workload>(options: &Options, on_progress: OnProgress<'_>) -> Result<Report, BenchError> {
     let workload = W::new(options)?;
     match &options.target {
         Target::Process(process) => process::run(workload, options, process, on_progress),

@@ -10,9 +10,7 @@ use reprise_abi::{
     Field, RowLayout, ScalarType, TableSchema, Type,
     value::{ValueError, ValueReader},
 };
-use reprise_router::{
-    BatchBuilder, BatchReply, Deployed, Failure, Module, ReplyOutcome, Router, RowsRequest,
-};
+use reprise_router::{BatchBuilder, BatchReply, Deployed, Failure, Module, ReplyOutcome, Router, RowsRequest};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -39,17 +37,10 @@ impl Local<'_> {
     fn procedure(&self, name: &str) -> Result<Procedure, BenchError> {
         let deployed = self.router.deployed();
         let module = deployed.current.get(self.module).cloned();
-        let module = module
-            .ok_or_else(|| BenchError::Failed(format!("no module {} in service", self.module)))?;
+        let module = module.ok_or_else(|| BenchError::Failed(format!("no module {} in service", self.module)))?;
         let found = module.procedure(name).map(|(at, _)| at);
-        let at = found.ok_or_else(|| {
-            BenchError::Failed(format!("{} has no procedure {name}", self.module))
-        })?;
-        Ok(Procedure {
-            deployed,
-            module,
-            at,
-        })
+        let at = found.ok_or_else(|| BenchError::Failed(format!("{} has no procedure {name}", self.module)))?;
+        Ok(Procedure { deployed, module, at })
     }
 
     fn submit(
@@ -106,8 +97,7 @@ impl Local<'_> {
     fn table(&self, name: &str) -> Result<(u16, Arc<TableSchema>), BenchError> {
         let deployed = self.router.deployed();
         let found = deployed.table(name);
-        let (id, schema) =
-            found.ok_or_else(|| BenchError::Failed(format!("there is no table {name}")))?;
+        let (id, schema) = found.ok_or_else(|| BenchError::Failed(format!("there is no table {name}")))?;
         Ok((id.0, schema.clone()))
     }
 }
@@ -131,12 +121,10 @@ impl Control for Local<'_> {
         let answer = reply.get(0);
         let returns = &found.module.schema.procedures[found.at].returns;
         match answer.outcome {
-            ReplyOutcome::Committed => to_value(returns, &mut ValueReader::new(answer.result))
-                .map_err(|error| failed("read a result", error)),
-            other => Err(BenchError::Failed(format!(
-                "{procedure}: {}",
-                describe(other)
-            ))),
+            ReplyOutcome::Committed => {
+                to_value(returns, &mut ValueReader::new(answer.result)).map_err(|error| failed("read a result", error))
+            }
+            other => Err(BenchError::Failed(format!("{procedure}: {}", describe(other)))),
         }
     }
 
@@ -163,10 +151,7 @@ impl Control for Local<'_> {
                     ReplyOutcome::Committed => {}
                     ReplyOutcome::Failed(Failure::Aborted { code, .. }) if code == tolerated => {}
                     other => {
-                        return Err(BenchError::Failed(format!(
-                            "{procedure}: {}",
-                            describe(other)
-                        )));
+                        return Err(BenchError::Failed(format!("{procedure}: {}", describe(other))));
                     }
                 }
             }
@@ -193,15 +178,10 @@ impl Control for Local<'_> {
     ) -> Result<(), BenchError> {
         let (id, schema) = self.table(table)?;
         let layout = RowLayout::of_table(&schema);
-        let position = |name: &&str| {
-            schema
-                .columns
-                .iter()
-                .position(|column| column.name == **name)
-        };
+        let position = |name: &&str| schema.columns.iter().position(|column| column.name == **name);
         let positions: Option<Vec<usize>> = columns.iter().map(position).collect();
-        let positions = positions
-            .ok_or_else(|| BenchError::Failed(format!("{table} lacks a column of {columns:?}")))?;
+        let positions =
+            positions.ok_or_else(|| BenchError::Failed(format!("{table} lacks a column of {columns:?}")))?;
         let mut values = vec![0; columns.len()];
         self.visit_stored(id, &mut |row| {
             for (value, at) in values.iter_mut().zip(&positions) {

@@ -118,8 +118,7 @@ impl Meter {
             whole: tally.clone(),
             window: tally,
             first_failure: None,
-            latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS)
-                .expect("bounds in order"),
+            latency_ns: Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS).expect("bounds in order"),
             begun,
             opens,
             closes: opens + Duration::from_secs_f64(options.seconds),

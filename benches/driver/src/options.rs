@@ -102,9 +102,7 @@ impl Options {
             ("--scale", self.scale.is_some()),
             ("--warehouses", self.warehouses.is_some()),
         ];
-        let useless = given
-            .iter()
-            .find(|(flag, given)| *given && !takes.contains(flag));
+        let useless = given.iter().find(|(flag, given)| *given && !takes.contains(flag));
         match useless {
             None => Ok(()),
             Some((flag, _)) => Err(BenchError::Usage(format!(
@@ -156,9 +154,7 @@ impl Options {
             ));
         }
         if !(self.seconds > 0.0 && self.seconds <= SECONDS_MAX) {
-            return usage(format!(
-                "--seconds takes a number above 0 and up to {SECONDS_MAX}"
-            ));
+            return usage(format!("--seconds takes a number above 0 and up to {SECONDS_MAX}"));
         }
         if !(self.warmup_s >= 0.0 && self.warmup_s <= SECONDS_MAX) {
             return usage(format!("--warmup takes a number from 0 to {SECONDS_MAX}"));
@@ -174,17 +170,11 @@ impl Options {
             return usage(format!("--batch takes a number from 1 to {BATCH_MAX}"));
         }
         match &self.target {
-            Target::Remote(remote)
-                if remote.connections == 0 || remote.connections > CONNECTIONS_MAX =>
-            {
-                usage(format!(
-                    "--connections takes a number from 1 to {CONNECTIONS_MAX}"
-                ))
+            Target::Remote(remote) if remote.connections == 0 || remote.connections > CONNECTIONS_MAX => {
+                usage(format!("--connections takes a number from 1 to {CONNECTIONS_MAX}"))
             }
             Target::Remote(remote) if remote.pipeline == 0 || remote.pipeline > PIPELINE_MAX => {
-                usage(format!(
-                    "--pipeline takes a number from 1 to {PIPELINE_MAX}"
-                ))
+                usage(format!("--pipeline takes a number from 1 to {PIPELINE_MAX}"))
             }
             Target::Remote(remote) if remote.pipeline > 1 && remote.via == Via::Batch => {
                 usage("--pipeline is for --via single: a batch is one request".into())
@@ -193,8 +183,7 @@ impl Options {
                 usage("--prepared is a closed loop: leave --rate out".into())
             }
             Target::Process(process)
-                if (process.checkpoint_during || process.restart)
-                    && matches!(process.log, LogMode::None) =>
+                if (process.checkpoint_during || process.restart) && matches!(process.log, LogMode::None) =>
             {
                 usage("--checkpoint-during and --restart need a log: leave --log none out".into())
             }

@@ -87,11 +87,7 @@ impl<C: Send + 'static> Pass<C> {
 }
 
 impl<W: Workload> Load<'_, W> {
-    pub(crate) fn run_prepared(
-        &mut self,
-        partitions: u16,
-        on_progress: OnProgress<'_>,
-    ) -> Result<(), BenchError> {
+    pub(crate) fn run_prepared(&mut self, partitions: u16, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
         let mut stood_still = Duration::ZERO;
         let mut now = Instant::now();
         while now < self.meter.closes {
@@ -129,9 +125,7 @@ impl<W: Workload> Load<'_, W> {
 
     fn prepare(&mut self, partitions: usize) -> Arc<Pass<W::Call>> {
         let mut queues: Vec<Vec<_>> = (0..partitions).map(|_| Vec::new()).collect();
-        let mut open: Vec<_> = (0..partitions)
-            .map(|_| (self.new_batch(), Vec::new()))
-            .collect();
+        let mut open: Vec<_> = (0..partitions).map(|_| (self.new_batch(), Vec::new())).collect();
         let mut args = Vec::new();
         let pass_calls = match self.meter.whole.answered() {
             0 => FIRST_PASS_CALLS,
@@ -143,8 +137,7 @@ impl<W: Workload> Load<'_, W> {
             self.push(builder, &call);
             calls.push(call);
             if calls.len() == self.batch {
-                let full =
-                    std::mem::replace(&mut open[partition.index()], (self.new_batch(), Vec::new()));
+                let full = std::mem::replace(&mut open[partition.index()], (self.new_batch(), Vec::new()));
                 queues[partition.index()].push(full);
             }
         }
@@ -158,10 +151,7 @@ impl<W: Workload> Load<'_, W> {
         }
         let pass = Pass {
             router: self.router.clone(),
-            queues: queues
-                .into_iter()
-                .map(|queue| Mutex::new(queue.into_iter()))
-                .collect(),
+            queues: queues.into_iter().map(|queue| Mutex::new(queue.into_iter())).collect(),
             done: Handover::new(false),
             on_their_way: AtomicUsize::new(1),
             is_over: AtomicBool::new(false),

@@ -20,9 +20,9 @@ use reprise_txn::Candidate;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    BenchError, OnProgress, Progress, failed,
+    BenchError, OnProgress, Progress,
     during::{self, During},
-    engine,
+    engine, failed,
     handover::Handover,
     local::{Local, describe},
     measure::{Meter, Verdict},
@@ -88,9 +88,7 @@ pub(crate) fn run<W: Workload>(
     report.checkpoint = during;
     let digest = process.restart.then(|| router.digest()).transpose();
     let digest = digest.map_err(|error| failed("digest the tables", error))?;
-    database
-        .close()
-        .map_err(|error| failed("close the database", error))?;
+    database.close().map_err(|error| failed("close the database", error))?;
     drop(database);
     if let Some(dir) = &opened {
         note_run(dir, W::NAME, report.txn_per_s)?;
@@ -105,7 +103,9 @@ pub(crate) fn run<W: Workload>(
 /// Opens what lies in the data directory and checks it.
 pub(crate) fn check<W: Workload>(workload: &W, process: &ProcessOptions) -> Result<Vec<String>, BenchError> {
     let Some(dir) = &process.data_dir else {
-        return Err(BenchError::Usage("--check-only needs --data-dir DIR or --url: something to look at".into()));
+        return Err(BenchError::Usage(
+            "--check-only needs --data-dir DIR or --url: something to look at".into(),
+        ));
     };
     let database = open(process, Some(dir.clone()))?;
     let mut local = Local {
@@ -151,12 +151,9 @@ fn restart(process: &ProcessOptions, dir: PathBuf, digest: u64) -> Result<Replay
 }
 
 /// The directory to use, and what removes it at the end if it is a temporary one.
-fn data_dir(
-    process: &ProcessOptions,
-) -> Result<(Option<PathBuf>, Option<tempfile::TempDir>), BenchError> {
+fn data_dir(process: &ProcessOptions) -> Result<(Option<PathBuf>, Option<tempfile::TempDir>), BenchError> {
     if let Some(dir) = &process.data_dir {
-        fs::create_dir_all(dir)
-            .map_err(|error| failed(&format!("create {}", dir.display()), error))?;
+        fs::create_dir_all(dir).map_err(|error| failed(&format!("create {}", dir.display()), error))?;
         return Ok((Some(dir.clone()), None));
     }
     if matches!(process.log, LogMode::None) {
@@ -190,12 +187,7 @@ fn open(process: &ProcessOptions, dir: Option<PathBuf>) -> Result<Database, Benc
 }
 
 /// Puts the wasm into service, or `native` in its place.
-fn deploy(
-    router: &Router,
-    name: &str,
-    wasm: &[u8],
-    native: Option<&'static NativeModule>,
-) -> Result<(), BenchError> {
+fn deploy(router: &Router, name: &str, wasm: &[u8], native: Option<&'static NativeModule>) -> Result<(), BenchError> {
     let Some(native) = native else {
         let deployed = router.deploy(name, wasm);
         return deployed
@@ -237,10 +229,7 @@ pub(crate) fn read_module(name: &str, dir: Option<&Path>) -> Result<Vec<u8>, Ben
         }
     }
     let Some(path) = candidates.iter().find(|path| path.is_file()) else {
-        let looked: Vec<_> = candidates
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect();
+        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
         return Err(BenchError::Failed(format!(
             "{file} is not there (looked for {}): build it with `cargo xtask wasm`, or name its folder with --modules DIR",
             looked.join(", ")
@@ -306,9 +295,8 @@ impl<'a, W: Workload> Load<'a, W> {
             workload,
             router,
             during: during.then(|| During::new(router, meter.opens, meter.closes)),
-            procedures: procedures.ok_or_else(|| {
-                BenchError::Failed(format!("{} lacks a procedure of the workload", W::NAME))
-            })?,
+            procedures: procedures
+                .ok_or_else(|| BenchError::Failed(format!("{} lacks a procedure of the workload", W::NAME)))?,
             deployed,
             module,
             random: Random::new(options.seed),
@@ -554,12 +542,10 @@ impl LogSpan {
 /// Any outcome but a commit. Err: the run can't go on.
 fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
     match outcome {
-        ReplyOutcome::Failed(Failure::Aborted { code, message }) => {
-            Ok(match W::outcome_of_abort(code) {
-                Some(outcome) => Verdict::Aborted(outcome),
-                None => Verdict::Failed(format!("aborted with {code}: {message}")),
-            })
-        }
+        ReplyOutcome::Failed(Failure::Aborted { code, message }) => Ok(match W::outcome_of_abort(code) {
+            Some(outcome) => Verdict::Aborted(outcome),
+            None => Verdict::Failed(format!("aborted with {code}: {message}")),
+        }),
         ReplyOutcome::Failed(_) => Ok(Verdict::Failed(describe(outcome))),
         ReplyOutcome::Overloaded { .. } => Ok(Verdict::Refused),
         other => Err(BenchError::Failed(describe(other))),
@@ -569,13 +555,8 @@ fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
 /// Calls of one batch and batches on their way. A commit that waits for the device needs many on their way; without the
 /// wait few keep the engine busy. A prepared run has as many with any log, so that runs compare.
 fn shape(process: &ProcessOptions) -> (usize, usize) {
-    let waits = process.prepared
-        || !matches!(process.log, LogMode::None) && matches!(process.commit, CommitMode::Sync);
+    let waits = process.prepared || !matches!(process.log, LogMode::None) && matches!(process.commit, CommitMode::Sync);
     let batch = process.batch.unwrap_or(if waits { 128 } else { 64 });
-    let chosen = if waits {
-        (WAITING_TXNS_MAX - 1) / batch
-    } else {
-        8
-    };
+    let chosen = if waits { (WAITING_TXNS_MAX - 1) / batch } else { 8 };
     (batch, process.in_flight.unwrap_or(chosen.max(1)))
 }

@@ -69,13 +69,7 @@ pub(crate) fn run<W: Workload>(
         pipeline: remote.pipeline,
         prepared: false,
     };
-    Ok(Report::new(
-        subject,
-        options,
-        &load.workload,
-        &meter,
-        checked,
-    ))
+    Ok(Report::new(subject, options, &load.workload, &meter, checked))
 }
 
 /// Checks what the server holds.
@@ -254,14 +248,7 @@ impl<W: Workload> Load<W> {
         Ok(())
     }
 
-    fn count(
-        meter: &mut Meter,
-        slot: &Slot,
-        at: usize,
-        call: &W::Call,
-        verdict: &Verdict,
-        ended: Instant,
-    ) {
+    fn count(meter: &mut Meter, slot: &Slot, at: usize, call: &W::Call, verdict: &Verdict, ended: Instant) {
         meter.add(W::procedure(call), verdict, meter.part(ended));
         if !matches!(verdict, Verdict::Refused) {
             meter.latency(slot.due + slot.spacing * at as u32, ended, 1);
@@ -269,21 +256,13 @@ impl<W: Workload> Load<W> {
     }
 
     /// Reads the answers to requests that were sent together.
-    async fn settle_singles(
-        &self,
-        slot: &Slot,
-        calls: &[W::Call],
-        connection: &mut Connection,
-    ) -> Result<(), Ended> {
+    async fn settle_singles(&self, slot: &Slot, calls: &[W::Call], connection: &mut Connection) -> Result<(), Ended> {
         for (at, call) in calls.iter().enumerate() {
             let answer = connection.receive().await.map_err(Ended::Connection)?;
             let ended = Instant::now();
             let verdict = match answer.status {
                 200 => Verdict::Committed(W::outcome_json(call, answer.body)),
-                status => judge::<W>(
-                    status,
-                    &serde_json::from_slice(answer.body).unwrap_or_default(),
-                )?,
+                status => judge::<W>(status, &serde_json::from_slice(answer.body).unwrap_or_default())?,
             };
             let mut meter = self.meter.borrow_mut();
             Self::count(&mut meter, slot, at, call, &verdict, ended);
@@ -291,13 +270,7 @@ impl<W: Workload> Load<W> {
         Ok(())
     }
 
-    fn settle_batch(
-        &self,
-        slot: &Slot,
-        calls: &[W::Call],
-        answer: &Answer<'_>,
-        ended: Instant,
-    ) -> Result<(), Ended> {
+    fn settle_batch(&self, slot: &Slot, calls: &[W::Call], answer: &Answer<'_>, ended: Instant) -> Result<(), Ended> {
         let mut meter = self.meter.borrow_mut();
         if answer.status != 200 {
             return Err(Ended::Answer(format!(
@@ -326,10 +299,7 @@ impl<W: Workload> Load<W> {
         }
         match answered == calls.len() {
             true => Ok(()),
-            false => Err(Ended::Answer(format!(
-                "{} calls have {answered} answers",
-                calls.len()
-            ))),
+            false => Err(Ended::Answer(format!("{} calls have {answered} answers", calls.len()))),
         }
     }
 }
@@ -354,9 +324,7 @@ fn judge_line<W: Workload>(call: &W::Call, line: &[u8]) -> Result<Verdict, Ended
 }
 
 fn judge<W: Workload>(status: u16, problem: &Value) -> Result<Verdict, Ended> {
-    let slug = problem["type"]
-        .as_str()
-        .and_then(|uri| uri.strip_prefix("/problems/"));
+    let slug = problem["type"].as_str().and_then(|uri| uri.strip_prefix("/problems/"));
     let detail = problem["detail"].as_str().unwrap_or_default();
     let code = problem["code"].as_str().unwrap_or_default();
     match slug {
@@ -365,12 +333,8 @@ fn judge<W: Workload>(status: u16, problem: &Value) -> Result<Verdict, Ended> {
             Some(outcome) => Verdict::Aborted(outcome),
             None => Verdict::Failed(format!("aborted with {code}: {detail}")),
         }),
-        Some(slug @ ("procedure-trapped" | "limit-exceeded")) => {
-            Ok(Verdict::Failed(format!("{slug}: {detail}")))
-        }
-        _ => Err(Ended::Answer(format!(
-            "a call was answered with {status}: {problem}"
-        ))),
+        Some(slug @ ("procedure-trapped" | "limit-exceeded")) => Ok(Verdict::Failed(format!("{slug}: {detail}"))),
+        _ => Err(Ended::Answer(format!("a call was answered with {status}: {problem}"))),
     }
 }
 
@@ -387,20 +351,9 @@ struct RequestWriter {
 
 impl RequestWriter {
     fn new<W: Workload>(via: Via, session: &Session) -> Self {
-        let single = |name: &&str| {
-            session.head(
-                "POST",
-                &format!("/v1/call/{}/{name}", W::NAME),
-                "application/json",
-            )
-        };
-        let line = |name: &&str| {
-            format!(
-                "{{\"module\":\"{}\",\"procedure\":\"{name}\",\"args\":",
-                W::NAME
-            )
-            .into_bytes()
-        };
+        let single = |name: &&str| session.head("POST", &format!("/v1/call/{}/{name}", W::NAME), "application/json");
+        let line =
+            |name: &&str| format!("{{\"module\":\"{}\",\"procedure\":\"{name}\",\"args\":", W::NAME).into_bytes();
         Self {
             via,
             heads: match via {
@@ -421,11 +374,7 @@ impl RequestWriter {
                 for call in calls {
                     self.body.clear();
                     W::write_json(call, &mut self.body);
-                    push_body(
-                        &mut self.request,
-                        &self.heads[W::procedure(call)],
-                        &self.body,
-                    );
+                    push_body(&mut self.request, &self.heads[W::procedure(call)], &self.body);
                 }
                 return &self.request;
             }
@@ -459,23 +408,16 @@ fn drive<W: Workload>(
     let log_bytes = runtime.block_on(watched)?;
     runtime.block_on(local.run_until(async {
         for task in tasks {
-            task.await
-                .map_err(|error| failed("run a connection", error))??;
+            task.await.map_err(|error| failed("run a connection", error))??;
         }
         Ok(log_bytes)
     }))
 }
 
 /// Tells the progress, and looks at the log's end when the window opens and closes.
-async fn watch<W: Workload>(
-    load: &Load<W>,
-    options: &Options,
-    on_progress: OnProgress<'_>,
-) -> Result<u64, BenchError> {
+async fn watch<W: Workload>(load: &Load<W>, options: &Options, on_progress: OnProgress<'_>) -> Result<u64, BenchError> {
     let talk = |error| failed(&format!("talk to {}", load.session.address), error);
-    let mut connection = Connection::open(&load.session.address)
-        .await
-        .map_err(talk)?;
+    let mut connection = Connection::open(&load.session.address).await.map_err(talk)?;
     let (begun, closes) = (load.schedule.begun, load.schedule.closes);
     let opens = begun + Duration::from_secs_f64(options.warmup_s);
     let mut first = None;

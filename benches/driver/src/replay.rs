@@ -1,6 +1,10 @@
 //! Replay of what a run left: recovery, timed, and the digest of what came out.
 
-use std::{fs, path::{Path, PathBuf}, time::Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode, RedoConfig};
@@ -82,9 +86,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
     };
     let database = Database::open(config).map_err(|error| failed("open the database", error))?;
     let begun = Instant::now();
-    let recovered = database
-        .recover()
-        .map_err(|error| failed("replay the log", error))?;
+    let recovered = database.recover().map_err(|error| failed("replay the log", error))?;
     let seconds = begun.elapsed().as_secs_f64();
     let loaded_s = recovered.checkpoint.map_or(0.0, |loaded| loaded.seconds);
     let digest = database
@@ -110,8 +112,6 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
             .checkpoint
             .map(|loaded| (loaded.row_bytes as f64 / 1e6 / (loaded.seconds - loaded.compile_seconds)).round()),
     };
-    database
-        .close()
-        .map_err(|error| failed("close the database", error))?;
+    database.close().map_err(|error| failed("close the database", error))?;
     Ok(report)
 }

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::{
     during::DuringCheckpoint,
-    replay::ReplayReport,
     measure::{DRIFT_PERCENT_MAX, Meter},
     options::Options,
+    replay::ReplayReport,
     workload::Workload,
 };
 
@@ -124,9 +124,7 @@ impl Report {
         let window = &meter.window;
         let named = |names: &[&str], counts: &[u64]| {
             let pairs = names.iter().zip(counts).filter(|(_, count)| **count > 0);
-            pairs
-                .map(|(name, count)| ((*name).to_owned(), *count))
-                .collect()
+            pairs.map(|(name, count)| ((*name).to_owned(), *count)).collect()
         };
         Self {
             workload: W::NAME.into(),

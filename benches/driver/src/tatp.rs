@@ -263,11 +263,7 @@ impl Workload for Tatp {
         &tatp::MODULE
     }
 
-    fn prepare(
-        &mut self,
-        control: &mut dyn Control,
-        on_progress: OnProgress<'_>,
-    ) -> Result<(), BenchError> {
+    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
         self.size(self.scale.unwrap_or(control.partitions() as u32))?;
         let total = self.subscribers as u64;
         on_progress(Progress::Loading { done: 0, total });
@@ -357,11 +353,7 @@ impl Workload for Tatp {
             }
             Kind::GetAccessData => push_member(out, "ai_type", sf_type),
             Kind::UpdateSubscriberData => {
-                let bit = if call.data >> 8 & 1 == 1 {
-                    "true"
-                } else {
-                    "false"
-                };
+                let bit = if call.data >> 8 & 1 == 1 { "true" } else { "false" };
                 out.extend_from_slice(b",\"bit_1\":");
                 out.extend_from_slice(bit.as_bytes());
                 push_member(out, "sf_type", sf_type);
@@ -391,10 +383,7 @@ impl Workload for Tatp {
     fn outcome(call: &TatpCall, result: &[u8]) -> usize {
         let outcome = match (call.kind, result.first()) {
             // An option's flag, or the length of a list.
-            (
-                Kind::GetSubscriberData | Kind::GetAccessData | Kind::GetNewDestination,
-                Some(has),
-            ) => {
+            (Kind::GetSubscriberData | Kind::GetAccessData | Kind::GetNewDestination, Some(has)) => {
                 if *has == 0 {
                     NONE
                 } else {
@@ -430,10 +419,7 @@ impl Workload for Tatp {
         called
             .map(|(procedure, name)| {
                 let percent = Self::success(window, procedure);
-                (
-                    format!("{name}_success_percent"),
-                    (percent * 100.0).round() / 100.0,
-                )
+                (format!("{name}_success_percent"), (percent * 100.0).round() / 100.0)
             })
             .collect()
     }
@@ -454,12 +440,7 @@ impl Workload for Tatp {
         )])
     }
 
-    fn check(
-        &self,
-        control: &mut dyn Control,
-        _: u64,
-        whole: &Tally,
-    ) -> Result<Vec<String>, BenchError> {
+    fn check(&self, control: &mut dyn Control, _: u64, whole: &Tally) -> Result<Vec<String>, BenchError> {
         if whole.outcomes[UNKNOWN] > 0 {
             return Err(BenchError::Checks(format!(
                 "{} calls came to an unknown outcome",
@@ -520,10 +501,7 @@ mod tests {
             seen.insert(call.s_id);
         }
         for (count, percent) in mix.into_iter().zip([35, 10, 35, 2, 14, 2, 2]) {
-            assert!(
-                count.abs_diff(percent * CALLS / 100) < CALLS / 200,
-                "{mix:?}"
-            );
+            assert!(count.abs_diff(percent * CALLS / 100) < CALLS / 200, "{mix:?}");
         }
         // Evenly chosen, 63 of 100 would have been seen.
         let seen = seen.len() * 100 / CALLS;
@@ -552,11 +530,7 @@ mod tests {
             reader.finish().expect("nothing more");
             Tatp::write_json(&call, &mut json);
             let object: Value = serde_json::from_slice(&json).expect("JSON");
-            let names: Vec<_> = object
-                .as_object()
-                .into_iter()
-                .flat_map(|o| o.keys())
-                .collect();
+            let names: Vec<_> = object.as_object().into_iter().flat_map(|o| o.keys()).collect();
             assert_eq!(names.len(), params.len(), "{name}: {object}");
             assert!(params.iter().all(|param| names.contains(&&param.name)));
         }
@@ -582,14 +556,8 @@ mod tests {
             at(Kind::GetNewDestination, NONE)
         );
         let insert = call(Kind::InsertCallForwarding);
-        assert_eq!(
-            Tatp::outcome_json(&insert, b"\"exists\""),
-            Tatp::outcome(&insert, &[2])
-        );
+        assert_eq!(Tatp::outcome_json(&insert, b"\"exists\""), Tatp::outcome(&insert, &[2]));
         assert_eq!(Tatp::outcome(&insert, &[3]), UNKNOWN);
-        assert_eq!(
-            Tatp::outcome_json(&insert, b"{\"result\":\"lost\""),
-            UNKNOWN
-        );
+        assert_eq!(Tatp::outcome_json(&insert, b"{\"result\":\"lost\""), UNKNOWN);
     }
 }

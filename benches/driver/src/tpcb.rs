@@ -180,11 +180,7 @@ impl Workload for Tpcb {
         &tpcb::MODULE
     }
 
-    fn prepare(
-        &mut self,
-        control: &mut dyn Control,
-        on_progress: OnProgress<'_>,
-    ) -> Result<(), BenchError> {
+    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
         self.place_branches(control.partitions())?;
         let count = self.branches.len() as u64;
         let branch = |at: u64| ("branch_id", Arg::I32(self.branches[at as usize].id));
@@ -226,8 +222,7 @@ impl Workload for Tpcb {
             branch: home.id,
             teller: first_teller(home.id) + teller,
             account_branch: of.id,
-            account: first_account(of.id)
-                + below(account as u32, ACCOUNTS_PER_BRANCH as u32) as i32,
+            account: first_account(of.id) + below(account as u32, ACCOUNTS_PER_BRANCH as u32) as i32,
             delta: delta - DELTA_MAX as i32,
             is_apart: of.partition != home.partition,
         }
@@ -312,12 +307,7 @@ impl Workload for Tpcb {
         ])
     }
 
-    fn check(
-        &self,
-        control: &mut dyn Control,
-        _: u64,
-        whole: &Tally,
-    ) -> Result<Vec<String>, BenchError> {
+    fn check(&self, control: &mut dyn Control, _: u64, whole: &Tally) -> Result<Vec<String>, BenchError> {
         let rows = control.row_count("tpcb_history")?;
         if rows != self.history_before + whole.committed {
             return Err(BenchError::Checks(format!(
@@ -349,10 +339,7 @@ impl Held {
 }
 
 /// One booking, as long as the specification says.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "written as a database would; tests read it")
-)]
+#[cfg_attr(not(test), expect(dead_code, reason = "written as a database would; tests read it"))]
 struct Booked {
     call: BookCall,
     _filler: [u8; 26],

@@ -69,8 +69,7 @@ impl Workload for Voter {
     type Call = VoteCall;
     const NAME: &'static str = NAME;
     const PROCEDURES: &'static [&'static str] = &["vote"];
-    const OUTCOMES: &'static [&'static str] =
-        &["accepted", "invalid_contestant", "over_limit", "unknown"];
+    const OUTCOMES: &'static [&'static str] = &["accepted", "invalid_contestant", "over_limit", "unknown"];
 
     fn new(options: &Options) -> Result<Self, BenchError> {
         options.check_sizes(&[])?;
@@ -85,16 +84,9 @@ impl Workload for Voter {
         &voter::MODULE
     }
 
-    fn prepare(
-        &mut self,
-        control: &mut dyn Control,
-        on_progress: OnProgress<'_>,
-    ) -> Result<(), BenchError> {
+    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
         on_progress(Progress::Preparing("naming the contestants"));
-        control.call(
-            "initialize",
-            &[("contestants", Arg::Texts(CONTESTANTS.to_vec()))],
-        )?;
+        control.call("initialize", &[("contestants", Arg::Texts(CONTESTANTS.to_vec()))])?;
         self.votes_before = Self::votes(control)?;
         self.rows_before = control.row_count("votes")?;
         Ok(())
@@ -103,8 +95,7 @@ impl Workload for Voter {
     #[inline]
     fn generate(&self, random: &mut Random) -> VoteCall {
         let (phone, choice) = (random.next_u64(), random.next_u64());
-        let area =
-            self.area_codes[below((phone >> 32) as u32, self.area_codes.len() as u32) as usize];
+        let area = self.area_codes[below((phone >> 32) as u32, self.area_codes.len() as u32) as usize];
         let share = (choice >> 32) as u32;
         let any = area as i64 * NUMBERS_PER_AREA as i64 + below(phone as u32, NUMBERS_PER_AREA) as i64;
         VoteCall {
@@ -196,22 +187,16 @@ impl Workload for Voter {
         }
         Ok(vec![
             format!("votes counted = votes stored = {stored}"),
-            format!("no phone of the {REPEATED_PHONES} that vote again and again has more than {VOTES_PER_PHONE_MAX} votes, and each votes by number"),
+            format!(
+                "no phone of the {REPEATED_PHONES} that vote again and again has more than {VOTES_PER_PHONE_MAX} votes, and each votes by number"
+            ),
         ])
     }
 
-    fn check(
-        &self,
-        control: &mut dyn Control,
-        seed: u64,
-        whole: &Tally,
-    ) -> Result<Vec<String>, BenchError> {
+    fn check(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<Vec<String>, BenchError> {
         let failed = |text| Err(BenchError::Checks(text));
         if whole.outcomes[UNKNOWN] > 0 {
-            return failed(format!(
-                "{} votes came to an unknown outcome",
-                whole.outcomes[UNKNOWN]
-            ));
+            return failed(format!("{} votes came to an unknown outcome", whole.outcomes[UNKNOWN]));
         }
         let accepted = whole.outcomes[ACCEPTED];
         let counted = Self::votes(control)? - self.votes_before;
@@ -243,12 +228,7 @@ impl Workload for Voter {
 
 impl Voter {
     /// Looks at the phones of the run's first calls, which the seed makes again.
-    fn check_phones(
-        &self,
-        control: &mut dyn Control,
-        seed: u64,
-        whole: &Tally,
-    ) -> Result<usize, BenchError> {
+    fn check_phones(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<usize, BenchError> {
         let mut random = Random::new(seed);
         let mut stored_at_all = 0;
         let answered = whole.committed.min(PHONES_CHECKED as u64) as usize;
@@ -281,10 +261,7 @@ impl Voter {
 }
 
 /// A vote as the kernel stores it.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "written as a database would; tests read it")
-)]
+#[cfg_attr(not(test), expect(dead_code, reason = "written as a database would; tests read it"))]
 struct StoredVote {
     phone_number: i64,
     contestant_number: i32,
@@ -361,10 +338,7 @@ mod tests {
         assert_eq!(kernel.run(&none), INVALID);
         assert_eq!(kernel.tallies.iter().sum::<i64>(), 2);
         let last = &kernel.votes[1];
-        assert_eq!(
-            (last.vote_number, last.phone_number),
-            (2, first.phone_number)
-        );
+        assert_eq!((last.vote_number, last.phone_number), (2, first.phone_number));
         assert_eq!(last.contestant_number, first.contestant_number);
         assert_ne!(last.state.as_str(), "XX");
     }

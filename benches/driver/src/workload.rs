@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use reprise_procedure::native::NativeModule;
 
 use crate::{
-    BenchError, OnProgress, control::Control, kernel::Kernel, measure::Tally, options::Options,
-    random::Random,
+    BenchError, OnProgress, control::Control, kernel::Kernel, measure::Tally, options::Options, random::Random,
 };
 
 pub(crate) trait Workload: Sized + Send + Sync + 'static {
@@ -25,11 +24,7 @@ pub(crate) trait Workload: Sized + Send + Sync + 'static {
     fn native() -> &'static NativeModule;
 
     /// Fills what the calls need. Not measured.
-    fn prepare(
-        &mut self,
-        control: &mut dyn Control,
-        on_progress: OnProgress<'_>,
-    ) -> Result<(), BenchError>;
+    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError>;
 
     fn generate(&self, random: &mut Random) -> Self::Call;
     /// Position in `PROCEDURES`.
@@ -48,10 +43,7 @@ pub(crate) trait Workload: Sized + Send + Sync + 'static {
 
     /// Its transactions in plain Rust over the same data, once `prepare` would have filled it on `partitions`; None: there
     /// is no such kernel.
-    fn kernel(
-        &mut self,
-        _partitions: u16,
-    ) -> Result<Option<Box<dyn Kernel<Self::Call>>>, BenchError> {
+    fn kernel(&mut self, _partitions: u16) -> Result<Option<Box<dyn Kernel<Self::Call>>>, BenchError> {
         Ok(None)
     }
 
@@ -68,12 +60,7 @@ pub(crate) trait Workload: Sized + Send + Sync + 'static {
     fn check_state(&self, control: &mut dyn Control) -> Result<Vec<String>, BenchError>;
 
     /// Checks what all calls of this run left, the warm-up's too. Ok: what was checked, in words.
-    fn check(
-        &self,
-        control: &mut dyn Control,
-        seed: u64,
-        whole: &Tally,
-    ) -> Result<Vec<String>, BenchError>;
+    fn check(&self, control: &mut dyn Control, seed: u64, whole: &Tally) -> Result<Vec<String>, BenchError>;
 }
 
 /// Appends a number in decimal.

@@ -45,18 +45,10 @@ impl HostOps for LeastOps {
     fn add(&mut self, _: RowHandle, _: u16, delta: i64) -> Result<i64, OpError> {
         Ok(delta)
     }
-    fn scan(
-        &mut self,
-        _: &ScanRequest<'_>,
-        _: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan(&mut self, _: &ScanRequest<'_>, _: &mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError> {
         Ok(ScanBatch { cursor: 0, rows: 0 })
     }
-    fn scan_next(
-        &mut self,
-        _: u32,
-        _: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan_next(&mut self, _: u32, _: &mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError> {
         Ok(ScanBatch { cursor: 0, rows: 0 })
     }
     fn count(&mut self, _: &ScanRequest<'_>) -> Result<u64, OpError> {
@@ -85,8 +77,7 @@ impl HostOps for LeastOps {
 
 /// Wraps a procedure body, and puts the description beside it.
 fn module(body: &str, extra: &str) -> anyhow::Result<Vec<u8>> {
-    let json =
-        r#"{"abi":1,"tables":[],"procedures":[{"name":"p","params":[],"partitioning":"all"}]}"#;
+    let json = r#"{"abi":1,"tables":[],"procedures":[{"name":"p","params":[],"partitioning":"all"}]}"#;
     let text = format!(
         r#"(module
           (import "reprise1" "args_read" (func $args_read (param i32)))
@@ -113,13 +104,7 @@ fn instance(engine: &Engine, body: &str, extra: &str) -> anyhow::Result<Instance
     Ok(Instance::new(&compiled)?)
 }
 
-fn time_calls(
-    engine: &Engine,
-    body: &str,
-    extra: &str,
-    per_run: u32,
-    good: bool,
-) -> anyhow::Result<Timing> {
+fn time_calls(engine: &Engine, body: &str, extra: &str, per_run: u32, good: bool) -> anyhow::Result<Timing> {
     let mut instance = instance(engine, body, extra)?;
     let mut ops = LeastOps {
         args: [7; 16],
@@ -127,11 +112,7 @@ fn time_calls(
         row: [1; 100],
     };
     let outcome = instance.call(0, ops.args.len(), &mut ops);
-    ensure!(
-        outcome.kind.is_ok() == good,
-        "benchmark ends with {:?}",
-        outcome.kind
-    );
+    ensure!(outcome.kind.is_ok() == good, "benchmark ends with {:?}", outcome.kind);
     Ok(time(per_run, || {
         black_box(instance.call(0, 16, black_box(&mut ops)).fuel_used);
     }))
@@ -139,27 +120,18 @@ fn time_calls(
 
 /// Arguments in, result out, and one word written to each of `pages` further pages.
 fn dirty_pages(pages: u32) -> String {
-    let writes = (0..pages).map(|page| {
-        format!(
-            "(i32.store (i32.const {}) (i32.const 1))",
-            (page + 2) * 4096
-        )
-    });
+    let writes = (0..pages).map(|page| format!("(i32.store (i32.const {}) (i32.const 1))", (page + 2) * 4096));
     writes.collect()
 }
 
-const EXCHANGE: &str =
-    "(call $args_read (i32.const 4096)) (call $result_write (i64.const 0x8_0000_1000))";
+const EXCHANGE: &str = "(call $args_read (i32.const 4096)) (call $result_write (i64.const 0x8_0000_1000))";
 
 pub fn run() -> anyhow::Result<()> {
     let engine = Engine::new(Limits::default());
     let time_one = |body: &str| time_calls(&engine, body, "", 1, true);
     header("calls");
     line("procedure that does nothing, no page dirty", time_one("")?);
-    line(
-        "arguments in, result out, 1 page dirty",
-        time_one(EXCHANGE)?,
-    );
+    line("arguments in, result out, 1 page dirty", time_one(EXCHANGE)?);
     for pages in [3, 15] {
         let body = format!("{EXCHANGE}{}", dirty_pages(pages));
         line(
@@ -176,10 +148,7 @@ pub fn run() -> anyhow::Result<()> {
         };
         line(&format!("isolation alone, {pages} pages dirty"), isolation);
     }
-    line(
-        "100 pages dirty (memory opened)",
-        time_one(&dirty_pages(100))?,
-    );
+    line("100 pages dirty (memory opened)", time_one(&dirty_pages(100))?);
     println!();
     run_host_calls(&engine)?;
     println!();
@@ -212,10 +181,7 @@ fn run_rare(engine: &Engine) -> anyhow::Result<()> {
         "fresh instance for each call",
         time_calls(engine, EXCHANGE, table, 1, true)?,
     );
-    line(
-        "trap: unreachable",
-        time_calls(engine, "unreachable", "", 1, false)?,
-    );
+    line("trap: unreachable", time_calls(engine, "unreachable", "", 1, false)?);
     line(
         "fault: pointer out of range in a host call",
         time_calls(engine, "(call $args_read (i32.const -1))", "", 1, false)?,
@@ -246,10 +212,7 @@ fn run_rare(engine: &Engine) -> anyhow::Result<()> {
         let started = compiled.map(|module| Instance::new(&module).map(|_| ()));
         assert!(matches!(started, Ok(Ok(()))), "upload failed");
     });
-    line(
-        &format!("upload of {} bytes, compiled and started", wasm.len()),
-        timing,
-    );
+    line(&format!("upload of {} bytes, compiled and started", wasm.len()), timing);
     let compiled = CompiledModule::compile(engine, &wasm)?;
     line(
         "further instance of it",

@@ -45,12 +45,7 @@ pub fn open(tx: &Txn, account: i64, balance: i64) -> Result<(), Abort> {
         ));
     }
     let opened = Account::insert(tx, &Account { account, balance });
-    opened.map_err(|_| {
-        Abort::new(
-            "account_exists",
-            "there is already an account with this number",
-        )
-    })?;
+    opened.map_err(|_| Abort::new("account_exists", "there is already an account with this number"))?;
     Ok(())
 }
 
@@ -90,22 +85,16 @@ pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred
 /// The balance of one account.
 #[procedure(partition_by(account), read_only, near(Account(account)))]
 pub fn balance(tx: &Txn, account: i64) -> Result<Balance, Abort> {
-    find(tx, account).map(|row| Balance {
-        balance: row.balance,
-    })
+    find(tx, account).map(|row| Balance { balance: row.balance })
 }
 
 /// The number of accounts and the sum of their balances, at one point in time over all partitions.
 #[procedure(all_partitions, read_only)]
 pub fn total(tx: &Txn) -> Result<Total, Abort> {
-    let mut total = Total {
-        accounts: 0,
-        sum: 0,
-    };
+    let mut total = Total { accounts: 0, sum: 0 };
     for account in Account::scan(tx) {
         let sum = total.sum.checked_add(account.balance);
-        total.sum = sum
-            .ok_or_else(|| Abort::new("sum_overflow", "the sum of all balances exceeds 64 bits"))?;
+        total.sum = sum.ok_or_else(|| Abort::new("sum_overflow", "the sum of all balances exceeds 64 bits"))?;
         total.accounts += 1;
     }
     Ok(total)
@@ -131,10 +120,7 @@ fn unknown() -> Abort {
 
 #[cold]
 fn insufficient() -> Abort {
-    Abort::new(
-        "insufficient_funds",
-        "the balance is smaller than the amount",
-    )
+    Abort::new("insufficient_funds", "the balance is smaller than the amount")
 }
 
 reprise_procedure::module! {

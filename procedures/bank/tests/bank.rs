@@ -32,13 +32,7 @@ fn a_transfer_moves_money_and_changes_no_sum() {
         }
     );
     assert_eq!((balance(&mut db, 1), balance(&mut db, 2)), (70, 80));
-    assert_eq!(
-        db.call("total", ()),
-        Ok(Total {
-            accounts: 2,
-            sum: 150
-        })
-    );
+    assert_eq!(db.call("total", ()), Ok(Total { accounts: 2, sum: 150 }));
     transfer(&mut db, 1, 2, 70).unwrap();
     transfer(&mut db, 2, 1, 0).unwrap();
     assert_eq!(balance(&mut db, 1), 0);
@@ -48,10 +42,7 @@ fn a_transfer_moves_money_and_changes_no_sum() {
 fn what_is_refused_leaves_nothing() {
     let mut db = opened(&[(1, 100), (2, i64::MAX)]);
     let mut refused = |from, to, amount, code: &str| {
-        assert_eq!(
-            transfer(&mut db, from, to, amount).unwrap_err().code(),
-            Some(code)
-        );
+        assert_eq!(transfer(&mut db, from, to, amount).unwrap_err().code(), Some(code));
     };
     refused(1, 2, 101, "insufficient_funds");
     refused(1, 1, 101, "insufficient_funds");
@@ -91,20 +82,11 @@ fn accounts_are_opened_once_and_not_in_debt() {
         db.call::<Balance>("balance", (2_i64,)).unwrap_err().code(),
         Some("unknown_account")
     );
-    assert_eq!(
-        db.call("total", ()),
-        Ok(Total {
-            accounts: 2,
-            sum: 5
-        })
-    );
+    assert_eq!(db.call("total", ()), Ok(Total { accounts: 2, sum: 5 }));
 }
 
 #[test]
 fn a_sum_beyond_64_bits_is_an_abort() {
     let mut db = opened(&[(1, i64::MAX), (2, 1)]);
-    assert_eq!(
-        db.call::<Total>("total", ()).unwrap_err().code(),
-        Some("sum_overflow")
-    );
+    assert_eq!(db.call::<Total>("total", ()).unwrap_err().code(), Some("sum_overflow"));
 }

@@ -125,7 +125,15 @@ pub fn set_light(tx: &Txn, id: i64, shows: Shows) -> Result<Option<Shows>, Abort
         light.shows = shows;
     })?;
     if !is_there {
-        Light::insert(tx, &Light { id, shows, before: None, at_night: Shows::Green })?;
+        Light::insert(
+            tx,
+            &Light {
+                id,
+                shows,
+                before: None,
+                at_night: Shows::Green,
+            },
+        )?;
     }
     Ok(before)
 }

@@ -32,17 +32,9 @@ pub fn read(tx: &Txn, ids: Vec<i64>) -> Vec<Option<i64>> {
 
 /// Sets registers one after the other, or removes them; answers what each held before. With `abort` it undoes all of it.
 #[procedure(partition_by(ids))]
-pub fn write(
-    tx: &Txn,
-    ids: Vec<i64>,
-    values: Vec<Option<i64>>,
-    abort: bool,
-) -> Result<Vec<Option<i64>>, Abort> {
+pub fn write(tx: &Txn, ids: Vec<i64>, values: Vec<Option<i64>>, abort: bool) -> Result<Vec<Option<i64>>, Abort> {
     if ids.len() != values.len() {
-        return Err(Abort::new(
-            "lengths_differ",
-            "there is one value for each id",
-        ));
+        return Err(Abort::new("lengths_differ", "there is one value for each id"));
     }
     let mut before = Vec::new();
     for (id, value) in ids.iter().zip(values) {

@@ -63,13 +63,7 @@ pub fn get_subscriber_data(tx: &Txn, s_id: i32) -> Option<Subscriber> {
 
 /// Where calls of the active facility go between `start_time` and `end_time`.
 #[procedure(partition_by(s_id), read_only, near(SpecialFacility(s_id, sf_type)))]
-pub fn get_new_destination(
-    tx: &Txn,
-    s_id: i32,
-    sf_type: u8,
-    start_time: u8,
-    end_time: u8,
-) -> Vec<SmallText<15>> {
+pub fn get_new_destination(tx: &Txn, s_id: i32, sf_type: u8, start_time: u8, end_time: u8) -> Vec<SmallText<15>> {
     let facility = Activity::get(tx, (s_id, sf_type));
     if !facility.is_some_and(|facility| facility.is_active) {
         return Vec::new();
@@ -102,13 +96,7 @@ pub fn get_access_data(tx: &Txn, s_id: i32, ai_type: u8) -> Option<AccessData> {
 
 /// Changes a bit of the subscriber and a byte of its facility: both, or nothing where there is no such facility.
 #[procedure(partition_by(s_id), near(Subscriber(s_id)))]
-pub fn update_subscriber_data(
-    tx: &Txn,
-    s_id: i32,
-    bit_1: bool,
-    sf_type: u8,
-    data_a: u8,
-) -> Result<Change, Abort> {
+pub fn update_subscriber_data(tx: &Txn, s_id: i32, bit_1: bool, sf_type: u8, data_a: u8) -> Result<Change, Abort> {
     let Some(subscriber) = Subscriber::find(tx, s_id) else {
         return Ok(Change::NotFound);
     };
@@ -128,12 +116,7 @@ pub fn find_subscriber(tx: &Txn, sub_nbr: &str) -> Option<i32> {
 
 /// Notes where the subscriber is.
 #[procedure(partition_by(home))]
-pub fn update_location(
-    tx: &Txn,
-    home: i32,
-    sub_nbr: &str,
-    vlr_location: u32,
-) -> Result<Change, Abort> {
+pub fn update_location(tx: &Txn, home: i32, sub_nbr: &str, vlr_location: u32) -> Result<Change, Abort> {
     let _ = home; // for the router
     let subscriber = id_of(tx, sub_nbr).and_then(|s_id| Subscriber::find(tx, s_id));
     let Some(subscriber) = subscriber else {
@@ -157,10 +140,7 @@ pub fn insert_call_forwarding(
     let _ = home; // for the router
     let numberx = SmallText::new(numberx).ok_or_else(too_long)?;
     if !START_TIMES.contains(&start_time) {
-        return Err(Abort::new(
-            "bad_start_time",
-            "a forwarding begins at 0, 8 or 16",
-        ));
+        return Err(Abort::new("bad_start_time", "a forwarding begins at 0, 8 or 16"));
     }
     let Some(s_id) = id_of(tx, sub_nbr) else {
         return Ok(Change::NotFound);
@@ -188,13 +168,7 @@ pub fn insert_call_forwarding(
 
 /// Takes a forwarding away.
 #[procedure(partition_by(home))]
-pub fn delete_call_forwarding(
-    tx: &Txn,
-    home: i32,
-    sub_nbr: &str,
-    sf_type: u8,
-    start_time: u8,
-) -> Change {
+pub fn delete_call_forwarding(tx: &Txn, home: i32, sub_nbr: &str, sf_type: u8, start_time: u8) -> Change {
     let _ = home; // for the router
     let Some(s_id) = id_of(tx, sub_nbr) else {
         return Change::NotFound;
@@ -226,7 +200,9 @@ impl SubscriberCheck {
             self.subscribers += 1;
             self.broken += i64::from(id_of(tx, &subscriber.sub_nbr) != Some(s_id));
         }
-        let accesses = AI_TYPES.filter(|ai_type| AccessInfo::exists(tx, (s_id, *ai_type))).count() as i64;
+        let accesses = AI_TYPES
+            .filter(|ai_type| AccessInfo::exists(tx, (s_id, *ai_type)))
+            .count() as i64;
         let mut facilities = 0;
         for sf_type in SF_TYPES {
             let has_facility = SpecialFacility::exists(tx, (s_id, sf_type));

@@ -26,7 +26,10 @@ const NUMBERS_MAX: i32 = 10_000;
 pub fn load_numbers(tx: &Txn, first: i32, last: i32) -> Result<(), Abort> {
     let is_range = first >= 1 && first <= last && last - first < NUMBERS_MAX;
     if !is_range {
-        return Err(Abort::new("bad_range", "subscribers are numbered from 1, and a call takes at most 10000"));
+        return Err(Abort::new(
+            "bad_range",
+            "subscribers are numbered from 1, and a call takes at most 10000",
+        ));
     }
     for s_id in first..=last {
         let sub_nbr = sub_nbr_of(s_id);

@@ -72,14 +72,8 @@ fn forwardings_come_and_go_once() {
     let number = sub_nbr_of(s_id);
     let (number, numberx) = (number.as_str(), "123456789012345");
     let insert = (s_id, number, sf_type, 8_u8, 12_u8, numberx);
-    assert_eq!(
-        change(&mut db, "insert_call_forwarding", insert),
-        Change::Done
-    );
-    assert_eq!(
-        change(&mut db, "insert_call_forwarding", insert),
-        Change::Exists
-    );
+    assert_eq!(change(&mut db, "insert_call_forwarding", insert), Change::Done);
+    assert_eq!(change(&mut db, "insert_call_forwarding", insert), Change::Exists);
     let after = counted(&mut db, 100);
     assert_eq!(after.call_forwardings, before.call_forwardings + 1);
     db.run(|tx| {
@@ -98,14 +92,8 @@ fn forwardings_come_and_go_once() {
     assert!(!asked(&mut db, 8, 12), "it has ended");
     assert!(!asked(&mut db, 0, 1), "it has not begun");
     let delete = (s_id, number, sf_type, 8_u8);
-    assert_eq!(
-        change(&mut db, "delete_call_forwarding", delete),
-        Change::Done
-    );
-    assert_eq!(
-        change(&mut db, "delete_call_forwarding", delete),
-        Change::NotFound
-    );
+    assert_eq!(change(&mut db, "delete_call_forwarding", delete), Change::Done);
+    assert_eq!(change(&mut db, "delete_call_forwarding", delete), Change::NotFound);
     assert_eq!(counted(&mut db, 100), before);
 }
 
@@ -131,15 +119,9 @@ fn what_is_missing_is_an_answer() {
     assert_eq!(db.call::<Option<i32>>("find_subscriber", (other,)).unwrap(), Some(2));
     for sf_type in [0_u8, 5, 255] {
         let insert = (2, other, sf_type, 8_u8, 9_u8, "1");
-        assert_eq!(
-            change(&mut db, "insert_call_forwarding", insert),
-            Change::NotFound
-        );
+        assert_eq!(change(&mut db, "insert_call_forwarding", insert), Change::NotFound);
         let update = (2, true, sf_type, 1_u8);
-        assert_eq!(
-            change(&mut db, "update_subscriber_data", update),
-            Change::NotFound
-        );
+        assert_eq!(change(&mut db, "update_subscriber_data", update), Change::NotFound);
     }
     let refused = |db: &mut TestDb, start: u8, numberx: &str| {
         let insert = (2, other, 1_u8, start, 9_u8, numberx);
@@ -190,10 +172,7 @@ fn an_update_changes_both_rows_or_none() {
     };
     let (bit, data) = rows(&mut db);
     let update = (s_id, !bit, sf_type, !data);
-    assert_eq!(
-        change(&mut db, "update_subscriber_data", update),
-        Change::Done
-    );
+    assert_eq!(change(&mut db, "update_subscriber_data", update), Change::Done);
     assert_eq!(rows(&mut db), (!bit, !data));
     assert_eq!(
         change(&mut db, "update_subscriber_data", (s_id, bit, 9_u8, data)),

@@ -20,7 +20,15 @@ pub fn register(tx: &Txn, customer: i64, name: &str, email: &str) -> Result<(), 
     }
     take_address(tx, customer, email)?;
     let spent = Decimal::from_whole(0);
-    Customer::insert(tx, &Customer { customer, name: name.to_owned(), email: email.to_owned(), spent })?;
+    Customer::insert(
+        tx,
+        &Customer {
+            customer,
+            name: name.to_owned(),
+            email: email.to_owned(),
+            spent,
+        },
+    )?;
     Ok(())
 }
 
@@ -47,7 +55,15 @@ fn take_address(tx: &Txn, customer: i64, email: &str) -> Result<(), Abort> {
     if !email.contains('@') {
         abort!("bad_email", "{email:?} is no address");
     }
-    if Address::insert(tx, &Address { email: email.to_owned(), customer }).is_err() {
+    if Address::insert(
+        tx,
+        &Address {
+            email: email.to_owned(),
+            customer,
+        },
+    )
+    .is_err()
+    {
         abort!("email_taken", "{email} is another customer's");
     }
     Ok(())
@@ -60,5 +76,9 @@ pub fn customer(tx: &Txn, customer: i64) -> Result<CustomerView, Abort> {
         abort!("unknown_customer", "there is no customer {customer}");
     };
     let found = found.into_inner();
-    Ok(CustomerView { name: found.name, email: found.email, spent: found.spent })
+    Ok(CustomerView {
+        name: found.name,
+        email: found.email,
+        spent: found.spent,
+    })
 }

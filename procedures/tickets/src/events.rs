@@ -37,7 +37,10 @@ pub fn create_event(
 ) -> Result<i32, Abort> {
     let seats = i64::from(rows) * i64::from(seats_per_row);
     if rows < 1 || seats_per_row < 1 || seats > SEATS_MAX {
-        abort!("bad_size", "an event has 1 to {SEATS_MAX} seats, not {rows} rows of {seats_per_row}");
+        abort!(
+            "bad_size",
+            "an event has 1 to {SEATS_MAX} seats, not {rows} rows of {seats_per_row}"
+        );
     }
     if price < Decimal::from_whole(0) {
         abort!("bad_price", "a seat can't cost {price}");
@@ -46,10 +49,25 @@ pub fn create_event(
         abort!("event_exists", "there is an event {event} already");
     }
     let free = seats as i32;
-    Event::insert(tx, &Event { event, name: name.to_owned(), starts, price, free })?;
+    Event::insert(
+        tx,
+        &Event {
+            event,
+            name: name.to_owned(),
+            starts,
+            price,
+            free,
+        },
+    )?;
     for row in 0..rows {
         let name = row_name(row);
-        let seats = (1..=seats_per_row).map(|number| Seat { event, row: name, number, state: SeatState::Free, holder: None });
+        let seats = (1..=seats_per_row).map(|number| Seat {
+            event,
+            row: name,
+            number,
+            state: SeatState::Free,
+            holder: None,
+        });
         Seat::insert_many(tx, &seats.collect::<Vec<_>>())?;
     }
     Ok(free)
@@ -74,12 +92,23 @@ pub fn event(tx: &Txn, event: i64) -> Result<EventView, Abort> {
         abort!("unknown_event", "there is no event {event}");
     };
     let found = found.into_inner();
-    Ok(EventView { name: found.name, starts: found.starts, price: found.price, free: found.free })
+    Ok(EventView {
+        name: found.name,
+        starts: found.starts,
+        price: found.price,
+        free: found.free,
+    })
 }
 
 /// All seats of an event, row by row.
 #[procedure(partition_by(event), read_only)]
 pub fn seats(tx: &Txn, event: i64) -> Result<Vec<SeatView>, Abort> {
     let seats = Seat::scan(tx).prefix((event,)).into_iter();
-    Ok(seats.map(|seat| SeatView { row: seat.row.to_string(), number: seat.number, state: seat.state }).collect())
+    Ok(seats
+        .map(|seat| SeatView {
+            row: seat.row.to_string(),
+            number: seat.number,
+            state: seat.state,
+        })
+        .collect())
 }

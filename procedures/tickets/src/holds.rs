@@ -31,7 +31,9 @@ pub fn hold(tx: &Txn, event: i64, customer: i64, count: i32) -> Result<HoldView,
         abort!("too_late", "event {event} began at {}", on_sale.starts);
     }
     let_go(tx, event)?;
-    let free = Seat::scan_by_state(tx).prefix((event, SeatState::Free)).limit(count as u32);
+    let free = Seat::scan_by_state(tx)
+        .prefix((event, SeatState::Free))
+        .limit(count as u32);
     let mut seats: Vec<_> = free.into_iter().collect();
     if seats.len() < count as usize {
         abort!("sold_out", "{} seats are free, {count} were asked for", seats.len());
@@ -42,11 +44,22 @@ pub fn hold(tx: &Txn, event: i64, customer: i64, count: i32) -> Result<HoldView,
         seat.update(tx)?;
     }
     Event::add_free(tx, event, -i64::from(count));
-    Hold::insert(tx, &Hold { event, hold, customer, until })?;
+    Hold::insert(
+        tx,
+        &Hold {
+            event,
+            hold,
+            customer,
+            until,
+        },
+    )?;
     Ok(HoldView {
         hold,
         until,
-        seats: seats.iter().map(|seat| format!("{}{}", seat.row, seat.number)).collect(),
+        seats: seats
+            .iter()
+            .map(|seat| format!("{}{}", seat.row, seat.number))
+            .collect(),
         amount: on_sale.price * i64::from(count),
     })
 }

@@ -44,8 +44,28 @@ pub fn checkout(tx: &Txn, event: i64, customer: i64, hold: Uuid, payment: &str) 
     let seats = held_seats.update(|seat| (seat.state, seat.holder) = (SeatState::Sold, Some(order)))? as i32;
     let amount = on_sale.price * i64::from(seats);
     held.delete(tx);
-    Order::insert(tx, &Order { event, order, customer, seats, amount, payment: payment.to_owned(), at: tx.now() })?;
-    Purchase::insert(tx, &Purchase { customer, order, event, seats, amount })?;
+    Order::insert(
+        tx,
+        &Order {
+            event,
+            order,
+            customer,
+            seats,
+            amount,
+            payment: payment.to_owned(),
+            at: tx.now(),
+        },
+    )?;
+    Purchase::insert(
+        tx,
+        &Purchase {
+            customer,
+            order,
+            event,
+            seats,
+            amount,
+        },
+    )?;
     buyer.spent = buyer.spent + amount;
     buyer.update(tx)?;
     Ok(OrderView { order, seats, amount })
@@ -55,7 +75,13 @@ pub fn checkout(tx: &Txn, event: i64, customer: i64, hold: Uuid, payment: &str) 
 #[procedure(partition_by(event), read_only)]
 pub fn orders_of_event(tx: &Txn, event: i64) -> Result<Vec<OrderView>, Abort> {
     let orders = Order::scan(tx).prefix((event,)).into_iter();
-    Ok(orders.map(|order| OrderView { order: order.order, seats: order.seats, amount: order.amount }).collect())
+    Ok(orders
+        .map(|order| OrderView {
+            order: order.order,
+            seats: order.seats,
+            amount: order.amount,
+        })
+        .collect())
 }
 
 /// What a customer bought, the newest first.

@@ -32,7 +32,10 @@ fn counts(db: &mut TestDb) -> [i64; 4] {
 fn a_hold_is_bought_once() {
     let mut db = shop();
     let held = hold::call(&mut db, 1, 7, 3).unwrap();
-    assert_eq!((held.seats.join(" "), held.amount), ("A1 A2 A3".to_owned(), "37.50".parse().unwrap()));
+    assert_eq!(
+        (held.seats.join(" "), held.amount),
+        ("A1 A2 A3".to_owned(), "37.50".parse().unwrap())
+    );
     assert_eq!(counts(&mut db), [9, 3, 0, 9]);
     assert_eq!(code(checkout::call(&mut db, 1, 8, held.hold, "p-1")), "not_yours");
 
@@ -70,25 +73,64 @@ fn held_seats_are_nobody_elses_until_they_end() {
 #[test]
 fn an_address_is_of_one_customer() {
     let mut db = shop();
-    assert_eq!(code(register::call(&mut db, 9, "Eve", "ada@example.org")), "email_taken");
+    assert_eq!(
+        code(register::call(&mut db, 9, "Eve", "ada@example.org")),
+        "email_taken"
+    );
     assert_eq!(code(customer::call(&mut db, 9)), "unknown_customer");
-    assert_eq!(code(change_email::call(&mut db, 7, "ada@example.org", "ben@example.org")), "email_taken");
+    assert_eq!(
+        code(change_email::call(&mut db, 7, "ada@example.org", "ben@example.org")),
+        "email_taken"
+    );
     change_email::call(&mut db, 7, "ada@example.org", "ada@new.example.org").unwrap();
     register::call(&mut db, 9, "Eve", "ada@example.org").unwrap();
     assert_eq!(customer::call(&mut db, 7).unwrap().email, "ada@new.example.org");
-    assert_eq!(code(change_email::call(&mut db, 7, "ada@example.org", "x@y")), "another_email");
+    assert_eq!(
+        code(change_email::call(&mut db, 7, "ada@example.org", "x@y")),
+        "another_email"
+    );
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
     let mut db = shop();
     let (now, price) = (Timestamp(START_US), Decimal::from_whole(1));
-    assert_eq!(code(create_event::call(&mut db, 1, "Again", now, price, 1, 1)), "event_exists");
-    assert_eq!(code(create_event::call(&mut db, 2, "None", now, price, 0, 5)), "bad_size");
-    assert_eq!(code(create_event::call(&mut db, 2, "Huge", now, price, 30_000, 30_000)), "bad_size");
-    assert_eq!(code(create_event::call(&mut db, 2, "Gift", now, "-0.01".parse().unwrap(), 1, 1)), "bad_price");
-    assert_eq!(create_event::call(&mut db, 2, "Many rows", now, price, 10_000, 1), Ok(10_000));
-    assert_eq!(seats::call(&mut db, 2).unwrap().iter().filter(|seat| seat.row.len() == 3).count(), 10_000 - 26 - 26 * 26);
+    assert_eq!(
+        code(create_event::call(&mut db, 1, "Again", now, price, 1, 1)),
+        "event_exists"
+    );
+    assert_eq!(
+        code(create_event::call(&mut db, 2, "None", now, price, 0, 5)),
+        "bad_size"
+    );
+    assert_eq!(
+        code(create_event::call(&mut db, 2, "Huge", now, price, 30_000, 30_000)),
+        "bad_size"
+    );
+    assert_eq!(
+        code(create_event::call(
+            &mut db,
+            2,
+            "Gift",
+            now,
+            "-0.01".parse().unwrap(),
+            1,
+            1
+        )),
+        "bad_price"
+    );
+    assert_eq!(
+        create_event::call(&mut db, 2, "Many rows", now, price, 10_000, 1),
+        Ok(10_000)
+    );
+    assert_eq!(
+        seats::call(&mut db, 2)
+            .unwrap()
+            .iter()
+            .filter(|seat| seat.row.len() == 3)
+            .count(),
+        10_000 - 26 - 26 * 26
+    );
     for count in [0, -1, 21] {
         assert_eq!(code(hold::call(&mut db, 1, 7, count)), "bad_count");
     }

@@ -18,8 +18,7 @@ pub const BRANCHES_MAX: i32 = i32::MAX / ACCOUNTS_PER_BRANCH;
 /// Most accounts that one call of `load_accounts` takes.
 pub const LOADED_ACCOUNTS_MAX: i32 = 10_000;
 
-const FILLER: &str =
-    "------------------------------------------------------------------------------------";
+const FILLER: &str = "------------------------------------------------------------------------------------";
 
 /// A branch.
 #[table(name = "tpcb_branches", primary_key(branch_id), hash, partition_by = branch_id)]
@@ -139,9 +138,7 @@ pub fn load_branch(tx: &Txn, branch_id: i32) -> Result<(), Abort> {
 #[procedure(partition_by(branch_id), time_max_ms = 60_000)]
 pub fn load_accounts(tx: &Txn, branch_id: i32, from: i32, count: i32) -> Result<(), Abort> {
     check_branch_id(branch_id)?;
-    let is_inside = from >= 0
-        && (0..=LOADED_ACCOUNTS_MAX).contains(&count)
-        && from <= ACCOUNTS_PER_BRANCH - count;
+    let is_inside = from >= 0 && (0..=LOADED_ACCOUNTS_MAX).contains(&count) && from <= ACCOUNTS_PER_BRANCH - count;
     if !is_inside {
         return Err(Abort::new(
             "bad_range",
@@ -230,9 +227,7 @@ pub fn check(tx: &Txn, branch_max: i32) -> Result<BankCheck, Abort> {
     let mut bank = BankCheck::default();
     let mut by_branch = vec![0_i64; branch_max as usize + 1];
     for booked in History::scan(tx) {
-        let sum = by_branch
-            .get_mut(booked.branch_id as usize)
-            .ok_or_else(no_branch)?;
+        let sum = by_branch.get_mut(booked.branch_id as usize).ok_or_else(no_branch)?;
         *sum = plus(*sum, booked.delta)?;
         bank.history_rows += 1;
         bank.history_sum = plus(bank.history_sum, booked.delta)?;
@@ -253,8 +248,7 @@ pub fn check(tx: &Txn, branch_max: i32) -> Result<BankCheck, Abort> {
         bank.accounts += accounts;
         bank.account_sum = plus(bank.account_sum, account_sum)?;
     }
-    bank.is_consistent =
-        is_consistent && bank.branch_sum == bank.account_sum && bank.branch_sum == bank.history_sum;
+    bank.is_consistent = is_consistent && bank.branch_sum == bank.account_sum && bank.branch_sum == bank.history_sum;
     Ok(bank)
 }
 
@@ -309,18 +303,12 @@ fn no_branch() -> Abort {
 
 #[cold]
 fn no_teller() -> Abort {
-    Abort::new(
-        "unknown_teller",
-        "the branch has no teller with this number",
-    )
+    Abort::new("unknown_teller", "the branch has no teller with this number")
 }
 
 #[cold]
 fn no_account() -> Abort {
-    Abort::new(
-        "unknown_account",
-        "the branch has no account with this number",
-    )
+    Abort::new("unknown_account", "the branch has no account with this number")
 }
 
 reprise_procedure::module! {

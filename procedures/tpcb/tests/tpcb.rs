@@ -11,8 +11,7 @@ fn loaded(branches: i32, accounts: i32) -> TestDb {
     let mut db = TestDb::new(&MODULE);
     for branch in 1..=branches {
         db.call::<()>("load_branch", (branch,)).unwrap();
-        db.call::<()>("load_accounts", (branch, 0, accounts))
-            .unwrap();
+        db.call::<()>("load_accounts", (branch, 0, accounts)).unwrap();
     }
     db
 }
@@ -25,10 +24,7 @@ fn book(
     account: i32,
     delta: i64,
 ) -> Result<i64, TestError> {
-    let booked = db.call::<AccountBalance>(
-        "account_update",
-        (branch, teller, account_branch, account, delta),
-    );
+    let booked = db.call::<AccountBalance>("account_update", (branch, teller, account_branch, account, delta));
     booked.map(|account| account.balance)
 }
 

@@ -86,7 +86,9 @@ pub fn check(tx: &Txn, w_id: i16, d_id: Option<i8>) -> Result<Vec<Condition>, Ab
     let mut conditions: Vec<Condition> = Vec::new();
     let districts = d_id.map_or(1..=DISTRICTS, |d_id| d_id..=d_id);
     for d_id in districts {
-        let place = usize::try_from(d_id - 1).ok().and_then(|at| warehouse.districts.get(at));
+        let place = usize::try_from(d_id - 1)
+            .ok()
+            .and_then(|at| warehouse.districts.get(at));
         let district = place.ok_or_else(|| missing("there is no such district"))?;
         let mut case = DistrictCase::new(w_id, d_id);
         for (from, to) in DistrictCase::ranges(district.d_next_o_id) {
@@ -96,7 +98,11 @@ pub fn check(tx: &Txn, w_id: i16, d_id: Option<i8>) -> Result<Vec<Condition>, Ab
         match conditions.is_empty() {
             true => conditions = verdicts,
             // The first failure of each is told.
-            false => conditions.iter_mut().zip(verdicts).filter(|(told, new)| told.passed && !new.passed).for_each(|(told, new)| *told = new),
+            false => conditions
+                .iter_mut()
+                .zip(verdicts)
+                .filter(|(told, new)| told.passed && !new.passed)
+                .for_each(|(told, new)| *told = new),
         }
     }
     Ok(conditions)
@@ -141,7 +147,11 @@ pub fn check_customers(tx: &Txn, w_id: i16, d_id: i8) -> Vec<CustomerHeld> {
 pub fn check_orders(tx: &Txn, w_id: i16, d_id: i8, from: i32, to: i32) -> OrdersHeld {
     let range = || (w_id, d_id, from)..=(w_id, d_id, to);
     let mut walk = Walk::new();
-    let mut lines = OrderLine::scan(tx).range(range()).columns::<LineSums>().iter().peekable();
+    let mut lines = OrderLine::scan(tx)
+        .range(range())
+        .columns::<LineSums>()
+        .iter()
+        .peekable();
     let mut waiting = NewOrder::scan(tx).range(range()).iter().peekable();
     for order in Order::scan(tx).range(range()) {
         while let Some(row) = waiting.next_if(|row| row.no_o_id < order.o_id) {
@@ -154,7 +164,12 @@ pub fn check_orders(tx: &Txn, w_id: i16, d_id: i8, from: i32, to: i32) -> Orders
             count += (line.ol_o_id == order.o_id) as i64;
             walk.line(&order, &line);
         }
-        walk.hold(6, count == order.o_ol_cnt as i64, "lines of order", [order.o_id as i64, count, order.o_ol_cnt as i64]);
+        walk.hold(
+            6,
+            count == order.o_ol_cnt as i64,
+            "lines of order",
+            [order.o_id as i64, count, order.o_ol_cnt as i64],
+        );
     }
     waiting.for_each(|row| walk.stray(row.no_o_id));
     let least = NewOrder::scan(tx).range(range()).first();

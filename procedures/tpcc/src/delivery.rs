@@ -42,11 +42,7 @@ pub fn delivery(tx: &Txn, w_id: i16, o_carrier_id: i8) -> Result<Vec<Delivered>,
 }
 
 /// Delivers one order: by which carrier, and when.
-fn deliver(
-    tx: &Txn,
-    key: (i16, i8, i32),
-    (o_carrier_id, now): (i8, Timestamp),
-) -> Result<(), Abort> {
+fn deliver(tx: &Txn, key: (i16, i8, i32), (o_carrier_id, now): (i8, Timestamp)) -> Result<(), Abort> {
     let order = OrderCustomer::get(tx, key);
     let order = order.ok_or_else(|| missing("a new order is no order"))?;
     let carried = OrderDelivered {

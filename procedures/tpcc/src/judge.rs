@@ -139,7 +139,11 @@ impl DistrictCase {
         sums.lines += held.lines;
         if held.waiting > 0 {
             let is_first = sums.waiting == 0;
-            sums.waiting_least = if is_first { held.waiting_least } else { sums.waiting_least };
+            sums.waiting_least = if is_first {
+                held.waiting_least
+            } else {
+                sums.waiting_least
+            };
             sums.waiting_greatest = held.waiting_greatest;
             sums.waiting += held.waiting;
         }
@@ -154,12 +158,26 @@ impl DistrictCase {
     }
 
     /// The verdicts on this district, and on its warehouse's account.
-    pub fn judge(mut self, warehouse: &WarehouseHeld, customers: &[CustomerHeld], payments: &Payments) -> Vec<Condition> {
-        let own = warehouse.districts.get(self.d_id as usize - 1).copied().unwrap_or_default();
+    pub fn judge(
+        mut self,
+        warehouse: &WarehouseHeld,
+        customers: &[CustomerHeld],
+        payments: &Payments,
+    ) -> Vec<Condition> {
+        let own = warehouse
+            .districts
+            .get(self.d_id as usize - 1)
+            .copied()
+            .unwrap_or_default();
         self.check_warehouse(warehouse, payments);
         self.check_orders(&own);
         let taken = payments.taken(self.w_id, self.d_id);
-        self.hold(9, own.d_ytd == taken, "d_ytd of district", [self.d_id as i64, own.d_ytd, taken]);
+        self.hold(
+            9,
+            own.d_ytd == taken,
+            "d_ytd of district",
+            [self.d_id as i64, own.d_ytd, taken],
+        );
         let deliveries = self.check_customers(customers, payments);
         let settled = self.orders.orders - self.orders.waiting;
         let expected = FIRST_NEW_ORDER as i64 - 1 + deliveries;
@@ -175,22 +193,47 @@ impl DistrictCase {
         let paid = (1..=DISTRICTS).map(|d_id| payments.taken(self.w_id, d_id)).sum();
         self.hold(8, found == paid, "w_ytd of warehouse", [at, found, paid]);
         let strays = payments.strays;
-        self.hold(8, strays == 0, "payments that belong nowhere, seen from warehouse", [at, strays, 0]);
+        self.hold(
+            8,
+            strays == 0,
+            "payments that belong nowhere, seen from warehouse",
+            [at, strays, 0],
+        );
     }
 
     fn check_orders(&mut self, district: &DistrictHeld) {
         let (at, last) = (self.d_id as i64, district.d_next_o_id as i64 - 1);
         let orders = self.orders.clone();
         let greatest = orders.greatest as i64;
-        self.hold(2, greatest == last, "the greatest o_id of district", [at, greatest, last]);
+        self.hold(
+            2,
+            greatest == last,
+            "the greatest o_id of district",
+            [at, greatest, last],
+        );
         if orders.waiting > 0 {
             let (least, greatest) = (orders.waiting_least as i64, orders.waiting_greatest as i64);
             let span = greatest - least + 1;
-            self.hold(2, greatest == last, "the greatest no_o_id of district", [at, greatest, last]);
-            self.hold(3, span == orders.waiting, "the span of no_o_id of district", [at, span, orders.waiting]);
+            self.hold(
+                2,
+                greatest == last,
+                "the greatest no_o_id of district",
+                [at, greatest, last],
+            );
+            self.hold(
+                3,
+                span == orders.waiting,
+                "the span of no_o_id of district",
+                [at, span, orders.waiting],
+            );
         }
         let numbers = [at, orders.lines, orders.lines_expected];
-        self.hold(4, orders.lines == orders.lines_expected, "order lines of district", numbers);
+        self.hold(
+            4,
+            orders.lines == orders.lines_expected,
+            "order lines of district",
+            numbers,
+        );
     }
 
     /// Compares each customer's account; the number of their deliveries.
@@ -200,9 +243,19 @@ impl DistrictCase {
             let delivered = self.delivered.get(customer.c_id as usize).copied().unwrap_or(0);
             let balance = delivered - payments.paid(self.w_id, self.d_id, customer.c_id);
             let turnover = customer.balance + customer.ytd_payment;
-            self.hold(10, customer.balance == balance, "c_balance of customer", [at, customer.balance, balance]);
+            self.hold(
+                10,
+                customer.balance == balance,
+                "c_balance of customer",
+                [at, customer.balance, balance],
+            );
             let numbers = [at, turnover, delivered];
-            self.hold(12, turnover == delivered, "c_balance + c_ytd_payment of customer", numbers);
+            self.hold(
+                12,
+                turnover == delivered,
+                "c_balance + c_ytd_payment of customer",
+                numbers,
+            );
         }
         customers.iter().map(|customer| customer.deliveries as i64).sum()
     }

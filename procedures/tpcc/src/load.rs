@@ -28,10 +28,7 @@ pub struct Loaded {
 #[procedure(all_partitions, time_max_ms = 60_000)]
 pub fn load_item_range(tx: &Txn, first: i32, last: i32) -> Result<Loaded, Abort> {
     if first < 1 || last < first || last > ITEMS {
-        return Err(Abort::new(
-            "invalid_range",
-            "items have numbers from 1 to 100000",
-        ));
+        return Err(Abort::new("invalid_range", "items have numbers from 1 to 100000"));
     }
     let mut draw = Draw::new(tx);
     for i_id in first..=last {
@@ -257,11 +254,7 @@ impl Loader<'_, '_> {
             ol_supply_w_id: order.o_w_id,
             ol_delivery_d: is_delivered.then_some(self.now),
             ol_quantity: 5,
-            ol_amount: if is_delivered {
-                0
-            } else {
-                draw.number(1, 999_999)
-            },
+            ol_amount: if is_delivered { 0 } else { draw.number(1, 999_999) },
             ol_dist_info: draw.text(24, 24),
         }
     }

@@ -4,10 +4,7 @@ use reprise_procedure::{advanced::*, prelude::*};
 
 use crate::{
     LINES_MAX, RATE_ONE,
-    columns::{
-        CustomerCredit, DistrictNext, DistrictTax, ItemSold, NewLine, StockTaken, WarehouseTax,
-        stocks_of,
-    },
+    columns::{CustomerCredit, DistrictNext, DistrictTax, ItemSold, NewLine, StockTaken, WarehouseTax, stocks_of},
     missing,
     tables::{Customer, NewOrder, Order},
     text::is_original,
@@ -83,7 +80,11 @@ impl<'a> Lines<'a> {
 
     #[inline(always)]
     fn iter(&self) -> impl ExactSizeIterator<Item = Line> + Clone + use<'a> {
-        let lines = self.i_ids.iter().zip(self.supply_w_ids.iter()).zip(self.quantities.iter());
+        let lines = self
+            .i_ids
+            .iter()
+            .zip(self.supply_w_ids.iter())
+            .zip(self.quantities.iter());
         lines.map(|((i_id, supply_w_id), quantity)| Line {
             i_id,
             supply_w_id,
@@ -113,17 +114,14 @@ pub fn new_order(
     quantities: ListRef<i8>,
 ) -> Result<Reply<Ordered<'static>>, Abort> {
     let lines = Lines::new(i_ids, supply_w_ids, quantities)?;
-    let warehouse =
-        WarehouseTax::get(tx, w_id).ok_or_else(|| missing("there is no such warehouse"))?;
+    let warehouse = WarehouseTax::get(tx, w_id).ok_or_else(|| missing("there is no such warehouse"))?;
     let district = DistrictTax::get(tx, (w_id, d_id));
     let district = district.ok_or_else(|| missing("there is no such district"))?;
     let mut room = RowRoom::new();
     let customer = CustomerCredit::get_in(tx, (w_id, d_id, c_id), &mut room);
     let customer = customer.ok_or_else(|| missing("there is no such customer"))?;
     let o_id = district.d_next_o_id;
-    let next = DistrictNext {
-        d_next_o_id: o_id + 1,
-    };
+    let next = DistrictNext { d_next_o_id: o_id + 1 };
     next.write(tx, district.handle())?;
 
     let o_entry_d = tx.now();
@@ -135,7 +133,9 @@ pub fn new_order(
         o_entry_d,
         o_carrier_id: None,
         o_ol_cnt: lines.len() as i8,
-        o_all_local: supply_w_ids.iter().fold(true, |all, supply_w_id| all & (supply_w_id == w_id)),
+        o_all_local: supply_w_ids
+            .iter()
+            .fold(true, |all, supply_w_id| all & (supply_w_id == w_id)),
     };
     Order::insert(tx, &order)?;
     NewOrder::insert(
@@ -187,7 +187,9 @@ fn order_lines<'r>(
         if seen.add(line.i_id) {
             now = without_earlier(now, lines, at, order.o_w_id);
             let first = lines.iter().position(|other| place_of(&other) == place_of(&line));
-            handle = first.and_then(|first| stocks.iter().nth(first)?).map_or(handle, |stock| stock.handle());
+            handle = first
+                .and_then(|first| stocks.iter().nth(first)?)
+                .map_or(handle, |stock| stock.handle());
         }
         take_from(&mut now, line, order.o_w_id);
         taken.push(handle, &now);
@@ -269,11 +271,7 @@ fn brand(is_brand: bool) -> SmallText<1> {
 #[inline(always)]
 fn take_from(stock: &mut StockTaken, line: Line, w_id: i16) {
     let quantity = line.quantity as i16;
-    let filled = if stock.s_quantity >= quantity + 10 {
-        0
-    } else {
-        91
-    };
+    let filled = if stock.s_quantity >= quantity + 10 { 0 } else { 91 };
     stock.s_quantity += filled - quantity;
     stock.s_ytd += quantity as i64;
     stock.s_order_cnt += 1;

@@ -49,8 +49,7 @@ pub fn order_status(
     let mut room = RowRoom::new();
     let customer = match (c_id, c_last) {
         (Some(c_id), None) => CustomerName::get_in(tx, (w_id, d_id, c_id), &mut room),
-        name => middle_of(tx, w_id, d_id, name)?
-            .map(|handle| CustomerName::read_in(tx, handle, &mut room)),
+        name => middle_of(tx, w_id, d_id, name)?.map(|handle| CustomerName::read_in(tx, handle, &mut room)),
     };
     let customer = customer.ok_or_else(no_customer)?;
     let orders = Order::scan_by_customer(tx).prefix((w_id, d_id, customer.c_id));

@@ -4,8 +4,8 @@ use reprise_procedure::{advanced::*, prelude::*};
 
 use crate::{
     columns::{
-        CustomerAccount, CustomerData, CustomerNumber, CustomerPaid, DistrictAddress, DistrictYtd,
-        WarehouseAddress, WarehouseYtd,
+        CustomerAccount, CustomerData, CustomerNumber, CustomerPaid, DistrictAddress, DistrictYtd, WarehouseAddress,
+        WarehouseYtd,
     },
     missing,
     tables::{Customer, History},
@@ -65,10 +65,7 @@ pub fn payment(
     h_amount: i64,
 ) -> Result<Reply<Paid<'static>>, Abort> {
     if h_amount <= 0 {
-        return Err(Abort::new(
-            "invalid_amount",
-            "a payment is of at least one cent",
-        ));
+        return Err(Abort::new("invalid_amount", "a payment is of at least one cent"));
     }
     let mut room = (RowRoom::new(), RowRoom::new(), RowRoom::new());
     let warehouse = WarehouseAddress::get_in(tx, w_id, &mut room.0);
@@ -77,20 +74,13 @@ pub fn payment(
     let mut district = district.ok_or_else(|| missing("there is no such district"))?;
     let mut customer = match (c_id, c_last) {
         (Some(c_id), None) => CustomerAccount::get_in(tx, (c_w_id, c_d_id, c_id), &mut room.2),
-        name => middle_of(tx, c_w_id, c_d_id, name)?
-            .map(|handle| CustomerAccount::read_in(tx, handle, &mut room.2)),
+        name => middle_of(tx, c_w_id, c_d_id, name)?.map(|handle| CustomerAccount::read_in(tx, handle, &mut room.2)),
     }
     .ok_or_else(no_customer)?;
     warehouse.w_ytd += h_amount;
-    WarehouseYtd {
-        w_ytd: warehouse.w_ytd,
-    }
-    .write(tx, warehouse.handle())?;
+    WarehouseYtd { w_ytd: warehouse.w_ytd }.write(tx, warehouse.handle())?;
     district.d_ytd += h_amount;
-    DistrictYtd {
-        d_ytd: district.d_ytd,
-    }
-    .write(tx, district.handle())?;
+    DistrictYtd { d_ytd: district.d_ytd }.write(tx, district.handle())?;
     customer.c_balance -= h_amount;
     customer.c_ytd_payment += h_amount;
     customer.c_payment_cnt += 1;
@@ -178,12 +168,7 @@ fn shown<'r>(
 
 /// Of the customers with a last name, in order of their first names, the one at place n/2 rounded up (clause 2.5.2.2).
 /// An error where the caller named a customer in no way, or in two.
-pub fn middle_of(
-    tx: &Txn,
-    w_id: i16,
-    d_id: i8,
-    name: (Option<i32>, Option<&str>),
-) -> Result<Option<RowHandle>, Abort> {
+pub fn middle_of(tx: &Txn, w_id: i16, d_id: i8, name: (Option<i32>, Option<&str>)) -> Result<Option<RowHandle>, Abort> {
     let (None, Some(c_last)) = name else {
         return Err(Abort::new(
             "invalid_customer",
@@ -255,9 +240,7 @@ fn history_data(w_name: &[u8], d_name: &[u8]) -> SmallText<24> {
     if let Some(room) = bytes.get_mut(start..end) {
         room.copy_from_slice(d_name);
     }
-    let text = bytes
-        .get(..end)
-        .and_then(|text| std::str::from_utf8(text).ok());
+    let text = bytes.get(..end).and_then(|text| std::str::from_utf8(text).ok());
     text.and_then(SmallText::new).unwrap_or_default()
 }
 
@@ -280,10 +263,7 @@ mod tests {
 
     #[test]
     fn names_are_joined_and_cuts_keep_characters() {
-        assert_eq!(
-            history_data(b"abcdef", b"ghijklmnop").as_str(),
-            "abcdef    ghijklmnop"
-        );
+        assert_eq!(history_data(b"abcdef", b"ghijklmnop").as_str(), "abcdef    ghijklmnop");
         assert_eq!(cut("aé", 2), "a");
         assert_eq!(cut("abc", 5), "abc");
     }

@@ -23,9 +23,7 @@ pub fn stock_level(tx: &Txn, w_id: i16, d_id: i8, threshold: i16) -> Result<i32,
         .d_next_o_id;
     let lines = OrderLine::scan(tx).range((w_id, d_id, next - ORDERS)..(w_id, d_id, next));
     let lines_max = ORDERS as usize * LINES_MAX as usize;
-    let lines = lines
-        .columns::<LineItem>()
-        .batch_bytes(lines_max * LINE_BYTES);
+    let lines = lines.columns::<LineItem>().batch_bytes(lines_max * LINE_BYTES);
     let items = distinct(lines.iter().map(|line| line.ol_i_id), lines_max);
     let stocks = StockQuantity::multi_read(tx, items.iter().map(|i_id| (w_id, *i_id)));
     let is_low = |stock: Option<Row<StockQuantity>>| stock.is_some_and(|stock| stock.s_quantity < threshold);

@@ -31,11 +31,7 @@ pub struct Draw<'t, 'h> {
 
 impl<'t, 'h> Draw<'t, 'h> {
     pub fn new(tx: &'t Txn<'h>) -> Self {
-        Self {
-            tx,
-            bits: 0,
-            left: 0,
-        }
+        Self { tx, bits: 0, left: 0 }
     }
 
     fn take(&mut self, bits: u32) -> u64 {
@@ -60,10 +56,7 @@ impl<'t, 'h> Draw<'t, 'h> {
             *byte = if digits {
                 b'0' + ((self.take(16) * 10) >> 16) as u8
             } else {
-                CHARACTERS
-                    .get(self.take(6) as usize)
-                    .copied()
-                    .unwrap_or(b'0')
+                CHARACTERS.get(self.take(6) as usize).copied().unwrap_or(b'0')
             };
         }
     }
@@ -259,10 +252,6 @@ mod tests {
                 .iter()
                 .all(|text| holds(text.as_bytes()))
         );
-        assert!(
-            !["ORIGINA", "", "original"]
-                .iter()
-                .any(|text| holds(text.as_bytes()))
-        );
+        assert!(!["ORIGINA", "", "original"].iter().any(|text| holds(text.as_bytes())));
     }
 }

@@ -33,11 +33,19 @@ fn check(db: &mut TestDb) -> BTreeSet<i32> {
         let verdicts = case.judge(&warehouse, &customers, &payments);
         let conditions: Vec<i32> = verdicts.iter().map(|verdict| verdict.condition).collect();
         assert_eq!(conditions, (1..=12).collect::<Vec<_>>());
-        failed.extend(verdicts.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.condition));
+        failed.extend(
+            verdicts
+                .iter()
+                .filter(|verdict| !verdict.passed)
+                .map(|verdict| verdict.condition),
+        );
     }
     // In one transaction the same comes out.
     let whole: Vec<Condition> = db.call("check", (1_i16, None::<i8>)).unwrap();
-    let whole = whole.iter().filter(|verdict| !verdict.passed).map(|verdict| verdict.condition);
+    let whole = whole
+        .iter()
+        .filter(|verdict| !verdict.passed)
+        .map(|verdict| verdict.condition);
     assert_eq!(whole.collect::<BTreeSet<_>>(), failed);
     failed
 }
@@ -70,10 +78,7 @@ fn loaded() -> TestDb {
     }
     let mut rows = 0;
     for part in 1..=10_i8 {
-        rows += db
-            .call::<Loaded>("load_warehouse", (1_i16, part))
-            .unwrap()
-            .rows;
+        rows += db.call::<Loaded>("load_warehouse", (1_i16, part)).unwrap().rows;
     }
     let tables = [
         "warehouse",
@@ -85,10 +90,7 @@ fn loaded() -> TestDb {
         "order_line",
         "stock",
     ];
-    assert_eq!(
-        rows as usize,
-        tables.iter().map(|table| db.count(table)).sum::<usize>()
-    );
+    assert_eq!(rows as usize, tables.iter().map(|table| db.count(table)).sum::<usize>());
     db
 }
 
@@ -114,23 +116,16 @@ fn run_mix(db: &mut TestDb, count: usize) -> usize {
         match random.below(10) {
             0..5 => {
                 let lines = 5 + random.below(11) as usize;
-                let mut i_ids: Vec<i32> = (0..lines)
-                    .map(|_| 1 + random.below(100_000) as i32)
-                    .collect();
+                let mut i_ids: Vec<i32> = (0..lines).map(|_| 1 + random.below(100_000) as i32).collect();
                 if random.below(10) == 0 {
                     i_ids[lines - 1] = 100_001;
                 }
                 let quantities: Vec<i8> = (0..lines).map(|_| 1 + random.below(10) as i8).collect();
-                let outcome = db.call::<Ordered>(
-                    "new_order",
-                    (1_i16, d_id, c_id, i_ids, vec![1_i16; lines], quantities),
-                );
+                let outcome =
+                    db.call::<Ordered>("new_order", (1_i16, d_id, c_id, i_ids, vec![1_i16; lines], quantities));
                 rolled_back += outcome.is_err() as usize;
                 let code = outcome.as_ref().err().and_then(TestError::code);
-                assert!(
-                    outcome.is_ok() || code == Some("item_not_found"),
-                    "{outcome:?}"
-                );
+                assert!(outcome.is_ok() || code == Some("item_not_found"), "{outcome:?}");
             }
             5..8 => {
                 let amount = 1 + random.below(500_000) as i64;
@@ -141,15 +136,7 @@ fn run_mix(db: &mut TestDb, count: usize) -> usize {
                 };
                 db.call::<Paid>(
                     "payment",
-                    (
-                        1_i16,
-                        d_id,
-                        1_i16,
-                        1 + random.below(10) as i8,
-                        c_id,
-                        c_last,
-                        amount,
-                    ),
+                    (1_i16, d_id, 1_i16, 1 + random.below(10) as i8, c_id, c_last, amount),
                 )
                 .unwrap();
             }
@@ -160,8 +147,7 @@ fn run_mix(db: &mut TestDb, count: usize) -> usize {
             _ => {
                 db.call::<Status>("order_status", (1_i16, d_id, Some(c_id), None::<&str>))
                     .unwrap();
-                db.call::<i32>("stock_level", (1_i16, d_id, 15_i16))
-                    .unwrap();
+                db.call::<i32>("stock_level", (1_i16, d_id, 15_i16)).unwrap();
             }
         }
     }
@@ -186,14 +172,10 @@ fn the_population_is_as_specified_and_a_mix_keeps_the_conditions() {
         assert_eq!(db.count(table), rows, "{table}");
     }
     look_at_population(&mut db);
-    let again = db
-        .call::<Loaded>("load_warehouse", (1_i16, 4_i8))
-        .unwrap_err();
+    let again = db.call::<Loaded>("load_warehouse", (1_i16, 4_i8)).unwrap_err();
     assert_eq!(again.code(), Some("duplicate_key"));
     for (first, last) in [(0, 5), (5, 4), (100_000, 100_001)] {
-        let error = db
-            .call::<Loaded>("load_item_range", (first, last))
-            .unwrap_err();
+        let error = db.call::<Loaded>("load_item_range", (first, last)).unwrap_err();
         assert_eq!(error.code(), Some("invalid_range"));
     }
     assert_eq!(check(&mut db), [].into());
@@ -211,29 +193,18 @@ fn look_at_population(db: &mut TestDb) {
         for i_id in 1..=2_000 {
             let item = Item::get(tx, i_id).unwrap();
             let stock = Stock::get(tx, (1, i_id)).unwrap();
-            assert!(
-                (14..=24).contains(&item.i_name.len()) && (26..=50).contains(&item.i_data.len())
-            );
+            assert!((14..=24).contains(&item.i_name.len()) && (26..=50).contains(&item.i_data.len()));
             assert!((100..=10_000).contains(&item.i_price) && (1..=10_000).contains(&item.i_im_id));
             assert!((10..=100).contains(&stock.s_quantity) && stock.s_dist_10.len() == 24);
-            originals +=
-                item.i_data.contains("ORIGINAL") as u32 + stock.s_data.contains("ORIGINAL") as u32;
+            originals += item.i_data.contains("ORIGINAL") as u32 + stock.s_data.contains("ORIGINAL") as u32;
         }
         assert!((300..500).contains(&originals), "{originals} of 4000");
         for c_id in 1..=1_000 {
             let customer = Customer::get(tx, (1, 5, c_id)).unwrap();
             assert_eq!(customer.c_last, tpcc::last_name(c_id as u32 - 1));
-            assert!(
-                (300..=500).contains(&customer.c_data.len())
-                    && (8..=16).contains(&customer.c_first.len())
-            );
-            assert!(
-                customer.c_phone.len() == 16
-                    && customer.c_phone.bytes().all(|byte| byte.is_ascii_digit())
-            );
-            assert!(
-                (0..=5_000).contains(&customer.c_discount) && customer.c_zip.ends_with("11111")
-            );
+            assert!((300..=500).contains(&customer.c_data.len()) && (8..=16).contains(&customer.c_first.len()));
+            assert!(customer.c_phone.len() == 16 && customer.c_phone.bytes().all(|byte| byte.is_ascii_digit()));
+            assert!((0..=5_000).contains(&customer.c_discount) && customer.c_zip.ends_with("11111"));
             bad += (customer.c_credit == "BC") as u32;
         }
         assert!((60..150).contains(&bad), "{bad} of 1000");
@@ -270,7 +241,14 @@ fn pieces_of_a_long_run_are_put_together() {
         for o_id in 2_102..=LAST {
             Order::insert(tx, &order(1, o_id, true))?;
             OrderLine::insert(tx, &line(1, o_id, true))?;
-            NewOrder::insert(tx, &NewOrder { no_w_id: 1, no_d_id: 1, no_o_id: o_id })?;
+            NewOrder::insert(
+                tx,
+                &NewOrder {
+                    no_w_id: 1,
+                    no_d_id: 1,
+                    no_o_id: o_id,
+                },
+            )?;
         }
         let mut district = District::get(tx, (1, 1)).unwrap();
         district.d_next_o_id = LAST + 1;
@@ -285,8 +263,12 @@ fn pieces_of_a_long_run_are_put_together() {
     };
     db.run(gap).unwrap();
     assert_eq!(check(&mut db), [3, 5, 11].into());
-    let stray = History { h_w_id: 2, ..payment(1, 1, 0) };
-    db.run(|tx| History::insert(tx, &stray).map(drop).map_err(Into::into)).unwrap();
+    let stray = History {
+        h_w_id: 2,
+        ..payment(1, 1, 0)
+    };
+    db.run(|tx| History::insert(tx, &stray).map(drop).map_err(Into::into))
+        .unwrap();
     assert_eq!(check(&mut db), [3, 5, 8, 11].into());
 }
 

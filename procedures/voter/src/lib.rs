@@ -139,13 +139,7 @@ pub fn vote(
             });
         }
         let vote_number = votes.checked_add(1).ok_or_else(too_many)?;
-        Vote::insert(
-            tx,
-            &Vote {
-                vote_number,
-                ..vote
-            },
-        )?;
+        Vote::insert(tx, &Vote { vote_number, ..vote })?;
     }
     let area_code = area_code_of(phone_number);
     if VoteCount::add_votes(tx, (contestant_number, area_code), 1).is_none() {
@@ -192,10 +186,7 @@ pub fn phone_votes(tx: &Txn, phone_number: i64) -> Vec<PhoneVote> {
 
 #[cold]
 fn too_many() -> Abort {
-    Abort::new(
-        "too_many_votes",
-        "this phone's votes can't be numbered any more",
-    )
+    Abort::new("too_many_votes", "this phone's votes can't be numbered any more")
 }
 
 /// All contestants by votes, most first; equal ones by number.
@@ -205,9 +196,7 @@ pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
     let mut sums = Vec::<(i32, i64)>::new();
     for count in VoteCount::scan_by_contestant(tx) {
         match sums.last_mut() {
-            Some((contestant, sum)) if *contestant == count.contestant_number => {
-                *sum += count.votes
-            }
+            Some((contestant, sum)) if *contestant == count.contestant_number => *sum += count.votes,
             _ => sums.push((count.contestant_number, count.votes)),
         }
     }
@@ -218,10 +207,7 @@ pub fn results(tx: &Txn) -> Vec<ContestantVotes> {
             contestant_name,
         } = row.into_inner();
         let found = sums.binary_search_by_key(&contestant_number, |(contestant, _)| *contestant);
-        let votes = found
-            .ok()
-            .and_then(|at| sums.get(at))
-            .map_or(0, |(_, sum)| *sum);
+        let votes = found.ok().and_then(|at| sums.get(at)).map_or(0, |(_, sum)| *sum);
         // They also come in the order in which equal ones are to stay.
         let place = lines.partition_point(|line| line.votes >= votes);
         lines.insert(

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 
 use reprise_procedure::testkit::TestDb;
-use voter::{
-    ContestantVotes, Initialized, MODULE, PhoneVote, VoteOutcome, VoteResult, area_codes, state_of,
-};
+use voter::{ContestantVotes, Initialized, MODULE, PhoneVote, VoteOutcome, VoteResult, area_codes, state_of};
 
 fn started(names: &[&str]) -> TestDb {
     let mut db = TestDb::new(&MODULE);
@@ -16,9 +14,7 @@ fn started(names: &[&str]) -> TestDb {
 }
 
 fn vote(db: &mut TestDb, phone: i64, contestant: i32, max: i64) -> VoteOutcome {
-    db.call::<VoteResult>("vote", (phone, contestant, max))
-        .unwrap()
-        .outcome
+    db.call::<VoteResult>("vote", (phone, contestant, max)).unwrap().outcome
 }
 
 fn results(db: &mut TestDb) -> Vec<(i32, String, i64)> {
@@ -36,14 +32,8 @@ fn votes_are_counted_and_limited_per_phone() {
     assert_eq!(vote(&mut db, 2_025_550_100, 2, 2), VoteOutcome::Accepted);
     assert_eq!(vote(&mut db, 2_025_550_100, 1, 2), VoteOutcome::OverLimit);
     assert_eq!(vote(&mut db, 2_025_550_101, 3, 2), VoteOutcome::Accepted);
-    assert_eq!(
-        vote(&mut db, 2_025_550_101, 0, 2),
-        VoteOutcome::InvalidContestant
-    );
-    assert_eq!(
-        vote(&mut db, 2_025_550_101, 4, 2),
-        VoteOutcome::InvalidContestant
-    );
+    assert_eq!(vote(&mut db, 2_025_550_101, 0, 2), VoteOutcome::InvalidContestant);
+    assert_eq!(vote(&mut db, 2_025_550_101, 4, 2), VoteOutcome::InvalidContestant);
     assert_eq!(db.count("votes"), 3);
     let expected = [
         (2, "Tabatha".to_owned(), 2),
@@ -59,10 +49,7 @@ fn the_votes_of_a_phone_are_numbered_without_gaps_up_to_any_limit() {
     let phone = 2_025_550_100;
     for vote_number in 1..=70 {
         let contestant = 1 + vote_number % 2;
-        assert_eq!(
-            vote(&mut db, phone, contestant, i64::MAX),
-            VoteOutcome::Accepted
-        );
+        assert_eq!(vote(&mut db, phone, contestant, i64::MAX), VoteOutcome::Accepted);
         for max in [1, vote_number as i64 - 1, vote_number as i64] {
             assert_eq!(vote(&mut db, phone, 1, max), VoteOutcome::OverLimit);
         }
@@ -89,16 +76,7 @@ fn a_limit_of_none_or_less_accepts_nothing() {
 #[test]
 fn any_number_is_a_phone() {
     let mut db = started(&["Edwina"]);
-    for phone in [
-        i64::MIN,
-        -1,
-        0,
-        1,
-        999_999_999,
-        9_999_999_999,
-        10_000_000_000,
-        i64::MAX,
-    ] {
+    for phone in [i64::MIN, -1, 0, 1, 999_999_999, 9_999_999_999, 10_000_000_000, i64::MAX] {
         assert_eq!(state_of(phone), "XX", "{phone}");
         assert_eq!(vote(&mut db, phone, 1, 1), VoteOutcome::Accepted);
         assert_eq!(vote(&mut db, phone, 1, 1), VoteOutcome::OverLimit);
@@ -125,10 +103,7 @@ fn initializing_again_keeps_votes_and_follows_the_names() {
 #[test]
 fn before_initialize_nobody_can_be_voted_for() {
     let mut db = TestDb::new(&MODULE);
-    assert_eq!(
-        vote(&mut db, 2_125_550_100, 1, 9),
-        VoteOutcome::InvalidContestant
-    );
+    assert_eq!(vote(&mut db, 2_125_550_100, 1, 9), VoteOutcome::InvalidContestant);
     assert_eq!(results(&mut db), []);
     assert_eq!(
         db.call::<Initialized>("initialize", (Vec::<&str>::new(),))

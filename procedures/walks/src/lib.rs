@@ -131,7 +131,8 @@ impl<'t, 'h> Walk<'t, 'h> {
     }
 
     fn show(&mut self, row: Row<Step>) {
-        self.seen.extend([row.place, i64::from(row.id), i64::from(row.rank), row.sum]);
+        self.seen
+            .extend([row.place, i64::from(row.id), i64::from(row.rank), row.sum]);
         self.rows.push(row);
     }
 

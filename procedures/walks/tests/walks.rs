@@ -158,7 +158,17 @@ impl<'m> Walk<'m> {
             (None, None) => true,
         };
         let rows = self.model.rows.iter().filter(|(_, row)| is_wanted(row));
-        let mut rows: Vec<_> = rows.map(|(number, row)| (*row, Seen { row: *number, change: self.change_of(*number) })).collect();
+        let mut rows: Vec<_> = rows
+            .map(|(number, row)| {
+                (
+                    *row,
+                    Seen {
+                        row: *number,
+                        change: self.change_of(*number),
+                    },
+                )
+            })
+            .collect();
         rows.sort_by_key(|(row, _)| (if is_by_rank { row[2] } else { 0 }, row[0], row[1]));
         if is_reverse {
             rows.reverse();
@@ -259,7 +269,10 @@ struct Random(u64);
 
 impl Random {
     fn byte(&mut self) -> u8 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as u8
     }
 }
@@ -307,11 +320,18 @@ fn call(model: &mut Model, random: &mut Random) -> Call {
             Some(walk.seen)
         }
     };
-    Call { place, script, expected }
+    Call {
+        place,
+        script,
+        expected,
+    }
 }
 
 fn calls(seed: u64, partitions: u16, count: usize) -> (Vec<Call>, Vec<Row>) {
-    let mut model = Model { partitions: partitions.into(), ..Model::default() };
+    let mut model = Model {
+        partitions: partitions.into(),
+        ..Model::default()
+    };
     let mut random = Random(seed);
     let calls = (0..count).map(|_| call(&mut model, &mut random)).collect();
     (calls, model.rows.into_values().collect())
@@ -334,10 +354,15 @@ fn walks_see_the_models_rows_natively() {
             for (number, call) in calls.iter().enumerate() {
                 let found = natively(&mut db, call);
                 match &call.expected {
-                    Some(expected) => assert_eq!(found.as_ref(), Ok(expected), "seed {seed}, {partitions}, call {number}"),
+                    Some(expected) => {
+                        assert_eq!(found.as_ref(), Ok(expected), "seed {seed}, {partitions}, call {number}")
+                    }
                     None => {
                         refused += 1;
-                        assert!(matches!(&found, Err(TestError::Fault(told)) if told.contains(REFUSED)), "{found:?}");
+                        assert!(
+                            matches!(&found, Err(TestError::Fault(told)) if told.contains(REFUSED)),
+                            "{found:?}"
+                        );
                     }
                 }
             }
@@ -367,7 +392,8 @@ fn open(dir: &Path, partitions: u16, log: LogMode) -> Database {
 
 fn wasm() -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/procedures/walks.wasm");
-    std::fs::read(&path).unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
+    std::fs::read(&path)
+        .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
 }
 
 fn in_wasm(database: &Database, call: &Call) -> Result<Vec<i64>, String> {
@@ -392,7 +418,12 @@ fn in_wasm(database: &Database, call: &Call) -> Result<Vec<i64>, String> {
             let mut reader = ValueReader::new(reply.get(0).result);
             let count = reader.list_len().unwrap();
             let rest = &reply.get(0).result[reader.offset()..];
-            let seen: Vec<_> = rest.as_chunks().0.iter().map(|seen| i64::from_le_bytes(*seen)).collect();
+            let seen: Vec<_> = rest
+                .as_chunks()
+                .0
+                .iter()
+                .map(|seen| i64::from_le_bytes(*seen))
+                .collect();
             assert_eq!(seen.len(), count as usize);
             Ok(seen)
         }
@@ -420,6 +451,9 @@ fn walks_see_the_models_rows_in_wasm_and_are_replayed_and_redone() {
             database.close().unwrap();
             digests.push(open(dir.path(), partitions, log).router().digest().unwrap());
         }
-        assert!(digests.iter().all(|digest| *digest == digests[0]), "{partitions}: {digests:?}");
+        assert!(
+            digests.iter().all(|digest| *digest == digests[0]),
+            "{partitions}: {digests:?}"
+        );
     }
 }

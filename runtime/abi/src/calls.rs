@@ -137,10 +137,7 @@ impl<'a> Packed<'a> {
     /// As many items as there are. None where the last one is cut off.
     #[inline]
     pub fn to_end(bytes: &'a [u8]) -> Option<Self> {
-        let mut rest = Self {
-            bytes,
-            left: u32::MAX,
-        };
+        let mut rest = Self { bytes, left: u32::MAX };
         while !rest.bytes.is_empty() {
             rest.take_item()?;
         }
@@ -166,11 +163,7 @@ impl<'a> Iterator for Packed<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        if self.left == 0 {
-            None
-        } else {
-            self.take_item()
-        }
+        if self.left == 0 { None } else { self.take_item() }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -224,7 +217,11 @@ impl<'a> EqualKeys<'a> {
             return (self, None);
         }
         let (first, rest) = self.bytes.split_at(self.each * count);
-        let of = |bytes, count| Self { bytes, each: self.each, count };
+        let of = |bytes, count| Self {
+            bytes,
+            each: self.each,
+            count,
+        };
         (of(first, count), Some(of(rest, self.count - count)))
     }
 }
@@ -412,12 +409,7 @@ pub trait HostOps {
     }
     /// As `multi_get_columns`, of as many keys as there are slots: what the import of this name writes to them, and how many
     /// rows did not fit theirs.
-    fn multi_get_slots(
-        &mut self,
-        target: Target,
-        keys: EqualKeys<'_>,
-        slots: Slots<'_>,
-    ) -> Result<usize, OpError> {
+    fn multi_get_slots(&mut self, target: Target, keys: EqualKeys<'_>, slots: Slots<'_>) -> Result<usize, OpError> {
         fill_slots(self, target, keys, slots)
     }
     /// The row behind a handle, as it is now; the handle's copy is from now.
@@ -443,13 +435,7 @@ pub trait HostOps {
         None
     }
     /// Writes some columns of a row of `table`; `columns` fits its layout.
-    fn patch(
-        &mut self,
-        table: u16,
-        _handle: RowHandle,
-        _columns: ColumnSet,
-        _values: &[u8],
-    ) -> Result<(), OpError> {
+    fn patch(&mut self, table: u16, _handle: RowHandle, _columns: ColumnSet, _values: &[u8]) -> Result<(), OpError> {
         Err(OpError::Guest(format!("table {table} has no columns here")))
     }
     /// As `patch` for each row, whose values are `bytes_each` bytes one after the other, as many as there are handles. At
@@ -471,13 +457,7 @@ pub trait HostOps {
     fn delete(&mut self, handle: RowHandle) -> Result<(), OpError>;
     fn add(&mut self, handle: RowHandle, column: u16, delta: i64) -> Result<i64, OpError>;
     /// As `add` to the row that `get` finds; none where there is no such row.
-    fn add_by_key(
-        &mut self,
-        target: Target,
-        key: &[u8],
-        column: u16,
-        delta: i64,
-    ) -> Result<Option<i64>, OpError> {
+    fn add_by_key(&mut self, target: Target, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
         let Some((handle, _)) = self.get(target, key)? else {
             return Ok(None);
         };
@@ -491,11 +471,8 @@ pub trait HostOps {
         request: &ScanRequest<'_>,
         visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
     ) -> Result<ScanBatch, OpError>;
-    fn scan_next(
-        &mut self,
-        cursor: u32,
-        visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError>;
+    fn scan_next(&mut self, cursor: u32, visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool)
+    -> Result<ScanBatch, OpError>;
     /// As `scan`, of some columns alone: what the import of this name writes to `out`, and the bytes of it. `plan` is one
     /// of the module's table.
     fn scan_columns(

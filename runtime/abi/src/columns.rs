@@ -178,12 +178,7 @@ struct Source<'a> {
 
 impl Source<'_> {
     /// Puts the next value into the row that begins at `base`; the data of a variable column at its end.
-    fn put(
-        &mut self,
-        slot: &ColumnSlot,
-        base: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<(), ColumnsMalformed> {
+    fn put(&mut self, slot: &ColumnSlot, base: usize, out: &mut Vec<u8>) -> Result<(), ColumnsMalformed> {
         if slot.is_nullable() {
             debug_assert!(self.nullable < self.shape.nullable_count);
             let is_null = self.values[self.nullable / 8] >> (self.nullable % 8) & 1 == 1;
@@ -298,10 +293,7 @@ mod tests {
             assert_eq!(layout.patch_row(set, other, values, &mut expected), Ok(()));
             assert_eq!(written, expected);
         } else {
-            assert!(
-                set.0 & 0b10010 != 0,
-                "only columns of text need more: {set:?}"
-            );
+            assert!(set.0 & 0b10010 != 0, "only columns of text need more: {set:?}");
             assert_eq!(plan.check(values), Err(ColumnsMalformed));
         }
     }

@@ -115,11 +115,7 @@ mod masks {
         // SAFETY: as in `copy`; the second begins where the first ends, or is of no bytes.
         unsafe {
             copy_masked(from, to, first);
-            copy_masked(
-                from.add(bytes & BYTES),
-                to.add(bytes & BYTES),
-                bytes - first,
-            );
+            copy_masked(from.add(bytes & BYTES), to.add(bytes & BYTES), bytes - first);
         }
     }
 

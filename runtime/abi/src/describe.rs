@@ -6,8 +6,8 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{
     schema::{
-        ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, NearPart, Partitioning,
-        Placement, ProcedureSchema, TableSchema,
+        ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, NearPart, Partitioning, Placement,
+        ProcedureSchema, TableSchema,
     },
     types::{ScalarType, StructField, Type},
 };
@@ -19,7 +19,11 @@ pub fn write_json(schema: &ModuleSchema) -> String {
     put(&mut out, "{\"abi\":");
     push_number(&mut out, schema.abi);
     put(&mut out, ",\"tables\":");
-    let docs = schema.table_docs.iter().map(String::as_str).chain(core::iter::repeat(""));
+    let docs = schema
+        .table_docs
+        .iter()
+        .map(String::as_str)
+        .chain(core::iter::repeat(""));
     let tables: Vec<_> = schema.tables.iter().zip(docs).collect();
     push_list(&mut out, &tables, |out, (table, docs)| push_table(out, table, docs));
     put(&mut out, ",\"procedures\":");
@@ -53,9 +57,7 @@ fn push_table(out: &mut String, table: &TableSchema, docs: &str) {
         },
     );
     put(out, ",\"indexes\":");
-    push_list(out, &table.indexes, |out, index| {
-        push_index(out, table, index)
-    });
+    push_list(out, &table.indexes, |out, index| push_index(out, table, index));
     put(out, ",\"placement\":");
     match table.placement {
         Placement::By(column) => {
@@ -109,9 +111,7 @@ fn push_index(out: &mut String, table: &TableSchema, index: &IndexSchema) {
     put(out, "{\"name\":");
     push_text(out, &index.name);
     put(out, ",\"columns\":");
-    push_list(out, &index.columns, |out, column| {
-        push_column_name(out, table, *column)
-    });
+    push_list(out, &index.columns, |out, column| push_column_name(out, table, *column));
     put(out, ",\"unique\":");
     push_bool(out, index.unique);
     out.push('}');
@@ -237,10 +237,7 @@ fn push_scalar(out: &mut String, ty: ScalarType) {
 fn push_column_name(out: &mut String, table: &TableSchema, position: u16) {
     push_text(
         out,
-        table
-            .columns
-            .get(position as usize)
-            .map_or("", |column| &column.name),
+        table.columns.get(position as usize).map_or("", |column| &column.name),
     );
 }
 
@@ -277,7 +274,10 @@ fn push_int(out: &mut String, value: i64) {
     if value < 0 {
         out.push('-');
     }
-    let (high, low) = (value.unsigned_abs() / 1_000_000_000, value.unsigned_abs() % 1_000_000_000);
+    let (high, low) = (
+        value.unsigned_abs() / 1_000_000_000,
+        value.unsigned_abs() % 1_000_000_000,
+    );
     match high {
         0 => push_number(out, low as u32),
         _ => {
@@ -357,12 +357,7 @@ mod tests {
                         variants: vec!["free".into(), "sold".into()],
                         ..column("e", ScalarType::U8, false, None)
                     },
-                    column(
-                        "b",
-                        ScalarType::Decimal { scale: 12 },
-                        true,
-                        Some(vec![0x0a, 0xff]),
-                    ),
+                    column("b", ScalarType::Decimal { scale: 12 }, true, Some(vec![0x0a, 0xff])),
                 ],
                 primary_key: vec![0],
                 primary_kind: IndexKind::Hash,
@@ -378,9 +373,7 @@ mod tests {
                 name: "p".into(),
                 params: vec![Parameter {
                     name: "a".into(),
-                    ty: Type::List(Box::new(Type::Option(Box::new(Type::Scalar(
-                        ScalarType::Text,
-                    ))))),
+                    ty: Type::List(Box::new(Type::Option(Box::new(Type::Scalar(ScalarType::Text))))),
                 }],
                 returns: Type::Struct(vec![StructField {
                     name: "outcome".into(),

@@ -44,11 +44,7 @@ push_int! {
 #[inline]
 pub fn push_f64(out: &mut Vec<u8>, value: f64) {
     let bits = value.to_bits();
-    let ordered = if bits >> 63 == 1 {
-        !bits
-    } else {
-        bits | 1 << 63
-    };
+    let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
     push_u64(out, ordered);
 }
 
@@ -189,15 +185,7 @@ mod tests {
             ints.windows(2)
                 .all(|w| key(|o| push_i64(o, w[0])) < key(|o| push_i64(o, w[1])))
         );
-        let floats = [
-            f64::NEG_INFINITY,
-            -1.5,
-            -0.0,
-            0.0,
-            1e-300,
-            2.0,
-            f64::INFINITY,
-        ];
+        let floats = [f64::NEG_INFINITY, -1.5, -0.0, 0.0, 1e-300, 2.0, f64::INFINITY];
         assert!(
             floats
                 .windows(2)

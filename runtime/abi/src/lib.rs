@@ -28,8 +28,8 @@ pub use plan::{ColumnPlan, Near, Plans};
 pub use room::{Room, Slots};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
-    ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey, NearPart,
-    Parameter, Partitioning, Placement, ProcedureSchema, TableSchema,
+    ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey, NearPart, Parameter,
+    Partitioning, Placement, ProcedureSchema, TableSchema,
 };
 pub use types::{ScalarType, StructField, Type};
 

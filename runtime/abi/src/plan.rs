@@ -97,10 +97,7 @@ impl ColumnPlan {
     /// The set fits the layout.
     pub fn new(layout: &RowLayout, set: ColumnSet) -> Self {
         let slots = || set.positions().map(|at| &layout.columns[at]);
-        let bitmap_bytes = slots()
-            .filter(|slot| slot.is_nullable())
-            .count()
-            .div_ceil(8) as u32;
+        let bitmap_bytes = slots().filter(|slot| slot.is_nullable()).count().div_ceil(8) as u32;
         let mut plan = Self {
             set,
             nullable: Vec::new(),
@@ -149,7 +146,9 @@ impl ColumnPlan {
         let slots = self.ends.iter().map(|(slot, _)| *slot);
         let slots = slots.chain(self.texts.iter().filter_map(|texts| texts.before));
         let slots = slots.filter(|_| with_texts).map(|slot| (slot, slot + 4));
-        let all = spans.chain(slots).reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
+        let all = spans
+            .chain(slots)
+            .reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)));
         let (start, end) = all.unwrap_or((0, 0));
         (if self.nullable.is_empty() { start } else { 0 }, end)
     }
@@ -330,13 +329,7 @@ impl ColumnPlan {
 
     /// Copies texts that lie side by side, the data before them being `filled` bytes; how many they are then.
     #[inline(always)]
-    fn read_run(
-        &self,
-        texts: &Texts,
-        filled: usize,
-        row: &[u8],
-        (slots, data): (&mut [u8], &mut [u8]),
-    ) -> usize {
+    fn read_run(&self, texts: &Texts, filled: usize, row: &[u8], (slots, data): (&mut [u8], &mut [u8])) -> usize {
         let (start, end) = texts.place(row);
         let moved = (filled as u32).wrapping_sub(start);
         for (from, to) in &self.ends[texts.first_end..texts.first_end + texts.end_count] {
@@ -375,7 +368,11 @@ impl ColumnPlan {
             return rows;
         }
         let first_nulls = values.iter().step_by(each).take(rows);
-        if self.is_fixed() && self.bools.is_empty() && self.bitmap_bytes == 1 && first_nulls.fold(0, |all, nulls| all | nulls) == 0 {
+        if self.is_fixed()
+            && self.bools.is_empty()
+            && self.bitmap_bytes == 1
+            && first_nulls.fold(0, |all, nulls| all | nulls) == 0
+        {
             return rows;
         }
         let refused = values.chunks_exact(each).position(|values| self.check(values).is_err());
@@ -502,7 +499,11 @@ impl OneSpan {
         };
         let null = nullable.first().map(|column| column.from);
         Some(Self {
-            span: Span { from: *from, to: *to, bytes: *bytes },
+            span: Span {
+                from: *from,
+                to: *to,
+                bytes: *bytes,
+            },
             null_byte: null.map_or(0, |bit| bit as u32 / 8),
             null_bit: null.map_or(0, |bit| 1 << (bit % 8)),
         })

@@ -214,9 +214,18 @@ mod tests {
         let layout = RowLayout::from_types(types.into_iter());
         let texts = ["", "one", "a longer one"].into_iter().zip(-1..);
         let rows = texts.map(|(text, n)| {
-            let ints = [Field::Int(n), Field::Int(n * 300), Field::Int(n << 20), Field::Int(n << 40)];
+            let ints = [
+                Field::Int(n),
+                Field::Int(n * 300),
+                Field::Int(n << 20),
+                Field::Int(n << 40),
+            ];
             let (long, bytes) = (text.repeat(6), [n as u8; 50]);
-            let texts = [Field::Text(text), Field::Text(&long), Field::Bytes(&bytes[..9 * text.len() / 2 % 50])];
+            let texts = [
+                Field::Text(text),
+                Field::Text(&long),
+                Field::Bytes(&bytes[..9 * text.len() / 2 % 50]),
+            ];
             layout.build(&[&ints[..], &texts].concat())
         });
         let rows = rows.collect();
@@ -256,7 +265,10 @@ mod tests {
         }
         let plan = ColumnPlan::new(&layout, ColumnSet(0b11));
         for (bytes, count) in [(0, 0), (22, 0), (23, 2), (20, 2), (0, 1), (22, usize::MAX)] {
-            assert!(Slots::new(&plan, &mut vec![0; bytes], count).is_none(), "{bytes} {count}");
+            assert!(
+                Slots::new(&plan, &mut vec![0; bytes], count).is_none(),
+                "{bytes} {count}"
+            );
         }
     }
 

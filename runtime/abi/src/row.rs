@@ -217,8 +217,8 @@ impl RowLayout {
         let (slots, data) = row.split_at(fixed);
         let mut start = 0;
         for check in &self.checked {
-            let is_null = check.null_bit != NOT_NULL
-                && slots[check.null_bit as usize / 8] >> (check.null_bit % 8) & 1 == 1;
+            let is_null =
+                check.null_bit != NOT_NULL && slots[check.null_bit as usize / 8] >> (check.null_bit % 8) & 1 == 1;
             match check.kind {
                 // The commonest ones first, without a result to be looked at.
                 CheckKind::Fixed(_) if !is_null => {}
@@ -251,9 +251,7 @@ impl RowLayout {
             ScalarType::I8 => Field::Int(row[at] as i8 as i64),
             ScalarType::I16 => Field::Int(i16::from_le_bytes(array(row, at)) as i64),
             ScalarType::I32 => Field::Int(i32::from_le_bytes(array(row, at)) as i64),
-            ScalarType::I64 | ScalarType::Timestamp => {
-                Field::Int(i64::from_le_bytes(array(row, at)))
-            }
+            ScalarType::I64 | ScalarType::Timestamp => Field::Int(i64::from_le_bytes(array(row, at))),
             ScalarType::U8 => Field::Uint(row[at] as u64),
             ScalarType::U16 => Field::Uint(u16::from_le_bytes(array(row, at)) as u64),
             ScalarType::U32 => Field::Uint(u32::from_le_bytes(array(row, at)) as u64),
@@ -262,9 +260,9 @@ impl RowLayout {
             ScalarType::Decimal { .. } => Field::Decimal(i128::from_le_bytes(array(row, at))),
             ScalarType::Uuid => Field::Uuid(array(row, at)),
             ScalarType::Bytes => Field::Bytes(self.data_of(row, slot)),
-            ScalarType::Text => Field::Text(
-                core::str::from_utf8(self.data_of(row, slot)).expect("a stored row is validated"),
-            ),
+            ScalarType::Text => {
+                Field::Text(core::str::from_utf8(self.data_of(row, slot)).expect("a stored row is validated"))
+            }
         }
     }
 
@@ -297,9 +295,7 @@ impl RowLayout {
             ScalarType::I8 => key::push_i8(out, row[at] as i8),
             ScalarType::I16 => key::push_i16(out, i16::from_le_bytes(array(row, at))),
             ScalarType::I32 => key::push_i32(out, i32::from_le_bytes(array(row, at))),
-            ScalarType::I64 | ScalarType::Timestamp => {
-                key::push_i64(out, i64::from_le_bytes(array(row, at)))
-            }
+            ScalarType::I64 | ScalarType::Timestamp => key::push_i64(out, i64::from_le_bytes(array(row, at))),
             ScalarType::U16 => key::push_u16(out, u16::from_le_bytes(array(row, at))),
             ScalarType::U32 => key::push_u32(out, u32::from_le_bytes(array(row, at))),
             ScalarType::U64 => key::push_u64(out, u64::from_le_bytes(array(row, at))),
@@ -317,10 +313,7 @@ impl RowLayout {
         let mut end = 0u32;
         for (slot, field) in self.columns.iter().zip(fields) {
             if *field == Field::Null {
-                assert!(
-                    slot.null_bit != NOT_NULL,
-                    "null in a column that is not nullable"
-                );
+                assert!(slot.null_bit != NOT_NULL, "null in a column that is not nullable");
                 row[slot.null_bit as usize / 8] |= 1 << (slot.null_bit % 8);
             }
             match field {
@@ -331,8 +324,7 @@ impl RowLayout {
             }
             if slot.ty.is_variable() {
                 end = (row.len() - self.fixed_bytes()) as u32;
-                row[slot.offset as usize..slot.offset as usize + 4]
-                    .copy_from_slice(&end.to_le_bytes());
+                row[slot.offset as usize..slot.offset as usize + 4].copy_from_slice(&end.to_le_bytes());
             }
         }
         debug_assert!(row.len() == self.fixed_bytes() + end as usize);
@@ -420,7 +412,9 @@ impl Quick {
     fn is_null_fit(&self, slots: &[u8]) -> bool {
         let is_zero = || match self.nullable_bytes {
             8 => read_u64(slots, self.nullable) == 0,
-            bytes => slots[self.nullable as usize..][..bytes as usize].iter().all(|byte| *byte == 0),
+            bytes => slots[self.nullable as usize..][..bytes as usize]
+                .iter()
+                .all(|byte| *byte == 0),
         };
         slots[0] == 0 || slots[0] == 1 && is_zero()
     }
@@ -429,13 +423,7 @@ impl Quick {
 impl Check {
     /// Looks at the column of a row in two parts; data of columns before it end at `start`. Where its own end.
     #[inline(always)]
-    fn look(
-        &self,
-        is_null: bool,
-        slots: &[u8],
-        data: &[u8],
-        start: usize,
-    ) -> Result<usize, RowError> {
+    fn look(&self, is_null: bool, slots: &[u8], data: &[u8], start: usize) -> Result<usize, RowError> {
         let column = self.column;
         let at = self.offset as usize;
         match self.kind {
@@ -456,9 +444,7 @@ impl Check {
                 true => Err(RowError::NullSlot { column }),
                 false => Err(RowError::Bool { column }),
             },
-            CheckKind::Fixed(width)
-                if is_null && slots[at..at + width as usize].iter().any(|byte| *byte != 0) =>
-            {
+            CheckKind::Fixed(width) if is_null && slots[at..at + width as usize].iter().any(|byte| *byte != 0) => {
                 Err(RowError::NullSlot { column })
             }
             CheckKind::Bool | CheckKind::Fixed(_) => Ok(start),
@@ -508,9 +494,7 @@ mod tests {
     use ScalarType::{Bool, I32, Text};
 
     fn layout() -> RowLayout {
-        RowLayout::from_types(
-            [(I32, false), (Text, true), (Bool, false), (Text, false)].into_iter(),
-        )
+        RowLayout::from_types([(I32, false), (Text, true), (Bool, false), (Text, false)].into_iter())
     }
 
     #[test]
@@ -559,12 +543,7 @@ mod tests {
     #[test]
     fn build_validate_and_read_back() {
         let layout = layout();
-        let fields = [
-            Field::Int(-5),
-            Field::Null,
-            Field::Bool(true),
-            Field::Text("ab"),
-        ];
+        let fields = [Field::Int(-5), Field::Null, Field::Bool(true), Field::Text("ab")];
         let row = layout.build(&fields);
         assert_eq!(layout.validate(&row), Ok(()));
         let read: Vec<_> = (0..4).map(|c| layout.field(&row, c)).collect();
@@ -581,7 +560,11 @@ mod tests {
             for at in 0..length {
                 let mut bad = good.clone();
                 bad[layout.fixed_bytes() + at] = 0xff;
-                assert_eq!(layout.validate(&bad), Err(RowError::Utf8 { column: 1 }), "{at} of {length}");
+                assert_eq!(
+                    layout.validate(&bad),
+                    Err(RowError::Utf8 { column: 1 }),
+                    "{at} of {length}"
+                );
             }
             let mut long = good.clone();
             long.push(b'x');
@@ -597,12 +580,7 @@ mod tests {
     #[test]
     fn forged_rows_are_refused() {
         let layout = layout();
-        let good = layout.build(&[
-            Field::Int(7),
-            Field::Text("x"),
-            Field::Bool(false),
-            Field::Text("yz"),
-        ]);
+        let good = layout.build(&[Field::Int(7), Field::Text("x"), Field::Bool(false), Field::Text("yz")]);
         let forge = |at: usize, value: u8| {
             let mut row = good.clone();
             row[at] = value;
@@ -613,13 +591,7 @@ mod tests {
         assert_eq!(forge(9, 2), Err(RowError::Bool { column: 2 }));
         assert_eq!(forge(5, 200), Err(RowError::Offset { column: 1 }));
         assert!(matches!(forge(10, 200), Err(RowError::Length { .. })));
-        assert_eq!(
-            forge(good.len() - 1, 0xff),
-            Err(RowError::Utf8 { column: 3 })
-        );
-        assert!(matches!(
-            layout.validate(&good[..6]),
-            Err(RowError::Length { .. })
-        ));
+        assert_eq!(forge(good.len() - 1, 0xff), Err(RowError::Utf8 { column: 3 }));
+        assert!(matches!(layout.validate(&good[..6]), Err(RowError::Length { .. })));
     }
 }

@@ -42,7 +42,10 @@ impl TextBound {
         members.fold(Self::new(2, 0, 0), |sum, (name, ty)| {
             let member = Self::of(ty);
             Self {
-                fixed: sum.fixed.saturating_add(member.fixed).saturating_add(name.len() as u64 + 4),
+                fixed: sum
+                    .fixed
+                    .saturating_add(member.fixed)
+                    .saturating_add(name.len() as u64 + 4),
                 per_byte: sum.per_byte.max(member.per_byte),
                 bytes_min: sum.bytes_min.saturating_add(member.bytes_min),
             }
@@ -99,10 +102,7 @@ mod tests {
 
     #[test]
     fn names_beside_little_are_what_makes_texts_long() {
-        let field = |name: &str, ty| StructField {
-            name: name.into(),
-            ty,
-        };
+        let field = |name: &str, ty| StructField { name: name.into(), ty };
         let units = (0..254).map(|at| field(&format!("a_long_name_of_nothing_{at}"), Type::Unit));
         let flag = field("flag", Type::Scalar(ScalarType::Bool));
         let list = |fields| Type::List(Box::new(Type::Struct(fields)));

@@ -50,14 +50,7 @@ impl ScalarType {
     pub const fn is_integer(self) -> bool {
         matches!(
             self,
-            Self::I8
-                | Self::I16
-                | Self::I32
-                | Self::I64
-                | Self::U8
-                | Self::U16
-                | Self::U32
-                | Self::U64
+            Self::I8 | Self::I16 | Self::I32 | Self::I64 | Self::U8 | Self::U16 | Self::U32 | Self::U64
         )
     }
 }

@@ -57,9 +57,7 @@ impl<'a> ValueReader<'a> {
     }
 
     fn error(&self) -> ValueError {
-        ValueError {
-            offset: self.offset,
-        }
+        ValueError { offset: self.offset }
     }
 
     #[inline]
@@ -195,10 +193,6 @@ mod tests {
 
     #[test]
     fn a_huge_list_count_is_refused_before_it_is_believed() {
-        assert!(
-            ValueReader::new(&[0xff, 0xff, 0xff, 0xff, 0x0f])
-                .list_len()
-                .is_err()
-        );
+        assert!(ValueReader::new(&[0xff, 0xff, 0xff, 0xff, 0x0f]).list_len().is_err());
     }
 }

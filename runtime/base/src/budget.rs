@@ -88,7 +88,10 @@ impl Budget {
 
     fn room_beside(&self, kept_back: u64) -> u64 {
         let here = self.limit().saturating_sub(self.used().saturating_add(kept_back));
-        let of_whole = self.of.as_ref().map_or(u64::MAX, |of| of.whole.room_beside(of.kept_back));
+        let of_whole = self
+            .of
+            .as_ref()
+            .map_or(u64::MAX, |of| of.whole.room_beside(of.kept_back));
         here.min(of_whole)
     }
 

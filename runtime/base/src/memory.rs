@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 use crate::{
     budget::{Budget, Grant},
     limits::{
-        GUESTS_BYTES_PART, IDEMPOTENCY_BYTES_DEFAULT, IDEMPOTENCY_BYTES_PART, MEMORY_KEPT_BACK_BYTES_MIN, MEMORY_KEPT_BACK_PART,
-        ON_THEIR_WAY_BYTES_MIN, ON_THEIR_WAY_BYTES_PART, REQUESTS_BYTES_MAX, RESULTS_BYTES_MAX, TEXTS_BYTES_MAX,
+        GUESTS_BYTES_PART, IDEMPOTENCY_BYTES_DEFAULT, IDEMPOTENCY_BYTES_PART, MEMORY_KEPT_BACK_BYTES_MIN,
+        MEMORY_KEPT_BACK_PART, ON_THEIR_WAY_BYTES_MIN, ON_THEIR_WAY_BYTES_PART, REQUESTS_BYTES_MAX, RESULTS_BYTES_MAX,
+        TEXTS_BYTES_MAX,
     },
 };
 
@@ -87,7 +88,11 @@ pub struct MemoryLedger {
 const fn on_their_way(max_bytes: u64, most: u64) -> u64 {
     let part = max_bytes / ON_THEIR_WAY_BYTES_PART;
     let part = if part < most { part } else { most };
-    if part > ON_THEIR_WAY_BYTES_MIN { part } else { ON_THEIR_WAY_BYTES_MIN }
+    if part > ON_THEIR_WAY_BYTES_MIN {
+        part
+    } else {
+        ON_THEIR_WAY_BYTES_MIN
+    }
 }
 
 /// What of `max_bytes` is kept for deletes, undo and recovery: a tenth, and no less than the least, where that leaves half.
@@ -231,8 +236,14 @@ mod tests {
         ledger.enforce();
         let result = ledger.results().try_take(20 << 20).expect("there is room");
         let text = ledger.texts().take(32 << 20);
-        assert_eq!((ledger.kind(MemoryKind::Answers).used(), ledger.used()), (52 << 20, 52 << 20));
-        assert!(ledger.results().try_take(13 << 20).is_none(), "more than results may take");
+        assert_eq!(
+            (ledger.kind(MemoryKind::Answers).used(), ledger.used()),
+            (52 << 20, 52 << 20)
+        );
+        assert!(
+            ledger.results().try_take(13 << 20).is_none(),
+            "more than results may take"
+        );
         assert_eq!((ledger.results().room(), ledger.texts().room()), (12 << 20, 0));
         let most = ledger.kind(MemoryKind::Undo).take(260 << 20);
         assert_eq!(ledger.results().room(), 8 << 20, "no more than the whole has");

@@ -5,10 +5,9 @@ use std::{cell::Cell, sync::Arc};
 use reprise_base::{Lsn, PartitionId};
 use reprise_env::{Disk, DiskFile};
 use reprise_wire::{
-    CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX,
-    CHECKPOINT_TRAILER_BYTES, CheckpointBlock, CheckpointBlockKind, CheckpointDatabase,
-    CheckpointEntry, CheckpointHeader, CheckpointModuleRef, CheckpointPartition, CheckpointTrailer,
-    WireError,
+    CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
+    CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointModuleRef,
+    CheckpointPartition, CheckpointTrailer, WireError,
 };
 use zstd::bulk::Decompressor;
 
@@ -324,11 +323,7 @@ impl Blocks<'_> {
     }
 
     /// Reads the stored bytes of the block at an offset into `self.stored`.
-    fn read_stored(
-        &mut self,
-        offset: u64,
-        number: Option<u32>,
-    ) -> Result<CheckpointBlock, CheckpointError> {
+    fn read_stored(&mut self, offset: u64, number: Option<u32>) -> Result<CheckpointBlock, CheckpointError> {
         let (name, file) = (&self.reader.name, &*self.reader.file.0);
         let mut head = [0; CHECKPOINT_BLOCK_HEADER_BYTES];
         let read = file.read_at(offset, &mut head)?;
@@ -348,11 +343,7 @@ impl Blocks<'_> {
     }
 
     /// Reads the block at an offset into `self.raw`.
-    fn read_at(
-        &mut self,
-        offset: u64,
-        number: Option<u32>,
-    ) -> Result<CheckpointBlock, CheckpointError> {
+    fn read_at(&mut self, offset: u64, number: Option<u32>) -> Result<CheckpointBlock, CheckpointError> {
         let block = self.read_stored(offset, number)?;
         let name = &self.reader.name;
         if !block.compressed {
@@ -360,7 +351,8 @@ impl Blocks<'_> {
             return Ok(block);
         }
         self.raw.clear();
-        self.raw.reserve((block.raw_bytes as usize).min(CHECKPOINT_RAW_BYTES_MAX));
+        self.raw
+            .reserve((block.raw_bytes as usize).min(CHECKPOINT_RAW_BYTES_MAX));
         let decompressor = self.decompressor.get();
         let decompressor = decompressor.map_err(|error| CheckpointError::Compress(error.to_string()))?;
         let done = decompressor.decompress_to_buffer(&self.stored, &mut self.raw);
@@ -373,11 +365,7 @@ impl Blocks<'_> {
     }
 }
 
-fn read_header(
-    file: &dyn DiskFile,
-    name: &str,
-    lsn: Lsn,
-) -> Result<CheckpointHeader, CheckpointError> {
+fn read_header(file: &dyn DiskFile, name: &str, lsn: Lsn) -> Result<CheckpointHeader, CheckpointError> {
     let mut bytes = [0; CHECKPOINT_HEADER_BYTES];
     let read = file.read_at(0, &mut bytes)?;
     let judge = || {
@@ -388,11 +376,7 @@ fn read_header(
     judge().map_err(CheckpointError::at(name, 0))
 }
 
-fn read_trailer(
-    file: &dyn DiskFile,
-    name: &str,
-    lsn: Lsn,
-) -> Result<CheckpointTrailer, CheckpointError> {
+fn read_trailer(file: &dyn DiskFile, name: &str, lsn: Lsn) -> Result<CheckpointTrailer, CheckpointError> {
     let file_bytes = file.len()?;
     let at = file_bytes.saturating_sub(CHECKPOINT_TRAILER_BYTES as u64);
     let mut bytes = [0; CHECKPOINT_TRAILER_BYTES];
@@ -414,11 +398,7 @@ fn wire_error(what: &'static str, expected: &str, found: &str) -> WireError {
     }
 }
 
-fn wire_check<T: PartialEq + std::fmt::Display>(
-    what: &'static str,
-    expected: T,
-    found: T,
-) -> Result<(), WireError> {
+fn wire_check<T: PartialEq + std::fmt::Display>(what: &'static str, expected: T, found: T) -> Result<(), WireError> {
     if expected == found {
         return Ok(());
     }

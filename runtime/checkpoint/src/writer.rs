@@ -5,8 +5,8 @@ use std::sync::Arc;
 use reprise_base::PartitionId;
 use reprise_env::{Disk, DiskFile};
 use reprise_wire::{
-    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlock, CheckpointBlockKind, CheckpointEntry,
-    CheckpointHeader, CheckpointTrailer,
+    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlock, CheckpointBlockKind, CheckpointEntry, CheckpointHeader,
+    CheckpointTrailer,
 };
 use zstd::bulk::Compressor;
 
@@ -45,10 +45,7 @@ pub struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
-    pub(crate) fn create(
-        disk: Arc<dyn Disk>,
-        header: CheckpointHeader,
-    ) -> Result<Self, CheckpointError> {
+    pub(crate) fn create(disk: Arc<dyn Disk>, header: CheckpointHeader) -> Result<Self, CheckpointError> {
         let compressor = Compressor::new(COMPRESSION_LEVEL);
         let compressor = compressor.map_err(|error| CheckpointError::Compress(error.to_string()))?;
         Ok(Self {
@@ -85,7 +82,8 @@ impl CheckpointWriter {
     ) -> Result<(), CheckpointError> {
         if raw.len() > CHECKPOINT_RAW_BYTES_MAX {
             let (kind, bytes) = (kind.name(), raw.len());
-            let reason = format!("a block of kind {kind} has {bytes} bytes, and {CHECKPOINT_RAW_BYTES_MAX} at most are read");
+            let reason =
+                format!("a block of kind {kind} has {bytes} bytes, and {CHECKPOINT_RAW_BYTES_MAX} at most are read");
             return Err(CheckpointError::GivenUp(reason));
         }
         let offset = self.size().file_bytes;
@@ -178,7 +176,6 @@ impl CheckpointWriter {
         self.is_published = true;
         Ok(self.disk.sync_dir()?)
     }
-
 }
 
 impl Drop for CheckpointWriter {

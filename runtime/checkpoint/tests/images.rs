@@ -7,8 +7,8 @@ use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{SimDisk, sim::CrashPolicy};
 use reprise_wire::{
-    CheckpointBlockKind as Kind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef,
-    CheckpointModuleRef, CheckpointPartition, CheckpointRows, FORMAT_VERSION, Genesis, push_checkpoint_row,
+    CheckpointBlockKind as Kind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointModuleRef,
+    CheckpointPartition, CheckpointRows, FORMAT_VERSION, Genesis, push_checkpoint_row,
 };
 
 const ID: [u8; 16] = *b"a test database!";

@@ -27,7 +27,9 @@ const COMPARED_BYTES: usize = 1 << 20;
 /// Why files can't be put into an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    #[error("{0} is in use, as a data directory or as the archive of another server: name a directory of its own, on another disk if there is one")]
+    #[error(
+        "{0} is in use, as a data directory or as the archive of another server: name a directory of its own, on another disk if there is one"
+    )]
     InUse(PathBuf),
     #[error("{archive} is another database's archive ({found}); this one is {expected}: name an empty directory")]
     OtherDatabase {
@@ -168,7 +170,12 @@ impl Archive {
     }
 
     pub fn take_checkpoint(&self, lsn: Lsn, goes_on: &dyn Fn() -> bool) -> Result<(), ArchiveError> {
-        self.take(&*self.origin.checkpoints, &*self.checkpoints, &checkpoint_name(lsn), goes_on)
+        self.take(
+            &*self.origin.checkpoints,
+            &*self.checkpoints,
+            &checkpoint_name(lsn),
+            goes_on,
+        )
     }
 
     fn take(&self, from: &dyn Disk, to: &dyn Disk, name: &str, goes_on: &dyn Fn() -> bool) -> Result<(), ArchiveError> {
@@ -205,7 +212,11 @@ impl Archive {
         let until_us = now_us.saturating_sub(keep.as_micros() as i64);
         let own = Checkpoints::new(self.checkpoints.clone());
         let stored = checkpoints(&*self.checkpoints)?;
-        let mut base = live.iter().filter(|(_, time_us)| *time_us <= until_us).map(|(lsn, _)| *lsn).max();
+        let mut base = live
+            .iter()
+            .filter(|(_, time_us)| *time_us <= until_us)
+            .map(|(lsn, _)| *lsn)
+            .max();
         for lsn in stored.iter().rev() {
             if base.is_some_and(|base| base >= *lsn) {
                 break;
@@ -237,7 +248,8 @@ impl Database {
     /// Puts checkpoints and log that are let go of into an archive in `dir` first, and keeps them there for `keep`, or for ever. Before
     /// calls are taken; once.
     pub fn archive_to(&self, dir: &Path, keep: Option<Duration>) -> Result<(), ArchiveError> {
-        let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders) else {
+        let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
+        else {
             return Ok(()); // without a log nothing is ever let go of
         };
         let origin = Origin {
@@ -266,11 +278,19 @@ fn is_ours(name: &str) -> bool {
 }
 
 fn segments(disk: &dyn Disk) -> Result<Vec<Lsn>, DiskError> {
-    Ok(disk.list()?.iter().filter_map(|name| parse_segment_name(name)).collect())
+    Ok(disk
+        .list()?
+        .iter()
+        .filter_map(|name| parse_segment_name(name))
+        .collect())
 }
 
 fn checkpoints(disk: &dyn Disk) -> Result<Vec<Lsn>, DiskError> {
-    Ok(disk.list()?.iter().filter_map(|name| parse_checkpoint_name(name)).collect())
+    Ok(disk
+        .list()?
+        .iter()
+        .filter_map(|name| parse_checkpoint_name(name))
+        .collect())
 }
 
 fn remove_if_there(disk: &dyn Disk, name: &str) -> Result<(), DiskError> {

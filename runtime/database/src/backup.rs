@@ -11,14 +11,10 @@ use reprise_checkpoint::{CheckpointReader, Checkpoints};
 use reprise_env::{Clock, Disk, RealClock};
 use reprise_host::stored::read_stored_table;
 use reprise_log::{LogReader, VerifyReport};
-use reprise_wire::{
-    CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, RecordRef, WireError,
-};
+use reprise_wire::{CheckpointBlockKind, CheckpointKeys, CheckpointRows, Genesis, RecordRef, WireError};
 
 use crate::{
-    manifest::{
-        BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, hex, is_place,
-    },
+    manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, describe_files, hex, is_place},
     restore::{Point, RestoreError, RestoreReport, Source, new_place},
     staging::Staging,
     tree::Place,
@@ -42,11 +38,7 @@ pub fn create_backup(source: &Path, target: &Path) -> Result<BackupManifest, Res
 }
 
 /// The same in any tree; `now_us` since 1970.
-pub fn create_backup_in(
-    source: &Place,
-    target: &Place,
-    now_us: i64,
-) -> Result<BackupManifest, RestoreError> {
+pub fn create_backup_in(source: &Place, target: &Place, now_us: i64) -> Result<BackupManifest, RestoreError> {
     let place = Source::open(source)?;
     let _held = place.lock()?;
     if source.holds(MANIFEST_NAME) {
@@ -69,11 +61,7 @@ pub(crate) fn seal(
     let files = describe_files(staging.place(), &folders, goes_on)?;
     // As a restore reads it: what can't be read back is no backup.
     let (_, found) = LogReader::open(log.clone(), Lsn(0))?;
-    let genesis = genesis_of(
-        &Checkpoints::new(checkpoints.clone()),
-        &log,
-        report.checkpoint,
-    )?;
+    let genesis = genesis_of(&Checkpoints::new(checkpoints.clone()), &log, report.checkpoint)?;
     let newest = found.segments.last();
     let manifest = BackupManifest {
         format: BackupManifest::FORMAT,
@@ -147,11 +135,7 @@ pub fn receive_backup(
     Ok(manifest)
 }
 
-fn receive_file(
-    folder: &dyn Disk,
-    described: &BackupFile,
-    mut from: Box<dyn Read>,
-) -> Result<(), RestoreError> {
+fn receive_file(folder: &dyn Disk, described: &BackupFile, mut from: Box<dyn Read>) -> Result<(), RestoreError> {
     let to = folder.create(described.name())?;
     let (mut piece, mut at) = (vec![0; 256 << 10], 0);
     // Not a byte more than was announced is kept.
@@ -172,18 +156,12 @@ fn receive_file(
 }
 
 /// Checks every checksum of a backup, and decodes all that it holds.
-pub fn verify_backup(
-    dir: &Path,
-    goes_on: &mut dyn FnMut(u64) -> bool,
-) -> Result<VerifiedBackup, RestoreError> {
+pub fn verify_backup(dir: &Path, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<VerifiedBackup, RestoreError> {
     verify_backup_in(&Place::at(dir), goes_on)
 }
 
 /// The same in any tree.
-pub fn verify_backup_in(
-    place: &Place,
-    goes_on: &mut dyn FnMut(u64) -> bool,
-) -> Result<VerifiedBackup, RestoreError> {
+pub fn verify_backup_in(place: &Place, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<VerifiedBackup, RestoreError> {
     let manifest = BackupManifest::read_in(place)?;
     manifest.check_files(place, goes_on)?;
     let wrong = |file: &str, what: String| {
@@ -233,12 +211,8 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
         let raw = blocks.read(number)?;
         let found = match entry.kind {
             CheckpointBlockKind::Rows => {
-                let has_number = has_numbers
-                    .get(entry.table as usize)
-                    .copied()
-                    .unwrap_or(false);
-                CheckpointRows::new(raw, has_number)
-                    .try_fold(0, |count, row| row.map(|_| count + 1))
+                let has_number = has_numbers.get(entry.table as usize).copied().unwrap_or(false);
+                CheckpointRows::new(raw, has_number).try_fold(0, |count, row| row.map(|_| count + 1))
             }
             CheckpointBlockKind::Keys => {
                 CheckpointKeys::new(raw, reader.header().version).try_fold(0, |count, key| key.map(|_| count + 1))
@@ -262,5 +236,7 @@ pub fn decode_all(reader: &CheckpointReader) -> Result<(), reprise_checkpoint::C
 fn numbered_tables(reader: &CheckpointReader) -> Vec<bool> {
     let described = reader.tables().iter().map(|json| read_stored_table(json));
     let tables = described.map(|read| read.ok().flatten());
-    tables.map(|table| table.is_some_and(|table| table.primary_key.is_empty())).collect()
+    tables
+        .map(|table| table.is_some_and(|table| table.primary_key.is_empty()))
+        .collect()
 }

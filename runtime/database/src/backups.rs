@@ -16,8 +16,7 @@ use reprise_env::{Clock, Disk, Started, Step, Work};
 use reprise_log::{CopyRange, Log};
 use reprise_partition::CallBatch;
 use reprise_router::{
-    BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState, CheckpointService,
-    CheckpointState,
+    BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState, CheckpointService, CheckpointState,
 };
 
 use crate::{
@@ -96,17 +95,12 @@ impl Backups {
 
     fn note_end(&self, id: &str, made: Result<BackupManifest, RestoreError>) {
         let mut state = self.lock();
-        let seconds = state
-            .begun
-            .take()
-            .map(|begun| begun.elapsed().as_secs_f64());
+        let seconds = state.begun.take().map(|begun| begun.elapsed().as_secs_f64());
         let Some(mut info) = state.running.take() else {
             return;
         };
         match made {
-            Ok(_) => state
-                .seconds
-                .push((id.to_owned(), seconds.unwrap_or_default())),
+            Ok(_) => state.seconds.push((id.to_owned(), seconds.unwrap_or_default())),
             Err(error) => {
                 (info.state, info.seconds) = (BackupState::Failed, seconds);
                 info.error = Some(error.to_string());
@@ -127,9 +121,21 @@ impl Backups {
         if with_earlier {
             from = match self.log.start() {
                 Lsn(0) => Lsn(0),
-                start => self.checkpointer.files.list()?.into_iter().find(|lsn| *lsn >= start).unwrap_or(checkpoint),
+                start => self
+                    .checkpointer
+                    .files
+                    .list()?
+                    .into_iter()
+                    .find(|lsn| *lsn >= start)
+                    .unwrap_or(checkpoint),
             };
-            for earlier in self.checkpointer.files.list()?.into_iter().filter(|lsn| (from..checkpoint).contains(lsn)) {
+            for earlier in self
+                .checkpointer
+                .files
+                .list()?
+                .into_iter()
+                .filter(|lsn| (from..checkpoint).contains(lsn))
+            {
                 checkpoint_bytes += self.copy_checkpoint(&staging, earlier)?.unwrap_or_default();
             }
         }
@@ -143,10 +149,13 @@ impl Backups {
         };
         note(checkpoint_bytes);
         let range = CopyRange { from, until };
-        let log = self.log.reader(from)?.copy(range, &*staging.folder("log")?, &mut |lsn| {
-            note(checkpoint_bytes + lsn.0.saturating_sub(from.0));
-            self.goes_on()
-        })?;
+        let log = self
+            .log
+            .reader(from)?
+            .copy(range, &*staging.folder("log")?, &mut |lsn| {
+                note(checkpoint_bytes + lsn.0.saturating_sub(from.0));
+                self.goes_on()
+            })?;
         let report = RestoreReport {
             checkpoint: Some(checkpoint),
             cut: until,
@@ -181,9 +190,9 @@ impl Backups {
             return Ok(Awaited::After(self.log.filled()));
         }
         let begun = self.checkpointer.take();
-        begun.map(|begun| Awaited::This(begun.lsn)).map_err(|error| {
-            RestoreError::GivenUp(format!("a checkpoint is needed first: {error}"))
-        })
+        begun
+            .map(|begun| Awaited::This(begun.lsn))
+            .map_err(|error| RestoreError::GivenUp(format!("a checkpoint is needed first: {error}")))
     }
 
     /// The checkpoint, once it is published.
@@ -300,9 +309,8 @@ impl BackupService for Backups {
         let this = this.ok_or_else(|| BackupError::Unavailable("the node stops".into()))?;
         let make = Box::new(move || Box::new(Making::new(this, id, with_earlier)) as Box<dyn Work>);
         let started = self.checkpointer.shared.threads.start("backup", make);
-        let thread = started.map_err(|error| {
-            BackupError::Unavailable(format!("no thread could be started for it: {error}").into())
-        })?;
+        let thread = started
+            .map_err(|error| BackupError::Unavailable(format!("no thread could be started for it: {error}").into()))?;
         *self.thread.lock().expect("held for a store") = Some(thread);
         (state.running, state.begun) = (Some(info.clone()), Some(Instant::now()));
         Ok(info)
@@ -344,8 +352,7 @@ impl BackupService for Backups {
     }
 
     fn remove(&self, id: &str) -> Result<(), BackupError> {
-        let failed =
-            |error: reprise_env::DiskError| BackupError::Unavailable(error.to_string().into());
+        let failed = |error: reprise_env::DiskError| BackupError::Unavailable(error.to_string().into());
         let known = self.lock().failed.len();
         self.lock().failed.retain(|info| info.id != id);
         let was_failure = self.lock().failed.len() < known;
@@ -391,7 +398,12 @@ enum Stage {
 impl Making {
     fn new(backups: Arc<Backups>, id: String, with_earlier: bool) -> Self {
         let at = Stage::Begin;
-        Self { backups, id, with_earlier, at }
+        Self {
+            backups,
+            id,
+            with_earlier,
+            at,
+        }
     }
 
     fn go_on(&mut self) -> Result<Step, RestoreError> {

@@ -3,8 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, Weak,
-        OnceLock,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -206,7 +205,9 @@ impl Checkpointer {
             at_unix_us: self.shared.clock.now_us(),
             error,
         });
-        self.shared.notices.tell(NoticeKind::Checkpoint, || Notice::CheckpointFailed { reason });
+        self.shared
+            .notices
+            .tell(NoticeKind::Checkpoint, || Notice::CheckpointFailed { reason });
     }
 
     /// Gives up what is under way and ends the threads.
@@ -247,12 +248,14 @@ impl Checkpointer {
                 info.file_bytes = size.file_bytes;
                 info.state = CheckpointState::Published;
                 info.error = retired.err().map(|error| error.to_string());
-                self.shared.notices.tell(NoticeKind::Checkpoint, || Notice::CheckpointPublished {
-                    lsn,
-                    rows: info.rows,
-                    file_bytes: info.file_bytes,
-                    seconds: info.seconds.unwrap_or_default(),
-                });
+                self.shared
+                    .notices
+                    .tell(NoticeKind::Checkpoint, || Notice::CheckpointPublished {
+                        lsn,
+                        rows: info.rows,
+                        file_bytes: info.file_bytes,
+                        seconds: info.seconds.unwrap_or_default(),
+                    });
                 state.published.insert(lsn, info);
                 state.counts.0 += 1;
             }
@@ -278,14 +281,21 @@ impl Checkpointer {
             return;
         };
         let now_us = self.shared.clock.now_us();
-        let published = self.lock().published.values().map(|info| (info.lsn, info.began_unix_us)).collect::<Vec<_>>();
+        let published = self
+            .lock()
+            .published
+            .values()
+            .map(|info| (info.lsn, info.began_unix_us))
+            .collect::<Vec<_>>();
         let kept = retired.and_then(|()| archive.let_go(&published, now_us));
         let error = match kept.and_then(|()| Ok(archive.note_taken()?)) {
             Ok(()) | Err(ArchiveError::GivenUp) => return,
             Err(error) => error,
         };
         archive.note_failure(now_us, error.to_string());
-        self.shared.notices.tell(NoticeKind::Archive, || Notice::ArchiveFailed { reason: error.to_string() });
+        self.shared.notices.tell(NoticeKind::Archive, || Notice::ArchiveFailed {
+            reason: error.to_string(),
+        });
     }
 
     /// Not under the lock that others ask for the estimate.
@@ -367,7 +377,11 @@ impl CheckpointService for Checkpointer {
         let running = self.running();
         let state = self.lock();
         let published = state.published.values().rev().cloned();
-        running.into_iter().chain(published).chain(state.failed.iter().cloned()).collect()
+        running
+            .into_iter()
+            .chain(published)
+            .chain(state.failed.iter().cloned())
+            .collect()
     }
 
     fn newest(&self) -> Option<Lsn> {

@@ -40,7 +40,10 @@ impl Speeds {
             })
         };
         let loaded = report.checkpoint.as_ref();
-        self.opened_bytes = loaded.map(|c| c.row_bytes).filter(|bytes| *bytes >= OPENING_BYTES_MIN).or(self.opened_bytes);
+        self.opened_bytes = loaded
+            .map(|c| c.row_bytes)
+            .filter(|bytes| *bytes >= OPENING_BYTES_MIN)
+            .or(self.opened_bytes);
         self.load = loaded.and_then(|c| of(c.row_bytes, c.seconds)).or(self.load);
         let other_bytes = report.log_bytes.saturating_sub(report.redo_bytes);
         let other_seconds = replay_seconds - report.redo_seconds;
@@ -75,13 +78,7 @@ impl Speeds {
 
     /// Loads some of a new checkpoint into tables that are thrown away, unless an opening loaded about as much: what was right for
     /// few rows is not for many.
-    pub fn sample(
-        &mut self,
-        files: &Checkpoints,
-        lsn: Lsn,
-        size: CheckpointSize,
-        clock: &dyn Clock,
-    ) {
+    pub fn sample(&mut self, files: &Checkpoints, lsn: Lsn, size: CheckpointSize, clock: &dyn Clock) {
         let is_alike = |opened: u64| (opened / ALIKE..=opened.saturating_mul(ALIKE)).contains(&size.row_bytes);
         if self.opened_bytes.is_some_and(is_alike) {
             return;
@@ -146,12 +143,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_record_has_its_own_speed() {
-        let speed = |bytes_per_s, measured| {
-            Some(Speed {
-                bytes_per_s,
-                measured,
-            })
-        };
+        let speed = |bytes_per_s, measured| Some(Speed { bytes_per_s, measured });
         const MIB: u64 = 1 << 20;
         let running = speed(MIB as f64, SpeedSource::Running);
         let mut speeds = Speeds::default();

@@ -97,11 +97,7 @@ pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
         found.refused.push(damage.to_string());
     }
     let engine = Engine::new(Limits::default());
-    let settings_hash = found
-        .log
-        .segments
-        .last()
-        .map(|segment| segment.settings_hash);
+    let settings_hash = found.log.segments.last().map(|segment| segment.settings_hash);
     found.other_settings_hash = settings_hash.filter(|hash| *hash != engine.settings_hash());
     look_at_checkpoints(dir, &engine, &mut found)?;
     if let Err(error) = found.log.judge_commands(found.replay_from, SEMANTICS) {
@@ -116,25 +112,18 @@ pub fn inspect(dir: &Path) -> Result<Inspection, RestoreError> {
 impl Inspection {
     /// The checkpoint that would be loaded.
     pub fn taken(&self) -> Option<&FoundCheckpoint> {
-        self.checkpoints
-            .iter()
-            .find(|found| found.verdict == Verdict::Taken)
+        self.checkpoints.iter().find(|found| found.verdict == Verdict::Taken)
     }
 
     fn estimate(&mut self) {
         let loaded = self.taken().map_or(0, |found| found.row_bytes) as f64;
         let changes = self.changes_bytes.min(self.replay_bytes);
         let commands = (self.replay_bytes - changes) as f64;
-        self.seconds =
-            loaded / MODEST_LOAD + commands / MODEST_REPLAY + changes as f64 / MODEST_REDO;
+        self.seconds = loaded / MODEST_LOAD + commands / MODEST_REPLAY + changes as f64 / MODEST_REDO;
     }
 }
 
-fn look_at_checkpoints(
-    dir: &Path,
-    engine: &Engine,
-    found: &mut Inspection,
-) -> Result<(), RestoreError> {
+fn look_at_checkpoints(dir: &Path, engine: &Engine, found: &mut Inspection) -> Result<(), RestoreError> {
     let disk = match RealDisk::open(dir.join("checkpoints")) {
         Ok(disk) => disk,
         Err(error) if error.kind == DiskErrorKind::NotFound => return no_checkpoint(found),
@@ -153,18 +142,13 @@ fn look_at_checkpoints(
             file_bytes: files.bytes(lsn).unwrap_or_default(),
         };
         let judged = match lsn < start || lsn > end {
-            true => Err(format!(
-                "it has no place in the log, which holds LSN {start} to {end}"
-            )),
-            false => files
-                .open(lsn)
-                .map_err(|error| error.to_string())
-                .and_then(|reader| {
-                    let size = reader.size();
-                    (checkpoint.rows, checkpoint.row_bytes) = (size.rows, size.row_bytes);
-                    judge(&reader, engine, found)?;
-                    Ok(reader.database().genesis)
-                }),
+            true => Err(format!("it has no place in the log, which holds LSN {start} to {end}")),
+            false => files.open(lsn).map_err(|error| error.to_string()).and_then(|reader| {
+                let size = reader.size();
+                (checkpoint.rows, checkpoint.row_bytes) = (size.rows, size.row_bytes);
+                judge(&reader, engine, found)?;
+                Ok(reader.database().genesis)
+            }),
         };
         match judged {
             Ok(genesis) if !is_taken => {
@@ -217,11 +201,7 @@ impl Inspection {
     }
 }
 
-fn look_at_log(
-    reader: &mut LogReader,
-    engine: &Engine,
-    found: &mut Inspection,
-) -> Result<(), RestoreError> {
+fn look_at_log(reader: &mut LogReader, engine: &Engine, found: &mut Inspection) -> Result<(), RestoreError> {
     let mut is_first = true;
     while let Some(record) = reader.next_record()? {
         if is_first && found.log.start == Lsn(0) {
@@ -260,11 +240,7 @@ fn look_at_log(
     Ok(())
 }
 
-fn look_at_record(
-    record: &RecordRef<'_>,
-    engine: &Engine,
-    found: &mut Inspection,
-) -> Result<(), String> {
+fn look_at_record(record: &RecordRef<'_>, engine: &Engine, found: &mut Inspection) -> Result<(), String> {
     let partitions = match record {
         RecordRef::Command(command) => &command.partitions,
         RecordRef::Changes(changes) => &changes.partitions,
@@ -273,10 +249,7 @@ fn look_at_record(
             let compiled = compiled.map_err(|error| format!("module {}: {error}", deploy.name))?;
             return match compiled.hash() == deploy.hash {
                 true => Ok(()),
-                false => Err(format!(
-                    "module {}: its bytes do not have the logged hash",
-                    deploy.name
-                )),
+                false => Err(format!("module {}: its bytes do not have the logged hash", deploy.name)),
             };
         }
         _ => return Ok(()),

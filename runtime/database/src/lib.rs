@@ -42,10 +42,11 @@ use reprise_checkpoint::{CheckpointError, Checkpoints};
 use reprise_env::{DiskError, Started};
 use reprise_log::{Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
-use reprise_partition::{
-    AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Told, Unlogged, complete,
-};
 pub use reprise_partition::Sampling;
+use reprise_partition::{
+    AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Told, Unlogged,
+    complete,
+};
 pub use reprise_recovery::RecoverFrom;
 use reprise_recovery::make_ready;
 use reprise_replay::Replayed;
@@ -300,7 +301,12 @@ impl Database {
         };
         let (genesis, log, report, files) = match opened {
             Some(opened) => {
-                let OpenedLog { genesis, log, report, files } = opened;
+                let OpenedLog {
+                    genesis,
+                    log,
+                    report,
+                    files,
+                } = opened;
                 (genesis, Some(log), Some(report), Some(files))
             }
             None => (new_genesis(&config, &around)?, None, None, None),
@@ -441,10 +447,7 @@ impl Database {
 
     /// As `recover`; where the replay of one of these procedures (`MODULE.PROCEDURE`) diverges, the procedure is taken out of
     /// service, for good, and what it changed is taken from the log, if that holds it. Returns what was taken out.
-    pub fn recover_with_quarantine(
-        &self,
-        names: &[String],
-    ) -> Result<(RecoveryReport, Vec<Quarantined>), OpenError> {
+    pub fn recover_with_quarantine(&self, names: &[String]) -> Result<(RecoveryReport, Vec<Quarantined>), OpenError> {
         let mut taken: Vec<Quarantined> = Vec::new();
         loop {
             let found = match self.recover() {
@@ -453,9 +456,13 @@ impl Database {
                 Err(error) => return Err(error),
             };
             let new = Quarantined::of(&found);
-            let is_known = self.upkeep.quarantine.lock().expect("held for a look").iter().any(|known| {
-                (known.module_id, known.procedure_number) == (new.module_id, new.procedure_number)
-            });
+            let is_known = self
+                .upkeep
+                .quarantine
+                .lock()
+                .expect("held for a look")
+                .iter()
+                .any(|known| (known.module_id, known.procedure_number) == (new.module_id, new.procedure_number));
             // Known, and it diverges all the same: the log does not hold what it changed.
             if is_known || !names.contains(&new.name()) {
                 return Err(OpenError::Recovery(RecoveryError::Diverged(found)));
@@ -638,8 +645,7 @@ fn open_log(
         complete(end, outcome.map_err(Unlogged::from), batch);
     });
     let (disk, clock) = (folders.log.clone(), around.clock.clone());
-    let (log, report) =
-        Log::open_on(disk, clock, around.threads.clone(), log_config, on_durable)?;
+    let (log, report) = Log::open_on(disk, clock, around.threads.clone(), log_config, on_durable)?;
     let log = Arc::new(log);
     let genesis = match (log.start(), known) {
         (Lsn(0), _) => first_record(&log, genesis)?,
@@ -668,7 +674,9 @@ fn open_log(
 fn readable(files: &Checkpoints) -> Result<Vec<(Lsn, Genesis)>, OpenError> {
     let stored = files.list()?;
     let readable = stored.iter().filter_map(|lsn| files.open(*lsn).ok());
-    Ok(readable.map(|reader| (reader.lsn(), reader.database().genesis)).collect())
+    Ok(readable
+        .map(|reader| (reader.lsn(), reader.database().genesis))
+        .collect())
 }
 
 fn reasons_against(files: &Checkpoints) -> Result<Vec<String>, OpenError> {
@@ -687,10 +695,13 @@ fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, 
             }),
         },
         // A new log, or one whose maker crashed before its first record was durable.
-        None => write_genesis(log, Genesis {
-            database_id: log.database_id(),
-            ..genesis
-        }),
+        None => write_genesis(
+            log,
+            Genesis {
+                database_id: log.database_id(),
+                ..genesis
+            },
+        ),
     }
 }
 
@@ -724,18 +735,15 @@ fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis,
     if log.wait_durable(end, GENESIS_WAIT) {
         return Ok(genesis);
     }
-    let reason = log.refusal().unwrap_or_else(|| "its first record did not become durable".into());
+    let reason = log
+        .refusal()
+        .unwrap_or_else(|| "its first record did not become durable".into());
     Err(OpenError::Config(format!("the log can't be written: {reason}")))
 }
 
 type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn Started>>);
 
-fn shared(
-    config: &DatabaseConfig,
-    around: &Surroundings,
-    secret: [u64; 2],
-    memory: Arc<MemoryLedger>,
-) -> Arc<Shared> {
+fn shared(config: &DatabaseConfig, around: &Surroundings, secret: [u64; 2], memory: Arc<MemoryLedger>) -> Arc<Shared> {
     Arc::new(Shared {
         deployed: ArcSwap::default(),
         generation: AtomicU64::new(0),

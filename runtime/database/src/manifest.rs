@@ -98,25 +98,20 @@ impl BackupManifest {
 
     pub fn decode(text: &str) -> Result<Self, ManifestError> {
         let damaged = |what: &str| ManifestError::Damaged(what.to_owned());
-        let at = text
-            .rfind(SUM_LINE)
-            .ok_or_else(|| damaged("its checksum is missing"))?;
+        let at = text.rfind(SUM_LINE).ok_or_else(|| damaged("its checksum is missing"))?;
         let (body, sum_lines) = text.split_at(at);
         let expected = hex(&Sha256::digest(body.as_bytes()));
         if sum_lines != format!("{SUM_LINE}{expected}\"\n}}\n") {
             return Err(damaged("it does not have its checksum"));
         }
-        let members = body
-            .strip_suffix(",\n")
-            .ok_or_else(|| damaged("it has no members"))?;
+        let members = body.strip_suffix(",\n").ok_or_else(|| damaged("it has no members"))?;
         let json = format!("{members}\n}}");
         let format = serde_json::from_str::<Versioned>(&json);
         let found = format.map_err(|error| damaged(&error.to_string()))?.format;
         if found != FORMAT {
             return Err(ManifestError::Format { found });
         }
-        let manifest: Self =
-            serde_json::from_str(&json).map_err(|error| damaged(&error.to_string()))?;
+        let manifest: Self = serde_json::from_str(&json).map_err(|error| damaged(&error.to_string()))?;
         match manifest.files.iter().find(|file| !is_place(&file.path)) {
             Some(file) => Err(damaged(&format!("{:?} is no file of a backup", file.path))),
             None => Ok(manifest),
@@ -141,11 +136,7 @@ impl BackupManifest {
     }
 
     /// Every file is there, as long as it was, with its checksum. `goes_on` is told how many bytes were read.
-    pub fn check_files(
-        &self,
-        place: &Place,
-        goes_on: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<(), ManifestError> {
+    pub fn check_files(&self, place: &Place, goes_on: &mut dyn FnMut(u64) -> bool) -> Result<(), ManifestError> {
         for file in &self.files {
             let shown = place.path().join(&file.path);
             let found = sum_file(folder_of(place, file), file.name(), shown, goes_on)?;
@@ -246,11 +237,7 @@ pub(crate) fn describe_files(
             let path = format!("{folder}/{name}");
             let shown = place.path().join(&path);
             let (bytes, sha256) = sum_file(Ok(disk.clone()), &name, shown, goes_on)?;
-            files.push(BackupFile {
-                path,
-                bytes,
-                sha256,
-            });
+            files.push(BackupFile { path, bytes, sha256 });
         }
     }
     Ok(files)
@@ -305,14 +292,7 @@ mod tests {
             let cut = String::from_utf8_lossy(&text[..at]);
             assert!(BackupManifest::decode(&cut).is_err(), "cut at {at}");
         }
-        let outside = [
-            "/etc/passwd",
-            "log/../x",
-            "log/log-1.seg",
-            "x",
-            "log/",
-            "catalog/db",
-        ];
+        let outside = ["/etc/passwd", "log/../x", "log/log-1.seg", "x", "log/", "catalog/db"];
         for path in outside {
             let mut manifest = manifest();
             manifest.files[0].path = path.into();

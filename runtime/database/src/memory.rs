@@ -78,10 +78,7 @@ fn left_under(root: &Path) -> Option<(u64, Bound)> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let of_groups = groups.lines().filter_map(|line| left_in_group(root, line));
     let of_groups = of_groups.map(|left| (left, Bound::ControlGroup));
-    of_machine
-        .into_iter()
-        .chain(of_groups)
-        .min_by_key(|(left, _)| *left)
+    of_machine.into_iter().chain(of_groups).min_by_key(|(left, _)| *left)
 }
 
 /// Bytes of memory that the machine has, or its least control group around this process.
@@ -102,25 +99,16 @@ fn least_in_groups(root: &Path, line: &str, bytes_of: fn(&Path, [&str; 3]) -> Op
     let mut parts = line.splitn(3, ':');
     let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
     let (mount, names) = match controllers {
-        "" => (
-            "sys/fs/cgroup",
-            ["memory.max", "memory.current", "inactive_file"],
-        ),
+        "" => ("sys/fs/cgroup", ["memory.max", "memory.current", "inactive_file"]),
         _ if controllers.split(',').any(|name| name == "memory") => (
             "sys/fs/cgroup/memory",
-            [
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "total_inactive_file",
-            ],
+            ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"],
         ),
         _ => return None,
     };
     let mount = root.join(mount);
     let group = mount.join(path.trim_start_matches('/'));
-    let groups = group
-        .ancestors()
-        .take_while(|group| group.starts_with(&mount));
+    let groups = group.ancestors().take_while(|group| group.starts_with(&mount));
     groups.filter_map(|group| bytes_of(group, names)).min()
 }
 
@@ -164,41 +152,21 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path();
         assert_eq!(left_under(root), None);
-        write(
-            root,
-            "proc/meminfo",
-            "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n",
-        );
+        write(root, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n");
         assert_eq!(left_under(root), Some((8000 << 10, Bound::Machine)));
 
-        write(
-            root,
-            "proc/self/cgroup",
-            "1:cpu,memory:/a\n0::/apps/db\nnonsense\n",
-        );
+        write(root, "proc/self/cgroup", "1:cpu,memory:/a\n0::/apps/db\nnonsense\n");
         write(root, "sys/fs/cgroup/apps/db/memory.max", "max\n");
         write(root, "sys/fs/cgroup/apps/db/memory.current", "5\n");
         assert_eq!(left_under(root), Some((8000 << 10, Bound::Machine)));
         write(root, "sys/fs/cgroup/apps/memory.max", "5000000\n");
         write(root, "sys/fs/cgroup/apps/memory.current", "3000000\n");
         assert_eq!(left_under(root), Some((2_000_000, Bound::ControlGroup)));
-        write(
-            root,
-            "sys/fs/cgroup/apps/memory.stat",
-            "anon 7\ninactive_file 500000\n",
-        );
+        write(root, "sys/fs/cgroup/apps/memory.stat", "anon 7\ninactive_file 500000\n");
         assert_eq!(left_under(root), Some((2_500_000, Bound::ControlGroup)));
 
-        write(
-            root,
-            "sys/fs/cgroup/memory/a/memory.limit_in_bytes",
-            "1000\n",
-        );
-        write(
-            root,
-            "sys/fs/cgroup/memory/a/memory.usage_in_bytes",
-            "2000\n",
-        );
+        write(root, "sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000\n");
+        write(root, "sys/fs/cgroup/memory/a/memory.usage_in_bytes", "2000\n");
         assert_eq!(left_under(root), Some((0, Bound::ControlGroup)));
     }
 

@@ -65,9 +65,7 @@ pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Quarantined>, DiskError> {
     let mut bytes = vec![0; file.len()?.min(BYTES_MAX) as usize];
     let read = file.read_at(0, &mut bytes)?;
     serde_json::from_slice(&bytes[..read]).map_err(|error| {
-        let reason = format!(
-            "{error}. Restore the file from a copy, or remove it to let go of the quarantine"
-        );
+        let reason = format!("{error}. Restore the file from a copy, or remove it to let go of the quarantine");
         let path = format!("{}/{QUARANTINE_NAME}", root.describe());
         DiskError::new("read", &path, DiskErrorKind::Io, &reason)
     })
@@ -75,14 +73,7 @@ pub(crate) fn load(root: &dyn Disk) -> Result<Vec<Quarantined>, DiskError> {
 
 /// Replaces the list: the old or the new one is there, whatever happens.
 pub(crate) fn save(disk: &dyn Disk, list: &[Quarantined]) -> Result<(), DiskError> {
-    let unfit = |error: io::Error| {
-        DiskError::new(
-            "write",
-            QUARANTINE_NAME,
-            DiskErrorKind::Io,
-            &error.to_string(),
-        )
-    };
+    let unfit = |error: io::Error| DiskError::new("write", QUARANTINE_NAME, DiskErrorKind::Io, &error.to_string());
     let mut text = serde_json::to_vec_pretty(list).map_err(|error| unfit(error.into()))?;
     text.push(b'\n');
     match disk.remove(TEMPORARY_NAME) {

@@ -41,7 +41,9 @@ impl Database {
         let mut recovery = self.recovery();
         recovery.set_log_end(until.map_or(end, |until| until.min(end)));
         let quarantine = self.quarantine();
-        let places = quarantine.iter().map(|found| (ModuleId(found.module_id), found.procedure_number));
+        let places = quarantine
+            .iter()
+            .map(|found| (ModuleId(found.module_id), found.procedure_number));
         recovery.set_quarantine(places.collect());
         let mut shown = start.0;
         let mut show = |recovery: &Recovery, reached: Lsn| {
@@ -152,17 +154,19 @@ impl Database {
         let keys = thread::scope(|scope| {
             // Where one thread does everything, nobody could look meanwhile.
             let shown = (!self.shared.threads.is_stepped()).then_some(());
-            shown.map(|()| scope.spawn(|| {
-                while !is_over.load(Ordering::Acquire) {
-                    self.router.set_phase(Phase::Recovering {
-                        step: RecoveryStep::Checkpoint,
-                        replayed: 0,
-                        bytes_done: bytes.load(Ordering::Relaxed),
-                        bytes_total: size.row_bytes,
-                    });
-                    thread::park_timeout(PROGRESS_EVERY);
-                }
-            }));
+            shown.map(|()| {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Acquire) {
+                        self.router.set_phase(Phase::Recovering {
+                            step: RecoveryStep::Checkpoint,
+                            replayed: 0,
+                            bytes_done: bytes.load(Ordering::Relaxed),
+                            bytes_total: size.row_bytes,
+                        });
+                        thread::park_timeout(PROGRESS_EVERY);
+                    }
+                })
+            });
             let keys = recovery.load(reader, &bytes);
             is_over.store(true, Ordering::Release);
             keys

@@ -60,9 +60,7 @@ pub struct RestoreReport {
 pub enum RestoreError {
     #[error("there is no database under {0}: it has no folder log with segments in it")]
     NoDatabase(PathBuf),
-    #[error(
-        "a server runs on {0}: take a backup of it with `reprise backup create`, or stop the server"
-    )]
+    #[error("a server runs on {0}: take a backup of it with `reprise backup create`, or stop the server")]
     Running(PathBuf),
     #[error("{point} lies before the oldest state that can be restored, {oldest}")]
     TooEarly { point: String, oldest: String },
@@ -75,9 +73,7 @@ pub enum RestoreError {
     UnknownTxn { txn_id: TxnId },
     #[error("{damage} A point before LSN {} can be restored with --lsn, --txn or --time", damage.lsn)]
     Damaged { damage: Box<Damage> },
-    #[error(
-        "no checkpoint before LSN {cut} can be used ({reasons}), and the log's beginning is gone"
-    )]
+    #[error("no checkpoint before LSN {cut} can be used ({reasons}), and the log's beginning is gone")]
     NoCheckpoint { cut: Lsn, reasons: String },
     #[error("it was given up: {0}")]
     GivenUp(String),
@@ -98,7 +94,10 @@ impl RestoreError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Damaged { .. } | Self::NoCheckpoint { .. } | Self::Checkpoint(_) => true,
-            Self::Log(error) => matches!(error, LogError::Corrupt(_) | LogError::Disk(_) | LogError::OutOfRange { .. }),
+            Self::Log(error) => matches!(
+                error,
+                LogError::Corrupt(_) | LogError::Disk(_) | LogError::OutOfRange { .. }
+            ),
             Self::Disk(error) => error.kind == DiskErrorKind::NotFound,
             _ => false,
         }
@@ -113,19 +112,19 @@ pub fn restore(source: &Path, target: &Path, point: Point) -> Result<RestoreRepo
 }
 
 /// The same, out of a data directory and its archive: to any point that one of them holds.
-pub fn restore_archived(source: &Path, archive: &Path, target: &Path, point: Point) -> Result<RestoreReport, RestoreError> {
+pub fn restore_archived(
+    source: &Path,
+    archive: &Path,
+    target: &Path,
+    point: Point,
+) -> Result<RestoreReport, RestoreError> {
     let now_us = RealClock::new().now_us();
     let (source, archive) = (Place::at(source), Place::at(archive));
     Source::of(&source, Some(&archive))?.restore_held(&new_place(target)?, point, now_us)
 }
 
 /// The same in any tree; `now_us` since 1970.
-pub fn restore_in(
-    source: &Place,
-    target: &Place,
-    point: Point,
-    now_us: i64,
-) -> Result<RestoreReport, RestoreError> {
+pub fn restore_in(source: &Place, target: &Place, point: Point, now_us: i64) -> Result<RestoreReport, RestoreError> {
     if source.holds(MANIFEST_NAME) {
         let manifest = BackupManifest::read_in(source)?;
         manifest.check_files(source, &mut |_| true)?;
@@ -209,7 +208,10 @@ impl Source {
     /// Says where a damaged file lies, when there are two places.
     fn name_place(&self, mut damage: Damage) -> Damage {
         if let Some(archive) = &self.archive {
-            let is_live = self.place.folder("log").is_ok_and(|live| live.open_read(&damage.file).is_ok());
+            let is_live = self
+                .place
+                .folder("log")
+                .is_ok_and(|live| live.open_read(&damage.file).is_ok());
             let place = if is_live { &self.place } else { archive };
             damage.file = place.path().join("log").join(&damage.file).display().to_string();
         }
@@ -217,12 +219,7 @@ impl Source {
     }
 
     /// `known_until_us`: later than that nothing is known of the database.
-    pub fn restore(
-        &self,
-        target: &Place,
-        point: Point,
-        known_until_us: i64,
-    ) -> Result<RestoreReport, RestoreError> {
+    pub fn restore(&self, target: &Place, point: Point, known_until_us: i64) -> Result<RestoreReport, RestoreError> {
         let staging = Staging::begin(target)?;
         let report = self.write_to(&staging, point, known_until_us)?;
         staging.publish()?;
@@ -239,11 +236,9 @@ impl Source {
         let (mut reader, mut found) = LogReader::open(self.log.clone(), Lsn(0))?;
         found.damage = found.damage.map(|damage| self.name_place(damage));
         let stored = self.checkpoints()?;
-        let oldest = stored.as_ref().and_then(|(_, stored)| {
-            stored
-                .iter()
-                .find(|lsn| (found.start..=found.end).contains(lsn))
-        });
+        let oldest = stored
+            .as_ref()
+            .and_then(|(_, stored)| stored.iter().find(|lsn| (found.start..=found.end).contains(lsn)));
         let cut = Walk::over(&mut reader, &found, point)?;
         cut.judge(point, &found, oldest.copied(), known_until_us)?;
         let mut report = RestoreReport {
@@ -438,10 +433,7 @@ impl Walk {
         };
         let oldest = match (found.start, oldest) {
             (Lsn(0), _) => {
-                format!(
-                    "the database's beginning at LSN {}",
-                    self.first.unwrap_or_default()
-                )
+                format!("the database's beginning at LSN {}", self.first.unwrap_or_default())
             }
             (_, Some(oldest)) => format!("the checkpoint at LSN {oldest}"),
             (start, None) => format!("behind LSN {start}, where the log begins"),

@@ -7,9 +7,7 @@ use std::{
 
 use crossbeam_channel::Receiver;
 use reprise_base::SiteId;
-use reprise_env::{
-    Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy,
-};
+use reprise_env::{Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy};
 use reprise_host::{Engine, Limits};
 use reprise_observe::Recorder;
 use reprise_partition::{Sampling, Shared, Sink, Site, SiteMessage, Tools};
@@ -49,7 +47,9 @@ impl Surroundings {
                 log: Arc::new(RealDisk::create(dir.join("log"))?),
                 checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
                 // Not worth an opening that fails: where there is no room for the folder, nothing is kept.
-                code: RealDisk::create(dir.join("code")).ok().map(|disk| Arc::new(disk) as Arc<dyn Disk>),
+                code: RealDisk::create(dir.join("code"))
+                    .ok()
+                    .map(|disk| Arc::new(disk) as Arc<dyn Disk>),
             }),
             _ => None,
         };

@@ -73,7 +73,9 @@ impl Tree for RealTree {
 
     fn list(&self) -> Result<Vec<String>, DiskError> {
         let entries = fs::read_dir(&self.0).map_err(failed("list", &self.0))?;
-        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let names = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok());
         Ok(names.collect())
     }
 

@@ -18,8 +18,8 @@ use reprise_recovery::check_descriptions;
 use reprise_router::{CopyStart, Exported};
 use reprise_storage::stored_json;
 use reprise_wire::{
-    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader,
-    CheckpointKeyRef, CheckpointModuleRef, CheckpointPartition, FORMAT_VERSION, Genesis,
+    CHECKPOINT_RAW_BYTES_MAX, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef,
+    CheckpointModuleRef, CheckpointPartition, FORMAT_VERSION, Genesis,
 };
 
 use crate::checkpoint::Checkpointer;
@@ -157,17 +157,15 @@ impl Writing {
                 self.rest = Duration::from_nanos(spent_ns).min(PIECE_MAX) * REST_FACTOR;
             }
             Err(TryRecvError::Empty) => return Ok(Step::Idle),
-            Err(TryRecvError::Disconnected) => return given_up("the engine has stopped, or has no memory left for the copy"),
+            Err(TryRecvError::Disconnected) => {
+                return given_up("the engine has stopped, or has no memory left for the copy");
+            }
         }
         if self.left > 0 {
             return Ok(Step::Done);
         }
         self.pages = None;
-        let tables = self
-            .start
-            .partitions
-            .iter()
-            .flat_map(|partition| &partition.tables);
+        let tables = self.start.partitions.iter().flat_map(|partition| &partition.tables);
         let expected: u64 = tables.map(|table| table.rows).sum();
         let found = self.writer().size().rows;
         if found != expected {
@@ -326,13 +324,11 @@ impl Work for Writing {
 
 fn told_by(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or(panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it said nothing")
+    text.or(panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("it said nothing")
 }
 
-fn write_descriptions(
-    writer: &mut CheckpointWriter,
-    start: &CopyStart,
-) -> Result<(), CheckpointError> {
+fn write_descriptions(writer: &mut CheckpointWriter, start: &CopyStart) -> Result<(), CheckpointError> {
     use CheckpointBlockKind::{Module, Partition, Table};
     let mut raw = Vec::new();
     for (module, wasm) in start.deployed.versions.iter().zip(&start.binaries) {
@@ -361,9 +357,7 @@ fn write_descriptions(
         CheckpointPartition {
             last_tick: partition.last_tick,
             last_end: partition.last_end,
-            tables: tables
-                .map(|table| (table.rows, table.next_number))
-                .collect(),
+            tables: tables.map(|table| (table.rows, table.next_number)).collect(),
         }
         .encode(&mut raw);
         writer.block(Partition, partition.id, 0, 1, &raw)?;

@@ -103,11 +103,17 @@ fn every_moment_comes_back_from_a_live_directory_and_its_archive() {
     let early = restore(&data, &root.path().join("early"), Point::Lsn(moments[0].lsn));
     assert!(matches!(early, Err(RestoreError::TooEarly { .. })));
     // While it runs.
-    let all = moments.iter().enumerate().map(|(at, found)| (at, found, match at % 3 {
-        0 => Point::Lsn(found.lsn),
-        1 => Point::Txn(found.txn_id),
-        _ => Point::Time(found.txn_id.time_us()),
-    }));
+    let all = moments.iter().enumerate().map(|(at, found)| {
+        (
+            at,
+            found,
+            match at % 3 {
+                0 => Point::Lsn(found.lsn),
+                1 => Point::Txn(found.txn_id),
+                _ => Point::Time(found.txn_id.time_us()),
+            },
+        )
+    });
     for (at, found, point) in all {
         let target = root.path().join(format!("live-{at}"));
         let report = restore_archived(&data, &archive, &target, point).expect("restored");
@@ -166,13 +172,23 @@ fn a_damaged_file_of_the_archive_is_refused_by_name_and_what_lies_behind_needs_i
     let target = root.path().join("passed-over");
     let found = &moments[3];
     let report = restore_archived(&data, &archive, &target, Point::Lsn(found.lsn)).expect("by the one before");
-    let name = checkpoints[1].file_name().and_then(|name| name.to_str()).expect("a name");
-    assert!(report.passed_over.iter().any(|reason| reason.contains(name)), "{:?}", report.passed_over);
+    let name = checkpoints[1]
+        .file_name()
+        .and_then(|name| name.to_str())
+        .expect("a name");
+    assert!(
+        report.passed_over.iter().any(|reason| reason.contains(name)),
+        "{:?}",
+        report.passed_over
+    );
     assert_eq!(digest_of(&target), found.digest);
     let segments = files(&archive, "log");
     damage(&segments[0]);
     let error = restore_archived(&data, &archive, &root.path().join("x"), Point::Lsn(found.lsn)).expect_err("refused");
-    assert!(error.to_string().contains(segments[0].to_str().expect("UTF-8")), "{error}");
+    assert!(
+        error.to_string().contains(segments[0].to_str().expect("UTF-8")),
+        "{error}"
+    );
     assert!(!root.path().join("x").exists());
 }
 

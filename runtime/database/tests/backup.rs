@@ -4,8 +4,7 @@ mod common;
 
 use common::{config, files, fill, open, take, transfer, wasm};
 use reprise_database::{
-    BackupManifest, Database, MANIFEST_NAME, OpenError, Point, RestoreError, create_backup,
-    restore, verify_backup,
+    BackupManifest, Database, MANIFEST_NAME, OpenError, Point, RestoreError, create_backup, restore, verify_backup,
 };
 
 #[test]
@@ -75,7 +74,11 @@ fn every_damage_of_a_backup_is_found() {
             bytes[at] ^= 0x10;
             std::fs::write(path, &bytes).expect("written");
             let error = verify().expect_err("found");
-            assert!(matches!(error, RestoreError::Manifest(_)), "{}: {error}", path.display());
+            assert!(
+                matches!(error, RestoreError::Manifest(_)),
+                "{}: {error}",
+                path.display()
+            );
             let target = to.path().join("restored");
             restore(&backup, &target, Point::End).expect_err("refused");
             assert!(!target.exists());

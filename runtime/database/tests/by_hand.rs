@@ -25,9 +25,14 @@ fn call(database: &Database, procedure: &str, args: &[i64]) -> Result<i64, Strin
         args.iter().for_each(|arg| out.extend_from_slice(&arg.to_le_bytes()));
         Ok::<(), ()>(())
     };
-    batch.push(&deployed.current["counters"], number, None, encode).expect("encoded");
+    batch
+        .push(&deployed.current["counters"], number, None, encode)
+        .expect("encoded");
     let (sender, receiver) = mpsc::channel();
-    router.submit(batch, Box::new(move |reply| sender.send(reply).expect("the test waits")));
+    router.submit(
+        batch,
+        Box::new(move |reply| sender.send(reply).expect("the test waits")),
+    );
     let reply = receiver.recv().expect("a reply");
     match reply.get(0).outcome {
         ReplyOutcome::Committed => Ok(i64::from_le_bytes(reply.get(0).result.try_into().expect("eight bytes"))),
@@ -45,8 +50,15 @@ fn the_page_is_enough_to_write_a_module_by_hand() {
     }
     assert_eq!(call(&database, "add", &[5, 4]), Ok(7));
     let refused = call(&database, "add", &[5, -8]).expect_err("below zero");
-    assert!(refused.contains("negative") && refused.contains("a counter is at least 0"), "{refused}");
-    assert_eq!(call(&database, "add", &[5, -7]), Ok(0), "nothing of the aborted call stays");
+    assert!(
+        refused.contains("negative") && refused.contains("a counter is at least 0"),
+        "{refused}"
+    );
+    assert_eq!(
+        call(&database, "add", &[5, -7]),
+        Ok(0),
+        "nothing of the aborted call stays"
+    );
     assert_eq!(call(&database, "total", &[]), Ok(399 * 3));
     database.close().expect("closed");
 
@@ -58,10 +70,15 @@ fn the_page_is_enough_to_write_a_module_by_hand() {
 #[test]
 fn the_page_names_every_host_call() {
     let table = include_str!("../../abi/src/calls.rs");
-    let names = table.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once('`'));
+    let names = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `")?.split_once('`'));
     let names: Vec<&str> = names.map(|(name, _)| name).collect();
     assert!(names.len() > 25, "{names:?}");
     for name in names {
-        assert!(PAGE.contains(&format!("`{name}`")), "docs/ABI.md does not name the host call {name}");
+        assert!(
+            PAGE.contains(&format!("`{name}`")),
+            "docs/ABI.md does not name the host call {name}"
+        );
     }
 }

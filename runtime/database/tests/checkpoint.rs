@@ -46,7 +46,11 @@ fn a_checkpoint_under_load_bounds_the_replay_and_the_log() {
     database.close().expect("close");
     drop(database);
     let first = files(dir.path(), "log")[0].file_name().expect("a name").to_owned();
-    assert_ne!(first.to_str(), Some("log-0000000000000000.seg"), "the log's beginning was released");
+    assert_ne!(
+        first.to_str(),
+        Some("log-0000000000000000.seg"),
+        "the log's beginning was released"
+    );
     for sites in [1, 3] {
         let (database, report) = open(dir.path(), sites);
         let loaded = report.checkpoint.expect("loaded");
@@ -132,13 +136,19 @@ fn keys_modules_and_versions_come_with_a_checkpoint() {
     let found = database.router().deployed();
     let names = |of: &reprise_router::Deployed| -> Vec<_> {
         let versions = of.versions.iter();
-        versions.map(|m| (m.name.clone(), m.version, m.hash, m.schema.clone())).collect()
+        versions
+            .map(|m| (m.name.clone(), m.version, m.hash, m.schema.clone()))
+            .collect()
     };
     assert_eq!(names(&found), names(&deployed));
     assert_eq!(found.tables, deployed.tables);
     assert!(!found.current.contains_key("voter") && found.current.contains_key("bank"));
     // Of a version out of service the description is kept, and no bytes.
-    let bytes = |number: usize| database.module_bytes(found.versions[number].id).expect("a known version");
+    let bytes = |number: usize| {
+        database
+            .module_bytes(found.versions[number].id)
+            .expect("a known version")
+    };
     assert!(bytes(1).is_empty() && *bytes(0) == wasm("bank")[..]);
     let reply = submit(&database, &[pay, ("transfer", Some("pay-1"), i64s(&[1, 2, 31]))]);
     let again = reply.get(0);
@@ -157,7 +167,10 @@ fn a_lost_log_beside_checkpoints_is_refused() {
     database.close().expect("close");
     drop(database);
     std::fs::remove_dir_all(dir.path().join("log")).expect("removed");
-    let refused = Database::open(config(dir.path(), 1)).err().expect("refused").to_string();
+    let refused = Database::open(config(dir.path(), 1))
+        .err()
+        .expect("refused")
+        .to_string();
     assert!(refused.contains("an empty directory"), "{refused}");
 }
 

@@ -9,7 +9,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use common::{config, fill, files, open, take, wasm};
+use common::{config, files, fill, open, take, wasm};
 use reprise_database::Database;
 
 /// Modules without tables, each of its own code: `p(n)` answers nothing.
@@ -87,7 +87,10 @@ fn a_restart_compiles_nothing_and_believes_no_file_that_was_changed() {
     database.router().deploy("bank", &wasm("bank")).expect("deployed");
     database.close().expect("closed");
     let foreign = kept(other.path());
-    assert_eq!(foreign.keys().next().and_then(|path| path.file_name()), path.file_name());
+    assert_eq!(
+        foreign.keys().next().and_then(|path| path.file_name()),
+        path.file_name()
+    );
     fs::write(path, &foreign.values().next().expect("one").1).expect("written");
     let (database, _) = open(dir.path(), 2);
     assert_eq!(&kept(dir.path())[path].1, whole);
@@ -181,6 +184,10 @@ fn restart_with_ten_modules_takes_their_code_from_disk() {
     let before = kept(dir.path());
     assert_eq!(before.len(), 10);
     let warm = (0..5).map(|_| seconds(dir.path())).fold(f64::MAX, f64::min);
-    println!("ten modules: {:.0} ms compiled anew, {:.0} ms by kept code", cold * 1e3, warm * 1e3);
+    println!(
+        "ten modules: {:.0} ms compiled anew, {:.0} ms by kept code",
+        cold * 1e3,
+        warm * 1e3
+    );
     assert_eq!(kept(dir.path()), before, "nothing was compiled");
 }

@@ -66,9 +66,14 @@ impl World {
             Ok::<(), ()>(())
         };
         let key = (!key.is_empty()).then_some(key);
-        batch.push(&deployed.current["bank"], number, key, encode).expect("encoded");
+        batch
+            .push(&deployed.current["bank"], number, key, encode)
+            .expect("encoded");
         let (sender, receiver) = mpsc::channel();
-        router.submit(batch, Box::new(move |reply| sender.send(reply).expect("the test waits")));
+        router.submit(
+            batch,
+            Box::new(move |reply| sender.send(reply).expect("the test waits")),
+        );
         let reply = receiver.recv().expect("a reply");
         let reply = reply.get(0);
         (reply.outcome.clone(), reply.replayed)
@@ -163,7 +168,10 @@ fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
     let keys = world.database.router().idempotency();
     keys.set_bytes_max(2 * each);
     assert_eq!(world.keys(), count);
-    assert_eq!(world.call("", "another", "open", &[200, 100]).0, ReplyOutcome::IdempotencyFull);
+    assert_eq!(
+        world.call("", "another", "open", &[200, 100]).0,
+        ReplyOutcome::IdempotencyFull
+    );
     assert_eq!(world.call("", "first", "open", &[0, 100]), REMEMBERED);
     // Time makes room, though nobody could commit meanwhile.
     world.pass(2 * KEEP);
@@ -177,7 +185,10 @@ fn a_call_that_does_not_commit_gives_its_room_back() {
     let world = World::open(dir.path(), LogMode::Command, Duration::ZERO);
     assert_eq!(world.call("", "k", "open", &[1, 100]), RAN);
     let before = world.database.router().idempotency().stats();
-    assert!(matches!(world.call("", "again", "open", &[1, 100]).0, ReplyOutcome::Failed(_)));
+    assert!(matches!(
+        world.call("", "again", "open", &[1, 100]).0,
+        ReplyOutcome::Failed(_)
+    ));
     assert_eq!(world.database.router().idempotency().stats(), before);
 }
 
@@ -194,9 +205,15 @@ fn keys_of_different_scopes_have_nothing_to_do_with_each_other_over_restarts() {
             assert_eq!(world.call("ann", "k", "open", &[1, 100]), REMEMBERED);
             assert_eq!(world.call("bob", "k", "open", &[2, 100]), REMEMBERED);
             assert_eq!(world.call("bob", "several", "transfer", &[1, 2, 5]), REMEMBERED);
-            assert_eq!(world.call("ann", "k", "open", &[2, 100]).0, ReplyOutcome::IdempotencyConflict);
+            assert_eq!(
+                world.call("ann", "k", "open", &[2, 100]).0,
+                ReplyOutcome::IdempotencyConflict
+            );
             // Where a scope ends and a key begins is no matter of luck.
-            assert_eq!((world.kept("an", "nk"), world.kept("", "k"), world.keys()), (None, None, 3));
+            assert_eq!(
+                (world.kept("an", "nk"), world.kept("", "k"), world.keys()),
+                (None, None, 3)
+            );
         };
         check(&world);
         drop(world);

@@ -114,7 +114,9 @@ fn begin_open(database: &Database, account: i64) -> Receiver<ReplyOutcome> {
         out.extend_from_slice(&i64s(&[account, 100]));
         Ok::<(), ()>(())
     };
-    batch.push(&deployed.current["bank"], number, None, encode).expect("encoded");
+    batch
+        .push(&deployed.current["bank"], number, None, encode)
+        .expect("encoded");
     let done = Box::new(move |reply: reprise_router::BatchReply| {
         let _ = sender.send(reply.get(0).outcome.clone()); // the test may be over
     });
@@ -126,7 +128,14 @@ fn begin_open(database: &Database, account: i64) -> Receiver<ReplyOutcome> {
 fn begin_page(database: &Arc<Database>) -> Receiver<Result<RowsPage, RowsError>> {
     let (database, (sender, receiver)) = (database.clone(), mpsc::channel());
     thread::spawn(move || {
-        let request = RowsRequest { table: 0, index: 0, limit: 100, cursor: None, prefix: Vec::new(), ..RowsRequest::default() };
+        let request = RowsRequest {
+            table: 0,
+            index: 0,
+            limit: 100,
+            cursor: None,
+            prefix: Vec::new(),
+            ..RowsRequest::default()
+        };
         let _ = sender.send(database.router().table_rows(request)); // as above
     });
     receiver
@@ -143,7 +152,10 @@ fn a_page_waits_until_what_it_shows_is_durable() {
     set(&gate, Gate::Closed);
     let opened = begin_open(&database, 2);
     let page = begin_page(&database);
-    assert!(matches!(page.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout)), "shown before it is durable");
+    assert!(
+        matches!(page.recv_timeout(MOMENT), Err(RecvTimeoutError::Timeout)),
+        "shown before it is durable"
+    );
     // Sizes are of what is in memory, and wait for nothing.
     let stats = database.router().table_stats(LONG).expect("ready");
     assert_eq!(stats[0].rows, 2);
@@ -172,7 +184,10 @@ fn what_never_was_durable_is_never_shown() {
     }
     assert_ne!(opened.recv_timeout(LONG), Ok(ReplyOutcome::Committed));
     // Reads go on, with what was acknowledged.
-    let page = begin_page(&database).recv_timeout(LONG).expect("an answer").expect("a page");
+    let page = begin_page(&database)
+        .recv_timeout(LONG)
+        .expect("an answer")
+        .expect("a page");
     assert_eq!(page.rows.len(), 1);
     assert_eq!(database.router().table_stats(LONG).expect("ready")[0].rows, 1);
 }

@@ -31,7 +31,9 @@ fn open(config: DatabaseConfig) -> Result<Database, OpenError> {
 fn fill_up(database: &Database) -> (i64, i64) {
     let (mut opened, mut from) = (0, 0);
     loop {
-        let calls: Vec<_> = (from..from + BATCH_CALLS).map(|account| ("open", None, i64s(&[account, 100]))).collect();
+        let calls: Vec<_> = (from..from + BATCH_CALLS)
+            .map(|account| ("open", None, i64s(&[account, 100])))
+            .collect();
         let reply = submit(database, &calls);
         let mut first_refused = None;
         for at in 0..reply.len() {
@@ -54,18 +56,32 @@ fn fill_up(database: &Database) -> (i64, i64) {
 
 fn check_goes_on(database: &Database, opened: i64, refused: i64) {
     let memory = database.router().memory();
-    assert!(memory.used() <= MAX_BYTES && memory.peak() <= MAX_BYTES, "{} bytes", memory.peak());
-    assert!(memory.data_bytes() > MAX_BYTES / 2 - (24 << 20), "{} bytes", memory.data_bytes());
-    let reply = submit(database, &[
-        ("balance", None, i64s(&[7])),
-        ("transfer", None, i64s(&[1, 2, 5])),
-        ("open", None, i64s(&[refused, 100])),
-        ("total", None, Vec::new()),
-    ]);
+    assert!(
+        memory.used() <= MAX_BYTES && memory.peak() <= MAX_BYTES,
+        "{} bytes",
+        memory.peak()
+    );
+    assert!(
+        memory.data_bytes() > MAX_BYTES / 2 - (24 << 20),
+        "{} bytes",
+        memory.data_bytes()
+    );
+    let reply = submit(
+        database,
+        &[
+            ("balance", None, i64s(&[7])),
+            ("transfer", None, i64s(&[1, 2, 5])),
+            ("open", None, i64s(&[refused, 100])),
+            ("total", None, Vec::new()),
+        ],
+    );
     for at in [0, 1, 3] {
         assert_eq!(*reply.get(at).outcome, ReplyOutcome::Committed, "call {at}");
     }
-    assert!(matches!(reply.get(2).outcome, ReplyOutcome::Failed(Failure::Limit { .. })));
+    assert!(matches!(
+        reply.get(2).outcome,
+        ReplyOutcome::Failed(Failure::Limit { .. })
+    ));
     let total = reply.get(3).result;
     assert_eq!(i64::from_le_bytes(total[..8].try_into().expect("a count")), opened);
 }
@@ -84,7 +100,11 @@ fn full_memory_refuses_what_grows_and_opens_again_under_the_same_limit() {
         drop(database);
         for sites in [1, 2] {
             let database = open(with(sites, MAX_BYTES)).expect("opens again");
-            assert_eq!(database.router().digest().expect("ready"), digest, "{log:?}, {sites} sites");
+            assert_eq!(
+                database.router().digest().expect("ready"),
+                digest,
+                "{log:?}, {sites} sites"
+            );
             let memory = database.router().memory();
             assert!(memory.used() <= MAX_BYTES);
             database.close().expect("close");
@@ -100,7 +120,11 @@ fn full_memory_refuses_what_grows_and_opens_again_under_the_same_limit() {
         database.close().expect("close");
         drop(database);
         let database = open(with(2, MAX_BYTES)).expect("opens again");
-        assert_eq!(database.router().digest().expect("ready"), digest, "{log:?}, from the checkpoint");
+        assert_eq!(
+            database.router().digest().expect("ready"),
+            digest,
+            "{log:?}, from the checkpoint"
+        );
         database.close().expect("close");
         drop(database);
         let error = open(with(2, MAX_BYTES / 8)).err().expect("too little");
@@ -116,7 +140,11 @@ fn a_deployment_that_takes_more_than_there_is_leaves_nothing() {
     fill(&database, 0, 100);
     let rows = database.router().memory().kind(MemoryKind::Rows);
     let most = rows.take(MAX_BYTES);
-    let error = database.router().deploy("voter", &wasm("voter")).err().expect("no room");
+    let error = database
+        .router()
+        .deploy("voter", &wasm("voter"))
+        .err()
+        .expect("no room");
     assert!(error.to_string().contains("bytes more than there are"), "{error}");
     assert!(!database.router().deployed().current.contains_key("voter"));
     drop(most);

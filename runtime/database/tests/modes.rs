@@ -6,26 +6,17 @@ use std::{
 };
 
 use reprise_database::{
-    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, OpenError,
-    RecoverFrom, RecoveryReport, RedoConfig,
+    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, OpenError, RecoverFrom,
+    RecoveryReport, RedoConfig,
 };
-use reprise_router::{
-    BatchBuilder, BatchReply, LogQuery, ReplyOutcome, RestartEstimate, SpeedSource,
-};
+use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome, RestartEstimate, SpeedSource};
 
 /// The wasm of a sample module; `cargo xtask wasm` builds it.
 fn wasm(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let path = root
-        .join("target/procedures")
-        .join(name)
-        .with_extension("wasm");
-    std::fs::read(&path).unwrap_or_else(|error| {
-        panic!(
-            "read {}: {error}; `cargo xtask wasm` builds it",
-            path.display()
-        )
-    })
+    let path = root.join("target/procedures").join(name).with_extension("wasm");
+    std::fs::read(&path)
+        .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
 }
 
 fn config(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> DatabaseConfig {
@@ -43,12 +34,7 @@ fn config(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> DatabaseCon
     }
 }
 
-fn try_open(
-    dir: &Path,
-    sites: u16,
-    log: LogMode,
-    redo: RedoConfig,
-) -> Result<(Database, RecoveryReport), OpenError> {
+fn try_open(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> Result<(Database, RecoveryReport), OpenError> {
     let database = Database::open(config(dir, sites, log, redo))?;
     let report = database.recover()?;
     Ok((database, report))
@@ -79,10 +65,7 @@ fn submit(database: &Database, calls: &[(&str, &str, Option<&str>, Vec<u8>)]) ->
 }
 
 fn i64s(values: &[i64]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// Accounts, transfers within and between partitions, and some that abort.
@@ -135,10 +118,7 @@ fn one_log_holds_both_kinds_in_one_order_and_any_of_them_recovers() {
     for (round, (mode, redo)) in modes.into_iter().enumerate() {
         let (database, _) = open(dir.path(), 1 + round as u16 % 3, mode, redo);
         if round == 0 {
-            database
-                .router()
-                .deploy("bank", &wasm("bank"))
-                .expect("deploy");
+            database.router().deploy("bank", &wasm("bank")).expect("deploy");
         }
         if digest.is_some() {
             assert_eq!(database.router().digest().ok(), digest, "round {round}");
@@ -149,10 +129,7 @@ fn one_log_holds_both_kinds_in_one_order_and_any_of_them_recovers() {
         digest = database.router().digest().ok();
         if round == 0 {
             let kinds = kinds(&database);
-            assert!(
-                kinds.contains(&"changes") && !kinds.contains(&"command"),
-                "{kinds:?}"
-            );
+            assert!(kinds.contains(&"changes") && !kinds.contains(&"command"), "{kinds:?}");
         }
         database.close().expect("close");
     }
@@ -163,11 +140,7 @@ fn one_log_holds_both_kinds_in_one_order_and_any_of_them_recovers() {
                 ..RedoConfig::default()
             };
             let (database, report) = open(dir.path(), sites, LogMode::Command, redo);
-            assert_eq!(
-                database.router().digest().ok(),
-                digest,
-                "{from:?}, {sites} sites"
-            );
+            assert_eq!(database.router().digest().ok(), digest, "{from:?}, {sites} sites");
             assert_eq!(report.keys, 1);
             // Each transaction once, however it was logged.
             let kinds = kinds(&database);
@@ -182,10 +155,7 @@ fn a_repeat_finds_its_answer_after_redo() {
     let dir = tempfile::tempdir().expect("a directory");
     let redo = RedoConfig::default();
     let (database, _) = open(dir.path(), 2, LogMode::Physiological, redo);
-    database
-        .router()
-        .deploy("bank", &wasm("bank"))
-        .expect("deploy");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
     work(&database, 0);
     // Between partitions, within one, and on one account.
     let calls = [[1, 2], [3, 9], [4, 4]].map(|[from, to]| {
@@ -194,13 +164,7 @@ fn a_repeat_finds_its_answer_after_redo() {
     });
     let first = submit(&database, &calls);
     let kept: Vec<_> = (0..3)
-        .map(|i| {
-            (
-                first.get(i).txn_id,
-                first.get(i).lsn,
-                first.get(i).result.to_vec(),
-            )
-        })
+        .map(|i| (first.get(i).txn_id, first.get(i).lsn, first.get(i).result.to_vec()))
         .collect();
     database.close().expect("close");
     let (database, report) = open(dir.path(), 1, LogMode::Physiological, redo);
@@ -234,10 +198,7 @@ fn spinning() -> Vec<u8> {
         procedure("put", "physiological"),
         procedure("spin", "auto"),
     );
-    let section: String = description
-        .bytes()
-        .map(|byte| format!("\\{byte:02x}"))
-        .collect();
+    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
     let text = format!(
         r#"(module
             (import "reprise1" "args_read" (func $args_read (param i32)))
@@ -264,10 +225,7 @@ fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_change
     let dir = tempfile::tempdir().expect("a directory");
     let redo = RedoConfig::default();
     let (database, _) = open(dir.path(), 1, LogMode::Command, redo);
-    database
-        .router()
-        .deploy("work", &spinning())
-        .expect("deploy");
+    database.router().deploy("work", &spinning()).expect("deploy");
     let explain = |name: &str| {
         let deployed = database.router().deployed();
         let module = &deployed.current["work"];
@@ -277,10 +235,7 @@ fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_change
     assert_eq!(explain("put"), ("physiological", None));
     let (choice, why) = explain("spin");
     let why = why.expect("a reason");
-    assert!(
-        choice == "auto" && why.starts_with("command: 0 of"),
-        "{why}"
-    );
+    assert!(choice == "auto" && why.starts_with("command: 0 of"), "{why}");
     for round in 0..100i64 {
         let calls: Vec<_> = (0..40)
             .map(|i| ("work", "spin", None, i64s(&[round * 40 + i])))
@@ -291,22 +246,10 @@ fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_change
         }
     }
     let why = explain("spin").1.expect("a reason");
-    assert!(
-        why.starts_with("physiological: of the last 64 measured calls"),
-        "{why}"
-    );
+    assert!(why.starts_with("physiological: of the last 64 measured calls"), "{why}");
     let kinds = kinds(&database);
-    let first = kinds
-        .iter()
-        .position(|kind| *kind == "changes")
-        .expect("some");
-    assert!(
-        kinds[..first]
-            .iter()
-            .filter(|kind| **kind == "command")
-            .count()
-            >= 40
-    );
+    let first = kinds.iter().position(|kind| *kind == "changes").expect("some");
+    assert!(kinds[..first].iter().filter(|kind| **kind == "command").count() >= 40);
     let digest = database.router().digest().ok();
     database.close().expect("close");
     let (database, report) = open(dir.path(), 3, LogMode::Command, redo);
@@ -382,10 +325,7 @@ fn long_stretches_of_changes_are_redone_between_commands() {
 fn a_long_log_of_both_kinds_is_redone_by_all_cores_where_changes_are_asked_for() {
     let dir = tempfile::tempdir().expect("a directory");
     let (database, _) = open(dir.path(), 2, LogMode::Both, RedoConfig::default());
-    database
-        .router()
-        .deploy("bank", &wasm("bank"))
-        .expect("deploy");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
     // More than a window that lies apart from all else.
     (0..250).for_each(|round| work(&database, round));
     let digest = database.router().digest().ok();
@@ -411,10 +351,7 @@ fn a_long_log_of_both_kinds_is_redone_by_all_cores_where_changes_are_asked_for()
 fn a_restart_is_estimated_by_what_the_log_holds_not_by_what_the_server_is_set_to_log() {
     let dir = tempfile::tempdir().expect("a directory");
     let (database, _) = open(dir.path(), 1, LogMode::Physiological, RedoConfig::default());
-    database
-        .router()
-        .deploy("bank", &wasm("bank"))
-        .expect("deploy");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
     let opened = |database: &Database, round: i64| {
         let account = |i| ("bank", "open", None, i64s(&[round * 1_000 + i, 100]));
         let accounts: Vec<_> = (0..1_000).map(account).collect();
@@ -422,17 +359,22 @@ fn a_restart_is_estimated_by_what_the_log_holds_not_by_what_the_server_is_set_to
     };
     (0..160).for_each(|round| opened(&database, round));
     database.close().expect("close");
-    let estimate = |database: &Database| -> RestartEstimate {
-        database.router().status().restart.expect("there is a log")
-    };
+    let estimate =
+        |database: &Database| -> RestartEstimate { database.router().status().restart.expect("there is a log") };
     let (database, report) = open(dir.path(), 1, LogMode::Command, RedoConfig::default());
     let text = format!("{} of {} bytes", report.redo_bytes, report.log_bytes);
-    assert!(report.redo_bytes > report.log_bytes * 9 / 10 && report.redo_bytes > 5 << 20, "{text}");
+    assert!(
+        report.redo_bytes > report.log_bytes * 9 / 10 && report.redo_bytes > 5 << 20,
+        "{text}"
+    );
     let before = estimate(&database);
     let speed = before.replay.expect("measured at the opening");
     let measured = report.redo_bytes as f64 / report.redo_seconds;
     assert_eq!(speed.measured, SpeedSource::Opening);
-    assert!((speed.bytes_per_s / measured - 1.0).abs() < 1e-6, "{speed:?}, not {measured}");
+    assert!(
+        (speed.bytes_per_s / measured - 1.0).abs() < 1e-6,
+        "{speed:?}, not {measured}"
+    );
     // Commands behind it count at the speed at which they are run.
     (160..180).for_each(|round| opened(&database, round));
     let after = estimate(&database);

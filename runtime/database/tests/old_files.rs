@@ -15,7 +15,9 @@ type Rows = Vec<(i64, i64)>;
 
 /// Unpacks a fixture to a directory of its own, with the rows that its database holds.
 fn unpack(name: &str) -> (tempfile::TempDir, Rows) {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name);
+    let from = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures")
+        .join(name);
     let dir = tempfile::tempdir().expect("a directory");
     for folder in ["log", "checkpoints", ""] {
         let Ok(listed) = fs::read_dir(from.join(folder)) else {
@@ -99,7 +101,14 @@ fn check_goes_on(dir: &Path, expected: &Rows) {
 
 #[test]
 fn older_checkpoints_and_changes_open() {
-    for name in ["v2-checkpoint", "v2-physiological", "v2-both", "v3-checkpoint", "v3-physiological", "v3-both"] {
+    for name in [
+        "v2-checkpoint",
+        "v2-physiological",
+        "v2-both",
+        "v3-checkpoint",
+        "v3-physiological",
+        "v3-both",
+    ] {
         println!("{name}");
         let (dir, expected) = unpack(name);
         let found = inspect(dir.path()).expect("looked at");
@@ -129,15 +138,26 @@ fn older_commands_are_refused_before_anything_is_changed() {
         let before = snapshot(dir.path());
         let refused = |error: &LogError| {
             let text = error.to_string();
-            assert!(matches!(error, LogError::ForeignCommand { found, .. } if *found == number), "{text}");
-            assert!(text.contains("take a checkpoint") && text.contains("Nothing was changed"), "{text}");
+            assert!(
+                matches!(error, LogError::ForeignCommand { found, .. } if *found == number),
+                "{text}"
+            );
+            assert!(
+                text.contains("take a checkpoint") && text.contains("Nothing was changed"),
+                "{text}"
+            );
         };
         match try_open(dir.path(), 1) {
             Err(OpenError::Log(error)) => refused(&error),
             other => panic!("{name}: {:?}", other.err()),
         }
         let found = inspect(dir.path()).expect("looked at").refused;
-        assert!(found.iter().any(|reason| reason.contains(&format!("semantics number {number}"))), "{found:?}");
+        assert!(
+            found
+                .iter()
+                .any(|reason| reason.contains(&format!("semantics number {number}"))),
+            "{found:?}"
+        );
         match restore(dir.path(), &dir.path().join("restored"), Point::End) {
             Err(RestoreError::Log(error)) => refused(&error),
             other => panic!("{name}: {other:?}"),

@@ -10,14 +10,35 @@ use reprise_router::{BatchBuilder, ReplyOutcome};
 /// what the host call did, as an integer.
 const READS: [(&str, &str); 12] = [
     ("get", "(call $get (i32.const 0) (global.get $key) (global.get $out))"),
-    ("get_columns", "(call $get_columns (i32.const 0) (global.get $key) (i64.const 2) (global.get $out))"),
-    ("exists", "(i64.extend_i32_u (call $exists (i32.const 0) (global.get $key)))"),
-    ("multi_get", "(call $multi_get (i32.const 0) (global.get $packed) (i32.const 1) (global.get $out))"),
-    ("multi_get_columns", "(call $multi_get_columns (i32.const 0) (global.get $packed) (i64.const 2) (global.get $out))"),
+    (
+        "get_columns",
+        "(call $get_columns (i32.const 0) (global.get $key) (i64.const 2) (global.get $out))",
+    ),
+    (
+        "exists",
+        "(i64.extend_i32_u (call $exists (i32.const 0) (global.get $key)))",
+    ),
+    (
+        "multi_get",
+        "(call $multi_get (i32.const 0) (global.get $packed) (i32.const 1) (global.get $out))",
+    ),
+    (
+        "multi_get_columns",
+        "(call $multi_get_columns (i32.const 0) (global.get $packed) (i64.const 2) (global.get $out))",
+    ),
     // One key, in one slot.
-    ("multi_get_slots", "(call $multi_get_slots (i64.const 0x100000000) (global.get $key) (i64.const 2) (global.get $out))"),
-    ("add_by_key", "(i64.extend_i32_u (call $add_by_key (i64.const 0x200000000) (global.get $key) (i64.const 0) (global.get $out)))"),
-    ("get_by_b", "(call $get (i32.const 1) (global.get $key) (global.get $out))"),
+    (
+        "multi_get_slots",
+        "(call $multi_get_slots (i64.const 0x100000000) (global.get $key) (i64.const 2) (global.get $out))",
+    ),
+    (
+        "add_by_key",
+        "(i64.extend_i32_u (call $add_by_key (i64.const 0x200000000) (global.get $key) (i64.const 0) (global.get $out)))",
+    ),
+    (
+        "get_by_b",
+        "(call $get (i32.const 1) (global.get $key) (global.get $out))",
+    ),
     ("scan_key", "(call $scan (i32.const 64) (global.get $out))"),
     ("count_key", "(call $count (i32.const 64))"),
     ("scan", "(call $scan (i32.const 96) (global.get $out))"),
@@ -66,9 +87,15 @@ const LOOPS: &str = r#"
 fn module() -> Vec<u8> {
     let params = r#"[{"name":"k","type":"i64"},{"name":"key","type":"i64"}]"#;
     let declared = |name: &str| {
-        format!(r#"{{"name":"{name}","params":{params},"returns":"i64","read_only":false,"partitioning":{{"by":["k"]}}}}"#)
+        format!(
+            r#"{{"name":"{name}","params":{params},"returns":"i64","read_only":false,"partitioning":{{"by":["k"]}}}}"#
+        )
     };
-    let names = READS.iter().chain(&LOCAL).map(|(name, _)| *name).chain(["put", "raise", "alias"]);
+    let names = READS
+        .iter()
+        .chain(&LOCAL)
+        .map(|(name, _)| *name)
+        .chain(["put", "raise", "alias"]);
     let procedures: Vec<String> = names.map(declared).collect();
     let description = format!(
         r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"k","type":"i64"}},{{"name":"b","type":"i64"}},{{"name":"c","type":"i64"}}],
@@ -164,9 +191,14 @@ fn call(database: &Database, procedure: &str, args: [i64; 2]) -> Result<i64, Str
         args.iter().for_each(|arg| out.extend_from_slice(&arg.to_le_bytes()));
         Ok::<(), ()>(())
     };
-    batch.push(&deployed.current["m"], number, None, encode).expect("encoded");
+    batch
+        .push(&deployed.current["m"], number, None, encode)
+        .expect("encoded");
     let (sender, receiver) = mpsc::channel();
-    router.submit(batch, Box::new(move |reply| sender.send(reply).expect("the test waits")));
+    router.submit(
+        batch,
+        Box::new(move |reply| sender.send(reply).expect("the test waits")),
+    );
     let reply = receiver.recv().expect("a reply");
     match reply.get(0).outcome {
         ReplyOutcome::Committed => Ok(i64::from_le_bytes(reply.get(0).result.try_into().expect("eight bytes"))),
@@ -182,7 +214,10 @@ fn a_call_reads_its_own_partition_and_is_told_of_others() {
     for k in 0..9 {
         call(&database, "put", [k, 7]).expect("inserted");
     }
-    let whole = READS.iter().map(|(name, _)| *name).filter(|name| !matches!(*name, "scan" | "count" | "get_by_b"));
+    let whole = READS
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| !matches!(*name, "scan" | "count" | "get_by_b"));
     for name in whole {
         // Rows 4 and 1 lie on partition 1, row 5 on partition 2.
         let near = call(&database, name, [4, key(1)]);
@@ -194,8 +229,14 @@ fn a_call_reads_its_own_partition_and_is_told_of_others() {
     }
     for name in ["scan", "count", "get_by_b"] {
         let refused = call(&database, name, [4, key(7)]).expect_err(name);
-        assert!(refused.contains("does not hold k, by which the rows of t are placed"), "{name}: {refused}");
-        assert!(refused.contains("the call runs on partition 1 alone"), "{name}: {refused}");
+        assert!(
+            refused.contains("does not hold k, by which the rows of t are placed"),
+            "{name}: {refused}"
+        );
+        assert!(
+            refused.contains("the call runs on partition 1 alone"),
+            "{name}: {refused}"
+        );
     }
     assert_eq!(call(&database, "count_local", [4, 0]), Ok(3));
     assert_eq!(call(&database, "scan_local", [4, 0]), Ok(3 * 32));
@@ -219,7 +260,10 @@ fn a_loop_over_an_index_turns_once_for_each_row_in_every_kind_of_log() {
             assert_eq!(call(&database, "raise", [round, 2 - round]), Ok(30), "{log:?}");
         }
         let refused = call(&database, "alias", [4, key(1)]).expect_err("an older copy");
-        assert!(refused.contains("the row of t was changed by this call after it was read"), "{refused}");
+        assert!(
+            refused.contains("the row of t was changed by this call after it was read"),
+            "{refused}"
+        );
         digests.push(database.router().digest().expect("ready"));
         database.close().expect("close");
         let database = open_under(dir.path(), 3, log);

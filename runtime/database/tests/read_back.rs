@@ -128,15 +128,27 @@ fn what_can_t_be_read_back_replaces_nothing() {
     let mut around = Surroundings::real(&config).expect("folders");
     let folders = around.folders.as_mut().expect("folders");
     let inner = folders.checkpoints.clone();
-    folders.checkpoints = Arc::new(Folder { inner, how: how.clone() });
+    folders.checkpoints = Arc::new(Folder {
+        inner,
+        how: how.clone(),
+    });
     let database = Database::open_in(config, around).expect("open");
     database.recover().expect("recover");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     fill(&database, 0, 500);
     let good = [take(&database), take(&database)];
-    let names = || files(dir.path(), "checkpoints").iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    let names = || {
+        files(dir.path(), "checkpoints")
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect::<Vec<_>>()
+    };
     let kept = names();
-    for (bad, reason) in [(FLIPS_A_BIT, "checksum"), (PANICS, "out of its mind"), (FLIPS_A_BIT, "checksum")] {
+    for (bad, reason) in [
+        (FLIPS_A_BIT, "checksum"),
+        (PANICS, "out of its mind"),
+        (FLIPS_A_BIT, "checksum"),
+    ] {
         how.store(bad, Ordering::Release);
         fill(&database, 100 * database.router().checkpoints().len() as i64 + 1000, 10);
         let told = failed(&database).error.expect("a reason");
@@ -159,9 +171,12 @@ fn what_can_t_be_read_back_replaces_nothing() {
 /// A description of little less than a MiB that says nothing of what has a default; written out it would be longer.
 #[test]
 fn a_description_that_is_longer_written_out_is_kept_as_it_was_sent() {
-    let columns: Vec<_> = (0..256).map(|at| format!(r#"{{"name":"c{at}","type":"i64"}}"#)).collect();
+    let columns: Vec<_> = (0..256)
+        .map(|at| format!(r#"{{"name":"c{at}","type":"i64"}}"#))
+        .collect();
     let columns = columns.join(",");
-    let table = |at: usize| format!(r#"{{"name":"t{at}","columns":[{columns}],"primary_key":["c0"],"placement":"local"}}"#);
+    let table =
+        |at: usize| format!(r#"{{"name":"t{at}","columns":[{columns}],"primary_key":["c0"],"placement":"local"}}"#);
     let module = |tables: usize| {
         let tables: Vec<_> = (0..tables).map(table).collect();
         let json = format!(
@@ -174,17 +189,28 @@ fn a_description_that_is_longer_written_out_is_kept_as_it_was_sent() {
     let (database, _) = open(dir.path(), 2);
     let (too_wide, json) = module(110);
     assert!(json.len() < 1 << 20);
-    let refused = database.router().deploy("wide", &too_wide).err().expect("more than a MiB, written out");
+    let refused = database
+        .router()
+        .deploy("wide", &too_wide)
+        .err()
+        .expect("more than a MiB, written out");
     assert!(matches!(refused, DeployError::Conflict(_)), "{refused}");
     let (wide, json) = module(60);
     database.router().deploy("wide", &wide).expect("deploy");
-    database.router().remove("wide").expect("out of service: known by its description alone");
+    database
+        .router()
+        .remove("wide")
+        .expect("out of service: known by its description alone");
     take(&database);
     take(&database);
     database.close().expect("close");
     drop(database);
     let (database, report) = open(dir.path(), 2);
-    assert!(report.checkpoint.is_some() && report.passed_over.is_empty(), "{:?}", report.passed_over);
+    assert!(
+        report.checkpoint.is_some() && report.passed_over.is_empty(),
+        "{:?}",
+        report.passed_over
+    );
     let deployed = database.router().deployed();
     assert_eq!(*deployed.versions[0].description, *json.as_bytes());
     assert_eq!(deployed.versions[0].schema.tables.len(), 60);

@@ -4,7 +4,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 
-use common::{fill, files, open, take, transfer, wasm};
+use common::{files, fill, open, take, transfer, wasm};
 use reprise_base::{Lsn, TxnId};
 use reprise_database::{Database, Point, RestoreError, StagingError, restore};
 
@@ -136,7 +136,9 @@ fn points_that_are_not_there_are_refused_and_leave_nothing() {
 
 /// The segment in which a position lies, and where it begins: how many there are depends on how calls came to share blocks.
 fn segment_of(dir: &Path, lsn: Lsn) -> (PathBuf, u64) {
-    let segments = files(dir, "log").into_iter().filter(|path| !path.ends_with("spare.seg"));
+    let segments = files(dir, "log")
+        .into_iter()
+        .filter(|path| !path.ends_with("spare.seg"));
     let begins = segments.map(|path| {
         let bytes = std::fs::read(&path).expect("a segment");
         (path, u64::from_le_bytes(bytes[32..40].try_into().expect("8 bytes")))

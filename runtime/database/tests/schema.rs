@@ -83,9 +83,14 @@ fn call(database: &Database, module: &str, procedure: &str, args: &[i64]) -> (Re
         args.iter().for_each(|arg| out.extend_from_slice(&arg.to_le_bytes()));
         Ok::<(), ()>(())
     };
-    batch.push(&deployed.current[module], number, None, encode).expect("encoded");
+    batch
+        .push(&deployed.current[module], number, None, encode)
+        .expect("encoded");
     let (sender, receiver) = mpsc::channel();
-    router.submit(batch, Box::new(move |reply| sender.send(reply).expect("the test waits")));
+    router.submit(
+        batch,
+        Box::new(move |reply| sender.send(reply).expect("the test waits")),
+    );
     let reply = receiver.recv().expect("a reply");
     (reply.get(0).outcome.clone(), reply.get(0).result.to_vec())
 }
@@ -140,7 +145,11 @@ fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
     assert_eq!(last_columns(&database), [7, 7], "rows from before have the default");
     put(&database, "a", 3);
     put(&database, "old", 4);
-    assert_eq!(last_columns(&database), [7, 7, 5, 7], "an insert of the old module has the default");
+    assert_eq!(
+        last_columns(&database),
+        [7, 7, 5, 7],
+        "an insert of the old module has the default"
+    );
     // A row is shown with its handle and length, 8 bytes, and as the module knows it.
     assert_eq!(size(&database, "old"), 4 * (8 + 12));
     assert_eq!(size(&database, "a"), 4 * (8 + 20));
@@ -153,7 +162,9 @@ fn tables_grow_under_a_new_version_and_an_old_module_goes_on() {
     assert_eq!((conflicts[0].table.as_str(), conflicts[0].item.as_str()), ("a.t", "b"));
     assert!(conflicts[0].way_on.contains("old"), "{conflicts:?}");
     let unique = r#"{"name":"one_b","columns":["b","k"],"unique":true}"#;
-    router.deploy("a", &module(V2, &format!("{by_b},{unique}"), 20)).expect("one more index");
+    router
+        .deploy("a", &module(V2, &format!("{by_b},{unique}"), 20))
+        .expect("one more index");
     assert_eq!(size(&database, "a"), 4 * (8 + 20));
     router.remove("old").expect("removed");
     assert!(!router.deployed().current.contains_key("old"));
@@ -179,7 +190,11 @@ fn columns(count: usize) -> String {
 fn refused(database: &Database, name: &str, wasm: &[u8]) -> String {
     let digest = database.router().digest().expect("ready");
     let refused = database.router().deploy(name, wasm).err().expect("refused");
-    assert_eq!(database.router().digest().expect("ready"), digest, "a refusal leaves nothing");
+    assert_eq!(
+        database.router().digest().expect("ready"),
+        digest,
+        "a refusal leaves nothing"
+    );
     match refused {
         DeployError::Conflict(conflicts) => conflicts.iter().map(|conflict| format!("{conflict}\n")).collect(),
         other => other.to_string(),
@@ -209,13 +224,21 @@ fn a_column_that_is_no_longer_declared_is_dropped_and_the_database_opens_again()
     put(&database, "a", 1);
     let one = r#"{"name":"k","type":"i64","nullable":false}"#;
     let planned = router.plan_deploy("a", &module(one, "", 8)).expect("planned").summary;
-    let steps: Vec<_> = planned.tables[0].steps.iter().map(|step| (step.action.name(), step.item.as_str())).collect();
+    let steps: Vec<_> = planned.tables[0]
+        .steps
+        .iter()
+        .map(|step| (step.action.name(), step.item.as_str()))
+        .collect();
     assert_eq!((planned.tables[0].rows, steps), (1, vec![("drop", "b")]));
     assert_eq!(router.deployed().tables[0].columns.len(), 2, "a plan does nothing");
-    router.deploy("a", &module(one, "", 8)).expect("the last field was removed");
+    router
+        .deploy("a", &module(one, "", 8))
+        .expect("the last field was removed");
     put(&database, "a", 2);
     assert_eq!(last_columns(&database), [1, 2]);
-    router.deploy("u", &module_over(OF_A, one, "", 8)).expect("shared on both sides");
+    router
+        .deploy("u", &module_over(OF_A, one, "", 8))
+        .expect("shared on both sides");
     let found = refused(&database, "w", &module_over(OF_A, V1, "", 12));
     assert!(found.contains("no such column"), "{found}");
     // Back to the older version: the column can't be filled in.
@@ -248,7 +271,9 @@ fn indexes_do_not_add_up() {
         all.collect::<Vec<_>>().join(",")
     };
     for from in [0, 33, 66] {
-        router.deploy("a", &module(V1, &indexes(from, 64), 12)).expect("64 at a time");
+        router
+            .deploy("a", &module(V1, &indexes(from, 64), 12))
+            .expect("64 at a time");
         put(&database, "a", from as i64);
     }
     assert!(refused(&database, "a", &module(V1, &indexes(0, 65), 12)).contains("64"));
@@ -271,11 +296,16 @@ fn a_table_is_its_module_s_own_until_both_sides_share_it() {
     let deployed = router.deployed();
     let names: Vec<_> = deployed.tables().map(|(_, table)| table.full_name()).collect();
     assert_eq!(names, ["a.t", "b.t"]);
-    assert!(deployed.table("t").is_none() && deployed.table("b.t").is_some(), "two have it");
+    assert!(
+        deployed.table("t").is_none() && deployed.table("b.t").is_some(),
+        "two have it"
+    );
     assert!(refused(&database, "c", &module_over(OF_A, V1, "", 12)).contains("not shared"));
     assert!(refused(&database, "c", &module_over(r#""x.t","shared":true"#, V1, "", 12)).contains("deploy module x"));
     router.deploy("a", &module(V1, "", 12)).expect("shared by its owner");
-    router.deploy("c", &module_over(OF_A, V1, "", 12)).expect("and by its user");
+    router
+        .deploy("c", &module_over(OF_A, V1, "", 12))
+        .expect("and by its user");
     put(&database, "c", 2);
     assert_eq!(last_columns(&database), [5, 5]);
     let found = refused(&database, "a", &own);
@@ -300,7 +330,10 @@ fn tables_and_columns_are_renamed_with_their_rows() {
     let check = |database: &Database| {
         let deployed = database.router().deployed();
         let (_, table) = deployed.table("u").expect("the new name");
-        assert_eq!((table.full_name().as_str(), table.columns[1].name.as_str()), ("a.u", "amount"));
+        assert_eq!(
+            (table.full_name().as_str(), table.columns[1].name.as_str()),
+            ("a.u", "amount")
+        );
         assert!(deployed.table("t").is_none());
         assert_eq!(last_columns(database), [5, 5]);
     };
@@ -324,7 +357,10 @@ fn a_call_for_a_replaced_version_is_told_so() {
     };
     batch.push(&before.current["a"], 0, None, encode).expect("encoded");
     let (sender, receiver) = mpsc::channel();
-    router.submit(batch, Box::new(move |reply| sender.send(reply).expect("the test waits")));
+    router.submit(
+        batch,
+        Box::new(move |reply| sender.send(reply).expect("the test waits")),
+    );
     let reply = receiver.recv().expect("a reply");
     assert_eq!(*reply.get(0).outcome, ReplyOutcome::Superseded);
     assert_eq!(last_columns(&database), [0i64; 0]);
@@ -408,7 +444,14 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
     }
     seen.sort_unstable();
     assert_eq!(seen, (0..ROWS).map(|k| k * 100_003).collect::<Vec<_>>());
-    for forged in [vec![], vec![0; 9], vec![0xff; 18], vec![0; 14], vec![0; 18], vec![0x80; 30]] {
+    for forged in [
+        vec![],
+        vec![0; 9],
+        vec![0xff; 18],
+        vec![0; 14],
+        vec![0; 18],
+        vec![0x80; 30],
+    ] {
         let request = RowsRequest {
             table: 0,
             index: 1,
@@ -425,7 +468,10 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
 /// The module with these bytes of its description in place of as many others.
 fn replace(mut wasm: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
-    let at = wasm.windows(from.len()).position(|window| window == from).expect("it is there");
+    let at = wasm
+        .windows(from.len())
+        .position(|window| window == from)
+        .expect("it is there");
     wasm[at..at + to.len()].copy_from_slice(to);
     wasm
 }

@@ -13,9 +13,8 @@ use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome};
 fn wasm(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let path = root.join("target/procedures").join(name).with_extension("wasm");
-    std::fs::read(&path).unwrap_or_else(|error| {
-        panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display())
-    })
+    std::fs::read(&path)
+        .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
 }
 
 fn open(dir: &Path, partitions: u16, sites: u16) -> (Database, RecoveryReport) {
@@ -184,7 +183,13 @@ fn the_log_shows_what_was_called() {
     let lsn = newest.records[0].lsn;
     let one = database.router().log_record(lsn).expect("a log").expect("a record");
     assert_eq!(one.kind(), "command");
-    assert!(database.router().log_record(reprise_base::Lsn(lsn.0 + 1)).expect("a log").is_none());
+    assert!(
+        database
+            .router()
+            .log_record(reprise_base::Lsn(lsn.0 + 1))
+            .expect("a log")
+            .is_none()
+    );
 }
 
 #[test]

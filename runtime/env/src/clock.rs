@@ -17,9 +17,7 @@ pub struct RealClock {
 
 impl RealClock {
     pub fn new() -> Self {
-        Self {
-            start: Instant::now(),
-        }
+        Self { start: Instant::now() }
     }
 }
 

@@ -52,9 +52,7 @@ pub struct DiskLock {
 
 impl DiskLock {
     pub fn new(held: impl Send + Sync + 'static) -> Self {
-        Self {
-            _held: Box::new(held),
-        }
+        Self { _held: Box::new(held) }
     }
 }
 

@@ -28,7 +28,10 @@ const PRIVATE_DIR_MODE: u32 = 0o700;
 
 /// Makes a directory, with its parents where they are missing, that nobody else looks into. One that is there stays as it is.
 pub fn make_private_dirs(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(PRIVATE_DIR_MODE).create(path)
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(PRIVATE_DIR_MODE)
+        .create(path)
 }
 
 /// As `make_private_dirs`, one that must not be there yet.
@@ -46,7 +49,10 @@ impl RealDisk {
     /// Uses `root`, making it (and its parents) where missing.
     pub fn create(root: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let root = root.into();
-        let missing: Vec<_> = root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+        let missing: Vec<_> = root
+            .ancestors()
+            .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+            .collect();
         make_private_dirs(&root).map_err(|e| error("create directory", &root, &e))?;
         for made in missing {
             sync_entry(made).map_err(|e| error("sync the directory of", made, &e))?;
@@ -237,15 +243,11 @@ impl DiskFile for RealFile {
             return result.map_err(|e| error("write", &self.path, &e));
         }
         self.write_at(offset, bytes)?;
-        self.file
-            .sync_data()
-            .map_err(|e| error("sync", &self.path, &e))
+        self.file.sync_data().map_err(|e| error("sync", &self.path, &e))
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        self.file
-            .sync_all()
-            .map_err(|e| error("sync", &self.path, &e))
+        self.file.sync_all().map_err(|e| error("sync", &self.path, &e))
     }
 
     fn preallocate(&self, bytes: u64) -> Result<(), DiskError> {
@@ -255,9 +257,7 @@ impl DiskFile for RealFile {
         while offset < bytes {
             let count = (bytes - offset).min(zeros.len() as u64) as usize;
             self.write_at(offset, &zeros[..count])?;
-            self.file
-                .sync_data()
-                .map_err(|e| error("sync", &self.path, &e))?;
+            self.file.sync_data().map_err(|e| error("sync", &self.path, &e))?;
             offset += count as u64;
         }
         self.sync()
@@ -268,18 +268,11 @@ fn error(action: &'static str, path: &Path, error: &io::Error) -> DiskError {
     let kind = match error.kind() {
         ErrorKind::NotFound => DiskErrorKind::NotFound,
         ErrorKind::AlreadyExists => DiskErrorKind::Exists,
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-            DiskErrorKind::Full
-        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => DiskErrorKind::Full,
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => DiskErrorKind::Refused,
         _ => DiskErrorKind::Io,
     };
-    DiskError::new(
-        action,
-        &path.display().to_string(),
-        kind,
-        &error.to_string(),
-    )
+    DiskError::new(action, &path.display().to_string(), kind, &error.to_string())
 }
 
 #[cfg(test)]
@@ -295,8 +288,7 @@ mod tests {
         let mut block = AlignedBuf::with_capacity(1024);
         block.extend_from_slice(&[7; 1024]);
         file.write_durable_at(512, &block).expect("aligned write");
-        file.write_durable_at(4000, &block[..3])
-            .expect("unaligned write");
+        file.write_durable_at(4000, &block[..3]).expect("unaligned write");
         let mut read = vec![9; 10_000];
         assert_eq!(file.read_at(0, &mut read).expect("read"), 8192);
         assert!(read[512..1536].iter().all(|b| *b == 7) && read[1536] == 0);
@@ -313,18 +305,12 @@ mod tests {
         let _again = disk.lock().expect("lock again");
         disk.create("b").expect("create");
         disk.create("a").expect("create");
-        assert_eq!(
-            disk.create("a").err().map(|e| e.kind),
-            Some(DiskErrorKind::Exists)
-        );
+        assert_eq!(disk.create("a").err().map(|e| e.kind), Some(DiskErrorKind::Exists));
         disk.rename("b", "c").expect("rename");
         disk.sync_dir().expect("sync");
         assert_eq!(disk.list().expect("list"), ["a", "c"]);
         disk.remove("a").expect("remove");
-        assert_eq!(
-            disk.open("a").err().map(|e| e.kind),
-            Some(DiskErrorKind::NotFound)
-        );
+        assert_eq!(disk.open("a").err().map(|e| e.kind), Some(DiskErrorKind::NotFound));
         let read_only = disk.open_read("c").expect("open");
         assert!(read_only.write_at(0, b"x").is_err());
     }

@@ -192,7 +192,10 @@ pub struct SimDisk {
 
 /// The folder of a name.
 fn folder_of(name: &str) -> &str {
-    name.split_inclusive('/').next().filter(|first| first.len() < name.len()).unwrap_or("")
+    name.split_inclusive('/')
+        .next()
+        .filter(|first| first.len() < name.len())
+        .unwrap_or("")
 }
 
 fn name_of(op: &Op) -> &str {
@@ -264,11 +267,7 @@ impl State {
                     !is_synced
                 });
             }
-            Op::Write {
-                file,
-                offset,
-                bytes,
-            } => {
+            Op::Write { file, offset, bytes } => {
                 let file = &mut self.files[*file];
                 put(&mut file.live, *offset, bytes);
                 file.unsynced.push((*offset, Arc::clone(bytes)));
@@ -281,11 +280,7 @@ impl State {
             }
             Op::Sync { file, last_only } => {
                 let file = &mut self.files[*file];
-                let kept_from = if *last_only {
-                    file.unsynced.len() - 1
-                } else {
-                    0
-                };
+                let kept_from = if *last_only { file.unsynced.len() - 1 } else { 0 };
                 for (offset, bytes) in file.unsynced.split_off(kept_from) {
                     put(&mut file.durable, offset, &bytes);
                     file.forget_unsynced(offset, offset + bytes.len() as u64);
@@ -497,8 +492,7 @@ impl SimDisk {
 
     fn file(&self, name: &str, writable: bool) -> Result<Arc<dyn DiskFile>, DiskError> {
         let number = self.state().names.live.get(&self.full_name(name)).copied();
-        let number = number
-            .ok_or_else(|| DiskError::new("open", name, DiskErrorKind::NotFound, "no such file"))?;
+        let number = number.ok_or_else(|| DiskError::new("open", name, DiskErrorKind::NotFound, "no such file"))?;
         Ok(Arc::new(SimFile {
             disk: self.clone(),
             number,
@@ -518,12 +512,7 @@ impl SimDisk {
             ));
         }
         if !state.names.live.contains_key(&self.full_name(name)) {
-            return Err(DiskError::new(
-                action,
-                name,
-                DiskErrorKind::NotFound,
-                "no such file",
-            ));
+            return Err(DiskError::new(action, name, DiskErrorKind::NotFound, "no such file"));
         }
         state.apply(op);
         Ok(())
@@ -543,12 +532,7 @@ impl Disk for SimDisk {
                 ));
             }
             if state.names.live.contains_key(&self.full_name(name)) {
-                return Err(DiskError::new(
-                    "create",
-                    name,
-                    DiskErrorKind::Exists,
-                    "file exists",
-                ));
+                return Err(DiskError::new("create", name, DiskErrorKind::Exists, "file exists"));
             }
             let file = state.files.len();
             state.apply(Op::Create {
@@ -569,7 +553,11 @@ impl Disk for SimDisk {
 
     fn list(&self) -> Result<Vec<String>, DiskError> {
         let state = self.state();
-        let own = state.names.live.keys().filter_map(|name| name.strip_prefix(&*self.folder));
+        let own = state
+            .names
+            .live
+            .keys()
+            .filter_map(|name| name.strip_prefix(&*self.folder));
         Ok(own.map(str::to_owned).collect())
     }
 
@@ -607,12 +595,7 @@ impl Disk for SimDisk {
             }
         }
         if self.locked.swap(true, Ordering::Acquire) {
-            return Err(DiskError::new(
-                "lock",
-                "directory",
-                DiskErrorKind::Locked,
-                "in use",
-            ));
+            return Err(DiskError::new("lock", "directory", DiskErrorKind::Locked, "in use"));
         }
         Ok(DiskLock::new(Held(Arc::clone(&self.locked))))
     }
@@ -703,14 +686,8 @@ mod tests {
         let image = |policy| disk.crash(&policy).bytes("a").expect("file is there");
         assert_eq!(image(CrashPolicy::LoseAll), [1; 1024]);
         assert_eq!(image(CrashPolicy::KeepAll), [2; 1536]);
-        assert_eq!(
-            image(CrashPolicy::TornAfter(1)),
-            [[2; 512], [1; 512]].concat()
-        );
-        assert_eq!(
-            image(CrashPolicy::TornBefore(1))[..1024],
-            [[1; 512], [2; 512]].concat()
-        );
+        assert_eq!(image(CrashPolicy::TornAfter(1)), [[2; 512], [1; 512]].concat());
+        assert_eq!(image(CrashPolicy::TornBefore(1))[..1024], [[1; 512], [2; 512]].concat());
         assert_eq!(disk.unsynced_sectors(disk.ops_count()), Some(3));
     }
 
@@ -718,20 +695,11 @@ mod tests {
     fn names_are_lost_until_the_directory_is_synced() {
         let disk = SimDisk::new();
         disk.create("a").expect("create");
-        assert_eq!(
-            disk.crash(&CrashPolicy::LoseAll).list().expect("list"),
-            [""; 0]
-        );
+        assert_eq!(disk.crash(&CrashPolicy::LoseAll).list().expect("list"), [""; 0]);
         disk.sync_dir().expect("sync");
         disk.rename("a", "b").expect("rename");
-        assert_eq!(
-            disk.crash(&CrashPolicy::LoseAll).list().expect("list"),
-            ["a"]
-        );
-        assert_eq!(
-            disk.crash(&CrashPolicy::KeepAll).list().expect("list"),
-            ["b"]
-        );
+        assert_eq!(disk.crash(&CrashPolicy::LoseAll).list().expect("list"), ["a"]);
+        assert_eq!(disk.crash(&CrashPolicy::KeepAll).list().expect("list"), ["b"]);
     }
 
     #[test]
@@ -769,8 +737,7 @@ mod tests {
             file.write_at(900, &[0; 101]).err().map(|e| e.kind),
             Some(DiskErrorKind::Full)
         );
-        file.write_at(0, &[0; 900])
-            .expect("no growth needs no space");
+        file.write_at(0, &[0; 900]).expect("no growth needs no space");
         assert_eq!(file.sync().err().map(|e| e.kind), Some(DiskErrorKind::Io));
     }
 }

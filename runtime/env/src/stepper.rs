@@ -74,8 +74,7 @@ impl Stepper {
 
     fn works(&self) -> Rc<RefCell<Works>> {
         let works = WORKS.with_borrow(|all| all.get(&self.number).cloned());
-        works
-            .expect("a stepper stays on its thread, and is not used once it was killed and dropped")
+        works.expect("a stepper stays on its thread, and is not used once it was killed and dropped")
     }
 
     /// Steps taken so far.

@@ -6,18 +6,12 @@ use reprise_abi::{
 };
 
 use crate::state::{
-    Answer, HostState, Output, Refusal, narrow, or_duplicate, request_of,
-    run_past_end, transaction_of, unpack,
+    Answer, HostState, Output, Refusal, narrow, or_duplicate, request_of, run_past_end, transaction_of, unpack,
 };
 
 /// How some columns of one of the module's tables are moved.
 #[inline]
-fn plan_of<'a>(
-    layouts: &[RowLayout],
-    plans: &'a mut [Plans],
-    table: u32,
-    columns: u64,
-) -> Answer<&'a ColumnPlan> {
+fn plan_of<'a>(layouts: &[RowLayout], plans: &'a mut [Plans], table: u32, columns: u64) -> Answer<&'a ColumnPlan> {
     let set = ColumnSet(columns);
     match (layouts.get(table as usize), plans.get_mut(table as usize)) {
         (Some(layout), Some(plans)) if set.fits(layout) => Ok(plans.of(layout, set)),
@@ -79,13 +73,7 @@ impl HostState {
         Ok((u64::from(handle) << 32 | bytes as u64) as i64)
     }
 
-    pub fn multi_get_columns(
-        &mut self,
-        target: u32,
-        keys: u64,
-        columns: u64,
-        out: u64,
-    ) -> Answer<i64> {
+    pub fn multi_get_columns(&mut self, target: u32, keys: u64, columns: u64, out: u64) -> Answer<i64> {
         let bytes = self.memory.read(keys)?;
         self.charge(bytes.len())?;
         let mut out = Output::new(self.memory, out)?;
@@ -107,13 +95,7 @@ impl HostState {
         })
     }
 
-    pub fn multi_get_slots(
-        &mut self,
-        request: u64,
-        keys: u64,
-        columns: u64,
-        out: u64,
-    ) -> Answer<i64> {
+    pub fn multi_get_slots(&mut self, request: u64, keys: u64, columns: u64, out: u64) -> Answer<i64> {
         let (target, count) = unpack(request);
         let (target, count) = (Target::unpack(target), count as usize);
         let bytes = self.memory.read(keys)?;
@@ -141,13 +123,7 @@ impl HostState {
         Ok(misfits as i64)
     }
 
-    pub fn row_read_columns(
-        &mut self,
-        handle: u32,
-        table: u32,
-        columns: u64,
-        out: u64,
-    ) -> Answer<i32> {
+    pub fn row_read_columns(&mut self, handle: u32, table: u32, columns: u64, out: u64) -> Answer<i32> {
         let mut out = Output::new(self.memory, out)?;
         let plan = plan_of(&self.layouts, &mut self.plans, table, columns)?;
         let ops = transaction_of(&mut self.ops)?;
@@ -168,13 +144,7 @@ impl HostState {
         self.scanned(scanned.0.cursor, scanned.1)
     }
 
-    pub fn scan_next_columns(
-        &mut self,
-        cursor: u32,
-        table: u32,
-        columns: u64,
-        out: u64,
-    ) -> Answer<i64> {
+    pub fn scan_next_columns(&mut self, cursor: u32, table: u32, columns: u64, out: u64) -> Answer<i64> {
         let mut out = Output::new(self.memory, out)?;
         let plan = plan_of(&self.layouts, &mut self.plans, table, columns)?;
         let ops = transaction_of(&mut self.ops)?;
@@ -213,11 +183,7 @@ impl HostState {
                 duplicate => return Ok(duplicate),
             }
         }
-        if values.is_empty() {
-            Ok(0)
-        } else {
-            Err(malformed())
-        }
+        if values.is_empty() { Ok(0) } else { Err(malformed()) }
     }
 }
 

@@ -55,7 +55,11 @@ pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
         // What stands for a table has no frame; what it leads to within the knot pays for itself.
         let (functions, tables): (Vec<_>, Vec<_>) = knot.into_iter().partition(|node| *node < shapes.len());
         for node in tables.into_iter().chain(functions) {
-            let below = graph.calls[node].iter().map(|called| unpaid[*called]).max().unwrap_or(0);
+            let below = graph.calls[node]
+                .iter()
+                .map(|called| unpaid[*called])
+                .max()
+                .unwrap_or(0);
             let Some(shape) = shapes.get(node) else {
                 unpaid[node] = below;
                 continue;
@@ -63,10 +67,16 @@ pub(crate) fn judge(shapes: &[Shape], imported_functions: u32) -> Depths {
             depths.order.push(node);
             let bytes = shape.frame_bytes + below;
             if is_recursive || bytes > UNPAID_BYTES_MAX {
-                depths.deep.insert(node, i32::try_from(bytes).unwrap_or(i32::MAX) as u32);
+                depths
+                    .deep
+                    .insert(node, i32::try_from(bytes).unwrap_or(i32::MAX) as u32);
             }
             // Within a knot nobody counts on it: each pays.
-            unpaid[node] = if is_recursive || bytes > UNPAID_BYTES_MAX { 0 } else { bytes };
+            unpaid[node] = if is_recursive || bytes > UNPAID_BYTES_MAX {
+                0
+            } else {
+                bytes
+            };
         }
     }
     depths
@@ -79,12 +89,20 @@ struct Graph {
 
 impl Graph {
     fn new(shapes: &[Shape], imported_functions: u32) -> Self {
-        let signatures = shapes.iter().flat_map(|shape| shape.calls_through.iter().chain([&shape.signature]));
+        let signatures = shapes
+            .iter()
+            .flat_map(|shape| shape.calls_through.iter().chain([&shape.signature]));
         let signatures = signatures.max().map_or(0, |last| *last as usize + 1);
         let mut calls = vec![Vec::new(); shapes.len() + signatures];
         for (node, shape) in shapes.iter().enumerate() {
-            let own = shape.calls.iter().filter_map(|called| called.checked_sub(imported_functions));
-            let through = shape.calls_through.iter().map(|signature| shapes.len() + *signature as usize);
+            let own = shape
+                .calls
+                .iter()
+                .filter_map(|called| called.checked_sub(imported_functions));
+            let through = shape
+                .calls_through
+                .iter()
+                .map(|signature| shapes.len() + *signature as usize);
             calls[node].extend(own.map(|called| called as usize).chain(through));
             if shape.is_taken {
                 calls[shapes.len() + shape.signature as usize].push(node);
@@ -116,7 +134,10 @@ impl Graph {
                 }
                 let Some(&called) = self.calls[node].get(at) else {
                     if low[node] == order[node] {
-                        let first = open.iter().rposition(|other| *other == node).expect("pushed when it was met");
+                        let first = open
+                            .iter()
+                            .rposition(|other| *other == node)
+                            .expect("pushed when it was met");
                         let knot = open.split_off(first);
                         knot.iter().for_each(|node| is_open[*node] = false);
                         knots.push(knot);
@@ -144,7 +165,13 @@ mod tests {
 
     /// `calls` of each function, of 100 bytes each; those named in `taken` are called by whoever calls 99.
     fn check(calls: &[&[u32]], taken: &[usize], expected: &[(usize, u32)]) {
-        let mut shapes = vec![Shape { frame_bytes: 100, ..Shape::default() }; calls.len()];
+        let mut shapes = vec![
+            Shape {
+                frame_bytes: 100,
+                ..Shape::default()
+            };
+            calls.len()
+        ];
         for (shape, calls) in shapes.iter_mut().zip(calls) {
             shape.calls = calls.iter().copied().filter(|called| *called != 99).collect();
             shape.calls_through = calls.iter().filter(|called| **called == 99).map(|_| 0).collect();
@@ -169,12 +196,19 @@ mod tests {
     #[test]
     fn long_chains_and_large_frames_pay_here_and_there() {
         let chain: Vec<Shape> = (0..1_000)
-            .map(|at| Shape { frame_bytes: 100, calls: (at < 999).then_some(at + 1).into_iter().collect(), ..Shape::default() })
+            .map(|at| Shape {
+                frame_bytes: 100,
+                calls: (at < 999).then_some(at + 1).into_iter().collect(),
+                ..Shape::default()
+            })
             .collect();
         let deep = judge(&chain, 0).deep;
         assert!(deep.len() >= 5 && deep.len() < 10, "{deep:?}");
         assert!(deep.values().all(|price| u64::from(*price) <= UNPAID_BYTES_MAX + 100));
-        let large = [Shape { frame_bytes: 1 << 40, ..Shape::default() }];
+        let large = [Shape {
+            frame_bytes: 1 << 40,
+            ..Shape::default()
+        }];
         assert_eq!(judge(&large, 0).deep[&0], i32::MAX as u32);
     }
 }

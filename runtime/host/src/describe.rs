@@ -4,8 +4,8 @@
 //! otherwise silently mean its default.
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey,
-    NearPart, Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey, NearPart,
+    Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
     row::COLUMNS_MAX,
     schema::{COLUMN_VARIANTS_MAX, DOCS_BYTES_MAX, NAME_BYTES_MAX, is_valid_name, split_table_name},
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
@@ -46,9 +46,7 @@ pub fn from_json(json: &[u8]) -> Checked<ModuleSchema> {
     let object = Object::new(&root, &document, &["abi", "tables", "procedures"])?;
     let (at, abi) = object.required("abi")?;
     if abi.as_u64() != Some(u64::from(ABI_VERSION)) {
-        return at.fail(format!(
-            "version {abi} is not supported, only {ABI_VERSION} is"
-        ));
+        return at.fail(format!("version {abi} is not supported, only {ABI_VERSION} is"));
     }
     let (at, tables) = object.required("tables")?;
     let tables = list(&at, tables, 0, TABLES_MAX, parse_table)?;
@@ -169,10 +167,7 @@ fn text<'a>(at: &Path, value: &'a Value) -> Checked<&'a str> {
 fn parse_name(at: &Path, value: &Value) -> Checked<String> {
     let name = text(at, value)?;
     if !is_valid_name(name) {
-        return at.fail(format!(
-            "{} is not a name ([a-z][a-z0-9_]*, 63 bytes)",
-            quoted(name)
-        ));
+        return at.fail(format!("{} is not a name ([a-z][a-z0-9_]*, 63 bytes)", quoted(name)));
     }
     Ok(name.to_owned())
 }
@@ -191,9 +186,7 @@ fn list<T>(
         return at.fail(format!("{} items, expected {min} to {max}", items.len()));
     }
     let items = items.iter().enumerate();
-    items
-        .map(|(index, item)| parse(&at.item(index), item))
-        .collect()
+    items.map(|(index, item)| parse(&at.item(index), item)).collect()
 }
 
 fn distinct<T: Ord + AsRef<str>>(at: &Path, names: impl Iterator<Item = T>) -> Checked<()> {
@@ -208,13 +201,7 @@ fn distinct<T: Ord + AsRef<str>>(at: &Path, names: impl Iterator<Item = T>) -> C
 }
 
 /// Positions of named things, each at most once.
-fn positions(
-    at: &Path,
-    value: &Value,
-    known: &[&str],
-    what: &str,
-    min: usize,
-) -> Checked<Vec<u16>> {
+fn positions(at: &Path, value: &Value, known: &[&str], what: &str, min: usize) -> Checked<Vec<u16>> {
     let found = list(at, value, min, known.len(), |at, value| {
         let name = text(at, value)?;
         match known.iter().position(|other| *other == name) {
@@ -254,21 +241,14 @@ fn parse_table(path: &Path, value: &Value) -> Checked<(TableSchema, String)> {
         Some((at, value)) => positions(&at, value, &names, "column", 0)?,
         None => Vec::new(),
     };
-    if let Some(null) = primary_key
-        .iter()
-        .find(|column| columns[**column as usize].nullable)
-    {
+    if let Some(null) = primary_key.iter().find(|column| columns[**column as usize].nullable) {
         let name = names[*null as usize];
-        return path
-            .member("primary_key")
-            .fail(format!("column {name} is nullable"));
+        return path.member("primary_key").fail(format!("column {name} is nullable"));
     }
     let primary_kind = parse_primary_kind(&object)?;
     let indexes = match object.optional("indexes") {
         Some((at, value)) => {
-            let indexes = list(&at, value, 0, INDEXES_MAX, |at, value| {
-                parse_index(at, value, &names)
-            })?;
+            let indexes = list(&at, value, 0, INDEXES_MAX, |at, value| parse_index(at, value, &names))?;
             distinct(&at, indexes.iter().map(|index| &index.name))?;
             indexes
         }
@@ -318,11 +298,7 @@ fn parse_primary_kind(object: &Object<'_>) -> Checked<IndexKind> {
     }
 }
 
-fn parse_placement(
-    object: &Object<'_>,
-    columns: &[ColumnSchema],
-    names: &[&str],
-) -> Checked<Placement> {
+fn parse_placement(object: &Object<'_>, columns: &[ColumnSchema], names: &[&str]) -> Checked<Placement> {
     let (at, value) = object.required("placement")?;
     match value {
         Value::String(word) if word == "replicated" => Ok(Placement::Replicated),
@@ -377,9 +353,7 @@ fn parse_default(at: &Path, value: &Value, ty: ScalarType) -> Checked<Vec<u8>> {
         return at.fail("not hexadecimal");
     };
     let mut reader = ValueReader::new(&bytes);
-    let valid = reader
-        .skip(&Type::Scalar(ty))
-        .and_then(|()| reader.finish());
+    let valid = reader.skip(&Type::Scalar(ty)).and_then(|()| reader.finish());
     match valid {
         Ok(()) => Ok(bytes),
         Err(error) => at.fail(format!("not a value of the column's type: {error}")),
@@ -387,17 +361,9 @@ fn parse_default(at: &Path, value: &Value, ty: ScalarType) -> Checked<Vec<u8>> {
 }
 
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text
-        .chars()
-        .map(|c| c.to_digit(16).map(|digit| digit as u8))
-        .collect();
+    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    Some(
-        digits
-            .chunks_exact(2)
-            .map(|pair| pair[0] << 4 | pair[1])
-            .collect(),
-    )
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSchema> {
@@ -411,7 +377,17 @@ fn parse_index(path: &Path, value: &Value, columns: &[&str]) -> Checked<IndexSch
 }
 
 fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checked<ProcedureSchema> {
-    let members = ["name", "docs", "params", "returns", "read_only", "partitioning", "log", "near", "time_max_ms"];
+    let members = [
+        "name",
+        "docs",
+        "params",
+        "returns",
+        "read_only",
+        "partitioning",
+        "log",
+        "near",
+        "time_max_ms",
+    ];
     let object = Object::new(path, value, &members)?;
     let (at, params) = object.required("params")?;
     let params = list(&at, params, 0, FIELDS_MAX, |at, value| {
@@ -426,9 +402,7 @@ fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checke
     let read_only = object.flag("read_only")?;
     let partitioning = parse_partitioning(&object, &params)?;
     if partitioning == Partitioning::Any && !read_only {
-        return path
-            .member("partitioning")
-            .fail("\"any\" is for read-only procedures");
+        return path.member("partitioning").fail("\"any\" is for read-only procedures");
     }
     let near = match object.optional("near") {
         Some((at, value)) => list(&at, value, 0, NEAR_KEYS_MAX, |at, value| {
@@ -475,12 +449,7 @@ fn parse_log(object: &Object<'_>) -> Checked<LogChoice> {
     }
 }
 
-fn parse_near(
-    path: &Path,
-    value: &Value,
-    tables: &[TableSchema],
-    params: &[Parameter],
-) -> Checked<NearKey> {
+fn parse_near(path: &Path, value: &Value, tables: &[TableSchema], params: &[Parameter]) -> Checked<NearKey> {
     let object = Object::new(path, value, &["table", "key"])?;
     let (at, name) = object.required("table")?;
     let name = text(&at, name)?;
@@ -513,12 +482,7 @@ fn int_range(ty: ScalarType) -> Option<(i128, i128)> {
 }
 
 /// A parameter of the column's type before which all have a fixed length, or an integer that fits the column.
-fn parse_near_part(
-    at: &Path,
-    value: &Value,
-    column: ScalarType,
-    params: &[Parameter],
-) -> Checked<NearPart> {
+fn parse_near_part(at: &Path, value: &Value, column: ScalarType, params: &[Parameter]) -> Checked<NearPart> {
     let Some((least, most)) = int_range(column) else {
         return at.fail("near keys are of integer columns");
     };
@@ -535,8 +499,7 @@ fn parse_near_part(
     if params[position].ty != Type::Scalar(column) {
         return at.fail(format!("parameter {} has not the column's type", quoted(name)));
     }
-    let is_fixed =
-        |param: &Parameter| matches!(&param.ty, Type::Scalar(scalar) if !scalar.is_variable());
+    let is_fixed = |param: &Parameter| matches!(&param.ty, Type::Scalar(scalar) if !scalar.is_variable());
     match params[..position].iter().all(is_fixed) {
         true => Ok(NearPart::Param(position as u16)),
         false => at.fail("the parameters before it have no fixed length"),

@@ -189,9 +189,7 @@ impl Effort {
         }
         if flow.loops > LOOPS_MAX {
             let loops = flow.loops;
-            return Err(at(format!(
-                "function of {loops} loops has more than {LOOPS_MAX}"
-            )));
+            return Err(at(format!("function of {loops} loops has more than {LOOPS_MAX}")));
         }
         let jumps = flow.loops + flow.back + flow.joins / JOINS_PER_JUMP;
         let work = jumps.saturating_mul(locals).saturating_add(flow.handed);
@@ -207,8 +205,7 @@ impl Effort {
             self.heavy_work += work;
         }
         if self.heavy_work > MODULE_WORK_MAX {
-            let reason =
-                "module's functions of many jumps and locals would hold the compiler for too long";
+            let reason = "module's functions of many jumps and locals would hold the compiler for too long";
             return Err(at(reason.to_owned()));
         }
         Ok(locals)

@@ -9,9 +9,7 @@ use reprise_abi::ABI_VERSION;
 use reprise_base::limits;
 use reprise_env::{Disk, DiskError};
 use sha2::{Digest, Sha256};
-use wasmtime::{
-    Config, Enabled, Linker, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails,
-};
+use wasmtime::{Config, Enabled, Linker, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails};
 
 use crate::{
     calls, inspect,
@@ -62,11 +60,9 @@ mod processor {
                 [$(($name, std::arch::is_x86_feature_detected!($name))),*]
             };
         }
-        let all = lacking!("sse3" "ssse3" "sse4.1" "sse4.2" "cmpxchg16b" "popcnt" "avx" "avx2" "fma" "bmi1" "bmi2" "lzcnt");
-        all.iter()
-            .filter(|(_, has)| !has)
-            .map(|(name, _)| *name)
-            .collect()
+        let all =
+            lacking!("sse3" "ssse3" "sse4.1" "sse4.2" "cmpxchg16b" "popcnt" "avx" "avx2" "fma" "bmi1" "bmi2" "lzcnt");
+        all.iter().filter(|(_, has)| !has).map(|(name, _)| *name).collect()
     }
 }
 
@@ -161,11 +157,8 @@ impl Engine {
         );
         assert!(limits.guest_stack_bytes_max < limits::GUEST_NATIVE_STACK_BYTES);
         let mut config = config(is_metered);
-        config
-            .with_host_memory(Arc::new(Creator))
-            .memory_init_cow(false);
-        let reused = Runtime::new(&config)
-            .expect("wasmtime takes this configuration on every supported machine");
+        config.with_host_memory(Arc::new(Creator)).memory_init_cow(false);
+        let reused = Runtime::new(&config).expect("wasmtime takes this configuration on every supported machine");
         Self {
             inner: Arc::new(Inner {
                 reused,
@@ -272,11 +265,7 @@ fn pool(limits: &Limits) -> PoolingAllocationConfig {
 
 fn config(is_metered: bool) -> Config {
     let mut config = Config::new();
-    let libc = if cfg!(target_env = "musl") {
-        "musl"
-    } else {
-        "gnu"
-    };
+    let libc = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
     config
         .target(&format!("{}-unknown-linux-{libc}", std::env::consts::ARCH))
         .expect("the architecture of this program has a name");

@@ -75,10 +75,7 @@ impl Watch {
     /// lock, no panic; the only call is `mprotect`.
     pub fn on_fault(&self, address: usize) -> bool {
         let base = self.base.load(Relaxed);
-        let Some(offset) = address
-            .checked_sub(base)
-            .filter(|o| *o < self.bytes.load(Relaxed))
-        else {
+        let Some(offset) = address.checked_sub(base).filter(|o| *o < self.bytes.load(Relaxed)) else {
             return false;
         };
         match self.mode.load(Relaxed) {
@@ -271,8 +268,9 @@ impl HotSet {
     fn open_all(&mut self) {
         self.watch.mode.store(MODE_OPEN, Relaxed);
         // Without the machine's memory the outcome of a call would hang on this machine: the node stops.
-        protect(self.base, self.bytes, Protection::ReadWrite)
-            .expect("a guest's memory can't be opened, which takes one mapping (vm.max_map_count) and the memory itself");
+        protect(self.base, self.bytes, Protection::ReadWrite).expect(
+            "a guest's memory can't be opened, which takes one mapping (vm.max_map_count) and the memory itself",
+        );
         self.kept_open = true;
     }
 
@@ -295,9 +293,7 @@ impl HotSet {
             }
         }
         self.calls += 1;
-        if self.calls >= COOLING_CALLS
-            && (count > HOT_PAGES_CHEAP || self.calls >= COOLING_CALLS_CHEAP)
-        {
+        if self.calls >= COOLING_CALLS && (count > HOT_PAGES_CHEAP || self.calls >= COOLING_CALLS_CHEAP) {
             self.close_or_open();
         }
     }
@@ -307,9 +303,7 @@ impl HotSet {
     #[inline(always)]
     unsafe fn rewrite(&self, copy: unsafe fn(*const u8, *mut u8), zero: unsafe fn(*mut u8)) {
         for (slot, source) in self.watch.hot_pages.iter().zip(&self.sources) {
-            let page = self
-                .base
-                .wrapping_add(slot.load(Relaxed) as usize * PAGE_BYTES);
+            let page = self.base.wrapping_add(slot.load(Relaxed) as usize * PAGE_BYTES);
             // SAFETY: passed on.
             unsafe {
                 match source.is_null() {
@@ -324,8 +318,7 @@ impl HotSet {
     fn resolve_sources(&mut self, count: usize) {
         for slot in &self.watch.hot_pages[self.sources.len()..count] {
             let source = self.image.page(slot.load(Relaxed));
-            self.sources
-                .push(source.map_or(ptr::null(), <[u8]>::as_ptr));
+            self.sources.push(source.map_or(ptr::null(), <[u8]>::as_ptr));
         }
     }
 
@@ -333,12 +326,7 @@ impl HotSet {
     #[cold]
     fn reset_open(&mut self) {
         let mut done = 0;
-        for (page, data) in self
-            .image
-            .pages
-            .iter()
-            .zip(self.image.data.chunks_exact(PAGE_BYTES))
-        {
+        for (page, data) in self.image.pages.iter().zip(self.image.data.chunks_exact(PAGE_BYTES)) {
             let offset = *page as usize * PAGE_BYTES;
             self.drop_range(done, offset);
             // SAFETY: the page lies in the memory, which is writable as a whole in this mode.

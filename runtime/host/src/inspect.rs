@@ -6,14 +6,12 @@ use std::{
     ops::Range,
 };
 
-use reprise_abi::{
-    ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, RESULT_BUFFER_EXPORT,
-};
+use reprise_abi::{ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, RESULT_BUFFER_EXPORT};
 use reprise_base::limits::PROCEDURES_MAX;
 use wasmparser::{
     BinaryReaderError, ConstExpr, DataKind, ElementItems, ElementSectionReader, Export, ExternalKind, FromReader,
-    FuncValidatorAllocations, FunctionBody, Import, Imports, Operator, OperatorsReader, Parser, Payload, SectionLimited,
-    TypeRef, TypeSectionReader, ValType, ValidPayload, Validator, WasmFeatures,
+    FuncValidatorAllocations, FunctionBody, Import, Imports, Operator, OperatorsReader, Parser, Payload,
+    SectionLimited, TypeRef, TypeSectionReader, ValType, ValidPayload, Validator, WasmFeatures,
 };
 
 use crate::{
@@ -136,11 +134,7 @@ impl From<BinaryReaderError> for InvalidModule {
 }
 
 /// Validates `wasm` and collects its parts.
-pub(crate) fn inspect<'a>(
-    wasm: &'a [u8],
-    limits: &Limits,
-    judge: Judge,
-) -> Result<Inspected<'a>, InvalidModule> {
+pub(crate) fn inspect<'a>(wasm: &'a [u8], limits: &Limits, judge: Judge) -> Result<Inspected<'a>, InvalidModule> {
     let max = limits.module_bytes_max;
     if wasm.len() > max && judge == Judge::Upload {
         return Err(InvalidModule::new(format!(
@@ -194,12 +188,7 @@ fn items<'a, T: FromReader<'a>>(wasm: &'a [u8], section: &SectionLimited<'a, T>)
 }
 
 impl<'a> Inspected<'a> {
-    fn take(
-        &mut self,
-        wasm: &'a [u8],
-        payload: Payload<'a>,
-        limits: &Limits,
-    ) -> Result<(), InvalidModule> {
+    fn take(&mut self, wasm: &'a [u8], payload: Payload<'a>, limits: &Limits) -> Result<(), InvalidModule> {
         let whole = |range: Range<usize>| &wasm[range];
         match payload {
             Payload::TypeSection(section) => {
@@ -239,15 +228,8 @@ impl<'a> Inspected<'a> {
             Payload::CodeSectionEntry(body) => self.take_body(body)?,
             Payload::CustomSection(section) if section.name() == DESCRIBE_SECTION => {
                 let offset = section.data_offset();
-                if self
-                    .description
-                    .replace((section.data(), offset as u64))
-                    .is_some()
-                {
-                    return Err(invalid(
-                        format!("second section {DESCRIBE_SECTION}"),
-                        offset,
-                    ));
+                if self.description.replace((section.data(), offset as u64)).is_some() {
+                    return Err(invalid(format!("second section {DESCRIBE_SECTION}"), offset));
                 }
             }
             Payload::CustomSection(section) if section.name() == "name" => {
@@ -271,17 +253,15 @@ impl<'a> Inspected<'a> {
             }
             let signature = signature(ty.params(), ty.results());
             let new = known.len() as u32;
-            self.signature_numbers.push(*known.entry(signature.clone()).or_insert(new));
+            self.signature_numbers
+                .push(*known.entry(signature.clone()).or_insert(new));
             self.signatures.push(signature);
             self.arities.push(Arity { params, results });
         }
         Ok(())
     }
 
-    fn take_imports(
-        &mut self,
-        section: SectionLimited<'a, Imports<'a>>,
-    ) -> Result<(), InvalidModule> {
+    fn take_imports(&mut self, section: SectionLimited<'a, Imports<'a>>) -> Result<(), InvalidModule> {
         for group in section {
             let Imports::Single(offset, import) = group? else {
                 return Err(InvalidModule::new("compact imports are not accepted"));
@@ -334,10 +314,7 @@ impl<'a> Inspected<'a> {
             .map_or("?", |ty| self.signature_of_type(*ty))
     }
 
-    fn take_tables(
-        &mut self,
-        section: SectionLimited<'a, wasmparser::Table<'a>>,
-    ) -> Result<(), InvalidModule> {
+    fn take_tables(&mut self, section: SectionLimited<'a, wasmparser::Table<'a>>) -> Result<(), InvalidModule> {
         let offset = section.range().start;
         for table in section {
             let ty = table?.ty;
@@ -405,20 +382,15 @@ impl<'a> Inspected<'a> {
         Ok(())
     }
 
-    fn take_globals(
-        &mut self,
-        section: SectionLimited<'a, wasmparser::Global<'a>>,
-    ) -> Result<(), InvalidModule> {
+    fn take_globals(&mut self, section: SectionLimited<'a, wasmparser::Global<'a>>) -> Result<(), InvalidModule> {
         let offset = section.range().start;
         for (number, global) in section.into_iter().enumerate() {
             let global = global?;
             let value = self.evaluate(&global.init_expr)?;
             self.take_references(&global.init_expr)?;
-            self.global_values
-                .push(value.filter(|_| !global.ty.mutable));
+            self.global_values.push(value.filter(|_| !global.ty.mutable));
             if global.ty.mutable {
-                self.mutable_globals
-                    .push((number as u32, global.ty.content_type));
+                self.mutable_globals.push((number as u32, global.ty.content_type));
             }
         }
         if self.is_upload && self.mutable_globals.len() > MUTABLE_GLOBALS_MAX {
@@ -430,10 +402,7 @@ impl<'a> Inspected<'a> {
         Ok(())
     }
 
-    fn take_exports(
-        &mut self,
-        section: SectionLimited<'a, Export<'a>>,
-    ) -> Result<(), InvalidModule> {
+    fn take_exports(&mut self, section: SectionLimited<'a, Export<'a>>) -> Result<(), InvalidModule> {
         if self.is_upload && section.count() > EXPORTS_MAX {
             return Err(invalid(
                 format!("module of {} exports has more than {EXPORTS_MAX}", section.count()),
@@ -443,15 +412,10 @@ impl<'a> Inspected<'a> {
         for export in section.into_iter_with_offsets() {
             let (offset, export) = export?;
             match export.kind {
-                ExternalKind::Func => {
-                    self.take_function_export(offset, export.name, export.index)?
-                }
+                ExternalKind::Func => self.take_function_export(offset, export.name, export.index)?,
                 ExternalKind::Memory if export.name == MEMORY_EXPORT => self.memory_exported = true,
                 _ if export.name.starts_with(CALL_EXPORT_PREFIX) => {
-                    return Err(invalid(
-                        format!("export {} is not a function", export.name),
-                        offset,
-                    ));
+                    return Err(invalid(format!("export {} is not a function", export.name), offset));
                 }
                 _ => {}
             }
@@ -459,12 +423,7 @@ impl<'a> Inspected<'a> {
         Ok(())
     }
 
-    fn take_function_export(
-        &mut self,
-        offset: usize,
-        name: &'a str,
-        function: u32,
-    ) -> Result<(), InvalidModule> {
+    fn take_function_export(&mut self, offset: usize, name: &'a str, function: u32) -> Result<(), InvalidModule> {
         self.exported_names.push((function, name));
         let (slot, expected) = match name {
             INITIALIZE_EXPORT => (Some(&mut self.initialize), ">"),
@@ -482,9 +441,7 @@ impl<'a> Inspected<'a> {
         }
         match slot {
             Some(slot) => *slot = Some(function),
-            None => self
-                .procedures
-                .push((&name[CALL_EXPORT_PREFIX.len()..], function)),
+            None => self.procedures.push((&name[CALL_EXPORT_PREFIX.len()..], function)),
         }
         let found = self.signature_of_function(function);
         if found != expected {
@@ -500,28 +457,19 @@ impl<'a> Inspected<'a> {
         Ok(())
     }
 
-    fn take_data(
-        &mut self,
-        section: SectionLimited<'a, wasmparser::Data<'a>>,
-    ) -> Result<(), InvalidModule> {
+    fn take_data(&mut self, section: SectionLimited<'a, wasmparser::Data<'a>>) -> Result<(), InvalidModule> {
         let memory_bytes = self.memory_pages.0 * WASM_PAGE_BYTES;
         for data in section {
             let data = data?;
             let DataKind::Active { offset_expr, .. } = &data.kind else {
                 continue;
             };
-            let start = self.evaluate(offset_expr)?.ok_or_else(|| {
-                invalid(
-                    "data segment at an offset that is no constant",
-                    data.range.start,
-                )
-            })?;
+            let start = self
+                .evaluate(offset_expr)?
+                .ok_or_else(|| invalid("data segment at an offset that is no constant", data.range.start))?;
             let end = u64::from(start) + data.data.len() as u64;
             if end > memory_bytes {
-                return Err(invalid(
-                    "data segment outside of the memory",
-                    data.range.start,
-                ));
+                return Err(invalid("data segment outside of the memory", data.range.start));
             }
             self.data_ranges.push((start, end as u32));
         }
@@ -538,12 +486,7 @@ impl<'a> Inspected<'a> {
                     continue;
                 }
                 Operator::GlobalGet { global_index } => {
-                    stack.push(
-                        self.global_values
-                            .get(global_index as usize)
-                            .copied()
-                            .flatten(),
-                    );
+                    stack.push(self.global_values.get(global_index as usize).copied().flatten());
                     continue;
                 }
                 Operator::End => continue,
@@ -565,10 +508,7 @@ impl<'a> Inspected<'a> {
         let range = body.range();
         if self.is_upload && range.len() > FUNCTION_BYTES_MAX {
             return Err(invalid(
-                format!(
-                    "function of {} bytes is longer than {FUNCTION_BYTES_MAX}",
-                    range.len()
-                ),
+                format!("function of {} bytes is longer than {FUNCTION_BYTES_MAX}", range.len()),
                 range.start,
             ));
         }
@@ -645,11 +585,7 @@ impl<'a> Inspected<'a> {
 
 fn unknown_import(module: &str, name: &str) -> String {
     let known = imports().any(|import| import.module == module);
-    let hint = if known {
-        ""
-    } else {
-        " (no such import module)"
-    };
+    let hint = if known { "" } else { " (no such import module)" };
     format!("unknown import {module}.{name}{hint}")
 }
 

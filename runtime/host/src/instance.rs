@@ -20,8 +20,8 @@ use crate::{
     module::{Code, CompiledModule},
     outcome::{CallEnd, CallOutcome, Fault, FaultKind, PANIC_TRAP},
     rewrite::{
-        ASK_EXPORT, Allowance, FUEL_EXPORT, REFUSED_EXPORT, REFUSED_MEMORY, REFUSED_TABLE, SHADOW_STACK_EXPORT, STACK_EXPORT,
-        START_EXPORT,
+        ASK_EXPORT, Allowance, FUEL_EXPORT, REFUSED_EXPORT, REFUSED_MEMORY, REFUSED_TABLE, SHADOW_STACK_EXPORT,
+        STACK_EXPORT, START_EXPORT,
     },
     state::{GuestMemory, HostState, Refusal, unpack},
 };
@@ -83,12 +83,7 @@ impl Instance {
     /// Runs one procedure on a state equal to the one after start-up, whatever earlier calls did.
     ///
     /// `args_bytes` is the length of `ops.args()`. Panics in `ops` pass through; the instance stays usable.
-    pub fn call(
-        &mut self,
-        procedure_index: usize,
-        args_bytes: usize,
-        ops: &mut dyn HostOps,
-    ) -> CallOutcome {
+    pub fn call(&mut self, procedure_index: usize, args_bytes: usize, ops: &mut dyn HostOps) -> CallOutcome {
         if args_bytes > ARGS_BYTES_MAX {
             return CallOutcome {
                 kind: Err(Fault::limit("args_bytes", ARGS_BYTES_MAX as u64)),
@@ -185,9 +180,7 @@ fn call_end(returned: i32, aborted: bool) -> Result<CallEnd, Box<Fault>> {
         (1, true) => Ok(CallEnd::Aborted),
         (0, true) => Err(Fault::guest("procedure returned 0 after abort")),
         (1, false) => Err(Fault::guest("procedure returned 1 without abort")),
-        (code, _) => Err(Fault::guest(format!(
-            "procedure returned the unknown code {code}"
-        ))),
+        (code, _) => Err(Fault::guest(format!("procedure returned the unknown code {code}"))),
     }
 }
 
@@ -260,7 +253,6 @@ impl Meters {
         matches!(self.stack.get(store), Val::I32(left) if left < 0)
     }
 
-
     fn refused(self, store: &mut Store<HostState>) -> i32 {
         match self.refused.get(store) {
             Val::I32(what) => what,
@@ -312,8 +304,8 @@ impl Live {
             // SAFETY: as above; only the thread that runs the store touches the memory.
             false => Some(unsafe { watched(&mut store, base, bytes, &code.data_ranges) }?),
         };
-        let meters = Meters::of(&instance, &mut store)
-            .ok_or_else(|| HostError::Instantiate("fuel is missing".to_owned()))?;
+        let meters =
+            Meters::of(&instance, &mut store).ok_or_else(|| HostError::Instantiate("fuel is missing".to_owned()))?;
         answer_asks(&instance, &mut store).map_err(failed)?;
         let start = instance
             .get_typed_func::<(), ()>(&mut store, START_EXPORT)
@@ -359,10 +351,7 @@ impl Live {
         let state = self.store.data_mut();
         state.layouts = module.layouts();
         state.plans = state.layouts.iter().map(|_| Plans::default()).collect();
-        module
-            .entries()
-            .iter()
-            .try_for_each(|export| self.find_entry(export))
+        module.entries().iter().try_for_each(|export| self.find_entry(export))
     }
 
     fn find_entry(&mut self, export: &ModuleExport) -> Result<(), HostError> {
@@ -384,9 +373,9 @@ impl Live {
             .instance
             .get_typed_func::<(), u64>(&mut *store, DESCRIBE_EXPORT)
             .map_err(failed)?;
-        let packed = describe.call(&mut *store, ()).map_err(|error| {
-            HostError::Describe(fault(code, &mut *store, self.meters, &error).to_string())
-        })?;
+        let packed = describe
+            .call(&mut *store, ())
+            .map_err(|error| HostError::Describe(fault(code, &mut *store, self.meters, &error).to_string()))?;
         let (_, length) = unpack(packed);
         if length as usize > DESCRIPTION_BYTES_MAX {
             return Err(HostError::Describe(format!(
@@ -394,8 +383,7 @@ impl Live {
             )));
         }
         let bytes = store.data().memory.read(packed);
-        let bytes =
-            bytes.map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
+        let bytes = bytes.map_err(|_| HostError::Describe("lies outside of the memory".to_owned()))?;
         Ok(bytes.to_vec())
     }
 }
@@ -451,12 +439,7 @@ unsafe fn watched(
 
 /// Turns the error of a stopped guest into a fault, with the guest's functions by name.
 #[cold]
-fn fault(
-    code: &Code,
-    store: &mut Store<HostState>,
-    meters: Meters,
-    error: &wasmtime::Error,
-) -> Box<Fault> {
+fn fault(code: &Code, store: &mut Store<HostState>, meters: Meters, error: &wasmtime::Error) -> Box<Fault> {
     let noted = store.data_mut().fault.take();
     let is_out_of_bounds = match &noted {
         Some(fault) => fault.trap.as_deref() == Some(OUT_OF_BOUNDS),
@@ -510,13 +493,23 @@ fn unreachable_fault(code: &Code, store: &mut Store<HostState>, meters: Meters) 
     };
     match refused {
         REFUSED_MEMORY => Fault::used_up("out of memory", "unreachable", "memory_bytes", code.memory_bytes as u64),
-        REFUSED_TABLE => Fault::used_up("a table is full", "unreachable", "table_elements", code.table_elements_max),
+        REFUSED_TABLE => Fault::used_up(
+            "a table is full",
+            "unreachable",
+            "table_elements",
+            code.table_elements_max,
+        ),
         _ => trap_fault(code, Trap::UnreachableCodeReached),
     }
 }
 
 fn stack_overflow(bytes_max: u64) -> Box<Fault> {
-    Fault::used_up("stack overflow, by a recursion or by large variables", "stack_overflow", "stack_bytes", bytes_max)
+    Fault::used_up(
+        "stack overflow, by a recursion or by large variables",
+        "stack_overflow",
+        "stack_bytes",
+        bytes_max,
+    )
 }
 
 fn trap_fault(code: &Code, trap: Trap) -> Box<Fault> {

@@ -230,7 +230,10 @@ mod tests {
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
         );
         assert_eq!(
-            hex(hmac(&[0xaa; 131], &[b"Test Using Larger Than Block-Size Key - Hash Key First"])),
+            hex(hmac(
+                &[0xaa; 131],
+                &[b"Test Using Larger Than Block-Size Key - Hash Key First"]
+            )),
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"
         );
     }
@@ -243,7 +246,10 @@ mod tests {
     fn only_what_was_put_there_under_the_same_secret_and_name_comes_back() {
         let disk = SimDisk::new();
         opened(&disk, b"secret").put(&[1; 32], b"machine code");
-        assert_eq!(opened(&disk, b"secret").get(&[1; 32]).as_deref(), Some(&b"machine code"[..]));
+        assert_eq!(
+            opened(&disk, b"secret").get(&[1; 32]).as_deref(),
+            Some(&b"machine code"[..])
+        );
         assert_eq!(opened(&disk, b"secret").get(&[2; 32]), None);
         // Under another name the same bytes are nothing.
         disk.rename(&file_name(&[1; 32]), &file_name(&[2; 32])).expect("rename");

@@ -199,8 +199,7 @@ impl Code {
         };
         let pre = match pooled {
             Some(pre) => pre,
-            None => compile(engine.reused())
-                .map_err(|error| InvalidModule::new(format!("{error:#}")))?,
+            None => compile(engine.reused()).map_err(|error| InvalidModule::new(format!("{error:#}")))?,
         };
         let names = found.exported_names.iter();
         Ok(Self {
@@ -211,19 +210,13 @@ impl Code {
             data_ranges: found.data_ranges.clone(),
             fresh: found.needs_fresh_instance,
             guest_functions,
-            exported_names: names
-                .map(|(function, name)| (*function, (*name).to_owned()))
-                .collect(),
+            exported_names: names.map(|(function, name)| (*function, (*name).to_owned())).collect(),
         })
     }
 }
 
 /// The machine code of a rewritten module: what was kept of it, or compiled now and kept.
-fn machine_code(
-    engine: &Engine,
-    wasmtime: &wasmtime::Engine,
-    rewritten: &[u8],
-) -> wasmtime::Result<wasmtime::Module> {
+fn machine_code(engine: &Engine, wasmtime: &wasmtime::Engine, rewritten: &[u8]) -> wasmtime::Result<wasmtime::Module> {
     let Some(kept) = engine.kept() else {
         return wasmtime::Module::new(wasmtime, rewritten);
     };
@@ -266,11 +259,7 @@ fn parse_description(json: &[u8], judge: Judge) -> Result<ModuleSchema, String> 
     }
 }
 
-fn describe_by_export(
-    code: &Code,
-    live: &mut Live,
-    judge: Judge,
-) -> Result<(ModuleSchema, Vec<u8>), InvalidModule> {
+fn describe_by_export(code: &Code, live: &mut Live, judge: Judge) -> Result<(ModuleSchema, Vec<u8>), InvalidModule> {
     let refuse = |reason: String| InvalidModule::new(format!("export {DESCRIBE_EXPORT}: {reason}"));
     let json = live
         .describe(code)
@@ -282,11 +271,7 @@ fn describe_by_export(
 /// Each described procedure is exported, and each exported one described.
 fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), InvalidModule> {
     for procedure in &schema.procedures {
-        if !found
-            .procedures
-            .iter()
-            .any(|(name, _)| *name == procedure.name)
-        {
+        if !found.procedures.iter().any(|(name, _)| *name == procedure.name) {
             return Err(InvalidModule::new(format!(
                 "procedure {0} is described, but {CALL_EXPORT_PREFIX}{0} is not exported",
                 procedure.name
@@ -294,11 +279,7 @@ fn check_procedures(found: &Inspected<'_>, schema: &ModuleSchema) -> Result<(), 
         }
     }
     for (name, _) in &found.procedures {
-        if !schema
-            .procedures
-            .iter()
-            .any(|procedure| procedure.name == *name)
-        {
+        if !schema.procedures.iter().any(|procedure| procedure.name == *name) {
             return Err(InvalidModule::new(format!(
                 "{CALL_EXPORT_PREFIX}{name} is exported, but procedure {name} is not described"
             )));

@@ -11,9 +11,7 @@ use crate::memory::PAGE_BYTES;
 pub(crate) unsafe fn zero(page: *mut u8) {
     // Processors that have the second one write so wide without slowing down.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("avx512vbmi2")
-    {
+    if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512vbmi2") {
         // SAFETY: passed on; the processor has the instructions.
         return unsafe { wide::zero_wider(page) };
     }
@@ -248,12 +246,7 @@ mod tests {
 
     /// Runs `write` on the middle one of three pages, all of which differ from what is to come in some places.
     fn check_write(expected: &[u8], write: impl Fn(*mut u8)) {
-        let stains: [&[usize]; 4] = [
-            &[],
-            &[0],
-            &[PAGE_BYTES - 1],
-            &[63, 64, 127, 128, 2047, 4032],
-        ];
+        let stains: [&[usize]; 4] = [&[], &[0], &[PAGE_BYTES - 1], &[63, 64, 127, 128, 2047, 4032]];
         for stained in stains {
             let mut pages = Box::new(Pages([0xaa; 3 * PAGE_BYTES]));
             pages.0[PAGE_BYTES..2 * PAGE_BYTES].copy_from_slice(expected);
@@ -261,10 +254,7 @@ mod tests {
                 pages.0[PAGE_BYTES + at] ^= 0x55;
             }
             write(pages.0[PAGE_BYTES..].as_mut_ptr());
-            assert!(
-                pages.0[PAGE_BYTES..][..PAGE_BYTES] == *expected,
-                "{stained:?}"
-            );
+            assert!(pages.0[PAGE_BYTES..][..PAGE_BYTES] == *expected, "{stained:?}");
             for neighbour in [0, 2] {
                 let bytes = &pages.0[neighbour * PAGE_BYTES..][..PAGE_BYTES];
                 assert!(bytes.iter().all(|byte| *byte == 0xaa), "{stained:?}");
@@ -277,13 +267,9 @@ mod tests {
         let source: Vec<u8> = (0..PAGE_BYTES + 1).map(|at| (at * 31 >> 3) as u8).collect();
         let zeros = [0; PAGE_BYTES];
         // SAFETY, here and below: the middle one of three pages, aligned by the type; the source is another allocation.
-        check_write(&source[1..], |page| unsafe {
-            copy(source[1..].as_ptr(), page)
-        });
+        check_write(&source[1..], |page| unsafe { copy(source[1..].as_ptr(), page) });
         // SAFETY: as above.
-        check_write(&source[1..], |page| unsafe {
-            copy_changed(source[1..].as_ptr(), page)
-        });
+        check_write(&source[1..], |page| unsafe { copy_changed(source[1..].as_ptr(), page) });
         // SAFETY: as above.
         check_write(&zeros, |page| unsafe { zero(page) });
         #[cfg(all(target_arch = "x86_64", not(miri)))]

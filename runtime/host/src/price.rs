@@ -63,11 +63,7 @@ struct Weights {
 impl Prices {
     /// A light function that no recursion passes through is paid for by those that call it by its name; a call through a table
     /// weighs as much anyhow.
-    pub fn judge(
-        bodies: &[FunctionBody<'_>],
-        depths: &Depths,
-        imported_functions: u32,
-    ) -> Result<Self, InvalidModule> {
+    pub fn judge(bodies: &[FunctionBody<'_>], depths: &Depths, imported_functions: u32) -> Result<Self, InvalidModule> {
         let mut prices = Self {
             of_stretches: vec![Vec::new(); bodies.len()],
             weights: Weights {
@@ -180,7 +176,9 @@ impl<'w> Ways<'w> {
         let target = &mut self.open[at];
         if !target.is_loop {
             let left = self.stretches.get(target.loops + 1);
-            target.at_end = target.at_end.max(left.map_or(self.count, |stretch| stretch.count_before));
+            target.at_end = target
+                .at_end
+                .max(left.map_or(self.count, |stretch| stretch.count_before));
         }
     }
 
@@ -253,11 +251,31 @@ impl<'w> Ways<'w> {
 fn weight_of(operator: &Operator<'_>, weights: &Weights) -> u32 {
     use Operator::*;
     match operator {
-        I32Load { .. } | I64Load { .. } | F32Load { .. } | F64Load { .. } | V128Load { .. } | I32Load8S { .. }
-        | I32Load8U { .. } | I32Load16S { .. } | I32Load16U { .. } | I64Load8S { .. } | I64Load8U { .. }
-        | I64Load16S { .. } | I64Load16U { .. } | I64Load32S { .. } | I64Load32U { .. } | I32Store { .. }
-        | I64Store { .. } | F32Store { .. } | F64Store { .. } | V128Store { .. } | I32Store8 { .. }
-        | I32Store16 { .. } | I64Store8 { .. } | I64Store16 { .. } | I64Store32 { .. } => ACCESS_WEIGHT,
+        I32Load { .. }
+        | I64Load { .. }
+        | F32Load { .. }
+        | F64Load { .. }
+        | V128Load { .. }
+        | I32Load8S { .. }
+        | I32Load8U { .. }
+        | I32Load16S { .. }
+        | I32Load16U { .. }
+        | I64Load8S { .. }
+        | I64Load8U { .. }
+        | I64Load16S { .. }
+        | I64Load16U { .. }
+        | I64Load32S { .. }
+        | I64Load32U { .. }
+        | I32Store { .. }
+        | I64Store { .. }
+        | F32Store { .. }
+        | F64Store { .. }
+        | V128Store { .. }
+        | I32Store8 { .. }
+        | I32Store16 { .. }
+        | I64Store8 { .. }
+        | I64Store16 { .. }
+        | I64Store32 { .. } => ACCESS_WEIGHT,
         I32DivS | I32DivU | I32RemS | I32RemU | I64DivS | I64DivU | I64RemS | I64RemU | F32Div | F64Div | F32Sqrt
         | F64Sqrt | F32x4Div | F32x4Sqrt | F64x2Div | F64x2Sqrt => DIVISION_WEIGHT,
         CallIndirect { .. } => HOST_CALL_WEIGHT,

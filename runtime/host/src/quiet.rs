@@ -26,7 +26,9 @@ impl Quiet {
                 lower_priority();
                 once()
             };
-            let thread = thread::Builder::new().name("compile".into()).spawn_scoped(scope, quietly);
+            let thread = thread::Builder::new()
+                .name("compile".into())
+                .spawn_scoped(scope, quietly);
             thread.ok().map(|thread| thread.join())
         });
         match done {

@@ -15,9 +15,9 @@
 use reprise_abi::{ARGS_BUFFER_EXPORT, CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, RESULT_BUFFER_EXPORT};
 use reprise_base::limits::{FUEL_SLICE, GUEST_TABLE_ELEMENTS_MAX};
 use wasm_encoder::{
-    BranchHints, CodeSection, ConstExpr, CustomSection, DataCountSection, Encode, ExportKind,
-    ExportSection, Function, GlobalType, HeapType, Instruction, MemorySection, MemoryType, Module, RawSection, RefType,
-    SectionId, TableSection, TableType, ValType,
+    BranchHints, CodeSection, ConstExpr, CustomSection, DataCountSection, Encode, ExportKind, ExportSection, Function,
+    GlobalType, HeapType, Instruction, MemorySection, MemoryType, Module, RawSection, RefType, SectionId, TableSection,
+    TableType, ValType,
 };
 use wasmparser::{BinaryReader, Name, NameSectionReader};
 
@@ -135,25 +135,23 @@ fn shadow_stack(found: &Inspected<'_>) -> Option<u32> {
         Ok(Name::Global(globals)) => Some(globals),
         _ => None,
     });
-    let named = globals?.into_iter().flatten().find(|global| global.name == SHADOW_STACK_NAME)?;
+    let named = globals?
+        .into_iter()
+        .flatten()
+        .find(|global| global.name == SHADOW_STACK_NAME)?;
     let mut mutable = found.mutable_globals.iter();
-    mutable.any(|global| *global == (named.index, wasmparser::ValType::I32)).then_some(named.index)
+    mutable
+        .any(|global| *global == (named.index, wasmparser::ValType::I32))
+        .then_some(named.index)
 }
 
 /// Returns the module that runs, and the number of the first function that is not the guest's.
-pub(crate) fn rewrite(
-    found: &Inspected<'_>,
-    allowance: Option<Allowance>,
-) -> Result<(Vec<u8>, u32), InvalidModule> {
+pub(crate) fn rewrite(found: &Inspected<'_>, allowance: Option<Allowance>) -> Result<(Vec<u8>, u32), InvalidModule> {
     let added = Added::new(found, allowance);
     let mut module = Module::new();
     section(&mut module, SectionId::Type, &types(found.types));
     copy(&mut module, SectionId::Import, found.imports);
-    section(
-        &mut module,
-        SectionId::Function,
-        &function_types(found, &added),
-    );
+    section(&mut module, SectionId::Function, &function_types(found, &added));
     module.section(&tables(found));
     module.section(&memory(found));
     section(&mut module, SectionId::Global, &globals(found, &added));
@@ -176,10 +174,7 @@ pub(crate) fn rewrite(
 }
 
 fn section(module: &mut Module, id: SectionId, data: &[u8]) {
-    module.section(&RawSection {
-        id: id.into(),
-        data,
-    });
+    module.section(&RawSection { id: id.into(), data });
 }
 
 fn copy(module: &mut Module, id: SectionId, data: &[u8]) {
@@ -289,10 +284,7 @@ fn globals(found: &Inspected<'_>, added: &Added) -> Vec<u8> {
             wasmparser::ValType::F64 => (ValType::F64, ConstExpr::f64_const(0.0.into())),
             wasmparser::ValType::V128 => (ValType::V128, ConstExpr::v128_const(0)),
             // The accepted features know no other reference type.
-            wasmparser::ValType::Ref(_) => (
-                ValType::Ref(RefType::FUNCREF),
-                ConstExpr::ref_null(HeapType::FUNC),
-            ),
+            wasmparser::ValType::Ref(_) => (ValType::Ref(RefType::FUNCREF), ConstExpr::ref_null(HeapType::FUNC)),
         };
         push_global(&mut data, ty, &zero);
     }
@@ -337,11 +329,7 @@ fn exports(found: &Inspected<'_>, added: &Added) -> ExportSection {
     }
     for (position, (name, _)) in found.procedures.iter().enumerate() {
         let name = format!("{CALL_EXPORT_PREFIX}{name}");
-        exports.export(
-            &name,
-            ExportKind::Func,
-            added.first_wrapper + position as u32,
-        );
+        exports.export(&name, ExportKind::Func, added.first_wrapper + position as u32);
     }
     exports
 }

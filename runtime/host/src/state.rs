@@ -3,8 +3,8 @@
 use std::{ptr::NonNull, slice, sync::Arc};
 
 use reprise_abi::{
-    HostOps, LogLevel, OpError, Plans, RowLayout, ScanFlags, ScanRequest, Target, calls::Packed,
-    key::KEY_BYTES_MAX, random::TxnRandom, value::RESULT_BYTES_MAX,
+    HostOps, LogLevel, OpError, Plans, RowLayout, ScanFlags, ScanRequest, Target, calls::Packed, key::KEY_BYTES_MAX,
+    random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 use reprise_base::limits::{
     ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, FUEL_SLICE, GUEST_LOG_BYTES_MAX, HOST_CALL_BYTES_MAX,
@@ -329,9 +329,7 @@ impl HostState {
                 "out_of_bounds",
                 format!("{call}: {length} bytes at {pointer} lie outside of the guest's memory"),
             ),
-            Refusal::Limit { limit, max } | Refusal::Op(OpError::Limit { limit, max }) => {
-                Fault::limit(limit, max)
-            }
+            Refusal::Limit { limit, max } | Refusal::Op(OpError::Limit { limit, max }) => Fault::limit(limit, max),
             Refusal::Fuel { max } => Fault::fuel(max),
             Refusal::Op(OpError::Ended(ended)) => Fault::ended(ended),
             Refusal::Guest(message) | Refusal::Op(OpError::Guest(message)) => {
@@ -340,9 +338,7 @@ impl HostState {
             Refusal::Op(OpError::DuplicateKey { index }) => {
                 Fault::guest(format!("{call}: duplicate key in index {index}"))
             }
-            Refusal::Exit { code } => {
-                Fault::trap("exit", format!("{call}: the guest exited with code {code}"))
-            }
+            Refusal::Exit { code } => Fault::trap("exit", format!("{call}: the guest exited with code {code}")),
             Refusal::Panic(text) => Fault::trap(PANIC_TRAP, text),
             Refusal::NoTransaction => Fault::guest(format!(
                 "{call}: not available while the module starts or describes itself"
@@ -464,11 +460,7 @@ impl HostState {
         self.keys = copy;
         result?;
         self.charge(needed)?;
-        Ok(if fits {
-            needed as i64
-        } else {
-            -(needed as i64)
-        })
+        Ok(if fits { needed as i64 } else { -(needed as i64) })
     }
 
     #[inline]
@@ -597,8 +589,7 @@ impl HostState {
 
     pub fn log(&mut self, level: u32, text: u64) -> Answer<()> {
         let text = self.memory.read(text)?;
-        let level = LogLevel::from_bits(level)
-            .ok_or_else(|| Refusal::Guest(format!("unknown log level {level}")))?;
+        let level = LogLevel::from_bits(level).ok_or_else(|| Refusal::Guest(format!("unknown log level {level}")))?;
         self.log_bytes(level, text)
     }
 
@@ -625,11 +616,7 @@ impl HostState {
     }
 
     pub fn abort(&mut self, code: u64, message: u64) -> Answer<()> {
-        let code = text_within(
-            self.memory.read(code)?,
-            "abort_code_bytes",
-            ABORT_CODE_BYTES_MAX,
-        )?;
+        let code = text_within(self.memory.read(code)?, "abort_code_bytes", ABORT_CODE_BYTES_MAX)?;
         let message = text_within(
             self.memory.read(message)?,
             "abort_message_bytes",
@@ -650,8 +637,7 @@ pub(crate) fn request_of<'a>(
     upper: &'a mut Vec<u8>,
 ) -> Answer<ScanRequest<'a>> {
     let bytes = memory.read_at(pointer, SCAN_REQUEST_BYTES)?;
-    let word =
-        |index: usize| u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"));
+    let word = |index: usize| u32::from_le_bytes(bytes[index * 4..][..4].try_into().expect("4 bytes"));
     let flags = ScanFlags(word(1));
     if !flags.is_known() || word(7) != 0 {
         return Err(Refusal::Guest("scan request has unknown flags".to_owned()));
@@ -690,9 +676,7 @@ unsafe fn outlive(ops: &mut (dyn HostOps + '_)) -> NonNull<dyn HostOps> {
 pub(crate) fn transaction_of(ops: &mut Option<NonNull<dyn HostOps>>) -> Answer<&mut dyn HostOps> {
     // SAFETY: set by `begin_call`, whose caller keeps the borrow exclusive until `end_call`; the result borrows the field,
     // so two of them never live at once.
-    let ops = ops
-        .as_mut()
-        .map(|ops| unsafe { ops.as_mut() as &mut dyn HostOps });
+    let ops = ops.as_mut().map(|ops| unsafe { ops.as_mut() as &mut dyn HostOps });
     ops.ok_or(Refusal::NoTransaction)
 }
 
@@ -720,10 +704,7 @@ fn beginning_of(text: &[u8], bytes_max: usize) -> String {
 
 fn text_within<'a>(bytes: &'a [u8], limit: &'static str, max: usize) -> Answer<&'a str> {
     if bytes.len() > max {
-        return Err(Refusal::Limit {
-            limit,
-            max: max as u64,
-        });
+        return Err(Refusal::Limit { limit, max: max as u64 });
     }
     std::str::from_utf8(bytes).map_err(|_| Refusal::Guest("text is not UTF-8".to_owned()))
 }

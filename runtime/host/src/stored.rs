@@ -23,7 +23,10 @@ pub fn read_module(json: &[u8]) -> Read<ModuleSchema> {
     let procedures = procedures.map(|value| read_procedure(value, &tables));
     Ok(ModuleSchema {
         table_docs: items(&document, "tables").iter().map(docs).collect(),
-        abi: document.get("abi").and_then(Value::as_u64).map_or(ABI_VERSION, |abi| abi as u32),
+        abi: document
+            .get("abi")
+            .and_then(Value::as_u64)
+            .map_or(ABI_VERSION, |abi| abi as u32),
         procedures: procedures.collect::<Read<_>>()?,
         tables,
     })
@@ -66,7 +69,10 @@ fn short(value: &Value) -> String {
 
 /// Where the names of a list stand among `known`.
 fn positions(names: &[Value], known: &[&str]) -> Read<Vec<u16>> {
-    names.iter().map(|name| position(name.as_str().unwrap_or_default(), known)).collect()
+    names
+        .iter()
+        .map(|name| position(name.as_str().unwrap_or_default(), known))
+        .collect()
 }
 
 fn position(name: &str, known: &[&str]) -> Read<u16> {
@@ -115,7 +121,10 @@ fn read_column(value: &Value) -> Read<ColumnSchema> {
     let default = value.get("default").and_then(Value::as_str);
     let default = default.map(|hex| unhex(hex).ok_or_else(|| format!("a default that is {hex:?}")));
     Ok(ColumnSchema {
-        variants: items(value, "variants").iter().map(|name| name.as_str().unwrap_or_default().to_owned()).collect(),
+        variants: items(value, "variants")
+            .iter()
+            .map(|name| name.as_str().unwrap_or_default().to_owned())
+            .collect(),
         name: text(value, "name")?.to_owned(),
         was: was(value),
         ty: scalar(word).ok_or_else(|| format!("a column of type {word:?}"))?,
@@ -150,7 +159,10 @@ fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema
             Some("auto") => LogChoice::Auto,
             _ => LogChoice::Server,
         },
-        time_max_ms: value.get("time_max_ms").and_then(Value::as_u64).and_then(|ms| u32::try_from(ms).ok()),
+        time_max_ms: value
+            .get("time_max_ms")
+            .and_then(Value::as_u64)
+            .and_then(|ms| u32::try_from(ms).ok()),
         params,
     })
 }
@@ -171,7 +183,9 @@ fn read_near(value: &Value, tables: &[TableSchema], params: &[&str]) -> Option<N
 }
 
 fn read_member(value: &Value) -> Read<(String, Type)> {
-    let ty = value.get("type").ok_or_else(|| format!("no type in {}", short(value)))?;
+    let ty = value
+        .get("type")
+        .ok_or_else(|| format!("no type in {}", short(value)))?;
     Ok((text(value, "name")?.to_owned(), read_type(ty)?))
 }
 

@@ -112,25 +112,17 @@ pub(crate) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 
 /// A call on a file: there is none.
 fn link_without_file(linker: &mut Linker<HostState>, import: &Import) -> wasmtime::Result<()> {
-    let (params, results) = import
-        .signature
-        .split_once('>')
-        .unwrap_or((import.signature, ""));
+    let (params, results) = import.signature.split_once('>').unwrap_or((import.signature, ""));
     let types = |text: &str| -> Vec<ValType> {
         text.chars()
             .map(|c| if c == 'I' { ValType::I64 } else { ValType::I32 })
             .collect()
     };
     let ty = FuncType::new(linker.engine(), types(params), types(results));
-    linker.func_new(
-        MODULE,
-        import.name,
-        ty,
-        |_: Caller<'_, HostState>, _, results| {
-            results[0] = Val::I32(ERRNO_BADF);
-            Ok(())
-        },
-    )?;
+    linker.func_new(MODULE, import.name, ty, |_: Caller<'_, HostState>, _, results| {
+        results[0] = Val::I32(ERRNO_BADF);
+        Ok(())
+    })?;
     Ok(())
 }
 
@@ -167,7 +159,9 @@ impl HostState {
         self.charge(count as usize * VECTOR_BYTES)?;
         let mut text = Vec::new();
         for index in 0..count {
-            let vector = self.memory.read_at(vectors.saturating_add(index * VECTOR_BYTES as u32), VECTOR_BYTES as u32)?;
+            let vector = self
+                .memory
+                .read_at(vectors.saturating_add(index * VECTOR_BYTES as u32), VECTOR_BYTES as u32)?;
             let (low, high) = vector.split_at(4);
             let pointer = u32::from_le_bytes(low.try_into().expect("4 bytes"));
             let length = u32::from_le_bytes(high.try_into().expect("4 bytes"));
@@ -202,10 +196,7 @@ impl HostState {
             return Ok(ERRNO_INVAL);
         }
         self.charge((count * (SUBSCRIPTION_BYTES + EVENT_BYTES)) as usize)?;
-        let subscriptions = self
-            .memory
-            .read_at(subs, count * SUBSCRIPTION_BYTES)?
-            .to_vec();
+        let subscriptions = self.memory.read_at(subs, count * SUBSCRIPTION_BYTES)?.to_vec();
         let chunks = subscriptions.chunks_exact(SUBSCRIPTION_BYTES as usize);
         if chunks.clone().any(|subscription| subscription[8] != 0) {
             return Ok(ERRNO_NOTSUP);

@@ -84,11 +84,7 @@ fn nothing_of_the_arguments_survives() {
             let (mut seen, args) = (at_start, [5; 3]);
             seen[..args.len()].copy_from_slice(&args);
             assert_eq!(returned(&mut instance, 3, &args), seen);
-            assert_eq!(
-                returned(&mut instance, 3, &[6; 300]),
-                at_start,
-                "do not fit"
-            );
+            assert_eq!(returned(&mut instance, 3, &[6; 300]), at_start, "do not fit");
             // More pages than the hot set holds: the memory stays open for some calls.
             seen[..16].fill(8);
             assert_eq!(returned(&mut instance, 2, &[8; 100]), seen);
@@ -115,10 +111,7 @@ fn fresh_instances_have_buffers_too() {
     let table = "(table 1 funcref) (func (table.set (i32.const 0) (ref.null func)))";
     let mut instance = start(&echo(ARGS, RESULT, table), &PROCEDURES);
     for _ in 0..3 {
-        assert_eq!(
-            returned(&mut instance, 0, b"some arguments"),
-            b"some arguments"
-        );
+        assert_eq!(returned(&mut instance, 0, b"some arguments"), b"some arguments");
         assert_eq!(returned(&mut instance, 3, &[]), [0; 16]);
     }
 }
@@ -134,10 +127,7 @@ fn buffers_that_can_not_be_are_refused() {
     ] {
         for (args, result) in [(forged, RESULT), (ARGS, forged)] {
             let reason = refusal(&module(&echo(args, result, ""), &PROCEDURES)).reason;
-            assert!(
-                reason.contains("outside of the guest's memory"),
-                "{forged}: {reason}"
-            );
+            assert!(reason.contains("outside of the guest's memory"), "{forged}: {reason}");
         }
     }
     let long = "(i64.const 0x1001_0000_2000)";
@@ -179,10 +169,7 @@ fn a_buffer_of_no_bytes_is_none() {
     let mut instance = start(&echo("(i64.const 0)", "(i64.const 0)", ""), &PROCEDURES);
     assert_eq!(returned(&mut instance, 1, b"arguments"), b"arguments");
     assert_eq!(returned(&mut instance, 3, b"arguments"), [0; 16]);
-    assert_eq!(
-        faulted(&mut instance, 0, b"arguments").kind,
-        FaultKind::Guest
-    );
+    assert_eq!(faulted(&mut instance, 0, b"arguments").kind, FaultKind::Guest);
 }
 
 /// The SDK and the linker's arguments as `cargo xtask wasm` gives them.
@@ -203,9 +190,6 @@ fn modules_of_the_sdk_have_buffers() {
         let (outcome, ops) = run(&mut instance, initialize.unwrap(), &args);
         assert_eq!(outcome.kind, Ok(CallEnd::Returned));
         assert_eq!(ops.args_asked.get(), asked, "once by the host alone");
-        assert_eq!(
-            (ops.rows.len(), ops.result),
-            (1, 1i64.to_le_bytes().to_vec())
-        );
+        assert_eq!((ops.rows.len(), ops.result), (1, 1i64.to_le_bytes().to_vec()));
     }
 }

@@ -36,12 +36,7 @@ fn start(body: &str) -> Instance {
 
 fn row() -> MapOps {
     let mut ops = MapOps::default();
-    let row = [
-        &7_i32.to_le_bytes()[..],
-        &(-5_i64).to_le_bytes(),
-        &3_i16.to_le_bytes(),
-    ]
-    .concat();
+    let row = [&7_i32.to_le_bytes()[..], &(-5_i64).to_le_bytes(), &3_i16.to_le_bytes()].concat();
     ops.rows.insert(b"key1".to_vec(), row);
     ops
 }
@@ -76,8 +71,7 @@ fn chosen_columns_cross_the_wall() {
     expected.extend_from_slice(&(-5_i64).to_le_bytes());
     expected.extend_from_slice(&3_i16.to_le_bytes());
     assert_eq!(ops.result, expected);
-    let patches =
-        [(0, 9_i64), (1, 11)].map(|(handle, n)| (handle, ColumnSet(2), n.to_le_bytes().to_vec()));
+    let patches = [(0, 9_i64), (1, 11)].map(|(handle, n)| (handle, ColumnSet(2), n.to_le_bytes().to_vec()));
     assert_eq!(ops.patches, patches);
 }
 
@@ -151,50 +145,26 @@ fn forged_columns_tables_handles_and_pointers_are_faults() {
         let fault = start(body).call(0, 0, &mut row()).kind.unwrap_err();
         assert_eq!(fault.kind, FaultKind::Guest, "{body}: {fault}");
     }
-    for slice in [
-        "0xffff_ffff_0000_0000",
-        "0x0001_0001_0000_0000",
-        "0x10_0000_fff8",
-    ] {
+    for slice in ["0xffff_ffff_0000_0000", "0x0001_0001_0000_0000", "0x10_0000_fff8"] {
         for body in [
-            format!(
-                "(drop (call $get (i32.const 0) (i64.const {slice}) (i64.const 1) (i64.const 0)))"
-            ),
-            format!(
-                "(drop (call $get (i32.const 0) (i64.const 0) (i64.const 1) (i64.const {slice})))"
-            ),
-            format!(
-                "(drop (call $multi_get (i32.const 0) (i64.const {slice}) (i64.const 1) (i64.const 0)))"
-            ),
-            format!(
-                "(drop (call $multi_get (i32.const 0) (i64.const 0) (i64.const 1) (i64.const {slice})))"
-            ),
+            format!("(drop (call $get (i32.const 0) (i64.const {slice}) (i64.const 1) (i64.const 0)))"),
+            format!("(drop (call $get (i32.const 0) (i64.const 0) (i64.const 1) (i64.const {slice})))"),
+            format!("(drop (call $multi_get (i32.const 0) (i64.const {slice}) (i64.const 1) (i64.const 0)))"),
+            format!("(drop (call $multi_get (i32.const 0) (i64.const 0) (i64.const 1) (i64.const {slice})))"),
             format!(
                 "(drop (call $slots (i64.const 0x1_0000_0000) (i64.const {slice}) (i64.const 1) (i64.const 0x20_0000_0100)))"
             ),
             format!(
                 "(drop (call $slots (i64.const 0x1_0000_0000) (i64.const 0x4_0000_0000) (i64.const 1) (i64.const {slice})))"
             ),
-            format!(
-                "(drop (call $row_read (i32.const 0) (i32.const 0) (i64.const 1) (i64.const {slice})))"
-            ),
+            format!("(drop (call $row_read (i32.const 0) (i32.const 0) (i64.const 1) (i64.const {slice})))"),
             format!("(drop (call $scan (i32.const 0) (i64.const 1) (i64.const {slice})))"),
-            format!(
-                "(drop (call $scan_next (i32.const 0) (i32.const 0) (i64.const 1) (i64.const {slice})))"
-            ),
-            format!(
-                "(drop (call $patch (i32.const 0) (i64.const {slice}) (i64.const 1) (i64.const 0)))"
-            ),
-            format!(
-                "(drop (call $patch (i32.const 0) (i64.const 0) (i64.const 1) (i64.const {slice})))"
-            ),
+            format!("(drop (call $scan_next (i32.const 0) (i32.const 0) (i64.const 1) (i64.const {slice})))"),
+            format!("(drop (call $patch (i32.const 0) (i64.const {slice}) (i64.const 1) (i64.const 0)))"),
+            format!("(drop (call $patch (i32.const 0) (i64.const 0) (i64.const 1) (i64.const {slice})))"),
         ] {
             let fault = start(&body).call(0, 0, &mut row()).kind.unwrap_err();
-            assert_eq!(
-                fault.trap.as_deref(),
-                Some("out_of_bounds"),
-                "{body}: {fault}"
-            );
+            assert_eq!(fault.trap.as_deref(), Some("out_of_bounds"), "{body}: {fault}");
         }
     }
 }

@@ -10,14 +10,8 @@ const GOOD: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"id","ty
 fn the_writer_and_the_parser_agree() {
     let schema = from_json(GOOD.as_bytes()).unwrap();
     assert_eq!(to_json(&schema), GOOD);
-    assert_eq!(
-        schema.tables[0].columns[1].ty,
-        ScalarType::Decimal { scale: 2 }
-    );
-    assert_eq!(
-        schema.tables[0].columns[2].default.as_deref(),
-        Some(&b"\x03abc"[..])
-    );
+    assert_eq!(schema.tables[0].columns[1].ty, ScalarType::Decimal { scale: 2 });
+    assert_eq!(schema.tables[0].columns[2].default.as_deref(), Some(&b"\x03abc"[..]));
     assert_eq!(schema.tables[0].primary_kind, IndexKind::Hash);
     assert_eq!(schema.tables[0].indexes[0].columns, [2, 0]);
     assert_eq!(schema.tables[0].placement, Placement::By(0));
@@ -37,22 +31,14 @@ fn check_refused(piece: &str, forged: &str, expected: &str) {
 
 #[test]
 fn forged_descriptions_are_refused_with_their_place() {
-    check_refused(
-        r#""abi":1"#,
-        r#""abi":2"#,
-        "abi: version 2 is not supported, only 1 is",
-    );
+    check_refused(r#""abi":1"#, r#""abi":2"#, "abi: version 2 is not supported, only 1 is");
     check_refused(
         r#""abi":1"#,
         r#""abi":"1""#,
         "abi: version \"1\" is not supported, only 1 is",
     );
     check_refused(r#""abi":1,"#, "", "member abi is missing");
-    check_refused(
-        r#""abi":1,"#,
-        r#""abi":1,"extra":0,"#,
-        "unknown member \"extra\"",
-    );
+    check_refused(r#""abi":1,"#, r#""abi":1,"extra":0,"#, "unknown member \"extra\"");
     check_refused(
         r#"{"name":"t","#,
         r#"{"name":"T","#,
@@ -85,16 +71,8 @@ fn forged_descriptions_are_refused_with_their_place() {
         "decimal(02)",
         "tables[0].columns[1].type: not a column type",
     );
-    check_refused(
-        "03616263",
-        "0361626",
-        "tables[0].columns[2].default: not hexadecimal",
-    );
-    check_refused(
-        "03616263",
-        "0361626g",
-        "tables[0].columns[2].default: not hexadecimal",
-    );
+    check_refused("03616263", "0361626", "tables[0].columns[2].default: not hexadecimal");
+    check_refused("03616263", "0361626g", "tables[0].columns[2].default: not hexadecimal");
     check_refused(
         "03616263",
         "04616263",
@@ -195,11 +173,7 @@ fn forged_descriptions_are_refused_with_their_place() {
 #[test]
 fn depth_and_counts_are_bounded() {
     let nested = |depth: usize| {
-        let ty = format!(
-            "{}\"i8\"{}",
-            r#"{"option":"#.repeat(depth),
-            "}".repeat(depth)
-        );
+        let ty = format!("{}\"i8\"{}", r#"{"option":"#.repeat(depth), "}".repeat(depth));
         GOOD.replacen(r#""returns":"unit""#, &format!(r#""returns":{ty}"#), 1)
     };
     assert!(from_json(nested(8).as_bytes()).is_ok());
@@ -217,15 +191,9 @@ fn depth_and_counts_are_bounded() {
         let tables: Vec<_> = (0..count)
             .map(|n| format!(r#"{{"name":"t{n}","columns":[{{"name":"a","type":"i8"}}],"placement":"local"}}"#))
             .collect();
-        format!(
-            r#"{{"abi":1,"tables":[{}],"procedures":[]}}"#,
-            tables.join(",")
-        )
+        format!(r#"{{"abi":1,"tables":[{}],"procedures":[]}}"#, tables.join(","))
     };
-    assert_eq!(
-        from_json(many(4_096).as_bytes()).unwrap().tables.len(),
-        4_096
-    );
+    assert_eq!(from_json(many(4_096).as_bytes()).unwrap().tables.len(), 4_096);
     assert!(
         from_json(many(4_097).as_bytes())
             .unwrap_err()
@@ -270,7 +238,10 @@ fn near_keys_that_no_row_can_have_are_refused() {
     };
     check(r#"{"table":"x","key":["id"]}"#, "table: no table \"x\"");
     check(r#"{"table":"t","key":["name"]}"#, "key[0]: no parameter \"name\"");
-    check(r#"{"table":"t","key":["tags"]}"#, "key[0]: parameter \"tags\" has not the column's type");
+    check(
+        r#"{"table":"t","key":["tags"]}"#,
+        "key[0]: parameter \"tags\" has not the column's type",
+    );
     check(r#"{"table":"t","key":["id",1]}"#, "key: 2 items, expected 1 to 1");
     check(r#"{"table":"t","key":[1.5]}"#, "key[0]: expected a string");
 }

@@ -5,9 +5,7 @@ mod support;
 
 use reprise_abi::random::TxnRandom;
 use reprise_host::{CompiledModule, Engine, FaultKind, Instance};
-use support::{
-    MapOps, compile, description, faulted, module, refusal, run, small_limits, start, with_section,
-};
+use support::{MapOps, compile, description, faulted, module, refusal, run, small_limits, start, with_section};
 
 const OUT: i32 = i32::MAX;
 /// A slice that begins in the memory and ends outside, and one that lies outside.
@@ -22,16 +20,8 @@ const SLICES: [u64; 4] = [
 fn pointer_cases() -> Vec<(&'static str, &'static str, String)> {
     let mut cases = vec![
         ("args_read", "i32>", format!("(i32.const {OUT})")),
-        (
-            "scan",
-            "i32 i64>i64",
-            format!("(i32.const {OUT}) (i64.const 0)"),
-        ),
-        (
-            "scan",
-            "i32 i64>i64",
-            "(i32.const 65520) (i64.const 0)".to_owned(),
-        ),
+        ("scan", "i32 i64>i64", format!("(i32.const {OUT}) (i64.const 0)")),
+        ("scan", "i32 i64>i64", "(i32.const 65520) (i64.const 0)".to_owned()),
         ("count", "i32>i64", format!("(i32.const {OUT})")),
         ("count", "i32>i64", "(i32.const 64)".to_owned()),
         ("count", "i32>i64", "(i32.const 96)".to_owned()),
@@ -50,16 +40,8 @@ fn pointer_cases() -> Vec<(&'static str, &'static str, String)> {
         let s = format!("(i64.const {slice})");
         cases.extend([
             ("result_write", "i64>", s.clone()),
-            (
-                "get",
-                "i32 i64 i64>i64",
-                format!("(i32.const 0) {s} (i64.const 0)"),
-            ),
-            (
-                "get",
-                "i32 i64 i64>i64",
-                format!("(i32.const 0) (i64.const 0) {s}"),
-            ),
+            ("get", "i32 i64 i64>i64", format!("(i32.const 0) {s} (i64.const 0)")),
+            ("get", "i32 i64 i64>i64", format!("(i32.const 0) (i64.const 0) {s}")),
             (
                 "multi_get",
                 "i32 i64 i32 i64>i64",
@@ -140,21 +122,9 @@ fn wasi_pointers_out_of_range_are_faults() {
             "i32 i32 i32 i32",
             "(i32.const 1) (i32.const 0) (i32.const 1) (i32.const -2)",
         ),
-        (
-            "fd_fdstat_get",
-            "i32 i32",
-            "(i32.const 1) (i32.const 65520)",
-        ),
-        (
-            "args_sizes_get",
-            "i32 i32",
-            "(i32.const 0) (i32.const 65534)",
-        ),
-        (
-            "environ_sizes_get",
-            "i32 i32",
-            "(i32.const -1) (i32.const 0)",
-        ),
+        ("fd_fdstat_get", "i32 i32", "(i32.const 1) (i32.const 65520)"),
+        ("args_sizes_get", "i32 i32", "(i32.const 0) (i32.const 65534)"),
+        ("environ_sizes_get", "i32 i32", "(i32.const -1) (i32.const 0)"),
         (
             "poll_oneoff",
             "i32 i32 i32 i32",
@@ -173,11 +143,7 @@ fn wasi_pointers_out_of_range_are_faults() {
               (func (export "reprise_call_p") (param i32) (result i32) (drop (call $f {arguments})) (i32.const 0)))"#
         );
         let fault = faulted(&mut start(&wat, &["p"]), 0, &[]);
-        assert_eq!(
-            fault.trap.as_deref(),
-            Some("out_of_bounds"),
-            "{name}: {fault}"
-        );
+        assert_eq!(fault.trap.as_deref(), Some("out_of_bounds"), "{name}: {fault}");
     }
 }
 
@@ -239,12 +205,7 @@ fn limits_in_host_calls_are_named() {
             "(call $f (i64.const 0x0080_0000_0000_0000))",
             "result_bytes",
         ),
-        (
-            "rollback_to",
-            "i32",
-            "(call $f (i32.const 3))",
-            "savepoints",
-        ),
+        ("rollback_to", "i32", "(call $f (i32.const 3))", "savepoints"),
         (
             "log",
             "i32 i64",
@@ -276,11 +237,7 @@ fn limits_in_host_calls_are_named() {
               (func (export "reprise_call_p") (param i32) (result i32) {call} (i32.const 0)))"#
         );
         let fault = faulted(&mut start(&wat, &["p"]), 0, &[]);
-        assert_eq!(
-            (fault.kind, fault.limit),
-            (FaultKind::Limit, Some(limit)),
-            "{fault}"
-        );
+        assert_eq!((fault.kind, fault.limit), (FaultKind::Limit, Some(limit)), "{fault}");
     }
     let mut instance = start(
         r#"(module (memory (export "memory") 1) (func (export "reprise_call_p") (param i32) (result i32) (i32.const 0)))"#,
@@ -339,11 +296,7 @@ fn rows_cross_the_wall_both_ways() {
     let (outcome, ops) = run(&mut start(wat, &["p"]), 0, &[]);
     assert!(outcome.kind.is_ok(), "{:?}", outcome.kind);
     let mut expected = Vec::new();
-    for (handle, row) in [
-        (4u32, &b"keyAvalue one"[..]),
-        (u32::MAX, b""),
-        (5, b"keyBtwo"),
-    ] {
+    for (handle, row) in [(4u32, &b"keyAvalue one"[..]), (u32::MAX, b""), (5, b"keyBtwo")] {
         expected.extend_from_slice(&handle.to_le_bytes());
         expected.extend_from_slice(&(row.len() as u32).to_le_bytes());
         expected.extend_from_slice(row);
@@ -387,10 +340,7 @@ fn wasi_shows_the_transaction() {
     }
     assert_eq!(ops.result[..32], expected);
     assert_eq!(ops.result[64..], 1_704_067_200_000_000_000i64.to_le_bytes());
-    assert_eq!(
-        ops.log,
-        [(reprise_abi::LogLevel::Info, "hello world".to_owned())]
-    );
+    assert_eq!(ops.log, [(reprise_abi::LogLevel::Info, "hello world".to_owned())]);
     let fault = faulted(&mut instance, 1, &[]);
     assert_eq!(fault.trap.as_deref(), Some("exit"));
 }
@@ -433,10 +383,7 @@ fn modules_are_refused_with_a_reason() {
             "@import env.t: an imported table is not accepted",
         ),
         (P.to_owned(), "module does not export its memory"),
-        (
-            format!("(memory 1) {P}"),
-            "module does not export its memory",
-        ),
+        (format!("(memory 1) {P}"), "module does not export its memory"),
         (
             format!(r#"(memory (export "memory") 1025) {P}"#),
             "@memory of 1025 pages is larger than the limit of 1024",
@@ -446,9 +393,7 @@ fn modules_are_refused_with_a_reason() {
             "@tables of more than 131072 elements",
         ),
         (
-            format!(
-                r#"{memory} (func (export "reprise_call_p") (param i64) (result i32) (i32.const 0))"#
-            ),
+            format!(r#"{memory} (func (export "reprise_call_p") (param i64) (result i32) (i32.const 0))"#),
             "@export reprise_call_p has type (i64) -> (i32), expected (i32) -> (i32)",
         ),
         (
@@ -456,9 +401,7 @@ fn modules_are_refused_with_a_reason() {
             "@export reprise_call_p is not a function",
         ),
         (
-            format!(
-                r#"{memory} {P} (func (export "reprise_call_q") (param i32) (result i32) (i32.const 0))"#
-            ),
+            format!(r#"{memory} {P} (func (export "reprise_call_q") (param i32) (result i32) (i32.const 0))"#),
             "reprise_call_q is exported, but procedure q is not described",
         ),
         (
@@ -512,8 +455,7 @@ fn modules_are_refused_with_a_reason() {
 #[test]
 fn functions_that_would_hold_the_compiler_are_refused_before_it_begins() {
     let memory = r#"(memory (export "memory") 1)"#;
-    let function =
-        |locals: usize, inner: &str| format!("(func {} {inner})", "(local i32)".repeat(locals));
+    let function = |locals: usize, inner: &str| format!("(func {} {inner})", "(local i32)".repeat(locals));
     let jumps = |count: usize| "(br_if 0 (local.get 0))".repeat(count);
     let jumpy = |locals, count| function(locals, &format!("(loop {})", jumps(count)));
     let joins = "(if (local.get 0) (then (local.set 1 (local.get 2))))".repeat(6_500);
@@ -522,18 +464,12 @@ fn functions_that_would_hold_the_compiler_are_refused_before_it_begins() {
             jumpy(100, 4_000),
             "function of 4000 jumps, 100 locals and 0 values handed on would hold the compiler",
         ),
-        (
-            function(1_000, &joins),
-            "function of 6500 jumps, 1000 locals and",
-        ),
+        (function(1_000, &joins), "function of 6500 jumps, 1000 locals and"),
         (
             function(1, &"(loop)".repeat(2_001)),
             "function of 2001 loops has more than 2000",
         ),
-        (
-            function(1, &"(nop)".repeat(300_000)),
-            "is longer than 262144",
-        ),
+        (function(1, &"(nop)".repeat(300_000)), "is longer than 262144"),
         (
             jumpy(100, 3_000).repeat(5),
             "module's functions of many jumps and locals would hold",
@@ -544,10 +480,7 @@ fn functions_that_would_hold_the_compiler_are_refused_before_it_begins() {
         assert!(text.starts_with('@') && text.contains(expected), "{text}");
     }
     // Neither many functions nor one long one is refused for being so.
-    for functions in [
-        jumpy(20, 100).repeat(1_000),
-        function(5, &"(nop)".repeat(200_000)),
-    ] {
+    for functions in [jumpy(20, 100).repeat(1_000), function(5, &"(nop)".repeat(200_000))] {
         start(&format!("(module {memory} {P} {functions})"), &["p"]);
     }
 }
@@ -599,11 +532,17 @@ fn bombs_of_few_bytes_are_refused_before_the_compiler_begins() {
         (own(&chain), "values handed on would hold the compiler"),
         (paid, "function of 60000 jumps, 1000 locals"),
         (
-            own(&format!("(func $p (param i32) (result i32) (i32.const 0)) {}", many(1_200, "reprise_call_x"))),
+            own(&format!(
+                "(func $p (param i32) (result i32) (i32.const 0)) {}",
+                many(1_200, "reprise_call_x")
+            )),
             "more than 1024 procedures are exported",
         ),
         (
-            own(&format!("(func $p (param i32) (result i32) (i32.const 0)) {}", many(12_000, "x"))),
+            own(&format!(
+                "(func $p (param i32) (result i32) (i32.const 0)) {}",
+                many(12_000, "x")
+            )),
             "module of 12002 exports has more than 10000",
         ),
     ] {
@@ -621,7 +560,10 @@ fn undescribed_procedures_are_refused_before_the_compiler_begins() {
         function.repeat(100)
     );
     let begun = std::time::Instant::now();
-    assert_eq!(reason(&text), "reprise_call_q is exported, but procedure q is not described");
+    assert_eq!(
+        reason(&text),
+        "reprise_call_q is exported, but procedure q is not described"
+    );
     assert!(begun.elapsed().as_secs() < 60);
 }
 
@@ -675,10 +617,7 @@ fn a_reference_to_a_function_that_only_an_export_declares_stays_valid() {
 
 #[test]
 fn a_reason_is_one_line() {
-    let mut wasm = module(
-        &format!(r#"(module (memory (export "memory") 1) {P})"#),
-        &["p"],
-    );
+    let mut wasm = module(&format!(r#"(module (memory (export "memory") 1) {P})"#), &["p"]);
     for cut in 0..wasm.len() {
         let refused = refusal(&wasm[..cut]);
         assert!(!refused.to_string().contains('\n'), "{refused}");
@@ -699,19 +638,13 @@ fn features_that_are_not_accepted_are_refused_by_validation() {
         format!("{memory} {P} (tag)"),
         format!("{memory} {P} (type (struct))"),
         format!("{memory} {P} (global externref (ref.null extern))"),
-        format!(
-            "{memory} {P} (func (param v128) (result v128) (i32x4.relaxed_trunc_f32x4_s (local.get 0)))"
-        ),
+        format!("{memory} {P} (func (param v128) (result v128) (i32x4.relaxed_trunc_f32x4_s (local.get 0)))"),
         format!("{memory} {P} (func (result i32) (i32.atomic.load (i32.const 0)))"),
     ] {
         let text = reason(&format!("(module {wat})"));
         assert!(text.starts_with('@'), "{wat}: {text}");
     }
-    assert!(
-        refusal(&wat::parse_str("(component)").unwrap())
-            .offset
-            .is_some()
-    );
+    assert!(refusal(&wat::parse_str("(component)").unwrap()).offset.is_some());
     assert!(refusal(b"").offset.is_some());
     assert!(refusal(b"<!doctype html>").offset.is_some());
     assert!(refusal(&vec![0; 64 << 20]).reason.contains("longer than"));
@@ -767,10 +700,7 @@ fn damaged_modules_never_panic() {
         }
         let _ = round;
     }
-    assert!(
-        taken > 100,
-        "{taken}: the loop should reach the runtime too"
-    );
+    assert!(taken > 100, "{taken}: the loop should reach the runtime too");
     for length in [0, 1, 7, 8, 9, 100, 10_000] {
         let garbage: Vec<u8> = (0..length).map(|_| random.next_u64() as u8).collect();
         assert!(CompiledModule::compile(&engine, &garbage).is_err());
@@ -836,14 +766,8 @@ fn a_module_with_an_empty_memory_runs_and_every_pointer_is_out_of_range() {
     let mut instance = start(&wat, &["p", "q", "r"]);
     assert!(run(&mut instance, 0, &[]).0.kind.is_ok());
     assert!(run(&mut instance, 1, &[]).0.kind.is_ok());
-    assert_eq!(
-        faulted(&mut instance, 1, b"a").trap.as_deref(),
-        Some("out_of_bounds")
-    );
-    assert_eq!(
-        faulted(&mut instance, 2, &[]).trap.as_deref(),
-        Some("out_of_bounds")
-    );
+    assert_eq!(faulted(&mut instance, 1, b"a").trap.as_deref(), Some("out_of_bounds"));
+    assert_eq!(faulted(&mut instance, 2, &[]).trap.as_deref(), Some("out_of_bounds"));
 }
 
 #[test]

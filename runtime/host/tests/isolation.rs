@@ -63,11 +63,7 @@ fn memory_is_as_at_the_start_after_any_number_of_dirty_pages() {
         for first in [0, 1, 97, 200] {
             for procedure in [0, 1, 3] {
                 let (outcome, _) = run(&mut instance, procedure, &span(pages, first));
-                assert_eq!(
-                    outcome.kind.is_err(),
-                    procedure == 1,
-                    "{pages} {first} {procedure}"
-                );
+                assert_eq!(outcome.kind.is_err(), procedure == 1, "{pages} {first} {procedure}");
                 let now = returned(&mut instance, 2, &PAGES.to_le_bytes());
                 assert_eq!(now, clean, "{pages} pages from {first} by {procedure}");
             }
@@ -89,11 +85,7 @@ fn memory_is_as_at_the_start_over_long_random_histories() {
                 _ => 1 + (draw >> 8) as u32 % 3,
             };
             let first = (draw >> 32) as u32 % 300;
-            run(
-                &mut instance,
-                (draw >> 60) as usize & 1,
-                &span(pages, first),
-            );
+            run(&mut instance, (draw >> 60) as usize & 1, &span(pages, first));
             if step % 16 == 0 {
                 let now = returned(&mut instance, 2, &PAGES.to_le_bytes());
                 assert_eq!(now, clean, "reproduce: seed {seed}, step {step}");
@@ -264,10 +256,7 @@ fn writes_that_straddle_pages_and_bulk_writes_are_undone() {
     let first = returned(&mut instance, 0, &[]);
     assert_eq!(first.len(), 0x20000);
     for _ in 0..3 {
-        assert_eq!(
-            faulted(&mut instance, 1, &[]).trap.as_deref(),
-            Some("out_of_bounds")
-        );
+        assert_eq!(faulted(&mut instance, 1, &[]).trap.as_deref(), Some("out_of_bounds"));
         assert!(returned(&mut instance, 0, &[]) == first);
     }
 }

@@ -53,7 +53,8 @@ fn a_key_is_looked_for_and_its_row_added_to() {
 
 #[test]
 fn forged_columns_and_pointers_are_faults() {
-    let column = "(drop (call $add (i64.const 0x1_0000_0000_0000) (i64.const 0x4_0000_0000) (i64.const 1) (i64.const 0)))";
+    let column =
+        "(drop (call $add (i64.const 0x1_0000_0000_0000) (i64.const 0x4_0000_0000) (i64.const 1) (i64.const 0)))";
     let fault = start(column).call(0, 0, &mut ops()).kind.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Guest, "{fault}");
     for slice in ["0xffff_ffff_0000_0000", "0x0001_0001_0000_0000", "0x10_0000_fff8"] {

@@ -30,11 +30,7 @@ fn check_limit(body: &str, limit: &str) {
     for _ in 0..3 {
         let (outcome, _) = run(&mut instance, 0, &[]);
         let fault = outcome.kind.expect_err("must reach the limit");
-        assert_eq!(
-            (fault.kind, fault.limit),
-            (FaultKind::Limit, Some(limit)),
-            "{body}"
-        );
+        assert_eq!((fault.kind, fault.limit), (FaultKind::Limit, Some(limit)), "{body}");
         assert!(fault.max > 0);
         used.push(outcome.fuel_used);
     }
@@ -45,10 +41,7 @@ fn check_limit(body: &str, limit: &str) {
 fn endless_loops_run_out_of_fuel() {
     check_limit("(loop $l (br $l)) (i32.const 0)", "fuel");
     check_limit("(loop $l (br_if $l (i32.const 1))) (i32.const 0)", "fuel");
-    check_limit(
-        "(loop $l (br_table $l $l (i32.const 1))) (i32.const 0)",
-        "fuel",
-    );
+    check_limit("(loop $l (br_table $l $l (i32.const 1))) (i32.const 0)", "fuel");
     check_limit("(loop $l (drop (call $now)) (br $l)) (i32.const 0)", "fuel");
     check_limit(
         "(loop $l (drop (memory.grow (i32.const 1))) (br $l)) (i32.const 0)",
@@ -82,11 +75,7 @@ fn long_runs_of_free_instructions_cost_fuel() {
         let (outcome, _) = run(&mut instance, 0, &[]);
         assert!(outcome.kind.is_ok());
         let least = 100 * 25_000 * 3 / 64;
-        assert!(
-            outcome.fuel_used >= least,
-            "{} < {least}",
-            outcome.fuel_used
-        );
+        assert!(outcome.fuel_used >= least, "{} < {least}", outcome.fuel_used);
     }
 }
 
@@ -95,26 +84,14 @@ fn traps_have_names_and_backtraces() {
     for (body, name) in [
         ("unreachable", "unreachable"),
         ("(i32.load (i32.const -4))", "out_of_bounds"),
-        (
-            "(i32.div_u (i32.const 1) (local.get 0))",
-            "integer_divide_by_zero",
-        ),
+        ("(i32.div_u (i32.const 1) (local.get 0))", "integer_divide_by_zero"),
         (
             "(i32.div_s (i32.const 0x80000000) (i32.sub (local.get 0) (i32.const 1)))",
             "integer_overflow",
         ),
-        (
-            "(i32.trunc_f64_s (f64.const nan))",
-            "invalid_conversion_to_integer",
-        ),
-        (
-            "(call_indirect (result i32) (i32.const 0))",
-            "uninitialized_element",
-        ),
-        (
-            "(call_indirect (result i32) (i32.const 9))",
-            "undefined_element",
-        ),
+        ("(i32.trunc_f64_s (f64.const nan))", "invalid_conversion_to_integer"),
+        ("(call_indirect (result i32) (i32.const 0))", "uninitialized_element"),
+        ("(call_indirect (result i32) (i32.const 9))", "undefined_element"),
     ] {
         let wat = format!(
             r#"(module (memory (export "memory") 1 1) (table 1 funcref)
@@ -126,10 +103,7 @@ fn traps_have_names_and_backtraces() {
         let mut instance = start(&wat, &["p"]);
         for _ in 0..2 {
             let fault = faulted(&mut instance, 0, &[]);
-            assert_eq!(
-                (fault.kind, fault.trap.as_deref()),
-                (FaultKind::Trap, Some(name))
-            );
+            assert_eq!((fault.kind, fault.trap.as_deref()), (FaultKind::Trap, Some(name)));
             assert_eq!(fault.backtrace[..2], ["inner_one", "guest::outer"]);
             assert_eq!(fault.backtrace.len(), 3, "{:?}", fault.backtrace);
         }
@@ -166,11 +140,7 @@ fn return_codes_must_agree_with_abort() {
         Ok(reprise_host::CallEnd::Returned)
     );
     for wrong in [[0, 1], [1, 0], [2, 0], [2, 1], [255, 0]] {
-        assert_eq!(
-            faulted(&mut instance, 0, &wrong).kind,
-            FaultKind::Guest,
-            "{wrong:?}"
-        );
+        assert_eq!(faulted(&mut instance, 0, &wrong).kind, FaultKind::Guest, "{wrong:?}");
     }
 }
 
@@ -185,10 +155,7 @@ fn the_same_call_burns_the_same_fuel_on_every_instance() {
     };
     let (first, second) = (burn(), burn());
     assert_eq!(first, second);
-    assert!(
-        first[0] == first[2] && first[0] >= 1000 && first[0] < 1100,
-        "{first:?}"
-    );
+    assert!(first[0] == first[2] && first[0] >= 1000 && first[0] < 1100, "{first:?}");
 }
 
 /// Runs with a transaction that is asked between slices, and ends the call at the given question.
@@ -205,8 +172,7 @@ fn run_until(body: &str, question: usize) -> (reprise_host::CallOutcome, MapOps)
 #[test]
 fn a_guest_asks_between_slices_and_may_be_ended_there() {
     let endless = "(loop $l (br $l)) (i32.const 0)";
-    let filling =
-        "(loop $l (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br $l)) (i32.const 0)";
+    let filling = "(loop $l (memory.fill (i32.const 0) (i32.const 1) (i32.const 65536)) (br $l)) (i32.const 0)";
     for body in [endless, filling, "(call $recurse_wide (i32.const 40))"] {
         for question in [1, 7] {
             let (outcome, ops) = run_until(body, question);
@@ -286,9 +252,21 @@ fn tables_grow_to_a_bound_of_the_modules_own() {
 fn memory_and_tables_that_are_used_up_are_told_by_their_limits() {
     let cases = [
         ("", "(drop (memory.grow (i32.const 9)))", None),
-        ("", "(drop (memory.grow (i32.const 1000)))", Some(("memory_bytes", 2 << 16))),
-        ("(table $t 1 4 funcref)", "(drop (table.grow $t (ref.null func) (i32.const 3)))", None),
-        ("(table $t 1 4 funcref)", "(drop (table.grow $t (ref.null func) (i32.const 4)))", Some(("table_elements", 4))),
+        (
+            "",
+            "(drop (memory.grow (i32.const 1000)))",
+            Some(("memory_bytes", 2 << 16)),
+        ),
+        (
+            "(table $t 1 4 funcref)",
+            "(drop (table.grow $t (ref.null func) (i32.const 3)))",
+            None,
+        ),
+        (
+            "(table $t 1 4 funcref)",
+            "(drop (table.grow $t (ref.null func) (i32.const 4)))",
+            Some(("table_elements", 4)),
+        ),
         // What was refused and then granted is not what ended the call.
         (
             "(table $t 1 4 funcref)",
@@ -297,7 +275,11 @@ fn memory_and_tables_that_are_used_up_are_told_by_their_limits() {
         ),
     ];
     for (table, body, limit) in cases {
-        let memory = if limit.is_some_and(|(name, _)| name == "memory_bytes") { "1 2" } else { "1 20" };
+        let memory = if limit.is_some_and(|(name, _)| name == "memory_bytes") {
+            "1 2"
+        } else {
+            "1 20"
+        };
         let wat = format!(
             r#"(module (memory (export "memory") {memory}) {table}
               (func (export "reprise_call_refused") (param i32) (result i32) {body} unreachable)
@@ -308,7 +290,11 @@ fn memory_and_tables_that_are_used_up_are_told_by_their_limits() {
             let fault = faulted(&mut instance, 0, &[]);
             assert_eq!(fault.limit.map(|name| (name, fault.max)), limit, "{body}: {fault}");
             let fault = faulted(&mut instance, 1, &[]);
-            assert_eq!((fault.limit, fault.trap.as_deref()), (None, Some("unreachable")), "a call knows nothing of the one before");
+            assert_eq!(
+                (fault.limit, fault.trap.as_deref()),
+                (None, Some("unreachable")),
+                "a call knows nothing of the one before"
+            );
         }
     }
 }
@@ -326,7 +312,10 @@ fn a_stack_in_memory_that_overflows_is_told_as_that() {
     let mut instance = start(wat, &["deep", "wild"]);
     for _ in 0..2 {
         let fault = faulted(&mut instance, 0, &[]);
-        assert_eq!((fault.limit, fault.max, fault.trap.as_deref()), (Some("stack_bytes"), 4096, Some("stack_overflow")));
+        assert_eq!(
+            (fault.limit, fault.max, fault.trap.as_deref()),
+            (Some("stack_bytes"), 4096, Some("stack_overflow"))
+        );
         let fault = faulted(&mut instance, 1, &[]);
         assert_eq!((fault.limit, fault.trap.as_deref()), (None, Some("out_of_bounds")));
     }
@@ -350,7 +339,11 @@ fn a_panic_ends_the_call_with_the_guests_words() {
     assert_eq!(fault.message, "too bad\u{fffd}");
     assert_eq!(fault.backtrace, ["mistake", "reprise_call_p"]);
     assert_eq!(ops.log, [(reprise_abi::LogLevel::Error, fault.message.clone())]);
-    assert_eq!(faulted(&mut instance, 1, &[]).message.len(), PANIC_TEXT_BYTES_MAX + 2, "the one byte that is no text is replaced");
+    assert_eq!(
+        faulted(&mut instance, 1, &[]).message.len(),
+        PANIC_TEXT_BYTES_MAX + 2,
+        "the one byte that is no text is replaced"
+    );
     assert_eq!(faulted(&mut instance, 2, &[]).trap.as_deref(), Some("out_of_bounds"));
 }
 
@@ -396,7 +389,11 @@ fn recursion_through_a_table_and_among_several_is_counted() {
         for _ in 0..3 {
             let fault = faulted(&mut instance, 0, &[]);
             assert_eq!(fault.limit, Some("stack_bytes"), "{body}");
-            assert!(fault.backtrace.len() > 1 && fault.backtrace[0].len() <= 2, "{:?}", fault.backtrace);
+            assert!(
+                fault.backtrace.len() > 1 && fault.backtrace[0].len() <= 2,
+                "{:?}",
+                fault.backtrace
+            );
         }
     }
 }

@@ -13,11 +13,7 @@ const ROUNDS: usize = 60;
 /// A module that checks that its memory and global are fresh, dirties pages of its own, and answers its number.
 fn numbered(number: usize) -> String {
     let step = 4096 * (1 + number % 5);
-    let end = if number.is_multiple_of(7) {
-        600_000
-    } else {
-        60_000
-    };
+    let end = if number.is_multiple_of(7) { 600_000 } else { 60_000 };
     format!(
         r#"(module
           (import "reprise1" "args_read" (func $args_read (param i32)))
@@ -50,18 +46,15 @@ fn instances_on_several_threads_do_not_disturb_each_other() {
     let engine = Engine::new(small_limits());
     let compiled: Vec<CompiledModule> = (0..MODULES)
         .map(|number| {
-            CompiledModule::compile(&engine, &module(&numbered(number), &["p"]))
-                .unwrap_or_else(|e| panic!("{e}"))
+            CompiledModule::compile(&engine, &module(&numbered(number), &["p"])).unwrap_or_else(|e| panic!("{e}"))
         })
         .collect();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let compiled = &compiled;
             scope.spawn(move || {
-                let mut instances: Vec<Instance> = compiled
-                    .iter()
-                    .map(|module| Instance::new(module).unwrap())
-                    .collect();
+                let mut instances: Vec<Instance> =
+                    compiled.iter().map(|module| Instance::new(module).unwrap()).collect();
                 for round in 0..ROUNDS {
                     for (number, instance) in instances.iter_mut().enumerate() {
                         let args = ((round + thread) as u32).to_le_bytes();
@@ -88,8 +81,7 @@ fn instances_on_several_threads_do_not_disturb_each_other() {
 #[test]
 fn an_instance_may_move_to_another_thread_between_calls() {
     let engine = Engine::new(small_limits());
-    let compiled = CompiledModule::compile(&engine, &module(&numbered(3), &["p"]))
-        .unwrap_or_else(|e| panic!("{e}"));
+    let compiled = CompiledModule::compile(&engine, &module(&numbered(3), &["p"])).unwrap_or_else(|e| panic!("{e}"));
     let mut instance = Instance::new(&compiled).unwrap();
     for _ in 0..4 {
         instance = std::thread::spawn(move || {
@@ -105,9 +97,7 @@ fn an_instance_may_move_to_another_thread_between_calls() {
 #[test]
 fn a_call_inside_of_a_host_call_leaves_the_outer_one_watched() {
     let engine = Engine::new(small_limits());
-    let compile = |wat: &str| {
-        CompiledModule::compile(&engine, &module(wat, &["p"])).unwrap_or_else(|e| panic!("{e}"))
-    };
+    let compile = |wat: &str| CompiledModule::compile(&engine, &module(wat, &["p"])).unwrap_or_else(|e| panic!("{e}"));
     let mut inner = Instance::new(&compile(&numbered(4))).unwrap();
     let outer = r#"(module
       (import "reprise1" "log" (func $log (param i32 i64)))

@@ -26,7 +26,6 @@ use reprise_wire::{CommandRef, PartitionSet, RecordRef};
 /// The number of a commit on its way, and where it is told.
 type Waiter = (usize, Sender<(usize, Result<Lsn, String>)>);
 
-
 fn open<P: Send + 'static>(
     directory: &Path,
     delay_us: u64,
@@ -65,10 +64,7 @@ fn commit_in_turn(log: &Log<Waiter>, histogram: &LatencyHistogram, count: usize,
     let (sender, receiver) = channel();
     let append = |commit: usize| {
         let waiter = (commit, sender.clone());
-        appender
-            .append(&record, Some(waiter))
-            .map_err(|e| e.0)
-            .expect("append");
+        appender.append(&record, Some(waiter)).map_err(|e| e.0).expect("append");
     };
     let until = Instant::now() + run;
     let mut began = vec![Instant::now(); count];
@@ -182,9 +178,7 @@ fn encode_batch(records: &mut Vec<u8>, first: u64, count: u64, args: &[u8]) {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let root = std::env::args()
-        .nth(1)
-        .map_or_else(std::env::temp_dir, PathBuf::from);
+    let root = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     let seconds = std::env::args().nth(2).map(|text| text.parse());
     let run = Duration::from_secs_f64(seconds.transpose()?.unwrap_or(3.0));
     let directory = root.join(format!("reprise-group-commit-{}", std::process::id()));

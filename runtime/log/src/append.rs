@@ -55,9 +55,7 @@ impl<P: Send + 'static> Appender<P> {
         state.fill_changes += changes;
         shared.filled.advance(state.filled());
         if let Some(waiting) = pending {
-            state
-                .fill_pending
-                .push((start + records.len() as u64, waiting));
+            state.fill_pending.push((start + records.len() as u64, waiting));
             if state.awaited > 0 && state.fill_pending.len() >= state.awaited {
                 state.awaited = 0;
                 shared.work.notify_one();
@@ -121,10 +119,7 @@ impl<P: Send + 'static> Appender<P> {
             let waited_ns = shared.clock.monotonic_ns() - began_ns;
             if is_over || waited_ns as u128 > wait_max.as_nanos() {
                 let reason = format!("the disk took nothing for {wait_max:?}");
-                return (
-                    state,
-                    Err(LogError::unavailable(UnavailableKind::Stalled, reason)),
-                );
+                return (state, Err(LogError::unavailable(UnavailableKind::Stalled, reason)));
             }
         }
     }
@@ -144,10 +139,7 @@ impl<P: Send + 'static> Appender<P> {
                 return state.flight_pending.push((end.0, pending));
             }
             None => {
-                assert!(
-                    end.0 <= state.filled(),
-                    "wait for LSN {end}, which nobody appended"
-                );
+                assert!(end.0 <= state.filled(), "wait for LSN {end}, which nobody appended");
                 state.fill_pending.push((end.0, pending));
                 return shared.note_hold(&mut state, hold);
             }

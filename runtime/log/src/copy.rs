@@ -5,8 +5,7 @@ use std::sync::Arc;
 use reprise_base::Lsn;
 use reprise_env::{Disk, DiskError, DiskFile};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, Records, SEGMENT_HEADER_BYTES, SegmentHeader,
-    block_bytes, seal_block,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, Records, SEGMENT_HEADER_BYTES, SegmentHeader, block_bytes, seal_block,
 };
 
 use crate::{
@@ -157,11 +156,7 @@ impl<'r> Walk<'r> {
         let found = self.reader.index.segment_of(self.at);
         let place = found.ok_or_else(|| self.reader.out_of_range(self.at))?;
         let start = place.start;
-        if self
-            .cursor
-            .as_ref()
-            .is_none_or(|cursor| cursor.start != start)
-        {
+        if self.cursor.as_ref().is_none_or(|cursor| cursor.start != start) {
             let file = self.reader.disk.open_read(&segment_name(Lsn(start)))?;
             self.cursor = Some(SegmentCursor::new(file, start, place.block_tag));
         }
@@ -174,9 +169,7 @@ impl<'r> Walk<'r> {
                 Ok(Some((block, after)))
             }
             Err(NoBlock::Disk(error)) => Err(error.into()),
-            Err(NoBlock::Invalid(error) | NoBlock::Stranger(error)) => {
-                Err(damaged(start, self.at, &error))
-            }
+            Err(NoBlock::Invalid(error) | NoBlock::Stranger(error)) => Err(damaged(start, self.at, &error)),
         }
     }
 
@@ -188,17 +181,11 @@ impl<'r> Walk<'r> {
     }
 
     fn begins_segment(&self, block: &BlockHeader) -> bool {
-        self.cursor
-            .as_ref()
-            .is_some_and(|cursor| cursor.start == block.lsn.0)
+        self.cursor.as_ref().is_some_and(|cursor| cursor.start == block.lsn.0)
     }
 
     fn segment_header(&self) -> Result<SegmentHeader, LogError> {
-        let start = self
-            .cursor
-            .as_ref()
-            .expect("a block was found through it")
-            .start;
+        let start = self.cursor.as_ref().expect("a block was found through it").start;
         let file = self.reader.disk.open_read(&segment_name(Lsn(start)))?;
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         let read = file.read_at(0, &mut bytes)?;
@@ -274,12 +261,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    fn push(
-        &mut self,
-        block: &BlockHeader,
-        bytes: &[u8],
-        after: Continuity,
-    ) -> Result<(), LogError> {
+    fn push(&mut self, block: &BlockHeader, bytes: &[u8], after: Continuity) -> Result<(), LogError> {
         let out = self.out.as_mut().expect("begun before its blocks");
         out.push(bytes)?;
         self.last = after;
@@ -292,13 +274,7 @@ impl Copier<'_> {
     }
 
     /// The block with its first records alone, in the same place.
-    fn push_cut(
-        &mut self,
-        block: &BlockHeader,
-        bytes: &[u8],
-        kept: usize,
-        count: u32,
-    ) -> Result<(), LogError> {
+    fn push_cut(&mut self, block: &BlockHeader, bytes: &[u8], kept: usize, count: u32) -> Result<(), LogError> {
         let header = BlockHeader {
             payload_bytes: kept as u32,
             records_count: count,

@@ -108,13 +108,7 @@ impl SegmentCursor {
 
     /// Reads what lies from `offset + from` to `offset + until` to the same places of `buffer`, which grows where it must; how many
     /// bytes there were.
-    pub fn read_into(
-        &self,
-        buffer: &mut Vec<u8>,
-        offset: u64,
-        from: usize,
-        until: usize,
-    ) -> Result<usize, DiskError> {
+    pub fn read_into(&self, buffer: &mut Vec<u8>, offset: u64, from: usize, until: usize) -> Result<usize, DiskError> {
         if buffer.is_empty() {
             // Memory that the system gives out cleared needs no clearing.
             *buffer = vec![0; until];
@@ -211,11 +205,9 @@ pub(crate) fn judge_block(
         Some(before) if header.chain != before.chain => {
             stranger("chain to the block before", before.chain, header.chain)
         }
-        Some(before) if header.generation < before.generation => stranger(
-            "generation of the block",
-            before.generation,
-            header.generation,
-        ),
+        Some(before) if header.generation < before.generation => {
+            stranger("generation of the block", before.generation, header.generation)
+        }
         _ => Ok(Continuity {
             chain: crc,
             generation: header.generation,
@@ -223,11 +215,7 @@ pub(crate) fn judge_block(
     }
 }
 
-pub(crate) fn judge_header(
-    bytes: &[u8],
-    lsn: u64,
-    block_tag: u32,
-) -> Result<(BlockHeader, u32), WireError> {
+pub(crate) fn judge_header(bytes: &[u8], lsn: u64, block_tag: u32) -> Result<(BlockHeader, u32), WireError> {
     let (header, crc) = BlockHeader::decode(bytes)?;
     let judge = |what, expected: u64, found: u64| {
         if expected == found {
@@ -240,10 +228,6 @@ pub(crate) fn judge_header(
         })
     };
     judge("position of the block", lsn, header.lsn.0)?;
-    judge(
-        "tag of the block",
-        block_tag.into(),
-        header.tag.into(),
-    )?;
+    judge("tag of the block", block_tag.into(), header.tag.into())?;
     Ok((header, crc))
 }

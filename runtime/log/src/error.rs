@@ -23,10 +23,7 @@ pub enum UnavailableKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
     #[error("the log takes no writes: {reason}")]
-    Unavailable {
-        kind: UnavailableKind,
-        reason: Arc<str>,
-    },
+    Unavailable { kind: UnavailableKind, reason: Arc<str> },
     #[error("{0}")]
     Corrupt(Arc<Damage>),
     #[error("{bytes} bytes of records do not fit in one block of the log (at most {max})")]

@@ -270,8 +270,7 @@ impl<P: Send + 'static> Flusher<P> {
         state = waited.expect("the log's state is whole").0;
         state.awaited = 0;
         let waited_ns = shared.clock.monotonic_ns() - began_ns;
-        self.returns
-            .note_wait(wait, state.fill_pending.len(), waited_ns);
+        self.returns.note_wait(wait, state.fill_pending.len(), waited_ns);
         state
     }
 
@@ -281,9 +280,7 @@ impl<P: Send + 'static> Flusher<P> {
         let quiet = self.shared.config.seal_after;
         let wants_seal = state.last_kind == BlockKind::Data && !quiet.is_zero() && state.can_seal();
         let (mut state, is_seal_due) = if wants_seal {
-            let idle = |state: &mut State<P>| {
-                state.flusher_sleeps && !state.is_closing && state.stopped.is_none()
-            };
+            let idle = |state: &mut State<P>| state.flusher_sleeps && !state.is_closing && state.stopped.is_none();
             let waited = self.shared.work.wait_timeout_while(state, quiet, idle);
             let (mut state, timeout) = waited.expect("the log's state is whole");
             let is_due = timeout.timed_out() && idle(&mut state) && state.can_seal();
@@ -382,9 +379,7 @@ impl<P: Send + 'static> Flusher<P> {
     /// a whole header, and no block is written to a file that a crash could make nameless.
     fn begin_segment(&mut self, spare: Spare, start: u64) -> Result<(), DiskError> {
         write_header(&*spare.file, &self.segment_header(start))?;
-        self.shared
-            .disk
-            .rename(SPARE_NAME, &segment_name(Lsn(start)))?;
+        self.shared.disk.rename(SPARE_NAME, &segment_name(Lsn(start)))?;
         self.shared.disk.sync_dir()?;
         self.segment = spare.file;
         self.segment_start = start;
@@ -401,9 +396,7 @@ impl<P: Send + 'static> Flusher<P> {
     fn acknowledge(&mut self, block: Block, write_ns: u64) {
         let shared = &*self.shared;
         let mut state = shared.lock();
-        shared
-            .durable
-            .advance(block.start + block.buffer.len() as u64);
+        shared.durable.advance(block.start + block.buffer.len() as u64);
         state.last_kind = block.kind;
         state.return_buffer(block.buffer);
         std::mem::swap(&mut self.told, &mut state.flight_pending);

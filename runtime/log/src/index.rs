@@ -51,9 +51,7 @@ pub(crate) struct LogIndex(Mutex<Inner>);
 
 impl LogIndex {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0
-            .lock()
-            .expect("nothing panics while the index is held")
+        self.0.lock().expect("nothing panics while the index is held")
     }
 
     pub fn add_segment(&self, start: u64, block_tag: u32) {
@@ -133,7 +131,10 @@ impl LogIndex {
     pub fn oldest_before(&self, lsn: u64) -> Vec<u64> {
         let inner = self.inner();
         let pairs = inner.segments.windows(2);
-        pairs.take_while(|pair| pair[1].0 <= lsn).map(|pair| pair[0].0).collect()
+        pairs
+            .take_while(|pair| pair[1].0 <= lsn)
+            .map(|pair| pair[0].0)
+            .collect()
     }
 
     /// The oldest segment, when all of it lies before `lsn` and another one follows.
@@ -159,13 +160,7 @@ mod tests {
         let name = segment_name(Lsn(0xabc));
         assert_eq!(name, "log-0000000000000abc.seg");
         assert_eq!(parse_segment_name(&name), Some(Lsn(0xabc)));
-        for other in [
-            "log-abc.seg",
-            "log-0000000000000ABC.seg",
-            SPARE_NAME,
-            "log-.seg",
-            "x",
-        ] {
+        for other in ["log-abc.seg", "log-0000000000000ABC.seg", SPARE_NAME, "log-.seg", "x"] {
             assert_eq!(parse_segment_name(other), None);
         }
     }

@@ -6,9 +6,7 @@ use std::{
 };
 
 use reprise_base::{Lsn, MemoryLedger, OnReached, Waiter, limits::SEGMENT_BYTES};
-use reprise_env::{
-    Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads,
-};
+use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads};
 use reprise_observe::FlushStats;
 use reprise_wire::{BlockKind, FORMAT_VERSION, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader};
 
@@ -130,10 +128,7 @@ impl<P: Send + 'static> Log<P> {
         config: LogConfig,
         complete: Complete<P>,
     ) -> Result<(Self, OpenReport), LogError> {
-        assert!(
-            config.segment_bytes >= SEGMENT_BYTES_MIN,
-            "segment too small"
-        );
+        assert!(config.segment_bytes >= SEGMENT_BYTES_MIN, "segment too small");
         let lock = disk.lock()?;
         let scanned = scan(&*disk)?;
         check_identity(&scanned.report, &config)?;
@@ -142,7 +137,10 @@ impl<P: Send + 'static> Log<P> {
             return Err(LogError::Corrupt(Arc::new(damage)));
         }
         let found = &scanned.report;
-        let places = config.replay_from.iter().filter(|from| (found.start..=found.end).contains(*from));
+        let places = config
+            .replay_from
+            .iter()
+            .filter(|from| (found.start..=found.end).contains(*from));
         let from = places.max().copied().unwrap_or(found.start);
         found.judge_commands(from, config.semantics)?;
         for leftover in [SPARE_NAME, RECYCLE_NAME] {
@@ -155,11 +153,7 @@ impl<P: Send + 'static> Log<P> {
             true => Opened::create(&*disk, scanned, &config)?,
             false => Opened::resume(&*disk, scanned, &config)?,
         };
-        let around = Around {
-            disk,
-            clock,
-            threads,
-        };
+        let around = Around { disk, clock, threads };
         opened.start(around, config, complete, lock)
     }
 
@@ -272,9 +266,7 @@ impl<P: Send + 'static> Log<P> {
     /// The error is the one that stopped the log before.
     pub fn close(&self) -> Result<(), LogError> {
         self.shared.lock().is_closing = true;
-        self.shared
-            .may_refuse
-            .store(true, std::sync::atomic::Ordering::Release);
+        self.shared.may_refuse.store(true, std::sync::atomic::Ordering::Release);
         self.shared.wake_all();
         let threads = std::mem::take(&mut *self.threads.lock().expect("nothing panics in here"));
         for thread in threads {
@@ -368,12 +360,7 @@ impl Opened {
     }
 
     fn resume(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
-        let newest = scan
-            .report
-            .segments
-            .last()
-            .expect("checked by the caller")
-            .clone();
+        let newest = scan.report.segments.last().expect("checked by the caller").clone();
         let segment = disk.open(&newest.file)?;
         let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0, 0);
         if let Some(torn) = &scan.report.torn {
@@ -393,17 +380,14 @@ impl Opened {
         if newest.version < FORMAT_VERSION {
             scan.block_key = config.new_block_key;
         }
-        let segment_room = newest
-            .file_bytes
-            .saturating_sub(SEGMENT_HEADER_BYTES as u64);
+        let segment_room = newest.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);
         let used = newest.end.0 - newest.start.0;
         Ok(Self {
             report: OpenReport {
                 is_new: false,
                 database_id,
                 found: scan.report.clone(),
-                other_settings_hash: (newest.settings_hash != config.settings_hash)
-                    .then_some(newest.settings_hash),
+                other_settings_hash: (newest.settings_hash != config.settings_hash).then_some(newest.settings_hash),
                 generation: scan.next.generation,
             },
             segment,
@@ -472,10 +456,7 @@ impl<P: Send + 'static> Log<P> {
             let reason = format!("start thread {name}: {error}");
             LogError::unavailable(UnavailableKind::Failed, reason)
         })?;
-        self.threads
-            .lock()
-            .expect("nothing panics in here")
-            .push(thread);
+        self.threads.lock().expect("nothing panics in here").push(thread);
         Ok(())
     }
 }

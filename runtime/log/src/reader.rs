@@ -116,12 +116,7 @@ impl LogReader {
         Ok((reader, report))
     }
 
-    fn new(
-        disk: Arc<dyn Disk>,
-        index: Arc<LogIndex>,
-        end: ReadEnd,
-        from: Lsn,
-    ) -> Result<Self, LogError> {
+    fn new(disk: Arc<dyn Disk>, index: Arc<LogIndex>, end: ReadEnd, from: Lsn) -> Result<Self, LogError> {
         let (start, log_end) = (index.start(), end.get());
         if from.0 != 0 && from.0 < start || from.0 > log_end {
             return Err(LogError::OutOfRange {
@@ -198,9 +193,7 @@ impl LogReader {
     /// Where the next record begins, or will.
     pub fn position(&self) -> Lsn {
         match &self.block {
-            Some(block) if self.record_at < block.payload_bytes as usize => {
-                record_lsn(block, self.record_at)
-            }
+            Some(block) if self.record_at < block.payload_bytes as usize => record_lsn(block, self.record_at),
             _ => Lsn(self.next_block),
         }
     }
@@ -220,11 +213,7 @@ impl LogReader {
         let lsn = self.next_block;
         let place = self.index.segment_of(lsn).ok_or(self.out_of_range(lsn))?;
         let start = place.start;
-        if self
-            .cursor
-            .as_ref()
-            .is_none_or(|cursor| cursor.start != start)
-        {
+        if self.cursor.as_ref().is_none_or(|cursor| cursor.start != start) {
             let file = self.disk.open_read(&segment_name(Lsn(start)))?;
             self.cursor = Some(SegmentCursor::new(file, start, place.block_tag));
         }

@@ -51,10 +51,7 @@ impl Returns {
             self.skips -= 1;
             return None;
         }
-        Some(Wait {
-            until_count,
-            ns_max,
-        })
+        Some(Wait { until_count, ns_max })
     }
 
     /// A wait is over after `waited_ns`, with so many in the group.
@@ -82,12 +79,7 @@ mod tests {
 
     #[test]
     fn a_group_waits_for_all_who_were_told_and_all_who_waited() {
-        let wait = |until_count, ns_max| {
-            Some(Wait {
-                until_count,
-                ns_max,
-            })
-        };
+        let wait = |until_count, ns_max| Some(Wait { until_count, ns_max });
         assert_eq!(after(64, 0).begin_wait(1), wait(64, 48_750));
         // Those who waited meanwhile go with them, or two groups would take turns for ever.
         assert_eq!(after(63, 1).begin_wait(2), wait(64, 48_750));

@@ -3,7 +3,8 @@
 use reprise_base::{Lsn, TxnId};
 use reprise_env::Disk;
 use reprise_wire::{
-    BlockHeader, BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, MEMORY_UNIT_BYTES, RecordKind, RecordRef, Records, SEGMENT_HEADER_BYTES, SegmentHeader,
+    BlockHeader, BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, MEMORY_UNIT_BYTES, RecordKind, RecordRef, Records,
+    SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 
 use crate::{
@@ -84,7 +85,9 @@ impl VerifyReport {
     /// Under which number the record at `lsn` was logged.
     pub fn semantics_at(&self, lsn: Lsn) -> Option<u32> {
         let mut newest = self.segments.iter().rev();
-        newest.find(|segment| segment.start <= lsn).map(|segment| segment.semantics)
+        newest
+            .find(|segment| segment.start <= lsn)
+            .map(|segment| segment.semantics)
     }
 }
 
@@ -143,10 +146,7 @@ impl<E: Into<LogError>> From<E> for Stop {
 
 pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
     let names = disk.list()?;
-    let starts: Vec<_> = names
-        .iter()
-        .filter_map(|name| parse_segment_name(name))
-        .collect();
+    let starts: Vec<_> = names.iter().filter_map(|name| parse_segment_name(name)).collect();
     let mut scan = Scan {
         report: VerifyReport::default(),
         index: LogIndex::default(),
@@ -226,10 +226,7 @@ impl Scan {
             }))
         };
         let bytes = cursor.bytes(0, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES as u64)?;
-        let header = match (
-            SegmentHeader::decode(bytes),
-            SegmentHeader::peek_version(bytes),
-        ) {
+        let header = match (SegmentHeader::decode(bytes), SegmentHeader::peek_version(bytes)) {
             (Ok(header), _) => header,
             (Err(_), Some(found)) if !(FORMAT_VERSION_OLDEST..=FORMAT_VERSION).contains(&found) => {
                 return Err(Stop::Error(LogError::FormatVersion {
@@ -254,10 +251,7 @@ impl Scan {
                 return damage("the file belongs to another database".to_owned());
             }
             Some(_) if self.report.end != start => {
-                return damage(format!(
-                    "the file before it ends at LSN {}",
-                    self.report.end
-                ));
+                return damage(format!("the file before it ends at LSN {}", self.report.end));
             }
             Some(_) if self.next.chain != header.chain => {
                 return damage("the file does not follow the one before it".to_owned());
@@ -267,12 +261,7 @@ impl Scan {
         Ok(header)
     }
 
-    fn block(
-        &mut self,
-        cursor: &mut SegmentCursor,
-        block: &BlockHeader,
-        next: Continuity,
-    ) -> Result<(), Stop> {
+    fn block(&mut self, cursor: &mut SegmentCursor, block: &BlockHeader, next: Continuity) -> Result<(), Stop> {
         let mut count = 0;
         let mut malformed = None;
         let mut is_changes = true;
@@ -304,11 +293,7 @@ impl Scan {
         self.report.records += count as u64;
         self.report.last_block = Some(block.kind);
         self.report.end = block.end();
-        let segment = self
-            .report
-            .segments
-            .last_mut()
-            .expect("pushed before its blocks");
+        let segment = self.report.segments.last_mut().expect("pushed before its blocks");
         segment.end = block.end();
         segment.last_command = commands.last().or(segment.last_command);
         // At a close the tables have been let go of.

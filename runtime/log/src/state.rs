@@ -138,13 +138,7 @@ pub(crate) enum Admission {
 
 impl<P> State<P> {
     /// `segment_bytes` bounds what a block takes as a rule: one that takes more has its buffer grow.
-    pub fn new(
-        fill_start: u64,
-        room: u64,
-        segment_room: u64,
-        segment_bytes: u64,
-        last_kind: BlockKind,
-    ) -> Self {
+    pub fn new(fill_start: u64, room: u64, segment_room: u64, segment_bytes: u64, last_kind: BlockKind) -> Self {
         let buffer = || {
             let mut buffer = AlignedBuf::with_capacity(FILL_BYTES_MAX.min(segment_bytes as usize));
             buffer.resize(BLOCK_HEADER_BYTES);
@@ -241,19 +235,13 @@ impl<P> State<P> {
             None
         } else {
             let spare = self.spare.take().expect("admitted: the block has a place");
-            assert!(
-                bytes as u64 <= spare.room,
-                "admitted: the block has a place"
-            );
+            assert!(bytes as u64 <= spare.room, "admitted: the block has a place");
             self.room = spare.room;
             self.segment_room = spare.room;
             Some(spare)
         };
         self.room -= bytes as u64;
-        let next = self
-            .idle_buffer
-            .take()
-            .expect("one block in flight at most");
+        let next = self.idle_buffer.take().expect("one block in flight at most");
         let block = Block {
             kind,
             start: self.fill_start,
@@ -266,10 +254,7 @@ impl<P> State<P> {
         self.fill_start += bytes as u64;
         self.is_hurried = false;
         self.hold_ns = u64::MAX;
-        assert!(
-            self.flight_pending.is_empty(),
-            "one block in flight at most"
-        );
+        assert!(self.flight_pending.is_empty(), "one block in flight at most");
         std::mem::swap(&mut self.fill_pending, &mut self.flight_pending);
         block
     }
@@ -343,11 +328,7 @@ impl<P> Shared<P> {
         database_id: [u8; 16],
         complete: Complete<P>,
     ) -> Self {
-        let Around {
-            disk,
-            clock,
-            threads,
-        } = around;
+        let Around { disk, clock, threads } = around;
         Self {
             durable: Arc::new(Watermark::new(state.fill_start)),
             filled: Arc::new(Watermark::new(state.filled())),

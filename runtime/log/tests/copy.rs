@@ -50,7 +50,13 @@ fn a_copy_cut_behind_any_record_holds_what_lies_before() {
             assert_eq!((report.last_block, report.torn), (Some(BlockKind::Close), None));
         }
     }
-    let refused = copied(&source, CopyRange { from: Lsn(0), until: Lsn(0) });
+    let refused = copied(
+        &source,
+        CopyRange {
+            from: Lsn(0),
+            until: Lsn(0),
+        },
+    );
     assert!(matches!(refused, Err(LogError::OutOfRange { .. })));
 }
 
@@ -60,7 +66,10 @@ fn a_copy_from_the_middle_goes_on_where_the_log_did() {
     let records = filled(&source);
     let end = verify(&source).expect("verified").end;
     for (at, (_, _, from)) in records.iter().enumerate() {
-        let range = CopyRange { from: *from, until: end };
+        let range = CopyRange {
+            from: *from,
+            until: end,
+        };
         let (target, copy) = copied(&source, range).expect("copied");
         let (mut reader, report) = LogReader::open(Arc::new(target.clone()), *from).expect("scan");
         assert_eq!(report.damage, None);
@@ -82,13 +91,19 @@ fn a_running_log_is_copied_as_far_as_it_is_durable() {
     let (log, _, _) = open(&source).expect("open");
     let end = append(&log, &["a", "b*9000", "c"]);
     let target = SimDisk::new();
-    let range = CopyRange { from: Lsn(0), until: log.durable() };
+    let range = CopyRange {
+        from: Lsn(0),
+        until: log.durable(),
+    };
     let reader = log.reader(Lsn(0)).expect("reader");
     let copy = reader.copy(range, &target, &mut |_| true).expect("copied");
     assert!(copy.end >= end);
     assert_eq!(words_on(&target), ["a", "b*9000", "c"]);
     let given_up = reader.copy(range, &SimDisk::new(), &mut |_| false);
-    assert!(matches!(given_up, Err(LogError::OutOfRange { .. } | LogError::Unavailable { .. })));
+    assert!(matches!(
+        given_up,
+        Err(LogError::OutOfRange { .. } | LogError::Unavailable { .. })
+    ));
 }
 
 #[test]
@@ -96,7 +111,10 @@ fn a_place_where_a_log_lies_is_refused() {
     let source = SimDisk::new();
     let end = filled(&source).last().expect("records").2;
     let (reader, _) = LogReader::open(Arc::new(source.clone()), Lsn(0)).expect("scan");
-    let range = CopyRange { from: Lsn(0), until: end };
+    let range = CopyRange {
+        from: Lsn(0),
+        until: end,
+    };
     let refused = reader.copy(range, &source, &mut |_| true);
     assert!(matches!(refused, Err(LogError::Disk(_))), "{refused:?}");
     assert!(source.list().expect("list").len() > 3);

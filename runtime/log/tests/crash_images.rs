@@ -46,10 +46,7 @@ fn check_image(image: &SimDisk, groups: &[Vec<&str>], acknowledged: usize, conte
             None => break,
         }
     }
-    assert!(
-        rest.is_empty(),
-        "{context}: {words:?} are not whole groups in order"
-    );
+    assert!(rest.is_empty(), "{context}: {words:?} are not whole groups in order");
     assert!(
         whole >= acknowledged,
         "{context}: {whole} groups of {acknowledged} acknowledged"
@@ -189,9 +186,7 @@ fn remains_of_other_logs_and_of_recycled_files_are_no_records() {
     drop(log);
     let foreign = other_disk.bytes(&segments(&other_disk)[0]).expect("bytes");
     let mixed = disk.copy();
-    mixed.damage(&name, |bytes| {
-        bytes[3072..5120].copy_from_slice(&foreign[3072..5120])
-    });
+    mixed.damage(&name, |bytes| bytes[3072..5120].copy_from_slice(&foreign[3072..5120]));
     assert_eq!(words_on(&mixed), ["a", "b*1000"]);
     // A block of an older generation that fits in every other way.
     let (log, _, _) = open(&disk).expect("open");
@@ -218,9 +213,7 @@ fn a_record_that_looks_like_a_block_does_not_make_a_torn_tail_damage() {
         let mut block = bytes[1024..1024 + SECTOR_BYTES].to_vec();
         block[48..].fill(0);
         let payload = encode(&["b*2000"]);
-        let fields = reprise_wire::BlockHeader::decode(&genuine[1024..])
-            .expect("block")
-            .0;
+        let fields = reprise_wire::BlockHeader::decode(&genuine[1024..]).expect("block").0;
         let header = reprise_wire::BlockHeader {
             payload_bytes: payload.len() as u32,
             ..fields
@@ -247,7 +240,11 @@ fn a_client_can_t_make_a_torn_tail_look_like_damage() {
     let genuine = disk.bytes(&name).expect("bytes");
     let header = reprise_wire::SegmentHeader::decode(&genuine).expect("a segment");
     let guessed = reprise_wire::SegmentHeader { block_key: 0, ..header };
-    let end = genuine.iter().rposition(|byte| *byte != 0).expect("blocks").next_multiple_of(SECTOR_BYTES);
+    let end = genuine
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .expect("blocks")
+        .next_multiple_of(SECTOR_BYTES);
     // The first sector of a block is lost; in its second one lies what came in as arguments.
     let place = end + SECTOR_BYTES;
     for (tag, is_taken_for_a_block) in [(guessed.block_tag(), false), (header.block_tag(), true)] {
@@ -265,7 +262,9 @@ fn a_client_can_t_make_a_torn_tail_look_like_damage() {
         let mut forged = vec![0; SECTOR_BYTES];
         reprise_wire::seal_block(&fields, &mut forged);
         let torn = disk.copy();
-        torn.damage(&name, |bytes| bytes[place..place + SECTOR_BYTES].copy_from_slice(&forged));
+        torn.damage(&name, |bytes| {
+            bytes[place..place + SECTOR_BYTES].copy_from_slice(&forged)
+        });
         match open(&torn) {
             Ok((log, report, _)) => {
                 assert!(!is_taken_for_a_block && report.found.torn.is_some());

@@ -101,9 +101,7 @@ fn describe(disk: &SimDisk) -> String {
         }
         Err(error) => {
             let names = before.list().expect("list");
-            let unchanged = names
-                .iter()
-                .all(|name| before.bytes(name) == disk.bytes(name));
+            let unchanged = names.iter().all(|name| before.bytes(name) == disk.bytes(name));
             assert!(unchanged, "a refused log is left as it was");
             error.to_string()
         }
@@ -254,13 +252,9 @@ fn another_version_or_database_is_told() {
     drop(log);
     let mut other = common::config();
     other.expected_database_id = Some([9; 16]);
-    let refused = open_with(&disk, other.clone())
-        .err()
-        .expect("another database");
+    let refused = open_with(&disk, other.clone()).err().expect("another database");
     assert!(matches!(refused, LogError::WrongDatabase { .. }));
-    let refused = open_with(&SimDisk::new(), other)
-        .err()
-        .expect("nothing there");
+    let refused = open_with(&SimDisk::new(), other).err().expect("nothing there");
     assert!(matches!(refused, LogError::WrongDatabase { .. }));
 }
 
@@ -278,11 +272,7 @@ fn other_settings_are_told_and_begin_a_segment() {
     drop(log);
     let report = verify(&disk).expect("verify");
     assert_eq!(
-        report
-            .segments
-            .iter()
-            .map(|s| s.settings_hash)
-            .collect::<Vec<_>>(),
+        report.segments.iter().map(|s| s.settings_hash).collect::<Vec<_>>(),
         [0, 77]
     );
     assert_eq!(words_on(&disk), ["a", "b"]);

@@ -52,10 +52,7 @@ fn everybody_is_told_once_and_in_order() {
                 for number in 0..500 {
                     let word = format!("t{thread}_{number}");
                     let records = encode(&[&word]);
-                    appender
-                        .append(&records, Some(word))
-                        .map_err(|e| e.0)
-                        .expect("append");
+                    appender.append(&records, Some(word)).map_err(|e| e.0).expect("append");
                 }
             });
         }
@@ -64,13 +61,14 @@ fn everybody_is_told_once_and_in_order() {
     log.close().expect("close");
     assert!(log.durable() >= filled);
     let told = told.lock().expect("test");
-    assert!(told.windows(2).all(|pair| pair[0].0.as_ref().expect("durable") < pair[1].0.as_ref().expect("durable")));
+    assert!(
+        told.windows(2)
+            .all(|pair| pair[0].0.as_ref().expect("durable") < pair[1].0.as_ref().expect("durable"))
+    );
     let order: Vec<_> = told.iter().map(|(_, word)| word.clone()).collect();
     assert_eq!(order.len(), 2000);
     assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), order);
-    let refused = log
-        .appender()
-        .append(&encode(&["late"]), Some("late".into()));
+    let refused = log.appender().append(&encode(&["late"]), Some("late".into()));
     let (error, pending) = refused.expect_err("closed");
     assert!(matches!(
         error,
@@ -139,18 +137,11 @@ fn readers_of_others_writes_wait_for_them() {
     let (log, _, told) = open_with(&disk, slow).expect("open");
     let appender = log.appender();
     let records = encode(&["a"]);
-    let start = appender
-        .append(&records, None)
-        .map_err(|e| e.0)
-        .expect("append");
+    let start = appender.append(&records, None).map_err(|e| e.0).expect("append");
     let end = Lsn(start.0 + records.len() as u64);
     appender.pend(Lsn(0), "early".into(), Duration::ZERO);
     appender.pend(end, "reader".into(), Duration::ZERO);
-    assert_eq!(
-        told.lock().expect("test").len(),
-        1,
-        "only what was durable already"
-    );
+    assert_eq!(told.lock().expect("test").len(), 1, "only what was durable already");
     assert!(!log.wait_durable(end, Duration::ZERO));
     assert!(log.wait_durable(end, WAIT_MAX));
     wait_until(|| told.lock().expect("test").len() == 2);
@@ -177,10 +168,7 @@ fn a_quiet_log_seals_its_last_records_once() {
     thread::sleep(Duration::from_millis(20));
     let image = disk.crash(&CrashPolicy::LoseAll);
     let report = verify(&image).expect("verify");
-    assert_eq!(
-        (report.blocks, report.last_block),
-        (2, Some(BlockKind::Seal))
-    );
+    assert_eq!((report.blocks, report.last_block), (2, Some(BlockKind::Seal)));
     // Now damage to the last records is told from a torn tail.
     image.damage(&segments(&image)[0], |bytes| bytes[562] ^= 4);
     assert!(matches!(open(&image).err(), Some(LogError::Corrupt(_))));
@@ -211,10 +199,7 @@ fn a_failed_write_or_sync_stops_the_log_for_good() {
             .map_err(|e| e.0)
             .expect("taken");
         wait_until(|| told.lock().expect("test").len() == 2);
-        let outcome = told.lock().expect("test")[1]
-            .0
-            .clone()
-            .expect_err("not durable");
+        let outcome = told.lock().expect("test")[1].0.clone().expect_err("not durable");
         assert!(
             matches!(
                 outcome,
@@ -227,18 +212,11 @@ fn a_failed_write_or_sync_stops_the_log_for_good() {
             "{outcome}"
         );
         disk.set_faults(FaultPlan::default());
-        let refused = log
-            .appender()
-            .append(&records, None)
-            .expect_err("never tried again")
-            .0;
+        let refused = log.appender().append(&records, None).expect_err("never tried again").0;
         // Who comes later is told the same, but for the doubt about what was in flight.
         assert!(outcome.to_string().starts_with(&refused.to_string()), "{refused}");
         assert!(log.refusal().is_some());
-        assert_eq!(
-            words_in(&mut log.reader(Lsn(0)).expect("reads go on")),
-            ["a"]
-        );
+        assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reads go on")), ["a"]);
         assert_eq!(log.close().expect_err("says why"), refused);
         drop(log);
         let found = words_on(&disk.crash(&CrashPolicy::LoseAll));
@@ -277,19 +255,10 @@ fn a_full_disk_refuses_loses_nothing_and_works_again() {
         ),
         "{error}"
     );
-    assert!(
-        words.len() >= 6,
-        "both segments are used up: {}",
-        words.len()
-    );
+    assert!(words.len() >= 6, "both segments are used up: {}", words.len());
     assert!(log.refusal().expect("says why").contains("no space"));
     wait_until(|| told.lock().expect("test").len() == words.len());
-    assert!(
-        told.lock()
-            .expect("test")
-            .iter()
-            .all(|(outcome, _)| outcome.is_ok())
-    );
+    assert!(told.lock().expect("test").iter().all(|(outcome, _)| outcome.is_ok()));
     assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), words);
     disk.set_faults(FaultPlan::default());
     wait_until(|| log.refusal().is_none());
@@ -309,10 +278,7 @@ fn records_larger_than_a_buffer_and_a_segment_find_room() {
             scope.spawn(move || {
                 for number in 0..40 {
                     let records = encode(&[&format!("s{thread}_{number}")]);
-                    appender
-                        .append(&records, None)
-                        .map_err(|e| e.0)
-                        .expect("append");
+                    appender.append(&records, None).map_err(|e| e.0).expect("append");
                 }
             });
         }
@@ -341,10 +307,7 @@ fn reading_from_anywhere_and_backwards() {
     let (log, _, _) = open_with(&disk, roomy).expect("open");
     let mut positions = Vec::new();
     for number in 0..300 {
-        let words = [
-            format!("w{number}*{}", number * 37 % 9000),
-            format!("v{number}"),
-        ];
+        let words = [format!("w{number}*{}", number * 37 % 9000), format!("v{number}")];
         let end = append(&log, &[&words[0], &words[1]]);
         let second = encode(&[&words[1]]).len() as u64;
         let first = encode(&[&words[0]]).len() as u64;
@@ -355,18 +318,12 @@ fn reading_from_anywhere_and_backwards() {
     let all: Vec<_> = positions.iter().map(|(_, word)| word.clone()).collect();
     for index in (0..600).step_by(7) {
         let (lsn, name) = &positions[index];
-        assert_eq!(
-            words_in(&mut log.reader(*lsn).expect("reader")),
-            all[index..]
-        );
+        assert_eq!(words_in(&mut log.reader(*lsn).expect("reader")), all[index..]);
         assert_eq!(
             words_in(&mut log.reader(Lsn(lsn.0 + 1)).expect("reader")),
             all[index + 1..]
         );
-        let record = log
-            .record(*lsn)
-            .expect("read")
-            .expect("a record begins there");
+        let record = log.record(*lsn).expect("read").expect("a record begins there");
         assert_eq!(word(&record.record()), *name);
         assert_eq!(log.record(Lsn(lsn.0 + 1)).expect("read"), None);
     }
@@ -385,10 +342,7 @@ fn reading_from_anywhere_and_backwards() {
         .newest(None, 3, |record| word(&record.record).starts_with('v'))
         .expect("page");
     assert_eq!(
-        some.records
-            .iter()
-            .map(|r| word(&r.record()))
-            .collect::<Vec<_>>(),
+        some.records.iter().map(|r| word(&r.record())).collect::<Vec<_>>(),
         ["v299", "v298", "v297"]
     );
     assert!(matches!(
@@ -417,20 +371,12 @@ fn segments_that_nobody_needs_are_let_go_and_used_again() {
     let mut last = Lsn(0);
     for number in 0..20 {
         last = append(&log, &[&format!("w{number}*5000")]);
-        wait_until(|| {
-            disk.list()
-                .expect("list")
-                .iter()
-                .any(|name| name == "spare.seg")
-        });
+        wait_until(|| disk.list().expect("list").iter().any(|name| name == "spare.seg"));
     }
     let before = segments(&disk).len();
     let released = log.release_before(Lsn(last.0 - 30_000)).expect("release");
     assert!(released > 1 && segments(&disk).len() == before - released);
-    assert!(matches!(
-        log.reader(Lsn(512)).err(),
-        Some(LogError::OutOfRange { .. })
-    ));
+    assert!(matches!(log.reader(Lsn(512)).err(), Some(LogError::OutOfRange { .. })));
     for number in 20..30 {
         append(&log, &[&format!("w{number}*5000")]);
     }
@@ -460,14 +406,7 @@ fn a_real_directory_holds_what_was_told() {
     let mut roomy = config();
     roomy.segment_bytes = 256 << 10;
     let clock = Arc::new(RealClock::new());
-    let open = || {
-        Log::<()>::open(
-            disk.clone(),
-            clock.clone(),
-            roomy.clone(),
-            Box::new(|_, _, ()| {}),
-        )
-    };
+    let open = || Log::<()>::open(disk.clone(), clock.clone(), roomy.clone(), Box::new(|_, _, ()| {}));
     let mut expected = Vec::new();
     for round in 0..3 {
         let (log, report) = open().expect("open");
@@ -486,10 +425,7 @@ fn a_real_directory_holds_what_was_told() {
         assert_eq!(words_in(&mut log.reader(Lsn(0)).expect("reader")), expected);
         assert!(open().is_err(), "one at a time");
     }
-    assert_eq!(
-        verify(&*disk).expect("verify").last_block,
-        Some(BlockKind::Close)
-    );
+    assert_eq!(verify(&*disk).expect("verify").last_block, Some(BlockKind::Close));
 }
 
 /// The process dies, or gives up, when a block is written and not durable; the next one reads it from the page cache.

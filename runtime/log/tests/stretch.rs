@@ -23,9 +23,7 @@ fn written() -> SimDisk {
 }
 
 fn reader(disk: &SimDisk) -> LogReader {
-    LogReader::open(Arc::new(disk.clone()), Lsn(0))
-        .expect("scan")
-        .0
+    LogReader::open(Arc::new(disk.clone()), Lsn(0)).expect("scan").0
 }
 
 /// Positions and words of a block.

@@ -151,9 +151,6 @@ mod tests {
         assert!(summary.p50_ns.abs_diff(500_000) < 15_000, "{summary:?}");
         assert!(summary.p99_ns.abs_diff(990_000) < 25_000, "{summary:?}");
         assert!(summary.max_ns.abs_diff(1_000_000) < 20_000, "{summary:?}");
-        assert_eq!(
-            LatencyHistogram::default().summary(),
-            LatencySummary::default()
-        );
+        assert_eq!(LatencyHistogram::default().summary(), LatencySummary::default());
     }
 }

@@ -102,7 +102,8 @@ impl RecentLines {
             }
         }
         if left_out > 0 {
-            let text = format!("{left_out} more lines of this call are not kept: {CALL_BYTES_MAX} bytes of one call are");
+            let text =
+                format!("{left_out} more lines of this call are not kept: {CALL_BYTES_MAX} bytes of one call are");
             lists.push((module, procedure), txn_id, LEVEL_WARN, text);
         }
     }
@@ -181,7 +182,12 @@ mod tests {
     use super::*;
 
     fn push(lines: &RecentLines, id: u64, procedure: &str, texts: &[&str]) {
-        lines.push(TxnId(id), "m", procedure, texts.iter().map(|text| (1, (*text).to_owned())));
+        lines.push(
+            TxnId(id),
+            "m",
+            procedure,
+            texts.iter().map(|text| (1, (*text).to_owned())),
+        );
     }
 
     fn numbers(lines: &RecentLines, filter: &LineFilter, limit: usize) -> Vec<u64> {
@@ -218,7 +224,11 @@ mod tests {
         push(&lines, 1, "p", &["first"]);
         push(&lines, 2, "p", &["x"; 10_000]);
         let kept = lines.newest(&LineFilter::default(), usize::MAX);
-        assert!(kept[0].text.contains("more lines of this call are not kept"), "{:?}", kept[0]);
+        assert!(
+            kept[0].text.contains("more lines of this call are not kept"),
+            "{:?}",
+            kept[0]
+        );
         assert!(kept.len() < 1_000);
         assert_eq!(kept.last().map(|line| line.text.as_str()), Some("first"));
     }
@@ -228,7 +238,12 @@ mod tests {
         let lines = RecentLines::new();
         for id in 0..4u64 {
             let both = [(0, "debug".to_owned()), (3, "error".to_owned())];
-            lines.push(TxnId(id), "m", if id % 2 == 0 { "even" } else { "odd" }, both.into_iter());
+            lines.push(
+                TxnId(id),
+                "m",
+                if id % 2 == 0 { "even" } else { "odd" },
+                both.into_iter(),
+            );
         }
         let filter = |change: fn(&mut LineFilter)| {
             let mut filter = LineFilter::default();

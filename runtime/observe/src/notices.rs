@@ -64,7 +64,13 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
-    const ALL: [Self; 5] = [Self::Schema, Self::Trap, Self::SlowCall, Self::Checkpoint, Self::Archive];
+    const ALL: [Self; 5] = [
+        Self::Schema,
+        Self::Trap,
+        Self::SlowCall,
+        Self::Checkpoint,
+        Self::Archive,
+    ];
 
     /// Several of them, in words.
     pub fn plural(self) -> &'static str {
@@ -80,7 +86,9 @@ impl NoticeKind {
 
 impl Notice {
     fn bounded(mut self) -> Self {
-        if let Self::Trapped { message: text, .. } | Self::CheckpointFailed { reason: text } | Self::ArchiveFailed { reason: text } = &mut self
+        if let Self::Trapped { message: text, .. }
+        | Self::CheckpointFailed { reason: text }
+        | Self::ArchiveFailed { reason: text } = &mut self
         {
             let end = text.floor_char_boundary(TEXT_BYTES_MAX);
             text.truncate(end);

@@ -37,9 +37,7 @@ unsafe impl Send for Piece {}
 impl Piece {
     /// None: the system has no memory left.
     fn new() -> Option<Self> {
-        let piece = Self {
-            base: map(HUGE_BYTES)?,
-        };
+        let piece = Self { base: map(HUGE_BYTES)? };
         // SAFETY: the range is the mapping just made, and the advice does not change its contents.
         unsafe { libc::madvise(piece.base.as_ptr().cast(), HUGE_BYTES, libc::MADV_HUGEPAGE) };
         // By writes of its own: `MADV_POPULATE_WRITE` holds the process's lock on its mappings while the kernel clears, and any
@@ -143,9 +141,7 @@ fn make(woken: &Receiver<()>) {
                 false => IDLE,
             },
             Ok(()) => {
-                while maker.is_some_and(|maker| {
-                    maker.ready() < maker.wanted.load(Relaxed) && maker.make_one()
-                }) {}
+                while maker.is_some_and(|maker| maker.ready() < maker.wanted.load(Relaxed) && maker.make_one()) {}
                 IDLE
             }
         };
@@ -176,10 +172,7 @@ pub fn keep_ready(bytes: usize, threads: usize) -> Result<(), NotReady> {
             }
         }
     };
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "what the threads do shows in nothing but time"
-    )]
+    #[allow(clippy::disallowed_methods, reason = "what the threads do shows in nothing but time")]
     std::thread::scope(|scope| {
         let helpers: Vec<_> = (1..threads)
             .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, make).ok())

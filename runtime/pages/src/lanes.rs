@@ -4,9 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn equal(words: &[u32; 8], to: u32) -> u32 {
-    use std::arch::x86_64::{
-        _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_loadu_si128, _mm_movemask_ps, _mm_set1_epi32,
-    };
+    use std::arch::x86_64::{_mm_castsi128_ps, _mm_cmpeq_epi32, _mm_loadu_si128, _mm_movemask_ps, _mm_set1_epi32};
     let start = words.as_ptr().cast();
     // SAFETY: both loads lie within the eight words and need no alignment; SSE2 belongs to every x86-64 processor.
     unsafe {
@@ -27,11 +25,7 @@ pub fn equal(words: &[u32; 8], to: u32) -> u32 {
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn equal_each(words: &[u32; 8], to: u32) -> u32 {
     let bit = |(at, word): (usize, &u32)| ((*word == to) as u32) << at;
-    words
-        .iter()
-        .enumerate()
-        .map(bit)
-        .fold(0, |bits, bit| bits | bit)
+    words.iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit)
 }
 
 #[cfg(test)]

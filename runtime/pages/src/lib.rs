@@ -70,8 +70,7 @@ impl<T> Pages<T> {
 
     /// Room for `capacity` elements, at least one. Only address space: ordinary pages come when they are written.
     pub fn with_capacity(capacity: usize) -> Self {
-        let layout =
-            Layout::array::<T>(capacity).expect("the array is smaller than the address space");
+        let layout = Layout::array::<T>(capacity).expect("the array is smaller than the address space");
         Self::mapped(capacity).unwrap_or_else(|| handle_alloc_error(layout))
     }
 
@@ -295,10 +294,7 @@ mod tests {
             let mut pages = Pages::<u64>::zeroed(count);
             pages.advise_huge();
             assert_eq!(pages.as_ptr().align_offset(HUGE_BYTES), 0);
-            assert_eq!(
-                pages.mapped_bytes(),
-                (count * 8).next_multiple_of(HUGE_BYTES)
-            );
+            assert_eq!(pages.mapped_bytes(), (count * 8).next_multiple_of(HUGE_BYTES));
             assert!(pages.iter().all(|word| *word == 0));
             pages[count - 1] = 7;
             assert_eq!(pages.last(), Some(&7));
@@ -323,10 +319,7 @@ mod tests {
         let base = pages.base.as_ptr() as usize;
         let mut is_ours = false;
         for line in maps.lines() {
-            let range = line
-                .split(' ')
-                .next()
-                .and_then(|range| range.split_once('-'));
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
             if let Some((low, high)) = range {
                 let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
                 is_ours = (number(low)..number(high)).contains(&base);

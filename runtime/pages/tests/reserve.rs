@@ -16,9 +16,7 @@ fn faults() -> i64 {
 
 fn fill_one() -> Pages<u8> {
     let mut pages = Pages::<u8>::ready(HUGE_BYTES).filled_with_zeros();
-    (0..HUGE_BYTES)
-        .step_by(PAGE_BYTES)
-        .for_each(|at| pages[at] = 1);
+    (0..HUGE_BYTES).step_by(PAGE_BYTES).for_each(|at| pages[at] = 1);
     pages
 }
 
@@ -34,19 +32,12 @@ fn arrays_take_from_the_reserve_which_comes_back_behind_them() {
     let taken: Vec<_> = (0..PIECES / 2).map(|_| fill_one()).collect();
     let faults = faults() - before;
     let in_vain = (PIECES / 4 * HUGE_BYTES / PAGE_BYTES) as i64;
-    assert!(
-        faults < in_vain,
-        "{faults} faults for {PIECES} pieces that were ready"
-    );
+    assert!(faults < in_vain, "{faults} faults for {PIECES} pieces that were ready");
     drop(taken);
 
     let until = Instant::now() + Duration::from_secs(60);
     while ready_bytes() < PIECES * HUGE_BYTES {
-        assert!(
-            Instant::now() < until,
-            "{} bytes after a minute",
-            ready_bytes()
-        );
+        assert!(Instant::now() < until, "{} bytes after a minute", ready_bytes());
         std::thread::sleep(Duration::from_millis(10));
     }
 

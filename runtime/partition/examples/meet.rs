@@ -105,18 +105,13 @@ fn main() {
     let mut arguments = std::env::args()
         .skip(1)
         .map(|text| text.parse::<u64>().expect("a number"));
-    let (singles, clients) = (
-        arguments.next().unwrap_or(8),
-        arguments.next().unwrap_or(20),
-    );
+    let (singles, clients) = (arguments.next().unwrap_or(8), arguments.next().unwrap_or(20));
     let length = Duration::from_secs(arguments.next().unwrap_or(1));
     let begun = Instant::now();
     burn(100_000);
     let alone_ns = begun.elapsed().as_nanos() as f64 / 100_000.0;
     let shared = shared();
-    let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..2)
-        .map(|_| crossbeam_channel::unbounded::<SiteMessage>())
-        .unzip();
+    let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..2).map(|_| crossbeam_channel::unbounded::<SiteMessage>()).unzip();
     let threads = receivers.into_iter().enumerate().map(|(id, inbox)| {
         let shared = shared.clone();
         std::thread::spawn(move || {

@@ -27,10 +27,7 @@ const NAMES: [&str; 6] = ["Ada", "Bruno", "Chiara", "Dmitri", "Esther", "Farid"]
 fn main() {
     let mut args = std::env::args().skip(1);
     let path = args.next().expect("the path of voter.wasm");
-    let mut number = |default: u64| {
-        args.next()
-            .map_or(default, |text| text.parse().expect("a number"))
-    };
+    let mut number = |default: u64| args.next().map_or(default, |text| text.parse().expect("a number"));
     let (votes, phones) = (number(2_000_000), number(2_000_000_000));
     let (mut site, vote) = open(&std::fs::read(path).expect("read the module"));
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -51,9 +48,7 @@ fn main() {
         let begun = Instant::now();
         let batch = run(&mut site, batch);
         spent += begun.elapsed().as_secs_f64();
-        accepted += (0..BATCH as usize)
-            .filter(|slot| batch.result(*slot) == [0])
-            .count();
+        accepted += (0..BATCH as usize).filter(|slot| batch.result(*slot) == [0]).count();
     }
     println!(
         "{votes} votes, {accepted} accepted, {:.0} ns each, {:.0} a second",
@@ -65,9 +60,7 @@ fn main() {
 /// Runs a batch to its end; every call must commit.
 fn run(site: &mut Site, mut batch: CallBatch) -> Box<CallBatch> {
     let (sender, receiver) = crossbeam_channel::bounded(1);
-    batch.done = Some(Box::new(move |batch| {
-        sender.send(batch).expect("received below")
-    }));
+    batch.done = Some(Box::new(move |batch| sender.send(batch).expect("received below")));
     site.run_batch(Box::new(batch));
     let batch = receiver.recv().expect("a turn ends with its batch");
     for call in &batch.calls {
@@ -80,13 +73,7 @@ fn run(site: &mut Site, mut batch: CallBatch) -> Box<CallBatch> {
 fn open(wasm: &[u8]) -> (Site, u16) {
     let code = CompiledModule::compile(&Engine::new(Limits::default()), wasm).expect("compile");
     let schema = code.schema().clone();
-    let of = |name: &str| {
-        schema
-            .procedures
-            .iter()
-            .position(|p| p.name == name)
-            .expect("voter") as u16
-    };
+    let of = |name: &str| schema.procedures.iter().position(|p| p.name == name).expect("voter") as u16;
     let (initialize, vote) = (of("initialize"), of("vote"));
     let shared = Arc::new(Shared {
         deployed: ArcSwap::default(),

@@ -44,13 +44,7 @@ impl<'m> NextCalls<'m> for Batch<'m, '_> {
 
 impl<'m> BatchAhead<'m> {
     /// Before the call at `first` of all `calls` runs.
-    pub fn begin(
-        module: &'m Module,
-        store: &Store,
-        calls: &[CallSlot],
-        first: usize,
-        args: &[u8],
-    ) -> Self {
+    pub fn begin(module: &'m Module, store: &Store, calls: &[CallSlot], first: usize, args: &[u8]) -> Self {
         let declares = || module.near.iter().any(|rows| !rows.is_empty());
         let is_of_use = calls.len() > first + 1 && declares();
         let batch = Batch {

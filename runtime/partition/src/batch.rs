@@ -195,18 +195,11 @@ impl CallBatch {
     }
 
     pub fn is_full(&self) -> bool {
-        self.calls.len() >= reprise_base::limits::BATCH_CALLS_MAX
-            || self.args.len() >= BATCH_ARGS_BYTES_MAX
+        self.calls.len() >= reprise_base::limits::BATCH_CALLS_MAX || self.args.len() >= BATCH_ARGS_BYTES_MAX
     }
 
     /// Adds a call with these encoded arguments. A key has 1 to 255 bytes.
-    pub fn push(
-        &mut self,
-        module: ModuleId,
-        procedure: u16,
-        args: &[u8],
-        idempotency_key: Option<&str>,
-    ) {
+    pub fn push(&mut self, module: ModuleId, procedure: u16, args: &[u8], idempotency_key: Option<&str>) {
         let start = self.args.len() as u32;
         self.args.extend_from_slice(args);
         let end = self.args.len() as u32;
@@ -252,12 +245,17 @@ impl CallBatch {
 
     /// Bytes of results after which no further call of this batch is run: others hold the rest.
     pub(crate) fn results_max(&self) -> usize {
-        self.answers.as_ref().map_or(usize::MAX, |answers| answers.room() as usize)
+        self.answers
+            .as_ref()
+            .map_or(usize::MAX, |answers| answers.room() as usize)
     }
 
     /// Counts the results that are there. Little ones are not worth it.
     pub(crate) fn count_results(&mut self) {
-        let answers = self.answers.as_ref().filter(|_| self.results.len() >= RESULT_BYTES_COUNTED);
+        let answers = self
+            .answers
+            .as_ref()
+            .filter(|_| self.results.len() >= RESULT_BYTES_COUNTED);
         self.grant = answers.map(|answers| answers.take(self.results.capacity() as u64));
     }
 
@@ -340,7 +338,12 @@ mod tests {
     fn keys_lie_behind_their_arguments() {
         let mut batch = CallBatch::new(None);
         let long = "k".repeat(255);
-        for (args, key) in [(&b"ab"[..], None), (b"", Some("one")), (b"c", None), (b"def", Some(long.as_str()))] {
+        for (args, key) in [
+            (&b"ab"[..], None),
+            (b"", Some("one")),
+            (b"c", None),
+            (b"def", Some(long.as_str())),
+        ] {
             batch.push(ModuleId(0), 0, args, key);
         }
         let args: Vec<_> = (0..4).map(|slot| batch.args(slot)).collect();

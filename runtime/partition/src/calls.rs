@@ -118,7 +118,12 @@ impl Calls {
         });
         let shelf = first as usize % SHELVES;
         let place = self.shelves[shelf].lock().expect("held for a push").put(track.clone());
-        Ticket { calls: self.clone(), track, shelf, place }
+        Ticket {
+            calls: self.clone(),
+            track,
+            shelf,
+            place,
+        }
     }
 
     fn tracks(&self) -> Vec<Arc<Track>> {
@@ -231,7 +236,10 @@ impl Track {
 
     fn find(&self, id: TxnId) -> Option<u32> {
         if let Some(ids) = self.ran.get() {
-            return ids.iter().position(|other| *other == id && id.0 != 0).map(|at| at as u32);
+            return ids
+                .iter()
+                .position(|other| *other == id && id.0 != 0)
+                .map(|at| at as u32);
         }
         self.running().filter(|(_, running)| *running == id).map(|(at, _)| at)
     }
@@ -305,7 +313,9 @@ impl Deadline {
     }
 
     fn turn(&self, to: u8) -> bool {
-        let turned = self.state.compare_exchange(WAITS, to, Ordering::AcqRel, Ordering::Acquire);
+        let turned = self
+            .state
+            .compare_exchange(WAITS, to, Ordering::AcqRel, Ordering::Acquire);
         turned.is_ok() || turned == Err(to)
     }
 }
@@ -314,7 +324,10 @@ impl Deadline {
 pub(crate) fn deadline_of(deadlines: &[(u32, Arc<Deadline>)], at: u32) -> Option<&Deadline> {
     match deadlines {
         [] => None,
-        some => some.binary_search_by_key(&at, |(call, _)| *call).ok().map(|found| &*some[found].1),
+        some => some
+            .binary_search_by_key(&at, |(call, _)| *call)
+            .ok()
+            .map(|found| &*some[found].1),
     }
 }
 
@@ -350,7 +363,10 @@ mod tests {
         let shown = |limit: usize| -> Vec<_> {
             let (listed, count) = calls.list(3_000, limit);
             assert_eq!(count, 4);
-            listed.iter().map(|call| (call.call_id, call.procedure, call.age_ns, call.phase, call.txn_id)).collect()
+            listed
+                .iter()
+                .map(|call| (call.call_id, call.procedure, call.age_ns, call.phase, call.txn_id))
+                .collect()
         };
         use CallPhase::{Committing, Queued, Running};
         assert_eq!(shown(2), [(4, 7, 2_500, Queued, None), (1, 7, 2_000, Queued, None)]);
@@ -368,9 +384,16 @@ mod tests {
         assert!(ticket.track.ends.has(1) && !ticket.track.ends.has(2));
         assert_eq!(calls.cancel(3, 3_000).map(|call| call.phase), Some(Queued));
         assert_eq!(calls.cancel(9, 3_000), None);
-        batch.calls.iter_mut().zip(50..).for_each(|(call, id)| call.txn_id = TxnId(id));
+        batch
+            .calls
+            .iter_mut()
+            .zip(50..)
+            .for_each(|(call, id)| call.txn_id = TxnId(id));
         ticket.track.note_ran(&batch.calls);
-        assert_eq!(calls.cancel(52, 3_000).map(|call| (call.call_id, call.phase)), Some((3, Committing)));
+        assert_eq!(
+            calls.cancel(52, 3_000).map(|call| (call.call_id, call.phase)),
+            Some((3, Committing))
+        );
         drop(ticket);
         assert_eq!(calls.list(3_000, 9).1, 1);
         drop(other);
@@ -380,7 +403,9 @@ mod tests {
     #[test]
     fn deadlines_are_those_of_the_calls_that_have_one() {
         let deadlines = [(1, Deadline::new(500)), (4, Deadline::new(600))];
-        let found: Vec<_> = (0..6).map(|at| deadline_of(&deadlines, at).map_or(0, Deadline::ns)).collect();
+        let found: Vec<_> = (0..6)
+            .map(|at| deadline_of(&deadlines, at).map_or(0, Deadline::ns))
+            .collect();
         assert_eq!(found, [0, 500, 0, 0, 600, 0]);
         let (ends, deadline) = (Ends::default(), Deadline::new(500));
         assert_eq!(ended_before(&ends, 0, Some(&deadline), || 500), Some(Ended::Deadline));

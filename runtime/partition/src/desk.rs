@@ -98,9 +98,7 @@ impl Meeting {
 
 impl Group {
     fn since_ns(&self) -> u64 {
-        self.jobs
-            .front()
-            .map_or(u64::MAX, |(_, since_ns)| *since_ns)
+        self.jobs.front().map_or(u64::MAX, |(_, since_ns)| *since_ns)
     }
 
     /// How long its oldest job waits for others.
@@ -113,9 +111,7 @@ impl Group {
 
 impl Desk {
     pub fn new(partitions_count: u16, sites_count: u16) -> Self {
-        let (doors, receivers) = (0..sites_count)
-            .map(|_| unbounded())
-            .unzip::<_, _, Vec<_>, Vec<_>>();
+        let (doors, receivers) = (0..sites_count).map(|_| unbounded()).unzip::<_, _, Vec<_>, Vec<_>>();
         Self {
             state: Mutex::new(State {
                 groups: Vec::new(),
@@ -147,9 +143,7 @@ impl Desk {
     /// Where arrivals of a site come out. Once.
     pub(crate) fn take_door(&self, site: SiteId) -> Receiver<Arrival> {
         let mut receivers = self.receivers.lock().expect("held for a look");
-        receivers[site.index()]
-            .take()
-            .expect("a site takes its door once")
+        receivers[site.index()].take().expect("a site takes its door once")
     }
 
     pub(crate) fn send(&self, site: SiteId, arrival: Arrival) {
@@ -210,8 +204,7 @@ impl Desk {
             if !is_due {
                 continue;
             }
-            let wanted =
-                || (0..self.partitions_count).filter(|id| group.touched.contains(PartitionId(*id)));
+            let wanted = || (0..self.partitions_count).filter(|id| group.touched.contains(PartitionId(*id)));
             let taken = reserved.as_ref().unwrap_or(engaged);
             if wanted().any(|id| taken[id as usize]) {
                 let reserved = reserved.get_or_insert_with(|| engaged.clone());
@@ -243,10 +236,7 @@ impl Desk {
     /// The jobs that a meeting runs, which begins now.
     pub(crate) fn take_jobs(&self, touched: &Touched, now_ns: u64) -> Vec<Arc<Gathering>> {
         let mut state = self.state();
-        let place = state
-            .groups
-            .iter()
-            .position(|group| group.touched == *touched);
+        let place = state.groups.iter().position(|group| group.touched == *touched);
         let at = place.expect("a meeting is called for ripe jobs");
         let mut group = state.groups.remove(at);
         let count = group.jobs.len().min(MEETING_JOBS_MAX);
@@ -258,9 +248,7 @@ impl Desk {
         let taken = group.jobs.drain(..count).map(|(job, _)| job).collect();
         if !group.jobs.is_empty() {
             let since_ns = group.since_ns();
-            let at = state
-                .groups
-                .partition_point(|other| other.since_ns() <= since_ns);
+            let at = state.groups.partition_point(|other| other.since_ns() <= since_ns);
             state.groups.insert(at, group);
         }
         taken

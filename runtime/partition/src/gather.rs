@@ -104,13 +104,7 @@ impl Gathering {
     }
 
     /// One that keeps its place among the messages of `stream` alone.
-    pub fn in_stream(
-        touched: Touched,
-        partitions_count: u16,
-        stream: Stream,
-        sent_ns: u64,
-        job: Job,
-    ) -> Self {
+    pub fn in_stream(touched: Touched, partitions_count: u16, stream: Stream, sent_ns: u64, job: Job) -> Self {
         Self {
             stream: Some(stream),
             sent_ns,
@@ -166,9 +160,6 @@ impl Brought {
         all.sort_unstable_by_key(|traveller| traveller.partition.id);
         let split = |traveller: Traveller| (traveller.partition, traveller.luggage);
         let (partitions, luggage) = all.into_iter().map(split).unzip();
-        Some(Lead {
-            partitions,
-            luggage,
-        })
+        Some(Lead { partitions, luggage })
     }
 }

@@ -78,8 +78,7 @@ pub(crate) enum Parked {
 impl Luggage {
     /// The strict gathering that comes next for its partition, if that is what comes next.
     pub fn take_next_strict(&mut self) -> Option<Arc<Gathering>> {
-        let is_strict =
-            |message: &mut Parked| matches!(message, Parked::Gather(next) if next.stream.is_none());
+        let is_strict = |message: &mut Parked| matches!(message, Parked::Gather(next) if next.stream.is_none());
         match self.parked.pop_front_if(is_strict)? {
             Parked::Gather(next) => Some(next),
             Parked::Batch(_) => unreachable!("it was looked at"),
@@ -125,18 +124,12 @@ impl Place {
     /// Nothing keeps a message from being done at once.
     #[inline]
     fn is_open(&self) -> bool {
-        self.partition.is_some()
-            && self.streams.is_empty()
-            && self.fence.is_none()
-            && self.parked.is_empty()
+        self.partition.is_some() && self.streams.is_empty() && self.fence.is_none() && self.parked.is_empty()
     }
 
     fn leave(&mut self, home: SiteId, parked: VecDeque<Parked>) -> Traveller {
         Traveller {
-            partition: self
-                .partition
-                .take()
-                .expect("asked for while it is at home"),
+            partition: self.partition.take().expect("asked for while it is at home"),
             luggage: Luggage {
                 parked,
                 home,
@@ -210,9 +203,7 @@ impl Home {
     /// This site's places that a job touches.
     fn touched(&self, touched: &Touched) -> impl Iterator<Item = usize> {
         let places = self.places.iter().enumerate();
-        places
-            .filter(|(_, place)| touched.contains(place.id))
-            .map(|(at, _)| at)
+        places.filter(|(_, place)| touched.contains(place.id)).map(|(at, _)| at)
     }
 
     pub fn touched_count(&self, touched: &Touched) -> usize {
@@ -264,19 +255,14 @@ impl Home {
             self.kept_count += 1;
             // While some were run and their turn is to come, the rest waits for that.
             let is_next = waiting.announced + 1 == waiting.messages.len() && waiting.announced > 0;
-            return is_next
-                .then(|| waiting.announce_next())
-                .flatten()
-                .map(Due::Announce);
+            return is_next.then(|| waiting.announce_next()).flatten().map(Due::Announce);
         }
         match message {
             Parked::Batch(batch) => Some(Due::Run(batch)),
             Parked::Gather(gathering) => match gathering.stream {
                 Some(stream) => {
                     let mut waiting = Waiting::default();
-                    waiting
-                        .messages
-                        .push_back(Parked::Gather(gathering.clone()));
+                    waiting.messages.push_back(Parked::Gather(gathering.clone()));
                     waiting.announced = 1;
                     place.streams.insert(stream, waiting);
                     self.kept_count += 1;
@@ -305,9 +291,7 @@ impl Home {
         let site = self.site;
         let places = self.places.iter_mut();
         let called = places.filter(|place| touched.contains(place.id));
-        let taken: Vec<_> = called
-            .map(|place| place.leave(site, VecDeque::new()))
-            .collect();
+        let taken: Vec<_> = called.map(|place| place.leave(site, VecDeque::new())).collect();
         self.away_count += taken.len();
         taken
     }
@@ -343,9 +327,7 @@ impl Home {
         assert!(place.partition.is_none(), "a partition is in one place");
         place.partition = Some(traveller.partition);
         self.away_count -= 1;
-        let Luggage {
-            mut parked, done, ..
-        } = traveller.luggage;
+        let Luggage { mut parked, done, .. } = traveller.luggage;
         for gathering in done.iter() {
             let stream = gathering.stream.expect("a meeting runs jobs of streams");
             let waiting = place.streams.get_mut(&stream);

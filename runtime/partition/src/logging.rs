@@ -154,8 +154,7 @@ impl AutoChoice {
             let means = means(std::mem::take(sums));
             measured.last = Some(means);
             let kind = choose(&means, self.kind());
-            self.kind
-                .store((kind == LogKind::Changes) as u8, Ordering::Relaxed);
+            self.kind.store((kind == LogKind::Changes) as u8, Ordering::Relaxed);
         }
     }
 
@@ -222,13 +221,10 @@ impl Logging {
             (LogRule::None, _) => ("none", None),
             (LogRule::Both, _) => ("both", None),
             (_, LogChoice::Command) | (LogRule::Command, LogChoice::Server) => ("command", None),
-            (_, LogChoice::Physiological) | (LogRule::Physiological, LogChoice::Server) => {
-                ("physiological", None)
+            (_, LogChoice::Physiological) | (LogRule::Physiological, LogChoice::Server) => ("physiological", None),
+            (LogRule::Auto, LogChoice::Server) | (_, LogChoice::Auto) => {
+                ("auto", Some(self.auto_choice(module.id, procedure).explain()))
             }
-            (LogRule::Auto, LogChoice::Server) | (_, LogChoice::Auto) => (
-                "auto",
-                Some(self.auto_choice(module.id, procedure).explain()),
-            ),
         }
     }
 
@@ -247,9 +243,7 @@ impl Logging {
                 (LogRule::Both, _) => (LogKind::Both, false),
                 (_, LogChoice::Command) => (LogKind::Command, false),
                 (_, LogChoice::Physiological) => (LogKind::Changes, false),
-                (_, LogChoice::Auto) | (LogRule::Auto, LogChoice::Server) => {
-                    (LogKind::Command, !procedure.read_only)
-                }
+                (_, LogChoice::Auto) | (LogRule::Auto, LogChoice::Server) => (LogKind::Command, !procedure.read_only),
                 (LogRule::Command, LogChoice::Server) => (LogKind::Command, false),
                 (LogRule::Physiological, LogChoice::Server) => (LogKind::Changes, false),
             };
@@ -301,14 +295,7 @@ impl Choice {
     }
 
     /// `now_ns` is when the call ended.
-    pub fn note(
-        &self,
-        sample: &Sample,
-        now_ns: u64,
-        args_bytes: usize,
-        changes_bytes: usize,
-        rows: u32,
-    ) {
+    pub fn note(&self, sample: &Sample, now_ns: u64, args_bytes: usize, changes_bytes: usize, rows: u32) {
         if let Some(auto) = &self.auto {
             let run_ns = now_ns.saturating_sub(sample.began_ns);
             auto.note(run_ns, args_bytes, changes_bytes, rows);

@@ -80,10 +80,7 @@ impl Site {
     }
 
     fn call_if_due(&self) {
-        self.tools
-            .shared
-            .desk
-            .call_if_due(self.id, || self.now_ns());
+        self.tools.shared.desk.call_if_due(self.id, || self.now_ns());
     }
 
     pub(crate) fn welcome(&mut self, arrival: Arrival) {
@@ -99,9 +96,8 @@ impl Site {
 
     /// As the host of a meeting, brings this site's partitions once all others are there, or when it has nothing else to do.
     fn bring_as_host(&mut self, is_idle: bool) -> bool {
-        let may_begin = |meeting: &Arc<Meeting>| {
-            is_idle || meeting.brought().lacks() == self.home.touched_count(&meeting.touched)
-        };
+        let may_begin =
+            |meeting: &Arc<Meeting>| is_idle || meeting.brought().lacks() == self.home.touched_count(&meeting.touched);
         let Some(at) = self.called.iter().position(may_begin) else {
             return false;
         };
@@ -130,9 +126,7 @@ impl Site {
             luggage.done = done.clone();
             self.send_home(Traveller { partition, luggage });
         }
-        shared
-            .desk
-            .release(&meeting.touched, self.id, self.now_ns());
+        shared.desk.release(&meeting.touched, self.id, self.now_ns());
     }
 
     fn send_home(&mut self, traveller: Traveller) {
@@ -151,9 +145,7 @@ impl Site {
 
     #[inline]
     pub(crate) fn take_batch(&mut self, batch: Box<CallBatch>) {
-        let id = batch
-            .partition
-            .expect("a multi-partition call comes as a job");
+        let id = batch.partition.expect("a multi-partition call comes as a job");
         match self.home.take_batch(batch, id) {
             Some(Due::Run(batch)) => self.run_batch(batch),
             Some(due) => self.act(due),
@@ -176,10 +168,7 @@ impl Site {
     /// time.
     fn bring(&mut self, gathering: &Arc<Gathering>, traveller: Traveller) {
         let lead = gathering.bring(traveller);
-        let mut leads: VecDeque<_> = lead
-            .map(|lead| (gathering.clone(), lead))
-            .into_iter()
-            .collect();
+        let mut leads: VecDeque<_> = lead.map(|lead| (gathering.clone(), lead)).into_iter().collect();
         let mut jobs = 0;
         while let Some((gathering, mut lead)) = leads.pop_front() {
             jobs += 1;
@@ -201,12 +190,10 @@ impl Site {
     fn run_over(&mut self, lead: &mut Lead, jobs: impl Iterator<Item = crate::gather::Job>) {
         self.tools.refresh_if_due();
         let sink = &*self.tools.sink;
-        lead.partitions
-            .iter_mut()
-            .for_each(|partition| {
-                partition.settle(sink);
-                partition.note_change();
-            });
+        lead.partitions.iter_mut().for_each(|partition| {
+            partition.settle(sink);
+            partition.note_change();
+        });
         for job in jobs {
             job(&mut Held {
                 partitions: &mut lead.partitions,

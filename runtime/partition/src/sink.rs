@@ -5,10 +5,7 @@ use std::{sync::Arc, time::Duration};
 use reprise_base::Lsn;
 use reprise_log::{Appender, LogError, UnavailableKind};
 
-use crate::{
-    batch::CallBatch,
-    site::Partition,
-};
+use crate::{batch::CallBatch, site::Partition};
 
 /// Why the log does not keep what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +21,14 @@ pub enum Unlogged {
 impl From<&LogError> for Unlogged {
     fn from(error: &LogError) -> Self {
         match error {
-            LogError::Unavailable { kind: UnavailableKind::ReadOnly, reason } => Self::ReadOnly(reason.clone()),
-            LogError::Unavailable { kind: UnavailableKind::Doubtful, .. } => Self::Unknown(error.to_string().into()),
+            LogError::Unavailable {
+                kind: UnavailableKind::ReadOnly,
+                reason,
+            } => Self::ReadOnly(reason.clone()),
+            LogError::Unavailable {
+                kind: UnavailableKind::Doubtful,
+                ..
+            } => Self::Unknown(error.to_string().into()),
             _ => Self::Unavailable(error.to_string().into()),
         }
     }
@@ -47,11 +50,7 @@ pub trait Sink: Send {
 
     /// Appends a record and waits until it and all before it are durable; its position. For deployments, which hold every
     /// partition anyway. Err: why it is not durable, and where it was to lie, if it got that far.
-    fn append_durable(
-        &self,
-        record: &[u8],
-        partitions: &mut [&mut Partition],
-    ) -> Result<Lsn, (Unlogged, Lsn)>;
+    fn append_durable(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)>;
 
     /// How far the log is durable; None where tables may be ahead of the log, so that nothing is ever taken back.
     fn settled(&self) -> Option<Lsn>;
@@ -129,11 +128,7 @@ impl Sink for SyncSink {
         }
     }
 
-    fn append_durable(
-        &self,
-        record: &[u8],
-        partitions: &mut [&mut Partition],
-    ) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
 
@@ -169,11 +164,7 @@ impl Sink for AsyncSink {
         Ok(())
     }
 
-    fn append_durable(
-        &self,
-        record: &[u8],
-        partitions: &mut [&mut Partition],
-    ) -> Result<Lsn, (Unlogged, Lsn)> {
+    fn append_durable(&self, record: &[u8], partitions: &mut [&mut Partition]) -> Result<Lsn, (Unlogged, Lsn)> {
         append_and_wait(&self.0, record, partitions)
     }
 
@@ -199,7 +190,10 @@ fn append_and_wait(
     while !appender.wait_durable(end, DURABLE_LOOK) {
         if appender.is_stopped() {
             let loss = appender.loss(end).as_ref().map(Unlogged::from);
-            return Err((loss.unwrap_or_else(|| Unlogged::Unknown("the log has stopped".into())), start));
+            return Err((
+                loss.unwrap_or_else(|| Unlogged::Unknown("the log has stopped".into())),
+                start,
+            ));
         }
     }
     note_end(partitions, end);

@@ -25,8 +25,8 @@ use crate::{
     sink::Sink,
     told::Telling,
     turn::{
-        Running, TurnStart, Watched, begin_batch, begin_capture, has_small_result, input_of, note_sample, run_alike, settle_commit,
-        settle_refusal,
+        Running, TurnStart, Watched, begin_batch, begin_capture, has_small_result, input_of, note_sample, run_alike,
+        settle_commit, settle_refusal,
     },
     wait::{LOOK, LOOK_AWAY, is_soon},
 };
@@ -177,7 +177,9 @@ impl Tools {
         let generation = deployed.generation;
         // What goes out of service is not called again: only a replay that begins earlier could, and it makes the module anew.
         let before = self.deployed.current.values();
-        before.filter(|module| !deployed.is_current(module.id)).for_each(|module| module.code.let_go());
+        before
+            .filter(|module| !deployed.is_current(module.id))
+            .for_each(|module| module.code.let_go());
         self.shared.release_binaries(&deployed);
         self.shared.deployed.store(Arc::new(deployed));
         self.shared.generation.store(generation, Ordering::Release);
@@ -189,16 +191,14 @@ impl Tools {
         let seen = partitions.iter().map(|p| p.clock.last_tick()).max();
         let now = TxnId::tick_at(self.shared.clock.now_us());
         let at_least = seen.unwrap_or(0).max(now) + 1;
-        let tick =
-            match self
-                .shared
-                .multi_tick
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
-                    Some(at_least.max(last + 1))
-                }) {
-                Ok(last) => at_least.max(last + 1),
-                Err(_) => unreachable!("the update never declines"),
-            };
+        let tick = match self
+            .shared
+            .multi_tick
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(at_least.max(last + 1)))
+        {
+            Ok(last) => at_least.max(last + 1),
+            Err(_) => unreachable!("the update never declines"),
+        };
         for partition in partitions {
             partition.clock.advance_past(tick);
         }
@@ -216,7 +216,9 @@ fn in_service(deployed: &Deployed) -> Vec<Option<Arc<Module>>> {
 fn choices(shared: &Shared, in_service: &[Option<Arc<Module>>]) -> Vec<Vec<Choice>> {
     let choices_of = |module: &Arc<Module>| shared.logging.choices_of(module);
     let modules = in_service.iter();
-    modules.map(|module| module.as_ref().map_or_else(Vec::new, choices_of)).collect()
+    modules
+        .map(|module| module.as_ref().map_or_else(Vec::new, choices_of))
+        .collect()
 }
 
 impl Site {
@@ -365,7 +367,10 @@ impl Site {
         if shared.copying.load(Ordering::Relaxed) == 0 {
             return Slice::Over;
         }
-        let slices = self.home.iter_mut().map(|partition| partition.copy_slice(shared, is_idle));
+        let slices = self
+            .home
+            .iter_mut()
+            .map(|partition| partition.copy_slice(shared, is_idle));
         slices.fold(Slice::Over, |all, one| match (all, one) {
             (Slice::Copied, _) | (_, Slice::Copied) => Slice::Copied,
             (Slice::Later, _) | (_, Slice::Later) => Slice::Later,
@@ -420,7 +425,9 @@ impl Site {
     /// The tables of a partition of this site.
     pub fn store(&self, id: PartitionId) -> &Store {
         let partition = self.home.peek(id);
-        &partition.expect("what needs a partition is parked while it is away").store
+        &partition
+            .expect("what needs a partition is parked while it is away")
+            .store
     }
 
     /// A partition of this site beside the tools that run calls on it.
@@ -438,9 +445,7 @@ impl Site {
     pub fn run_batch(&mut self, mut batch: Box<CallBatch>) {
         let started = Instant::now();
         self.tools.refresh_if_due();
-        let id = batch
-            .partition
-            .expect("a multi-partition call comes as a job");
+        let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
         partition.settle(&*tools.sink);
         let turn = TurnStart {
@@ -474,12 +479,7 @@ impl Site {
 }
 
 /// Publishes a run batch. A refused append takes the whole turn back: nothing of it was acknowledged.
-fn publish(
-    tools: &mut Tools,
-    records: &[u8],
-    partitions: &mut [&mut Partition],
-    batch: Box<CallBatch>,
-) {
+fn publish(tools: &mut Tools, records: &[u8], partitions: &mut [&mut Partition], batch: Box<CallBatch>) {
     tools.recorder.logged(records.len() as u64);
     let retains = tools.sink.settled().is_some();
     match tools.sink.publish(records, partitions, batch) {
@@ -512,22 +512,24 @@ impl Held<'_> {
         batch.note_ran();
         let ran = started.elapsed();
         self.tools.recorder.ran(1, ran, self.tools.frame.take_fuel());
-        self.tools.recorder.wrote(batch.share_of_writes(ran, self.tools.records.len()));
+        self.tools
+            .recorder
+            .wrote(batch.share_of_writes(ran, self.tools.records.len()));
         batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());
         let records = std::mem::take(&mut self.tools.records);
-        let mut partitions: Vec<&mut Partition> =
-            self.partitions.iter_mut().map(|part| &mut **part).collect();
+        let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
         publish(self.tools, &records, &mut partitions, batch);
         self.tools.records = records;
         let shared = &self.tools.shared;
-        self.partitions.iter_mut().for_each(|part| part.tell_if_due(shared, started));
+        self.partitions
+            .iter_mut()
+            .for_each(|part| part.tell_if_due(shared, started));
     }
 
     /// Calls `then` once everything that these partitions show is durable (at once where nobody waits for that), or, with the
     /// reason, when it never will be.
     pub fn when_durable(&mut self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
-        let mut partitions: Vec<&mut Partition> =
-            self.partitions.iter_mut().map(|part| &mut **part).collect();
+        let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
         let published = self.tools.sink.publish(&[], &mut partitions, CallBatch::waiting(then));
         if let Err((reason, mut waiting)) = published {
             waiting.refuse(&reason);

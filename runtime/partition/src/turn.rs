@@ -340,11 +340,7 @@ pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut Frame)
 
 /// What is logged of the call that begins, and whether it is measured; lets its changes be kept where they are wanted.
 #[inline]
-pub(crate) fn begin_capture(
-    choice: &mut Choice,
-    shared: &Shared,
-    frame: &mut Frame,
-) -> (LogKind, Option<Sample>) {
+pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut Frame) -> (LogKind, Option<Sample>) {
     let (kind, sample) = (choice.kind(), choice.sample(&*shared.clock));
     let is_wanted = matches!(kind, LogKind::Changes | LogKind::Both) || sample.is_some();
     frame.set_capture(is_wanted.then_some(shared.logging.images));
@@ -368,12 +364,7 @@ pub(crate) fn note_sample(
 
 /// Notes that a call was committed.
 #[inline]
-pub(crate) fn settle_commit(
-    recorder: &Recorder,
-    frame: &Frame,
-    call: &mut CallSlot,
-    results: &mut Vec<u8>,
-) {
+pub(crate) fn settle_commit(recorder: &Recorder, frame: &Frame, call: &mut CallSlot, results: &mut Vec<u8>) {
     let start = results.len() as u32;
     match frame.result() {
         // The commonest result of all, without a call for it.
@@ -404,4 +395,3 @@ pub(crate) fn input_of<'a>(shared: &Shared, running: &Running<'a>) -> TxnInput<'
         args: running.args,
     }
 }
-

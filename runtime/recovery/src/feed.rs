@@ -65,12 +65,7 @@ impl Recovery {
     }
 
     /// Whole records, from `lsn` on.
-    fn feed_block(
-        &mut self,
-        lsn: Lsn,
-        records: &[u8],
-        until: Option<Lsn>,
-    ) -> Result<(), RecoveryError> {
+    fn feed_block(&mut self, lsn: Lsn, records: &[u8], until: Option<Lsn>) -> Result<(), RecoveryError> {
         let end = lsn.0 + records.len() as u64;
         let is_whole = until.is_none_or(|until| until.0 >= end);
         match changes_count(records, self.from) {
@@ -85,12 +80,7 @@ impl Recovery {
         }
     }
 
-    fn feed_each(
-        &mut self,
-        start: Lsn,
-        records: &[u8],
-        until: Option<Lsn>,
-    ) -> Result<(), RecoveryError> {
+    fn feed_each(&mut self, start: Lsn, records: &[u8], until: Option<Lsn>) -> Result<(), RecoveryError> {
         let mut lsn = start;
         for record in Records::new(records) {
             if until.is_some_and(|until| lsn >= until) {
@@ -111,18 +101,16 @@ impl Recovery {
             return Ok(());
         }
         let mut window = std::mem::take(&mut self.window);
-        let fed = window.blocks().try_for_each(|(lsn, records)| self.feed_each(lsn, records, None));
+        let fed = window
+            .blocks()
+            .try_for_each(|(lsn, records)| self.feed_each(lsn, records, None));
         window.clear();
         self.window = window;
         fed
     }
 
     /// Has all cores apply the window, and what follows it as long as that is of its kind; the reader behind that.
-    fn run_lane(
-        &mut self,
-        source: Source,
-        show: &mut impl FnMut(&Self, Lsn),
-    ) -> Result<LogReader, RecoveryError> {
+    fn run_lane(&mut self, source: Source, show: &mut impl FnMut(&Self, Lsn)) -> Result<LogReader, RecoveryError> {
         if self.outcome.has_failed() {
             return Err(self.take_error());
         }

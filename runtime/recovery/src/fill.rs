@@ -80,8 +80,7 @@ pub fn load_sample(reader: &CheckpointReader, bytes_max: u64) -> Result<u64, Che
     for mut load in store.loads() {
         let of_table = |entry: &CheckpointEntry| {
             // Of one partition: on another one the same keys may be again.
-            entry.kind == CheckpointBlockKind::Rows
-                && (entry.partition, entry.table) == (PartitionId(0), load.id().0)
+            entry.kind == CheckpointBlockKind::Rows && (entry.partition, entry.table) == (PartitionId(0), load.id().0)
         };
         let numbers = (0..reader.entries().len()).filter(|at| of_table(&reader.entries()[*at]));
         for number in numbers.collect::<Vec<_>>() {
@@ -103,16 +102,12 @@ pub fn load_sample(reader: &CheckpointReader, bytes_max: u64) -> Result<u64, Che
 }
 
 /// The tables, the largest last.
-fn tasks<'s>(
-    partitions: &'s mut [Box<Partition>],
-    reader: &CheckpointReader,
-) -> VecDeque<Task<'s>> {
+fn tasks<'s>(partitions: &'s mut [Box<Partition>], reader: &CheckpointReader) -> VecDeque<Task<'s>> {
     let tables = reader.tables().len();
     let mut blocks = vec![(0u64, Vec::new()); tables * partitions.len()];
     for (number, entry) in reader.entries().iter().enumerate() {
         if entry.kind == CheckpointBlockKind::Rows {
-            let (bytes, numbers) =
-                &mut blocks[entry.partition.index() * tables + entry.table as usize];
+            let (bytes, numbers) = &mut blocks[entry.partition.index() * tables + entry.table as usize];
             *bytes += entry.raw_bytes as u64;
             numbers.push(number);
         }
@@ -274,9 +269,7 @@ impl<'s> Pool<'_, 's> {
                 _ => task.bytes / shares,
             };
             let place = (task.partition, table.0, number);
-            queue
-                .tasks
-                .push_back(Task::Index(IndexTask { load, place, share }));
+            queue.tasks.push_back(Task::Index(IndexTask { load, place, share }));
         }
         Ok(())
     }
@@ -284,16 +277,8 @@ impl<'s> Pool<'_, 's> {
     fn build(&self, task: IndexTask<'s>) -> Result<(), CheckpointError> {
         task.load.build().map_err(|error| {
             let (partition, table, index) = task.place;
-            let what = format!(
-                "index {index} of table {table} on partition {}",
-                partition.0
-            );
-            broken(
-                self.reader,
-                &what,
-                "rows that it can hold",
-                &error.to_string(),
-            )
+            let what = format!("index {index} of table {table} on partition {}", partition.0);
+            broken(self.reader, &what, "rows that it can hold", &error.to_string())
         })?;
         self.note_loaded(task.share);
         Ok(())

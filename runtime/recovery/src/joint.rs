@@ -74,12 +74,7 @@ impl Joint {
             let mut table = self.lock();
             site.lend(&self.touched, &mut table.partitions);
             let are_here = table.partitions.len() == self.partitions_count;
-            are_here.then(|| {
-                (
-                    mem::take(&mut table.partitions),
-                    mem::take(&mut table.commands),
-                )
-            })
+            are_here.then(|| (mem::take(&mut table.partitions), mem::take(&mut table.commands)))
         };
         match lead {
             Some((partitions, commands)) => self.lead(site, outcome, partitions, commands),
@@ -87,13 +82,7 @@ impl Joint {
         }
     }
 
-    fn lead(
-        &self,
-        site: &mut Site,
-        outcome: &Outcome,
-        mut partitions: Vec<Box<Partition>>,
-        commands: Vec<Command>,
-    ) {
+    fn lead(&self, site: &mut Site, outcome: &Outcome, mut partitions: Vec<Box<Partition>>, commands: Vec<Command>) {
         partitions.sort_unstable_by_key(|partition| partition.id);
         let mut held = Held {
             partitions: &mut partitions,

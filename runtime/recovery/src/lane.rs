@@ -117,9 +117,7 @@ impl Failure {
     fn lsn(&self) -> Lsn {
         match self {
             Self::Misfit(redo, _) => redo.lsn,
-            Self::Error(
-                RecoveryError::Malformed { lsn, .. } | RecoveryError::Partition { lsn, .. },
-            ) => *lsn,
+            Self::Error(RecoveryError::Malformed { lsn, .. } | RecoveryError::Partition { lsn, .. }) => *lsn,
             Self::Error(_) => Lsn(0),
         }
     }
@@ -238,10 +236,7 @@ impl Lane {
         {
             let mut state = self.lock();
             state.tables.resize_with(shape.count(), TableQueue::default);
-            state
-                .end
-                .seen
-                .resize(shape.partitions as usize, Seen::default());
+            state.end.seen.resize(shape.partitions as usize, Seen::default());
         }
         thread::scope(|scope| {
             (1..threads).for_each(|thread| {
@@ -319,14 +314,7 @@ impl Lane {
         self.woken.notify_all();
     }
 
-    fn sort(
-        &self,
-        number: u64,
-        mut sorted: Sorted,
-        shape: Shape<'_>,
-        last: &mut LastWrites,
-        outcome: &Outcome,
-    ) {
+    fn sort(&self, number: u64, mut sorted: Sorted, shape: Shape<'_>, last: &mut LastWrites, outcome: &Outcome) {
         let stop = sorted.sort(shape, last).err();
         outcome.count(sorted.window.records_count);
         self.hand(number, sorted, shape, stop);

@@ -56,25 +56,17 @@ pub enum RecoveryError {
     #[error(transparent)]
     Diverged(#[from] Box<Divergence>),
     #[error("the module {name:?} deployed at LSN {lsn} can't be installed again: {reason}")]
-    Module {
-        lsn: Lsn,
-        name: String,
-        reason: String,
-    },
-    #[error(
-        "the log was made for {found} partitions; the record at LSN {lsn} names partition {partition}"
-    )]
-    Partition {
-        lsn: Lsn,
-        partition: u16,
-        found: u16,
-    },
+    Module { lsn: Lsn, name: String, reason: String },
+    #[error("the log was made for {found} partitions; the record at LSN {lsn} names partition {partition}")]
+    Partition { lsn: Lsn, partition: u16, found: u16 },
     #[error(
         "the record at LSN {lsn} can't be read, although its block is whole: {error}. Was it written by a newer program? \
          `reprise log verify` tells more"
     )]
     Malformed { lsn: Lsn, error: WireError },
-    #[error("the record at LSN {lsn} drops table {table:?}, which there is not; `reprise restore --lsn {lsn}` goes on from before it")]
+    #[error(
+        "the record at LSN {lsn} drops table {table:?}, which there is not; `reprise restore --lsn {lsn}` goes on from before it"
+    )]
     DropTable { lsn: Lsn, table: String },
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -223,11 +215,7 @@ impl Outcome {
 }
 
 impl Recovery {
-    pub fn new(
-        shared: Arc<Shared>,
-        inboxes: Vec<Sender<SiteMessage>>,
-        compiler: Arc<dyn Compiler>,
-    ) -> Self {
+    pub fn new(shared: Arc<Shared>, inboxes: Vec<Sender<SiteMessage>>, compiler: Arc<dyn Compiler>) -> Self {
         let jobs_in_flight_max = JOBS_IN_FLIGHT.max(2 * inboxes.len());
         let tokens = crossbeam_channel::bounded(jobs_in_flight_max);
         for _ in 0..jobs_in_flight_max {
@@ -287,12 +275,7 @@ impl Recovery {
     }
 
     /// Takes the next record, which lies at `lsn..end`.
-    fn feed_record(
-        &mut self,
-        lsn: Lsn,
-        end: Lsn,
-        record: RecordRef<'_>,
-    ) -> Result<(), RecoveryError> {
+    fn feed_record(&mut self, lsn: Lsn, end: Lsn, record: RecordRef<'_>) -> Result<(), RecoveryError> {
         if self.outcome.has_failed() {
             return Err(self.take_error());
         }
@@ -317,12 +300,7 @@ impl Recovery {
     }
 
     /// Keeps the command until the next record is known.
-    fn feed_command(
-        &mut self,
-        lsn: Lsn,
-        end: Lsn,
-        record: &CommandRef<'_>,
-    ) -> Result<(), RecoveryError> {
+    fn feed_command(&mut self, lsn: Lsn, end: Lsn, record: &CommandRef<'_>) -> Result<(), RecoveryError> {
         let place = match &record.partitions {
             PartitionSet::One(partition) => Where::One(self.check_partition(lsn, *partition)?),
             PartitionSet::All => Where::Gathered(Touched::All),
@@ -332,9 +310,7 @@ impl Recovery {
             }
         };
         let mut args = match &place {
-            Where::One(partition) => {
-                self.pending[partition.site(self.shared.sites_count).index()].args()
-            }
+            Where::One(partition) => self.pending[partition.site(self.shared.sites_count).index()].args(),
             Where::Gathered(_) => Vec::new(),
         };
         args.extend_from_slice(record.args);
@@ -402,7 +378,9 @@ impl Recovery {
             None => {
                 let partitions_count = touched.len(self.shared.partitions_count);
                 let joint = Arc::new(Joint::new(touched, partitions_count, command));
-                sites.iter().for_each(|site| self.pending[*site].push_joint(joint.clone()));
+                sites
+                    .iter()
+                    .for_each(|site| self.pending[*site].push_joint(joint.clone()));
                 self.has_joint = true;
             }
         }
@@ -437,12 +415,7 @@ impl Recovery {
     }
 
     /// Hands each touched partition its part. No barrier: the parts do not see each other.
-    fn feed_changes(
-        &mut self,
-        lsn: Lsn,
-        end: Lsn,
-        record: &ChangesRef<'_>,
-    ) -> Result<(), RecoveryError> {
+    fn feed_changes(&mut self, lsn: Lsn, end: Lsn, record: &ChangesRef<'_>) -> Result<(), RecoveryError> {
         self.commands += 1;
         let mut keyed = record.keyed.map(|keyed| {
             Box::new(Keyed {
@@ -488,16 +461,14 @@ impl Recovery {
             PartitionSet::All => {
                 let count = self.shared.partitions_count;
                 (0..count).try_for_each(|id| hand(self, PartitionId(id)))?;
-                groups.next().map_or(Ok(()), |(id, _)| self.check_partition(lsn, id).map(drop))
+                groups
+                    .next()
+                    .map_or(Ok(()), |(id, _)| self.check_partition(lsn, id).map(drop))
             }
         }
     }
 
-    fn check_partition(
-        &self,
-        lsn: Lsn,
-        partition: PartitionId,
-    ) -> Result<PartitionId, RecoveryError> {
+    fn check_partition(&self, lsn: Lsn, partition: PartitionId) -> Result<PartitionId, RecoveryError> {
         if partition.0 < self.shared.partitions_count {
             return Ok(partition);
         }
@@ -508,12 +479,7 @@ impl Recovery {
         })
     }
 
-    fn feed_deploy(
-        &mut self,
-        lsn: Lsn,
-        end: Lsn,
-        record: &DeployRef<'_>,
-    ) -> Result<(), RecoveryError> {
+    fn feed_deploy(&mut self, lsn: Lsn, end: Lsn, record: &DeployRef<'_>) -> Result<(), RecoveryError> {
         let name = record.name.to_owned();
         let failure = |reason: String| RecoveryError::Module {
             lsn,
@@ -666,12 +632,7 @@ impl Recovery {
     }
 }
 
-fn install(
-    held: &mut Held<'_>,
-    candidate: Candidate,
-    txn_id: TxnId,
-    end: Lsn,
-) -> Result<(), String> {
+fn install(held: &mut Held<'_>, candidate: Candidate, txn_id: TxnId, end: Lsn) -> Result<(), String> {
     let deployed = held.tools.deployed().clone();
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let judge = match candidate.semantics {
@@ -682,11 +643,7 @@ fn install(
         let conflicts = error.conflicts.iter().map(|c| c.to_string());
         conflicts.collect::<Vec<_>>().join("; ")
     })?;
-    let mut stores: Vec<&mut Store> = held
-        .partitions
-        .iter_mut()
-        .map(|part| &mut part.store)
-        .collect();
+    let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
     let next = apply(&deployed, candidate, plan, txn_id, &mut stores);
     held.tools.install(next);
     note_position(held, txn_id, end);

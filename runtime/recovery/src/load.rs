@@ -12,9 +12,7 @@ use reprise_host::stored::{read_module, read_stored_table};
 use reprise_partition::{Held, Touched};
 use reprise_storage::Store;
 use reprise_txn::{Code, Executor, Restored, restore};
-use reprise_wire::{
-    CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError,
-};
+use reprise_wire::{CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError};
 
 use crate::{Recovery, RecoveryError, fill::fill, ready::make_ready};
 
@@ -130,8 +128,7 @@ impl Recovery {
         let tables = tables?;
         let begun_ns = self.shared.clock.monotonic_ns();
         let modules = reader.modules().iter();
-        let modules: Result<Vec<_>, _> =
-            modules.map(|module| self.module_of(reader, &module.get())).collect();
+        let modules: Result<Vec<_>, _> = modules.map(|module| self.module_of(reader, &module.get())).collect();
         let modules = modules?;
         let codes: Vec<&dyn Code> = modules.iter().map(|module| &*module.code).collect();
         make_ready(&codes, &*self.shared.threads)
@@ -196,10 +193,13 @@ fn install(
     for partition in held.partitions.iter_mut() {
         partition.store = Store::counted_in(&held.tools.shared.memory);
         for table in &deployed.tables {
-            partition.store.push_table(TableSchema::clone(table)).map_err(|conflicts| {
-                let texts: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
-                texts.join("; ")
-            })?;
+            partition
+                .store
+                .push_table(TableSchema::clone(table))
+                .map_err(|conflicts| {
+                    let texts: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+                    texts.join("; ")
+                })?;
         }
         let state = reader.partition(partition.id);
         partition.clock.advance_past(state.last_tick);

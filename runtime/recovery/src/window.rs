@@ -224,12 +224,7 @@ impl Sorted {
         sorted
     }
 
-    fn sort_all(
-        &mut self,
-        window: &Window,
-        shape: Shape<'_>,
-        last: &mut LastWrites,
-    ) -> Result<(), Stop> {
+    fn sort_all(&mut self, window: &Window, shape: Shape<'_>, last: &mut LastWrites) -> Result<(), Stop> {
         for (lsn, block) in window.blocks() {
             self.sort_block(window, lsn, block, (shape, last))?;
         }
@@ -249,8 +244,7 @@ impl Sorted {
         for record in RawRecords::new(block) {
             let ahead = record.as_ref().map_or(0, |record| record.start) + FETCH_AHEAD_BYTES;
             block.get(ahead).into_iter().for_each(fetch);
-            let record =
-                record.map_err(|error| Stop::Error(RecoveryError::Malformed { lsn, error }))?;
+            let record = record.map_err(|error| Stop::Error(RecoveryError::Malformed { lsn, error }))?;
             let end = Lsn(block_lsn.0 + record.end as u64);
             let mut group = Group {
                 window,
@@ -267,8 +261,7 @@ impl Sorted {
                 self.sort_group(&group, changes, last)?;
             } else if record.is_changes() {
                 let changes = record.changes();
-                let changes = changes
-                    .map_err(|error| Stop::Error(RecoveryError::Malformed { lsn, error }))?;
+                let changes = changes.map_err(|error| Stop::Error(RecoveryError::Malformed { lsn, error }))?;
                 self.note_seen(shape, &redo_of(lsn, end, &changes), &changes)?;
                 for (partition, bytes) in changes.groups() {
                     check_partition(shape, lsn, partition)?;
@@ -285,12 +278,7 @@ impl Sorted {
     /// Adds a partition's changes of a record to their tables' lists. Most are insertions and patches, which go there as they are
     /// read.
     #[inline(always)]
-    fn sort_group(
-        &mut self,
-        group: &Group<'_>,
-        bytes: &[u8],
-        last: &mut LastWrites,
-    ) -> Result<(), Stop> {
+    fn sort_group(&mut self, group: &Group<'_>, bytes: &[u8], last: &mut LastWrites) -> Result<(), Stop> {
         let mut walk = Changes::new(bytes);
         let mut offset = 0;
         loop {
@@ -320,12 +308,7 @@ impl Sorted {
 
     /// The list of a table.
     #[inline(always)]
-    fn list(
-        &mut self,
-        group: &Group<'_>,
-        table: u16,
-        last: &mut LastWrites,
-    ) -> Result<&mut RedoList, Stop> {
+    fn list(&mut self, group: &Group<'_>, table: u16, last: &mut LastWrites) -> Result<&mut RedoList, Stop> {
         if table >= group.shape.tables {
             return Err(group.without_table(table));
         }
@@ -349,12 +332,7 @@ impl Sorted {
     }
 
     #[inline]
-    fn note_seen(
-        &mut self,
-        shape: Shape<'_>,
-        redo: &Redo,
-        changes: &ChangesRef<'_>,
-    ) -> Result<(), Stop> {
+    fn note_seen(&mut self, shape: Shape<'_>, redo: &Redo, changes: &ChangesRef<'_>) -> Result<(), Stop> {
         let tick = redo.txn_id.tick();
         if let (PartitionSet::One(id), None) = (&changes.partitions, &changes.keyed) {
             check_partition(shape, redo.lsn, *id)?;
@@ -372,9 +350,7 @@ impl Sorted {
         }
         match &changes.partitions {
             PartitionSet::One(id) => check_partition(shape, redo.lsn, *id)?,
-            PartitionSet::Several(list) => list
-                .iter()
-                .try_for_each(|id| check_partition(shape, redo.lsn, id))?,
+            PartitionSet::Several(list) => list.iter().try_for_each(|id| check_partition(shape, redo.lsn, id))?,
             PartitionSet::All => {}
         }
         if one.is_none() {
@@ -424,10 +400,7 @@ impl Group<'_> {
     fn without_table(&self, table: u16) -> Stop {
         let count = self.shape.tables as usize;
         let redo = self.window.redo_at(self.record_at as usize);
-        Stop::Misfit(
-            redo.expect("the record was read"),
-            ApplyError::Table { table, count },
-        )
+        Stop::Misfit(redo.expect("the record was read"), ApplyError::Table { table, count })
     }
 }
 
@@ -528,11 +501,7 @@ mod tests {
             let rows = rows.map(|(redo, row)| (redo.expect("a record").lsn.0, row[0]));
             rows.collect::<Vec<_>>()
         };
-        let places: Vec<_> = sorted
-            .tables
-            .iter()
-            .map(|t| (t.partition.0, t.table))
-            .collect();
+        let places: Vec<_> = sorted.tables.iter().map(|t| (t.partition.0, t.table)).collect();
         assert_eq!(places, [(0, 2), (0, 0), (1, 2)]);
         let at = 4_096 + record(1, &[insert(2, b"d")]).len() as u64;
         assert_eq!(rows(0), [(512, b'a'), (512, b'c'), (at, b'e')]);
@@ -594,9 +563,7 @@ mod tests {
         assert_eq!(sorted.tables[0].changes.len(), 1);
         let (_, done) = with(record(2, &[insert(0, b"x")]));
         let Err(Stop::Error(RecoveryError::Partition {
-            lsn: at,
-            partition: 2,
-            ..
+            lsn: at, partition: 2, ..
         })) = done
         else {
             panic!("a partition that is not there");

@@ -235,12 +235,7 @@ impl<'a> Ahead<'a> {
 }
 
 #[inline]
-fn apply(
-    site: &mut Site,
-    part: &mut Part,
-    changes: &[Change<'_>],
-    outcome: &Outcome,
-) -> Result<(), Box<Divergence>> {
+fn apply(site: &mut Site, part: &mut Part, changes: &[Change<'_>], outcome: &Outcome) -> Result<(), Box<Divergence>> {
     let (partition, tools) = site.split(part.partition);
     redo(partition, tools, &part.redo, changes)?;
     if let Some(keyed) = part.keyed.take() {

@@ -10,10 +10,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_partition::{Held, Partition, Tools};
-use reprise_txn::{
-    Commit, Deployed, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi,
-    run_single,
-};
+use reprise_txn::{Commit, Deployed, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi, run_single};
 use reprise_wire::{Change, ChangesRef, PartitionSet};
 
 /// A command as the log holds it.
@@ -125,16 +122,8 @@ pub fn replay_single(
     };
     let images = tools.shared.logging.images;
     tools.frame.begin_replay();
-    tools
-        .frame
-        .set_capture(command.twin.is_some().then_some(images));
-    let outcome = run_single(
-        &mut partition.store,
-        partition.id,
-        &input,
-        executor,
-        &mut tools.frame,
-    );
+    tools.frame.set_capture(command.twin.is_some().then_some(images));
+    let outcome = run_single(&mut partition.store, partition.id, &input, executor, &mut tools.frame);
     if let Err(what) = compare(outcome, command) {
         let difference = command.twin.as_ref().and_then(|twin| {
             let (logged, replayed) = (twin.part(partition.id), tools.frame.changes());
@@ -153,10 +142,7 @@ pub fn replay_single(
 }
 
 /// Replays a command over several partitions, all held.
-pub fn replay_multi(
-    held: &mut Held<'_>,
-    mut command: Command,
-) -> Result<Option<Replayed>, Box<Divergence>> {
+pub fn replay_multi(held: &mut Held<'_>, mut command: Command) -> Result<Option<Replayed>, Box<Divergence>> {
     let deployed = held.tools.deployed().clone();
     let module = module_of(&deployed, &command)?;
     let input = input_of(held.tools, module, &command);
@@ -166,9 +152,7 @@ pub fn replay_multi(
     };
     let images = held.tools.shared.logging.images;
     held.tools.frame.begin_replay();
-    held.tools
-        .frame
-        .set_capture(command.twin.is_some().then_some(images));
+    held.tools.frame.set_capture(command.twin.is_some().then_some(images));
     let mut stores: Vec<_> = held
         .partitions
         .iter_mut()
@@ -244,11 +228,7 @@ pub fn misfit(tools: &Tools, redo: &Redo, what: &str) -> Box<Divergence> {
             txn_id: redo.txn_id,
             module: module.name.clone(),
             version: module.version,
-            hash: module
-                .hash
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
+            hash: module.hash.iter().map(|byte| format!("{byte:02x}")).collect(),
             procedure: module.schema.procedures[procedure].name.clone(),
             module_id: redo.module_id,
             procedure_number: redo.procedure,
@@ -286,9 +266,7 @@ fn multi_difference(held: &Held<'_>, command: &Command) -> Option<String> {
         let mut groups = replayed.groups();
         let found = groups.find(|(partition, _)| *partition == part.id);
         let replayed = found.map_or(&[][..], |(_, changes)| changes);
-        let difference = part
-            .store
-            .first_difference(logged.part(part.id), replayed)?;
+        let difference = part.store.first_difference(logged.part(part.id), replayed)?;
         Some(format!("on partition {}, {difference}", part.id.0))
     })
 }
@@ -298,10 +276,7 @@ fn known_module(deployed: &Deployed, id: ModuleId, procedure: u16) -> Option<&Ar
     ((procedure as usize) < module.schema.procedures.len()).then_some(module)
 }
 
-fn module_of<'d>(
-    deployed: &'d Deployed,
-    command: &Command,
-) -> Result<&'d Arc<Module>, Box<Divergence>> {
+fn module_of<'d>(deployed: &'d Deployed, command: &Command) -> Result<&'d Arc<Module>, Box<Divergence>> {
     known_module(deployed, command.module_id, command.procedure).ok_or_else(|| {
         Box::new(Divergence {
             lsn: command.lsn,
@@ -360,14 +335,8 @@ fn diverge(command: &Command, module: &Arc<Module>, what: &str) -> Box<Divergenc
         txn_id: command.txn_id,
         module: module.name.clone(),
         version: module.version,
-        hash: module
-            .hash
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect(),
-        procedure: module.schema.procedures[command.procedure as usize]
-            .name
-            .clone(),
+        hash: module.hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+        procedure: module.schema.procedures[command.procedure as usize].name.clone(),
         module_id: command.module_id,
         procedure_number: command.procedure,
         what: what.to_owned(),

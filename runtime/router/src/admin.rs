@@ -6,7 +6,10 @@ use reprise_abi::{
     schema::{ModuleSchema, is_valid_name},
     text::TextBound,
 };
-use reprise_base::{Lsn, TxnId, limits::{MODULE_BYTES_MAX, TEXT_PER_BYTE_MAX}};
+use reprise_base::{
+    Lsn, TxnId,
+    limits::{MODULE_BYTES_MAX, TEXT_PER_BYTE_MAX},
+};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{Held, Partition, Unlogged};
 use reprise_storage::{Conflict, Growth, Store};
@@ -55,11 +58,7 @@ pub enum DeployError {
     ReadOnly(Arc<str>),
     /// The log failed while it wrote the record: whether that is kept shows after a restart.
     #[error("{reason}")]
-    OutcomeUnknown {
-        reason: Arc<str>,
-        txn_id: TxnId,
-        lsn: Lsn,
-    },
+    OutcomeUnknown { reason: Arc<str>, txn_id: TxnId, lsn: Lsn },
     /// The tables would take so many bytes more than there are.
     #[error("the tables take {bytes} bytes more than there are under a limit of {max}")]
     MemoryExhausted { bytes: u64, max: u64 },
@@ -101,9 +100,7 @@ impl Router {
     fn compile(&self, name: &str, wasm: &Arc<[u8]>) -> Result<Candidate, DeployError> {
         check_name(name)?;
         if wasm.len() > MODULE_BYTES_MAX {
-            return Err(DeployError::TooLarge {
-                max: MODULE_BYTES_MAX,
-            });
+            return Err(DeployError::TooLarge { max: MODULE_BYTES_MAX });
         }
         let compiled = self.0.config.compiler.compile(name, wasm);
         let candidate = compiled.map_err(|error| DeployError::Invalid {
@@ -115,11 +112,7 @@ impl Router {
     }
 
     /// Installs code that need not be wasm (native procedures, for comparison). `wasm` is what the log keeps for replay.
-    pub fn deploy_candidate(
-        &self,
-        candidate: Candidate,
-        wasm: &Arc<[u8]>,
-    ) -> Result<Deployment, DeployError> {
+    pub fn deploy_candidate(&self, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Deployment, DeployError> {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let before = self.deployed().current.get(&candidate.name).cloned();
         if let Some(module) = &before
@@ -171,7 +164,8 @@ impl Router {
         let _deploying = self.0.deploying.lock().expect("a deployment never panics");
         let (name, table) = (name.to_owned(), name.to_owned());
         let lsn = self.run_on_all(move |held| drop_table(held, &name))??;
-        self.notices().tell(NoticeKind::Schema, || Notice::TableDropped { table });
+        self.notices()
+            .tell(NoticeKind::Schema, || Notice::TableDropped { table });
         Ok(lsn)
     }
 }
@@ -242,11 +236,7 @@ fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Resul
     .encode(&mut record);
     // The record first, and durable: should the log refuse it, the tables are still as they were. What follows can't fail.
     let lsn = append(held, &record, txn_id)?;
-    let mut stores: Vec<&mut Store> = held
-        .partitions
-        .iter_mut()
-        .map(|part| &mut part.store)
-        .collect();
+    let mut stores: Vec<&mut Store> = held.partitions.iter_mut().map(|part| &mut part.store).collect();
     let next = apply(&deployed, candidate, plan, txn_id, &mut stores);
     held.tools.install(next);
     held.tools.shared.note_binary(wasm.clone());
@@ -258,11 +248,18 @@ fn judge_memory(held: &Held<'_>, candidate: &Candidate) -> Result<(), DeployErro
     let memory = &held.tools.shared.memory;
     let mut growth = Growth::default();
     for partition in held.partitions.iter() {
-        growth.add(partition.store.growth_to_serve(&candidate.name, candidate.schema.tables.iter()));
+        growth.add(
+            partition
+                .store
+                .growth_to_serve(&candidate.name, candidate.schema.tables.iter()),
+        );
     }
     match growth.fits(memory) {
         true => Ok(()),
-        false => Err(DeployError::MemoryExhausted { bytes: growth.bytes, max: memory.max_bytes() }),
+        false => Err(DeployError::MemoryExhausted {
+            bytes: growth.bytes,
+            max: memory.max_bytes(),
+        }),
     }
 }
 
@@ -297,14 +294,15 @@ fn append(held: &mut Held<'_>, record: &[u8], txn_id: TxnId) -> Result<Lsn, Depl
         Unlogged::ReadOnly(reason) => DeployError::ReadOnly(reason),
         Unlogged::Unknown(reason) => DeployError::OutcomeUnknown { reason, txn_id, lsn },
     };
-    let mut partitions: Vec<&mut Partition> =
-        held.partitions.iter_mut().map(|part| &mut **part).collect();
+    let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     if let Some(reason) = held.tools.sink.refusal() {
         return Err(refused(reason, Lsn(0)));
     }
     let appended = held.tools.sink.append_durable(record, &mut partitions);
     let lsn = appended.map_err(|(reason, lsn)| refused(reason, lsn))?;
     // All that was committed before is durable now: no undo refers to rows that the new schema moves.
-    partitions.iter_mut().for_each(|partition| partition.settle(&*held.tools.sink));
+    partitions
+        .iter_mut()
+        .for_each(|partition| partition.settle(&*held.tools.sink));
     Ok(lsn)
 }

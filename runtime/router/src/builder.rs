@@ -226,18 +226,11 @@ impl BatchBuilder {
         if let Some(deadline) = deadline {
             batch.set_deadline(deadline);
         }
-        self.places
-            .push(Place::Slot(part as u32, batch.calls.len() as u32 - 1));
+        self.places.push(Place::Slot(part as u32, batch.calls.len() as u32 - 1));
     }
 
     /// The answer to a call whose key was seen before, or None where it is to run.
-    fn begin_key(
-        &self,
-        module: &Arc<Module>,
-        procedure: usize,
-        key: &str,
-        args: &[u8],
-    ) -> Option<Ready> {
+    fn begin_key(&self, module: &Arc<Module>, procedure: usize, key: &str, args: &[u8]) -> Option<Ready> {
         let name = &module.schema.procedures[procedure].name;
         let fingerprint = Fingerprint::new(&module.name, name, args);
         match self.router.idempotency().begin(scoped(&self.scope, key), fingerprint) {
@@ -255,13 +248,10 @@ impl BatchBuilder {
     }
 
     fn open_part(&mut self, partition: PartitionId) -> usize {
-        let found = self
-            .open
-            .iter()
-            .position(|&part| {
-                let batch = &self.parts[part].batch;
-                batch.partition == Some(partition) && batch.scope == self.scope
-            });
+        let found = self.open.iter().position(|&part| {
+            let batch = &self.parts[part].batch;
+            batch.partition == Some(partition) && batch.scope == self.scope
+        });
         if let Some(at) = found {
             let part = self.open[at];
             if !self.parts[part].batch.is_full() {
@@ -282,11 +272,7 @@ impl BatchBuilder {
     }
 
     /// Hands the parts to `dispatch` one after the other; `done` is called once all are answered.
-    pub(crate) fn submit(
-        mut self,
-        done: Box<dyn FnOnce(BatchReply) + Send>,
-        mut dispatch: impl FnMut(Part),
-    ) {
+    pub(crate) fn submit(mut self, done: Box<dyn FnOnce(BatchReply) + Send>, mut dispatch: impl FnMut(Part)) {
         self.submitted = true;
         let mut parts = std::mem::take(&mut self.parts);
         if self.stream.is_none() && parts.iter().any(|part| part.batch.partition.is_none()) {
@@ -430,13 +416,14 @@ impl BatchReply {
     }
 
     fn take_part(&mut self, mut batch: Box<CallBatch>) {
-        let all_committed = batch
-            .calls
-            .iter()
-            .all(|slot| slot.outcome == SlotOutcome::Committed);
+        let all_committed = batch.calls.iter().all(|slot| slot.outcome == SlotOutcome::Committed);
         let outcomes = match all_committed {
             true => Vec::new(),
-            false => batch.calls.iter_mut().map(|slot| outcome_of(&mut slot.outcome)).collect(),
+            false => batch
+                .calls
+                .iter_mut()
+                .map(|slot| outcome_of(&mut slot.outcome))
+                .collect(),
         };
         self.outcomes.push(outcomes);
         self.parts.push(batch);

@@ -64,11 +64,7 @@ impl From<Unavailable> for CopyError {
 impl Router {
     /// Marks a moment in the log and on all partitions; the engine threads then send what the tables held, while they go on.
     /// `told` runs once every earlier call has been answered, or never will be.
-    pub fn begin_copy(
-        &self,
-        to: Sender<Copied>,
-        told: Box<dyn FnOnce() + Send>,
-    ) -> Result<CopyStart, CopyError> {
+    pub fn begin_copy(&self, to: Sender<Copied>, told: Box<dyn FnOnce() + Send>) -> Result<CopyStart, CopyError> {
         self.run_on_all(move |held| begin_copy(held, &to, told))?
     }
 }
@@ -89,8 +85,7 @@ fn begin_copy(
     RecordRef::Checkpoint(CheckpointMark { txn_id }).encode(&mut record);
     let mut waiting = Box::new(CallBatch::new(None));
     waiting.done = Some(Box::new(move |_| told()));
-    let mut partitions: Vec<&mut Partition> =
-        held.partitions.iter_mut().map(|part| &mut **part).collect();
+    let mut partitions: Vec<&mut Partition> = held.partitions.iter_mut().map(|part| &mut **part).collect();
     let published = held.tools.sink.publish(&record, &mut partitions, waiting);
     published.map_err(|(reason, _)| CopyError::from(reason))?;
     let shared = held.tools.shared.clone();

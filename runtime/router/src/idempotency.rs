@@ -204,7 +204,10 @@ impl Idempotency {
             None => {}
             Some(Entry::Running { fingerprint: first, .. }) if *first == fingerprint => return Begin::Running,
             Some(Entry::Running { .. }) => return Begin::Conflict,
-            Some(Entry::Done { fingerprint: first, outcome }) => {
+            Some(Entry::Done {
+                fingerprint: first,
+                outcome,
+            }) => {
                 let (is_same, outcome) = (*first == fingerprint, outcome.clone());
                 if outcome.txn_id.time_us() >= self.expired_before(&state) {
                     return if is_same { Begin::Done(outcome) } else { Begin::Conflict };
@@ -309,7 +312,12 @@ impl Idempotency {
         let exported = names.filter_map(|(_, name)| match state.entries.get(name)? {
             Entry::Done { fingerprint, outcome } => {
                 let (scope, key) = split(name);
-                Some(Exported { scope, key, fingerprint: *fingerprint, outcome: outcome.clone() })
+                Some(Exported {
+                    scope,
+                    key,
+                    fingerprint: *fingerprint,
+                    outcome: outcome.clone(),
+                })
             }
             Entry::Running { .. } => None,
         });
@@ -349,7 +357,10 @@ impl State {
     }
 
     fn forget(&mut self, txn_id: TxnId) {
-        let name = self.by_txn.remove(&txn_id).expect("a committed key has its place in time");
+        let name = self
+            .by_txn
+            .remove(&txn_id)
+            .expect("a committed key has its place in time");
         if let Some(Entry::Done { outcome, .. }) = self.entries.remove(&name) {
             self.taken.shrink(entry_bytes(&name) + outcome.result.len() as u64);
         }

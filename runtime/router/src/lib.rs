@@ -22,9 +22,7 @@ pub use checkpoint::{
     ArchiveStatus, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
     PartitionStart, RestartEstimate, Speed, SpeedSource, TakeError,
 };
-pub use idempotency::{
-    Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey,
-};
+pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
 pub use logs::{
     ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogPage, LogQuery, LogReadError, decode_entry,
 };

@@ -206,9 +206,10 @@ impl Router {
         let (deployed, until) = (self.deployed(), Instant::now() + READ_TIME_MAX);
         let wanted = |record: &LogRecord<'_>| {
             query.passes(&record.record, &deployed)
-                && query.matching.as_ref().is_none_or(|matching| {
-                    (matching.0)(&decode_entry(record, String::new(), 0, &deployed))
-                })
+                && query
+                    .matching
+                    .as_ref()
+                    .is_none_or(|matching| (matching.0)(&decode_entry(record, String::new(), 0, &deployed)))
         };
         let decode = |record: &LogRecord<'_>| {
             let (segment, offset) = log.place(record.lsn).unwrap_or_default();
@@ -282,19 +283,16 @@ impl Router {
             record: found.record(),
             bytes: found.bytes(),
         };
-        Ok(Some(decode_entry(
-            &record,
-            segment,
-            offset,
-            &self.deployed(),
-        )))
+        Ok(Some(decode_entry(&record, segment, offset, &self.deployed())))
     }
 }
 
 impl LogQuery {
     fn judge_kind(&self) -> Result<(), LogReadError> {
         match &self.kind {
-            Some(kind) if RECORD_KINDS.iter().all(|known| known.name() != kind.as_str()) => Err(LogReadError::BadKind(kind.clone())),
+            Some(kind) if RECORD_KINDS.iter().all(|known| known.name() != kind.as_str()) => {
+                Err(LogReadError::BadKind(kind.clone()))
+            }
             _ => Ok(()),
         }
     }
@@ -323,9 +321,14 @@ impl LogQuery {
             RecordRef::Remove(removal) => Some(removal.name),
             _ => module.map(|module| module.name.as_str()),
         };
-        let schema = called.zip(module).and_then(|((_, at), module)| module.schema.procedures.get(at as usize));
+        let schema = called
+            .zip(module)
+            .and_then(|((_, at), module)| module.schema.procedures.get(at as usize));
         self.module.as_deref().is_none_or(|wanted| name == Some(wanted))
-            && self.procedure.as_deref().is_none_or(|wanted| schema.is_some_and(|schema| schema.name == wanted))
+            && self
+                .procedure
+                .as_deref()
+                .is_none_or(|wanted| schema.is_some_and(|schema| schema.name == wanted))
     }
 }
 
@@ -337,12 +340,7 @@ fn judge_released(lsn: Lsn, oldest: Lsn) -> Result<(), LogReadError> {
 }
 
 /// A record in the words of this interface; `deployed` names the modules.
-pub fn decode_entry(
-    record: &LogRecord<'_>,
-    segment: String,
-    offset: u64,
-    deployed: &Deployed,
-) -> LogEntry {
+pub fn decode_entry(record: &LogRecord<'_>, segment: String, offset: u64, deployed: &Deployed) -> LogEntry {
     let body = match &record.record {
         RecordRef::Genesis(genesis) => LogBody::Genesis {
             database_id: genesis.database_id,
@@ -387,9 +385,7 @@ pub fn decode_entry(
             idempotency_scope: changes.keyed.and_then(|keyed| scope_name(keyed.scope)),
             rows: changed_rows(changes, deployed),
         }),
-        RecordRef::Checkpoint(mark) => LogBody::Checkpoint {
-            txn_id: mark.txn_id,
-        },
+        RecordRef::Checkpoint(mark) => LogBody::Checkpoint { txn_id: mark.txn_id },
         RecordRef::DropTable(drop) => LogBody::DropTable {
             txn_id: drop.txn_id,
             table: drop.table.to_owned(),
@@ -423,11 +419,7 @@ fn changed_rows(record: &ChangesRef<'_>, deployed: &Deployed) -> Vec<ChangedRow>
     rows
 }
 
-fn changed_row(
-    partition: PartitionId,
-    change: Change<'_>,
-    table: Option<Arc<TableSchema>>,
-) -> ChangedRow {
+fn changed_row(partition: PartitionId, change: Change<'_>, table: Option<Arc<TableSchema>>) -> ChangedRow {
     let name_of = |name| match name {
         RowName::Key(key) => ChangedName::Key(key.to_vec()),
         RowName::Number(number) => ChangedName::Number(number),

@@ -125,7 +125,10 @@ impl RowsPage {
 impl RowsRequest {
     /// The first and the last key bytes that are wanted.
     fn bounds(&self) -> (Vec<u8>, Vec<u8>) {
-        ([&self.prefix[..], &self.from].concat(), [&self.prefix[..], &self.to].concat())
+        (
+            [&self.prefix[..], &self.from].concat(),
+            [&self.prefix[..], &self.to].concat(),
+        )
     }
 
     fn is_plain(&self) -> bool {
@@ -270,20 +273,28 @@ fn is_ordered(schema: &TableSchema, index: u16) -> bool {
 fn read_page(held: &mut Held<'_>, request: &RowsRequest) -> Result<RowsPage, RowsError> {
     let deployed = held.tools.deployed().clone();
     let schema = schema_of(&deployed, request)?;
-    if request.filter.as_ref().is_some_and(|filter| !Arc::ptr_eq(&filter.schema, schema)) {
+    if request
+        .filter
+        .as_ref()
+        .is_some_and(|filter| !Arc::ptr_eq(&filter.schema, schema))
+    {
         return Err(RowsError::Changed);
     }
     let mut page = RowsPage {
         rows: Vec::new(),
         schema: schema.clone(),
         next_cursor: None,
-        lsn: held.partitions.iter().map(|part| part.last_end).max().unwrap_or_default(),
+        lsn: held
+            .partitions
+            .iter()
+            .map(|part| part.last_end)
+            .max()
+            .unwrap_or_default(),
         bytes: 0,
         looked_at: 0,
         until: Instant::now() + LOOK_TIME_MAX,
     };
-    let parts: Vec<(PartitionId, &Store)> =
-        held.partitions.iter().map(|part| (part.id, &part.store)).collect();
+    let parts: Vec<(PartitionId, &Store)> = held.partitions.iter().map(|part| (part.id, &part.store)).collect();
     match is_ordered(schema, request.index) {
         true => merge_page(&parts, schema, request, &mut page)?,
         false if !request.is_plain() => return Err(RowsError::Unordered),
@@ -375,7 +386,13 @@ impl<'a> Walk<'a> {
         let own_bytes = self.key_of(store, rid, self.own_count).len();
         let key = self.key_of(store, rid, self.columns.len());
         let number = store.row_number(self.table, rid);
-        Shown { partition, number, own_bytes, key: &key }.join()
+        Shown {
+            partition,
+            number,
+            own_bytes,
+            key: &key,
+        }
+        .join()
     }
 
     /// What of a cursor's key every entry that is still to be shown has at least.
@@ -445,12 +462,19 @@ fn merge_page(
             false => lower = reached,
         }
     }
-    let flags = if request.reverse { ScanFlags(ScanFlags::REVERSE) } else { ScanFlags::default() };
+    let flags = if request.reverse {
+        ScanFlags(ScanFlags::REVERSE)
+    } else {
+        ScanFlags::default()
+    };
     let range = Range::new(lower, upper, flags);
-    let position = |id| shown.as_ref().map_or_else(ScanPosition::default, |shown| walk.position_in(id, shown));
+    let position = |id| {
+        shown
+            .as_ref()
+            .map_or_else(ScanPosition::default, |shown| walk.position_in(id, shown))
+    };
     let positions = parts.iter().map(|(id, _)| position(*id)).collect();
-    let mut merge = Merge::new(&stores, walk.table, walk.index, range, positions)
-        .map_err(|_| RowsError::NotFound)?;
+    let mut merge = Merge::new(&stores, walk.table, walk.index, range, positions).map_err(|_| RowsError::NotFound)?;
     if let (Some(shown), true) = (&shown, walk.is_unique) {
         walk.pass_over(&mut merge, parts, shown, request.reverse)?;
     }
@@ -460,7 +484,10 @@ fn merge_page(
             page.next_cursor = Some(walk.cursor_behind(parts[at].0, stores[at], rid));
             return Ok(());
         }
-        page.look_at(stores[at].row(walk.table, rid).expect("an index names live rows"), request);
+        page.look_at(
+            stores[at].row(walk.table, rid).expect("an index names live rows"),
+            request,
+        );
         last = Some((at, rid));
         merge.advance(at, stores[at]).map_err(|_| RowsError::NotFound)?;
     }

@@ -10,21 +10,19 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
-use reprise_base::{
-    Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter,
-    limits::WAITING_TXNS_MAX,
-};
+use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
 use reprise_log::Log;
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream, Touched, receive,
+    CallBatch, CallInfo, Deadline, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream,
+    Touched, receive,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
 use crate::{
     backup::BackupService,
-    checkpoint::{ArchiveStatus, CheckpointFailure, CheckpointService, RestartEstimate},
     builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
+    checkpoint::{ArchiveStatus, CheckpointFailure, CheckpointService, RestartEstimate},
     idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
     pace::Pace,
     query::RowsError,
@@ -448,8 +446,7 @@ impl Router {
         });
         let count = self.0.config.shared.partitions_count;
         self.gather(Gathering::new(Touched::All, count, job));
-        receive(&*self.0.config.shared.threads, &receiver)
-            .map_err(|_| Unavailable("the engine has stopped".into()))
+        receive(&*self.0.config.shared.threads, &receiver).map_err(|_| Unavailable("the engine has stopped".into()))
     }
 
     /// Reads from some partitions, all seen at one moment, and waits until what was read is durable. They go on with other
@@ -469,8 +466,7 @@ impl Router {
         let shared = &self.0.config.shared;
         let (count, sent_ns) = (shared.partitions_count, shared.clock.monotonic_ns());
         self.gather(Gathering::in_stream(touched, count, self.new_stream(), sent_ns, job));
-        receive(&*shared.threads, &receiver)
-            .map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
+        receive(&*shared.threads, &receiver).map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
     }
 
     pub(crate) fn send(&self, site: usize, message: SiteMessage) {

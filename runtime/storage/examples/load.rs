@@ -6,9 +6,7 @@
 
 use std::time::Instant;
 
-use reprise_abi::{
-    ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema,
-};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema};
 use reprise_storage::{Store, TableId};
 use reprise_wire::push_checkpoint_row;
 
@@ -76,9 +74,7 @@ const KINDS: [Kind; 5] = [
         key: &[0],
         kind: IndexKind::Ordered,
         index: &[],
-        row: |layout, n| {
-            layout.build(&[Field::Int(spread(n) as i64), Field::Int(1), Field::Int(2)])
-        },
+        row: |layout, n| layout.build(&[Field::Int(spread(n) as i64), Field::Int(1), Field::Int(2)]),
     },
     Kind {
         name: "stock: 300 bytes, dense",
@@ -121,18 +117,14 @@ const KINDS: [Kind; 5] = [
 ];
 
 fn schema(kind: &Kind) -> TableSchema {
-    let columns = kind
-        .columns
-        .iter()
-        .enumerate()
-        .map(|(at, ty)| ColumnSchema {
-            variants: Vec::new(),
-            was: None,
-            name: format!("c{at}"),
-            ty: *ty,
-            nullable: false,
-            default: None,
-        });
+    let columns = kind.columns.iter().enumerate().map(|(at, ty)| ColumnSchema {
+        variants: Vec::new(),
+        was: None,
+        name: format!("c{at}"),
+        ty: *ty,
+        nullable: false,
+        default: None,
+    });
     let index = IndexSchema {
         name: "i".into(),
         columns: kind.index.to_vec(),
@@ -146,11 +138,7 @@ fn schema(kind: &Kind) -> TableSchema {
         columns: columns.collect(),
         primary_key: kind.key.to_vec(),
         primary_kind: kind.kind,
-        indexes: if kind.index.is_empty() {
-            vec![]
-        } else {
-            vec![index]
-        },
+        indexes: if kind.index.is_empty() { vec![] } else { vec![index] },
         placement: Placement::Local,
     }
 }
@@ -179,12 +167,7 @@ fn run(kind: &Kind, total: usize) {
     }
     blocks.push(raw);
     let rounds: Vec<Vec<f64>> = (0..ROUNDS).map(|_| load(kind, &blocks)).collect();
-    let best = |part: usize| {
-        rounds
-            .iter()
-            .map(|round| round[part])
-            .fold(f64::MAX, f64::min)
-    };
+    let best = |part: usize| rounds.iter().map(|round| round[part]).fold(f64::MAX, f64::min);
     let parts: Vec<f64> = (0..rounds[0].len()).map(best).collect();
     let speed = |seconds: f64| format!("{:.0}", bytes as f64 / 1e6 / seconds);
     let ns = |seconds: &f64| format!("{:.1}", seconds * 1e9 / count as f64);
@@ -193,11 +176,7 @@ fn run(kind: &Kind, total: usize) {
         kind.name,
         parts.iter().map(ns).collect::<Vec<_>>().join(" "),
         speed(parts[0]),
-        parts[1..]
-            .iter()
-            .map(|s| speed(*s))
-            .collect::<Vec<_>>()
-            .join(" "),
+        parts[1..].iter().map(|s| speed(*s)).collect::<Vec<_>>().join(" "),
         speed(parts.iter().sum()),
     );
 }

@@ -44,18 +44,8 @@ fn schema(name: &str, columns: &[(&str, ScalarType)], kind: IndexKind) -> TableS
 
 fn store() -> Store {
     let mut store = Store::new();
-    let votes = [
-        ("phone", I64),
-        ("number", I32),
-        ("contestant", I32),
-        ("state", Text),
-    ];
-    let counts = [
-        ("contestant", I32),
-        ("area", I32),
-        ("state", Text),
-        ("votes", I64),
-    ];
+    let votes = [("phone", I64), ("number", I32), ("contestant", I32), ("state", Text)];
+    let counts = [("contestant", I32), ("area", I32), ("state", Text), ("votes", I64)];
     let schemas = [
         schema("votes", &votes, IndexKind::Hash),
         schema("counts", &counts, IndexKind::Dense),
@@ -106,9 +96,7 @@ fn push_vote(store: &Store, window: &mut Vec<u8>, n: u64) -> usize {
 }
 
 fn main() {
-    let window_bytes = std::env::args()
-        .nth(1)
-        .and_then(|mib| mib.parse::<usize>().ok());
+    let window_bytes = std::env::args().nth(1).and_then(|mib| mib.parse::<usize>().ok());
     let window_bytes = window_bytes.unwrap_or(4) << 20;
     let mut store = store();
     let mut last = LastWrites::default();
@@ -117,11 +105,7 @@ fn main() {
     while votes < VOTES {
         let (mut window, mut starts) = (Vec::with_capacity(window_bytes + 128), Vec::new());
         while window.len() < window_bytes {
-            starts.push(push_vote(
-                &store,
-                &mut window,
-                (votes + starts.len()) as u64,
-            ));
+            starts.push(push_vote(&store, &mut window, (votes + starts.len()) as u64));
         }
         let mut redos = store.redos();
         let begun = Instant::now();

@@ -23,14 +23,8 @@ pub enum ApplyError {
     Missing { table: String, name: String },
     #[error("a changed row of table {table} has {name}, as tables of another kind do")]
     Name { table: String, name: String },
-    #[error(
-        "column {column} of table {table} can't take the {found} bytes that a change holds for it"
-    )]
-    Column {
-        table: String,
-        column: u16,
-        found: usize,
-    },
+    #[error("column {column} of table {table} can't take the {found} bytes that a change holds for it")]
+    Column { table: String, column: u16, found: usize },
     #[error("a changed row does not fit table {table}: {error}")]
     Row { table: String, error: WriteError },
     #[error(transparent)]
@@ -154,10 +148,7 @@ impl Store {
         let (number, count) = (change.table(), self.tables.len());
         match self.tables.get_mut(number as usize) {
             Some(table) => table.last_state(change),
-            None => Err(ApplyError::Table {
-                table: number,
-                count,
-            }),
+            None => Err(ApplyError::Table { table: number, count }),
         }
     }
 }
@@ -178,9 +169,7 @@ impl Table {
                 }
                 return;
             }
-            Change::Replace { name, .. }
-            | Change::Patch { name, .. }
-            | Change::Delete { name, .. } => match name {
+            Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => match name {
                 RowName::Key(key) => key,
                 RowName::Number(_) => return,
             },
@@ -198,9 +187,7 @@ impl Table {
     /// True where the row is there and the change names it by its key or its number as they are now.
     #[inline]
     pub fn is_row_of(&self, rid: Rid, change: &Change<'_>) -> bool {
-        let (Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. }) =
-            change
-        else {
+        let (Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. }) = change else {
             return false;
         };
         self.is_named(rid, *name)
@@ -282,9 +269,7 @@ impl Table {
         };
         let target = self.target(change)?;
         Ok(match (change, target) {
-            (Change::Insert { number, row, .. }, _) => {
-                again(None, Some(row.to_vec()), self.number_of(*number)?)
-            }
+            (Change::Insert { number, row, .. }, _) => again(None, Some(row.to_vec()), self.number_of(*number)?),
             (Change::Delete { name, .. }, Target::Passed) => {
                 self.pass_number(*name)?;
                 again(None, None, 0)
@@ -299,9 +284,7 @@ impl Table {
                 again(Some(rid), row, old.number)
             }
             (
-                Change::Replace { name, .. }
-                | Change::Patch { name, .. }
-                | Change::Delete { name, .. },
+                Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. },
                 Target::New | Target::Passed,
             ) => return Err(self.missing(*name)),
         })
@@ -326,9 +309,7 @@ impl Table {
     fn find(&self, name: RowName<'_>) -> Result<Option<Rid>, ApplyError> {
         let rid = match (name, self.has_number()) {
             (RowName::Key(key), false) => self.indexes[0].get(&self.rows, key),
-            (RowName::Number(number), true) => {
-                self.indexes[0].get(&self.rows, &number.to_be_bytes())
-            }
+            (RowName::Number(number), true) => self.indexes[0].get(&self.rows, &number.to_be_bytes()),
             _ => {
                 return Err(ApplyError::Name {
                     table: self.schema.name.clone(),
@@ -347,9 +328,7 @@ impl Table {
         }
         Err(ApplyError::Name {
             table: self.schema.name.clone(),
-            name: number.map_or("no number".into(), |number| {
-                text_of(RowName::Number(number))
-            }),
+            name: number.map_or("no number".into(), |number| text_of(RowName::Number(number))),
         })
     }
 
@@ -372,12 +351,7 @@ impl Table {
     }
 
     #[inline]
-    pub fn put_new(
-        &mut self,
-        row: &[u8],
-        number: u64,
-        scratch: &mut Scratch,
-    ) -> Result<Rid, WriteError> {
+    pub fn put_new(&mut self, row: &[u8], number: u64, scratch: &mut Scratch) -> Result<Rid, WriteError> {
         let rid = self.rows.next_rid();
         self.load(row, number, scratch)?;
         Ok(rid)
@@ -401,15 +375,7 @@ impl Table {
             number: old.number,
         };
         if self.check_relink(old, new, scratch)? {
-            relink(
-                &mut self.indexes,
-                &self.layout,
-                &self.rows,
-                rid,
-                old,
-                new,
-                scratch,
-            );
+            relink(&mut self.indexes, &self.layout, &self.rows, rid, old, new, scratch);
         }
         match self.rows.resized(place, row.len()) {
             Some(to) => self.overwrite(rid, place, to, new),
@@ -433,8 +399,7 @@ impl Table {
             return Ok(());
         }
         let row = self.patched(self.rows.at(rid).row, columns)?;
-        self.put(rid, &row, scratch)
-            .map_err(|error| self.unfit(error))
+        self.put(rid, &row, scratch).map_err(|error| self.unfit(error))
     }
 
     /// Writes columns where they lie. False where some can't be written so; those before it are written then, as they will be

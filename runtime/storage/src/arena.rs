@@ -321,18 +321,13 @@ mod tests {
         let mut before = (0, 1);
         for len in 1..=ROW_BYTES_MAX + 8 {
             let (class, granules) = slot_of(len);
-            assert!(
-                granules * GRANULE_BYTES >= len && granules * GRANULE_BYTES < len + len / 8 + 8
-            );
+            assert!(granules * GRANULE_BYTES >= len && granules * GRANULE_BYTES < len + len / 8 + 8);
             assert!(class == before.0 && granules == before.1 || class == before.0 + 1);
             before = (class, granules);
             assert_eq!(granules_of(class), granules);
             if len.is_multiple_of(8) {
                 let within = slot_within(len / 8);
-                assert!(
-                    within <= len / 8 && slot_of(within * 8).1 == within,
-                    "{len}"
-                );
+                assert!(within <= len / 8 && slot_of(within * 8).1 == within, "{len}");
             }
         }
     }
@@ -340,15 +335,10 @@ mod tests {
     #[test]
     fn rows_keep_their_bytes_and_freed_slots_come_back_last_first() {
         let mut arena = Arena::default();
-        let rows: Vec<Vec<u8>> = (1..6000usize)
-            .map(|n| vec![n as u8; n * n % 9000 + 1])
-            .collect();
+        let rows: Vec<Vec<u8>> = (1..6000usize).map(|n| vec![n as u8; n * n % 9000 + 1]).collect();
         let places: Vec<_> = rows.iter().map(|row| arena.insert(row, b"")).collect();
         for size in [5, 900, 1400, ROW_BYTES_MAX] {
-            let (a, b) = (
-                arena.insert(&vec![1; size], b"x"),
-                arena.insert(&vec![2; size], b"x"),
-            );
+            let (a, b) = (arena.insert(&vec![1; size], b"x"), arena.insert(&vec![2; size], b"x"));
             arena.free(a);
             arena.free(b);
             assert_eq!(arena.insert(&vec![3; size], b"y"), b);
@@ -371,11 +361,7 @@ mod tests {
         for _ in 0..40_000 {
             arena.insert(&[2; 64], b"");
         }
-        assert!(
-            arena.chunks.count() <= chunks + 2,
-            "{} pieces",
-            arena.chunks.count()
-        );
+        assert!(arena.chunks.count() <= chunks + 2, "{} pieces", arena.chunks.count());
     }
 
     #[test]

@@ -135,7 +135,11 @@ impl<T> Pieces<T> {
     pub fn extend(&mut self, piece_bytes: usize, least: usize, growth: Growth) -> bool {
         let count = self.count();
         let is_new = self.room == count * piece_bytes;
-        let left = if is_new { piece_bytes } else { count * piece_bytes - self.room };
+        let left = if is_new {
+            piece_bytes
+        } else {
+            count * piece_bytes - self.room
+        };
         let is_large = is_new && count >= SMALL_CHUNKS_MAX;
         let step = match is_large {
             true => piece_bytes,
@@ -293,7 +297,10 @@ impl<T> Chunked<T> {
 
     fn extend_room(&mut self, growth: Growth) -> bool {
         let has_grown = self.pieces.extend(Self::PIECE_BYTES, size_of::<T>(), growth);
-        let (whole, part) = (self.pieces.room() / Self::PIECE_BYTES, self.pieces.room() % Self::PIECE_BYTES);
+        let (whole, part) = (
+            self.pieces.room() / Self::PIECE_BYTES,
+            self.pieces.room() % Self::PIECE_BYTES,
+        );
         self.room = whole * Self::CHUNK + part / size_of::<T>();
         has_grown
     }

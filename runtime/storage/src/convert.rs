@@ -57,12 +57,20 @@ impl Prepared {
     pub(crate) fn finish(self, stored: Table) -> Table {
         let next_number = stored.next_number();
         let mut known: Vec<_> = stored.indexes.into_iter().map(Some).collect();
-        let sources = self.change.indexes.iter().map(|kept| kept.map_or(0, |at| at as usize + 1));
+        let sources = self
+            .change
+            .indexes
+            .iter()
+            .map(|kept| kept.map_or(0, |at| at as usize + 1));
         let sources = std::iter::once(0).chain(sources);
-        let indexes = self.indexes.into_iter().zip(sources).map(|(built, source)| match built {
-            Some(index) => index,
-            None => known[source].take().expect("an index is kept once"),
-        });
+        let indexes = self
+            .indexes
+            .into_iter()
+            .zip(sources)
+            .map(|(built, source)| match built {
+                Some(index) => index,
+                None => known[source].take().expect("an index is kept once"),
+            });
         let indexes = indexes.collect();
         let rows = self.rows.unwrap_or(stored.rows);
         Table::from_parts(self.change.schema, self.layout, rows, indexes, next_number)
@@ -85,15 +93,29 @@ fn rewrite(stored: &Table, change: &TableChange, layout: &RowLayout) -> Result<R
     let mut fields = Vec::with_capacity(defaults.len());
     for (_, old) in stored.all_rows() {
         fields.clear();
-        fields.extend(change.columns.iter().zip(&defaults).map(|(source, default)| match source {
-            Some(column) => stored.layout.field(old.row, *column),
-            None => *default,
-        }));
+        fields.extend(
+            change
+                .columns
+                .iter()
+                .zip(&defaults)
+                .map(|(source, default)| match source {
+                    Some(column) => stored.layout.field(old.row, *column),
+                    None => *default,
+                }),
+        );
         let row = layout.build(&fields);
         if row.len() > ROW_BYTES_MAX {
             let (table, found) = (&schema.full_name(), format!("one of {} bytes", row.len()));
-            let at = At { table, item: "", what: "rows" };
-            return Err(vec![at.conflict(found, "of at most 1 MiB", "shorten that row, or the defaults")]);
+            let at = At {
+                table,
+                item: "",
+                what: "rows",
+            };
+            return Err(vec![at.conflict(
+                found,
+                "of at most 1 MiB",
+                "shorten that row, or the defaults",
+            )]);
         }
         rows.insert(RowRef {
             row: &row,
@@ -125,8 +147,14 @@ fn refuse_rows(change: &TableChange, index: usize, refused: Refused) -> Conflict
         }
     };
     let (stored, way_on) = match refused {
-        Refused::Taken => ("rows with equal keys", "delete or change the rows that are equal, or declare it without unique"),
-        Refused::TooLong => ("rows with keys that are too long", "shorten what those rows have there, or leave the column out of the key"),
+        Refused::Taken => (
+            "rows with equal keys",
+            "delete or change the rows that are equal, or declare it without unique",
+        ),
+        Refused::TooLong => (
+            "rows with keys that are too long",
+            "shorten what those rows have there, or leave the column out of the key",
+        ),
     };
     At { table, item, what }.conflict(stored, declared, way_on)
 }

@@ -119,10 +119,7 @@ impl Dense {
         }
         let number = key >> self.shift;
         let common = number >> PAGE_SHIFT;
-        (
-            ((common >> 64) as u64, common as u64),
-            number as usize % PAGE_KEYS,
-        )
+        (((common >> 64) as u64, common as u64), number as usize % PAGE_KEYS)
     }
 
     /// Where in the directory the page of `common` would best be.
@@ -268,12 +265,7 @@ impl Dense {
     }
 
     /// Adds an entry unless the key is there already; `is_same` says so of a record id that is not in the array.
-    pub fn insert(
-        &mut self,
-        key: u128,
-        rid: u32,
-        mut is_same: impl FnMut(u32) -> bool,
-    ) -> Result<(), u32> {
+    pub fn insert(&mut self, key: u128, rid: u32, mut is_same: impl FnMut(u32) -> bool) -> Result<(), u32> {
         let (common, place) = self.split(key);
         let page = self.page_of(common);
         let Some(page) = page.or_else(|| self.may_add_page().then(|| self.add_page(common))) else {
@@ -361,11 +353,8 @@ mod tests {
 
     impl World {
         fn find(&self, key: u128) -> Option<u32> {
-            let in_thin = |thin: &HashIndex| {
-                thin.find(tag_of(key), |rid| {
-                    (self.keys[rid as usize] == key).then_some(rid)
-                })
-            };
+            let in_thin =
+                |thin: &HashIndex| thin.find(tag_of(key), |rid| (self.keys[rid as usize] == key).then_some(rid));
             let found = self.dense.find_dense(key);
             if self.dense.shift >= 64 {
                 let short = self.dense.find_short((key >> self.dense.shift) as u64);
@@ -379,10 +368,7 @@ mod tests {
             self.keys.push(key);
             let keys = &self.keys;
             let found = self.dense.insert(key, rid, |r| keys[r as usize] == key);
-            assert_eq!(
-                found,
-                self.model.get(&key).map_or(Ok(()), |taken| Err(*taken))
-            );
+            assert_eq!(found, self.model.get(&key).map_or(Ok(()), |taken| Err(*taken)));
             self.model.entry(key).or_insert(rid);
         }
 
@@ -399,10 +385,7 @@ mod tests {
                 assert_eq!(self.find(*key), Some(*rid));
             }
             let listed = self.dense.directory.iter().filter(|page| **page != 0);
-            assert_eq!(
-                listed.count(),
-                self.dense.heads.len() - self.dense.free.len()
-            );
+            assert_eq!(listed.count(), self.dense.heads.len() - self.dense.free.len());
         }
     }
 
@@ -452,20 +435,12 @@ mod tests {
             world.insert(key(2, number << 20));
         }
         world.check();
-        assert!(
-            world.dense.heads.len() < 1000,
-            "{} pages",
-            world.dense.heads.len()
-        );
+        assert!(world.dense.heads.len() < 1000, "{} pages", world.dense.heads.len());
         for number in 0..100_000 {
             world.remove(key(1, number));
             world.insert(key(3, number));
         }
         world.check();
-        assert!(
-            world.dense.heads.len() < 1200,
-            "{} pages",
-            world.dense.heads.len()
-        );
+        assert!(world.dense.heads.len() < 1200, "{} pages", world.dense.heads.len());
     }
 }

@@ -37,19 +37,12 @@ impl Store {
     /// are now, then the rows of `replayed` (its own `write_set`) that the log does not have. None: all rows agree.
     pub fn first_difference(&self, logged: &[u8], replayed: &[u8]) -> Option<RowDifference> {
         let logged: Vec<_> = Changes::new(logged).map_while(Result::ok).collect();
-        let kept = logged
-            .iter()
-            .filter(|change| !matches!(change, Change::Delete { .. }));
+        let kept = logged.iter().filter(|change| !matches!(change, Change::Delete { .. }));
         let taken: BTreeSet<_> = kept.map(|change| self.place_after(change)).collect();
-        let found = logged
-            .iter()
-            .find_map(|change| self.difference_of(change, &taken));
+        let found = logged.iter().find_map(|change| self.difference_of(change, &taken));
         found.or_else(|| {
             let mut extra = Changes::new(replayed).map_while(Result::ok);
-            let logged: BTreeSet<_> = logged
-                .iter()
-                .map(|change| self.place_before(change))
-                .collect();
+            let logged: BTreeSet<_> = logged.iter().map(|change| self.place_before(change)).collect();
             let change = extra.find(|change| !logged.contains(&self.place_before(change)))?;
             let table = self.tables.get(change.table() as usize)?;
             Some(RowDifference {
@@ -72,9 +65,7 @@ impl Store {
                 if !table.has_number() && table.validate(row).is_ok() =>
             {
                 let mut key = Vec::new();
-                table
-                    .layout
-                    .push_key(row, &table.schema.primary_key, &mut key);
+                table.layout.push_key(row, &table.schema.primary_key, &mut key);
                 (change.table(), key)
             }
             _ => self.place_before(change),
@@ -85,13 +76,10 @@ impl Store {
     fn place_before(&self, change: &Change<'_>) -> (u16, Vec<u8>) {
         let name = match change {
             Change::Insert {
-                number: Some(number),
-                ..
+                number: Some(number), ..
             } => RowName::Number(*number),
             Change::Insert { number: None, .. } => return self.place_of_insert(change),
-            Change::Replace { name, .. }
-            | Change::Patch { name, .. }
-            | Change::Delete { name, .. } => *name,
+            Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => *name,
         };
         let name = match name {
             RowName::Key(key) => key.to_vec(),
@@ -102,22 +90,15 @@ impl Store {
 
     fn place_of_insert(&self, change: &Change<'_>) -> (u16, Vec<u8>) {
         let mut key = Vec::new();
-        if let (Change::Insert { row, .. }, Some(table)) =
-            (change, self.tables.get(change.table() as usize))
+        if let (Change::Insert { row, .. }, Some(table)) = (change, self.tables.get(change.table() as usize))
             && table.validate(row).is_ok()
         {
-            table
-                .layout
-                .push_key(row, &table.schema.primary_key, &mut key);
+            table.layout.push_key(row, &table.schema.primary_key, &mut key);
         }
         (change.table(), key)
     }
 
-    fn difference_of(
-        &self,
-        change: &Change<'_>,
-        taken: &BTreeSet<(u16, Vec<u8>)>,
-    ) -> Option<RowDifference> {
+    fn difference_of(&self, change: &Change<'_>, taken: &BTreeSet<(u16, Vec<u8>)>) -> Option<RowDifference> {
         let (number, name) = self.place_after(change);
         let table = self.tables.get(number as usize)?;
         let differ = |column: Option<usize>, logged: String, replayed: String| RowDifference {
@@ -131,8 +112,7 @@ impl Store {
         let now = live.and_then(|rid| table.rows.get(rid));
         let Some(now) = now else {
             let is_deleted = matches!(change, Change::Delete { .. });
-            return (!is_deleted)
-                .then(|| differ(None, change_text(change).into(), "no such row".into()));
+            return (!is_deleted).then(|| differ(None, change_text(change).into(), "no such row".into()));
         };
         let compare = |at: usize, logged: Option<&[u8]>| {
             let slot = table.layout.columns.get(at)?;
@@ -172,11 +152,7 @@ impl Table {
         let columns: Option<Vec<_>> = columns
             .map(|column| {
                 let value = reader.next_column(column.ty, column.nullable)?;
-                Some(format!(
-                    "{}={}",
-                    column.name,
-                    value_text(column.ty, value.as_deref())
-                ))
+                Some(format!("{}={}", column.name, value_text(column.ty, value.as_deref())))
             })
             .collect();
         columns.map_or_else(|| text_of(RowName::Key(name)), |columns| columns.join(", "))
@@ -204,8 +180,9 @@ fn value_text(ty: ScalarType, value: Option<&[u8]>) -> String {
     };
     match (ty, value.len()) {
         (ScalarType::Bool, 1) => (value[0] != 0).to_string(),
-        (ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64, 1..=8)
-        | (ScalarType::Timestamp, 8) => signed(value).to_string(),
+        (ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64, 1..=8) | (ScalarType::Timestamp, 8) => {
+            signed(value).to_string()
+        }
         (ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64, 1..=8) => {
             let mut wide = [0; 8];
             wide[..value.len()].copy_from_slice(value);

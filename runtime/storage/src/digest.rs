@@ -74,17 +74,11 @@ fn short(bytes: &[u8]) -> (u64, u64) {
         return (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
     }
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        return (
-            u32::from_le_bytes(*first) as u64,
-            u32::from_le_bytes(*last) as u64,
-        );
+        return (u32::from_le_bytes(*first) as u64, u32::from_le_bytes(*last) as u64);
     }
     match bytes {
         [] => (0, 0),
-        [first, .., last] => (
-            *first as u64 | (bytes[bytes.len() / 2] as u64) << 8,
-            *last as u64,
-        ),
+        [first, .., last] => (*first as u64 | (bytes[bytes.len() / 2] as u64) << 8, *last as u64),
         [only] => short_of_one(*only),
     }
 }
@@ -183,7 +177,11 @@ mod tests {
     fn short_runs_are_folded_as_all_others() {
         let bytes: Vec<u8> = (0..200).map(|at| (at * 37 % 251) as u8).collect();
         for len in 0..=bytes.len() {
-            assert_eq!(fold(9, 0x1_0001, &bytes[..len]), fold_any(9, 0x1_0001, &bytes[..len]), "{len}");
+            assert_eq!(
+                fold(9, 0x1_0001, &bytes[..len]),
+                fold_any(9, 0x1_0001, &bytes[..len]),
+                "{len}"
+            );
         }
     }
 
@@ -213,9 +211,6 @@ mod tests {
         // Without a tag and without bytes the state still counts.
         assert_ne!(fold(1, 0, b""), fold(2, 0, b""));
         assert_ne!(fold(1, 2, b"a"), fold(1, 1, b"a"));
-        assert_ne!(
-            fold(fold(0, 1, b"a"), 1, b"b"),
-            fold(fold(0, 1, b"b"), 1, b"a")
-        );
+        assert_ne!(fold(fold(0, 1, b"a"), 1, b"b"), fold(fold(0, 1, b"b"), 1, b"a"));
     }
 }

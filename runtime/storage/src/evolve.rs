@@ -92,11 +92,7 @@ impl TableChange {
 }
 
 /// Compares a declaration with the stored table. `declared` has its owner.
-pub fn plan_change(
-    stored: &TableSchema,
-    declared: &TableSchema,
-    rule: Evolve,
-) -> Result<TableChange, Vec<Conflict>> {
+pub fn plan_change(stored: &TableSchema, declared: &TableSchema, rule: Evolve) -> Result<TableChange, Vec<Conflict>> {
     let mut conflicts = check_table(declared);
     if !conflicts.is_empty() {
         return Err(conflicts);
@@ -141,7 +137,8 @@ impl Planner<'_> {
         way_on: &str,
     ) {
         let table = &self.declared.full_name();
-        self.conflicts.push(At { table, item, what }.conflict(stored, declared, way_on));
+        self.conflicts
+            .push(At { table, item, what }.conflict(stored, declared, way_on));
     }
 
     fn note(&mut self, action: ChangeAction, what: &'static str, item: &str, detail: impl Into<String>) {
@@ -179,7 +176,9 @@ impl Planner<'_> {
             }
         }
         let count = stored.columns.len();
-        (0..target.columns.len()).map(|at| (at < count).then_some(at as u16)).collect()
+        (0..target.columns.len())
+            .map(|at| (at < count).then_some(at as u16))
+            .collect()
     }
 
     /// By name, or by the name before.
@@ -203,7 +202,13 @@ impl Planner<'_> {
                 (None, Some((was, at))) => {
                     if !renamed.insert(at) {
                         let stored = format!("one column {was}");
-                        self.refuse(&column.name, "column", stored, "two that were it", "leave one `was` out");
+                        self.refuse(
+                            &column.name,
+                            "column",
+                            stored,
+                            "two that were it",
+                            "leave one `was` out",
+                        );
                     }
                     self.note(ChangeAction::Rename, "column", &column.name, format!("was {was}"));
                     Some(at)
@@ -238,15 +243,23 @@ impl Planner<'_> {
         if known.nullable && !column.nullable {
             let way_on = "keep it nullable, or add a column that is not, with a default, and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
-        } else if !column.variants.starts_with(&known.variants) || (known.variants.is_empty() && !column.variants.is_empty()) {
+        } else if !column.variants.starts_with(&known.variants)
+            || (known.variants.is_empty() && !column.variants.is_empty())
+        {
             let way_on = "further variants of an enum are added at its end, the others stay as they are; for anything else add a column of \
                           another name and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
         } else if known.ty != column.ty && !widens(known.ty, column.ty) {
-            let way_on = "integers become wider ones; for anything else add a column of another name and copy what is there";
+            let way_on =
+                "integers become wider ones; for anything else add a column of another name and copy what is there";
             self.refuse(&column.name, "column", stored, declared, way_on);
         } else if stored != declared {
-            self.note(ChangeAction::Convert, "column", &column.name, format!("{stored} to {declared}"));
+            self.note(
+                ChangeAction::Convert,
+                "column",
+                &column.name,
+                format!("{stored} to {declared}"),
+            );
         } else if known.default != column.default {
             self.note(ChangeAction::Convert, "column", &column.name, "another default");
         }
@@ -302,8 +315,7 @@ impl Planner<'_> {
             *source == Some(at as u16)
                 && known.is_some_and(|known| known.ty == column.ty && known.nullable == column.nullable)
         };
-        let rewrites_rows =
-            columns.len() != stored.columns.len() || !columns.iter().enumerate().all(is_same);
+        let rewrites_rows = columns.len() != stored.columns.len() || !columns.iter().enumerate().all(is_same);
         let keeps_primary =
             !rewrites_rows && (stored.primary_key.is_empty() || stored.primary_kind == target.primary_kind);
         let mut indexes = Vec::with_capacity(target.indexes.len());
@@ -356,8 +368,9 @@ fn widens(from: ScalarType, to: ScalarType) -> bool {
     use ScalarType::{I8, I16, I32, I64, U8, U16, U32, U64};
     let (from_bytes, to_bytes) = (from.slot_bytes(), to.slot_bytes());
     match (from, to) {
-        (I8 | I16 | I32, I16 | I32 | I64)
-        | (U8 | U16 | U32, U16 | U32 | U64 | I16 | I32 | I64) => from_bytes < to_bytes,
+        (I8 | I16 | I32, I16 | I32 | I64) | (U8 | U16 | U32, U16 | U32 | U64 | I16 | I32 | I64) => {
+            from_bytes < to_bytes
+        }
         _ => false,
     }
 }

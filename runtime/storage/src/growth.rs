@@ -44,7 +44,11 @@ impl Store {
             // Places and bytes of rows; leaves and inner nodes, or what a dense index has.
             mappings: 2 + 2 * indexes,
         };
-        let names = [declared.full_name(), format!("{module}.{}", declared.name), declared.name.clone()];
+        let names = [
+            declared.full_name(),
+            format!("{module}.{}", declared.name),
+            declared.name.clone(),
+        ];
         let Some(id) = names.iter().find_map(|name| self.table_id(name)) else {
             return empty;
         };

@@ -239,11 +239,7 @@ impl HashIndex {
 
     /// As `find`, after a walk that is over.
     #[inline(always)]
-    pub fn find_overflowed<R>(
-        &self,
-        walk: &Walk<'_>,
-        accept: impl FnMut(u32) -> Option<R>,
-    ) -> Option<R> {
+    pub fn find_overflowed<R>(&self, walk: &Walk<'_>, accept: impl FnMut(u32) -> Option<R>) -> Option<R> {
         if self.overflow.is_empty() {
             return None;
         }
@@ -279,12 +275,7 @@ impl HashIndex {
 
     /// Adds an entry unless `is_same` says of one with the same tag that it has the key already.
     #[inline]
-    pub fn insert(
-        &mut self,
-        tag: u32,
-        rid: u32,
-        mut is_same: impl FnMut(u32) -> bool,
-    ) -> Result<(), u32> {
+    pub fn insert(&mut self, tag: u32, rid: u32, mut is_same: impl FnMut(u32) -> bool) -> Result<(), u32> {
         let id = self.directory[(tag & self.mask) as usize];
         let segment = &mut self.segments[id];
         let mut at = home_of(tag);
@@ -313,12 +304,7 @@ impl HashIndex {
 
     /// As `insert`, when what lies in the tag's segment has been looked at and the segment is full, or nearly so.
     #[cold]
-    fn insert_crowded(
-        &mut self,
-        tag: u32,
-        rid: u32,
-        mut is_same: impl FnMut(u32) -> bool,
-    ) -> Result<(), u32> {
+    fn insert_crowded(&mut self, tag: u32, rid: u32, mut is_same: impl FnMut(u32) -> bool) -> Result<(), u32> {
         if let Some(taken) = self.overflowed(tag).into_iter().find(|rid| is_same(*rid)) {
             return Err(taken);
         }
@@ -406,9 +392,7 @@ impl HashIndex {
     /// Places anew what overflowed from tags that end in the `depth` bits of `common`.
     fn drain_overflow(&mut self, common: u32, depth: u32) {
         let mask = (1 << depth) - 1;
-        let ours = self
-            .overflow
-            .extract_if(.., |(tag, _)| tag & mask == common);
+        let ours = self.overflow.extract_if(.., |(tag, _)| tag & mask == common);
         for (tag, stored) in ours.collect::<Vec<_>>() {
             self.place(tag, stored);
         }
@@ -508,9 +492,7 @@ mod tests {
         let mut index = HashIndex::new();
         let tags: BTreeMap<u32, u32> = (0..200_000).map(|rid| (rid, spread(rid * 7 + 1))).collect();
         for (rid, tag) in &tags {
-            index
-                .insert(*tag, *rid, |_| false)
-                .expect("no key is compared");
+            index.insert(*tag, *rid, |_| false).expect("no key is compared");
         }
         check(&index, &tags);
         let entries_each = tags.len() / index.segments.len();

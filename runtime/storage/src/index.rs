@@ -88,11 +88,7 @@ pub struct Range<'a> {
 
 impl<'a> Range<'a> {
     pub fn new(lower: &'a [u8], upper: &'a [u8], flags: ScanFlags) -> Self {
-        Self {
-            lower,
-            upper,
-            flags,
-        }
+        Self { lower, upper, flags }
     }
 
     #[inline]
@@ -377,13 +373,7 @@ impl Index {
 
     /// As `insert`, of a row whose tag `touch_of` returned.
     #[inline(always)]
-    pub fn insert_tagged(
-        &mut self,
-        rows: &Rows,
-        row: RowRef<'_>,
-        rid: Rid,
-        tag: u32,
-    ) -> Result<(), Refused> {
+    pub fn insert_tagged(&mut self, rows: &Rows, row: RowRef<'_>, rid: Rid, tag: u32) -> Result<(), Refused> {
         let Body::HashInts(hash) = &mut self.body else {
             unreachable!("only a hash of integer keys has tags of its rows");
         };
@@ -552,8 +542,7 @@ impl Index {
     /// The first row of the range.
     #[inline]
     pub fn first(&self, range: &Range<'_>) -> Result<Option<Rid>, NotOrdered> {
-        let rid =
-            dispatch!(&self.body, tree => first_in_tree(tree, range), _ => return Err(NotOrdered));
+        let rid = dispatch!(&self.body, tree => first_in_tree(tree, range), _ => return Err(NotOrdered));
         Ok(rid.map(Rid))
     }
 
@@ -576,7 +565,9 @@ impl Index {
         rids: &mut [Rid],
     ) -> Result<usize, NotOrdered> {
         if !range.is_reverse() {
-            return Ok(dispatch!(&self.body, tree => page_tree(tree, range, position, rids), _ => return Err(NotOrdered)));
+            return Ok(
+                dispatch!(&self.body, tree => page_tree(tree, range, position, rids), _ => return Err(NotOrdered)),
+            );
         }
         let mut count = 0;
         let on_entry = |rid| match rids.get_mut(count) {
@@ -620,12 +611,7 @@ impl Index {
 }
 
 #[inline(always)]
-fn find_int<'r>(
-    hash: &HashIndex,
-    plan: &KeyPlan,
-    rows: &'r Rows,
-    key: u128,
-) -> Option<(Rid, RowRef<'r>)> {
+fn find_int<'r>(hash: &HashIndex, plan: &KeyPlan, rows: &'r Rows, key: u128) -> Option<(Rid, RowRef<'r>)> {
     let mut walk = hash.walk(tag_of(key));
     while let Some(rid) = walk.next() {
         let row = rows.keyed_at(Rid(rid));

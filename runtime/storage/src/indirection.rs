@@ -155,10 +155,7 @@ impl Indirection {
 
     /// Makes a buried id free. Freed ids are given out last first.
     pub fn release(&mut self, rid: Rid) {
-        debug_assert!(
-            self.places[rid.0] == NOT_LIVE,
-            "only buried ids are released"
-        );
+        debug_assert!(self.places[rid.0] == NOT_LIVE, "only buried ids are released");
         self.places[rid.0] = NOT_LIVE | self.free as u64;
         self.free = rid.0;
     }

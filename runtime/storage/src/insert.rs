@@ -16,13 +16,7 @@ pub(crate) const RUN_ROWS: usize = 16;
 impl Table {
     /// As `insert` of each row, `rids` being as many; false, and nothing done, where one may be refused, or rows don't lie apart from
     /// all others.
-    fn insert_run(
-        &mut self,
-        id: u16,
-        rows: &[&[u8]],
-        rids: &mut [Rid],
-        journal: &mut Journal,
-    ) -> bool {
+    fn insert_run(&mut self, id: u16, rows: &[&[u8]], rids: &mut [Rid], journal: &mut Journal) -> bool {
         let is_fit = rows.len() > 1 && self.rows.has_room(rows.len());
         if !is_fit || rows.iter().any(|row| self.validate(row).is_err()) {
             return false;
@@ -46,8 +40,7 @@ impl Table {
         }
         journal.count_many(rows.len(), bytes);
         if journal.capture.is_on {
-            rows.iter()
-                .for_each(|row| journal.capture.insert(id, None, row));
+            rows.iter().for_each(|row| journal.capture.insert(id, None, row));
         }
         journal.note_inserts(id, rids);
         true
@@ -56,7 +49,9 @@ impl Table {
     /// Sees to memory for the entries of so many rows, in trees; false where it is refused, or can't be seen to without the rows.
     #[cold]
     fn make_memory_for(&mut self, rows: usize) -> bool {
-        self.indexes.iter_mut().all(|index| index.has_memory(rows) || index.make_memory_for(rows))
+        self.indexes
+            .iter_mut()
+            .all(|index| index.has_memory(rows) || index.make_memory_for(rows))
     }
 
     /// Puts the rows, which are stored, in all indexes; false, and in none, where a key is taken or too long.
@@ -74,13 +69,7 @@ impl Table {
 
     /// Takes rows out of the indexes before the one at `at`, and the first `linked` out of that one.
     #[cold]
-    fn unlink_run(
-        &mut self,
-        at: usize,
-        linked: usize,
-        (rows, rids): (&[&[u8]], &[Rid]),
-        scratch: &mut Scratch,
-    ) {
+    fn unlink_run(&mut self, at: usize, linked: usize, (rows, rids): (&[&[u8]], &[Rid]), scratch: &mut Scratch) {
         for (position, index) in self.indexes[..=at].iter_mut().enumerate() {
             let count = if position < at { rows.len() } else { linked };
             for (row, rid) in rows.iter().zip(rids).take(count).rev() {
@@ -137,9 +126,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reprise_abi::{
-        ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType, TableSchema,
-    };
+    use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType, TableSchema};
 
     use crate::{AfterImage, Rid, Store, TableId, WriteSummary};
 
@@ -198,12 +185,7 @@ mod tests {
     fn seen(store: &mut Store, table: TableId) -> (WriteSummary, u64, u64, Vec<u8>) {
         let mut changes = Vec::new();
         store.write_set(AfterImage::Changed, &mut changes);
-        (
-            store.written(),
-            store.digest(),
-            store.stats(table).row_bytes,
-            changes,
-        )
+        (store.written(), store.digest(), store.stats(table).row_bytes, changes)
     }
 
     type Numbers = (i16, i32, u8);
@@ -228,12 +210,7 @@ mod tests {
         row
     }
 
-    fn insert_all(
-        store: &mut Store,
-        table: TableId,
-        rows: &[Vec<u8>],
-        at_once: bool,
-    ) -> (Vec<Rid>, bool) {
+    fn insert_all(store: &mut Store, table: TableId, rows: &[Vec<u8>], at_once: bool) -> (Vec<Rid>, bool) {
         let mut taken = Vec::new();
         if at_once {
             let rows = rows.iter().map(Vec::as_slice);

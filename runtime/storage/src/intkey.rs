@@ -32,9 +32,7 @@ impl IntKey {
     pub fn new(layout: &RowLayout, slots: &[ColumnSlot], has_number: bool) -> Option<Self> {
         let shape = Shape::of(slots.iter().map(|slot| slot.ty.slot_bytes()));
         let at_max = (layout.fixed_bytes() as u32).checked_sub(LOAD_BYTES);
-        if has_number && !slots.is_empty()
-            || at_max.is_none() && !has_number && shape == Shape::Other
-        {
+        if has_number && !slots.is_empty() || at_max.is_none() && !has_number && shape == Shape::Other {
             return None;
         }
         let (mut parts, mut to) = (Vec::new(), 0);
@@ -47,7 +45,11 @@ impl IntKey {
         }
         let column = |at: usize| {
             let (slot, bits) = (slots.get(at)?, 8 * slots[at].ty.slot_bytes() as u32);
-            let flip = if is_signed(slot.ty)? { 1 << (bits.min(64) - 1) } else { 0 };
+            let flip = if is_signed(slot.ty)? {
+                1 << (bits.min(64) - 1)
+            } else {
+                0
+            };
             Some((slot.offset, flip))
         };
         let columns: [_; SHAPE_COLUMNS_MAX] = std::array::from_fn(|at| column(at).unwrap_or_default());
@@ -242,7 +244,10 @@ impl KeyLoad {
             (Shape::TwoOneFour, 7) => load_each::<7>(keys, numbers, |key| {
                 (two(key) << 8 | key[second] as u64) << 32 | four(key, third)
             }),
-            _ => numbers.iter_mut().zip(keys.iter()).for_each(|(number, key)| *number = self.load_short(key)),
+            _ => numbers
+                .iter_mut()
+                .zip(keys.iter())
+                .for_each(|(number, key)| *number = self.load_short(key)),
         }
     }
 
@@ -347,11 +352,7 @@ fn push_parts(slot: &ColumnSlot, to: u32, at_max: u32, parts: &mut Vec<Part>) ->
             left: (64 - 8 * in_word - bits) as u8,
             word: ((to + from) / 8) as u8,
             mask: u64::MAX >> (64 - bits),
-            flip: if is_signed && from == 0 {
-                1 << (bits - 1)
-            } else {
-                0
-            },
+            flip: if is_signed && from == 0 { 1 << (bits - 1) } else { 0 },
         });
         from = end;
     }

@@ -236,13 +236,7 @@ impl Journal {
 
     /// Notes that the integer column (its position, and where it lies) of a row was `before`.
     #[inline]
-    pub fn note_add(
-        &mut self,
-        (table, rid): (u16, Rid),
-        (column, offset): (u16, u32),
-        width: usize,
-        before: u64,
-    ) {
+    pub fn note_add(&mut self, (table, rid): (u16, Rid), (column, offset): (u16, u32), width: usize, before: u64) {
         self.bytes.extend_from_slice(&before.to_le_bytes());
         self.ops.push(Undo {
             rid,
@@ -316,7 +310,10 @@ impl Journal {
     #[inline]
     fn bring_room_near(&mut self) {
         let ops = self.ops.spare_capacity_mut();
-        ops.iter().step_by(LINE_BYTES / size_of::<Undo>()).take(NEAR_LINES).for_each(fetch);
+        ops.iter()
+            .step_by(LINE_BYTES / size_of::<Undo>())
+            .take(NEAR_LINES)
+            .for_each(fetch);
         let bytes = self.bytes.spare_capacity_mut();
         bytes.iter().step_by(LINE_BYTES).take(NEAR_LINES).for_each(fetch);
     }

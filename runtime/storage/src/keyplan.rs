@@ -67,15 +67,9 @@ impl KeyPlan {
     pub fn new(layout: &RowLayout, own: &[u16], rest: &[u16], has_number: bool) -> Self {
         let mut columns = own.to_vec();
         columns.extend(rest.iter().filter(|column| !own.contains(column)));
-        let slots: Vec<ColumnSlot> = columns
-            .iter()
-            .map(|c| layout.columns[*c as usize])
-            .collect();
+        let slots: Vec<ColumnSlot> = columns.iter().map(|c| layout.columns[*c as usize]).collect();
         let width = |slots: &[ColumnSlot]| -> usize {
-            slots
-                .iter()
-                .map(|s| s.ty.slot_bytes() + s.is_nullable() as usize)
-                .sum()
+            slots.iter().map(|s| s.ty.slot_bytes() + s.is_nullable() as usize).sum()
         };
         let bytes = width(&slots) + 8 * has_number as usize;
         let form = if slots.iter().any(|slot| slot.ty.is_variable()) {
@@ -133,12 +127,7 @@ impl KeyPlan {
     }
 
     #[inline]
-    pub fn encode<'s>(
-        &self,
-        layout: &RowLayout,
-        row: RowRef<'_>,
-        scratch: &'s mut Scratch,
-    ) -> Encoded<'s> {
+    pub fn encode<'s>(&self, layout: &RowLayout, row: RowRef<'_>, scratch: &'s mut Scratch) -> Encoded<'s> {
         if let Form::Fixed { own_bytes, .. } = self.form {
             let len = self.encode_fixed(row, &mut scratch.fixed);
             return Encoded {
@@ -154,10 +143,7 @@ impl KeyPlan {
         if self.has_number {
             out.extend_from_slice(&row.number.to_be_bytes());
         }
-        Encoded {
-            bytes: out,
-            own_bytes,
-        }
+        Encoded { bytes: out, own_bytes }
     }
 
     #[inline]
@@ -230,13 +216,11 @@ impl KeyPlan {
         }
         self.slots.iter().all(|slot| {
             if slot.ty.is_variable() {
-                return slot.is_null(a) == slot.is_null(b)
-                    && self.data(a, slot) == self.data(b, slot);
+                return slot.is_null(a) == slot.is_null(b) && self.data(a, slot) == self.data(b, slot);
             }
             let at = slot.offset as usize;
             let width = slot.ty.slot_bytes();
-            a[at..at + width] == b[at..at + width]
-                && (!slot.is_nullable() || slot.is_null(a) == slot.is_null(b))
+            a[at..at + width] == b[at..at + width] && (!slot.is_nullable() || slot.is_null(a) == slot.is_null(b))
         })
     }
 
@@ -381,10 +365,7 @@ mod tests {
         let mut expected = Vec::new();
         layout.push_key(&row, &columns, &mut expected);
         let mut scratch = Scratch::default();
-        let row = RowRef {
-            row: &row,
-            number: 0,
-        };
+        let row = RowRef { row: &row, number: 0 };
         assert_eq!(plan.encode(&layout, row, &mut scratch).bytes, expected);
         assert!(plan.matches(row, &expected) && plan.is_whole(&expected));
         let is_short = expected.len() <= 16;
@@ -407,21 +388,10 @@ mod tests {
     #[test]
     fn columns_may_cross_words_and_rows_may_be_tiny() {
         check(&[(U8, false)], &[Field::Uint(200)]);
+        check(&[(I16, false), (Bool, false)], &[Field::Int(-2), Field::Bool(true)]);
+        check(&[(I64, false), (I32, false)], &[Field::Int(-2), Field::Int(7)]);
         check(
-            &[(I16, false), (Bool, false)],
-            &[Field::Int(-2), Field::Bool(true)],
-        );
-        check(
-            &[(I64, false), (I32, false)],
-            &[Field::Int(-2), Field::Int(7)],
-        );
-        check(
-            &[
-                (U8, false),
-                (Decimal { scale: 0 }, false),
-                (I64, false),
-                (I16, false),
-            ],
+            &[(U8, false), (Decimal { scale: 0 }, false), (I64, false), (I16, false)],
             &[
                 Field::Uint(9),
                 Field::Decimal(-(1 << 100) + 77),
@@ -434,7 +404,14 @@ mod tests {
     /// In rows in which the columns lie the other way round.
     #[test]
     fn keys_of_the_commonest_shapes_are_those_of_any_other() {
-        let widths = [(I16, -5), (U16, 9), (I32, -70_000), (U32, 70_001), (I64, i64::MIN + 3), (U64, 5)];
+        let widths = [
+            (I16, -5),
+            (U16, 9),
+            (I32, -70_000),
+            (U32, 70_001),
+            (I64, i64::MIN + 3),
+            (U64, 5),
+        ];
         let field = |(ty, value): (ScalarType, i64)| match ty {
             U16 | U32 | U64 => Field::Uint(value as u64),
             _ => Field::Int(value),
@@ -446,7 +423,10 @@ mod tests {
             }
         }
         check(&[(I64, false)], &[Field::Int(-4)]);
-        check(&[(U32, false), (I32, false), (I64, false)], &[Field::Uint(1), Field::Int(-2), Field::Int(3)]);
+        check(
+            &[(U32, false), (I32, false), (I64, false)],
+            &[Field::Uint(1), Field::Int(-2), Field::Int(3)],
+        );
     }
 
     #[test]
@@ -468,13 +448,7 @@ mod tests {
             ],
         );
         check(
-            &[
-                (U8, false),
-                (U16, false),
-                (U32, false),
-                (U64, false),
-                (Bool, false),
-            ],
+            &[(U8, false), (U16, false), (U32, false), (U64, false), (Bool, false)],
             &[
                 Field::Uint(3),
                 Field::Uint(300),
@@ -493,15 +467,8 @@ mod tests {
         );
         check(
             &[(Text, true), (I32, true), (Bytes, false)],
-            &[
-                Field::Text("a\0b"),
-                Field::Int(5),
-                Field::Bytes(b"\0\0\xff"),
-            ],
+            &[Field::Text("a\0b"), Field::Int(5), Field::Bytes(b"\0\0\xff")],
         );
-        check(
-            &[(Text, true), (Bytes, false)],
-            &[Field::Null, Field::Bytes(b"")],
-        );
+        check(&[(Text, true), (Bytes, false)], &[Field::Null, Field::Bytes(b"")]);
     }
 }

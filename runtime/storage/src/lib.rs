@@ -38,8 +38,8 @@ mod treekey;
 mod writeset;
 
 pub use apply::{ApplyError, Near};
-pub use convert::Prepared;
 pub use bulk::{IndexLoad, LoadError, TableLoad};
+pub use convert::Prepared;
 pub use difference::RowDifference;
 pub use digest::result_digest;
 pub use evolve::{ChangeAction, ChangeStep, Evolve, TableChange, as_stored, plan_change};

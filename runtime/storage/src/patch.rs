@@ -227,9 +227,7 @@ fn malformed(values: &[u8]) -> WriteError {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{
-        ColumnSchema, ColumnSet, Field, IndexKind, Placement, ScalarType, TableSchema,
-    };
+    use reprise_abi::{ColumnSchema, ColumnSet, Field, IndexKind, Placement, ScalarType, TableSchema};
 
     use crate::Store;
 
@@ -302,9 +300,7 @@ mod tests {
         for set in 1..64_u64 {
             let patch = values(&store, table, set, fields);
             store.begin();
-            store
-                .patch(table, rid, ColumnSet(set), &patch)
-                .expect("patched");
+            store.patch(table, rid, ColumnSet(set), &patch).expect("patched");
             let row = store.row(table, rid).expect("live").to_vec();
             for (at, new) in fields.iter().enumerate() {
                 let found = store.layout(table).field(&row, at as u16);
@@ -329,7 +325,14 @@ mod tests {
     fn a_run_of_patches_is_each_of_them() {
         let columns = ColumnSet(0b110110);
         let fields = |at: i64| {
-            [Field::Int(0), Field::Int(at), Field::Int(-at), Field::Null, Field::Bool(true), Field::Int(at)]
+            [
+                Field::Int(0),
+                Field::Int(at),
+                Field::Int(-at),
+                Field::Null,
+                Field::Bool(true),
+                Field::Int(at),
+            ]
         };
         let run = |by_patcher: bool| {
             let (mut store, table, rid) = store();
@@ -367,13 +370,22 @@ mod tests {
     fn of_a_run_what_comes_before_a_row_that_is_not_there_stays_and_is_taken_back() {
         let columns = ColumnSet(0b110110);
         let fields = |at: i64| {
-            [Field::Int(0), Field::Int(at), Field::Int(-at), Field::Null, Field::Bool(true), Field::Null]
+            [
+                Field::Int(0),
+                Field::Int(at),
+                Field::Int(-at),
+                Field::Null,
+                Field::Bool(true),
+                Field::Null,
+            ]
         };
         let run = |rids: &[u32]| {
             let (mut store, table, rid) = store();
             let before = store.digest();
             store.begin();
-            let all: Vec<_> = (0..rids.len()).map(|at| values(&store, table, columns.0, fields(at as i64))).collect();
+            let all: Vec<_> = (0..rids.len())
+                .map(|at| values(&store, table, columns.0, fields(at as i64)))
+                .collect();
             let mut patcher = store.patcher(table, columns).expect("plain columns");
             let rids: Vec<_> = rids.iter().map(|past| crate::Rid(rid.0 + past)).collect();
             let is_whole = patcher.patch_run(&rids, &all.concat()).is_ok();
@@ -400,10 +412,7 @@ mod tests {
             (0b1000, &[0, 9, 0, 0, 0]),
             (0b100000, &[1, 9, 0, 0, 0]),
         ] {
-            assert!(
-                store.patch(table, rid, ColumnSet(set), bytes).is_err(),
-                "{set:b}"
-            );
+            assert!(store.patch(table, rid, ColumnSet(set), bytes).is_err(), "{set:b}");
         }
         assert_eq!(store.commit().rows_written, 0);
         assert_eq!(store.digest(), before);

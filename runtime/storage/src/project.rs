@@ -58,9 +58,11 @@ impl RowProjection {
     pub fn widen_insert(&self, row: &[u8]) -> Result<Vec<u8>, RowError> {
         self.narrow.validate(row)?;
         let mut fields = self.narrow_fields(row);
-        fields.extend(self.added.iter().map(|column| {
-            default_field(column).expect("defaults were checked when the projection was made")
-        }));
+        fields.extend(
+            self.added
+                .iter()
+                .map(|column| default_field(column).expect("defaults were checked when the projection was made")),
+        );
         Ok(self.wide.build(&fields))
     }
 
@@ -83,9 +85,7 @@ impl RowProjection {
 /// What rows written before the column existed read as.
 pub(crate) fn default_field(column: &ColumnSchema) -> Result<Field<'_>, DefaultError> {
     match &column.default {
-        Some(bytes) => {
-            decode(column.ty, bytes).map_err(|_| DefaultError::Malformed(column.name.clone()))
-        }
+        Some(bytes) => decode(column.ty, bytes).map_err(|_| DefaultError::Malformed(column.name.clone())),
         None if column.nullable => Ok(Field::Null),
         None => Err(DefaultError::Missing(column.name.clone())),
     }
@@ -151,9 +151,7 @@ mod tests {
             column("size", ScalarType::U16, false, Some(b"\x05\x00")),
         ];
         let projection = RowProjection::new(&columns, 2).expect("defaults are there");
-        let narrow = projection
-            .narrow_layout()
-            .build(&[Field::Int(7), Field::Text("x")]);
+        let narrow = projection.narrow_layout().build(&[Field::Int(7), Field::Text("x")]);
         let wide = projection.widen_insert(&narrow).expect("row is valid");
         let layout = RowLayout::new(&columns);
         assert_eq!(layout.validate(&wide), Ok(()));
@@ -175,9 +173,7 @@ mod tests {
             Field::Int(3),
             Field::Uint(1),
         ]);
-        let updated = projection
-            .widen_update(&narrow, &stored)
-            .expect("row is valid");
+        let updated = projection.widen_update(&narrow, &stored).expect("row is valid");
         assert_eq!(
             fields(&updated),
             ["Int(7)", "Text(\"x\")", "Text(\"q\")", "Int(3)", "Uint(1)"]

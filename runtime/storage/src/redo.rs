@@ -64,10 +64,7 @@ impl Store {
     /// All tables, in the order of their ids. Between transactions, and where neither undo is retained nor a snapshot copied.
     pub fn redos(&mut self) -> Vec<TableRedo<'_>> {
         self.assert_no_undo();
-        assert!(
-            self.snapshot.is_none(),
-            "tables are not copied while they are made"
-        );
+        assert!(self.snapshot.is_none(), "tables are not copied while they are made");
         let tables = (0..).zip(&mut self.tables);
         let redos = tables.map(|(id, table)| TableRedo {
             id,
@@ -119,11 +116,7 @@ impl TableRedo<'_> {
                     }
                     ahead.note(at + AHEAD, self.touch_row(window, list, at + AHEAD));
                 }
-                let hint = if is_far {
-                    hints[at - group.start]
-                } else {
-                    NO_RID
-                };
+                let hint = if is_far { hints[at - group.start] } else { NO_RID };
                 let applied = if let Some(row) = list.row(window, at)
                     && !self.has_number
                 {
@@ -143,8 +136,7 @@ impl TableRedo<'_> {
                         let rest = list.rest_of_txn(at);
                         let changes = rest.clone().map(|at| list.change(window, at, self.id));
                         let changes: Vec<_> = changes.collect();
-                        self.apply_at_once(&changes)
-                            .map_err(|error| (list.txn(at), error))?;
+                        self.apply_at_once(&changes).map_err(|error| (list.txn(at), error))?;
                         at = rest.end;
                     }
                     Err(error) => return Err((list.txn(at), error)),
@@ -178,13 +170,7 @@ impl TableRedo<'_> {
 
     /// Asks for what changes of rows will look at, each step for all of them before the next; where their rows probably are.
     #[inline]
-    fn bring_near(
-        &self,
-        window: &[u8],
-        list: &RedoList,
-        group: Range<usize>,
-        hints: &mut [u32; GROUP],
-    ) {
+    fn bring_near(&self, window: &[u8], list: &RedoList, group: Range<usize>, hints: &mut [u32; GROUP]) {
         let index = &self.table.indexes[0];
         // Of a tree the way down is not worth going twice.
         let is_touched = !index.is_ordered();
@@ -198,9 +184,7 @@ impl TableRedo<'_> {
                 Some((name, _)) => name,
                 None => match list.change(window, at, self.id) {
                     Change::Insert { .. } => continue,
-                    Change::Replace { name, .. }
-                    | Change::Patch { name, .. }
-                    | Change::Delete { name, .. } => name,
+                    Change::Replace { name, .. } | Change::Patch { name, .. } | Change::Delete { name, .. } => name,
                 },
             };
             match name {
@@ -236,12 +220,7 @@ impl TableRedo<'_> {
     }
 
     #[inline]
-    fn patch(
-        &mut self,
-        name: RowName<'_>,
-        columns: PatchColumns<'_>,
-        hint: u32,
-    ) -> Result<(), ApplyError> {
+    fn patch(&mut self, name: RowName<'_>, columns: PatchColumns<'_>, hint: u32) -> Result<(), ApplyError> {
         let rid = match self.table.is_named(Rid(hint), name) {
             true => Rid(hint),
             false => self.table.named(name)?,

@@ -305,10 +305,7 @@ impl Rows {
 #[inline]
 pub(crate) fn split_stored(stored: &[u8], has_number: bool) -> RowRef<'_> {
     if !has_number {
-        return RowRef {
-            row: stored,
-            number: 0,
-        };
+        return RowRef { row: stored, number: 0 };
     }
     let (row, number) = stored.split_at(stored.len() - NUMBER_BYTES);
     RowRef {

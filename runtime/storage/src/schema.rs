@@ -3,11 +3,8 @@
 use std::{collections::BTreeSet, fmt};
 
 use reprise_abi::{
-    ColumnSchema, IndexSchema, Placement, TableSchema,
-    describe::write_json,
-    key::KEY_BYTES_MAX,
+    ColumnSchema, IndexSchema, ModuleSchema, Placement, TableSchema, describe::write_json, key::KEY_BYTES_MAX,
     row::COLUMNS_MAX,
-    ModuleSchema,
 };
 use reprise_base::limits::{DESCRIPTION_BYTES_MAX, INDEXES_MAX};
 
@@ -33,7 +30,11 @@ impl fmt::Display for Conflict {
         if !self.item.is_empty() {
             write!(f, " {}", self.item)?;
         }
-        write!(f, ": stored {}, declared {}; {}", self.stored, self.declared, self.way_on)
+        write!(
+            f,
+            ": stored {}, declared {}; {}",
+            self.stored, self.declared, self.way_on
+        )
     }
 }
 
@@ -80,7 +81,13 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
     for column in &schema.columns {
         if let Err(error) = check_default(column) {
             let way_on = "declare a default that the column can hold";
-            refuse(&column.name, "default", "a value of the column's type", error.to_string(), way_on);
+            refuse(
+                &column.name,
+                "default",
+                "a value of the column's type",
+                error.to_string(),
+                way_on,
+            );
         }
     }
     let mut check_columns = |item: &str, what, columns: &[u16], may_be_empty: bool| {
@@ -88,7 +95,13 @@ pub(crate) fn check_table(schema: &TableSchema) -> Vec<Conflict> {
         let is_known = columns.iter().all(|column| (*column as usize) < count);
         if !is_known || distinct.len() != columns.len() || columns.is_empty() && !may_be_empty {
             let rule = "distinct columns of the table";
-            refuse(item, what, rule, format!("{columns:?}"), "name columns that it has, each once");
+            refuse(
+                item,
+                what,
+                rule,
+                format!("{columns:?}"),
+                "name columns that it has, each once",
+            );
         }
     };
     check_columns("", "primary key", &schema.primary_key, true);
@@ -115,7 +128,10 @@ pub fn check_limits(schema: &TableSchema) -> Vec<Conflict> {
         let (rule, found) = (format!("at most {INDEXES_MAX}"), schema.indexes.len().to_string());
         refuse("", "indexes", rule, found, "leave out those that no procedure scans");
     }
-    let unique = schema.indexes.iter().map(|index| (index.name.as_str(), "index", &index.columns));
+    let unique = schema
+        .indexes
+        .iter()
+        .map(|index| (index.name.as_str(), "index", &index.columns));
     for (name, what, columns) in [("", "primary key", &schema.primary_key)].into_iter().chain(unique) {
         let bytes = key_bytes_min(schema, columns);
         if bytes > KEY_BYTES_MAX {
@@ -162,10 +178,7 @@ fn twice<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
 
 pub(crate) fn names(schema: &TableSchema, columns: &[u16]) -> String {
     let name = |column: &u16| schema.columns[*column as usize].name.as_str();
-    format!(
-        "({})",
-        columns.iter().map(name).collect::<Vec<_>>().join(", ")
-    )
+    format!("({})", columns.iter().map(name).collect::<Vec<_>>().join(", "))
 }
 
 pub(crate) fn describe_type(column: &ColumnSchema) -> String {

@@ -152,8 +152,14 @@ impl Store {
         }
         assert!(self.snapshot.is_none(), "one snapshot at a time");
         let done_words: usize = snapshot.tables.iter().map(|copy| copy.done.len()).sum();
-        snapshot.budget = self.memory.as_ref().map(|memory| Arc::clone(memory.kind(MemoryKind::Snapshots)));
-        snapshot._done = snapshot.budget.as_ref().map(|budget| budget.take(done_words as u64 * 8));
+        snapshot.budget = self
+            .memory
+            .as_ref()
+            .map(|memory| Arc::clone(memory.kind(MemoryKind::Snapshots)));
+        snapshot._done = snapshot
+            .budget
+            .as_ref()
+            .map(|budget| budget.take(done_words as u64 * 8));
         self.snapshot = Some(Box::new(snapshot));
         let tables = self.tables.iter().map(|table| SnapshotTable {
             rows: table.rows.count(),
@@ -168,7 +174,9 @@ impl Store {
         let Some(snapshot) = &mut self.snapshot else {
             return true;
         };
-        let Snapshot { tables, ready, budget, .. } = &mut **snapshot;
+        let Snapshot {
+            tables, ready, budget, ..
+        } = &mut **snapshot;
         for (copy, table) in tables.iter_mut().zip(&self.tables) {
             if !copy.copy(&table.rows, &mut bytes, ready, budget.as_ref()) {
                 return false;
@@ -193,7 +201,9 @@ impl Store {
         let Some(snapshot) = &mut self.snapshot else {
             return;
         };
-        let Snapshot { tables, ready, budget, .. } = &mut **snapshot;
+        let Snapshot {
+            tables, ready, budget, ..
+        } = &mut **snapshot;
         if let Some(copy) = tables.get_mut(id.0 as usize) {
             let rows = &self.tables[id.0 as usize].rows;
             let mut all = usize::MAX;

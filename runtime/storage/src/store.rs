@@ -8,13 +8,13 @@ use reprise_pages::bring_near;
 
 use crate::{
     charge::Charge,
+    convert::Prepared,
     digest::fold,
+    evolve::TableChange,
     index::{NotOrdered, Range, ScanPosition, Visit},
     indirection::Rid,
     journal::{Journal, Savepoint, Undo, UndoKind, WriteSummary},
     retained::Retained,
-    convert::Prepared,
-    evolve::TableChange,
     schema::{self, At, Conflict},
     snapshot::Snapshot,
     table::{Table, TableStats, WriteError},
@@ -193,19 +193,13 @@ impl Store {
 
     /// From now on commits keep their undo until `settle`.
     pub fn retain_undo(&mut self) {
-        assert!(
-            !self.journal.is_active,
-            "retention begins between transactions"
-        );
+        assert!(!self.journal.is_active, "retention begins between transactions");
         self.journal.retains = true;
     }
 
     /// All that was committed since the last call becomes durable when the log has reached `end`.
     pub fn seal(&mut self, end: u64) {
-        assert!(
-            !self.journal.is_active,
-            "a turn is sealed between transactions"
-        );
+        assert!(!self.journal.is_active, "a turn is sealed between transactions");
         self.retained.seal(&mut self.journal, end);
         self.count_undo();
     }
@@ -354,14 +348,7 @@ impl Store {
 
     /// Out of line, for `multi_get_equal` has its visitor in its loop.
     #[inline(never)]
-    fn multi_get_each(
-        &self,
-        id: TableId,
-        index: u16,
-        keys: EqualKeys<'_>,
-        near: Near<'_>,
-        visit: &mut dyn VisitFound,
-    ) {
+    fn multi_get_each(&self, id: TableId, index: u16, keys: EqualKeys<'_>, near: Near<'_>, visit: &mut dyn VisitFound) {
         self.multi_get(id, index, keys.iter(), near, |found| visit.on_found(found));
     }
 
@@ -378,12 +365,7 @@ impl Store {
 
     /// The first row of a range in its direction.
     #[inline]
-    pub fn first(
-        &self,
-        table: TableId,
-        index: u16,
-        range: &Range<'_>,
-    ) -> Result<Option<Rid>, NotOrdered> {
+    pub fn first(&self, table: TableId, index: u16, range: &Range<'_>) -> Result<Option<Rid>, NotOrdered> {
         self.table(table).indexes[index as usize].first(range)
     }
 
@@ -419,13 +401,7 @@ impl Store {
     /// Shows rows that an index named, some at once; what is `near` of all of these is asked for before those in front of them
     /// are shown, and their places while the ones before these are.
     #[inline]
-    pub fn read_rows(
-        &self,
-        table: TableId,
-        rids: &[Rid],
-        near: Near<'_>,
-        mut visit: impl FnMut(&[Rid], &[&[u8]]),
-    ) {
+    pub fn read_rows(&self, table: TableId, rids: &[Rid], near: Near<'_>, mut visit: impl FnMut(&[Rid], &[&[u8]])) {
         let rows_of = &self.table(table).rows;
         let mut rows = [[&[][..]; NEAR_KEYS]; 2];
         let (mut shown, mut ahead): (&[Rid], &[Rid]) = (&[], rids);
@@ -505,13 +481,7 @@ impl Store {
 
     /// Adds to an integer column that is in no key or index; the new value (of a `u64`: its bits).
     #[inline]
-    pub fn add(
-        &mut self,
-        table: TableId,
-        rid: Rid,
-        column: u16,
-        delta: i64,
-    ) -> Result<i64, WriteError> {
+    pub fn add(&mut self, table: TableId, rid: Rid, column: u16, delta: i64) -> Result<i64, WriteError> {
         self.keep_before(table, rid);
         let (found, journal) = self.writable(table);
         found.add(table.0, rid, column, delta, journal)
@@ -519,13 +489,7 @@ impl Store {
 
     /// Writes some columns of a row (`reprise_abi::columns`); they fit the stored layout.
     #[inline]
-    pub fn patch(
-        &mut self,
-        table: TableId,
-        rid: Rid,
-        columns: ColumnSet,
-        values: &[u8],
-    ) -> Result<(), WriteError> {
+    pub fn patch(&mut self, table: TableId, rid: Rid, columns: ColumnSet, values: &[u8]) -> Result<(), WriteError> {
         self.keep_before(table, rid);
         let (found, journal) = self.writable(table);
         found.patch(table.0, rid, columns, values, journal)
@@ -611,7 +575,11 @@ impl Store {
         let mut conflicts = schema::check_table(schema);
         let full = &schema.full_name();
         if self.by_name.contains_key(full) {
-            let at = At { table: full, item: "", what: "table" };
+            let at = At {
+                table: full,
+                item: "",
+                what: "table",
+            };
             conflicts.push(at.conflict("exists", "created again", "use another name"));
         }
         match conflicts.is_empty() {
@@ -684,7 +652,9 @@ impl Store {
     fn name_tables(&mut self) {
         let tables = self.tables.iter().enumerate();
         let live = tables.filter(|(_, table)| !table.schema.is_dropped());
-        self.by_name = live.map(|(at, table)| (table.schema.full_name(), TableId(at as u16))).collect();
+        self.by_name = live
+            .map(|(at, table)| (table.schema.full_name(), TableId(at as u16)))
+            .collect();
     }
 }
 

@@ -166,9 +166,7 @@ impl Table {
             !indexed[at] && !slot.ty.is_variable()
         };
         let first = 0..indexed.len().min(64);
-        let plain_columns = first
-            .filter(|at| is_plain(*at))
-            .fold(0, |set, at| set | 1 << at);
+        let plain_columns = first.filter(|at| is_plain(*at)).fold(0, |set, at| set | 1 << at);
         let columns = layout.columns.iter().zip(&indexed);
         let summed = columns.map(|(slot, indexed)| Summed::new(slot, *indexed)).collect();
         Self {
@@ -202,12 +200,7 @@ impl Table {
     }
 
     #[inline]
-    pub fn insert(
-        &mut self,
-        id: u16,
-        row: &[u8],
-        journal: &mut Journal,
-    ) -> Result<Rid, WriteError> {
+    pub fn insert(&mut self, id: u16, row: &[u8], journal: &mut Journal) -> Result<Rid, WriteError> {
         self.validate(row)?;
         if self.rows.is_full() {
             return Err(WriteError::Full);
@@ -349,24 +342,12 @@ impl Table {
     pub fn delete(&mut self, id: u16, rid: Rid, journal: &mut Journal) -> Result<(), WriteError> {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         let row = self.rows.read(place);
-        let words = fold_key(
-            &self.indexes,
-            &self.layout,
-            row,
-            (id, Change::Delete, 0),
-            journal,
-        );
+        let words = fold_key(&self.indexes, &self.layout, row, (id, Change::Delete, 0), journal);
         if journal.capture.is_on {
             let changed = changed(id, &self.indexes, &self.layout, row, words);
             journal.capture.delete(&changed, &mut journal.scratch);
         }
-        unlink(
-            &mut self.indexes,
-            &self.layout,
-            rid,
-            row,
-            &mut journal.scratch,
-        );
+        unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
         journal.count(0);
         self.rows.bury(rid);
         journal.note(id, rid, UndoKind::Delete, place);
@@ -374,13 +355,7 @@ impl Table {
     }
 
     #[inline]
-    pub fn update(
-        &mut self,
-        id: u16,
-        rid: Rid,
-        row: &[u8],
-        journal: &mut Journal,
-    ) -> Result<(), WriteError> {
+    pub fn update(&mut self, id: u16, rid: Rid, row: &[u8], journal: &mut Journal) -> Result<(), WriteError> {
         let place = self.rows.place(rid).ok_or(WriteError::NotLive)?;
         self.validate(row)?;
         let old = self.rows.read(place);
@@ -398,13 +373,7 @@ impl Table {
         let old = self.rows.read(place);
         if is_relinked {
             if !self.indexes[0].plan.is_same(old.row, row) {
-                fold_key(
-                    &self.indexes,
-                    &self.layout,
-                    old,
-                    (id, Change::Rekey, 0),
-                    journal,
-                );
+                fold_key(&self.indexes, &self.layout, old, (id, Change::Rekey, 0), journal);
             }
             relink(
                 &mut self.indexes,
@@ -441,12 +410,7 @@ impl Table {
     }
 
     /// True when an index must follow the change; an error when one can't.
-    pub fn check_relink(
-        &self,
-        old: RowRef<'_>,
-        new: RowRef<'_>,
-        scratch: &mut Scratch,
-    ) -> Result<bool, WriteError> {
+    pub fn check_relink(&self, old: RowRef<'_>, new: RowRef<'_>, scratch: &mut Scratch) -> Result<bool, WriteError> {
         let mut is_changed = false;
         for (at, index) in self.indexes.iter().enumerate() {
             if index.plan.is_same(old.row, new.row) {
@@ -505,13 +469,7 @@ impl Table {
         }
         let before = read_integer(found.row, offset, width);
         let value = sum(summed.ty, before, delta).ok_or(WriteError::Overflow)?;
-        let words = fold_key(
-            &self.indexes,
-            &self.layout,
-            found,
-            (id, Change::Add, column),
-            journal,
-        );
+        let words = fold_key(&self.indexes, &self.layout, found, (id, Change::Add, column), journal);
         journal.written.fold_word(value);
         journal.count(width);
         write_integer(stored, offset, width, value);
@@ -531,13 +489,7 @@ impl Table {
         match undo.kind {
             UndoKind::Insert => {
                 let row = self.rows.at(rid);
-                unlink(
-                    &mut self.indexes,
-                    &self.layout,
-                    rid,
-                    row,
-                    &mut journal.scratch,
-                );
+                unlink(&mut self.indexes, &self.layout, rid, row, &mut journal.scratch);
                 let place = self.rows.bury(rid);
                 self.rows.free(place);
                 self.next_number -= self.has_number() as u64;
@@ -570,15 +522,7 @@ impl Table {
     fn undo_move(&mut self, rid: Rid, place: Location, scratch: &mut Scratch) {
         let now = self.rows.place(rid).expect("a moved row is live");
         let (from, to) = (self.rows.read(now), self.rows.read(place));
-        relink(
-            &mut self.indexes,
-            &self.layout,
-            &self.rows,
-            rid,
-            from,
-            to,
-            scratch,
-        );
+        relink(&mut self.indexes, &self.layout, &self.rows, rid, from, to, scratch);
         self.rows.redirect(rid, place);
         self.rows.free(now);
     }
@@ -617,11 +561,7 @@ impl Table {
         TableStats {
             rows: self.rows.count(),
             row_bytes: self.rows.nominal_bytes(),
-            index_bytes: self
-                .indexes
-                .iter()
-                .map(|index| index.nominal_bytes() as u64)
-                .sum(),
+            index_bytes: self.indexes.iter().map(|index| index.nominal_bytes() as u64).sum(),
         }
     }
 
@@ -641,12 +581,7 @@ impl Table {
         let plan = &self.indexes[0].plan;
         let mut keyed: Vec<(Box<[u8]>, Rid)> = self
             .all_rows()
-            .map(|(rid, row)| {
-                (
-                    plan.encode(&self.layout, row, &mut scratch).bytes.into(),
-                    rid,
-                )
-            })
+            .map(|(rid, row)| (plan.encode(&self.layout, row, &mut scratch).bytes.into(), rid))
             .collect();
         keyed.sort_unstable();
         keyed.into_iter().map(|(_, rid)| rid).collect()
@@ -701,13 +636,7 @@ pub(crate) fn changed<'a>(
     }
 }
 
-pub(crate) fn unlink(
-    indexes: &mut [Index],
-    layout: &RowLayout,
-    rid: Rid,
-    row: RowRef<'_>,
-    scratch: &mut Scratch,
-) {
+pub(crate) fn unlink(indexes: &mut [Index], layout: &RowLayout, rid: Rid, row: RowRef<'_>, scratch: &mut Scratch) {
     for index in indexes {
         index.remove(layout, row, rid, scratch);
     }
@@ -731,10 +660,7 @@ pub(crate) fn relink(
     to: RowRef<'_>,
     scratch: &mut Scratch,
 ) {
-    for index in indexes
-        .iter_mut()
-        .filter(|index| !index.plan.is_same(from.row, to.row))
-    {
+    for index in indexes.iter_mut().filter(|index| !index.plan.is_same(from.row, to.row)) {
         index.remove(layout, from, rid, scratch);
         let linked = index.insert(rows, layout, to, rid, scratch);
         assert!(linked.is_ok(), "a key that was free is taken");
@@ -769,10 +695,7 @@ fn write_integer(row: &mut [u8], offset: u32, width: usize, value: u64) {
 #[inline]
 fn sum(ty: ScalarType, value: u64, delta: i64) -> Option<u64> {
     let shift = 64 - 8 * ty.slot_bytes() as u32;
-    if matches!(
-        ty,
-        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64
-    ) {
+    if matches!(ty, ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64) {
         let sum = value.checked_add_signed(delta)?;
         return (sum << shift >> shift == sum).then_some(sum);
     }

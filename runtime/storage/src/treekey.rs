@@ -39,19 +39,11 @@ pub(crate) trait TreeKey: Clone + Default + Ord {
     /// What unused places of a node hold.
     fn vacant() -> Self;
     /// The number of keys, of which the first `len` are used and the others vacant, that lie before the edge.
-    fn rank_before<const CAP: usize>(
-        keys: &[Self; CAP],
-        len: usize,
-        probe: &Self::Probe<'_>,
-    ) -> usize;
+    fn rank_before<const CAP: usize>(keys: &[Self; CAP], len: usize, probe: &Self::Probe<'_>) -> usize;
     /// The key, a fence, lies at or before the edge.
     fn is_up_to(&self, probe: &Self::Probe<'_>) -> bool;
     /// The number of fences at or before the edge.
-    fn rank_fences<const CAP: usize>(
-        fences: &[Self; CAP],
-        len: usize,
-        probe: &Self::Probe<'_>,
-    ) -> usize;
+    fn rank_fences<const CAP: usize>(fences: &[Self; CAP], len: usize, probe: &Self::Probe<'_>) -> usize;
     /// The number of keys less than `key`.
     fn rank_less<const CAP: usize>(keys: &[Self; CAP], len: usize, key: &Self) -> usize;
     /// The number of fences less than `key` or equal to it.
@@ -396,10 +388,7 @@ impl Head {
 
     fn of(bytes: &[u8]) -> Self {
         let (first, second) = bytes.split_at(bytes.len().min(16));
-        Self(
-            u128::load(first),
-            u128::load(&second[..second.len().min(16)]),
-        )
+        Self(u128::load(first), u128::load(&second[..second.len().min(16)]))
     }
 
     /// Less than, without a branch.
@@ -526,11 +515,7 @@ impl TreeKey for Long {
             bytes: Box::default(),
         }
     }
-    fn rank_before<const CAP: usize>(
-        keys: &[Self; CAP],
-        len: usize,
-        probe: &LongProbe<'_>,
-    ) -> usize {
+    fn rank_before<const CAP: usize>(keys: &[Self; CAP], len: usize, probe: &LongProbe<'_>) -> usize {
         let (least, greatest) = (probe.least, probe.greatest);
         match (probe.is_in_head(), probe.edge.after) {
             (true, false) => rank_of(keys, len, move |key| key.head.is_less(&least)),
@@ -538,16 +523,10 @@ impl TreeKey for Long {
             (false, _) => rank_long(keys, len, (least, greatest), |key| key.is_before(probe)),
         }
     }
-    fn rank_fences<const CAP: usize>(
-        fences: &[Self; CAP],
-        len: usize,
-        probe: &LongProbe<'_>,
-    ) -> usize {
+    fn rank_fences<const CAP: usize>(fences: &[Self; CAP], len: usize, probe: &LongProbe<'_>) -> usize {
         let before = Self::rank_before(fences, len, probe);
         // No two fences are alike.
-        let is_next = fences[..len]
-            .get(before)
-            .is_some_and(|fence| fence.is_at(probe));
+        let is_next = fences[..len].get(before).is_some_and(|fence| fence.is_at(probe));
         before + is_next as usize
     }
     fn rank_less<const CAP: usize>(keys: &[Self; CAP], len: usize, key: &Self) -> usize {

@@ -88,10 +88,7 @@ impl Store {
     /// changed. Applied by `apply` to a store that is as this one was when the transaction began, they make it the same.
     pub fn write_set(&mut self, images: AfterImage, out: &mut Vec<u8>) -> u32 {
         let journal = &mut self.journal;
-        assert!(
-            journal.is_active,
-            "only a running transaction has changes"
-        );
+        assert!(journal.is_active, "only a running transaction has changes");
         if let Some((rows, changes)) = journal.captured_whole(images) {
             out.extend_from_slice(changes.as_bytes());
             return rows;
@@ -125,13 +122,7 @@ impl Journal {
 
 impl WriteSet {
     /// Of any transaction: what was done to a row is put together first.
-    fn write_merged(
-        &mut self,
-        tables: &[Table],
-        journal: &Journal,
-        images: AfterImage,
-        out: &mut Vec<u8>,
-    ) -> u32 {
+    fn write_merged(&mut self, tables: &[Table], journal: &Journal, images: AfterImage, out: &mut Vec<u8>) -> u32 {
         self.gather(tables, journal, images);
         let mut rows = 0;
         for touched in &self.touched {
@@ -196,14 +187,7 @@ impl Touched {
 
     /// Takes up a change; bytes that its undo kept lie at `at`.
     #[inline]
-    fn note(
-        &mut self,
-        undo: &Undo,
-        at: usize,
-        table: &Table,
-        journal: &Journal,
-        images: AfterImage,
-    ) {
+    fn note(&mut self, undo: &Undo, at: usize, table: &Table, journal: &Journal, images: AfterImage) {
         let before = match undo.kind {
             UndoKind::Insert => {
                 self.was_live = false;
@@ -279,11 +263,7 @@ impl Touched {
             (true, None) => {
                 let before = self.before.read(table, journal);
                 let name = name_of(table, before.expect("a deletion kept the row"), scratch);
-                Change::Delete {
-                    table: number,
-                    name,
-                }
-                .encode(out);
+                Change::Delete { table: number, name }.encode(out);
                 true
             }
             (true, Some(now)) => self.write_update(table, journal, now, images, scratch, out),
@@ -295,11 +275,7 @@ impl Touched {
         match self.gone {
             Some(place) if table.has_number() => {
                 let name = RowName::Number(table.rows.read(place).number);
-                Change::Delete {
-                    table: number,
-                    name,
-                }
-                .encode(out);
+                Change::Delete { table: number, name }.encode(out);
                 true
             }
             _ => false,
@@ -318,8 +294,7 @@ impl Touched {
     ) -> bool {
         let number = (self.row >> 32) as u16;
         let before = self.before.read(table, journal);
-        let is_moved =
-            before.is_some_and(|before| !table.indexes[0].plan.is_same(before.row, now.row));
+        let is_moved = before.is_some_and(|before| !table.indexes[0].plan.is_same(before.row, now.row));
         if images == AfterImage::Changed && !is_moved && !self.is_whole {
             if self.columns == 0 {
                 return false;
@@ -372,12 +347,7 @@ fn name_by<'s>(changed: &Changed<'_>, scratch: &'s mut Scratch) -> RowName<'s> {
 }
 
 #[inline]
-fn name_by_plan<'s>(
-    plan: &KeyPlan,
-    layout: &RowLayout,
-    row: RowRef<'_>,
-    scratch: &'s mut Scratch,
-) -> RowName<'s> {
+fn name_by_plan<'s>(plan: &KeyPlan, layout: &RowLayout, row: RowRef<'_>, scratch: &'s mut Scratch) -> RowName<'s> {
     match plan.has_number() {
         true => RowName::Number(row.number),
         false => RowName::Key(plan.encode(layout, row, scratch).bytes),
@@ -398,14 +368,7 @@ fn patch_bytes(layout: &RowLayout, columns: ColumnSet, row: &[u8]) -> usize {
 }
 
 #[inline]
-fn write_patch(
-    out: &mut Vec<u8>,
-    table: u16,
-    name: RowName<'_>,
-    layout: &RowLayout,
-    columns: ColumnSet,
-    row: &[u8],
-) {
+fn write_patch(out: &mut Vec<u8>, table: u16, name: RowName<'_>, layout: &RowLayout, columns: ColumnSet, row: &[u8]) {
     let mut patch = PatchWriter::begin(out, table, name, columns.0.count_ones() as u16);
     for at in columns.positions() {
         patch.column(at as u16, column_value(layout, row, &layout.columns[at]));
@@ -415,11 +378,7 @@ fn write_patch(
 
 /// What a valid row holds in a column, without its length where that varies; none for null.
 #[inline]
-pub(crate) fn column_value<'a>(
-    layout: &RowLayout,
-    row: &'a [u8],
-    slot: &ColumnSlot,
-) -> Option<&'a [u8]> {
+pub(crate) fn column_value<'a>(layout: &RowLayout, row: &'a [u8], slot: &ColumnSlot) -> Option<&'a [u8]> {
     if slot.is_null(row) {
         return None;
     }
@@ -427,8 +386,7 @@ pub(crate) fn column_value<'a>(
     if !slot.ty.is_variable() {
         return Some(&row[at..at + slot.ty.slot_bytes()]);
     }
-    let read =
-        |at: usize| u32::from_le_bytes(row[at..at + 4].try_into().expect("4 bytes")) as usize;
+    let read = |at: usize| u32::from_le_bytes(row[at..at + 4].try_into().expect("4 bytes")) as usize;
     let start = match slot.previous {
         NO_PREVIOUS => 0,
         previous => read(previous as usize),

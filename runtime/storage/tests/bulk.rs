@@ -123,10 +123,7 @@ fn check_same(a: &Store, b: &Store) {
             }
         }
         let key_columns = a.schema(table).primary_key.clone();
-        for rid in a
-            .rids_from(table, Rid(0))
-            .filter(|_| !key_columns.is_empty())
-        {
+        for rid in a.rids_from(table, Rid(0)).filter(|_| !key_columns.is_empty()) {
             let (row, mut key) = (a.row(table, rid).expect("live"), Vec::new());
             a.layout(table).push_key(row, &key_columns, &mut key);
             assert_eq!(b.get_row(table, 0, &key).map(|found| found.1), Some(row));
@@ -150,9 +147,7 @@ fn change(stores: [&mut Store; 2], ids: &[i64]) {
                 let mut key = Vec::new();
                 a.layout(table).push_key(&row, &key_columns, &mut key);
                 for store in [&mut *a, &mut *b] {
-                    let rid = store
-                        .get(table, 0, &key)
-                        .expect("it was refused because of this one");
+                    let rid = store.get(table, 0, &key).expect("it was refused because of this one");
                     store.delete(table, rid).expect("live");
                 }
             }
@@ -183,9 +178,7 @@ fn check(ids: &[i64], later: &[i64]) {
 fn many_rows_in_order_and_out_of_order() {
     let ordered: Vec<i64> = (0..6_000).collect();
     let mixed: Vec<i64> = (0..6_000).map(|n| (n * 2_741) % 6_000 - 3_000).collect();
-    let far: Vec<i64> = (0..3_000i64)
-        .map(|n| n.wrapping_mul(0x1234_5678_9abc_def1))
-        .collect();
+    let far: Vec<i64> = (0..3_000i64).map(|n| n.wrapping_mul(0x1234_5678_9abc_def1)).collect();
     check(&ordered, &(5_000..7_000).collect::<Vec<_>>());
     check(&mixed, &ordered);
     check(&far, &far);
@@ -194,10 +187,7 @@ fn many_rows_in_order_and_out_of_order() {
 #[test]
 fn a_large_hash_is_filled_in_groups() {
     let schema = |name: &str| {
-        let columns = [
-            ("id", ScalarType::I64, false),
-            ("sum", ScalarType::I32, false),
-        ];
+        let columns = [("id", ScalarType::I64, false), ("sum", ScalarType::I32, false)];
         let mut schema = table(name, &columns, &[0], &[]);
         schema.primary_kind = IndexKind::Hash;
         schema
@@ -207,11 +197,7 @@ fn a_large_hash_is_filled_in_groups() {
     let layout = store.layout(table).clone();
     let mut raw = Vec::new();
     for id in 0..300_000i64 {
-        push_checkpoint_row(
-            &mut raw,
-            &layout.build(&[Field::Int(id * 7), Field::Int(id)]),
-            None,
-        );
+        push_checkpoint_row(&mut raw, &layout.build(&[Field::Int(id * 7), Field::Int(id)]), None);
     }
     let mut load = store.loads().pop().expect("one table");
     assert_eq!(load.rows(&raw), Ok(300_000));
@@ -242,9 +228,7 @@ fn what_no_table_could_hold_is_refused() {
             }
             let mut load = store.loads().remove(table_number);
             assert_eq!(load.rows(&raw), Ok(3));
-            let indexes = load
-                .finish(if is_numbered { 3 } else { 0 })
-                .expect("a free number");
+            let indexes = load.finish(if is_numbered { 3 } else { 0 }).expect("a free number");
             let built: Vec<_> = indexes.into_iter().map(|index| index.build()).collect();
             let is_refused = built.contains(&Err(WriteError::Duplicate { index: 0 }));
             assert_eq!(is_refused, expected, "{}: {built:?}", schema.name);
@@ -278,10 +262,7 @@ fn a_row_of_another_layout_is_refused() {
     let mut load = store.loads().remove(0);
     let mut raw = Vec::new();
     push_checkpoint_row(&mut raw, &good[1..], None);
-    assert!(matches!(
-        load.rows(&raw),
-        Err(LoadError::Row(WriteError::Malformed(_)))
-    ));
+    assert!(matches!(load.rows(&raw), Err(LoadError::Row(WriteError::Malformed(_)))));
     raw.pop();
     assert!(matches!(load.rows(&raw), Err(LoadError::Block(_))));
 }

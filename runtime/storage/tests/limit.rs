@@ -38,7 +38,11 @@ fn number_of(kind: IndexKind, number: u64) -> i64 {
 fn row(store: &Store, table: TableId, kind: IndexKind, is_text: bool, number: u64) -> Vec<u8> {
     let number = number_of(kind, number);
     let text = format!("{number:020} and so on, longer than what lies in a node");
-    let key = if is_text { Field::Text(&text) } else { Field::Int(number) };
+    let key = if is_text {
+        Field::Text(&text)
+    } else {
+        Field::Int(number)
+    };
     store.layout(table).build(&[key, Field::Text(&text[..24])])
 }
 
@@ -68,7 +72,10 @@ fn what_grows_is_refused_at_the_limit_and_room_made_by_deletes_is_usable_at_once
         store.rollback();
         assert_eq!(refused, WriteError::NoMemory { max: MAX_BYTES }, "{name}");
         let used = memory.used();
-        assert!(used <= MAX_BYTES / 2 && used > MAX_BYTES / 2 - (8 << 20), "{name}: {used}");
+        assert!(
+            used <= MAX_BYTES / 2 && used > MAX_BYTES / 2 - (8 << 20),
+            "{name}: {used}"
+        );
         assert!(used >= store.stats(table).row_bytes, "{name}: {used}");
 
         // Refused again and again, and nothing of it stays.
@@ -82,7 +89,11 @@ fn what_grows_is_refused_at_the_limit_and_room_made_by_deletes_is_usable_at_once
             }
             store.rollback();
         }
-        assert_eq!((store.digest(), store.stats(table).rows), (digest, rids.len() as u64), "{name}");
+        assert_eq!(
+            (store.digest(), store.stats(table).rows),
+            (digest, rids.len() as u64),
+            "{name}"
+        );
 
         // A transaction that deletes and fails on the way is taken back whole.
         store.begin();
@@ -102,7 +113,9 @@ fn what_grows_is_refused_at_the_limit_and_room_made_by_deletes_is_usable_at_once
         for number in &gone {
             let row = row(&store, table, kind, is_text, *number);
             store.begin();
-            store.insert(table, &row).unwrap_or_else(|error| panic!("{name}: {error}"));
+            store
+                .insert(table, &row)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
             store.commit();
         }
         assert_eq!(store.digest(), digest, "{name}");
@@ -131,7 +144,9 @@ fn updates_that_move_are_refused_and_those_in_place_go_on() {
     store.commit();
     store.begin();
     let refused = rids.iter().enumerate().find_map(|(number, rid)| {
-        let row = store.layout(table).build(&[Field::Int(number as i64), Field::Text(&long_text)]);
+        let row = store
+            .layout(table)
+            .build(&[Field::Int(number as i64), Field::Text(&long_text)]);
         store.update(table, *rid, &row).err()
     });
     assert_eq!(refused, Some(WriteError::NoMemory { max: MAX_BYTES }));

@@ -68,14 +68,19 @@ fn a_vote_costs_at_most_eighty_bytes() {
         ("ordered, growing", IndexKind::Ordered, false),
         ("hash, random", IndexKind::Hash, true),
     ] {
-        let (counted, estimate, held) =
-            measure(kind, |vote| if is_random { random(vote) } else { vote });
+        let (counted, estimate, held) = measure(kind, |vote| if is_random { random(vote) } else { vote });
         println!("{name}: {counted:.1} bytes a vote, estimate {estimate:.1}, held {held:.1}");
-        assert!(held <= 80.0 && counted <= 80.0 + ready, "{name}: {counted:.1} bytes a vote");
+        assert!(
+            held <= 80.0 && counted <= 80.0 + ready,
+            "{name}: {counted:.1} bytes a vote"
+        );
         assert!(
             (-8.0..8.0 + ready).contains(&(counted - held)),
             "{name}: {held:.1} bytes said to be held, {counted:.1} found"
         );
-        assert!((held - estimate).abs() < 16.0, "{name}: estimate {estimate:.1}, {held:.1} held");
+        assert!(
+            (held - estimate).abs() < 16.0,
+            "{name}: estimate {estimate:.1}, {held:.1} held"
+        );
     }
 }

@@ -67,11 +67,7 @@ fn ordered_schemas() -> Vec<TableSchema> {
         ),
         table(
             "keyless",
-            &[
-                ("kind", U8, false),
-                ("data", Bytes, false),
-                ("n", U64, false),
-            ],
+            &[("kind", U8, false), ("data", Bytes, false), ("n", U64, false)],
             &[],
             &[("by_kind", &[0], false), ("by_data", &[1], true)],
         ),
@@ -85,11 +81,7 @@ fn ordered_schemas() -> Vec<TableSchema> {
                 ("e", Uuid, false),
             ],
             &[0, 1, 2],
-            &[
-                ("by_d", &[3], false),
-                ("by_c", &[2], false),
-                ("by_e", &[4, 3], true),
-            ],
+            &[("by_d", &[3], false), ("by_c", &[2], false), ("by_e", &[4, 3], true)],
         ),
         table(
             "decimals",
@@ -132,9 +124,7 @@ fn field(ty: ScalarType, nullable: bool, pick: u8) -> Field<'static> {
 fn make_row(schema: &TableSchema, layout: &RowLayout, seed: &[u8]) -> Vec<u8> {
     let pick = |at: usize| seed[at % seed.len()];
     let columns = schema.columns.iter().enumerate();
-    let fields: Vec<_> = columns
-        .map(|(at, c)| field(c.ty, c.nullable, pick(at)))
-        .collect();
+    let fields: Vec<_> = columns.map(|(at, c)| field(c.ty, c.nullable, pick(at))).collect();
     layout.build(&fields)
 }
 
@@ -194,9 +184,7 @@ fn id(table: usize) -> TableId {
 }
 
 fn is_ordered(model: &ModelTable, index: usize) -> bool {
-    index > 0
-        || model.schema.primary_key.is_empty()
-        || model.schema.primary_kind == IndexKind::Ordered
+    index > 0 || model.schema.primary_key.is_empty() || model.schema.primary_kind == IndexKind::Ordered
 }
 
 impl World {
@@ -217,15 +205,11 @@ impl World {
 
     fn pick(&self, table: usize, number: u16) -> Option<Vec<u8>> {
         let rows = &self.model[table].rows;
-        rows.keys()
-            .nth(number as usize % rows.len().max(1))
-            .cloned()
+        rows.keys().nth(number as usize % rows.len().max(1)).cloned()
     }
 
     fn rid(&self, table: usize, pk: &[u8]) -> Rid {
-        self.store
-            .get(id(table), 0, pk)
-            .expect("the model has the row")
+        self.store.get(id(table), 0, pk).expect("the model has the row")
     }
 
     fn insert(&mut self, table: usize, seed: &[u8]) {
@@ -331,13 +315,11 @@ impl World {
             }
             Op::Savepoint => {
                 let point = self.store.savepoint();
-                self.savepoints
-                    .push((point, self.model.clone(), self.done.len()));
+                self.savepoints.push((point, self.model.clone(), self.done.len()));
             }
             Op::RollbackTo(number) => {
                 if !self.savepoints.is_empty() {
-                    self.savepoints
-                        .truncate(*number as usize % self.savepoints.len() + 1);
+                    self.savepoints.truncate(*number as usize % self.savepoints.len() + 1);
                     let (point, model, done) = self.savepoints.last().cloned().expect("not empty");
                     self.store.rollback_to(point);
                     self.model = model;
@@ -372,17 +354,11 @@ impl World {
         let expected = model.range(index, &range);
         let (store, index, table) = (&self.store, index as u16, id(table));
         if !is_ordered(model, index as usize) {
-            return assert!(
-                store.count(table, index, &range).is_err()
-                    && store.first(table, index, &range).is_err()
-            );
+            return assert!(store.count(table, index, &range).is_err() && store.first(table, index, &range).is_err());
         }
         assert_eq!(store.count(table, index, &range), Ok(expected.len() as u64));
         let key_of = |rid| self.pk_of(table, rid);
-        let first = store
-            .first(table, index, &range)
-            .expect("ordered")
-            .map(key_of);
+        let first = store.first(table, index, &range).expect("ordered").map(key_of);
         assert_eq!(first.as_ref(), expected.first());
         // In bites of three rows, one row shown twice at each end.
         let (mut position, mut found) = (ScanPosition::default(), Vec::new());
@@ -399,9 +375,7 @@ impl World {
                     Visit::Next
                 }
             };
-            store
-                .scan(table, index, &range, &mut position, visit)
-                .expect("ordered");
+            store.scan(table, index, &range, &mut position, visit).expect("ordered");
             found.extend(bite.into_iter().map(key_of));
         }
         assert_eq!(found, expected);
@@ -410,10 +384,7 @@ impl World {
     /// The key under which the model has the row.
     fn pk_of(&self, table: TableId, rid: Rid) -> Vec<u8> {
         let model = &self.model[table.0 as usize];
-        let row = self
-            .store
-            .row(table, rid)
-            .expect("an index names live rows");
+        let row = self.store.row(table, rid).expect("an index names live rows");
         if !model.schema.primary_key.is_empty() {
             return model.key_of(row, &model.schema.primary_key);
         }
@@ -514,18 +485,12 @@ impl World {
     fn compare_index(&self, table: TableId, model: &ModelTable, index: usize) {
         let entries = model.entries(index);
         for (position, (key, pk)) in entries.iter().enumerate() {
-            let found = self
-                .store
-                .get(table, index as u16, key)
-                .expect("the model has the key");
+            let found = self.store.get(table, index as u16, key).expect("the model has the key");
             let is_first = position == 0 || entries[position - 1].0 != *key;
             if is_first {
                 assert_eq!(self.store.row(table, found), Some(&model.rows[pk][..]));
             }
-            assert_eq!(
-                self.store.get(table, index as u16, &key[..key.len() - 1]),
-                None
-            );
+            assert_eq!(self.store.get(table, index as u16, &key[..key.len() - 1]), None);
         }
         if is_ordered(model, index) {
             let mut found = Vec::new();
@@ -538,29 +503,21 @@ impl World {
             self.store
                 .scan(table, index as u16, &all, &mut position, visit)
                 .expect("ordered");
-            let expected: Vec<_> = entries
-                .iter()
-                .map(|(_, pk)| model.rows[pk].clone())
-                .collect();
+            let expected: Vec<_> = entries.iter().map(|(_, pk)| model.rows[pk].clone()).collect();
             assert_eq!(found, expected);
         }
     }
 }
 
 fn replay(store: &mut Store, done: Done) {
-    let find =
-        |store: &Store, table: usize, pk: &[u8]| store.get(id(table), 0, pk).expect("row exists");
+    let find = |store: &Store, table: usize, pk: &[u8]| store.get(id(table), 0, pk).expect("row exists");
     match done {
         Done::Insert(table, row) => {
-            store
-                .insert(id(table), &row)
-                .expect("it was accepted before");
+            store.insert(id(table), &row).expect("it was accepted before");
         }
         Done::Update(table, pk, row) => {
             let rid = find(store, table, &pk);
-            store
-                .update(id(table), rid, &row)
-                .expect("it was accepted before");
+            store.update(id(table), rid, &row).expect("it was accepted before");
         }
         Done::Patch(table, pk, set, values) => {
             let rid = find(store, table, &pk);

@@ -13,12 +13,7 @@ fn store_of_three_indexes() -> (Store, TableId) {
         ("b", ScalarType::I64, false),
         ("c", ScalarType::Text, false),
     ];
-    let schema = common::table(
-        "t",
-        &columns,
-        &[0],
-        &[("by_b", &[1], false), ("by_c", &[2], false)],
-    );
+    let schema = common::table("t", &columns, &[0], &[("by_b", &[1], false), ("by_c", &[2], false)]);
     let mut store = Store::new();
     let table = store.create_table(schema).expect("a table");
     (store, table)

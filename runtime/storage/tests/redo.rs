@@ -144,9 +144,7 @@ fn apply_each(store: &mut Store, log: &[Vec<u8>]) -> Result<(), (u32, ApplyError
 }
 
 fn count(log: &[Vec<u8>]) -> usize {
-    log.iter()
-        .map(|changes| Changes::new(changes).count())
-        .sum()
+    log.iter().map(|changes| Changes::new(changes).count()).sum()
 }
 
 proptest! {
@@ -206,17 +204,10 @@ fn cut(changes: &[u8], of: TableId) -> Vec<u8> {
     let mut out = Vec::new();
     for change in Changes::new(changes) {
         match change.expect("well-formed") {
-            Change::Patch {
-                table,
-                name,
-                columns,
-            } if table == of.0 => {
+            Change::Patch { table, name, columns } if table == of.0 => {
                 let mut patch = PatchWriter::begin(&mut out, table, name, columns.count() as u16);
                 for (column, value) in columns.iter() {
-                    patch.column(
-                        column,
-                        value.map(|value| &value[..value.len().saturating_sub(1)]),
-                    );
+                    patch.column(column, value.map(|value| &value[..value.len().saturating_sub(1)]));
                 }
                 patch.finish();
             }
@@ -234,12 +225,7 @@ fn of_many_writes_of_few_rows_the_last_ones_are_applied() {
         let mut begin = Vec::new();
         ran.begin();
         for id in 0..50 {
-            let fields = [
-                Field::Int(id),
-                Field::Int(0),
-                Field::Null,
-                Field::Bool(true),
-            ];
+            let fields = [Field::Int(id), Field::Int(0), Field::Null, Field::Bool(true)];
             let rest = [Field::Null, Field::Int(id), Field::F64(0.0)];
             let row = ran.layout(table).build(&[&fields[..], &rest].concat());
             ran.insert(table, &row).expect("new");
@@ -260,11 +246,7 @@ fn of_many_writes_of_few_rows_the_last_ones_are_applied() {
         let log: Vec<_> = (1..=3_000).map(add).collect();
         let applied = redo_by_table(&mut redone, &log).expect("fits");
         // Places in which a row's last write is looked for are shared: some are forgotten.
-        assert!(
-            (50..1_000).contains(&applied),
-            "{applied} of {}",
-            count(&log)
-        );
+        assert!((50..1_000).contains(&applied), "{applied} of {}", count(&log));
         assert_eq!(ran.digest(), redone.digest());
     }
 }

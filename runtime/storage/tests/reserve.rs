@@ -35,5 +35,8 @@ fn rows_and_indexes_grow_into_the_reserve() {
     let (faults, grown) = (faults() - before, store.memory_bytes() as u64);
     assert!(grown > 64 << 20, "{grown} bytes");
     // The first pieces of each array are of ordinary pages.
-    assert!(faults < grown / PAGE_BYTES as u64 / 3, "{faults} faults for {grown} bytes");
+    assert!(
+        faults < grown / PAGE_BYTES as u64 / 3,
+        "{faults} faults for {grown} bytes"
+    );
 }

@@ -1,8 +1,6 @@
 //! Undo that outlives the commit: what is not durable can be taken back, turn by turn.
 
-use reprise_abi::{
-    ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema,
-};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema};
 use reprise_storage::{Store, TableId};
 
 const TABLE: TableId = TableId(0);
@@ -22,10 +20,7 @@ fn store() -> Store {
         shared: false,
         was: None,
         name: "t".into(),
-        columns: vec![
-            column("id", ScalarType::I64),
-            column("text", ScalarType::Text),
-        ],
+        columns: vec![column("id", ScalarType::I64), column("text", ScalarType::Text)],
         primary_key: vec![0],
         primary_kind: IndexKind::Ordered,
         indexes: vec![IndexSchema {
@@ -71,11 +66,7 @@ fn turn(store: &mut Store, seed: u64) {
         state ^= state << 17;
         let text = "x".repeat((state >> 20) as usize % 40);
         let id = (state % 30) as i64;
-        write(
-            store,
-            id,
-            (!state.is_multiple_of(5)).then_some(text.as_str()),
-        );
+        write(store, id, (!state.is_multiple_of(5)).then_some(text.as_str()));
     }
 }
 

@@ -4,9 +4,7 @@ mod common;
 
 use common::table;
 use expect_test::{Expect, expect};
-use reprise_abi::{
-    ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema,
-};
+use reprise_abi::{ColumnSchema, Field, IndexKind, IndexSchema, Placement, ScalarType::*, TableSchema};
 use reprise_storage::{
     ColumnProblem, Conflict, Evolve, Range, Store, TableChange, TableId, Visit, WriteError, check_limits, plan_change,
 };
@@ -14,11 +12,7 @@ use reprise_storage::{
 fn accounts() -> TableSchema {
     table(
         "accounts",
-        &[
-            ("id", I32, false),
-            ("owner", Text, false),
-            ("cents", I64, false),
-        ],
+        &[("id", I32, false), ("owner", Text, false), ("cents", I64, false)],
         &[0],
         &[("by_owner", &[1], false)],
     )
@@ -29,23 +23,16 @@ fn filled() -> (Store, TableId) {
     let id = store.create_table(accounts()).expect("schema is valid");
     store.begin();
     for (number, owner) in [(3, "ann"), (1, "bob"), (2, "ann")] {
-        let row = store.layout(id).build(&[
-            Field::Int(number),
-            Field::Text(owner),
-            Field::Int(10 * number),
-        ]);
+        let row = store
+            .layout(id)
+            .build(&[Field::Int(number), Field::Text(owner), Field::Int(10 * number)]);
         store.insert(id, &row).expect("fresh key");
     }
     store.commit();
     (store, id)
 }
 
-fn column(
-    name: &str,
-    ty: reprise_abi::ScalarType,
-    nullable: bool,
-    default: Option<&[u8]>,
-) -> ColumnSchema {
+fn column(name: &str, ty: reprise_abi::ScalarType, nullable: bool, default: Option<&[u8]>) -> ColumnSchema {
     ColumnSchema {
         variants: Vec::new(),
         was: None,
@@ -69,8 +56,7 @@ fn dump(store: &Store, id: TableId, index: u16) -> String {
     let layout = store.layout(id);
     let mut position = Default::default();
     let visit = |_, row: &[u8]| {
-        let fields =
-            (0..layout.columns.len() as u16).map(|c| format!("{:?}", layout.field(row, c)));
+        let fields = (0..layout.columns.len() as u16).map(|c| format!("{:?}", layout.field(row, c)));
         text += &(fields.collect::<Vec<_>>().join(" ") + "\n");
         Visit::Next
     };
@@ -102,10 +88,7 @@ fn check_conflict(change: impl FnOnce(&mut TableSchema), expected: Expect) {
     let conflicts = evolve(&mut store, id, &declared).expect_err("a conflict");
     let lines: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
     expected.assert_eq(&lines.join("\n"));
-    assert_eq!(
-        (store.digest(), store.stats(id), dump(&store, id, 1)),
-        before
-    );
+    assert_eq!((store.digest(), store.stats(id), dump(&store, id, 1)), before);
     store.begin();
     store.rollback();
 }
@@ -115,9 +98,7 @@ fn columns_and_indexes_are_taken_up() {
     let (mut store, id) = filled();
     let mut declared = accounts();
     declared.columns.push(column("note", Text, true, None));
-    declared
-        .columns
-        .push(column("level", U16, false, Some(&[7, 0])));
+    declared.columns.push(column("level", U16, false, Some(&[7, 0])));
     declared.indexes.insert(0, index("by_cents", &[2], true));
     let before = store.digest();
     let change = evolve(&mut store, id, &declared).expect("no conflict");
@@ -125,7 +106,8 @@ fn columns_and_indexes_are_taken_up() {
         add column note: text or null
         add column level: u16
         add index by_cents: unique (cents)
-    "#]].assert_eq(&steps(&change));
+    "#]]
+    .assert_eq(&steps(&change));
     assert_ne!(store.digest(), before);
     expect![[r#"
         Int(2) Text("ann") Int(20) Null Uint(7)
@@ -140,12 +122,14 @@ fn columns_and_indexes_are_taken_up() {
         drop column note: text or null
         drop column level: u16
         drop index by_cents: unique (cents)
-    "#]].assert_eq(&steps(&narrower));
+    "#]]
+    .assert_eq(&steps(&narrower));
     expect![[r#"
         Int(2) Text("ann") Int(20)
         Int(3) Text("ann") Int(30)
         Int(1) Text("bob") Int(10)
-    "#]].assert_eq(&dump(&store, id, 1));
+    "#]]
+    .assert_eq(&dump(&store, id, 1));
 }
 
 #[test]
@@ -164,17 +148,20 @@ fn columns_are_renamed_widened_made_nullable_and_change_places() {
         convert column id: i32 to i64
         convert column holder: text to text or null
         convert column : another order
-    "#]].assert_eq(&steps(&change));
+    "#]]
+    .assert_eq(&steps(&change));
     expect![[r#"
         Int(1) Int(10) Text("bob")
         Int(2) Int(20) Text("ann")
         Int(3) Int(30) Text("ann")
-    "#]].assert_eq(&dump(&store, id, 0));
+    "#]]
+    .assert_eq(&dump(&store, id, 0));
     expect![[r#"
         Int(2) Int(20) Text("ann")
         Int(3) Int(30) Text("ann")
         Int(1) Int(10) Text("bob")
-    "#]].assert_eq(&dump(&store, id, 1));
+    "#]]
+    .assert_eq(&dump(&store, id, 1));
     let again = evolve(&mut store, id, &declared).expect("`was` stays in the source");
     assert!(again.is_noop(), "{again:?}");
 }
@@ -192,12 +179,23 @@ fn variants_are_added_at_the_end_of_an_enum() {
     let change = evolve(&mut store, id, &with(&["open", "closed", "frozen"])).expect("no conflict");
     expect![[r#"
         convert column state: enum(open, closed) to enum(open, closed, frozen)
-    "#]].assert_eq(&steps(&change));
+    "#]]
+    .assert_eq(&steps(&change));
     assert!(!change.reads_rows());
     assert_eq!(store.schema(id).columns[3].variants.len(), 3);
-    for other in [&["open", "frozen", "closed"][..], &["open", "closed"], &["open", "shut", "frozen"], &[]] {
+    for other in [
+        &["open", "frozen", "closed"][..],
+        &["open", "closed"],
+        &["open", "shut", "frozen"],
+        &[],
+    ] {
         let conflicts = evolve(&mut store, id, &with(other)).expect_err("a conflict");
-        assert!(conflicts[0].to_string().contains("further variants of an enum are added at its end"), "{conflicts:?}");
+        assert!(
+            conflicts[0]
+                .to_string()
+                .contains("further variants of an enum are added at its end"),
+            "{conflicts:?}"
+        );
     }
     let mut plain = with(&["open", "closed", "frozen"]);
     plain.columns[3].variants = Vec::new();
@@ -213,7 +211,9 @@ fn what_is_dropped_makes_room() {
     let (mut store, id) = filled();
     let many = |from: usize| {
         let mut declared = accounts();
-        declared.indexes = (from..from + 64).map(|at| index(&format!("i{at}"), &[2], false)).collect();
+        declared.indexes = (from..from + 64)
+            .map(|at| index(&format!("i{at}"), &[2], false))
+            .collect();
         declared
     };
     for from in [0, 33, 66] {
@@ -224,7 +224,8 @@ fn what_is_dropped_makes_room() {
     let mut more = many(0);
     more.indexes.push(index("one_more", &[1], false));
     let found: Vec<_> = check_limits(&more).iter().map(ToString::to_string).collect();
-    expect!["table accounts: indexes: stored at most 64, declared 65; leave out those that no procedure scans"].assert_eq(&found.join("\n"));
+    expect!["table accounts: indexes: stored at most 64, declared 65; leave out those that no procedure scans"]
+        .assert_eq(&found.join("\n"));
 }
 
 #[test]
@@ -234,7 +235,8 @@ fn keys_that_no_row_could_have_are_refused() {
     let key: Vec<u16> = (0..65).collect();
     let wide = table("wide", &columns, &key, &[]);
     let found: Vec<_> = check_limits(&wide).iter().map(ToString::to_string).collect();
-    expect!["table wide: primary key: stored at most 1024 bytes, declared at least 1040; leave columns out of the key"].assert_eq(&found.join("\n"));
+    expect!["table wide: primary key: stored at most 1024 bytes, declared at least 1040; leave columns out of the key"]
+        .assert_eq(&found.join("\n"));
 }
 
 #[test]
@@ -266,7 +268,8 @@ fn rows_with_holes_get_their_new_indexes() {
     expect![[r#"
         Int(1) Text("bob") Int(10)
         Int(2) Text("ann") Int(20)
-    "#]].assert_eq(&dump(&store, id, 2));
+    "#]]
+    .assert_eq(&dump(&store, id, 2));
 }
 
 #[test]
@@ -278,12 +281,9 @@ fn a_changed_table_goes_on_working() {
     evolve(&mut store, id, &declared).expect("no conflict");
     store.begin();
     let rid = store.get(id, 1, b"ann\0\0").expect("ann has an account");
-    let row = store.layout(id).build(&[
-        Field::Int(2),
-        Field::Text("cid"),
-        Field::Int(5),
-        Field::Uint(9),
-    ]);
+    let row = store
+        .layout(id)
+        .build(&[Field::Int(2), Field::Text("cid"), Field::Int(5), Field::Uint(9)]);
     store.update(id, rid, &row).expect("keys are free");
     assert_eq!(store.add(id, rid, 2, 4), Ok(9));
     let problem = ColumnProblem::Indexed;
@@ -342,7 +342,9 @@ fn conflicts_name_what_differs() {
     );
     check_conflict(
         |t| t.primary_key = vec![0, 1],
-        expect!["table accounts: primary key: stored (id), declared (id, owner); declare a table of another name beside this one, and copy the rows by a procedure; then drop this one"],
+        expect![
+            "table accounts: primary key: stored (id), declared (id, owner); declare a table of another name beside this one, and copy the rows by a procedure; then drop this one"
+        ],
     );
     check_conflict(
         |t| t.columns.push(column("n", I16, true, Some(&[1]))),
@@ -352,7 +354,9 @@ fn conflicts_name_what_differs() {
     );
     check_conflict(
         |t| t.indexes.push(index("by_x", &[9], false)),
-        expect!["table accounts: index by_x: stored distinct columns of the table, declared [9]; name columns that it has, each once"],
+        expect![
+            "table accounts: index by_x: stored distinct columns of the table, declared [9]; name columns that it has, each once"
+        ],
     );
     check_conflict(
         |t| t.indexes.push(index("owner_once", &[1], true)),
@@ -371,26 +375,12 @@ fn refused_rows_leave_nothing() {
         .layout(id)
         .build(&[Field::Int(8), Field::Text(&long), Field::Int(0)]);
     store.begin();
-    assert_eq!(
-        store.insert(id, &row),
-        Err(WriteError::KeyTooLong { index: 1 })
-    );
-    assert!(matches!(
-        store.insert(id, &row[1..]),
-        Err(WriteError::Malformed(_))
-    ));
+    assert_eq!(store.insert(id, &row), Err(WriteError::KeyTooLong { index: 1 }));
+    assert!(matches!(store.insert(id, &row[1..]), Err(WriteError::Malformed(_))));
     let huge = vec![0; (1 << 20) + 1];
-    assert!(matches!(
-        store.insert(id, &huge),
-        Err(WriteError::Malformed(_))
-    ));
-    let rid = store
-        .get(id, 0, &0x8000_0001u32.to_be_bytes())
-        .expect("row 1 exists");
-    assert_eq!(
-        store.update(id, rid, &row),
-        Err(WriteError::KeyTooLong { index: 1 })
-    );
+    assert!(matches!(store.insert(id, &huge), Err(WriteError::Malformed(_))));
+    let rid = store.get(id, 0, &0x8000_0001u32.to_be_bytes()).expect("row 1 exists");
+    assert_eq!(store.update(id, rid, &row), Err(WriteError::KeyTooLong { index: 1 }));
     assert_eq!(store.add(id, rid, 2, i64::MAX), Err(WriteError::Overflow));
     assert_eq!(store.commit(), Default::default());
     assert_eq!((store.digest(), store.stats(id)), before);

@@ -37,11 +37,9 @@ type Step = (u8, u8, i64, usize);
 fn apply(store: &mut Store, (at, what, id, length): Step) {
     let table = [KEYED, NUMBERED, HASHED][at as usize % 3];
     let text = "x".repeat(length);
-    let row = store.layout(table).build(&[
-        Field::Int(id),
-        Field::Int(length as i64),
-        Field::Text(&text),
-    ]);
+    let row = store
+        .layout(table)
+        .build(&[Field::Int(id), Field::Int(length as i64), Field::Text(&text)]);
     store.begin();
     let rids = store.sorted_rids(table);
     let chosen = rids.get(id as usize % rids.len().max(1)).copied();
@@ -61,10 +59,17 @@ fn apply(store: &mut Store, (at, what, id, length): Step) {
             let some: Vec<_> = rids.iter().copied().take(20).chain([rid]).collect();
             let values: Vec<u8> = some.iter().flat_map(|_| id.to_le_bytes()).collect();
             let patcher = store.patcher(table, ColumnSet(0b10));
-            patcher.expect("a plain column").patch_run(&some, &values).expect("live");
+            patcher
+                .expect("a plain column")
+                .patch_run(&some, &values)
+                .expect("live");
         }
         (5, _) => {
-            let of = |id| store.layout(table).build(&[Field::Int(id), Field::Int(1), Field::Text(&text)]);
+            let of = |id| {
+                store
+                    .layout(table)
+                    .build(&[Field::Int(id), Field::Int(1), Field::Text(&text)])
+            };
             let rows: Vec<_> = (id..id + 20).map(of).collect();
             let _ = store.multi_insert(table, rows.iter().map(Vec::as_slice), |_| {});
         }
@@ -88,7 +93,9 @@ fn load(pages: &[SnapshotPage], next_numbers: &[u64]) -> Store {
             assert_eq!(load.rows(&page.bytes).expect("own bytes"), page.rows);
         }
         let indexes = load.finish(next_numbers[table.0 as usize]).expect("a free number");
-        indexes.into_iter().for_each(|index| index.build().expect("keys that were there"));
+        indexes
+            .into_iter()
+            .for_each(|index| index.build().expect("keys that were there"));
     }
     store
 }

@@ -50,10 +50,7 @@ fn schemas() -> Vec<TableSchema> {
     );
     dense.primary_kind = IndexKind::Dense;
     let names: Vec<String> = (0..70).map(|at| format!("c{at}")).collect();
-    let many: Vec<_> = names
-        .iter()
-        .map(|name| (name.as_str(), I16, false))
-        .collect();
+    let many: Vec<_> = names.iter().map(|name| (name.as_str(), I16, false)).collect();
     vec![
         table(
             "plain",
@@ -69,11 +66,7 @@ fn schemas() -> Vec<TableSchema> {
         ),
         table(
             "keyless",
-            &[
-                ("kind", U8, false),
-                ("data", Bytes, false),
-                ("n", U64, false),
-            ],
+            &[("kind", U8, false), ("data", Bytes, false), ("n", U64, false)],
             &[],
             &[("by_kind", &[0], false), ("by_data", &[1], true)],
         ),
@@ -105,16 +98,7 @@ fn field(random: &mut Random, ty: ScalarType, nullable: bool) -> Field<'static> 
         U8 | U16 | U32 | U64 => Field::Uint(small),
         F64 => Field::F64(small as f64 / 2.0),
         Decimal { .. } => Field::Decimal(small as i128 - 3),
-        Text => Field::Text(
-            [
-                "",
-                "a",
-                "b\0",
-                "ab",
-                "\u{e4}",
-                "a text that is longer than slots are",
-            ][small as usize],
-        ),
+        Text => Field::Text(["", "a", "b\0", "ab", "\u{e4}", "a text that is longer than slots are"][small as usize]),
         Bytes => Field::Bytes(&b"\0\x01 bytes of which some are taken"[..small as usize * 5]),
         Uuid => Field::Uuid([small as u8 & 1; 16]),
     }
@@ -386,21 +370,16 @@ fn redo_finds_rows_that_move_after_they_were_looked_for() {
 fn two_rows() -> (Store, Rid, Rid) {
     let schema = table(
         "t",
-        &[
-            ("id", I32, false),
-            ("place", I32, false),
-            ("note", Text, false),
-        ],
+        &[("id", I32, false), ("place", I32, false), ("note", Text, false)],
         &[0],
         &[("by_place", &[1], true)],
     );
     let mut store = store_of(vec![schema]);
     store.begin();
     let [one, two] = [1, 2].map(|id| {
-        let row =
-            store
-                .layout(TableId(0))
-                .build(&[Field::Int(id), Field::Int(10 * id), Field::Text("")]);
+        let row = store
+            .layout(TableId(0))
+            .build(&[Field::Int(id), Field::Int(10 * id), Field::Text("")]);
         store.insert(TableId(0), &row).expect("new")
     });
     store.commit();
@@ -470,32 +449,18 @@ fn an_update_names_what_changed_and_a_row_that_came_and_went_leaves_nothing() {
     let (mut store, one, _) = two_rows();
     let row = |store: &Store, fields: &[Field<'_>]| store.layout(TableId(0)).build(fields);
     store.begin();
-    let passing = row(
-        &store,
-        &[Field::Int(5), Field::Int(50), Field::Text("gone")],
-    );
+    let passing = row(&store, &[Field::Int(5), Field::Int(50), Field::Text("gone")]);
     let rid = store.insert(TableId(0), &passing).expect("new");
     store.delete(TableId(0), rid).expect("live");
     let text = row(
         &store,
-        &[
-            Field::Int(1),
-            Field::Int(10),
-            Field::Text("a note of some length"),
-        ],
+        &[Field::Int(1), Field::Int(10), Field::Text("a note of some length")],
     );
     store.update(TableId(0), one, &text).expect("live");
     let mut changes = Vec::new();
     assert_eq!(store.write_set(AfterImage::Changed, &mut changes), 1);
-    let found: Vec<_> = Changes::new(&changes)
-        .map(|change| change.expect("whole"))
-        .collect();
-    let [
-        Change::Patch {
-            table: 0, columns, ..
-        },
-    ] = found[..]
-    else {
+    let found: Vec<_> = Changes::new(&changes).map(|change| change.expect("whole")).collect();
+    let [Change::Patch { table: 0, columns, .. }] = found[..] else {
         panic!("{found:?}");
     };
     let columns: Vec<_> = columns.iter().collect();

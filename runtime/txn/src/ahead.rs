@@ -96,8 +96,8 @@ impl<'m> LookAhead<'m> {
 #[cfg(test)]
 mod tests {
     use reprise_abi::{
-        ColumnSchema, Field, IndexKind, LogChoice, ModuleSchema, NearKey, NearPart, Parameter,
-        Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+        ColumnSchema, Field, IndexKind, LogChoice, ModuleSchema, NearKey, NearPart, Parameter, Partitioning, Placement,
+        ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
     };
     use reprise_storage::{Rid, TableId};
 
@@ -145,7 +145,9 @@ mod tests {
         let id = store.create_table(table.clone()).expect("a table");
         store.begin();
         for value in 0..100 {
-            store.insert(id, &layout.build(&[Field::Int(value)])).expect("a new row");
+            store
+                .insert(id, &layout.build(&[Field::Int(value)]))
+                .expect("a new row");
         }
         store.commit();
         let procedure = ProcedureSchema {

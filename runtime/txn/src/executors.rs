@@ -73,7 +73,12 @@ impl Executors {
     /// What the last one keeps, now that another is asked for.
     fn count_last(&mut self) {
         let last = self.last.and_then(|last| self.all.get_mut(&last));
-        if let Some(Idle { executor, grant: Some(grant), .. }) = last {
+        if let Some(Idle {
+            executor,
+            grant: Some(grant),
+            ..
+        }) = last
+        {
             grant.resize(executor.memory_bytes() as u64);
         }
     }
@@ -167,7 +172,11 @@ mod tests {
         for (module, _) in &modules {
             assert!(executors.get(module).is_ok());
             // What is in use counts once another is asked for: one more than fits may be there.
-            assert!(budget.used() <= budget.limit() + INSTANCE_BYTES as u64, "{}", budget.used());
+            assert!(
+                budget.used() <= budget.limit() + INSTANCE_BYTES as u64,
+                "{}",
+                budget.used()
+            );
         }
         let there = |at: usize| modules[at].1.there.load(Relaxed);
         let kept: Vec<_> = (0..6).filter(|at| there(*at) == 1).collect();

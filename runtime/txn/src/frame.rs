@@ -2,8 +2,8 @@
 
 use reprise_abi::{Handles, LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
 use reprise_base::limits::{
-    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX,
-    REPLAY_LIMITS_FACTOR, ROW_OPS_MAX, SAVEPOINTS_MAX, WRITE_SET_BYTES_MAX,
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX, REPLAY_LIMITS_FACTOR,
+    ROW_OPS_MAX, SAVEPOINTS_MAX, WRITE_SET_BYTES_MAX,
 };
 use reprise_storage::{AfterImage, Rid, Savepoint};
 use reprise_wire::ChangesBuffer;
@@ -101,7 +101,11 @@ impl Frame {
 
     /// What the call may take of something that `max` limits.
     fn allowed(&self, max: u64) -> u64 {
-        if self.is_replay { max * REPLAY_LIMITS_FACTOR } else { max }
+        if self.is_replay {
+            max * REPLAY_LIMITS_FACTOR
+        } else {
+            max
+        }
     }
 
     /// What most transactions leave empty.

@@ -64,14 +64,7 @@ enum Step {
     Change(TableId, Arc<TableSchema>, Vec<Prepared>),
 }
 
-fn conflict(
-    table: &str,
-    item: &str,
-    what: &'static str,
-    stored: &str,
-    declared: &str,
-    way_on: &str,
-) -> Conflict {
+fn conflict(table: &str, item: &str, what: &'static str, stored: &str, declared: &str, way_on: &str) -> Conflict {
     Conflict {
         table: table.to_owned(),
         item: item.to_owned(),
@@ -180,11 +173,7 @@ pub struct Restored {
 
 /// The deployment of a checkpoint: stored tables by `TableId`, module versions by `ModuleId`. Versions out of service are bound to
 /// nothing: no call is theirs, and the tables may have gone on without them. Err: they do not fit together.
-pub fn restore(
-    generation: u64,
-    tables: Vec<TableSchema>,
-    modules: Vec<Restored>,
-) -> Result<Deployed, String> {
+pub fn restore(generation: u64, tables: Vec<TableSchema>, modules: Vec<Restored>) -> Result<Deployed, String> {
     let mut next = Deployed {
         generation,
         ..Deployed::default()
@@ -252,7 +241,14 @@ pub fn check_drop(deployed: &Deployed, table: TableId) -> Result<(), BindError> 
         .map(|module| {
             let name = &module.name;
             let way_on = format!("deploy {name} without the table, or remove it, and drop the table then");
-            conflict(&full, "", "table", &format!("declared by module {name} in service"), "dropped", &way_on)
+            conflict(
+                &full,
+                "",
+                "table",
+                &format!("declared by module {name} in service"),
+                "dropped",
+                &way_on,
+            )
         })
         .collect();
     match conflicts.is_empty() {

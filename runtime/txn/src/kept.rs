@@ -112,12 +112,7 @@ pub(crate) struct Written {
 
 /// Before a change, lets the open cursors of the table keep what they have still to show. `bytes` were written so far.
 #[cold]
-pub(crate) fn keep_before(
-    frame: &mut Frame,
-    stores: &[&Store],
-    written: Written,
-    bytes: usize,
-) -> Result<(), OpError> {
+pub(crate) fn keep_before(frame: &mut Frame, stores: &[&Store], written: Written, bytes: usize) -> Result<(), OpError> {
     let mut cursors = std::mem::take(&mut frame.cursors);
     let mut is_shown = false;
     for cursor in cursors.iter_mut().flatten() {
@@ -160,7 +155,9 @@ fn rest_of(frame: &mut Frame, stores: &[&Store], cursor: &Cursor, bytes: usize) 
             let page = &mut rids[..ROWS_AT_ONCE.min(left)];
             let found = store.scan_page(cursor.stored, cursor.index, &range, &mut position, page);
             let found = found.map_err(scan_error)?;
-            rids[..found].iter().for_each(|rid| kept.push(cursor.stored, first, *rid));
+            rids[..found]
+                .iter()
+                .for_each(|rid| kept.push(cursor.stored, first, *rid));
             left -= found;
             frame.check_kept(bytes, kept.memory_bytes(), found)?;
         }
@@ -203,7 +200,13 @@ pub(crate) fn run_kept(
             Some(image) => show(frame, binding, handle, image, visit)?,
             None => {
                 let row = stores[store as usize].row(cursor.stored, rid);
-                show(frame, binding, handle, row.expect("a row without an image was not changed"), visit)?
+                show(
+                    frame,
+                    binding,
+                    handle,
+                    row.expect("a row without an image was not changed"),
+                    visit,
+                )?
             }
         };
         if !taken {

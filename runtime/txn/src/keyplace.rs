@@ -142,14 +142,10 @@ fn partition_of_encoded(
     let text;
     let field = match column.ty {
         ScalarType::Bool => Field::Bool(unsigned != 0),
-        ScalarType::I8
-        | ScalarType::I16
-        | ScalarType::I32
-        | ScalarType::I64
-        | ScalarType::Timestamp => Field::Int(signed() as i64),
-        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => {
-            Field::Uint(unsigned as u64)
+        ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 | ScalarType::Timestamp => {
+            Field::Int(signed() as i64)
         }
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => Field::Uint(unsigned as u64),
         ScalarType::F64 => {
             let ordered = unsigned as u64;
             let is_negative = ordered >> 63 == 0;

@@ -5,7 +5,6 @@
 //! Called by: `partition` (running) and `replay` (the same path again).
 #![forbid(unsafe_code)]
 
-
 mod ahead;
 mod changed;
 mod executors;
@@ -21,27 +20,25 @@ mod ops;
 mod reach;
 mod route;
 mod rowmap;
-mod slots;
 mod run;
 mod scan;
 mod single;
-mod watch;
+mod slots;
 mod wasm;
+mod watch;
 
-pub use reprise_abi::Ended;
+pub use ahead::{LookAhead, NextCalls};
+pub use executors::Executors;
+pub use frame::{Frame, LogLine};
 pub use install::{
     Candidate, Judge, Plan, PlanSummary, Restored, TablePlan, apply, apply_drop, check_drop, plan, remove, restore,
 };
-pub use frame::{Frame, LogLine};
-pub use module::{
-    BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding,
-};
-pub use ahead::{LookAhead, NextCalls};
 pub use keyplace::{KeyPlace, partition_between};
+pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding};
 pub use near::NearRow;
+pub use reprise_abi::Ended;
 pub use route::{Bound, RouteError, partition_of_field};
-pub use watch::{Ends, Watch};
-pub use wasm::Compiler;
-pub use scan::Merge;
-pub use executors::Executors;
 pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, run_multi, run_single};
+pub use scan::Merge;
+pub use wasm::Compiler;
+pub use watch::{Ends, Watch};

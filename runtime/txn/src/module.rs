@@ -121,11 +121,8 @@ impl Deployed {
     }
 
     pub fn is_current(&self, id: ModuleId) -> bool {
-        self.module(id).is_some_and(|module| {
-            self.current
-                .get(&module.name)
-                .is_some_and(|current| current.id == id)
-        })
+        self.module(id)
+            .is_some_and(|module| self.current.get(&module.name).is_some_and(|current| current.id == id))
     }
 
     /// The table of a name as people write it: `module.table`, or the table's name alone where one module has it.

@@ -8,16 +8,16 @@
 use std::{borrow::Cow, ops::Range};
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle,
-    ScalarType, ScanBatch, ScanRequest, Slots, Target,
+    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle, ScalarType,
+    ScanBatch, ScanRequest, Slots, Target,
     calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
-    held::{Copies, LookUp, MOVED, may_move, shared},
     frame::{AT_ONCE_MAX, Frame, Handle},
+    held::{Copies, LookUp, MOVED, may_move, shared},
     kept::{Written, keep_before, run_kept},
     keyplace::partition_between,
     module::TableBinding,
@@ -40,11 +40,7 @@ pub(crate) struct MultiTxn<'a, 's> {
 }
 
 impl<'a, 's> MultiTxn<'a, 's> {
-    pub fn new(
-        stores: &'a mut [(PartitionId, &'s mut Store)],
-        input: &'a TxnInput<'a>,
-        frame: &'a mut Frame,
-    ) -> Self {
+    pub fn new(stores: &'a mut [(PartitionId, &'s mut Store)], input: &'a TxnInput<'a>, frame: &'a mut Frame) -> Self {
         Self {
             stores,
             input,
@@ -60,7 +56,12 @@ impl<'a, 's> MultiTxn<'a, 's> {
             return Ok(());
         }
         let store = store as u16;
-        keep_before(self.frame, &shared(&self.stores[..]), Written { table, store, rid }, self.written)
+        keep_before(
+            self.frame,
+            &shared(&self.stores[..]),
+            Written { table, store, rid },
+            self.written,
+        )
     }
 
     fn check_current(&self, table: u16, row: u64, handle: RowHandle) -> Result<(), OpError> {
@@ -168,24 +169,17 @@ impl<'a, 's> MultiTxn<'a, 's> {
             self.stores[0].1.schema(binding.table),
         );
         // A value of fixed width can be read of any row that is long enough; the store judges the rest of it.
-        let is_variable = matches!(
-            schema.columns[column as usize].ty,
-            ScalarType::Text | ScalarType::Bytes
-        );
+        let is_variable = matches!(schema.columns[column as usize].ty, ScalarType::Text | ScalarType::Bytes);
         if is_variable || row.len() < layout.fixed_bytes() {
             layout.validate(row).map_err(|error| guest(error.to_string()))?;
         }
         let home = partition_of_field(&layout.field(row, column), self.input.partitions_count);
-        self.held(home).ok_or_else(|| elsewhere(self.input, table, home, self.partitions()))
+        self.held(home)
+            .ok_or_else(|| elsewhere(self.input, table, home, self.partitions()))
     }
 
     /// The row as it is to be stored.
-    fn widened<'r>(
-        &self,
-        binding: &TableBinding,
-        row: &'r [u8],
-        old: Option<&[u8]>,
-    ) -> Result<Cow<'r, [u8]>, OpError> {
+    fn widened<'r>(&self, binding: &TableBinding, row: &'r [u8], old: Option<&[u8]>) -> Result<Cow<'r, [u8]>, OpError> {
         let Some(projection) = &binding.projection else {
             return Ok(Cow::Borrowed(row));
         };
@@ -198,12 +192,7 @@ impl<'a, 's> MultiTxn<'a, 's> {
     }
 
     /// The stores that a change of this row has to be made on, with the row's place in each.
-    fn copies(
-        &self,
-        binding: &TableBinding,
-        store: usize,
-        rid: Rid,
-    ) -> Result<Copies, OpError> {
+    fn copies(&self, binding: &TableBinding, store: usize, rid: Rid) -> Result<Copies, OpError> {
         if binding.placement != Placement::Replicated {
             return Ok(Copies::One((store, rid)));
         }
@@ -243,7 +232,9 @@ impl<'a, 's> MultiTxn<'a, 's> {
         let writer = handle.filter(|handle| self.frame.changed.is_current(row, *handle));
         let mut value = 0;
         for &(at, rid) in self.copies(binding, store, rid)?.places() {
-            value = self.write(binding, (at, Some(rid)), |store| store.add(binding.table, rid, column, delta))?;
+            value = self.write(binding, (at, Some(rid)), |store| {
+                store.add(binding.table, rid, column, delta)
+            })?;
         }
         self.note_change(row, writer);
         // What was added to may have been the column that says where the row belongs.
@@ -409,8 +400,7 @@ impl HostOps for MultiTxn<'_, '_> {
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
         let mut readable = self.readable(target, binding, Look::Key, (key, key))?;
-        let found = readable
-            .find_map(|at| Some((at, self.stores[at].1.get_row(binding.table, index, key)?)));
+        let found = readable.find_map(|at| Some((at, self.stores[at].1.get_row(binding.table, index, key)?)));
         let Some((store, (rid, row))) = found else {
             return Ok(None);
         };
@@ -469,12 +459,7 @@ impl HostOps for MultiTxn<'_, '_> {
         Ok(room.filled())
     }
 
-    fn multi_get_slots(
-        &mut self,
-        target: Target,
-        keys: EqualKeys<'_>,
-        mut slots: Slots<'_>,
-    ) -> Result<usize, OpError> {
+    fn multi_get_slots(&mut self, target: Target, keys: EqualKeys<'_>, mut slots: Slots<'_>) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
         if binding.projection.is_some() {
             return fill_slots(self, target, keys, slots);
@@ -493,7 +478,9 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.count_op()?;
         let Handle { table, store, rid } = self.frame.handle(handle)?;
         let binding = binding(self.input, table)?;
-        self.frame.changed.read_again(row_key(store, binding.table, rid), handle);
+        self.frame
+            .changed
+            .read_again(row_key(store, binding.table, rid), handle);
         self.seen_row(binding, store as usize, rid)
     }
 
@@ -546,26 +533,28 @@ impl HostOps for MultiTxn<'_, '_> {
         self.frame.table_of_cursor(cursor)
     }
 
-    fn patch(
-        &mut self,
-        table: u16,
-        handle: RowHandle,
-        columns: ColumnSet,
-        values: &[u8],
-    ) -> Result<(), OpError> {
+    fn patch(&mut self, table: u16, handle: RowHandle, columns: ColumnSet, values: &[u8]) -> Result<(), OpError> {
         let Handle { store, rid, .. } = self.frame.handle_in(table, handle)?;
         let binding = self.writable(table)?;
         if may_move(binding, columns) || binding.projection.is_some() {
             self.frame.count_op()?;
             let mut row = Vec::new();
-            patch_row(binding, self.seen_row(binding, store as usize, rid)?, columns, values, &mut row)?;
+            patch_row(
+                binding,
+                self.seen_row(binding, store as usize, rid)?,
+                columns,
+                values,
+                &mut row,
+            )?;
             return self.update(handle, &row);
         }
         self.frame.count_op()?;
         let key = row_key(store, binding.table, rid);
         self.check_current(table, key, handle)?;
         for &(at, rid) in self.copies(binding, store as usize, rid)?.places() {
-            self.write(binding, (at, Some(rid)), |store| store.patch(binding.table, rid, columns, values))?;
+            self.write(binding, (at, Some(rid)), |store| {
+                store.patch(binding.table, rid, columns, values)
+            })?;
         }
         self.note_change(key, Some(handle));
         Ok(())
@@ -633,13 +622,7 @@ impl HostOps for MultiTxn<'_, '_> {
         self.add_at(table, ((store as usize, rid), Some(handle)), column, delta)
     }
 
-    fn add_by_key(
-        &mut self,
-        target: Target,
-        key: &[u8],
-        column: u16,
-        delta: i64,
-    ) -> Result<Option<i64>, OpError> {
+    fn add_by_key(&mut self, target: Target, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
         self.frame.count_op()?;
         let Some(place) = self.find(target, key)? else {
             return Ok(None);
@@ -709,10 +692,7 @@ impl HostOps for MultiTxn<'_, '_> {
     ) -> Result<(ScanBatch, usize), OpError> {
         let is_projected = |table| Ok(binding(self.input, table)?.projection.is_some());
         let table = self.frame.table_of_cursor(cursor);
-        if !plan.is_fixed()
-            || table.map_or(Ok(true), is_projected)?
-            || self.frame.stores_of_cursor(cursor) != 1
-        {
+        if !plan.is_fixed() || table.map_or(Ok(true), is_projected)? || self.frame.stores_of_cursor(cursor) != 1 {
             return scan_rows(plan, out, |visit| self.scan_next(cursor, visit));
         }
         self.frame.count_op()?;

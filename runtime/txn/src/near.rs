@@ -132,12 +132,7 @@ impl NearRow {
     /// The second: where the place of the row stands that will probably be found. A step reads what the one before it brought,
     /// so there is other work to be done between two of them.
     #[inline(always)]
-    pub fn touch_place<'a>(
-        &self,
-        store: &Store,
-        found: Nearing,
-        args: impl FnOnce() -> Option<&'a [u8]>,
-    ) -> Nearing {
+    pub fn touch_place<'a>(&self, store: &Store, found: Nearing, args: impl FnOnce() -> Option<&'a [u8]>) -> Nearing {
         store.touch_place(self.table, found, || self.key(args()?))
     }
 
@@ -159,10 +154,7 @@ pub(crate) fn rows_of(schema: &ModuleSchema, tables: &[TableBinding]) -> Vec<Vec
 }
 
 fn is_signed(ty: ScalarType) -> bool {
-    !matches!(
-        ty,
-        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64
-    )
+    !matches!(ty, ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64)
 }
 
 /// Where a parameter's value begins in the arguments, if all before it have a fixed length.
@@ -176,18 +168,11 @@ fn offset_of(procedure: &ProcedureSchema, position: u16) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{
-        ColumnSchema, IndexKind, Parameter, Partitioning, Placement, RowLayout, TableSchema,
-    };
+    use reprise_abi::{ColumnSchema, IndexKind, Parameter, Partitioning, Placement, RowLayout, TableSchema};
 
     use super::*;
 
-    const INTS: [ScalarType; 4] = [
-        ScalarType::I64,
-        ScalarType::U16,
-        ScalarType::I32,
-        ScalarType::I8,
-    ];
+    const INTS: [ScalarType; 4] = [ScalarType::I64, ScalarType::U16, ScalarType::I32, ScalarType::I8];
 
     fn column(at: usize, ty: ScalarType) -> ColumnSchema {
         ColumnSchema {
@@ -201,21 +186,13 @@ mod tests {
     }
 
     /// A module of one table with this primary key, and a procedure with these parameters that looks at one row.
-    fn module(
-        columns: &[ScalarType],
-        params: &[Type],
-        key: Vec<NearPart>,
-    ) -> (ModuleSchema, Vec<TableBinding>) {
+    fn module(columns: &[ScalarType], params: &[Type], key: Vec<NearPart>) -> (ModuleSchema, Vec<TableBinding>) {
         let table = TableSchema {
             owner: String::new(),
             shared: false,
             was: None,
             name: "t".into(),
-            columns: columns
-                .iter()
-                .enumerate()
-                .map(|(at, ty)| column(at, *ty))
-                .collect(),
+            columns: columns.iter().enumerate().map(|(at, ty)| column(at, *ty)).collect(),
             primary_key: (0..columns.len() as u16).collect(),
             primary_kind: IndexKind::Hash,
             indexes: vec![],
@@ -289,10 +266,7 @@ mod tests {
 
     #[test]
     fn what_arguments_do_not_tell_is_left_out() {
-        let text = [
-            Type::Scalar(ScalarType::Text),
-            Type::Scalar(ScalarType::I64),
-        ];
+        let text = [Type::Scalar(ScalarType::Text), Type::Scalar(ScalarType::I64)];
         let (schema, tables) = module(&[ScalarType::I64], &text, vec![NearPart::Param(1)]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "behind a text");
         let other = [Type::Scalar(ScalarType::U64)];
@@ -313,9 +287,7 @@ mod tests {
         let (schema, tables) = module(&[ScalarType::I64], &params, vec![NearPart::Param(0)]);
         let rows = rows_of(&schema, &tables);
         let mut store = Store::new();
-        store
-            .create_table(schema.tables[0].clone())
-            .expect("a table");
+        store.create_table(schema.tables[0].clone()).expect("a table");
         for len in 0..10 {
             let found = rows[0][0].touch(&store, &vec![0xff; len]);
             assert_eq!(found != Nearing::Nothing, len >= 8);

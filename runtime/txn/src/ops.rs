@@ -41,9 +41,7 @@ pub(crate) fn write_error(error: WriteError, binding: &TableBinding) -> OpError 
         WriteError::Duplicate { index } => {
             let declared = binding.indexes.iter().position(|stored| *stored == index);
             match declared {
-                Some(index) => OpError::DuplicateKey {
-                    index: index as u16,
-                },
+                Some(index) => OpError::DuplicateKey { index: index as u16 },
                 None => guest("the key exists in a unique index that this module does not know"),
             }
         }

@@ -35,12 +35,7 @@ impl From<ValueError> for RouteError {
 impl Module {
     /// The partitions that a call with these encoded arguments touches. One whose lists are all empty names none and runs
     /// on partition 0.
-    pub fn route(
-        &self,
-        procedure: usize,
-        args: &[u8],
-        partitions_count: u16,
-    ) -> Result<Bound, RouteError> {
+    pub fn route(&self, procedure: usize, args: &[u8], partitions_count: u16) -> Result<Bound, RouteError> {
         if partitions_count == 1 {
             return Ok(Bound::One(PartitionId(0)));
         }
@@ -49,11 +44,7 @@ impl Module {
     }
 }
 
-fn route(
-    schema: &ProcedureSchema,
-    args: &[u8],
-    partitions_count: u16,
-) -> Result<Bound, ValueError> {
+fn route(schema: &ProcedureSchema, args: &[u8], partitions_count: u16) -> Result<Bound, ValueError> {
     let positions = match &schema.partitioning {
         Partitioning::Any => return Ok(Bound::One(PartitionId(0))),
         Partitioning::All => return Ok(Bound::All),
@@ -120,11 +111,7 @@ fn next_partition(
 ) -> Result<PartitionId, ValueError> {
     let start = reader.offset();
     reader.skip(ty)?;
-    Ok(partition_of_value(
-        ty,
-        &args[start..reader.offset()],
-        partitions_count,
-    ))
+    Ok(partition_of_value(ty, &args[start..reader.offset()], partitions_count))
 }
 
 /// The partition of an encoded scalar argument.
@@ -135,11 +122,7 @@ fn partition_of_value(ty: &Type, encoded: &[u8], partitions_count: u16) -> Parti
     };
     let signed = || {
         // Sign-extended from its own width to eight bytes.
-        let mut wide = [if encoded[encoded.len() - 1] >> 7 == 1 {
-            0xff
-        } else {
-            0
-        }; 8];
+        let mut wide = [if encoded[encoded.len() - 1] >> 7 == 1 { 0xff } else { 0 }; 8];
         wide[..encoded.len()].copy_from_slice(encoded);
         i64::from_le_bytes(wide)
     };
@@ -150,18 +133,12 @@ fn partition_of_value(ty: &Type, encoded: &[u8], partitions_count: u16) -> Parti
     };
     let sixteen = || <[u8; 16]>::try_from(encoded).expect("the reader took sixteen bytes");
     let field = match scalar {
-        ScalarType::Text | ScalarType::Bytes => {
-            Field::Bytes(ValueReader::new(encoded).bytes().unwrap_or(&[]))
-        }
+        ScalarType::Text | ScalarType::Bytes => Field::Bytes(ValueReader::new(encoded).bytes().unwrap_or(&[])),
         ScalarType::Bool => Field::Bool(encoded[0] != 0),
-        ScalarType::I8
-        | ScalarType::I16
-        | ScalarType::I32
-        | ScalarType::I64
-        | ScalarType::Timestamp => Field::Int(signed()),
-        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => {
-            Field::Uint(unsigned())
+        ScalarType::I8 | ScalarType::I16 | ScalarType::I32 | ScalarType::I64 | ScalarType::Timestamp => {
+            Field::Int(signed())
         }
+        ScalarType::U8 | ScalarType::U16 | ScalarType::U32 | ScalarType::U64 => Field::Uint(unsigned()),
         ScalarType::F64 => Field::F64(f64::from_bits(unsigned())),
         ScalarType::Decimal { .. } => Field::Decimal(i128::from_le_bytes(sixteen())),
         ScalarType::Uuid => Field::Uuid(sixteen()),
@@ -241,10 +218,7 @@ mod tests {
     #[test]
     fn the_places_of_values_are_frozen() {
         let places = |fields: &[Field<'_>]| -> Vec<u16> {
-            fields
-                .iter()
-                .map(|field| partition_of_field(field, 997).0)
-                .collect()
+            fields.iter().map(|field| partition_of_field(field, 997).0).collect()
         };
         let small = [0, 1, 996, 997, 65_535].map(Field::Int);
         assert_eq!(places(&small), [0, 1, 996, 0, 730]);
@@ -264,10 +238,7 @@ mod tests {
 
     /// `p(id, note, ids)`, by `id` and `ids`.
     fn check_route(id: i32, ids: &[i32], partitions_count: u16, expected: Bound) {
-        let of = |name: &str, ty| Parameter {
-            name: name.into(),
-            ty,
-        };
+        let of = |name: &str, ty| Parameter { name: name.into(), ty };
         let schema = ProcedureSchema {
             docs: String::new(),
             name: "p".into(),
@@ -318,10 +289,7 @@ mod tests {
                 let large = Field::Int(number * 4_096);
                 strided[partition_of_field(&large, partitions).index()] += 1;
             }
-            assert!(
-                strided.iter().all(|count| (800..1_200).contains(count)),
-                "{strided:?}"
-            );
+            assert!(strided.iter().all(|count| (800..1_200).contains(count)), "{strided:?}");
         }
     }
 }

@@ -123,7 +123,11 @@ mod tests {
             let mut model = BTreeMap::new();
             for _ in 0..1 << (round % 14) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let key = row_key((state >> 60) as u16, TableId((state >> 40) as u16 & 3), Rid(state as u32 & 0x3ff));
+                let key = row_key(
+                    (state >> 60) as u16,
+                    TableId((state >> 40) as u16 & 3),
+                    Rid(state as u32 & 0x3ff),
+                );
                 *map.entry(key) += 1;
                 *model.entry(key).or_insert(0) += 1;
             }

@@ -43,11 +43,7 @@ pub enum Failure {
     /// The procedure decided so.
     Aborted { code: String, message: String },
     /// A limit of one transaction. `limit` is its name.
-    Limit {
-        limit: String,
-        max: u64,
-        message: String,
-    },
+    Limit { limit: String, max: u64, message: String },
     /// The procedure trapped, or broke the contract with its host.
     Trapped {
         trap: String,
@@ -63,7 +59,6 @@ pub enum Outcome {
     Commit(Commit),
     Fail(Failure),
 }
-
 
 /// Runs one call on one partition's store. An outcome other than `Commit` left the store as it was.
 pub fn run_single(
@@ -101,11 +96,7 @@ pub fn run_single(
 }
 
 #[cold]
-fn fail_single(
-    store: &mut Store,
-    kind: Result<CallEnd, Box<Fault>>,
-    frame: &mut Frame,
-) -> Outcome {
+fn fail_single(store: &mut Store, kind: Result<CallEnd, Box<Fault>>, frame: &mut Frame) -> Outcome {
     let failure = judge(kind, frame).expect("it did not return");
     frame.watch.time_take_back(store.undo_count(), || store.rollback());
     Outcome::Fail(failure)
@@ -139,7 +130,9 @@ pub fn run_multi(
         }
         Some(failure) => {
             let writes = stores.iter().map(|(_, store)| store.undo_count()).sum();
-            frame.watch.time_take_back(writes, || stores.iter_mut().for_each(|(_, store)| store.rollback()));
+            frame
+                .watch
+                .time_take_back(writes, || stores.iter_mut().for_each(|(_, store)| store.rollback()));
             Outcome::Fail(failure)
         }
     }

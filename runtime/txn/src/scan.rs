@@ -52,7 +52,10 @@ impl OwnedRange {
 /// The range of a request, checked.
 pub(crate) fn range_of<'a>(request: &ScanRequest<'a>) -> Result<Range<'a>, OpError> {
     if !request.flags.is_known() {
-        return Err(OpError::Guest(format!("scan flags {:#x} are not known", request.flags.0)));
+        return Err(OpError::Guest(format!(
+            "scan flags {:#x} are not known",
+            request.flags.0
+        )));
     }
     Ok(Range::new(request.lower, request.upper, request.flags))
 }
@@ -76,11 +79,7 @@ pub(crate) fn run_on_one(
         if *left == Some(0) {
             return Visit::Again;
         }
-        let handle = Handle {
-            table,
-            store: at,
-            rid,
-        };
+        let handle = Handle { table, store: at, rid };
         match show(frame, binding, handle, row, visit) {
             Ok(true) => {
                 rows += 1;

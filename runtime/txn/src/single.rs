@@ -1,8 +1,8 @@
 //! A transaction on one partition: the hot path.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle, ScanBatch, ScanRequest,
-    Slots, Target,
+    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle, ScanBatch,
+    ScanRequest, Slots, Target,
     calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
@@ -18,8 +18,8 @@ use crate::{
     route::partition_of_field,
     rowmap::row_key,
     run::TxnInput,
+    scan::{Cursor, Leg, OwnedRange, count_rows, range_of, read_columns, read_on_one, run_on_one, show},
     slots::IntoSlots,
-    scan::{Cursor, Leg, count_rows, OwnedRange, range_of, read_columns, read_on_one, run_on_one, show},
 };
 
 /// Rows whose handles are looked at before they are written.
@@ -36,12 +36,7 @@ pub(crate) struct SingleTxn<'a> {
 }
 
 impl<'a> SingleTxn<'a> {
-    pub fn new(
-        store: &'a mut Store,
-        partition: PartitionId,
-        input: &'a TxnInput<'a>,
-        frame: &'a mut Frame,
-    ) -> Self {
+    pub fn new(store: &'a mut Store, partition: PartitionId, input: &'a TxnInput<'a>, frame: &'a mut Frame) -> Self {
         Self {
             store,
             partition,
@@ -72,7 +67,9 @@ impl<'a> SingleTxn<'a> {
     #[cold]
     fn refuse_write(&self) -> Result<(), OpError> {
         may_write(self.is_read_only)?;
-        Err(guest("a replicated table is written by procedures that touch all partitions"))
+        Err(guest(
+            "a replicated table is written by procedures that touch all partitions",
+        ))
     }
 
     /// Rows lie where the value of their partition column says, or no one finds them again.
@@ -342,27 +339,23 @@ impl HostOps for SingleTxn<'_> {
         let (frame, table) = (&mut *self.frame, target.table);
         let mut room = Room::new(plan, out);
         let handle = |rid| Handle { table, store: 0, rid };
-        self.store.multi_get_rows(binding.table, index, keys, plan.near(), |found, rows| {
-            if found.iter().all(Option::is_some) {
-                let rids = found.iter().map(|found| found.map_or(Rid(0), |(rid, _)| rid));
-                return room.push_all(frame.push_all(rids.map(handle)), rows);
-            }
-            for (found, row) in found.iter().zip(rows) {
-                match found {
-                    Some((rid, _)) => room.push(frame.push_counted(handle(*rid)), row),
-                    None => room.push(HANDLE_NONE, &[]),
+        self.store
+            .multi_get_rows(binding.table, index, keys, plan.near(), |found, rows| {
+                if found.iter().all(Option::is_some) {
+                    let rids = found.iter().map(|found| found.map_or(Rid(0), |(rid, _)| rid));
+                    return room.push_all(frame.push_all(rids.map(handle)), rows);
                 }
-            }
-        });
+                for (found, row) in found.iter().zip(rows) {
+                    match found {
+                        Some((rid, _)) => room.push(frame.push_counted(handle(*rid)), row),
+                        None => room.push(HANDLE_NONE, &[]),
+                    }
+                }
+            });
         Ok(room.filled())
     }
 
-    fn multi_get_slots(
-        &mut self,
-        target: Target,
-        keys: EqualKeys<'_>,
-        slots: Slots<'_>,
-    ) -> Result<usize, OpError> {
+    fn multi_get_slots(&mut self, target: Target, keys: EqualKeys<'_>, slots: Slots<'_>) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
         self.check_keys(target, binding, keys.iter())?;
@@ -400,11 +393,7 @@ impl HostOps for SingleTxn<'_> {
         let rid = inserted.map_err(|error| write_error(error, binding))?;
         self.check_place(table, binding, rid)?;
         self.check_written()?;
-        self.frame.push_handle(Handle {
-            table,
-            store: 0,
-            rid,
-        })
+        self.frame.push_handle(Handle { table, store: 0, rid })
     }
 
     fn multi_insert(&mut self, table: u16, rows: Packed<'_>) -> Result<RowHandle, OpError> {
@@ -473,13 +462,7 @@ impl HostOps for SingleTxn<'_> {
         self.frame.table_of_cursor(cursor)
     }
 
-    fn patch(
-        &mut self,
-        table: u16,
-        handle: RowHandle,
-        columns: ColumnSet,
-        values: &[u8],
-    ) -> Result<(), OpError> {
+    fn patch(&mut self, table: u16, handle: RowHandle, columns: ColumnSet, values: &[u8]) -> Result<(), OpError> {
         let rid = self.frame.handle_in(table, handle)?.rid;
         let binding = self.writable(table)?;
         if binding.projection.is_some() {
@@ -540,7 +523,9 @@ impl HostOps for SingleTxn<'_> {
             if !note(frame, 0, rid) {
                 return Err(outdated(input, table));
             }
-            patcher.patch(rid, values).map_err(|error| write_error(error, binding))?;
+            patcher
+                .patch(rid, values)
+                .map_err(|error| write_error(error, binding))?;
             return self.check_written();
         }
         let (mut rids, mut at) = ([Rid(0); PATCHED_AT_ONCE], 0);
@@ -584,13 +569,7 @@ impl HostOps for SingleTxn<'_> {
         Ok(value)
     }
 
-    fn add_by_key(
-        &mut self,
-        target: Target,
-        key: &[u8],
-        column: u16,
-        delta: i64,
-    ) -> Result<Option<i64>, OpError> {
+    fn add_by_key(&mut self, target: Target, key: &[u8], column: u16, delta: i64) -> Result<Option<i64>, OpError> {
         self.frame.count_op()?;
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
@@ -743,7 +722,9 @@ impl HostOps for SingleTxn<'_> {
         let savepoint = self.frame.savepoint(savepoint)?[0];
         if self.frame.open > 0 {
             let written: Vec<_> = self.store.written_since(&savepoint).collect();
-            written.iter().try_for_each(|(table, rid, _)| self.keep_before(*table, Some(*rid)))?;
+            written
+                .iter()
+                .try_for_each(|(table, rid, _)| self.keep_before(*table, Some(*rid)))?;
         }
         let given = self.frame.handles.len();
         for (table, rid, _) in self.store.written_since(&savepoint).filter(|(_, _, is_new)| !is_new) {

@@ -99,7 +99,10 @@ struct Held {
 
 impl WasmCode {
     fn new(engine: Engine, wasm: Arc<[u8]>, compiled: Option<CompiledModule>) -> Self {
-        let held = Mutex::new(Held { wasm: Some(wasm), compiled });
+        let held = Mutex::new(Held {
+            wasm: Some(wasm),
+            compiled,
+        });
         Self { engine, held }
     }
 

@@ -81,7 +81,10 @@ impl Watch {
     pub fn ran_ns(&self) -> Option<u64> {
         match self.begun_ns {
             0 => None,
-            begun_ns => self.clock.as_ref().map(|clock| clock.monotonic_ns().saturating_sub(begun_ns)),
+            begun_ns => self
+                .clock
+                .as_ref()
+                .map(|clock| clock.monotonic_ns().saturating_sub(begun_ns)),
         }
     }
 

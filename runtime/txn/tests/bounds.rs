@@ -8,15 +8,15 @@ use std::sync::{
 
 use reprise_abi::{
     Ended, Field, HostOps, OpError, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
-    calls::{Packed, HANDLE_NONE},
+    calls::{HANDLE_NONE, Packed},
 };
 use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
 use reprise_env::Clock;
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{
-    Candidate, Code, Deployed, Ends, Executor, Failure, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan, run_multi,
-    run_single,
+    Candidate, Code, Deployed, Ends, Executor, Failure, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan,
+    run_multi, run_single,
 };
 
 /// Rows placed by `w`, without a key: only the row says where it belongs. And texts.
@@ -70,10 +70,7 @@ fn deployed(stores: &mut [Store]) -> Deployed {
 }
 
 /// How a procedure ends on partition 0 of two, and over both; the rows of each table that it left.
-fn run(
-    frame: &mut Frame,
-    mut procedure: impl FnMut(&mut dyn HostOps) -> Result<(), OpError>,
-) -> [(Outcome, u64); 2] {
+fn run(frame: &mut Frame, mut procedure: impl FnMut(&mut dyn HostOps) -> Result<(), OpError>) -> [(Outcome, u64); 2] {
     [false, true].map(|several| {
         let mut stores = [Store::new(), Store::new()];
         let deployed = deployed(&mut stores);
@@ -96,14 +93,21 @@ fn run(
         };
         let (mut rows, tables) = (0, [KEYLESS, TEXTS].map(TableId));
         for store in &stores {
-            rows += tables.iter().map(|table| store.rids_from(*table, Rid(0)).count()).sum::<usize>();
+            rows += tables
+                .iter()
+                .map(|table| store.rids_from(*table, Rid(0)).count())
+                .sum::<usize>();
         }
         (outcome, rows as u64)
     })
 }
 
 fn text_row(k: u32, bytes: usize) -> Vec<u8> {
-    let types = [(ScalarType::U32, false), (ScalarType::I64, false), (ScalarType::Bytes, false)];
+    let types = [
+        (ScalarType::U32, false),
+        (ScalarType::I64, false),
+        (ScalarType::Bytes, false),
+    ];
     let layout = RowLayout::from_types(types.into_iter());
     layout.build(&[Field::Uint(k.into()), Field::Int(0), Field::Bytes(&vec![7; bytes])])
 }
@@ -151,7 +155,13 @@ fn what_is_written_has_a_bound_in_bytes() {
         Ok(())
     };
     let mut frame = Frame::default();
-    for (outcome, rows) in [run(&mut frame, inserts), run(&mut frame, patches), run(&mut frame, additions)].concat() {
+    for (outcome, rows) in [
+        run(&mut frame, inserts),
+        run(&mut frame, patches),
+        run(&mut frame, additions),
+    ]
+    .concat()
+    {
         assert_eq!((limit_of(&outcome), rows), (Some("write_set"), 0), "{outcome:?}");
     }
     for (outcome, _) in run(&mut frame, taken_back) {
@@ -159,7 +169,10 @@ fn what_is_written_has_a_bound_in_bytes() {
     }
     frame.begin_replay();
     for (outcome, rows) in run(&mut frame, inserts) {
-        assert!(matches!(outcome, Outcome::Commit(_)), "a replay is given more: {outcome:?}");
+        assert!(
+            matches!(outcome, Outcome::Commit(_)),
+            "a replay is given more: {outcome:?}"
+        );
         assert_eq!(rows, u64::from(ROWS_TOO_MANY));
     }
 }
@@ -197,12 +210,23 @@ impl Clock for Ticking {
 fn long_host_calls_ask_whether_they_may_go_on() {
     let clock: Arc<dyn Clock> = Arc::new(Ticking::default());
     let target = Target { table: TEXTS, index: 0 };
-    let fill = |ops: &mut dyn HostOps, rows: u32| (0..rows).try_for_each(|k| ops.insert(TEXTS, &text_row(k, 1)).map(|_| ()));
-    let keys: Vec<u8> = (0..60_000_u32).flat_map(|k| [4_u32.to_le_bytes(), k.to_be_bytes()].concat()).collect();
+    let fill =
+        |ops: &mut dyn HostOps, rows: u32| (0..rows).try_for_each(|k| ops.insert(TEXTS, &text_row(k, 1)).map(|_| ()));
+    let keys: Vec<u8> = (0..60_000_u32)
+        .flat_map(|k| [4_u32.to_le_bytes(), k.to_be_bytes()].concat())
+        .collect();
     let looks_up = |ops: &mut dyn HostOps| {
-        ops.multi_get(target, Packed::to_end(&keys).unwrap(), &mut |handle, _| assert_eq!(handle, HANDLE_NONE))
+        ops.multi_get(target, Packed::to_end(&keys).unwrap(), &mut |handle, _| {
+            assert_eq!(handle, HANDLE_NONE)
+        })
     };
-    let all = ScanRequest { target, flags: ScanFlags(0), limit: 0, lower: &[], upper: &[] };
+    let all = ScanRequest {
+        target,
+        flags: ScanFlags(0),
+        limit: 0,
+        lower: &[],
+        upper: &[],
+    };
     let counts = |ops: &mut dyn HostOps| {
         fill(ops, 40_000)?;
         ops.count(&all).map(|_| ())
@@ -213,7 +237,11 @@ fn long_host_calls_ask_whether_they_may_go_on() {
     };
     type Run<'p> = &'p dyn Fn(&mut dyn HostOps) -> Result<(), OpError>;
     // Each asks so many times at least; with a shorter time it ends.
-    for (procedure, asks) in [(&looks_up as Run<'_>, 3_u32), (&counts as Run<'_>, 40), (&scans as Run<'_>, 8)] {
+    for (procedure, asks) in [
+        (&looks_up as Run<'_>, 3_u32),
+        (&counts as Run<'_>, 40),
+        (&scans as Run<'_>, 8),
+    ] {
         let mut frame = Frame::default();
         frame.begin_running();
         frame.watch.begin_batch(&clock, None);

@@ -4,13 +4,15 @@
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Field, Handles, HostOps, OpError, RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest, Target,
+    ColumnPlan, ColumnSet, Field, Handles, HostOps, OpError, RowHandle, RowLayout, ScalarType, ScanFlags, ScanRequest,
+    Target,
 };
 use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::{Store, TableId};
 use reprise_txn::{
-    Candidate, Code, Deployed, Executor, Failure, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan, run_multi, run_single,
+    Candidate, Code, Deployed, Executor, Failure, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan, run_multi,
+    run_single,
 };
 
 /// Tables with a key and without, placed by `w`, and a replicated one; each with an index that many rows share a key of.
@@ -75,7 +77,11 @@ impl Bench {
     fn new(partitions: usize) -> Self {
         let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
         let deployed = deployed(&mut stores);
-        Self { stores, deployed, frame: Frame::default() }
+        Self {
+            stores,
+            deployed,
+            frame: Frame::default(),
+        }
     }
 
     /// On all partitions, or on this one alone.
@@ -91,7 +97,13 @@ impl Bench {
         let mut executor = Procedure(body);
         let frame = &mut self.frame;
         match only {
-            Some(at) => run_single(&mut self.stores[at as usize], PartitionId(at), &input, &mut executor, frame),
+            Some(at) => run_single(
+                &mut self.stores[at as usize],
+                PartitionId(at),
+                &input,
+                &mut executor,
+                frame,
+            ),
             None => {
                 let mut held: Vec<_> = (0..).map(PartitionId).zip(&mut self.stores).collect();
                 run_multi(&mut held, &input, &mut executor, frame)
@@ -126,7 +138,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) % bound as u64) as u32
     }
 }
@@ -199,7 +214,11 @@ impl Model {
         let mut rows: Vec<_> = wanted.map(|(id, row)| (*id, *row, self.change_of(*id))).collect();
         let key = |row: &Row| {
             let by_v = if index == 1 { row[2] } else { 0 };
-            if table == KEYLESS { (by_v, 0, 0) } else { (by_v, row[0], row[1]) }
+            if table == KEYLESS {
+                (by_v, 0, 0)
+            } else {
+                (by_v, row[0], row[1])
+            }
         };
         let store = |row: &Row| if table == COPIED { 0 } else { row[0] % self.partitions };
         match reverse {
@@ -246,7 +265,12 @@ impl Play<'_> {
 
     fn row(&mut self) -> Row {
         let w = self.random.below(6);
-        [self.only.unwrap_or(w), self.random.below(40), self.random.below(8), self.random.below(1_000)]
+        [
+            self.only.unwrap_or(w),
+            self.random.below(40),
+            self.random.below(8),
+            self.random.below(1_000),
+        ]
     }
 
     fn insert(&mut self) -> Result<(), OpError> {
@@ -294,7 +318,11 @@ impl Play<'_> {
         };
         let rest = self.model.scan(table, index, reverse, limit, from);
         assert_eq!(self.ops.count(&request)?, rest.len() as u64);
-        let open = Open { cursor: 0, rest: rest.into_iter(), table };
+        let open = Open {
+            cursor: 0,
+            rest: rest.into_iter(),
+            table,
+        };
         self.read(open, Some(&request))
     }
 
@@ -415,7 +443,8 @@ impl Play<'_> {
         // The same row twice, through one handle, is allowed.
         let times = 1 + self.random.below(2) as usize;
         let (handles, values) = (vec![seen.handle; times], bytes.repeat(times));
-        self.ops.multi_patch(seen.id.0, Handles::Numbers(&handles), columns, 4, &values)?;
+        self.ops
+            .multi_patch(seen.id.0, Handles::Numbers(&handles), columns, 4, &values)?;
         row[column] = value;
         (0..times).for_each(|_| self.model.write(seen.id, Some(row)));
         self.written(at, true);
@@ -440,7 +469,10 @@ impl Play<'_> {
         let sum = match by_key {
             true => {
                 let key = [row[0].to_be_bytes(), row[1].to_be_bytes()].concat();
-                let target = Target { table: seen.id.0, index: 0 };
+                let target = Target {
+                    table: seen.id.0,
+                    index: 0,
+                };
                 self.ops.add_by_key(target, &key, 3, 1)?.expect("the row is there")
             }
             false => self.ops.add(seen.handle, 3, 1)?,
@@ -501,7 +533,10 @@ impl Play<'_> {
 
 /// Plays a transaction of so many steps, with buffers by the second seed.
 fn play(bench: &mut Bench, only: Option<u16>, seed: u64, batches: u64, steps: u32) -> Outcome {
-    println!("seed {seed}, buffers {batches}, partitions {}, only {only:?}", bench.stores.len());
+    println!(
+        "seed {seed}, buffers {batches}, partitions {}, only {only:?}",
+        bench.stores.len()
+    );
     let partitions = bench.stores.len() as u32;
     bench.run(only, |ops| {
         let mut play = Play {
@@ -551,7 +586,10 @@ fn random_transactions_are_shown_what_there_was() {
             // Run again, as a replay does.
             let mut again = Bench::new(partitions);
             again.frame.begin_replay();
-            assert_eq!(play(&mut again, only, seed, seed + 1_000, 60 + seed as u32 % 200), outcome);
+            assert_eq!(
+                play(&mut again, only, seed, seed + 1_000, 60 + seed as u32 % 200),
+                outcome
+            );
             assert_eq!(again.digests(), bench.digests());
         }
     }
@@ -624,7 +662,13 @@ fn what_a_cursor_keeps_counts_in_the_write_set_and_is_given_up() {
             let before = bench.digests();
             let target = Target { table: 0, index: 0 };
             let outcome = bench.run(None, |ops| {
-                let request = ScanRequest { target, flags: ScanFlags(0), limit: 0, lower: &[], upper: &[] };
+                let request = ScanRequest {
+                    target,
+                    flags: ScanFlags(0),
+                    limit: 0,
+                    lower: &[],
+                    upper: &[],
+                };
                 let mut open = Vec::new();
                 for _ in 0..cursors {
                     open.push(ops.scan(&request, &mut |_, _| false)?.cursor);

@@ -7,9 +7,8 @@ use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
 use reprise_txn::{
-    Judge,
-    Candidate, Code, Commit, Deployed, Executor, Failure, Frame, ModuleId, Outcome, TxnInput,
-    apply, plan, run_multi, run_single,
+    Candidate, Code, Commit, Deployed, Executor, Failure, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan,
+    run_multi, run_single,
 };
 
 struct NoCode;
@@ -126,11 +125,7 @@ fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
 }
 
 /// Runs procedures one after the other, each as the procedure of that number: over so many partitions, all held.
-fn run(
-    schema: &str,
-    partitions: u16,
-    calls: &[(usize, Body)],
-) -> Vec<Result<Commit, Failure>> {
+fn run(schema: &str, partitions: u16, calls: &[(usize, Body)]) -> Vec<Result<Commit, Failure>> {
     let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
     let deployed = deployed(schema, &mut stores);
     let mut frame = Frame::default();
@@ -188,8 +183,7 @@ fn a_read_may_ask_for_keys_and_not_add_to_them() {
         assert_eq!(ops.add_by_key(TARGET, &key(0, 1), V, 1)?, None, "nothing is written");
         Ok(())
     };
-    let adds: Body =
-        |ops| ops.add_by_key(TARGET, &key(1, 1), V, 1).map(drop);
+    let adds: Body = |ops| ops.add_by_key(TARGET, &key(1, 1), V, 1).map(drop);
     for (schema, partitions) in shapes() {
         let ended = run(&schema, partitions, &[(0, fill), (1, asks), (1, adds)]);
         assert!(ended[0].is_ok() && ended[1].is_ok(), "{schema}: {ended:?}");
@@ -201,20 +195,32 @@ fn a_read_may_ask_for_keys_and_not_add_to_them() {
 #[test]
 fn mistakes_end_the_transaction_and_leave_nothing() {
     let mistakes: [(&str, Body); 5] = [
-        ("does not fit", |ops| ops.add_by_key(TARGET, &key(1, 1), V, -2).map(drop)),
-        ("part of a key", |ops| ops.add_by_key(TARGET, &key(1, 1), 0, 1).map(drop)),
-        ("does not exist", |ops| ops.add_by_key(TARGET, &key(1, 1), 3, 1).map(drop)),
-        ("not declared", |ops| {
-            ops.add_by_key(Target { table: 0, index: 1 }, &key(1, 1), V, 1).map(drop)
+        ("does not fit", |ops| {
+            ops.add_by_key(TARGET, &key(1, 1), V, -2).map(drop)
         }),
-        ("not declared", |ops| ops.exists(Target { table: 1, index: 0 }, &key(1, 1)).map(drop)),
+        ("part of a key", |ops| {
+            ops.add_by_key(TARGET, &key(1, 1), 0, 1).map(drop)
+        }),
+        ("does not exist", |ops| {
+            ops.add_by_key(TARGET, &key(1, 1), 3, 1).map(drop)
+        }),
+        ("not declared", |ops| {
+            ops.add_by_key(Target { table: 0, index: 1 }, &key(1, 1), V, 1)
+                .map(drop)
+        }),
+        ("not declared", |ops| {
+            ops.exists(Target { table: 1, index: 0 }, &key(1, 1)).map(drop)
+        }),
     ];
     for (schema, partitions) in shapes() {
         let untouched = run(&schema, partitions, &[(0, fill)]);
         for (told, mistake) in mistakes {
             let ended = run(&schema, partitions, &[(0, fill), (0, mistake)]);
             let refused = format!("{:?}", ended[1]);
-            assert!(ended[0] == untouched[0] && refused.contains(told), "{schema}: {refused}");
+            assert!(
+                ended[0] == untouched[0] && refused.contains(told),
+                "{schema}: {refused}"
+            );
         }
     }
 }

@@ -10,9 +10,7 @@ use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
 use reprise_txn::{
-    Judge,
-    Candidate, Code, Deployed, Executor, Frame, ModuleId, Outcome, TxnInput, apply, plan,
-    run_multi, run_single,
+    Candidate, Code, Deployed, Executor, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan, run_multi, run_single,
 };
 
 const SCHEMA: &str = r#"{"abi":1,
@@ -47,14 +45,8 @@ fn packed(items: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn procedure(ops: &mut dyn HostOps) -> Result<(), OpError> {
-    let layout =
-        reprise_abi::RowLayout::from_types([(reprise_abi::ScalarType::U32, false); 2].into_iter());
-    let row = |k: u32| {
-        layout.build(&[
-            reprise_abi::Field::Uint(k.into()),
-            reprise_abi::Field::Uint(7),
-        ])
-    };
+    let layout = reprise_abi::RowLayout::from_types([(reprise_abi::ScalarType::U32, false); 2].into_iter());
+    let row = |k: u32| layout.build(&[reprise_abi::Field::Uint(k.into()), reprise_abi::Field::Uint(7)]);
     let rows: Vec<_> = (0..100).map(|at| row(at * 3)).collect();
     let bytes = packed(&rows);
     let first = ops.multi_insert(0, Packed::new(&bytes, 100).expect("whole items"))?;
@@ -81,14 +73,9 @@ fn procedure(ops: &mut dyn HostOps) -> Result<(), OpError> {
             None => assert!(*handle == HANDLE_NONE && many.is_empty()),
         }
     }
-    let there: Vec<_> = found
-        .iter()
-        .map(|(handle, _)| *handle != HANDLE_NONE)
-        .collect();
+    let there: Vec<_> = found.iter().map(|(handle, _)| *handle != HANDLE_NONE).collect();
     // Key 1 was inserted before the key that was taken; key 2 after it was not.
-    let expected = [
-        true, true, false, true, false, false, true, false, false, true,
-    ];
+    let expected = [true, true, false, true, false, false, true, false, false, true];
     assert_eq!(there, expected);
     let nowhere = ops.multi_get(Target { table: 1, index: 0 }, keys_packed, &mut |_, _| ());
     assert!(matches!(nowhere, Err(OpError::Guest(_))));
@@ -151,7 +138,15 @@ fn columns_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
     for set in [0b01, 0b10, 0b11] {
         let plan = ColumnPlan::new(&layout, ColumnSet(set));
         let each = 8 + plan.fixed_bytes();
-        for (lower, upper, limit) in [(0, 99, 0), (0, 99, 1), (3, 72, 0), (3, 72, 40), (5, 36, 32), (9, 8, 0), (200, 300, 1)] {
+        for (lower, upper, limit) in [
+            (0, 99, 0),
+            (0, 99, 1),
+            (3, 72, 0),
+            (3, 72, 40),
+            (5, 36, 32),
+            (9, 8, 0),
+            (200, 300, 1),
+        ] {
             for (flags, rows) in [(0, 100), (4, 100), (3, 1), (4, 32), (0, 33), (7, 7)] {
                 let request = ScanRequest {
                     target,
@@ -189,8 +184,14 @@ fn columns_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
         lower: &[],
         upper: &[],
     };
-    assert!(matches!(ops.scan_columns(&forged, &plan, &mut []), Err(OpError::Guest(_))));
-    assert!(matches!(ops.scan_next_columns(9, &plan, &mut []), Err(OpError::Guest(_))));
+    assert!(matches!(
+        ops.scan_columns(&forged, &plan, &mut []),
+        Err(OpError::Guest(_))
+    ));
+    assert!(matches!(
+        ops.scan_next_columns(9, &plan, &mut []),
+        Err(OpError::Guest(_))
+    ));
     Ok(())
 }
 
@@ -235,11 +236,15 @@ fn several_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
     ops.multi_insert(0, Packed::new(&bytes, 200).expect("whole items"))?;
 
     let target = Target { table: 0, index: 0 };
-    let keys: Vec<_> = (0..90_u32).map(|at| key(held[at as usize / 4 % 4], at * 7 % 60)).collect();
+    let keys: Vec<_> = (0..90_u32)
+        .map(|at| key(held[at as usize / 4 % 4], at * 7 % 60))
+        .collect();
     let bytes = packed(&keys);
     let keys_packed = Packed::new(&bytes, 90).expect("whole items");
     let mut found = Vec::new();
-    ops.multi_get(target, keys_packed, &mut |handle, row| found.push((handle, row.to_vec())))?;
+    ops.multi_get(target, keys_packed, &mut |handle, row| {
+        found.push((handle, row.to_vec()))
+    })?;
     assert_eq!(found.len(), keys.len());
     for (key, (handle, many)) in keys.iter().zip(&found) {
         match ops.get(target, key)? {
@@ -262,7 +267,13 @@ fn several_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
 
     let beyond = [(key(2, 0), key(2, 50)), (key(0, 3), key(4, 9))];
     for (lower, upper) in &beyond {
-        let request = ScanRequest { target, flags: ScanFlags(0), limit: 0, lower, upper };
+        let request = ScanRequest {
+            target,
+            flags: ScanFlags(0),
+            limit: 0,
+            lower,
+            upper,
+        };
         let refused = ops.count(&request);
         assert!(matches!(refused, Err(OpError::Guest(_))), "{refused:?}");
         let refused = ops.scan(&request, &mut |_, _| true);
@@ -284,8 +295,14 @@ fn several_by_both_ways(ops: &mut dyn HostOps) -> Result<(), OpError> {
         }
     }
 
-    let handles: Vec<_> = found.iter().map(|(handle, _)| *handle).filter(|handle| *handle != HANDLE_NONE).collect();
-    let values: Vec<_> = (0..handles.len() as u32).flat_map(|at| (5_000 + at).to_le_bytes()).collect();
+    let handles: Vec<_> = found
+        .iter()
+        .map(|(handle, _)| *handle)
+        .filter(|handle| *handle != HANDLE_NONE)
+        .collect();
+    let values: Vec<_> = (0..handles.len() as u32)
+        .flat_map(|at| (5_000 + at).to_le_bytes())
+        .collect();
     ops.multi_patch(0, Handles::Numbers(&handles), columns, 4, &values)?;
     for (at, handle) in handles.iter().enumerate() {
         let expected = 5_000 + at as u64;

@@ -15,10 +15,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"RPBK");
 /// The header checksum covers the header from here on.
 const CHECKED_AT: usize = 8;
 
-const _: () = assert!(
-    BLOCK_HEADER_BYTES <= LOG_ALIGN_BYTES,
-    "the header lies in one sector"
-);
+const _: () = assert!(BLOCK_HEADER_BYTES <= LOG_ALIGN_BYTES, "the header lies in one sector");
 const _: () = assert!(BLOCK_BYTES_MAX.is_multiple_of(LOG_ALIGN_BYTES));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,16 +58,9 @@ pub const fn block_bytes(payload_bytes: usize) -> usize {
 /// checksum, the `chain` of the next block.
 pub fn seal_block(header: &BlockHeader, block: &mut [u8]) -> u32 {
     let payload_end = BLOCK_HEADER_BYTES + header.payload_bytes as usize;
-    assert_eq!(
-        block.len(),
-        block_bytes(header.payload_bytes as usize),
-        "block length"
-    );
+    assert_eq!(block.len(), block_bytes(header.payload_bytes as usize), "block length");
     assert!(block.len() <= BLOCK_BYTES_MAX && header.lsn.0.is_multiple_of(LOG_ALIGN_BYTES as u64));
-    assert!(
-        block[payload_end..].iter().all(|b| *b == 0),
-        "padding is zero"
-    );
+    assert!(block[payload_end..].iter().all(|b| *b == 0), "padding is zero");
     let payload_crc = crc32c(&block[BLOCK_HEADER_BYTES..payload_end]);
     let out = &mut block[..BLOCK_HEADER_BYTES];
     out[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -92,11 +82,7 @@ impl BlockHeader {
     /// Reads a header and its checksum, the `chain` of the next block. The payload is not looked at.
     pub fn decode(bytes: &[u8]) -> Result<(Self, u32), WireError> {
         if bytes.len() < BLOCK_HEADER_BYTES {
-            return Err(corrupt(
-                "block header length",
-                BLOCK_HEADER_BYTES,
-                bytes.len(),
-            ));
+            return Err(corrupt("block header length", BLOCK_HEADER_BYTES, bytes.len()));
         }
         let bytes = &bytes[..BLOCK_HEADER_BYTES];
         check("block magic", MAGIC, u32_at(bytes, 0))?;
@@ -125,20 +111,11 @@ impl BlockHeader {
 
     fn check_sizes(&self) -> Result<(), WireError> {
         let payload = self.payload_bytes as usize;
-        if payload > BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES || block_bytes(payload) > BLOCK_BYTES_MAX
-        {
-            return Err(corrupt(
-                "block length",
-                format!("at most {BLOCK_BYTES_MAX}"),
-                payload,
-            ));
+        if payload > BLOCK_BYTES_MAX - BLOCK_HEADER_BYTES || block_bytes(payload) > BLOCK_BYTES_MAX {
+            return Err(corrupt("block length", format!("at most {BLOCK_BYTES_MAX}"), payload));
         }
         if !self.lsn.0.is_multiple_of(LOG_ALIGN_BYTES as u64) {
-            return Err(corrupt(
-                "block position",
-                "a multiple of the sector",
-                self.lsn,
-            ));
+            return Err(corrupt("block position", "a multiple of the sector", self.lsn));
         }
         let has_records = self.kind == BlockKind::Data;
         if has_records != (self.records_count > 0) || has_records != (payload > 0) {
@@ -162,11 +139,7 @@ impl BlockHeader {
         check("block length", self.block_bytes(), block.len())?;
         let (records, padding) = block[BLOCK_HEADER_BYTES..].split_at(self.payload_bytes as usize);
         check("block checksum", self.payload_crc, crc32c(records))?;
-        check(
-            "block padding",
-            0,
-            padding.iter().filter(|b| **b != 0).count(),
-        )?;
+        check("block padding", 0, padding.iter().filter(|b| **b != 0).count())?;
         Ok(records)
     }
 }

@@ -66,11 +66,7 @@ impl<'a> BodyReader<'a> {
     pub fn name(&mut self) -> Result<&'a str, WireError> {
         let length = self.array::<1>()?[0] as usize;
         if length > NAME_BYTES_MAX {
-            return Err(corrupt(
-                "name length",
-                format!("at most {NAME_BYTES_MAX}"),
-                length,
-            ));
+            return Err(corrupt("name length", format!("at most {NAME_BYTES_MAX}"), length));
         }
         let bytes = self.take(length)?;
         std::str::from_utf8(bytes).map_err(|_| corrupt("name", "UTF-8", bytes.escape_ascii()))

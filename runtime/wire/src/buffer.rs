@@ -131,13 +131,7 @@ impl ChangesBuffer {
 
     /// A patch of so many columns, 127 at most, which `write` adds.
     #[inline(always)]
-    pub fn patch(
-        &mut self,
-        table: u16,
-        name: ShortName,
-        columns: u8,
-        write: impl FnOnce(&mut PatchRoom<'_>),
-    ) {
+    pub fn patch(&mut self, table: u16, name: ShortName, columns: u8, write: impl FnOnce(&mut PatchRoom<'_>)) {
         assert!(columns > 0 && (columns as usize) < ONE_BYTE);
         self.make_room(NAME_BYTES + columns as usize * COLUMN_BYTES);
         let mut patch = PatchRoom {
@@ -157,9 +151,7 @@ impl ChangesBuffer {
     #[inline(always)]
     fn room<const N: usize>(&mut self) -> &mut [u8; N] {
         self.make_room(N);
-        self.bytes[self.end..]
-            .first_chunk_mut()
-            .expect("room was made")
+        self.bytes[self.end..].first_chunk_mut().expect("room was made")
     }
 
     #[inline(always)]
@@ -253,11 +245,7 @@ mod tests {
             Change::Delete { table, name }.encode(&mut expected);
             let mut patch = PatchWriter::begin(&mut expected, table, name, 7);
             let place = |width: u8| {
-                if from_end {
-                    row.len() - width as usize
-                } else {
-                    3
-                }
+                if from_end { row.len() - width as usize } else { 3 }
             };
             buffer.patch(table, short, 7, |room| {
                 for (position, width) in WIDTHS {
@@ -297,19 +285,9 @@ mod tests {
             let word = |at: usize| u64::from_be_bytes(key[at..at + 8].try_into().expect("8"));
             let words = [word(0), word(8)];
             let short = ShortName::Key { words, bytes };
-            check_named(
-                table,
-                short,
-                RowName::Key(&key[..bytes as usize]),
-                &row[..40],
-            );
+            check_named(table, short, RowName::Key(&key[..bytes as usize]), &row[..40]);
             let number = u64::MAX >> bytes;
-            check_named(
-                table,
-                ShortName::Number(number),
-                RowName::Number(number),
-                &row[..40],
-            );
+            check_named(table, ShortName::Number(number), RowName::Number(number), &row[..40]);
         }
     }
 

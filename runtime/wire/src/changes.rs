@@ -16,11 +16,11 @@ use reprise_base::{
 use crate::{
     PartitionSet, WireError,
     body::BodyReader,
-    quick::QuickReader,
     check, corrupt,
+    quick::QuickReader,
     record::{
-        PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key, decode_partitions,
-        key_bytes, key_flags, push_key, varint_bytes,
+        PARTITIONS_MASK, PlainHead, RecordKind, begin, decode_flags, decode_key, decode_partitions, key_bytes,
+        key_flags, push_key, varint_bytes,
     },
 };
 
@@ -111,9 +111,7 @@ impl<'a> PatchColumns<'a> {
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = (u16, Option<&'a [u8]>)> {
         let mut reader = QuickReader::new(self.bytes);
-        std::iter::from_fn(move || {
-            (!reader.is_at_end()).then(|| reader.column().expect("checked when it was decoded"))
-        })
+        std::iter::from_fn(move || (!reader.is_at_end()).then(|| reader.column().expect("checked when it was decoded")))
     }
 }
 
@@ -145,10 +143,7 @@ impl<'o> PatchWriter<'o> {
     /// `count` columns follow, at least one.
     #[inline]
     pub fn begin(out: &'o mut Vec<u8>, table: u16, name: RowName<'_>, count: u16) -> Self {
-        assert!(
-            count > 0 && count as usize <= COLUMNS_MAX,
-            "columns of a patch"
-        );
+        assert!(count > 0 && count as usize <= COLUMNS_MAX, "columns of a patch");
         push_head(out, PATCH, table, Some(name));
         push_varint(out, count as u32);
         Self {
@@ -161,10 +156,7 @@ impl<'o> PatchWriter<'o> {
     /// Positions grow.
     #[inline]
     pub fn column(&mut self, column: u16, value: Option<&[u8]>) {
-        assert!(
-            self.left > 0 && column >= self.next_column,
-            "columns of a patch"
-        );
+        assert!(self.left > 0 && column >= self.next_column, "columns of a patch");
         self.left -= 1;
         self.next_column = column + 1;
         push_varint(self.out, column as u32);
@@ -239,11 +231,7 @@ impl<'a> Change<'a> {
                 push_head(out, REPLACE, table, Some(name));
                 push_bytes(out, row);
             }
-            Self::Patch {
-                table,
-                name,
-                columns,
-            } => {
+            Self::Patch { table, name, columns } => {
                 let mut patch = PatchWriter::begin(out, table, name, columns.count);
                 for (column, value) in columns.iter() {
                     patch.column(column, value);
@@ -266,11 +254,7 @@ impl<'a> Change<'a> {
         let [op] = reader.array()?;
         let table = reader.varint_u16()?;
         if table as usize >= TABLES_MAX {
-            return Err(corrupt(
-                "changed table",
-                format!("below {TABLES_MAX}"),
-                table,
-            ));
+            return Err(corrupt("changed table", format!("below {TABLES_MAX}"), table));
         }
         let numbered = op & NUMBERED != 0;
         if op == INSERT | NUMBERED || op == INSERT {
@@ -305,10 +289,7 @@ impl<'a> Change<'a> {
 }
 
 /// `whole` is what `reader` reads.
-fn read_patch<'a>(
-    reader: &mut BodyReader<'a>,
-    whole: &'a [u8],
-) -> Result<PatchColumns<'a>, WireError> {
+fn read_patch<'a>(reader: &mut BodyReader<'a>, whole: &'a [u8]) -> Result<PatchColumns<'a>, WireError> {
     let count = reader.varint_u16()?;
     if count == 0 || count as usize > COLUMNS_MAX {
         let bound = format!("1 to {COLUMNS_MAX}");
@@ -516,11 +497,7 @@ impl<'a> ChangesRef<'a> {
                 return Err(corrupt("partition of a group", "growing", partition));
             }
             if !self.partitions.contains(partition) {
-                return Err(corrupt(
-                    "partition of a group",
-                    "one of the record's",
-                    partition,
-                ));
+                return Err(corrupt("partition of a group", "one of the record's", partition));
             }
             check("a group without changes", false, changes.is_empty())?;
             check_walk(changes)?;
@@ -540,8 +517,5 @@ fn read_group<'a>(reader: &mut BodyReader<'a>) -> Result<(PartitionId, &'a [u8])
         let bound = format!("below {PARTITIONS_MAX}");
         return Err(corrupt("partition of a group", bound, partition));
     }
-    Ok((
-        PartitionId(partition),
-        reader.bytes("changes", RECORD_BYTES_MAX)?,
-    ))
+    Ok((PartitionId(partition), reader.bytes("changes", RECORD_BYTES_MAX)?))
 }

@@ -8,8 +8,7 @@ use reprise_abi::{
 use reprise_base::{
     Lsn, PartitionId, TxnId,
     limits::{
-        BLOCK_BYTES_MAX, DESCRIPTION_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX,
-        PARTITIONS_MAX, TABLES_MAX,
+        BLOCK_BYTES_MAX, DESCRIPTION_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, MODULE_BYTES_MAX, PARTITIONS_MAX, TABLES_MAX,
     },
 };
 
@@ -246,7 +245,13 @@ impl CheckpointTrailer {
     pub fn encode(&self) -> [u8; CHECKPOINT_TRAILER_BYTES] {
         let mut out = [0; CHECKPOINT_TRAILER_BYTES];
         out[..8].copy_from_slice(&TRAILER_MAGIC);
-        let fields = [self.lsn.0, self.index_offset, self.file_bytes, self.rows, self.row_bytes];
+        let fields = [
+            self.lsn.0,
+            self.index_offset,
+            self.file_bytes,
+            self.rows,
+            self.row_bytes,
+        ];
         for (at, field) in fields.iter().enumerate() {
             out[8 + 8 * at..16 + 8 * at].copy_from_slice(&field.to_le_bytes());
         }
@@ -262,7 +267,11 @@ impl CheckpointTrailer {
             return Err(corrupt("trailer magic", TRAILER_MAGIC.escape_ascii(), found));
         }
         check("trailer checksum", crc32c(&bytes[..60]), u32_at(bytes, 60))?;
-        check("reserved trailer bytes", 0, u64_at(bytes, 48) | u32_at(bytes, 56) as u64)?;
+        check(
+            "reserved trailer bytes",
+            0,
+            u64_at(bytes, 48) | u32_at(bytes, 56) as u64,
+        )?;
         Ok(Self {
             lsn: Lsn(u64_at(bytes, 8)),
             index_offset: u64_at(bytes, 16),
@@ -430,7 +439,11 @@ impl CheckpointPartition {
 
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() < 16 || !bytes.len().is_multiple_of(16) || bytes.len() > 16 * (TABLES_MAX + 1) {
-            return Err(corrupt("bytes of a partition's state", "16 and 16 a table", bytes.len()));
+            return Err(corrupt(
+                "bytes of a partition's state",
+                "16 and 16 a table",
+                bytes.len(),
+            ));
         }
         let pairs = bytes.chunks_exact(16).map(|pair| (u64_at(pair, 0), u64_at(pair, 8)));
         let mut pairs = pairs.collect::<Vec<_>>();

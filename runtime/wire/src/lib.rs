@@ -15,23 +15,20 @@ mod quick;
 mod record;
 mod segment;
 
-pub use block::{BLOCK_HEADER_BYTES, MEMORY_UNIT_BYTES, BlockHeader, BlockKind, block_bytes, seal_block};
+pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, MEMORY_UNIT_BYTES, block_bytes, seal_block};
 pub use buffer::{ChangesBuffer, PatchRoom, ShortName};
 pub use changes::{Change, Changes, ChangesRef, KeyedRef, PatchColumns, PatchWriter, RowName};
 pub use checkpoint::{
-    CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX,
-    CHECKPOINT_TRAILER_BYTES, CheckpointBlock, CheckpointBlockKind, CheckpointDatabase,
-    CheckpointEntry, CheckpointHeader, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef,
-    CheckpointPartition, CheckpointRows, CheckpointTrailer, push_checkpoint_row,
+    CHECKPOINT_BLOCK_HEADER_BYTES, CHECKPOINT_HEADER_BYTES, CHECKPOINT_RAW_BYTES_MAX, CHECKPOINT_TRAILER_BYTES,
+    CheckpointBlock, CheckpointBlockKind, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeyRef,
+    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer, push_checkpoint_row,
 };
 pub use partitions::{PartitionList, PartitionSet};
 pub use record::{
-    CheckpointMark, CommandRef, DeployRef, DropTableRef, Genesis, PlainCommand, RECORD_KINDS, RecordKind, RecordRef,
-    Records, RawRecord, RawRecords, RemoveRef, count_kinds, count_records,
+    CheckpointMark, CommandRef, DeployRef, DropTableRef, Genesis, PlainCommand, RECORD_KINDS, RawRecord, RawRecords,
+    RecordKind, RecordRef, Records, RemoveRef, count_kinds, count_records,
 };
-pub use segment::{
-    FORMAT_VERSION, FORMAT_VERSION_OLDEST, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
-};
+pub use segment::{FORMAT_VERSION, FORMAT_VERSION_OLDEST, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader};
 
 /// Bytes that are not a value of the format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,11 +40,7 @@ pub struct WireError {
 }
 
 #[cold]
-fn corrupt(
-    what: &'static str,
-    expected: impl std::fmt::Display,
-    found: impl std::fmt::Display,
-) -> WireError {
+fn corrupt(what: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> WireError {
     WireError {
         what,
         expected: expected.to_string(),
@@ -55,11 +48,7 @@ fn corrupt(
     }
 }
 
-fn check<T: PartialEq + std::fmt::Display>(
-    what: &'static str,
-    expected: T,
-    found: T,
-) -> Result<(), WireError> {
+fn check<T: PartialEq + std::fmt::Display>(what: &'static str, expected: T, found: T) -> Result<(), WireError> {
     if expected == found {
         Ok(())
     } else {

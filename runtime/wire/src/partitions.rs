@@ -66,9 +66,7 @@ impl<'a> PartitionList<'a> {
     pub fn get(&self, index: usize) -> PartitionId {
         match self.0 {
             List::Ids(ids) => ids[index],
-            List::Encoded(bytes) => {
-                PartitionId(u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]))
-            }
+            List::Encoded(bytes) => PartitionId(u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]])),
         }
     }
 

@@ -164,11 +164,7 @@ impl<'a> QuickReader<'a> {
             PATCH => {
                 let name = self.name(op)?;
                 let columns = self.columns()?;
-                Change::Patch {
-                    table,
-                    name,
-                    columns,
-                }
+                Change::Patch { table, name, columns }
             }
             DELETE => Change::Delete {
                 table,
@@ -303,10 +299,7 @@ mod tests {
                 (Some(found), Err(error)) => panic!("{bytes:?}: {found:?}, {error}"),
                 (None, _) => refused += 1,
             }
-            assert_eq!(
-                Changes::new(&bytes).next().map(|c| c.is_ok()),
-                Some(slow.is_ok())
-            );
+            assert_eq!(Changes::new(&bytes).next().map(|c| c.is_ok()), Some(slow.is_ok()));
             let mut walk = Changes::new(&bytes);
             let row = walk.next_row().map(|(table, row)| Change::Insert {
                 table,

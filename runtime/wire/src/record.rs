@@ -188,10 +188,7 @@ pub(crate) fn push_short(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Key and scope, those of both that the flags tell of.
-pub(crate) fn decode_key<'a>(
-    body: &mut BodyReader<'a>,
-    flags: u8,
-) -> Result<(Option<&'a [u8]>, &'a [u8]), WireError> {
+pub(crate) fn decode_key<'a>(body: &mut BodyReader<'a>, flags: u8) -> Result<(Option<&'a [u8]>, &'a [u8]), WireError> {
     Ok(match flags & (HAS_KEY | HAS_SCOPE) {
         0 => (None, &[]),
         HAS_KEY => (Some(body.idempotency_key()?), &[]),
@@ -208,10 +205,7 @@ pub(crate) fn begin(out: &mut Vec<u8>, kind: RecordKind, body_bytes: usize) {
 
 #[inline]
 fn begin_numbered(out: &mut Vec<u8>, kind: u8, body_bytes: usize) {
-    assert!(
-        body_bytes + 6 <= RECORD_BYTES_MAX,
-        "record of {body_bytes} bytes"
-    );
+    assert!(body_bytes + 6 <= RECORD_BYTES_MAX, "record of {body_bytes} bytes");
     out.reserve(body_bytes + 6);
     push_varint(out, body_bytes as u32 + 1);
     out.push(kind);
@@ -258,8 +252,7 @@ impl PartitionSet<'_> {
             Self::One(one) => push_varint(out, one.0 as u32),
             Self::Several(list) => {
                 push_varint(out, list.len() as u32);
-                list.iter()
-                    .for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
+                list.iter().for_each(|id| out.extend_from_slice(&id.0.to_le_bytes()));
             }
             Self::All => {}
         }
@@ -289,10 +282,7 @@ impl PlainHead {
     pub fn encode(&self, rest: &[u8], out: &mut Vec<u8>) {
         let numbers = varint_bytes(self.module_id) + varint_bytes(self.procedure as u32);
         let body_bytes = 1 + 8 + 8 + numbers + rest.len();
-        assert!(
-            body_bytes + 6 <= RECORD_BYTES_MAX,
-            "record of {body_bytes} bytes"
-        );
+        assert!(body_bytes + 6 <= RECORD_BYTES_MAX, "record of {body_bytes} bytes");
         out.reserve(PLAIN_HEAD_BYTES_MAX + rest.len());
         push_varint(out, body_bytes as u32 + 1);
         out.extend_from_slice(&[self.kind as u8, self.partitions_code]);
@@ -500,11 +490,7 @@ fn split(bytes: &[u8]) -> Result<(&[u8], usize), WireError> {
         .take(length as usize)
         .map_err(|_| corrupt("record length", format!("at most {}", bytes.len()), length))?;
     if content.is_empty() || reader.offset() > RECORD_BYTES_MAX {
-        return Err(corrupt(
-            "record length",
-            format!("1 to {RECORD_BYTES_MAX}"),
-            length,
-        ));
+        return Err(corrupt("record length", format!("1 to {RECORD_BYTES_MAX}"), length));
     }
     Ok((content, reader.offset()))
 }
@@ -559,11 +545,7 @@ pub(crate) fn decode_genesis(body: &mut BodyReader<'_>) -> Result<Genesis, WireE
     };
     if genesis.partitions == 0 || genesis.partitions > PARTITIONS_MAX {
         let bounds = format!("1 to {PARTITIONS_MAX}");
-        return Err(corrupt(
-            "partitions of the database",
-            bounds,
-            genesis.partitions,
-        ));
+        return Err(corrupt("partitions of the database", bounds, genesis.partitions));
     }
     Ok(genesis)
 }
@@ -591,11 +573,7 @@ fn decode_command<'a>(body: &mut BodyReader<'a>) -> Result<CommandRef<'a>, WireE
 pub(crate) fn decode_flags(body: &mut BodyReader<'_>) -> Result<u8, WireError> {
     let flags = body.array::<1>()?[0];
     if flags & !FLAGS_KNOWN != 0 {
-        return Err(corrupt(
-            "record flags",
-            format!("at most {FLAGS_KNOWN}"),
-            flags,
-        ));
+        return Err(corrupt("record flags", format!("at most {FLAGS_KNOWN}"), flags));
     }
     Ok(flags)
 }
@@ -612,9 +590,7 @@ pub(crate) fn decode_partitions<'a>(
             if count > PARTITIONS_MAX as usize {
                 return Err(corrupt("partitions in a list", PARTITIONS_MAX, count));
             }
-            return Ok(PartitionSet::Several(PartitionList::decode(
-                body.take(2 * count)?,
-            )?));
+            return Ok(PartitionSet::Several(PartitionList::decode(body.take(2 * count)?)?));
         }
         ORIGIN => origin,
         _ => match body.varint_u16()? {
@@ -776,9 +752,8 @@ impl<'a> Iterator for Records<'a> {
         if rest.is_empty() {
             return None;
         }
-        let decoded = split(rest).and_then(|(content, record_bytes)| {
-            Ok((start, decode_content(content)?, &rest[..record_bytes]))
-        });
+        let decoded = split(rest)
+            .and_then(|(content, record_bytes)| Ok((start, decode_content(content)?, &rest[..record_bytes])));
         self.offset = match &decoded {
             Ok((_, _, bytes)) => start + bytes.len(),
             Err(_) => self.bytes.len(),

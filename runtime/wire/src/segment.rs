@@ -57,11 +57,7 @@ impl SegmentHeader {
 
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() < SEGMENT_HEADER_BYTES {
-            return Err(corrupt(
-                "segment header length",
-                SEGMENT_HEADER_BYTES,
-                bytes.len(),
-            ));
+            return Err(corrupt("segment header length", SEGMENT_HEADER_BYTES, bytes.len()));
         }
         let bytes = &bytes[..SEGMENT_HEADER_BYTES];
         if bytes[..8] != MAGIC {
@@ -83,11 +79,7 @@ impl SegmentHeader {
             _ => FIELDS_BYTES,
         };
         let reserved = bytes[fields_end..CRC_AT].iter();
-        check(
-            "reserved segment bytes",
-            0,
-            reserved.filter(|b| **b != 0).count(),
-        )?;
+        check("reserved segment bytes", 0, reserved.filter(|b| **b != 0).count())?;
         Ok(Self {
             version,
             semantics,

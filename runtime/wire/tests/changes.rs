@@ -69,20 +69,9 @@ impl Owned {
 
     fn is(&self, change: &Change<'_>) -> bool {
         match (self, change) {
-            (Self::Insert(t, n, r), Change::Insert { table, number, row }) => {
-                t == table && n == number && r == row
-            }
-            (Self::Replace(t, n, r), Change::Replace { table, name, row }) => {
-                t == table && n.of() == *name && r == row
-            }
-            (
-                Self::Patch(t, n, wanted),
-                Change::Patch {
-                    table,
-                    name,
-                    columns,
-                },
-            ) => {
+            (Self::Insert(t, n, r), Change::Insert { table, number, row }) => t == table && n == number && r == row,
+            (Self::Replace(t, n, r), Change::Replace { table, name, row }) => t == table && n.of() == *name && r == row,
+            (Self::Patch(t, n, wanted), Change::Patch { table, name, columns }) => {
                 let found: Vec<_> = columns.iter().collect();
                 let wanted: Vec<_> = wanted.iter().map(|(c, v)| (*c, v.as_deref())).collect();
                 t == table && n.of() == *name && wanted == found && wanted.len() == columns.count()
@@ -143,9 +132,7 @@ fn golden_changes() {
         80 01 0c 02 09 00 00 00 00 00 00 00"#]]
     .assert_eq(&hex(&bytes));
     assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(one)));
-    let found: Vec<_> = Changes::new(&changes)
-        .collect::<Result<_, _>>()
-        .expect("own bytes");
+    let found: Vec<_> = Changes::new(&changes).collect::<Result<_, _>>().expect("own bytes");
     assert!(samples().iter().zip(&found).all(|(a, b)| a.is(b)) && found.len() == samples().len());
 }
 
@@ -173,10 +160,7 @@ fn golden_groups_with_a_key() {
         09 00 00 00 00 00 00 00"#]]
     .assert_eq(&hex(&bytes));
     assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(several)));
-    let groups: Vec<_> = several
-        .groups()
-        .map(|(id, bytes)| (id.0, bytes.len()))
-        .collect();
+    let groups: Vec<_> = several.groups().map(|(id, bytes)| (id.0, bytes.len())).collect();
     assert_eq!(groups, [(1, 15), (999, 15)]);
 }
 
@@ -270,11 +254,7 @@ fn change() -> impl Strategy<Value = Owned> {
     prop_oneof![
         (0u16..4096, any::<Option<u64>>(), row()).prop_map(|(t, n, r)| Owned::Insert(t, n, r)),
         (0u16..4096, name(), row()).prop_map(|(t, n, r)| Owned::Replace(t, n, r)),
-        (0u16..4096, name(), columns).prop_map(|(t, n, c)| Owned::Patch(
-            t,
-            n,
-            c.into_iter().collect()
-        )),
+        (0u16..4096, name(), columns).prop_map(|(t, n, c)| Owned::Patch(t, n, c.into_iter().collect())),
         (0u16..4096, name()).prop_map(|(t, n)| Owned::Delete(t, n)),
     ]
 }

@@ -44,7 +44,8 @@ fn golden_header_block_and_trailer() {
         52 50 52 53 43 4b 50 0a 03 00 00 00 02 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
-        99 00 00 00 00 00 00 00 06 05 04 03 02 01 00 00"#]].assert_eq(&hex(&bytes[..64]));
+        99 00 00 00 00 00 00 00 06 05 04 03 02 01 00 00"#]]
+    .assert_eq(&hex(&bytes[..64]));
     expect!["00 00 00 00 00 00 00 00 00 00 00 00 0f e7 cf fc"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(CheckpointHeader::decode(&bytes), Ok(header));
     let mut sealed = block();
@@ -52,7 +53,8 @@ fn golden_header_block_and_trailer() {
     expect![[r#"
         52 50 43 42 03 a9 ee 91 00 10 00 00 00 00 00 00
         09 00 00 00 05 01 03 00 02 00 00 00 04 00 00 00
-        64 00 00 00 06 00 00 00 48 d6 37 9a 00 00 00 00"#]].assert_eq(&hex(&bytes));
+        64 00 00 00 06 00 00 00 48 d6 37 9a 00 00 00 00"#]]
+    .assert_eq(&hex(&bytes));
     assert_eq!(CheckpointBlock::decode(&bytes), Ok(sealed));
     sealed.check_stored(b"stored").expect("its bytes");
     assert!(sealed.check_stored(b"storeD").is_err());
@@ -68,7 +70,8 @@ fn golden_header_block_and_trailer() {
         52 50 43 4b 45 4e 44 0a 00 10 00 00 00 00 00 00
         00 20 00 00 00 00 00 00 00 30 00 00 00 00 00 00
         04 00 00 00 00 00 00 00 64 00 00 00 00 00 00 00
-        00 00 00 00 00 00 00 00 00 00 00 00 27 f2 78 d7"#]].assert_eq(&hex(&bytes));
+        00 00 00 00 00 00 00 00 00 00 00 00 27 f2 78 d7"#]]
+    .assert_eq(&hex(&bytes));
     assert_eq!(CheckpointTrailer::decode(&bytes), Ok(trailer));
 }
 
@@ -92,7 +95,8 @@ fn golden_contents() {
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00
         08 00 03 00 00 00 00 00 00 00 04 00 00 00 00 00
-        00 00 05 00 00 00 06 00 07 00 00 00 00 00 00 00"#]].assert_eq(&hex(&bytes));
+        00 00 05 00 00 00 06 00 07 00 00 00 00 00 00 00"#]]
+    .assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     CheckpointModuleRef {
         module_id: 1,
@@ -110,7 +114,8 @@ fn golden_contents() {
         01 02 ac 02 05 76 6f 74 65 72 01 03 00 00 00 00
         00 00 00 aa aa aa aa aa aa aa aa aa aa aa aa aa
         aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa aa
-        aa aa aa 02 7b 7d 00 61 73 6d"#]].assert_eq(&hex(&bytes));
+        aa aa aa 02 7b 7d 00 61 73 6d"#]]
+    .assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     let state = CheckpointPartition {
         last_tick: 1,
@@ -120,7 +125,8 @@ fn golden_contents() {
     state.encode(&mut bytes);
     expect![[r#"
         01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00
-        03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00"#]].assert_eq(&hex(&bytes));
+        03 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00"#]]
+    .assert_eq(&hex(&bytes));
     assert_eq!(CheckpointPartition::decode(&bytes), Ok(state));
     let mut bytes = Vec::new();
     push_checkpoint_row(&mut bytes, b"row", Some(5));
@@ -141,7 +147,8 @@ fn golden_contents() {
     expect![[r#"
         03 6b 65 79 02 63 69 01 00 00 00 00 00 00 00 00
         00 00 00 00 00 00 00 02 03 04 00 00 00 00 00 00
-        00 05 00 00 00 00 00 00 00 07 02 6f 6b"#]].assert_eq(&hex(&bytes));
+        00 05 00 00 00 00 00 00 00 07 02 6f 6b"#]]
+    .assert_eq(&hex(&bytes));
     let mut bytes = Vec::new();
     CheckpointEntry {
         offset: 1,
@@ -155,7 +162,8 @@ fn golden_contents() {
     .encode(&mut bytes);
     expect![[r#"
         01 00 00 00 00 00 00 00 02 00 00 00 03 00 00 00
-        04 00 00 00 06 00 00 00 05 00 06 00"#]].assert_eq(&hex(&bytes));
+        04 00 00 00 06 00 00 00 05 00 06 00"#]]
+    .assert_eq(&hex(&bytes));
 }
 
 /// Decodes bytes as everything that a checkpoint has; what decodes must encode to the same bytes.

@@ -217,9 +217,7 @@ fn a_command_with_twenty_bytes_of_arguments_is_small() {
 #[test]
 fn every_flipped_bit_of_a_block_or_segment_header_is_found() {
     let (_, block, _) = sample_block();
-    let is_good = |block: &[u8]| {
-        BlockHeader::decode(block).is_ok_and(|(header, _)| header.payload(block).is_ok())
-    };
+    let is_good = |block: &[u8]| BlockHeader::decode(block).is_ok_and(|(header, _)| header.payload(block).is_ok());
     assert!(is_good(&block));
     let segment = SegmentHeader {
         version: FORMAT_VERSION,

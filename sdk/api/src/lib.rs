@@ -21,8 +21,7 @@ mod types;
 pub use backups::{Backup, BackupFile, BackupList, BackupState};
 pub use calls::{BatchAnswer, BatchCall, CallAnswer, KeptOutcome};
 pub use checkpoints::{
-    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate, Speed,
-    SpeedSource,
+    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate, Speed, SpeedSource,
 };
 pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RowChange};
 pub use modules::{
@@ -32,7 +31,9 @@ pub use modules::{
 pub use numbers::{U64, integers_are_numbers, with_integers};
 pub use problem::{ArgumentError, Problem, ProblemKind, SchemaConflict};
 pub use running::{CallList, CallPhase, RunningCall};
-pub use status::{ArchiveInfo, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, Phase, Readiness, RecoveryStep, Status};
+pub use status::{
+    ArchiveInfo, Health, LatencyUs, MemoryStatus, MemoryUse, MetricsEvent, Phase, Readiness, RecoveryStep, Status,
+};
 pub use tables::{ColumnInfo, GroupsPage, IndexInfo, Placement, RowGroup, RowsPage, TableInfo, TableList};
 pub use types::{FieldInfo, TypeInfo};
 

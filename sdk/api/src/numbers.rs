@@ -120,14 +120,7 @@ mod tests {
         for json in [text.as_str(), "18446744073709551615"] {
             assert_eq!(serde_json::from_str::<U64>(json).expect("reads"), wide);
         }
-        for bad in [
-            "-1",
-            "1.5",
-            "\"+1\"",
-            "\"\"",
-            "\"18446744073709551616\"",
-            "null",
-        ] {
+        for bad in ["-1", "1.5", "\"+1\"", "\"\"", "\"18446744073709551616\"", "null"] {
             assert!(serde_json::from_str::<U64>(bad).is_err(), "{bad}");
         }
     }

@@ -136,10 +136,7 @@ mod tests {
         };
         assert_eq!(votes.to_string(), "[{name: text?, price: decimal(2)}]");
         let text = serde_json::to_string(&votes).expect("serializes");
-        assert_eq!(
-            serde_json::from_str::<TypeInfo>(&text).expect("reads"),
-            votes
-        );
+        assert_eq!(serde_json::from_str::<TypeInfo>(&text).expect("reads"), votes);
         assert_eq!(
             serde_json::to_string(&TypeInfo::I64).expect("serializes"),
             r#"{"kind":"i64"}"#

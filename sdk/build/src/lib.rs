@@ -85,11 +85,17 @@ fn collect(plan: &Plan, package: &str) -> Result<Built> {
     let file = format!("{}.wasm", package.replace('-', "_"));
     let built = plan.target_dir.join(TARGET).join("release").join(&file);
     let bytes = fs::read(&built).with_context(|| {
-        format!("read {} (does its Cargo.toml say `crate-type = [\"cdylib\", \"rlib\"]`?)", built.display())
+        format!(
+            "read {} (does its Cargo.toml say `crate-type = [\"cdylib\", \"rlib\"]`?)",
+            built.display()
+        )
     })?;
     let path = plan.out.join(format!("{package}.wasm"));
     put(&path, &bytes)?;
-    Ok(Built { path, bytes: bytes.len() })
+    Ok(Built {
+        path,
+        bytes: bytes.len(),
+    })
 }
 
 /// Replaces a file in one step: a server may be reading the old one.
@@ -123,9 +129,14 @@ fn plan(request: &Request<'_>, toolchain: &Toolchain) -> Result<Plan> {
         true => manifest.to_path_buf(),
         false => manifest.parent().context("the manifest has no directory")?.to_owned(),
     };
-    let directory = directory.canonicalize().with_context(|| format!("find {}", manifest.display()))?;
+    let directory = directory
+        .canonicalize()
+        .with_context(|| format!("find {}", manifest.display()))?;
     if !directory.join("Cargo.toml").is_file() {
-        bail!("{} holds no Cargo.toml: `reprise new NAME` makes a crate", directory.display());
+        bail!(
+            "{} holds no Cargo.toml: `reprise new NAME` makes a crate",
+            directory.display()
+        );
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     Ok(Plan {
@@ -154,13 +165,7 @@ fn procedures(root: &Path) -> Result<Vec<String>> {
 
 fn package_name(directory: &Path, toolchain: &Toolchain) -> Result<String> {
     let mut command = toolchain.cargo();
-    command.args([
-        "metadata",
-        "--no-deps",
-        "--format-version",
-        "1",
-        "--manifest-path",
-    ]);
+    command.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]);
     let output = command
         .arg(directory.join("Cargo.toml"))
         .stderr(Stdio::inherit())
@@ -234,8 +239,7 @@ fn add_target() -> bool {
 
 /// Debian's toolchain, or the one thing that it lacks.
 fn debian() -> Result<Toolchain> {
-    let sources = sysroot(DEBIAN_RUSTC)
-        .map(|sysroot| sysroot.join("lib/rustlib/src/rust/library/Cargo.lock"));
+    let sources = sysroot(DEBIAN_RUSTC).map(|sysroot| sysroot.join("lib/rustlib/src/rust/library/Cargo.lock"));
     match sources {
         None => bail!(
             "no Rust toolchain here can build for {TARGET}: run `rustup target add {TARGET}` (https://rustup.rs), or on Debian \
@@ -249,8 +253,7 @@ fn debian() -> Result<Toolchain> {
     if !Path::new(DEBIAN_CARGO).exists() {
         bail!("{DEBIAN_CARGO} is missing: `apt-get install cargo-web`");
     }
-    let linker =
-        linker().context("a linker for wasm is missing: on Debian `apt-get install lld`")?;
+    let linker = linker().context("a linker for wasm is missing: on Debian `apt-get install lld`")?;
     Ok(Toolchain::Debian { linker })
 }
 
@@ -318,9 +321,7 @@ fn command(plan: &Plan, toolchain: &Toolchain) -> Command {
     }
     // Above any RUSTFLAGS of the caller's, which are meant for its own machine.
     command.env("CARGO_ENCODED_RUSTFLAGS", flags(plan).join("\x1f"));
-    command
-        .env_remove("RUSTC_WRAPPER")
-        .env_remove("CARGO_BUILD_TARGET");
+    command.env_remove("RUSTC_WRAPPER").env_remove("CARGO_BUILD_TARGET");
     command
 }
 

@@ -11,9 +11,9 @@ use std::{
 };
 
 use reprise_api::{
-    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, CallList, Checkpoint, CheckpointList, GroupsPage, KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled,
-    ModuleList, ModulePlanned, NDJSON_MEDIA_TYPE, Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, RunningCall, Status,
-    TableInfo, TableList, U64, headers,
+    Backup, BackupList, BatchAnswer, BatchCall, CallAnswer, CallList, Checkpoint, CheckpointList, GroupsPage,
+    KeptOutcome, LogPage, LogRecord, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, NDJSON_MEDIA_TYPE,
+    Problem, ProblemKind, ProcedureLog, Readiness, RowsPage, RunningCall, Status, TableInfo, TableList, U64, headers,
 };
 use reqwest::{
     StatusCode, Url,
@@ -106,7 +106,11 @@ impl RowsQuery {
             ("columns", self.columns.clone()),
         ];
         let conditions = self.conditions.iter().map(|condition| ("where", condition.clone()));
-        texts.into_iter().filter_map(|(name, text)| Some((name, text?))).chain(conditions).collect()
+        texts
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, text?)))
+            .chain(conditions)
+            .collect()
     }
 }
 
@@ -169,11 +173,7 @@ impl Client {
         })
     }
 
-    pub fn deploy_module(
-        &self,
-        module: &str,
-        wasm: Vec<u8>,
-    ) -> Result<ModuleInstalled, ClientError> {
+    pub fn deploy_module(&self, module: &str, wasm: Vec<u8>) -> Result<ModuleInstalled, ClientError> {
         let request = self.http.put(self.at(&["v1", "modules", module]));
         self.json(request.header(CONTENT_TYPE, "application/wasm").body(wasm))
     }
@@ -203,12 +203,7 @@ impl Client {
     }
 
     /// Runs one transaction; `args` serializes to an object of named arguments.
-    pub fn call(
-        &self,
-        module: &str,
-        procedure: &str,
-        args: &(impl Serialize + ?Sized),
-    ) -> Result<Called, ClientError> {
+    pub fn call(&self, module: &str, procedure: &str, args: &(impl Serialize + ?Sized)) -> Result<Called, ClientError> {
         self.call_with(module, procedure, args, &CallOptions::default())
     }
 
@@ -219,10 +214,7 @@ impl Client {
         args: &(impl Serialize + ?Sized),
         options: &CallOptions<'_>,
     ) -> Result<Called, ClientError> {
-        let mut request = self
-            .http
-            .post(self.at(&["v1", "call", module, procedure]))
-            .json(args);
+        let mut request = self.http.post(self.at(&["v1", "call", module, procedure])).json(args);
         if let Some(key) = options.idempotency_key {
             request = request.header(headers::IDEMPOTENCY_KEY, key);
         }
@@ -245,8 +237,7 @@ impl Client {
     pub fn batch(&self, calls: &[BatchCall]) -> Result<BatchAnswers, ClientError> {
         let mut body = Vec::with_capacity(calls.len() * 128);
         for call in calls {
-            serde_json::to_writer(&mut body, call)
-                .map_err(|error| ClientError::Protocol(error.to_string()))?;
+            serde_json::to_writer(&mut body, call).map_err(|error| ClientError::Protocol(error.to_string()))?;
             body.push(b'\n');
         }
         let request = self.http.post(self.at(&["v1", "batch"]));
@@ -271,21 +262,35 @@ impl Client {
     }
 
     pub fn rows(&self, table: &str, query: &RowsQuery) -> Result<RowsPage, ClientError> {
-        self.json(self.http.get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs())))
+        self.json(
+            self.http
+                .get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs())),
+        )
     }
 
     /// A page of rows as the media type says: lines of JSON, or CSV.
     pub fn rows_text(&self, table: &str, query: &RowsQuery, media_type: &str) -> Result<RowsText, ClientError> {
-        let request = self.http.get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs()));
+        let request = self
+            .http
+            .get(self.at_with(&["v1", "tables", table, "rows"], &query.pairs()));
         let response = self.send(request.header("accept", media_type))?;
-        let cursor = response.headers().get(headers::NEXT_CURSOR).and_then(|value| value.to_str().ok());
+        let cursor = response
+            .headers()
+            .get(headers::NEXT_CURSOR)
+            .and_then(|value| value.to_str().ok());
         let next_cursor = cursor.map(str::to_owned);
         let text = response.text().map_err(|error| ClientError::Http(error.to_string()))?;
         Ok(RowsText { text, next_cursor })
     }
 
     /// Counts and sums of rows by the leading `by` columns of an index; `sum` are names of columns, separated by commas.
-    pub fn groups(&self, table: &str, query: &RowsQuery, by: u32, sum: Option<&str>) -> Result<GroupsPage, ClientError> {
+    pub fn groups(
+        &self,
+        table: &str,
+        query: &RowsQuery,
+        by: u32,
+        sum: Option<&str>,
+    ) -> Result<GroupsPage, ClientError> {
         let mut pairs = query.pairs();
         pairs.push(("by", by.to_string()));
         pairs.extend(sum.map(|sum| ("sum", sum.to_owned())));
@@ -460,9 +465,7 @@ impl Client {
 }
 
 fn read<T: DeserializeOwned>(response: Response) -> Result<T, ClientError> {
-    let body = response
-        .bytes()
-        .map_err(|error| ClientError::Http(chain(&error)))?;
+    let body = response.bytes().map_err(|error| ClientError::Http(chain(&error)))?;
     serde_json::from_slice(&body).map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
@@ -470,9 +473,7 @@ fn refusal(response: Response) -> ClientError {
     let status = response.status();
     match read::<Problem>(response) {
         Ok(problem) => ClientError::Problem(Box::new(problem)),
-        Err(ClientError::Protocol(_)) => {
-            ClientError::Protocol(format!("status {status} without a problem"))
-        }
+        Err(ClientError::Protocol(_)) => ClientError::Protocol(format!("status {status} without a problem")),
         Err(other) => other,
     }
 }
@@ -504,12 +505,8 @@ impl Iterator for BatchAnswers {
         }
         let mut line = Vec::new();
         let outcome = match self.lines.read_until(b'\n', &mut line) {
-            Ok(0) => Err(ClientError::Http(format!(
-                "the answer ended {} calls early",
-                self.left
-            ))),
-            Ok(_) => serde_json::from_slice(&line)
-                .map_err(|error| ClientError::Protocol(error.to_string())),
+            Ok(0) => Err(ClientError::Http(format!("the answer ended {} calls early", self.left))),
+            Ok(_) => serde_json::from_slice(&line).map_err(|error| ClientError::Protocol(error.to_string())),
             Err(error) => Err(ClientError::Http(error.to_string())),
         };
         self.left = if outcome.is_ok() { self.left - 1 } else { 0 };
@@ -558,10 +555,7 @@ mod tests {
             panic!("a problem")
         };
         assert_eq!(problem.code.as_deref(), Some("insufficient_funds"));
-        assert_eq!(
-            server.join().expect("server"),
-            "POST /v1/call/bank/transfer HTTP/1.1"
-        );
+        assert_eq!(server.join().expect("server"), "POST /v1/call/bank/transfer HTTP/1.1");
     }
 
     #[test]
@@ -580,10 +574,7 @@ mod tests {
         assert_eq!(page.lsn, U64(u64::MAX));
         assert_eq!(page.rows[0].get(), "{\"b\":1,\"a\":\"2\"}");
         let asked = server.join().expect("server");
-        assert_eq!(
-            asked,
-            "GET /v1/tables/votes/rows?prefix=%5B%22a%26b%22%5D HTTP/1.1"
-        );
+        assert_eq!(asked, "GET /v1/tables/votes/rows?prefix=%5B%22a%26b%22%5D HTTP/1.1");
     }
 
     #[test]
@@ -609,14 +600,8 @@ mod tests {
 
     #[test]
     fn nobody_there_and_nonsense_are_told_apart() {
-        assert!(matches!(
-            Client::new("https://x", None),
-            Err(ClientError::Url { .. })
-        ));
-        assert!(matches!(
-            Client::new("nonsense", None),
-            Err(ClientError::Url { .. })
-        ));
+        assert!(matches!(Client::new("https://x", None), Err(ClientError::Url { .. })));
+        assert!(matches!(Client::new("nonsense", None), Err(ClientError::Url { .. })));
         let free = TcpListener::bind("127.0.0.1:0")
             .expect("bind")
             .local_addr()

@@ -2,10 +2,7 @@
 
 use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
-use syn::{
-    Error, Fields, GenericParam, ItemStruct, Lifetime, Path, Result, parse_quote, parse2,
-    spanned::Spanned,
-};
+use syn::{Error, Fields, GenericParam, ItemStruct, Lifetime, Path, Result, parse_quote, parse2, spanned::Spanned};
 
 use crate::table::{borrowed_methods, multi_read_method, position_const, primary_methods};
 
@@ -18,9 +15,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let mut params = item.generics.params.iter();
     let lifetime = match (params.next(), params.next()) {
         (None, _) => None,
-        (Some(GenericParam::Lifetime(only)), None) if only.bounds.is_empty() => {
-            Some(&only.lifetime)
-        }
+        (Some(GenericParam::Lifetime(only)), None) if only.bounds.is_empty() => Some(&only.lifetime),
         _ => {
             let text = "no generic parameters but a lifetime, of which texts (`TextRef`) are";
             return Err(Error::new(item.ident.span(), text));

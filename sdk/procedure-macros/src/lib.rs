@@ -16,9 +16,7 @@ mod value;
 use proc_macro::TokenStream;
 
 fn finish(result: syn::Result<proc_macro2::TokenStream>) -> TokenStream {
-    result
-        .unwrap_or_else(|error| error.to_compile_error())
-        .into()
+    result.unwrap_or_else(|error| error.to_compile_error()).into()
 }
 
 /// Makes a struct a table.

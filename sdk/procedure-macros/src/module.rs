@@ -27,10 +27,7 @@ impl Parse for ModuleItem {
             input.parse::<Token![:]>()?;
             let inner;
             bracketed!(inner in input);
-            let paths = Punctuated::<Path, Token![,]>::parse_terminated_with(
-                &inner,
-                Path::parse_mod_style,
-            )?;
+            let paths = Punctuated::<Path, Token![,]>::parse_terminated_with(&inner, Path::parse_mod_style)?;
             match part.to_string().as_str() {
                 "tables" => module.tables = paths.into_iter().collect(),
                 "procedures" => module.procedures = paths.into_iter().collect(),
@@ -60,10 +57,7 @@ pub fn expand(item: TokenStream) -> Result<TokenStream> {
         };
         let name = names::name_of(&last.ident)?;
         if !seen.insert(name.clone()) {
-            return Err(Error::new(
-                last.ident.span(),
-                "two procedures have this name",
-            ));
+            return Err(Error::new(last.ident.span(), "two procedures have this name"));
         }
         exports.push(format_ident!("reprise_call_{}", name));
     }

@@ -13,12 +13,17 @@ pub fn text_of(ident: &Ident) -> String {
 pub fn docs_of(attributes: &[syn::Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         syn::Meta::NameValue(meta) if meta.path.is_ident("doc") => match &meta.value {
-            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
+            syn::Expr::Lit(syn::ExprLit {
+                lit: syn::Lit::Str(line),
+                ..
+            }) => Some(line.value()),
             _ => None,
         },
         _ => None,
     });
-    let lines: Vec<_> = lines.map(|line| line.strip_prefix(' ').unwrap_or(&line).to_owned()).collect();
+    let lines: Vec<_> = lines
+        .map(|line| line.strip_prefix(' ').unwrap_or(&line).to_owned())
+        .collect();
     lines.join("\n").trim().to_owned()
 }
 
@@ -29,8 +34,7 @@ pub fn snake_case(name: &str) -> String {
     for (i, c) in chars.iter().enumerate() {
         let starts_word = c.is_uppercase()
             && i > 0
-            && (!chars[i - 1].is_uppercase()
-                || chars.get(i + 1).is_some_and(|next| next.is_lowercase()));
+            && (!chars[i - 1].is_uppercase() || chars.get(i + 1).is_some_and(|next| next.is_lowercase()));
         if starts_word && !out.ends_with('_') {
             out.push('_');
         }

@@ -3,8 +3,7 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
 use syn::{
-    Error, Expr, FnArg, Ident, ItemFn, LitInt, LitStr, Pat, Path, Result, ReturnType, Token, Type,
-    parenthesized,
+    Error, Expr, FnArg, Ident, ItemFn, LitInt, LitStr, Pat, Path, Result, ReturnType, Token, Type, parenthesized,
     parse::{Parse, ParseStream},
     parse2,
     punctuated::Punctuated,
@@ -110,10 +109,7 @@ impl Parse for ProcedureOptions {
             };
             if partitioning.is_some() {
                 if options.partitioning.is_some() {
-                    return Err(Error::new(
-                        option.span(),
-                        "the partitions are already given",
-                    ));
+                    return Err(Error::new(option.span(), "the partitions are already given"));
                 }
                 options.partitioning = partitioning;
             }
@@ -167,7 +163,9 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     };
     let names: Vec<_> = params.iter().map(|param| &param.name).collect();
     // Names that no procedure has, for its own stands among them.
-    let idents: Vec<_> = (0..params.len()).map(|number| format_ident!("__arg_{number}")).collect();
+    let idents: Vec<_> = (0..params.len())
+        .map(|number| format_ident!("__arg_{number}"))
+        .collect();
     let types: Vec<_> = params.iter().map(|param| &param.ty).collect();
     let (returns, result) = match result_of(&function.sig.output) {
         Returned::Result(ty) => (quote!(#ty), quote!(#ident(__tx #(, #idents)*))),
@@ -260,12 +258,10 @@ fn owned_list(ty: &Type) -> TokenStream {
 fn check_signature(function: &ItemFn, options: &ProcedureOptions) -> Result<()> {
     let signature = &function.sig;
     if signature.asyncness.is_some() || !signature.generics.params.is_empty() {
-        return Err(Error::new(
-            signature.span(),
-            "a procedure is neither async nor generic",
-        ));
+        return Err(Error::new(signature.span(), "a procedure is neither async nor generic"));
     }
-    let takes_txn = matches!(signature.inputs.first(), Some(FnArg::Typed(first)) if matches!(*first.ty, Type::Reference(_)));
+    let takes_txn =
+        matches!(signature.inputs.first(), Some(FnArg::Typed(first)) if matches!(*first.ty, Type::Reference(_)));
     if !takes_txn {
         return Err(Error::new(
             signature.ident.span(),
@@ -305,9 +301,7 @@ fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
 fn near_of(options: &ProcedureOptions, params: &[Param]) -> Result<Vec<TokenStream>> {
     let rows = options.near.iter().map(|near| {
         let parts = near.key.iter().map(|part| match part {
-            NearPartOption::Int(value) => {
-                Ok(quote!(::reprise_procedure::module::NearPart::Int(#value)))
-            }
+            NearPartOption::Int(value) => Ok(quote!(::reprise_procedure::module::NearPart::Int(#value))),
             NearPartOption::Param(wanted) => {
                 let position = position_of(params, wanted)?;
                 Ok(quote!(::reprise_procedure::module::NearPart::Param(#position)))
@@ -325,20 +319,11 @@ fn near_of(options: &ProcedureOptions, params: &[Param]) -> Result<Vec<TokenStre
 fn position_of(params: &[Param], wanted: &Ident) -> Result<u16> {
     let name = names::text_of(wanted);
     let position = params.iter().position(|param| param.name == name);
-    let missing = || {
-        Error::new(
-            wanted.span(),
-            format!("the procedure has no parameter `{name}`"),
-        )
-    };
+    let missing = || Error::new(wanted.span(), format!("the procedure has no parameter `{name}`"));
     Ok(position.ok_or_else(missing)? as u16)
 }
 
-fn partitioning_of(
-    options: &ProcedureOptions,
-    params: &[Param],
-    function: &ItemFn,
-) -> Result<TokenStream> {
+fn partitioning_of(options: &ProcedureOptions, params: &[Param], function: &ItemFn) -> Result<TokenStream> {
     match &options.partitioning {
         None => Err(Error::new(
             function.sig.ident.span(),

@@ -30,11 +30,7 @@ struct TableItem {
 pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let table = parse(options, item)?;
     let item = &table.item;
-    let parts = [
-        row_codec(&table)?,
-        index_types(&table)?,
-        methods(&table)?,
-    ];
+    let parts = [row_codec(&table)?, index_types(&table)?, methods(&table)?];
     Ok(quote! { #item #(#parts)* })
 }
 
@@ -49,28 +45,15 @@ fn parse(options: TokenStream, item: TokenStream) -> Result<TableItem> {
         ));
     }
     let Fields::Named(fields) = &mut item.fields else {
-        return Err(Error::new(
-            item.ident.span(),
-            "a table is a struct with named fields",
-        ));
+        return Err(Error::new(item.ident.span(), "a table is a struct with named fields"));
     };
-    let columns = fields
-        .named
-        .iter_mut()
-        .map(parse_column)
-        .collect::<Result<Vec<_>>>()?;
+    let columns = fields.named.iter_mut().map(parse_column).collect::<Result<Vec<_>>>()?;
     if columns.is_empty() {
-        return Err(Error::new(
-            item.ident.span(),
-            "a table has at least one column",
-        ));
+        return Err(Error::new(item.ident.span(), "a table has at least one column"));
     }
     let name = match &options.name {
         Some(name) => table_name(name, options.is_shared)?,
-        None => names::checked(
-            names::snake_case(&names::text_of(&item.ident)),
-            item.ident.span(),
-        )?,
+        None => names::checked(names::snake_case(&names::text_of(&item.ident)), item.ident.span())?,
     };
     Ok(TableItem {
         item,
@@ -123,9 +106,7 @@ fn parse_column(field: &mut Field) -> Result<ColumnItem> {
             Ok(())
         })?;
     }
-    field
-        .attrs
-        .retain(|attribute| !attribute.path().is_ident("column"));
+    field.attrs.retain(|attribute| !attribute.path().is_ident("column"));
     Ok(ColumnItem {
         name: names::name_of(&ident)?,
         ident,
@@ -167,11 +148,7 @@ impl TableItem {
             _ => false,
         };
         by || self.options.primary_key.contains(column)
-            || self
-                .options
-                .indexes
-                .iter()
-                .any(|index| index.columns.contains(column))
+            || self.options.indexes.iter().any(|index| index.columns.contains(column))
     }
 }
 
@@ -325,11 +302,7 @@ fn index_types(table: &TableItem) -> Result<TokenStream> {
     let row = &table.item.ident;
     let keys = table.options.indexes.iter().map(|index| &index.columns);
     let mut out = TokenStream::new();
-    for (number, key) in [&table.options.primary_key]
-        .into_iter()
-        .chain(keys)
-        .enumerate()
-    {
+    for (number, key) in [&table.options.primary_key].into_iter().chain(keys).enumerate() {
         // A table without a primary key has its rows in the order of insertion as index 0.
         let (number, types) = (number as u16, table.types(key)?);
         out.extend(quote! {
@@ -548,7 +521,10 @@ fn index_methods(index: &IndexOption, number: u16) -> TokenStream {
     let scan = format_ident!("scan_by_{}", method);
     let scan_doc = format!("The rows in order of index `{}`; see `scan`.", index.name);
     let local = format_ident!("scan_local_by_{}", method);
-    let local_doc = format!("The rows on the call's own partitions in order of index `{}`; see `scan_local`.", index.name);
+    let local_doc = format!(
+        "The rows on the call's own partitions in order of index `{}`; see `scan_local`.",
+        index.name
+    );
     let mut methods = quote! {
         #[doc = #scan_doc]
         #[inline]

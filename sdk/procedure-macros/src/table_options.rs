@@ -71,10 +71,7 @@ impl Parse for TableOptions {
             let option: Ident = input.parse()?;
             let is_index = option == "index" || option == "unique";
             if !is_index && !seen.insert(option.to_string()) {
-                return Err(Error::new(
-                    option.span(),
-                    format!("`{option}` is given twice"),
-                ));
+                return Err(Error::new(option.span(), format!("`{option}` is given twice")));
             }
             options.parse_option(&option, input)?;
             if !input.is_empty() {
@@ -103,10 +100,7 @@ impl TableOptions {
             "index" | "unique" => {
                 let mut columns = parse_names(input)?;
                 if columns.len() < 2 {
-                    return Err(Error::new(
-                        option.span(),
-                        format!("write `{option}(name, column, …)`"),
-                    ));
+                    return Err(Error::new(option.span(), format!("write `{option}(name, column, …)`")));
                 }
                 // The name may be a column's, too.
                 let name = columns.remove(0);
@@ -146,10 +140,7 @@ impl TableOptions {
 
     fn find_by(&mut self, span: Span, kind: PointKind) -> Result<()> {
         if self.kind.replace(kind).is_some() {
-            return Err(Error::new(
-                span,
-                "a primary key is either `hash` or `dense`",
-            ));
+            return Err(Error::new(span, "a primary key is either `hash` or `dense`"));
         }
         Ok(())
     }
@@ -198,7 +189,9 @@ impl TableOptions {
         if !self.primary_key.is_empty() && !self.primary_key.contains(by) {
             return Err(Error::new(
                 by.span(),
-                format!("the primary key must hold the partition column `{by}`, for it is judged on one partition. {UNIQUE_RECIPE}"),
+                format!(
+                    "the primary key must hold the partition column `{by}`, for it is judged on one partition. {UNIQUE_RECIPE}"
+                ),
             ));
         }
         let mut unique = self.indexes.iter().filter(|index| index.unique);
@@ -206,7 +199,9 @@ impl TableOptions {
             None => Ok(()),
             Some(index) => Err(Error::new(
                 index.name.span(),
-                format!("a unique index must hold the partition column `{by}`, for it is judged on one partition. {UNIQUE_RECIPE}"),
+                format!(
+                    "a unique index must hold the partition column `{by}`, for it is judged on one partition. {UNIQUE_RECIPE}"
+                ),
             )),
         }
     }
@@ -249,9 +244,18 @@ mod tests {
 
     #[test]
     fn an_index_may_have_a_columns_name() {
-        assert_eq!(refused(quote!(index(state, event, state), partition_by = event)), "taken");
-        assert_eq!(refused(quote!(index(a, event, state, event), local)), "this column is named twice");
-        assert_eq!(refused(quote!(index(a, b), index(by_a, b), local)), "two indexes are read by `scan_by_a`");
+        assert_eq!(
+            refused(quote!(index(state, event, state), partition_by = event)),
+            "taken"
+        );
+        assert_eq!(
+            refused(quote!(index(a, event, state, event), local)),
+            "this column is named twice"
+        );
+        assert_eq!(
+            refused(quote!(index(a, b), index(by_a, b), local)),
+            "two indexes are read by `scan_by_a`"
+        );
         assert_eq!(refused(quote!(index(a), local)), "write `index(name, column, …)`");
     }
 
@@ -262,7 +266,10 @@ mod tests {
             quote!(primary_key(id), partition_by = email),
         ] {
             let message = refused(options);
-            assert!(message.contains("must hold the partition column") && message.contains("struct Email"), "{message}");
+            assert!(
+                message.contains("must hold the partition column") && message.contains("struct Email"),
+                "{message}"
+            );
         }
     }
 }

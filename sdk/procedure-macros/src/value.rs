@@ -21,10 +21,7 @@ pub fn expand_struct(item: TokenStream) -> Result<TokenStream> {
     let (input, fields) = fields_of(item)?;
     no_generics(&input)?;
     let (encode, ident) = (encode_struct(&input, &fields), &input.ident);
-    let (idents, types) = (
-        fields.iter().map(|field| &field.0),
-        fields.iter().map(|field| &field.1),
-    );
+    let (idents, types) = (fields.iter().map(|field| &field.0), fields.iter().map(|field| &field.1));
     Ok(quote! {
         #encode
         impl<'a> ::reprise_procedure::value::Decode<'a> for #ident {
@@ -82,10 +79,7 @@ fn fields_of(item: TokenStream) -> Result<(DeriveInput, Vec<StructItem>)> {
 fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
     let ident = &input.ident;
     let idents = fields.iter().map(|field| &field.0);
-    let (types, texts) = (
-        fields.iter().map(|field| &field.1),
-        fields.iter().map(|field| &field.2),
-    );
+    let (types, texts) = (fields.iter().map(|field| &field.1), fields.iter().map(|field| &field.2));
     let usual = fields.iter().map(|field| &field.1);
     let (generics, arguments, bounds) = input.generics.split_for_impl();
     quote! {
@@ -119,10 +113,7 @@ fn variants_of<'i>(input: &'i DeriveInput, derive: &str) -> Result<(Vec<&'i Iden
     let (mut variants, mut texts) = (Vec::new(), Vec::new());
     for variant in &data.variants {
         if !matches!(variant.fields, Fields::Unit) {
-            return Err(Error::new(
-                variant.ident.span(),
-                "a variant carries no data",
-            ));
+            return Err(Error::new(variant.ident.span(), "a variant carries no data"));
         }
         let name = names::snake_case(&names::text_of(&variant.ident));
         texts.push(names::checked(name, variant.ident.span())?);

@@ -89,10 +89,7 @@ impl Columns {
     pub const fn set_of(positions: &[u16]) -> u64 {
         let (mut set, mut i) = (0_u64, 0);
         while i < positions.len() {
-            assert!(
-                positions[i] < 64,
-                "only the first 64 columns of a table can be chosen"
-            );
+            assert!(positions[i] < 64, "only the first 64 columns of a table can be chosen");
             assert!(
                 set >> positions[i] == 0,
                 "columns are listed in the table's order, each once"

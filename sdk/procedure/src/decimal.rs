@@ -145,7 +145,10 @@ fn wide_mul(a: u128, b: u128) -> (u128, u128) {
     // Each fits: (2^64 - 1)^2 + 2 * (2^64 - 1) is 2^128 - 1.
     let middle = a_high * b_low + (low >> 64);
     let other = a_low * b_high + (middle & LOW);
-    (a_high * b_high + (middle >> 64) + (other >> 64), other << 64 | low & LOW)
+    (
+        a_high * b_high + (middle >> 64) + (other >> 64),
+        other << 64 | low & LOW,
+    )
 }
 
 /// Quotient and rest, bit by bit; none where the quotient has more than 128 bits.
@@ -262,7 +265,9 @@ impl<const SCALE: u8> FromStr for Decimal<SCALE> {
 
     /// `-12.5`, `3`, `.75`. Nothing is rounded: more places than the scale has are refused.
     fn from_str(text: &str) -> Result<Self, NotADecimal> {
-        parse(text, SCALE as usize).map(Self::from_units).ok_or(NotADecimal { scale: SCALE })
+        parse(text, SCALE as usize)
+            .map(Self::from_units)
+            .ok_or(NotADecimal { scale: SCALE })
     }
 }
 
@@ -296,14 +301,32 @@ mod tests {
 
     #[test]
     fn text_is_exact_both_ways() {
-        for (text, units) in [("0", 0), ("-0.01", -1), (".5", 50), ("12.", 1_200), ("+7.25", 725), ("-3", -300)] {
+        for (text, units) in [
+            ("0", 0),
+            ("-0.01", -1),
+            (".5", 50),
+            ("12.", 1_200),
+            ("+7.25", 725),
+            ("-3", -300),
+        ] {
             assert_eq!(of(text).units, units, "{text}");
         }
         for units in [i128::MIN, i128::MAX, -1, 99, 100] {
             let decimal = Decimal::<2>::from_units(units);
             assert_eq!(of(&decimal.to_string()), decimal);
         }
-        for text in ["", ".", "-", "1.234", "1,5", "1e3", "--1", "0x1", " 1", "1700000000000000000000000000000000000000"] {
+        for text in [
+            "",
+            ".",
+            "-",
+            "1.234",
+            "1,5",
+            "1e3",
+            "--1",
+            "0x1",
+            " 1",
+            "1700000000000000000000000000000000000000",
+        ] {
             assert_eq!(text.parse::<Decimal<2>>(), Err(NotADecimal { scale: 2 }), "{text}");
         }
     }
@@ -345,8 +368,14 @@ mod tests {
         let large = Decimal::<18>::from_units(10_i128.pow(27) + 7);
         assert_eq!(large * large / large, large);
         let third = Decimal::<38>::from_units(10_i128.pow(38) / 3);
-        assert_eq!((third * third).units, 11_111_111_111_111_111_111_111_111_111_111_111_111);
-        assert_eq!(mul_div(i128::MIN, i128::MIN, i128::MIN, Rounding::Down), Some(i128::MIN));
+        assert_eq!(
+            (third * third).units,
+            11_111_111_111_111_111_111_111_111_111_111_111_111
+        );
+        assert_eq!(
+            mul_div(i128::MIN, i128::MIN, i128::MIN, Rounding::Down),
+            Some(i128::MIN)
+        );
         assert_eq!(mul_div(i128::MAX, 2, 1, Rounding::Down), None);
         assert_eq!(mul_div(i128::MAX, i128::MAX, 3, Rounding::Down), None);
         for (a, b, divisor) in [(u128::MAX, 3, 7), (u128::MAX, u128::MAX, u128::MAX), (1 << 127, 5, 6)] {

@@ -168,13 +168,7 @@ impl Ops<'_> {
     }
 
     /// The bytes written, or else the bytes needed.
-    pub fn multi_get(
-        &self,
-        target: u32,
-        keys: &[u8],
-        count: u32,
-        out: &mut [u8],
-    ) -> Result<usize, usize> {
+    pub fn multi_get(&self, target: u32, keys: &[u8], count: u32, out: &mut [u8]) -> Result<usize, usize> {
         // SAFETY: as above.
         let written = unsafe { import::multi_get(target, slice(keys), count, out_slice(out)) };
         if written < 0 {
@@ -212,19 +206,12 @@ impl Ops<'_> {
 
     /// As `row_read`, of some columns alone where they are given.
     #[inline(always)]
-    pub fn row_read_into<B>(
-        &self,
-        handle: RowHandle,
-        columns: Option<Columns>,
-        answer: &mut Answer<B>,
-    ) -> usize {
+    pub fn row_read_into<B>(&self, handle: RowHandle, columns: Option<Columns>, answer: &mut Answer<B>) -> usize {
         let out = answer.out();
         // SAFETY: as above.
         let bytes = match columns {
             None => unsafe { import::row_read(handle, out) },
-            Some(columns) => unsafe {
-                import::row_read_columns(handle, columns.table as u32, columns.set, out)
-            },
+            Some(columns) => unsafe { import::row_read_columns(handle, columns.table as u32, columns.set, out) },
         } as usize;
         answer.filled = if bytes <= size_of::<B>() { bytes } else { 0 };
         bytes
@@ -232,12 +219,7 @@ impl Ops<'_> {
 
     /// As `scan`, of some columns alone where they are given: the cursor.
     #[inline(always)]
-    pub fn scan_into<B>(
-        &self,
-        request: &ScanRequest<'_>,
-        columns: Option<Columns>,
-        answer: &mut Answer<B>,
-    ) -> u32 {
+    pub fn scan_into<B>(&self, request: &ScanRequest<'_>, columns: Option<Columns>, answer: &mut Answer<B>) -> u32 {
         let (request, out) = (request_words(request), answer.out());
         // SAFETY: as above; the request is eight words long.
         let batch = match columns {
@@ -269,13 +251,7 @@ impl Ops<'_> {
 
     /// Looks up `count` keys of one length and fills as many slots of one length; how many rows did not fit theirs.
     #[inline(always)]
-    pub fn multi_get_slots(
-        &self,
-        target: u32,
-        (keys, count): (&[u8], u32),
-        columns: Columns,
-        out: &mut [u8],
-    ) -> usize {
+    pub fn multi_get_slots(&self, target: u32, (keys, count): (&[u8], u32), columns: Columns, out: &mut [u8]) -> usize {
         let (request, keys) = (target as u64 | (count as u64) << 32, slice(keys));
         // SAFETY: as above.
         unsafe { import::multi_get_slots(request, keys, columns.set, out_slice(out)) as usize }
@@ -288,12 +264,7 @@ impl Ops<'_> {
     }
 
     #[inline(always)]
-    pub fn scan_columns(
-        &self,
-        request: &ScanRequest<'_>,
-        columns: Columns,
-        out: &mut [u8],
-    ) -> (u32, usize) {
+    pub fn scan_columns(&self, request: &ScanRequest<'_>, columns: Columns, out: &mut [u8]) -> (u32, usize) {
         let request = request_words(request);
         // SAFETY: as above; the request is eight words long.
         let batch = unsafe { import::scan_columns(request.as_ptr(), columns.set, out_slice(out)) };
@@ -314,11 +285,7 @@ impl Ops<'_> {
         let (table, set) = (columns.table as u32, columns.set);
         // SAFETY: as above; handles lie in memory as the host reads them, little-endian.
         let done = unsafe { import::patch(table, handles, set, slice(values)) };
-        if done < 0 {
-            Err((-2 - done) as u16)
-        } else {
-            Ok(())
-        }
+        if done < 0 { Err((-2 - done) as u16) } else { Ok(()) }
     }
 
     pub fn row_read(&self, handle: RowHandle, out: &mut [u8]) -> usize {
@@ -342,22 +309,14 @@ impl Ops<'_> {
     pub fn multi_insert(&self, table: u16, rows: &[u8], count: u32) -> Result<(), u16> {
         // SAFETY: as above.
         let handle = unsafe { import::multi_insert(table as u32, slice(rows), count) };
-        if handle < 0 {
-            Err((-2 - handle) as u16)
-        } else {
-            Ok(())
-        }
+        if handle < 0 { Err((-2 - handle) as u16) } else { Ok(()) }
     }
 
     #[inline(always)]
     pub fn update(&self, handle: RowHandle, row: &[u8]) -> Result<(), u16> {
         // SAFETY: as above.
         let done = unsafe { import::update(handle, slice(row)) };
-        if done < 0 {
-            Err((-2 - done) as u16)
-        } else {
-            Ok(())
-        }
+        if done < 0 { Err((-2 - done) as u16) } else { Ok(()) }
     }
 
     pub fn delete(&self, handle: RowHandle) {

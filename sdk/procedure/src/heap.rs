@@ -203,8 +203,7 @@ mod tests {
             assert!(heap.end >= end && heap.next <= heap.end);
             live.sort_unstable();
             assert!(
-                live.windows(2)
-                    .all(|pair| pair[0].0 + pair[0].1 <= pair[1].0),
+                live.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0),
                 "{live:?}"
             );
         }
@@ -215,7 +214,10 @@ mod tests {
         for bytes in (1..10_000).chain((14..=30).flat_map(|power| [(1 << power) - 1, 1 << power])) {
             let block_bytes = bytes_of(class_of(bytes).expect("a class"));
             assert!(block_bytes >= bytes && block_bytes % BLOCK_BYTES_MIN == 0);
-            assert!(block_bytes < bytes + BLOCK_BYTES_MIN.max(bytes / 4 + 1), "{bytes}: {block_bytes}");
+            assert!(
+                block_bytes < bytes + BLOCK_BYTES_MIN.max(bytes / 4 + 1),
+                "{bytes}: {block_bytes}"
+            );
         }
         assert_eq!((class_of(1 << 30), class_of((1 << 30) + 1)), (Some(CLASSES - 1), None));
     }

@@ -86,11 +86,7 @@ impl KeyArg<f64> for f64 {
     const BYTES: usize = 8;
     fn push_key(&self, out: &mut impl KeyOut) {
         let bits = canonical(*self).to_bits();
-        let ordered = if bits >> 63 == 1 {
-            !bits
-        } else {
-            bits | 1 << 63
-        };
+        let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
         out.push(&ordered.to_be_bytes());
     }
 }

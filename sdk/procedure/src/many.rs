@@ -20,11 +20,7 @@ const KEY_BYTES: usize = 20;
 const HEADER_BYTES: usize = 8;
 
 /// Reads many rows in one host call, in the order of the keys.
-pub fn multi_get<
-    T: InModule + IndexOf<I> + Owned,
-    K: WholeKey<<T as IndexOf<I>>::Columns>,
-    const I: u16,
->(
+pub fn multi_get<T: InModule + IndexOf<I> + Owned, K: WholeKey<<T as IndexOf<I>>::Columns>, const I: u16>(
     tx: &Txn<'_>,
     keys: impl IntoIterator<Item = K>,
 ) -> Vec<Option<Row<T>>> {
@@ -33,11 +29,7 @@ pub fn multi_get<
 
 /// As `multi_get`; rows are decoded when they are asked for.
 #[inline]
-pub fn multi_read<
-    T: InModule + IndexOf<I>,
-    K: WholeKey<<T as IndexOf<I>>::Columns>,
-    const I: u16,
->(
+pub fn multi_read<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Columns>, const I: u16>(
     tx: &Txn<'_>,
     keys: impl IntoIterator<Item = K>,
 ) -> FoundRows<T> {
@@ -65,11 +57,7 @@ impl<T: InModule + Table> Alike<T> {
 
 /// As `multi_read`, of columns that are chosen when it is called.
 #[inline]
-pub fn multi_read_alike<
-    T: InModule + IndexOf<I>,
-    K: WholeKey<<T as IndexOf<I>>::Columns>,
-    const I: u16,
->(
+pub fn multi_read_alike<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Columns>, const I: u16>(
     tx: &Txn<'_>,
     columns: Alike<T>,
     keys: impl IntoIterator<Item = K>,
@@ -186,10 +174,9 @@ fn look_up(
     let (mut slots, mut long) = (vec![0; slot_bytes * count as usize], Vec::new());
     let mut rest = found.get(..filled).unwrap_or(&[]);
     for slot in slots.chunks_exact_mut(slot_bytes) {
-        let (Some((handle, row)), Some((header, room))) = (
-            take_row(&mut rest),
-            slot.split_first_chunk_mut::<HEADER_BYTES>(),
-        ) else {
+        let (Some((handle, row)), Some((header, room))) =
+            (take_row(&mut rest), slot.split_first_chunk_mut::<HEADER_BYTES>())
+        else {
             misfit();
         };
         *header = (u64::from(handle) | (row.len() as u64) << 32).to_le_bytes();

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-pub use reprise_abi::{LogChoice, NearPart};
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, Parameter,
-    Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, Parameter, Partitioning, Placement,
+    ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
     schema::DOCS_BYTES_MAX,
     value::{ValueError, ValueReader},
 };
+pub use reprise_abi::{LogChoice, NearPart};
 
 use crate::{
     scratch::Scratch,
@@ -96,11 +96,7 @@ pub struct TableInfo {
 impl TableInfo {
     /// The layout of the table's rows.
     pub fn layout(&self) -> RowLayout {
-        RowLayout::from_types(
-            self.columns
-                .iter()
-                .map(|column| (column.ty, column.nullable)),
-        )
+        RowLayout::from_types(self.columns.iter().map(|column| (column.ty, column.nullable)))
     }
 
     pub fn schema(&self) -> TableSchema {
@@ -237,10 +233,7 @@ fn beginning_of(docs: &str) -> &str {
 }
 
 /// The description of a module with these tables and procedures.
-pub fn schema<'a>(
-    tables: &[&'static TableInfo],
-    procedures: impl Iterator<Item = &'a ProcedureInfo>,
-) -> ModuleSchema {
+pub fn schema<'a>(tables: &[&'static TableInfo], procedures: impl Iterator<Item = &'a ProcedureInfo>) -> ModuleSchema {
     let table_docs = tables.iter().map(|table| beginning_of(table.docs).into()).collect();
     let tables: Vec<_> = tables.iter().map(|table| table.schema()).collect();
     ModuleSchema {

@@ -10,8 +10,7 @@ use std::{
 };
 
 use reprise_abi::{
-    ColumnPlan, Handles, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch,
-    ScanRequest, Slots, Target,
+    ColumnPlan, Handles, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest, Slots, Target,
     calls::{EqualKeys, Packed},
 };
 
@@ -55,16 +54,11 @@ pub enum NativeFault {
 impl NativeModule {
     /// The same description that the wasm build of the module gives of itself.
     pub fn schema(&self) -> ModuleSchema {
-        schema(
-            self.tables,
-            self.procedures.iter().map(|procedure| procedure.info),
-        )
+        schema(self.tables, self.procedures.iter().map(|procedure| procedure.info))
     }
 
     pub fn procedure_index(&self, name: &str) -> Option<usize> {
-        self.procedures
-            .iter()
-            .position(|procedure| procedure.info.name == name)
+        self.procedures.iter().position(|procedure| procedure.info.name == name)
     }
 
     /// Runs the procedure at `index` with the arguments that `host` holds. After a fault the host must undo the transaction.
@@ -84,10 +78,7 @@ impl NativeModule {
 }
 
 /// Runs `body` in a transaction over `host`; faults and panics come back as errors.
-pub fn with_txn<R>(
-    host: &mut dyn HostOps,
-    body: impl FnOnce(&Txn<'_>) -> R,
-) -> Result<R, NativeFault> {
+pub fn with_txn<R>(host: &mut dyn HostOps, body: impl FnOnce(&Txn<'_>) -> R) -> Result<R, NativeFault> {
     let tx = Txn::new(Ops {
         host: RefCell::new(host),
     });
@@ -99,9 +90,7 @@ fn fault_of(payload: Box<dyn Any + Send>) -> NativeFault {
         Ok(error) => return NativeFault::Host(*error),
         Err(payload) => payload,
     };
-    let text = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned());
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
     NativeFault::Panic(text.unwrap_or_else(|| "(no message)".to_owned()))
 }
@@ -251,13 +240,7 @@ impl Ops<'_> {
     }
 
     /// The bytes written, or else the bytes needed.
-    pub fn multi_get(
-        &self,
-        target: u32,
-        keys: &[u8],
-        count: u32,
-        out: &mut [u8],
-    ) -> Result<usize, usize> {
+    pub fn multi_get(&self, target: u32, keys: &[u8], count: u32, out: &mut [u8]) -> Result<usize, usize> {
         let mut host = self.host.borrow_mut();
         let mut found = Vec::new();
         let keys = packed("multi_get", keys, count);
@@ -331,9 +314,7 @@ impl Ops<'_> {
         out: &mut [u8],
     ) -> Result<usize, usize> {
         let Some(keys) = Packed::to_end(keys) else {
-            fault(OpError::Guest(
-                "multi_get with a key that is cut off".into(),
-            ));
+            fault(OpError::Guest("multi_get with a key that is cut off".into()));
         };
         let mut host = self.host.borrow_mut();
         let needed = host.multi_get_columns(Target::unpack(target), keys, (columns.plan)(), out);
@@ -344,13 +325,7 @@ impl Ops<'_> {
     }
 
     /// Looks up `count` keys of one length and fills as many slots of one length; how many rows did not fit theirs.
-    pub fn multi_get_slots(
-        &self,
-        target: u32,
-        (keys, count): (&[u8], u32),
-        columns: Columns,
-        out: &mut [u8],
-    ) -> usize {
+    pub fn multi_get_slots(&self, target: u32, (keys, count): (&[u8], u32), columns: Columns, out: &mut [u8]) -> usize {
         if count == 0 {
             return 0;
         }
@@ -367,12 +342,7 @@ impl Ops<'_> {
         read_if_fits((columns.plan)(), host.row(handle).or_fault(), out)
     }
 
-    pub fn scan_columns(
-        &self,
-        request: &ScanRequest<'_>,
-        columns: Columns,
-        out: &mut [u8],
-    ) -> (u32, usize) {
+    pub fn scan_columns(&self, request: &ScanRequest<'_>, columns: Columns, out: &mut [u8]) -> (u32, usize) {
         let mut host = self.host.borrow_mut();
         let scanned = host.scan_columns(request, (columns.plan)(), out);
         let (batch, filled) = scanned.or_fault();
@@ -503,11 +473,7 @@ impl Ops<'_> {
 
 fn packed<'a>(call: &str, bytes: &'a [u8], count: u32) -> Packed<'a> {
     let items = Packed::new(bytes, count);
-    items.unwrap_or_else(|| {
-        fault(OpError::Guest(format!(
-            "{call} with fewer items than its count"
-        )))
-    })
+    items.unwrap_or_else(|| fault(OpError::Guest(format!("{call} with fewer items than its count"))))
 }
 
 #[inline]

@@ -282,10 +282,7 @@ fn read<T: Table>(tx: &Txn<'_>, request: &ScanRequest<'_>, out: &mut [u8]) -> (u
 #[inline(always)]
 fn read_next<T: Owned>(rest: &mut &[u8]) -> Option<Row<T>> {
     let (handle, row) = take_row(rest)?;
-    Some(Row::new(
-        T::read_row(row).unwrap_or_else(|| misfit()),
-        handle,
-    ))
+    Some(Row::new(T::read_row(row).unwrap_or_else(|| misfit()), handle))
 }
 
 /// The rows of a range, in order, as they were when the scan began: rows that are changed, moved or deleted meanwhile are shown as
@@ -315,9 +312,7 @@ impl<'t, 'h, T: Owned> Rows<'t, 'h, T> {
     }
 
     fn refill(&mut self) {
-        let mut room = (self.buffer.len() * 4)
-            .min(BATCH_BYTES_MAX)
-            .max(self.buffer.len());
+        let mut room = (self.buffer.len() * 4).min(BATCH_BYTES_MAX).max(self.buffer.len());
         while self.cursor != 0 {
             self.buffer.resize(room, 0);
             (self.cursor, self.filled) = match T::COLUMNS {

@@ -354,10 +354,7 @@ impl<T: InModule + Table> Inserts<T> {
 
 #[cold]
 fn duplicate<T: Table>(index: u16) -> DuplicateKey {
-    DuplicateKey {
-        table: T::INFO,
-        index,
-    }
+    DuplicateKey { table: T::INFO, index }
 }
 
 /// A row that was found and not read: enough to add to its columns or to delete it.

@@ -82,7 +82,12 @@ impl Duration {
 impl Timestamp {
     /// The beginning of its day, in UTC.
     pub fn start_of_day(self) -> Self {
-        Self(self.0.div_euclid(US_PER_DAY).checked_mul(US_PER_DAY).unwrap_or_else(|| too_far()))
+        Self(
+            self.0
+                .div_euclid(US_PER_DAY)
+                .checked_mul(US_PER_DAY)
+                .unwrap_or_else(|| too_far()),
+        )
     }
 
     /// The point of a date and a time of day in UTC; none where there is no such.
@@ -129,7 +134,11 @@ fn date_of(days: i64) -> (i64, u8, u8) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     (year_of_era + era * 400 + i64::from(month <= 2), month as u8, day as u8)
 }
 
@@ -208,7 +217,10 @@ impl fmt::Display for Timestamp {
         let ((year, month, day), (hour, minute, second)) = (self.date(), self.time_of_day());
         let sign = if year < 0 { "-" } else { "" };
         let year = year.unsigned_abs();
-        write!(f, "{sign}{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")?;
+        write!(
+            f,
+            "{sign}{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
+        )?;
         match self.0.rem_euclid(US_PER_SECOND) {
             0 => f.write_str("Z"),
             us => {
@@ -243,7 +255,8 @@ impl FromStr for Timestamp {
 fn parse(text: &[u8]) -> Option<Timestamp> {
     let (date_time, rest) = text.split_at_checked(19)?;
     let is_at = |at: usize, mark: u8| date_time.get(at) == Some(&mark);
-    let has_marks = is_at(4, b'-') && is_at(7, b'-') && (is_at(10, b'T') || is_at(10, b' ')) && is_at(13, b':') && is_at(16, b':');
+    let has_marks =
+        is_at(4, b'-') && is_at(7, b'-') && (is_at(10, b'T') || is_at(10, b' ')) && is_at(13, b':') && is_at(16, b':');
     let two = |at: usize| Some(number(date_time.get(at..at + 2)?)? as u8);
     let date = (number(date_time.get(..4)?)?, two(5)?, two(8)?);
     let whole = Timestamp::from_utc(date, (two(11)?, two(14)?, two(17)?)).filter(|_| has_marks)?;
@@ -305,10 +318,24 @@ mod tests {
     #[test]
     fn other_texts_are_refused() {
         for text in [
-            "", "2026-03-01", "2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-00-01T00:00:00Z", "2026-01-01T24:00:00Z",
-            "2026-01-01T00:60:00Z", "2026-01-01T00:00:60Z", "2026-01-01T00:00:00", "2026-01-01T00:00:00z",
-            "2026-01-01T00:00:00.Z", "2026-01-01T00:00:00.1234567Z", "2026-01-01T00:00:00+1:00", "2026-01-01T00:00:00+24:00",
-            "+026-01-01T00:00:00Z", "2026/01/01T00:00:00Z", "2026-01-01T00:00:00ZZ", "2026-01-01T00:00:0éZ",
+            "",
+            "2026-03-01",
+            "2026-02-29T00:00:00Z",
+            "2026-13-01T00:00:00Z",
+            "2026-00-01T00:00:00Z",
+            "2026-01-01T24:00:00Z",
+            "2026-01-01T00:60:00Z",
+            "2026-01-01T00:00:60Z",
+            "2026-01-01T00:00:00",
+            "2026-01-01T00:00:00z",
+            "2026-01-01T00:00:00.Z",
+            "2026-01-01T00:00:00.1234567Z",
+            "2026-01-01T00:00:00+1:00",
+            "2026-01-01T00:00:00+24:00",
+            "+026-01-01T00:00:00Z",
+            "2026/01/01T00:00:00Z",
+            "2026-01-01T00:00:00ZZ",
+            "2026-01-01T00:00:0éZ",
         ] {
             assert_eq!(text.parse::<Timestamp>(), Err(NotATime), "{text}");
         }

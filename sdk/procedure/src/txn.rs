@@ -63,7 +63,9 @@ impl<'h> Txn<'h> {
         // The next one of the same time lies a random step behind, and the first so low that there is room for all steps.
         let random = match last {
             0 => self.random() >> (64 - UUID_RANDOM_BITS + 1) | 1,
-            last => last.saturating_add(1 + (self.random() >> 32)).min((1 << UUID_RANDOM_BITS) - 1),
+            last => last
+                .saturating_add(1 + (self.random() >> 32))
+                .min((1 << UUID_RANDOM_BITS) - 1),
         };
         self.last_uuid.set(random);
         let fraction = us % 1_000 * 4_096 / 1_000;

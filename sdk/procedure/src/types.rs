@@ -50,7 +50,9 @@ impl FromStr for Uuid {
         let is_dash = |at: usize| bytes.get(at) == Some(&b'-');
         let digits: Vec<u8> = match bytes.len() {
             32 => bytes.to_vec(),
-            36 if [8, 13, 18, 23].into_iter().all(is_dash) => bytes.iter().copied().filter(|byte| *byte != b'-').collect(),
+            36 if [8, 13, 18, 23].into_iter().all(is_dash) => {
+                bytes.iter().copied().filter(|byte| *byte != b'-').collect()
+            }
             _ => return Err(NotAUuid),
         };
         let mut uuid = [0; 16];
@@ -98,9 +100,7 @@ impl<const N: usize> SmallText<N> {
     pub fn new(text: &str) -> Option<Self> {
         let () = Self::FITS;
         let mut bytes = [0; N];
-        bytes
-            .get_mut(..text.len())?
-            .copy_from_slice(text.as_bytes());
+        bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
         Some(Self {
             bytes,
             length: text.len() as u8,

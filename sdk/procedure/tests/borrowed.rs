@@ -88,10 +88,7 @@ pub fn name(tx: &Txn, id: i32) -> Result<Option<Reply<Name<'static>>>, Abort> {
         return Ok(None);
     };
     let again = Named::read_in(tx, row.handle(), &mut room.1);
-    assert_eq!(
-        (row.name, row.name.as_str().len()),
-        (again.name, 2 * id as usize)
-    );
+    assert_eq!((row.name, row.name.as_str().len()), (again.name, 2 * id as usize));
     Ok(Some(Reply::of(&shown(&again))))
 }
 
@@ -143,13 +140,23 @@ pub struct Meaning<'r> {
 pub fn meanings(tx: &Txn, words: Vec<String>) -> Result<Vec<Option<String>>, Abort> {
     for word in &words {
         let meaning = word.repeat(2);
-        Word::insert(tx, &Word { word: word.clone(), meaning })?;
+        Word::insert(
+            tx,
+            &Word {
+                word: word.clone(),
+                meaning,
+            },
+        )?;
     }
     let keys = words.iter().map(String::as_str).chain(["unknown"]);
     let found = Meaning::multi_read(tx, keys.clone());
-    let meanings: Vec<_> =
-        found.iter().map(|row| row.map(|row| row.meaning.as_str().to_owned())).collect();
-    let whole = Word::multi_get(tx, keys).into_iter().map(|row| row.map(|row| row.into_inner().meaning));
+    let meanings: Vec<_> = found
+        .iter()
+        .map(|row| row.map(|row| row.meaning.as_str().to_owned()))
+        .collect();
+    let whole = Word::multi_get(tx, keys)
+        .into_iter()
+        .map(|row| row.map(|row| row.into_inner().meaning));
     assert!(whole.eq(meanings.iter().cloned()));
     Ok(meanings)
 }
@@ -157,7 +164,10 @@ pub fn meanings(tx: &Txn, words: Vec<String>) -> Result<Vec<Option<String>>, Abo
 /// Of each list, its numbers.
 #[procedure(all_partitions, read_only)]
 pub fn numbers(_tx: &Txn, bytes: ListRef<i8>, words: ListRef<u16>, reals: ListRef<f64>) -> Result<Vec<f64>, Abort> {
-    assert_eq!((bytes.len(), bytes.is_empty(), bytes.get(bytes.len())), (bytes.iter().count(), bytes.get(0).is_none(), None));
+    assert_eq!(
+        (bytes.len(), bytes.is_empty(), bytes.get(bytes.len())),
+        (bytes.iter().count(), bytes.get(0).is_none(), None)
+    );
     let bytes = bytes.iter().map(f64::from);
     Ok(bytes.chain(words.iter().map(f64::from)).chain(reals.iter()).collect())
 }
@@ -197,9 +207,7 @@ fn rows_put_down_one_by_one_are_inserted_and_written_together() {
     db.call::<()>("copy", (30,)).unwrap();
     let prices: Vec<i64> = (0..30).map(|id| 1 + id).chain([7; 30]).collect();
     assert_eq!(db.call::<Vec<i64>>("prices", ()), Ok(prices));
-    let copied: Vec<_> = (0..30)
-        .map(|number| expected(100 + number, number))
-        .collect();
+    let copied: Vec<_> = (0..30).map(|number| expected(100 + number, number)).collect();
     let ids: Vec<i32> = (100..130).collect();
     assert_eq!(db.call::<Vec<OwnedName>>("names", (ids,)), Ok(copied));
     assert!(db.call::<()>("copy", (30,)).is_err(), "the keys are taken");
@@ -210,14 +218,20 @@ fn keys_of_any_length_find_rows_of_any_length() {
     let mut db = filled();
     let words: Vec<String> = ["a", "some", "a longer one"].map(String::from).to_vec();
     let expected = words.iter().map(|word| Some(word.repeat(2))).chain([None]);
-    assert_eq!(db.call::<Vec<Option<String>>>("meanings", (words.clone(),)), Ok(expected.collect()));
+    assert_eq!(
+        db.call::<Vec<Option<String>>>("meanings", (words.clone(),)),
+        Ok(expected.collect())
+    );
 }
 
 #[test]
 fn lists_are_read_where_they_lie() {
     let mut db = filled();
     let lists = (vec![-3_i8, 4], vec![60_000_u16], vec![0.5, -1.5]);
-    assert_eq!(db.call::<Vec<f64>>("numbers", lists), Ok(vec![-3.0, 4.0, 60_000.0, 0.5, -1.5]));
+    assert_eq!(
+        db.call::<Vec<f64>>("numbers", lists),
+        Ok(vec![-3.0, 4.0, 60_000.0, 0.5, -1.5])
+    );
     let many = (vec![1_i8; 300], vec![2_u16; 127], vec![3.0; 128]);
     let all = [vec![1.0; 300], vec![2.0; 127], vec![3.0; 128]].concat();
     assert_eq!(db.call::<Vec<f64>>("numbers", many), Ok(all));

@@ -3,12 +3,7 @@
 
 use reprise_procedure::{advanced::*, prelude::*, testkit::TestDb};
 
-#[table(
-    name = "items",
-    primary_key(id),
-    index(by_group, group, id),
-    replicated
-)]
+#[table(name = "items", primary_key(id), index(by_group, group, id), replicated)]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
     pub id: i32,
@@ -94,9 +89,7 @@ pub fn move_to(tx: &Txn, id: i32, to: i32) -> Result<(), Abort> {
 
 #[procedure(all_partitions, read_only)]
 pub fn sold_of(tx: &Txn, group: i16) -> Vec<i64> {
-    let rows = Item::scan_by_group(tx)
-        .prefix((group,))
-        .columns::<Sale>();
+    let rows = Item::scan_by_group(tx).prefix((group,)).columns::<Sale>();
     rows.into_iter().map(|row| row.sold).collect()
 }
 
@@ -125,8 +118,7 @@ fn filled(count: i32) -> TestDb {
 }
 
 fn item(db: &mut TestDb, id: i32) -> Option<Item> {
-    db.run(|tx| Ok(Item::get(tx, id).map(Row::into_inner)))
-        .unwrap()
+    db.run(|tx| Ok(Item::get(tx, id).map(Row::into_inner))).unwrap()
 }
 
 #[test]
@@ -137,10 +129,7 @@ fn chosen_columns_are_read_and_written_and_others_stay() {
     let sold: Vec<i64> = db.call("sold_of", (1_i16,)).unwrap();
     assert_eq!(sold, [0, 0, 1]);
     assert_eq!(
-        db.call::<bool>(
-            "label",
-            (2, "a much longer name than it was before".to_owned())
-        ),
+        db.call::<bool>("label", (2, "a much longer name than it was before".to_owned())),
         Ok(true)
     );
     assert_eq!(db.call::<bool>("label", (99, "none".to_owned())), Ok(false));
@@ -178,8 +167,5 @@ fn a_key_column_moves_the_row_or_meets_a_duplicate() {
 fn a_row_of_another_table_is_refused() {
     let mut db = filled(1);
     let refused = db.call::<()>("stray", ()).unwrap_err();
-    assert!(
-        format!("{refused:?}").contains("not of table"),
-        "{refused:?}"
-    );
+    assert!(format!("{refused:?}").contains("not of table"), "{refused:?}");
 }

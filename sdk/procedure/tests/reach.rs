@@ -33,9 +33,22 @@ pub struct Rule {
 fn fill(tx: &Txn, event: i64, seats: i32) -> Result<(), Abort> {
     for number in 0..seats {
         let price = i64::from(number % 10);
-        Seat::insert(tx, &Seat { event, number, price, held: 0 })?;
+        Seat::insert(
+            tx,
+            &Seat {
+                event,
+                number,
+                price,
+                held: 0,
+            },
+        )?;
     }
-    Note::insert(tx, &Note { text: format!("filled {event}") })?;
+    Note::insert(
+        tx,
+        &Note {
+            text: format!("filled {event}"),
+        },
+    )?;
     Ok(())
 }
 
@@ -115,12 +128,19 @@ fn reads_beyond_the_calls_partitions_are_refused_by_name() {
         }
         for way in 0..3 {
             let reason = refusal(db.call::<i64>("look", (1_i64, way)));
-            assert!(reason.contains("does not hold event") && reason.contains("scan_local"), "{reason}");
+            assert!(
+                reason.contains("does not hold event") && reason.contains("scan_local"),
+                "{reason}"
+            );
         }
         let seen = (3..8).map(|way| db.call::<i64>("look", (1_i64, way)).unwrap());
         assert_eq!(seen.collect::<Vec<_>>(), [20, 20, 2, 1, 0]);
         assert_eq!(db.call::<i64>("rule", (5_i64,)), Ok(40));
-        assert_eq!(db.call::<i64>("look", (1_i64, 7)), Ok(1), "a replicated table is everywhere");
+        assert_eq!(
+            db.call::<i64>("look", (1_i64, 7)),
+            Ok(1),
+            "a replicated table is everywhere"
+        );
         assert_eq!((db.count("rules"), db.count("seats")), (1, 40));
     }
 }
@@ -141,7 +161,11 @@ fn a_loop_over_an_index_meets_each_row_once() {
     db.call::<()>("fill", (1_i64, 500)).unwrap();
     assert_eq!(db.call::<i32>("raise", (1_i64, 1000_i64)), Ok(500));
     db.run(|tx| {
-        assert!(Seat::scan(tx).into_iter().all(|seat| seat.price == 1000 + i64::from(seat.number % 10)));
+        assert!(
+            Seat::scan(tx)
+                .into_iter()
+                .all(|seat| seat.price == 1000 + i64::from(seat.number % 10))
+        );
         Ok(())
     })
     .unwrap();
@@ -155,10 +179,22 @@ fn a_cursor_shows_what_there_was_and_an_older_copy_is_not_written_back() {
         let mut rows = Seat::scan(tx).batch_bytes(64).iter();
         let first = rows.next().unwrap();
         Seat::get(tx, (1, 5)).unwrap().delete(tx);
-        Seat::insert(tx, &Seat { event: 1, number: 1000, price: 0, held: 0 })?;
+        Seat::insert(
+            tx,
+            &Seat {
+                event: 1,
+                number: 1000,
+                price: 0,
+                held: 0,
+            },
+        )?;
         Seat::add_held(tx, (1, 6), 9);
         let rest: Vec<_> = rows.collect();
-        assert_eq!((first.number, rest.len()), (0, 299), "one was deleted, another one is new");
+        assert_eq!(
+            (first.number, rest.len()),
+            (0, 299),
+            "one was deleted, another one is new"
+        );
         assert_eq!((rest[4].number, rest[5].held), (5, 0));
         rest[6].update(tx)?;
         Ok(())

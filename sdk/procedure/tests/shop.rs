@@ -18,7 +18,15 @@ pub struct Seat {
 
 fn seat(event: i64, row: i16, number: i16, state: u8) -> Seat {
     let code = SmallText::new(&format!("{row}-{number}")).unwrap();
-    Seat { event, row, number, state, code, price: Decimal::from_whole(10), visits: 0 }
+    Seat {
+        event,
+        row,
+        number,
+        state,
+        code,
+        price: Decimal::from_whole(10),
+        visits: 0,
+    }
 }
 
 /// Parameters with the names of the procedure and of what its entry uses.
@@ -31,7 +39,18 @@ pub fn order(tx: &Txn, order: i64, tx_: i64, args: i64, reader: i64) -> i64 {
 #[procedure(partition_by(a))]
 #[allow(clippy::too_many_arguments)]
 pub fn many(
-    _tx: &Txn, a: i64, b: i8, c: &str, d: Option<i64>, e: Vec<i16>, f: bool, g: u64, h: Timestamp, i: Uuid, j: Decimal<2>, k: f64,
+    _tx: &Txn,
+    a: i64,
+    b: i8,
+    c: &str,
+    d: Option<i64>,
+    e: Vec<i16>,
+    f: bool,
+    g: u64,
+    h: Timestamp,
+    i: Uuid,
+    j: Decimal<2>,
+    k: f64,
     l: reprise_procedure::advanced::ListRef<'_, i32>,
 ) -> Result<String, Abort> {
     if a < 0 {
@@ -72,7 +91,21 @@ fn procedures_are_called_by_name_with_any_number_of_parameters() {
     let id = Uuid(0x018f_4f0c_2d3a_7000_8000_0000_0000_0001_u128.to_be_bytes());
     let time = "2026-03-01T18:00:00Z".parse().unwrap();
     let call = |db: &mut TestDb, a| {
-        many::call(db, a, -1, "x", None, vec![1, 2], true, u64::MAX, time, id, "9.95".parse().unwrap(), 0.5, vec![3, 4])
+        many::call(
+            db,
+            a,
+            -1,
+            "x",
+            None,
+            vec![1, 2],
+            true,
+            u64::MAX,
+            time,
+            id,
+            "9.95".parse().unwrap(),
+            0.5,
+            vec![3, 4],
+        )
     };
     let text = call(&mut db, 7).unwrap();
     assert_eq!(
@@ -90,7 +123,10 @@ fn rows_are_changed_and_deleted_by_key() {
     db.run(|tx| {
         assert_eq!(Seat::update(tx, (1, 1, 1), |seat| seat.state = 9), Ok(true));
         assert_eq!(Seat::get(tx, (1, 1, 1)).unwrap().state, 9);
-        assert_eq!(Seat::update(tx, (1, 9, 1), |_| unreachable!("there is none")), Ok(false));
+        assert_eq!(
+            Seat::update(tx, (1, 9, 1), |_| unreachable!("there is none")),
+            Ok(false)
+        );
         let taken = Seat::update(tx, (1, 1, 1), |seat| seat.code = SmallText::new("1-2").unwrap());
         assert_eq!(taken.unwrap_err().index_name(), "by_code");
         assert!(Seat::delete(tx, (1, 1, 1)) && !Seat::delete(tx, (1, 1, 1)));
@@ -101,12 +137,18 @@ fn rows_are_changed_and_deleted_by_key() {
         Ok(())
     })
     .unwrap();
-    let beyond = db.run(|tx| Ok(Seat::find(tx, (1, 1, 2)).unwrap().add(tx, Seat::VISITS, i64::from(i32::MAX) + 3)));
+    let beyond = db.run(|tx| {
+        Ok(Seat::find(tx, (1, 1, 2))
+            .unwrap()
+            .add(tx, Seat::VISITS, i64::from(i32::MAX) + 3))
+    });
     assert!(beyond.is_err(), "a sum that does not fit ends the call");
 }
 
 fn places(rows: impl IntoIterator<Item = Row<Seat>>) -> Vec<(i64, i16, i16)> {
-    rows.into_iter().map(|seat| (seat.event, seat.row, seat.number)).collect()
+    rows.into_iter()
+        .map(|seat| (seat.event, seat.row, seat.number))
+        .collect()
 }
 
 #[test]
@@ -117,14 +159,26 @@ fn ranges_lie_within_prefixes_with_open_bounds_both_ways() {
         assert_eq!(places(all(1).after((3, 2))), [(1, 3, 3), (1, 3, 4)]);
         assert_eq!(places(all(1).from((3, 4))), [(1, 3, 4)]);
         assert_eq!(places(all(2).before((1, 3))), [(2, 1, 1), (2, 1, 2)]);
-        assert_eq!(places(all(2).to((1,))).len(), 4, "a shorter key takes in all that begin with it");
+        assert_eq!(
+            places(all(2).to((1,))).len(),
+            4,
+            "a shorter key takes in all that begin with it"
+        );
         assert_eq!(places(all(1).after((1,)).before((3,))).len(), 4);
         assert_eq!(places(all(1).after((1, 4)).to((2, 1)).reverse()), [(1, 2, 1)]);
         assert_eq!(places(all(1).range((2, 2)..=(2, 3))), [(1, 2, 2), (1, 2, 3)]);
         let of_row = || Seat::scan(tx).prefix((1, 2));
-        assert_eq!(places(of_row().range(2..4)), [(1, 2, 2), (1, 2, 3)], "of the last column the bare value");
+        assert_eq!(
+            places(of_row().range(2..4)),
+            [(1, 2, 2), (1, 2, 3)],
+            "of the last column the bare value"
+        );
         assert_eq!(places(of_row().after(3)), [(1, 2, 4)]);
-        assert_eq!(places(Seat::scan(tx).range((2, 3, 4)..)), [(2, 3, 4)], "ranges know no prefix, too");
+        assert_eq!(
+            places(Seat::scan(tx).range((2, 3, 4)..)),
+            [(2, 3, 4)],
+            "ranges know no prefix, too"
+        );
         assert_eq!(places(of_row().after(4)), []);
         assert_eq!(places(of_row().from(3).to(2)), []);
         let free = || Seat::scan_by_state(tx).prefix((1, 0));
@@ -154,7 +208,9 @@ fn ranges_are_changed_and_deleted_without_a_loop() {
         assert_eq!(Seat::scan(tx).prefix((2, 1)).count(), 2);
         assert_eq!(Seat::scan_by_state(tx).prefix((1, 2)).delete(), 6);
         assert_eq!(Seat::scan(tx).prefix((9,)).delete(), 0);
-        let taken = Seat::scan(tx).prefix((1, 1)).update(|seat| seat.code = SmallText::new("3-2").unwrap());
+        let taken = Seat::scan(tx)
+            .prefix((1, 1))
+            .update(|seat| seat.code = SmallText::new("3-2").unwrap());
         assert_eq!(taken.unwrap_err().index_name(), "by_code");
         Ok(())
     })
@@ -186,7 +242,12 @@ fn new_uuids_grow_and_tell_their_time() {
     let id = last.unwrap();
     assert_eq!(id.to_string().parse(), Ok(id));
     assert_eq!(id.to_string().replace('-', "").parse(), Ok(id));
-    for text in ["", "018f4f0c-2d3a-7000-8000-00000000000", "018f4f0c-2d3a-7000-8000-00000000000g", "018f4f0c2d3a-7000-8000-0000-00000000"] {
+    for text in [
+        "",
+        "018f4f0c-2d3a-7000-8000-00000000000",
+        "018f4f0c-2d3a-7000-8000-00000000000g",
+        "018f4f0c2d3a-7000-8000-0000-00000000",
+    ] {
         assert!(text.parse::<Uuid>().is_err(), "{text}");
     }
 }

@@ -82,12 +82,7 @@ fn write_several(tx: &Txn, id: i64, written: i64, others: Vec<i32>) -> Result<()
 
 #[procedure(all_partitions, read_only)]
 fn write_in_a_read(tx: &Txn) -> Result<(), Abort> {
-    Line::insert(
-        tx,
-        &Line {
-            text: String::new(),
-        },
-    )?;
+    Line::insert(tx, &Line { text: String::new() })?;
     Ok(())
 }
 
@@ -204,10 +199,7 @@ fn keys_are_those_of_the_contract() {
             out
         };
         assert_eq!(key::<0, Everything>((id, label)), expected(&[0, 1]));
-        assert_eq!(
-            key::<1, Everything>((row.kind, row.score)),
-            expected(&[3, 6])
-        );
+        assert_eq!(key::<1, Everything>((row.kind, row.score)), expected(&[3, 6]));
         assert_eq!(key::<2, Everything>((row.code, id)), expected(&[12, 0]));
     }
 }
@@ -221,10 +213,7 @@ fn the_description_has_what_was_declared() {
     assert!(schema.indexes[1].unique && !schema.indexes[0].unique);
     assert!(schema.columns[4].nullable && !schema.columns[3].nullable);
     assert_eq!(schema.columns[7].ty, ScalarType::Decimal { scale: 2 });
-    assert_eq!(
-        schema.columns[13].default,
-        Some(7_u64.to_le_bytes().to_vec())
-    );
+    assert_eq!(schema.columns[13].default, Some(7_u64.to_le_bytes().to_vec()));
     assert_eq!(schema.columns[14].default, Some(b"\x04none".to_vec()));
     assert_eq!(Hashed::INFO.schema().primary_kind, IndexKind::Hash);
     assert_eq!(Dense::INFO.schema().primary_kind, IndexKind::Dense);
@@ -273,21 +262,12 @@ fn scans_go_over_many_batches_in_order() {
             .map(|row| row.id)
             .collect();
         assert_eq!(back, (30..100).rev().collect::<Vec<_>>());
-        let range = |from, to| {
-            Everything::scan(tx)
-                .range((from,)..(to,))
-                .into_iter()
-                .map(|row| row.id)
-        };
+        let range = |from, to| Everything::scan(tx).range((from,)..(to,)).into_iter().map(|row| row.id);
         assert_eq!(range(10, 13).collect::<Vec<_>>(), [10, 11, 12]);
         assert_eq!(range(13, 10).count(), 0);
         assert_eq!(Everything::scan(tx).range((95,)..).count(), 5);
         assert_eq!(Everything::scan(tx).range(..=(4,)).limit(3).count(), 3);
-        let kind = Everything::scan_by_kind(tx)
-            .prefix((1_i8,))
-            .reverse()
-            .first()
-            .unwrap();
+        let kind = Everything::scan_by_kind(tx).prefix((1_i8,)).reverse().first().unwrap();
         assert_eq!((kind.kind, kind.id), (1, 98));
         assert_eq!(Everything::count(tx), 100);
         assert!(Everything::scan(tx).prefix((100,)).first().is_none());
@@ -305,15 +285,7 @@ fn point_reads_and_writes() {
         assert_eq!(*row, sample(4, "label 00"));
         row.note = Some("x".repeat(5_000));
         row.update(tx)?;
-        assert_eq!(
-            Everything::get(tx, key)
-                .unwrap()
-                .note
-                .as_ref()
-                .unwrap()
-                .len(),
-            5_000
-        );
+        assert_eq!(Everything::get(tx, key).unwrap().note.as_ref().unwrap().len(), 5_000);
         assert_eq!(
             Everything::scan(tx).prefix((4,)).first().unwrap().id,
             4,
@@ -322,10 +294,7 @@ fn point_reads_and_writes() {
         assert_eq!(Everything::scan(tx).into_iter().count(), 100);
         assert!(!Everything::exists(tx, (4_i64, "label")));
         let rows = Everything::multi_get(tx, [(1_i64, "label 00"), (-1, ""), (4, "label 00")]);
-        let ids: Vec<_> = rows
-            .iter()
-            .map(|row| row.as_ref().map(|row| row.id))
-            .collect();
+        let ids: Vec<_> = rows.iter().map(|row| row.as_ref().map(|row| row.id)).collect();
         assert_eq!(ids, [Some(1), None, Some(4)]);
         let mut by_code = Everything::get_by_code(tx, (Uuid(7_u128.to_be_bytes()), 7)).unwrap();
         assert_eq!(by_code.id, 7);
@@ -350,10 +319,7 @@ fn many_rows_are_inserted_in_one_call_up_to_the_first_taken_key() {
         let rows: Vec<_> = (0..20).map(|id| sample(id, "many")).collect();
         Everything::insert_many(tx, &rows)?;
         Everything::insert_many(tx, &[])?;
-        assert_eq!(
-            *Everything::get(tx, (7_i64, "many")).unwrap(),
-            sample(7, "many")
-        );
+        assert_eq!(*Everything::get(tx, (7_i64, "many")).unwrap(), sample(7, "many"));
         let taken = [sample(20, "many"), sample(3, "many"), sample(21, "many")];
         let error = Everything::insert_many(tx, &taken).unwrap_err();
         assert_eq!(error.index_name(), "primary_key");
@@ -387,10 +353,7 @@ fn an_abort_leaves_nothing_and_a_savepoint_can_be_gone_back_to() {
         tx.info("logged all the same");
         Err::<(), _>(Abort::new("no", "because"))
     });
-    assert_eq!(
-        aborted,
-        Err(TestError::Aborted(Abort::new("no", "because")))
-    );
+    assert_eq!(aborted, Err(TestError::Aborted(Abort::new("no", "because"))));
     assert_eq!((db.count("journal"), db.log().len()), (0, 1));
     db.run(|tx| {
         Line::insert(tx, &line("first"))?;
@@ -398,10 +361,7 @@ fn an_abort_leaves_nothing_and_a_savepoint_can_be_gone_back_to() {
         Line::insert(tx, &line("second"))?;
         tx.rollback_to(savepoint);
         Line::insert(tx, &line("third"))?;
-        let texts: Vec<_> = Line::scan(tx)
-            .into_iter()
-            .map(|row| row.into_inner().text)
-            .collect();
+        let texts: Vec<_> = Line::scan(tx).into_iter().map(|row| row.into_inner().text).collect();
         assert_eq!(texts, ["first", "third"]);
         Ok(())
     })
@@ -413,8 +373,7 @@ fn every_item_of_a_list_parameter_names_a_partition() {
     let mut db = TestDb::new(&MODULE);
     for written in 2..4_i64 {
         let id = 10 * written;
-        db.call::<()>("write_several", (id, written, vec![2, 3]))
-            .unwrap();
+        db.call::<()>("write_several", (id, written, vec![2, 3])).unwrap();
     }
 }
 
@@ -455,13 +414,7 @@ fn mistakes_are_faults_with_a_reason() {
     fault(db.call("write_hashed", (1_u8,)), "arguments");
     fault(db.run(|_| panic!("oh {}", "no")), "oh no");
     let overflow = db.run(|tx| {
-        Hashed::insert(
-            tx,
-            &Hashed {
-                id: 1,
-                value: i32::MAX,
-            },
-        )?;
+        Hashed::insert(tx, &Hashed { id: 1, value: i32::MAX })?;
         assert!(Hashed::find(tx, 2).is_none());
         let found = Hashed::find(tx, 1).unwrap();
         assert_eq!(found.add(tx, Hashed::VALUE, -1), i32::MAX - 1);
@@ -492,10 +445,7 @@ fn arguments_and_results_of_every_shape() {
     ];
     let long = "long ".repeat(100);
     let echo: Echo = db
-        .call(
-            "echo",
-            (long.as_str(), Some(-1_i8), list.clone(), &b"\0\xff"[..]),
-        )
+        .call("echo", (long.as_str(), Some(-1_i8), list.clone(), &b"\0\xff"[..]))
         .unwrap();
     assert_eq!(
         echo,

@@ -56,10 +56,7 @@ pub enum CatalogError {
     #[error("catalog: {0}")]
     Store(#[from] sled::Error),
     #[error("catalog entry of module {module_id} is unreadable: {error}")]
-    Entry {
-        module_id: u32,
-        error: serde_json::Error,
-    },
+    Entry { module_id: u32, error: serde_json::Error },
 }
 
 /// An open catalog, and where a predecessor that could not be read lies now.
@@ -128,9 +125,7 @@ impl Catalog {
                 db.flush()?;
             }
             _ => {
-                return Err(sled::Error::Unsupported(
-                    "another format of the catalog".into(),
-                ));
+                return Err(sled::Error::Unsupported("another format of the catalog".into()));
             }
         }
         let catalog = Self {
@@ -141,9 +136,7 @@ impl Catalog {
         };
         let readable = catalog.versions().is_ok() && catalog.in_service().is_ok();
         if !readable {
-            return Err(sled::Error::Unsupported(
-                "entries that can't be read".into(),
-            ));
+            return Err(sled::Error::Unsupported("entries that can't be read".into()));
         }
         Ok(catalog)
     }
@@ -189,8 +182,7 @@ impl Catalog {
         for pair in &self.versions {
             let (key, text) = pair?;
             let module_id = number(&key);
-            let entry = serde_json::from_slice(&text)
-                .map_err(|error| CatalogError::Entry { module_id, error })?;
+            let entry = serde_json::from_slice(&text).map_err(|error| CatalogError::Entry { module_id, error })?;
             entries.push(entry);
         }
         Ok(entries)
@@ -224,7 +216,10 @@ impl Catalog {
             match found.iter().find(|found| found.module_id == id) {
                 None => differences.push(format!("{of_name} is missing")),
                 Some(found) if found != entry => differences.push(format!("{of_name} differs")),
-                Some(_) if in_service.values().any(|number| *number == id) && !self.binaries.contains_key(entry.hash)? => {
+                Some(_)
+                    if in_service.values().any(|number| *number == id)
+                        && !self.binaries.contains_key(entry.hash)? =>
+                {
                     differences.push(format!("{of_name} has no binary"));
                 }
                 Some(_) => {}
@@ -233,9 +228,7 @@ impl Catalog {
         let unknown = found
             .iter()
             .filter(|f| !expected.iter().any(|e| e.module_id == f.module_id));
-        differences.extend(
-            unknown.map(|f| format!("module {} ({}) is not in the log", f.module_id, f.name)),
-        );
+        differences.extend(unknown.map(|f| format!("module {} ({}) is not in the log", f.module_id, f.name)));
         if self.in_service()? != *in_service {
             differences.push("the names in service differ".into());
         }
@@ -274,9 +267,7 @@ fn is_in_use(error: &sled::Error) -> bool {
 
 /// A name beside `dir` that nothing has.
 fn free_name(dir: &Path) -> PathBuf {
-    let base = dir
-        .file_name()
-        .map_or("catalog".into(), |name| name.to_string_lossy());
+    let base = dir.file_name().map_or("catalog".into(), |name| name.to_string_lossy());
     (1..)
         .map(|number| dir.with_file_name(format!("{base}.broken-{number}")))
         .find(|path| !path.exists())
@@ -320,9 +311,7 @@ mod tests {
         {
             let opened = Catalog::open(&path).expect("opens");
             assert_eq!(opened.set_aside, None);
-            modules
-                .iter()
-                .for_each(|m| opened.catalog.record(m).expect("records"));
+            modules.iter().for_each(|m| opened.catalog.record(m).expect("records"));
             opened.catalog.remove("voter").expect("removes");
             assert!(matches!(Catalog::open(&path), Err(CatalogError::InUse(_))));
         }
@@ -334,19 +323,11 @@ mod tests {
             catalog.differences(&expected, &names).expect("reads"),
             Vec::<String>::new()
         );
-        assert_eq!(
-            catalog.wasm(&[b'a'; 32]).expect("reads").as_deref(),
-            Some(&b"a"[..])
-        );
-        let differences = catalog
-            .differences(&expected[..2], &BTreeMap::new())
-            .expect("reads");
+        assert_eq!(catalog.wasm(&[b'a'; 32]).expect("reads").as_deref(), Some(&b"a"[..]));
+        let differences = catalog.differences(&expected[..2], &BTreeMap::new()).expect("reads");
         assert_eq!(
             differences,
-            [
-                "module 2 (bank) is not in the log",
-                "the names in service differ"
-            ]
+            ["module 2 (bank) is not in the log", "the names in service differ"]
         );
     }
 
@@ -369,22 +350,9 @@ mod tests {
         assert_eq!(opened.set_aside, Some(dir.path().join("catalog.broken-1")));
         let names = BTreeMap::from([("bank".to_owned(), 0)]);
         let expected = [entry(&bank)];
-        assert_eq!(
-            opened
-                .catalog
-                .differences(&expected, &names)
-                .expect("reads")
-                .len(),
-            2
-        );
+        assert_eq!(opened.catalog.differences(&expected, &names).expect("reads").len(), 2);
         opened.catalog.rebuild([bank], &names).expect("rebuilds");
-        assert!(
-            opened
-                .catalog
-                .differences(&expected, &names)
-                .expect("reads")
-                .is_empty()
-        );
+        assert!(opened.catalog.differences(&expected, &names).expect("reads").is_empty());
     }
 
     #[test]
@@ -392,21 +360,11 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("catalog");
         std::fs::write(&path, b"a file").expect("write file");
-        assert!(
-            Catalog::open(&path)
-                .expect("opens a new one")
-                .set_aside
-                .is_some()
-        );
+        assert!(Catalog::open(&path).expect("opens a new one").set_aside.is_some());
         let other = dir.path().join("other");
         let db = sled::open(&other).expect("opens");
         db.insert(b"somebody", b"else").expect("inserts");
         drop(db);
-        assert!(
-            Catalog::open(&other)
-                .expect("opens a new one")
-                .set_aside
-                .is_some()
-        );
+        assert!(Catalog::open(&other).expect("opens a new one").set_aside.is_some());
     }
 }

@@ -33,11 +33,7 @@ pub async fn to_docs() -> Redirect {
 pub async fn console(request: Request) -> Response {
     let path = request.uri().path().trim_start_matches("/console/");
     // The reader's files lie in the same folder but have their own place.
-    let file = if path.starts_with("docs/") {
-        None
-    } else {
-        find(path)
-    };
+    let file = if path.starts_with("docs/") { None } else { find(path) };
     if let Some(file) = file.filter(|_| !path.is_empty()) {
         return send(path, file, request.headers());
     }
@@ -62,11 +58,7 @@ pub async fn docs(request: Request) -> Response {
 fn send_page(path: &str, headers: &HeaderMap) -> Response {
     match find(path) {
         Some(file) => send(path, file, headers),
-        None => (
-            [(header::CONTENT_TYPE, "text/html; charset=utf-8")],
-            NOT_BUILT,
-        )
-            .into_response(),
+        None => ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], NOT_BUILT).into_response(),
     }
 }
 
@@ -75,10 +67,7 @@ fn find(path: &str) -> Option<EmbeddedFile> {
 }
 
 fn send(path: &str, file: EmbeddedFile, headers: &HeaderMap) -> Response {
-    let etag = format!(
-        "\"{}\"",
-        crate::codec::hex(&file.metadata.sha256_hash()[..16])
-    );
+    let etag = format!("\"{}\"", crate::codec::hex(&file.metadata.sha256_hash()[..16]));
     let is_known = headers
         .get(header::IF_NONE_MATCH)
         .is_some_and(|value| value.as_bytes() == etag.as_bytes());
@@ -96,23 +85,11 @@ fn send(path: &str, file: EmbeddedFile, headers: &HeaderMap) -> Response {
         false => "no-cache",
     };
     let own = response.headers_mut();
-    own.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static(media_type(path)),
-    );
+    own.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type(path)));
     own.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
-    own.insert(
-        header::ETAG,
-        HeaderValue::try_from(etag).expect("hexadecimal digits"),
-    );
-    own.insert(
-        header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static(POLICY),
-    );
-    own.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
+    own.insert(header::ETAG, HeaderValue::try_from(etag).expect("hexadecimal digits"));
+    own.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    own.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 

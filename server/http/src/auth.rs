@@ -68,8 +68,7 @@ impl Token {
         if !(1..=IDEMPOTENCY_SCOPE_BYTES_MAX).contains(&name.len()) {
             return Err(AuthError::Name { bytes: name.len() });
         }
-        let digest =
-            parse_digest(sha256_hex).ok_or_else(|| AuthError::Digest { name: name.into() })?;
+        let digest = parse_digest(sha256_hex).ok_or_else(|| AuthError::Digest { name: name.into() })?;
         let role = Role::from_name(role).ok_or_else(|| AuthError::Role {
             name: name.into(),
             role: role.into(),
@@ -130,13 +129,7 @@ impl Auth {
     }
 
     /// Judges a request before its path is looked at any further.
-    pub fn check(
-        &self,
-        version: Version,
-        method: &Method,
-        path: &str,
-        headers: &HeaderMap,
-    ) -> Result<(), Refusal> {
+    pub fn check(&self, version: Version, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refusal> {
         judge_host(version, headers)?;
         if self.is_open() {
             check_local(headers)?;
@@ -253,11 +246,7 @@ pub fn needed_role(method: &Method, path: &str) -> Option<Role> {
     }
     // Calls: the procedure decides whether reading is enough.
     let is_call = method == Method::POST && (path == "/v1/batch" || path.starts_with("/v1/call/"));
-    Some(if is_read || is_call {
-        Role::Read
-    } else {
-        Role::Admin
-    })
+    Some(if is_read || is_call { Role::Read } else { Role::Admin })
 }
 
 /// An open server is meant for programs on this machine. A browser on this machine also runs pages of strangers: a name of
@@ -277,9 +266,7 @@ fn check_local(headers: &HeaderMap) -> Result<(), Refusal> {
 fn is_local(authority: &str) -> bool {
     let name = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(""),
-        None => authority
-            .rsplit_once(':')
-            .map_or(authority, |(name, _)| name),
+        None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
     };
     name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
 }
@@ -290,10 +277,7 @@ mod tests {
 
     fn headers(pairs: &[(header::HeaderName, &str)]) -> HeaderMap {
         let value = |text: &str| text.parse().expect("header value");
-        pairs
-            .iter()
-            .map(|(name, text)| (name.clone(), value(text)))
-            .collect()
+        pairs.iter().map(|(name, text)| (name.clone(), value(text))).collect()
     }
 
     fn status(result: Result<(), Refusal>) -> u16 {
@@ -307,11 +291,7 @@ mod tests {
             role: Role::from_name(name).expect("role"),
             digest: Sha256::digest(secret.as_bytes()).into(),
         };
-        let auth = Auth::with_tokens(vec![
-            token("read", "r"),
-            token("write", "w"),
-            token("admin", "a"),
-        ]);
+        let auth = Auth::with_tokens(vec![token("read", "r"), token("write", "w"), token("admin", "a")]);
         let check = |method: Method, path: &str, secret: Option<&str>| {
             let bearer = secret.map(|secret| format!("Bearer {secret}"));
             let mut pairs = vec![(header::HOST, "db.example")];
@@ -335,7 +315,11 @@ mod tests {
         let mut caller = Caller::of(&auth, &write);
         assert!(caller.judge_anew(&auth).is_none());
         assert!(caller.judge_anew(&without).is_some_and(|judged| judged.is_err()));
-        assert!(caller.judge_anew(&auth).is_some_and(|judged| judged.is_ok_and(|may_write| may_write)));
+        assert!(
+            caller
+                .judge_anew(&auth)
+                .is_some_and(|judged| judged.is_ok_and(|may_write| may_write))
+        );
         assert_eq!(status(auth.require(&write, Role::Write)), 200);
         let basic = headers(&[(header::AUTHORIZATION, "Basic w")]);
         assert_eq!(status(auth.require(&basic, Role::Read)), 401);
@@ -360,34 +344,19 @@ mod tests {
         assert_eq!(check(&[(HOST, "evil.example:8080")]), 403);
         assert_eq!(check(&[(HOST, "127.0.0.1.evil.example")]), 403);
         let local = (HOST, "127.0.0.1:8080");
-        assert_eq!(
-            check(&[local.clone(), (ORIGIN, "http://127.0.0.1:8080")]),
-            200
-        );
+        assert_eq!(check(&[local.clone(), (ORIGIN, "http://127.0.0.1:8080")]), 200);
         for other in ["http://localhost:8080", "http://127.0.0.1:5173", "http://203.0.113.5"] {
             assert_eq!(check(&[local.clone(), (ORIGIN, other)]), 403, "{other}");
         }
-        assert_eq!(
-            check(&[local.clone(), (ORIGIN, "https://evil.example")]),
-            403
-        );
+        assert_eq!(check(&[local.clone(), (ORIGIN, "https://evil.example")]), 403);
         assert_eq!(check(&[local, (ORIGIN, "null")]), 403);
     }
 
     #[test]
     fn configured_tokens_are_checked() {
         let digest = "0f".repeat(32);
-        assert_eq!(
-            Token::new("ci", "write", &digest).expect("valid").digest,
-            [0x0f; 32]
-        );
-        assert!(matches!(
-            Token::new("ci", "root", &digest),
-            Err(AuthError::Role { .. })
-        ));
-        assert!(matches!(
-            Token::new("ci", "read", "abc"),
-            Err(AuthError::Digest { .. })
-        ));
+        assert_eq!(Token::new("ci", "write", &digest).expect("valid").digest, [0x0f; 32]);
+        assert!(matches!(Token::new("ci", "root", &digest), Err(AuthError::Role { .. })));
+        assert!(matches!(Token::new("ci", "read", "abc"), Err(AuthError::Digest { .. })));
     }
 }

@@ -21,8 +21,8 @@ use crate::{
     codec::rfc3339,
     front::{Name, Params},
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
-    refusal::Refusal,
     places::Operation,
+    refusal::Refusal,
     state::AppState,
 };
 
@@ -57,7 +57,9 @@ pub async fn create_backup(
 ) -> Result<Response, Refusal> {
     let with_earlier = params.earlier.unwrap_or(false);
     let begun = state
-        .blocking(Operation::Other, move |parts| parts.router.backups()?.create(with_earlier))
+        .blocking(Operation::Other, move |parts| {
+            parts.router.backups()?.create(with_earlier)
+        })
         .await?;
     let backup = answer(begun?);
     let location = format!("/v1/backups/{}", backup.id);
@@ -82,7 +84,9 @@ pub async fn create_backup(
 )]
 pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupList>, Refusal> {
     let listed = state
-        .blocking(Operation::Other, |parts| Ok::<_, BackupError>(parts.router.backups()?.list()))
+        .blocking(Operation::Other, |parts| {
+            Ok::<_, BackupError>(parts.router.backups()?.list())
+        })
         .await?;
     let backups = listed?.into_iter().map(answer).collect();
     Ok(Json(BackupList { backups }))
@@ -99,17 +103,8 @@ pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupLi
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_backup(
-    State(state): State<AppState>,
-    Name(id): Name,
-) -> Result<Json<Backup>, Refusal> {
-    let find = move |parts: &crate::state::Parts| {
-        parts
-            .router
-            .backups()?
-            .find(&id)
-            .ok_or(BackupError::NotFound)
-    };
+pub async fn show_backup(State(state): State<AppState>, Name(id): Name) -> Result<Json<Backup>, Refusal> {
+    let find = move |parts: &crate::state::Parts| parts.router.backups()?.find(&id).ok_or(BackupError::NotFound);
     Ok(Json(answer(state.blocking(Operation::Other, find).await??)))
 }
 
@@ -126,10 +121,7 @@ pub async fn show_backup(
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn delete_backup(
-    State(state): State<AppState>,
-    Name(id): Name,
-) -> Result<StatusCode, Refusal> {
+pub async fn delete_backup(State(state): State<AppState>, Name(id): Name) -> Result<StatusCode, Refusal> {
     state
         .blocking(Operation::Other, move |parts| parts.router.backups()?.remove(&id))
         .await??;
@@ -209,10 +201,7 @@ impl Pieces {
             Ok(Bytes::from(piece))
         });
         self.at += count as u64;
-        Some(
-            read.await
-                .unwrap_or_else(|error| Err(io::Error::other(error))),
-        )
+        Some(read.await.unwrap_or_else(|error| Err(io::Error::other(error))))
     }
 }
 

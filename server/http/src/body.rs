@@ -87,7 +87,11 @@ pub async fn read_all(
     bounds: Bounds,
     requests: &Arc<Budget>,
 ) -> Result<Whole, Refusal> {
-    let Bounds { what, bytes_max, wait_max } = bounds;
+    let Bounds {
+        what,
+        bytes_max,
+        wait_max,
+    } = bounds;
     let announced = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -104,10 +108,16 @@ pub async fn read_all(
     }
     let mut body = body;
     let Some(first) = next_data(&mut body, wait_max).await? else {
-        return Ok(Whole { bytes: Bytes::new(), _grant: None });
+        return Ok(Whole {
+            bytes: Bytes::new(),
+            _grant: None,
+        });
     };
     if announced == Some(first.len() as u64) && counted.is_none() {
-        return Ok(Whole { bytes: first, _grant: None });
+        return Ok(Whole {
+            bytes: first,
+            _grant: None,
+        });
     }
     let mut grant = None;
     let mut all = BytesMut::new();
@@ -132,7 +142,10 @@ pub async fn read_all(
     if all.len() > bytes_max {
         return Err(Refusal::too_large(what, bytes_max));
     }
-    Ok(Whole { bytes: all.freeze(), _grant: grant })
+    Ok(Whole {
+        bytes: all.freeze(),
+        _grant: grant,
+    })
 }
 
 /// Counts what came so far: by what is here, so that nobody holds room for what they do not send. False: there is none.

@@ -74,9 +74,7 @@ pub async fn call(State(state): State<AppState>, request: Request) -> Response {
 
 /// As `call`, without the way through axum's tables.
 pub async fn answer(state: &AppState, request: Request) -> Response {
-    run(state, request)
-        .await
-        .unwrap_or_else(IntoResponse::into_response)
+    run(state, request).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// What a request's head asks for.
@@ -95,12 +93,7 @@ pub struct Asked<'h> {
 
 impl<'h> Asked<'h> {
     /// Judges a head before the body is read: who may not call need not send.
-    pub fn of(
-        state: &AppState,
-        deployed: &Deployed,
-        path: &str,
-        headers: &'h HeaderMap,
-    ) -> Result<Self, Refusal> {
+    pub fn of(state: &AppState, deployed: &Deployed, path: &str, headers: &'h HeaderMap) -> Result<Self, Refusal> {
         state.judge_open()?;
         let (module, procedure) = path
             .strip_prefix(PATH_PREFIX)
@@ -131,7 +124,11 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let deadline_ns = asked.timeout.map(|timeout| state.router.deadline_in(timeout));
     wait_for_min_lsn(state, &head.headers).await?;
     let (what, wait_max) = ("a call's body", state.limits.body_wait);
-    let bounds = Bounds { what, bytes_max: CALL_BODY_BYTES_MAX, wait_max };
+    let bounds = Bounds {
+        what,
+        bytes_max: CALL_BODY_BYTES_MAX,
+        wait_max,
+    };
     let args = body::read_all(&head.headers, body, bounds, state.requests()).await?;
     for _ in 0..SUPERSEDED_RETRIES_MAX {
         let mut batch = BatchBuilder::new(deployed, &state.router);
@@ -143,7 +140,9 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
         let deadlines = Deadlines::of(&mut batch);
         let reply = submit(&state.router, batch, None);
         let reply = deadlines.reply_before(&state.router, reply).await;
-        let reply = reply.ok_or_else(Refusal::deadline_exceeded)?.map_err(|_| engine_gone())?;
+        let reply = reply
+            .ok_or_else(Refusal::deadline_exceeded)?
+            .map_err(|_| engine_gone())?;
         if *reply.get(0).outcome != ReplyOutcome::Superseded {
             let bytes_max = asked.target.text_bytes_max(&reply.get(0));
             let room = match state.texts.asked(bytes_max) {
@@ -169,12 +168,7 @@ pub fn superseded_too_often() -> Refusal {
 }
 
 /// Appends the encoded arguments of a call.
-pub fn encode_call(
-    target: &Target,
-    format: Format,
-    args: &[u8],
-    out: &mut Vec<u8>,
-) -> Result<(), ArgsError> {
+pub fn encode_call(target: &Target, format: Format, args: &[u8], out: &mut Vec<u8>) -> Result<(), ArgsError> {
     let params = &target.schema().params;
     SCRATCH.with_borrow_mut(|scratch| encode_document(format, params, args, out, scratch))
 }
@@ -182,12 +176,10 @@ pub fn encode_call(
 impl From<ArgsError> for Refusal {
     fn from(error: ArgsError) -> Self {
         match error {
-            ArgsError::Syntax(error) => Self::malformed(format!(
-                "the arguments are not JSON in UTF-8, or not CBOR: {error}"
-            )),
-            ArgsError::TooLarge => {
-                Self::too_large("encoded arguments", reprise_abi::value::ARGS_BYTES_MAX)
+            ArgsError::Syntax(error) => {
+                Self::malformed(format!("the arguments are not JSON in UTF-8, or not CBOR: {error}"))
             }
+            ArgsError::TooLarge => Self::too_large("encoded arguments", reprise_abi::value::ARGS_BYTES_MAX),
             ArgsError::Invalid(errors) => {
                 let detail = "correct the arguments that errors lists, each with its JSON pointer";
                 let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
@@ -199,12 +191,7 @@ impl From<ArgsError> for Refusal {
 }
 
 /// Appends the body of a committed call's answer.
-pub fn write_body(
-    target: &Target,
-    reply: &CallReply<'_>,
-    format: Format,
-    out: &mut Vec<u8>,
-) -> Result<(), Refusal> {
+pub fn write_body(target: &Target, reply: &CallReply<'_>, format: Format, out: &mut Vec<u8>) -> Result<(), Refusal> {
     let txn = (reply.txn_id.0 != 0).then_some((reply.txn_id, reply.lsn));
     if let Some(problem) = problem_of_reply(reply) {
         let problem = Box::new(problem);
@@ -236,12 +223,7 @@ pub fn media_type(format: Format) -> &'static str {
     }
 }
 
-fn respond(
-    target: &Target,
-    reply: &CallReply<'_>,
-    format: Format,
-    room: Option<Room>,
-) -> Result<Response, Refusal> {
+fn respond(target: &Target, reply: &CallReply<'_>, format: Format, room: Option<Room>) -> Result<Response, Refusal> {
     let mut out = Vec::with_capacity(reply.result.len() * 2 + 128);
     write_body(target, reply, format, &mut out)?;
     out.shrink_to_fit();
@@ -249,10 +231,7 @@ fn respond(
     let own = response.headers_mut();
     let media_type = HeaderValue::from_static(media_type(format));
     own.insert(header::CONTENT_TYPE, media_type);
-    own.insert(
-        HeaderName::from_static(headers::TXN_ID),
-        reply.txn_id.0.into(),
-    );
+    own.insert(HeaderName::from_static(headers::TXN_ID), reply.txn_id.0.into());
     own.insert(HeaderName::from_static(headers::LSN), reply.lsn.0.into());
     if reply.replayed {
         let name = HeaderName::from_static(headers::IDEMPOTENT_REPLAYED);
@@ -331,11 +310,7 @@ fn number(headers: &HeaderMap, name: &'static str) -> Result<Option<u64>, Refusa
     let Some(value) = headers.get(name) else {
         return Ok(None);
     };
-    match value
-        .to_str()
-        .ok()
-        .and_then(|text| parse_digits(text.trim()))
-    {
+    match value.to_str().ok().and_then(|text| parse_digits(text.trim())) {
         Some(number) => Ok(Some(number)),
         None => Err(Refusal::malformed(format!(
             "the header {name} is a number of 1 to 19 digits"

@@ -7,8 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use reprise_api::{
-    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem,
-    RestartEstimate, Speed, SpeedSource, U64,
+    Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, RestartEstimate, Speed, SpeedSource, U64,
 };
 use reprise_router::{
     CheckpointInfo, CheckpointState as RouterState, CopyError, SpeedSource as RouterSource, TakeError,
@@ -32,7 +31,9 @@ use crate::{codec::rfc3339, front::Name, places::Operation, refusal::Refusal, st
     )
 )]
 pub async fn take_checkpoint(State(state): State<AppState>) -> Result<Response, Refusal> {
-    let begun = state.blocking(Operation::Other, |parts| parts.router.take_checkpoint()).await?;
+    let begun = state
+        .blocking(Operation::Other, |parts| parts.router.take_checkpoint())
+        .await?;
     let checkpoint = answer(begun?);
     let location = format!("/v1/checkpoints/{}", checkpoint.id);
     let mut response = (StatusCode::ACCEPTED, Json(checkpoint)).into_response();
@@ -97,17 +98,12 @@ pub fn failure(failure: reprise_router::CheckpointFailure) -> CheckpointFailure 
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_checkpoint(
-    State(state): State<AppState>,
-    Name(id): Name,
-) -> Result<Json<Checkpoint>, Refusal> {
+pub async fn show_checkpoint(State(state): State<AppState>, Name(id): Name) -> Result<Json<Checkpoint>, Refusal> {
     let all = state.router.checkpoints().into_iter();
     let found = all.map(answer).find(|checkpoint| checkpoint.id == id);
-    found.map(Json).ok_or_else(|| {
-        Refusal::not_found(format!(
-            "no checkpoint has the id {id}; GET /v1/checkpoints lists them"
-        ))
-    })
+    found
+        .map(Json)
+        .ok_or_else(|| Refusal::not_found(format!("no checkpoint has the id {id}; GET /v1/checkpoints lists them")))
 }
 
 pub fn answer(info: CheckpointInfo) -> Checkpoint {
@@ -136,9 +132,7 @@ impl From<TakeError> for Refusal {
             TakeError::NoLog => Self::not_found(error.to_string()),
             TakeError::Begin(CopyError::LogUnavailable(reason)) => Self::log_unavailable(&reason),
             TakeError::Begin(CopyError::ReadOnly(reason)) => Self::read_only(&reason),
-            TakeError::Begin(CopyError::Busy) | TakeError::Failed(_) => {
-                Self::unavailable(&error.to_string())
-            }
+            TakeError::Begin(CopyError::Busy) | TakeError::Failed(_) => Self::unavailable(&error.to_string()),
             TakeError::Begin(CopyError::Unavailable(reason)) => Self::unavailable(&reason),
         }
     }

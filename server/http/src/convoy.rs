@@ -52,8 +52,7 @@ impl Convoys {
     ) -> (usize, Ride) {
         let (sender, ride) = oneshot::channel();
         let mut place = state.convoys.of(partition);
-        let is_other =
-            |convoy: &mut Convoy| convoy.batch.deployed().generation != deployed.generation;
+        let is_other = |convoy: &mut Convoy| convoy.batch.deployed().generation != deployed.generation;
         if let Some(convoy) = place.take_if(is_other) {
             convoy.leave(state);
         }
@@ -66,9 +65,7 @@ impl Convoys {
             out.extend_from_slice(args);
             Ok(())
         };
-        let pushed = convoy
-            .batch
-            .push(&target.module, target.procedure, None, copy);
+        let pushed = convoy.batch.push(&target.module, target.procedure, None, copy);
         let Ok(index) = pushed;
         convoy.riders.push(sender);
         if let Some(convoy) = place.take_if(|convoy| convoy.riders.len() >= CONVOY_CALLS_MAX) {

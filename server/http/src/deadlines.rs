@@ -33,7 +33,12 @@ impl Deadlines {
     /// Calls that never begin, by index: their deadlines passed first. Each is told once. Pending: none, and this is woken by the
     /// next deadline, if there is one.
     pub fn poll(&mut self, cx: &mut Context<'_>, router: &Router) -> Poll<Vec<usize>> {
-        while let Some(left) = self.waiting.iter().map(|(_, deadline)| router.left_until(deadline)).min() {
+        while let Some(left) = self
+            .waiting
+            .iter()
+            .map(|(_, deadline)| router.left_until(deadline))
+            .min()
+        {
             if let Some(left) = left {
                 let mut timer = Box::pin(sleep(left));
                 if timer.as_mut().poll(cx).is_pending() {
@@ -41,9 +46,14 @@ impl Deadlines {
                     return Poll::Pending;
                 }
             }
-            let passed = self.waiting.extract_if(.., |(_, deadline)| router.left_until(deadline).is_none());
+            let passed = self
+                .waiting
+                .extract_if(.., |(_, deadline)| router.left_until(deadline).is_none());
             // One that has begun is ended by whoever runs it, or committed in time.
-            let expired: Vec<_> = passed.filter(|(_, deadline)| deadline.expire()).map(|(at, _)| at).collect();
+            let expired: Vec<_> = passed
+                .filter(|(_, deadline)| deadline.expire())
+                .map(|(at, _)| at)
+                .collect();
             if !expired.is_empty() {
                 return Poll::Ready(expired);
             }

@@ -22,8 +22,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     assets,
     auth::needed_role,
-    backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems, rows::{groups, page},
-    running, state::AppState, status, tables,
+    backups, batch, calls, checkpoints, events, front, idempotency, log, metrics, modules, problems,
+    rows::{groups, page},
+    running,
+    state::AppState,
+    status, tables,
 };
 
 #[derive(OpenApi)]
@@ -58,9 +61,7 @@ impl Modify for BearerToken {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let scheme = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some(
-                "A token of the server's configuration; none while it has none.",
-            ))
+            .description(Some("A token of the server's configuration; none while it has none."))
             .build();
         let components = openapi.components.get_or_insert_default();
         components.add_security_scheme("token", SecurityScheme::Http(scheme));
@@ -87,10 +88,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(log::list_log))
         .routes(routes!(log::show_record))
         .routes(routes!(log::procedure_log))
-        .routes(routes!(
-            checkpoints::list_checkpoints,
-            checkpoints::take_checkpoint
-        ))
+        .routes(routes!(checkpoints::list_checkpoints, checkpoints::take_checkpoint))
         .routes(routes!(checkpoints::show_checkpoint))
         .routes(routes!(backups::list_backups, backups::create_backup))
         .routes(routes!(backups::show_backup, backups::delete_backup))
@@ -153,7 +151,11 @@ fn describe_refusals(method: &Method, path: &str, operation: &mut Operation) {
     let all = [
         (true, 400, "malformed-request"),
         (!is_open, 401, "unauthorized"),
-        (true, 403, "forbidden: the role does not allow it, or the page of another site asks"),
+        (
+            true,
+            403,
+            "forbidden: the role does not allow it, or the page of another site asks",
+        ),
         (has_body, 408, "request-timeout"),
         (has_body, 413, "too-large"),
         (*method == Method::POST, 415, "unsupported-media-type"),
@@ -220,11 +222,7 @@ mod tests {
         let openapi = openapi();
         let paths: Vec<_> = openapi.paths.paths.keys().map(String::as_str).collect();
         assert!(paths.contains(&"/v1/call/{module}/{procedure}"));
-        assert!(
-            !paths
-                .iter()
-                .any(|path| path.contains("replication"))
-        );
+        assert!(!paths.iter().any(|path| path.contains("replication")));
         let text = openapi.to_json().expect("serializes");
         assert!(text.contains("\"openapi\":\"3.1"));
     }

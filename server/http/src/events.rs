@@ -44,18 +44,12 @@ use crate::{
     )
 )]
 pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let permit = state
-        .event_streams
-        .clone()
-        .try_acquire_owned()
-        .map_err(|_| {
-            let detail = format!(
-                "{EVENT_STREAMS_MAX} event streams are open; close one, or poll GET /v1/status"
-            );
-            let mut problem = Problem::new(ProblemKind::Overloaded, detail);
-            problem.retry_after_s = Some(5);
-            Refusal::from(problem)
-        })?;
+    let permit = state.event_streams.clone().try_acquire_owned().map_err(|_| {
+        let detail = format!("{EVENT_STREAMS_MAX} event streams are open; close one, or poll GET /v1/status");
+        let mut problem = Problem::new(ProblemKind::Overloaded, detail);
+        problem.retry_after_s = Some(5);
+        Refusal::from(problem)
+    })?;
     let caller = Caller::of(&state.auth(), &headers);
     let live = Live::new(state, permit, caller);
     let stream = futures_util::stream::unfold(live, async |mut live| {
@@ -64,10 +58,7 @@ pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result
     });
     let mut response = Response::new(Body::from_stream(stream));
     let own = response.headers_mut();
-    own.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream"),
-    );
+    own.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     own.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
@@ -147,9 +138,7 @@ impl Live {
         let (then, before) = std::mem::replace(&mut self.last, (now, snapshot));
         let after = &self.last.1;
         let seconds = (now - then).as_secs_f64().max(1e-3);
-        let per_s = |after: u64, before: u64| {
-            (after.saturating_sub(before) as f64 / seconds * 10.0).round() / 10.0
-        };
+        let per_s = |after: u64, before: u64| (after.saturating_sub(before) as f64 / seconds * 10.0).round() / 10.0;
         let status = self.state.router.status();
         let event = MetricsEvent {
             time: rfc3339(now_us()),
@@ -180,7 +169,9 @@ impl Live {
 
 /// Which checkpoints there are, and how far they got.
 fn stands(all: &[CheckpointInfo]) -> Vec<(Lsn, CheckpointState)> {
-    all.iter().map(|checkpoint| (checkpoint.lsn, checkpoint.state)).collect()
+    all.iter()
+        .map(|checkpoint| (checkpoint.lsn, checkpoint.state))
+        .collect()
 }
 
 fn latency_us(summary: &LatencySummary) -> LatencyUs {

@@ -28,11 +28,7 @@ use crate::{
 };
 
 /// Answers one request.
-pub async fn answer(
-    state: &AppState,
-    router: &Router,
-    request: Request,
-) -> Result<Response, Infallible> {
+pub async fn answer(state: &AppState, router: &Router, request: Request) -> Result<Response, Infallible> {
     let context = request
         .headers()
         .get(headers::TRACEPARENT)
@@ -52,9 +48,7 @@ pub async fn answer(
                 span_id = context.span_id,
             );
             let mut response = route(state, router, request).instrument(span).await;
-            response
-                .headers_mut()
-                .insert(headers::TRACEPARENT, context.header());
+            response.headers_mut().insert(headers::TRACEPARENT, context.header());
             response
         }
     };
@@ -63,12 +57,7 @@ pub async fn answer(
 }
 
 /// The way of a call whose span somebody collects. A batch keeps its span until its last answer.
-async fn traced(
-    state: &AppState,
-    router: &Router,
-    mut request: Request,
-    mut span: RequestSpan,
-) -> Response {
+async fn traced(state: &AppState, router: &Router, mut request: Request, mut span: RequestSpan) -> Response {
     let header = span.header();
     let mut response = if request.uri().path() == batch::PATH {
         request.extensions_mut().insert(span);
@@ -119,7 +108,9 @@ async fn route_judged(state: &AppState, router: &Router, request: Request) -> Re
         return calls::answer(state, request).await;
     }
     if *method == Method::POST && path == batch::PATH {
-        return batch::answer(state, request).await.unwrap_or_else(IntoResponse::into_response);
+        return batch::answer(state, request)
+            .await
+            .unwrap_or_else(IntoResponse::into_response);
     }
     // Room for a long page comes before the page.
     let room = match is_long_page(path).then(|| state.texts.asked(PAGE_BYTES_MAX)).flatten() {
@@ -149,7 +140,10 @@ fn is_long_page(path: &str) -> bool {
 async fn hold_room(response: Response, room: Room) -> Response {
     let (head, body) = response.into_parts();
     let body = match body.size_hint().exact() {
-        Some(_) => body.collect().await.map(|all| texts::held(all.to_bytes(), Some(room)).into()),
+        Some(_) => body
+            .collect()
+            .await
+            .map(|all| texts::held(all.to_bytes(), Some(room)).into()),
         None => return Response::from_parts(head, body), // nothing of it lies in memory
     };
     Response::from_parts(head, body.expect("what lies in memory does not break off"))
@@ -211,12 +205,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let Query(params) =
-            Query::<T>::from_request_parts(parts, state)
-                .await
-                .map_err(|error| {
-                    Refusal::malformed(format!("the query can't be read: {}", error.body_text()))
-                })?;
+        let Query(params) = Query::<T>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| Refusal::malformed(format!("the query can't be read: {}", error.body_text())))?;
         Ok(Self(params))
     }
 }

@@ -46,16 +46,18 @@ pub async fn show_outcome(
     match state.router.idempotency().look_up(ScopedKey { scope, key: &key }) {
         Lookup::Kept(outcome) => {
             let keep = state.router.idempotency().stats().keep;
-            outcome_of(key, &outcome, keep).map(Json).ok_or_else(|| {
-                Refusal::internal("the stored result is not of the procedure's type")
-            })
+            outcome_of(key, &outcome, keep)
+                .map(Json)
+                .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type"))
         }
         Lookup::Running => Err(Refusal::not_found("a call with this key runs now; ask again")),
         Lookup::Unknown => match state.router.status().log_error {
             // A call that was under way when the log failed may have been kept.
             Some(reason) => Err(Refusal::new(
                 ProblemKind::OutcomeUnknown,
-                format!("nothing is kept under this key so far, and the log has failed: {reason}; ask again after a restart"),
+                format!(
+                    "nothing is kept under this key so far, and the log has failed: {reason}; ask again after a restart"
+                ),
             )),
             None => Err(Refusal::not_found(
                 "no call with this key has committed (by this token, if there are any), or its time is over",

@@ -9,8 +9,7 @@ use reprise_abi::{
     value::{ValueError, ValueReader, push_bytes},
 };
 use reprise_api::{
-    Json as RawJson, LogKind, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine,
-    RowChange, U64,
+    Json as RawJson, LogKind, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, RowChange, U64,
 };
 use reprise_base::{Lsn, TxnId};
 use reprise_observe::LineFilter;
@@ -23,9 +22,9 @@ use crate::{
     codec::{hex, read_scalar, rfc3339, write_arguments, write_column},
     front::{Name, Params, parse_digits},
     limits::{LOG_LIMIT_MAX, LOG_PAGE_TEXT_BYTES_MAX, PROCEDURE_LOG_LIMIT_MAX},
+    places::Operation,
     refusal::Refusal,
     schema::{raw_json, row_json},
-    places::Operation,
     state::AppState,
 };
 
@@ -123,7 +122,12 @@ pub async fn list_log(
         records.push(record);
     }
     let (oldest, end) = (U64(page.oldest.0), U64(page.end.0));
-    Ok(Json(LogPage { records, next, oldest, end }))
+    Ok(Json(LogPage {
+        records,
+        next,
+        oldest,
+        end,
+    }))
 }
 
 fn transaction(text: &str) -> Result<TxnId, Refusal> {
@@ -143,7 +147,9 @@ fn matching(key: Option<String>, argument: Option<&str>) -> Result<Option<LogMat
     }
     let judge = move |entry: &LogEntry| {
         key.as_deref().is_none_or(|key| has_key(&entry.body, key))
-            && argument.as_ref().is_none_or(|(name, value)| has_argument(&entry.body, name, value))
+            && argument
+                .as_ref()
+                .is_none_or(|(name, value)| has_argument(&entry.body, name, value))
     };
     Ok(Some(LogMatch(Arc::new(judge))))
 }
@@ -171,13 +177,21 @@ fn has_row_key(row: &ChangedRow, key: &str) -> bool {
     let members = json.and_then(|json| serde_json::from_str::<serde_json::Map<String, Value>>(json.get()).ok());
     let names = table.primary_key.iter().map(|at| &table.columns[*at as usize].name);
     members.is_some_and(|members| {
-        let values: Vec<_> = names.map(|name| members.get(name).map_or(String::new(), plain)).collect();
+        let values: Vec<_> = names
+            .map(|name| members.get(name).map_or(String::new(), plain))
+            .collect();
         !values.is_empty() && values.join(",") == key
     })
 }
 
 fn has_argument(body: &LogBody, name: &str, value: &str) -> bool {
-    let LogBody::Command { module: Some(module), procedure, args, .. } = body else {
+    let LogBody::Command {
+        module: Some(module),
+        procedure,
+        args,
+        ..
+    } = body
+    else {
         return false;
     };
     let Some(schema) = module.schema.procedures.get(*procedure as usize) else {
@@ -220,9 +234,7 @@ fn position(text: &str) -> Result<Lsn, Refusal> {
 fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
     match asked.unwrap_or(LIMIT_DEFAULT) {
         limit if (1..=max).contains(&limit) => Ok(limit),
-        _ => Err(Refusal::malformed(format!(
-            "limit is a number from 1 to {max}"
-        ))),
+        _ => Err(Refusal::malformed(format!("limit is a number from 1 to {max}"))),
     }
 }
 
@@ -238,15 +250,8 @@ fn limit(asked: Option<usize>, max: usize) -> Result<usize, Refusal> {
         (status = 410, description = "log-released: it lies before the oldest record that is kept", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_record(
-    State(state): State<AppState>,
-    Name(lsn): Name,
-) -> Result<Json<LogRecord>, Refusal> {
-    let none = || {
-        Refusal::not_found(format!(
-            "no durable record begins at LSN {lsn}; GET /v1/log lists them"
-        ))
-    };
+pub async fn show_record(State(state): State<AppState>, Name(lsn): Name) -> Result<Json<LogRecord>, Refusal> {
+    let none = || Refusal::not_found(format!("no durable record begins at LSN {lsn}; GET /v1/log lists them"));
     let position = parse_digits(&lsn).ok_or_else(none)?;
     let entry = state
         .blocking(Operation::ReadLog, move |parts| parts.router.log_record(Lsn(position)))
@@ -256,8 +261,7 @@ pub async fn show_record(
 
 fn answer(entry: LogEntry) -> Result<LogRecord, Refusal> {
     let lsn = entry.lsn;
-    log_record(entry)
-        .map_err(|error| Refusal::internal(&format!("decode record at {lsn}: {error}")))
+    log_record(entry).map_err(|error| Refusal::internal(&format!("decode record at {lsn}: {error}")))
 }
 
 /// A record in the API's words. Err: its arguments are none of the procedure that it names.
@@ -270,7 +274,12 @@ pub fn log_record(entry: LogEntry) -> Result<LogRecord, ValueError> {
         durable: entry.durable,
         ..LogRecord::default()
     };
-    if let LogBody::Genesis { database_id, partitions, created_us } = &entry.body {
+    if let LogBody::Genesis {
+        database_id,
+        partitions,
+        created_us,
+    } = &entry.body
+    {
         record.database_id = Some(hex(database_id));
         record.partition_count = Some(*partitions);
         record.time = Some(rfc3339(*created_us));
@@ -436,18 +445,9 @@ fn columns_json(columns: &[ColumnSchema], changed: &[(u16, Option<Vec<u8>>)]) ->
     raw_json(out)
 }
 
-fn name_call(
-    record: &mut LogRecord,
-    module: &Module,
-    procedure: u16,
-    args: &[u8],
-) -> Result<(), ValueError> {
+fn name_call(record: &mut LogRecord, module: &Module, procedure: u16, args: &[u8]) -> Result<(), ValueError> {
     let unknown = ValueError { offset: 0 };
-    let schema = module
-        .schema
-        .procedures
-        .get(procedure as usize)
-        .ok_or(unknown)?;
+    let schema = module.schema.procedures.get(procedure as usize).ok_or(unknown)?;
     let mut out = Vec::with_capacity(args.len() * 2);
     write_arguments(&schema.params, args, &mut out)?;
     record.module = Some(module.name.clone());
@@ -526,7 +526,5 @@ pub async fn procedure_log(
             level: ["debug", "info", "warn", "error"][line.level.min(3) as usize].into(),
             text: line.text,
         });
-    Ok(Json(ProcedureLog {
-        lines: lines.collect(),
-    }))
+    Ok(Json(ProcedureLog { lines: lines.collect() }))
 }

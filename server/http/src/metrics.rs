@@ -173,7 +173,10 @@ fn push_histogram(name: &str, description: &str, measured: &Histogram<u64>, out:
         text.push_str(&format!("{name}_bucket{{le=\"{bound}\"}} {count}\n"));
     }
     let count = measured.len();
-    text.push_str(&format!("{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {}\n{name}_count {count}\n", sum_ns / 1e9));
+    text.push_str(&format!(
+        "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {}\n{name}_count {count}\n",
+        sum_ns / 1e9
+    ));
     out.extend_from_slice(text.as_bytes());
 }
 
@@ -229,9 +232,13 @@ const MEMORY: &str = "Counted memory by what holds it, as the label `kind`";
 #[cfg(test)]
 pub fn described() -> Vec<(String, &'static str, &'static str)> {
     let plain = |name: &str| name.replace('.', "_");
-    let counters = COUNTERS.iter().map(|(name, what, _)| (format!("{}_total", plain(name)), "counter", *what));
+    let counters = COUNTERS
+        .iter()
+        .map(|(name, what, _)| (format!("{}_total", plain(name)), "counter", *what));
     let gauges = GAUGES.iter().map(|(name, what, _)| (plain(name), "gauge", *what));
-    let histograms = HISTOGRAMS.iter().map(|(name, what, _)| ((*name).to_owned(), "histogram", *what));
+    let histograms = HISTOGRAMS
+        .iter()
+        .map(|(name, what, _)| ((*name).to_owned(), "histogram", *what));
     let others = [
         ("reprise_restart_seconds".to_owned(), "gauge", RESTART),
         ("reprise_http_answers_total".to_owned(), "counter", ANSWERS),
@@ -348,10 +355,28 @@ mod tests {
         for (name, kind, what) in described() {
             assert!(!what.is_empty() && name.starts_with("reprise_"), "{name}");
             assert_eq!(name.ends_with("_total"), kind == "counter", "{name}");
-            let units = ["s", "ms", "us", "ns", "sec", "b", "kb", "mb", "kib", "mib", "milliseconds", "min"];
+            let units = [
+                "s",
+                "ms",
+                "us",
+                "ns",
+                "sec",
+                "b",
+                "kb",
+                "mb",
+                "kib",
+                "mib",
+                "milliseconds",
+                "min",
+            ];
             let is_short = name.split('_').any(|part| units.contains(&part));
             assert!(!is_short, "{name}: seconds and bytes are the units");
-            assert!(!["_count", "_sum", "_bucket", "_info"].iter().any(|end| name.ends_with(end)), "{name}");
+            assert!(
+                !["_count", "_sum", "_bucket", "_info"]
+                    .iter()
+                    .any(|end| name.ends_with(end)),
+                "{name}"
+            );
         }
     }
 }

@@ -24,9 +24,9 @@ use crate::{
     body,
     codec::{hex, rfc3339},
     front::{Name, Params},
+    places::Operation,
     refusal::{Refusal, conflict},
     schema::procedure_info,
-    places::Operation,
     state::{AppState, Parts},
     submit::no_module,
 };
@@ -70,10 +70,16 @@ pub async fn put_module(
     request: Request,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
-    let bounds = body::Bounds { what: "a module", bytes_max: MODULE_BYTES_MAX, wait_max: state.limits.body_wait };
+    let bounds = body::Bounds {
+        what: "a module",
+        bytes_max: MODULE_BYTES_MAX,
+        wait_max: state.limits.body_wait,
+    };
     let wasm = body::read_all(&head.headers, body, bounds, state.requests()).await?;
     if params.dry_run == Some(true) {
-        let planned = state.blocking(Operation::Deploy, move |parts| plan(parts, &name, &wasm.bytes)).await??;
+        let planned = state
+            .blocking(Operation::Deploy, move |parts| plan(parts, &name, &wasm.bytes))
+            .await??;
         return Ok(Json(planned).into_response());
     }
     let deployment = state
@@ -97,15 +103,9 @@ pub async fn put_module(
     };
     let mut response = (status, Json(installed)).into_response();
     let own = response.headers_mut();
-    own.insert(
-        HeaderName::from_static(headers::TXN_ID),
-        module.installed_by.0.into(),
-    );
+    own.insert(HeaderName::from_static(headers::TXN_ID), module.installed_by.0.into());
     if !deployment.unchanged {
-        own.insert(
-            HeaderName::from_static(headers::LSN),
-            deployment.lsn.0.into(),
-        );
+        own.insert(HeaderName::from_static(headers::LSN), deployment.lsn.0.into());
     }
     if deployment.created {
         let path = format!("/v1/modules/{}", module.name);
@@ -172,11 +172,7 @@ fn deploy(parts: &Parts, name: &str, wasm: &[u8]) -> Result<Deployment, Refusal>
 )]
 pub async fn list_modules(State(state): State<AppState>) -> Json<ModuleList> {
     let deployed = state.router.deployed();
-    let modules = deployed
-        .current
-        .values()
-        .map(|module| summary(module))
-        .collect();
+    let modules = deployed.current.values().map(|module| summary(module)).collect();
     Json(ModuleList { modules })
 }
 
@@ -203,23 +199,14 @@ fn summary(module: &Module) -> ModuleSummary {
         (status = 404, description = "not-found", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_module(
-    State(state): State<AppState>,
-    Name(name): Name,
-) -> Result<Json<ModuleDetail>, Refusal> {
+pub async fn show_module(State(state): State<AppState>, Name(name): Name) -> Result<Json<ModuleDetail>, Refusal> {
     let deployed = state.router.deployed();
-    let module = deployed
-        .current
-        .get(&name)
-        .ok_or_else(|| no_module(&deployed, &name))?;
+    let module = deployed.current.get(&name).ok_or_else(|| no_module(&deployed, &name))?;
     Ok(Json(detail(&deployed, module, &state.router)))
 }
 
 fn detail(deployed: &Deployed, module: &Arc<Module>, router: &Router) -> ModuleDetail {
-    let versions = deployed
-        .versions
-        .iter()
-        .filter(|version| version.name == module.name);
+    let versions = deployed.versions.iter().filter(|version| version.name == module.name);
     let versions = versions.map(|version| ModuleVersion {
         version: version.version,
         hash: hex(&version.hash),
@@ -283,10 +270,7 @@ fn table_names(module: &str, schema: &ModuleSchema) -> Vec<String> {
         (status = 503, description = "log-unavailable; recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn delete_module(
-    State(state): State<AppState>,
-    Name(name): Name,
-) -> Result<Response, Refusal> {
+pub async fn delete_module(State(state): State<AppState>, Name(name): Name) -> Result<Response, Refusal> {
     let lsn = state
         .blocking(Operation::Other, move |parts| -> Result<_, Refusal> {
             let lsn = parts.router.remove(&name)?;

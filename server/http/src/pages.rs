@@ -89,8 +89,14 @@ pub fn preflight(origins: &Origins, method: &Method, headers: &HeaderMap) -> Opt
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let own = response.headers_mut();
-    own.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(ALLOWED_METHODS));
-    own.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(ALLOWED_HEADERS));
+    own.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static(ALLOWED_METHODS),
+    );
+    own.insert(
+        header::ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static(ALLOWED_HEADERS),
+    );
     own.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(ALLOWED_S));
     allow(origin.clone(), own);
     Some(response)
@@ -99,7 +105,10 @@ pub fn preflight(origins: &Origins, method: &Method, headers: &HeaderMap) -> Opt
 /// Lets the page read the answer. Tokens are sent by the page itself, so cookies and the like are never allowed.
 pub fn allow(origin: HeaderValue, answer: &mut HeaderMap) {
     answer.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    answer.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED_HEADERS));
+    answer.insert(
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static(EXPOSED_HEADERS),
+    );
     answer.append(header::VARY, HeaderValue::from_static("origin"));
 }
 
@@ -138,7 +147,9 @@ mod tests {
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let name = HeaderName::from_static;
-        let pairs = pairs.iter().map(|(key, value)| (name(key), value.parse().expect("a value")));
+        let pairs = pairs
+            .iter()
+            .map(|(key, value)| (name(key), value.parse().expect("a value")));
         let mut map = HeaderMap::new();
         pairs.for_each(|(key, value)| _ = map.append(key, value));
         map
@@ -153,7 +164,10 @@ mod tests {
         };
         assert!(may(&[]));
         assert!(may(&[("origin", "http://10.0.0.7:8080")]));
-        assert!(may(&[("origin", "https://db.example"), ("sec-fetch-site", "cross-site")]));
+        assert!(may(&[
+            ("origin", "https://db.example"),
+            ("sec-fetch-site", "cross-site")
+        ]));
         assert!(may(&[("sec-fetch-site", "same-origin")]));
         assert!(may(&[("sec-fetch-site", "none")]));
         for origin in [
@@ -181,7 +195,15 @@ mod tests {
 
     #[test]
     fn what_is_no_origin_is_refused_at_the_start() {
-        for bad in ["null", "*", "https://", "db.example", "https://a/b", "ftp://a", "https://a b"] {
+        for bad in [
+            "null",
+            "*",
+            "https://",
+            "db.example",
+            "https://a/b",
+            "ftp://a",
+            "https://a b",
+        ] {
             assert!(Origins::new(&[bad.into()]).is_err(), "{bad}");
         }
     }

@@ -9,10 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    limits::{
-        COMPILATIONS_MAX, LOG_READS_MAX, OTHER_OPERATIONS_MAX, ROWS_READS_MAX,
-        ROWS_WAIT_MAX, STATS_READS_MAX,
-    },
+    limits::{COMPILATIONS_MAX, LOG_READS_MAX, OTHER_OPERATIONS_MAX, ROWS_READS_MAX, ROWS_WAIT_MAX, STATS_READS_MAX},
     refusal::Refusal,
 };
 
@@ -113,10 +110,18 @@ mod tests {
         for _ in 0..COMPILATIONS_MAX {
             taken.push(places.take(Operation::Deploy, wait_max).await.expect("free"));
         }
-        let refusal = places.take(Operation::Deploy, wait_max).await.expect_err("none is free");
+        let refusal = places
+            .take(Operation::Deploy, wait_max)
+            .await
+            .expect_err("none is free");
         assert_eq!(refusal.problem.status, 503);
         assert_eq!(refusal.problem.retry_after_s, Some(1));
-        for kind in [Operation::ReadLog, Operation::ReadRows, Operation::ReadStats, Operation::Other] {
+        for kind in [
+            Operation::ReadLog,
+            Operation::ReadRows,
+            Operation::ReadStats,
+            Operation::Other,
+        ] {
             taken.push(places.take(kind, wait_max).await.expect("another kind's"));
         }
         drop(taken);

@@ -19,7 +19,8 @@ pub fn described() -> Vec<(&'static str, u16, &'static str, &'static str)> {
 }
 
 /// The page needs nothing but itself.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What a reader of an error wants to know.
 struct Guide {

@@ -10,16 +10,17 @@ use reprise_abi::{
     value::{ARGS_BYTES_MAX, RESULT_BYTES_MAX},
 };
 use reprise_base::limits::{
-    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CALL_TIME_MAX_MS, CURSORS_MAX, FUEL_MAX, GUEST_LOG_BYTES_MAX, GUEST_MEMORY_BYTES_MAX,
-    GUEST_STACK_BYTES_MAX, GUEST_TABLE_ELEMENTS_MAX, HANDLES_MAX, IDEMPOTENCY_KEEP_DEFAULT, IDEMPOTENCY_KEY_BYTES_MAX, INDEXES_MAX,
-    MODULE_BYTES_MAX, MODULES_MAX, PARTITIONS_MAX, PROCEDURES_MAX, ROW_OPS_MAX, SAVEPOINTS_MAX, SITES_MAX, TABLES_MAX, WAITING_TXNS_MAX,
-    WRITE_SET_BYTES_MAX,
+    ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CALL_TIME_MAX_MS, CURSORS_MAX, FUEL_MAX, GUEST_LOG_BYTES_MAX,
+    GUEST_MEMORY_BYTES_MAX, GUEST_STACK_BYTES_MAX, GUEST_TABLE_ELEMENTS_MAX, HANDLES_MAX, IDEMPOTENCY_KEEP_DEFAULT,
+    IDEMPOTENCY_KEY_BYTES_MAX, INDEXES_MAX, MODULE_BYTES_MAX, MODULES_MAX, PARTITIONS_MAX, PROCEDURES_MAX, ROW_OPS_MAX,
+    SAVEPOINTS_MAX, SITES_MAX, TABLES_MAX, WAITING_TXNS_MAX, WRITE_SET_BYTES_MAX,
 };
 
 use crate::{
     limits::{
-        BATCH_IDLE_MAX, BODY_WAIT_MAX, CALL_BODY_BYTES_MAX, CONNECTIONS_MAX, DOWNLOADS_MAX, EVENT_STREAMS_MAX, HEADER_BYTES_MAX,
-        HEADER_WAIT_MAX, HEADERS_MAX, LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX, READ_WAIT_MAX, ROWS_LIMIT_MAX, WRITE_WAIT_MAX,
+        BATCH_IDLE_MAX, BODY_WAIT_MAX, CALL_BODY_BYTES_MAX, CONNECTIONS_MAX, DOWNLOADS_MAX, EVENT_STREAMS_MAX,
+        HEADER_BYTES_MAX, HEADER_WAIT_MAX, HEADERS_MAX, LOG_LIMIT_MAX, PROCEDURE_LOG_LIMIT_MAX, READ_WAIT_MAX,
+        ROWS_LIMIT_MAX, WRITE_WAIT_MAX,
     },
     metrics, problems,
 };
@@ -34,7 +35,11 @@ fn bytes(count: usize) -> String {
 
 fn count(number: u64) -> String {
     let digits = number.to_string();
-    let grouped = digits.as_bytes().rchunks(3).rev().map(|part| String::from_utf8_lossy(part).into_owned());
+    let grouped = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|part| String::from_utf8_lossy(part).into_owned());
     grouped.collect::<Vec<_>>().join(",")
 }
 
@@ -122,5 +127,8 @@ fn the_reference_is_what_the_program_has() {
         std::fs::write(&path, &actual).expect("write the page");
     }
     let stored = std::fs::read_to_string(&path).expect("read the page");
-    assert!(stored == actual, "docs/REFERENCE.md is out of date; run this test with BLESS=1");
+    assert!(
+        stored == actual,
+        "docs/REFERENCE.md is out of date; run this test with BLESS=1"
+    );
 }

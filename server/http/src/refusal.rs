@@ -94,9 +94,7 @@ impl Refusal {
     pub fn log_unavailable(reason: &str) -> Self {
         Self::new(
             ProblemKind::LogUnavailable,
-            format!(
-                "{reason}; reads go on, writes are refused until the cause is removed and the server restarted"
-            ),
+            format!("{reason}; reads go on, writes are refused until the cause is removed and the server restarted"),
         )
     }
 }
@@ -126,8 +124,7 @@ impl Refusal {
         let mut response = Response::new(body);
         let slug = problem.type_uri.trim_start_matches("/problems/").to_owned();
         response.extensions_mut().insert(ProblemSlug(slug));
-        *response.status_mut() =
-            StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let out = response.headers_mut();
         let media_type = HeaderValue::from_static(reprise_api::PROBLEM_MEDIA_TYPE);
         out.insert(header::CONTENT_TYPE, media_type);
@@ -155,9 +152,7 @@ impl IntoResponse for Refusal {
 /// The problem of a call that did not commit; None for the two outcomes that the caller handles itself.
 pub fn problem_of_reply(reply: &CallReply<'_>) -> Option<Problem> {
     Some(match reply.outcome {
-        ReplyOutcome::OutcomeUnknown(reason) => {
-            *Refusal::outcome_unknown(reason, reply.txn_id, reply.lsn).problem
-        }
+        ReplyOutcome::OutcomeUnknown(reason) => *Refusal::outcome_unknown(reason, reply.txn_id, reply.lsn).problem,
         outcome => return problem_of_outcome(outcome),
     })
 }
@@ -167,8 +162,7 @@ fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
         ReplyOutcome::Committed | ReplyOutcome::Superseded => return None,
         ReplyOutcome::Failed(failure) => problem_of_failure(failure),
         ReplyOutcome::Overloaded { retry_after_s } => {
-            let detail =
-                "too much waits: calls for a partition, or answers for their clients; try again after the given time, or send fewer at once";
+            let detail = "too much waits: calls for a partition, or answers for their clients; try again after the given time, or send fewer at once";
             let mut problem = Problem::new(ProblemKind::Overloaded, detail);
             problem.retry_after_s = Some(*retry_after_s);
             problem
@@ -218,11 +212,7 @@ fn problem_of_failure(failure: &Failure) -> Problem {
             problem
         }
         Failure::Limit { limit, max, .. } if limit == MEMORY_MAX_LIMIT => memory_exhausted(limit, *max),
-        Failure::Limit {
-            limit,
-            max,
-            message,
-        } => {
+        Failure::Limit { limit, max, message } => {
             let mut problem = Problem::new(
                 ProblemKind::LimitExceeded,
                 format!("{message}; nothing of the transaction stays: let one call do less"),
@@ -238,9 +228,7 @@ fn problem_of_failure(failure: &Failure) -> Problem {
         } => {
             let mut problem = Problem::new(
                 ProblemKind::ProcedureTrapped,
-                format!(
-                    "{message}; nothing of the transaction stays: correct the procedure and deploy it again"
-                ),
+                format!("{message}; nothing of the transaction stays: correct the procedure and deploy it again"),
             );
             problem.trap = Some(trap.clone());
             problem.message = Some(message.clone());
@@ -263,9 +251,7 @@ impl From<DeployError> for Refusal {
         match error {
             DeployError::Invalid { reason, offset } => {
                 let place = offset.map_or(String::new(), |offset| format!(" (at byte {offset})"));
-                let detail = format!(
-                    "{reason}{place}; build the module against this server's guest contract"
-                );
+                let detail = format!("{reason}{place}; build the module against this server's guest contract");
                 let mut problem = Problem::new(ProblemKind::InvalidModule, detail);
                 problem.reason = Some(reason);
                 problem.offset = offset;
@@ -281,16 +267,15 @@ impl From<DeployError> for Refusal {
             }
             DeployError::TooLarge { max } => Self::too_large("a module", max),
             DeployError::NoTable => Self::not_found("no such table; GET /v1/tables lists them as module.table"),
-            DeployError::NotFound => {
-                Self::not_found("no such module is in service; GET /v1/modules lists them")
-            }
+            DeployError::NotFound => Self::not_found("no such module is in service; GET /v1/modules lists them"),
             DeployError::BadName(detail) => Self::malformed(detail),
             DeployError::LogUnavailable(reason) => Self::log_unavailable(&reason),
             DeployError::MemoryExhausted { bytes, max } => {
                 let detail = format!(
                     "the module's tables, and those that are made anew for it, take {} MiB more than there are now; nothing was changed. \
                      Delete rows, or start the server with more --memory-max ({} MiB)",
-                    bytes.div_ceil(1 << 20), max >> 20
+                    bytes.div_ceil(1 << 20),
+                    max >> 20
                 );
                 let mut problem = Problem::new(ProblemKind::MemoryExhausted, detail);
                 problem.limit = Some(MEMORY_MAX_LIMIT.to_owned());
@@ -298,9 +283,7 @@ impl From<DeployError> for Refusal {
                 problem.into()
             }
             DeployError::ReadOnly(reason) => Self::read_only(&reason),
-            DeployError::OutcomeUnknown { reason, txn_id, lsn } => {
-                Self::outcome_unknown(&reason, txn_id, lsn)
-            }
+            DeployError::OutcomeUnknown { reason, txn_id, lsn } => Self::outcome_unknown(&reason, txn_id, lsn),
             DeployError::Unavailable(reason) => Self::unavailable(&reason),
         }
     }
@@ -309,15 +292,9 @@ impl From<DeployError> for Refusal {
 pub(crate) fn conflict(conflict: reprise_router::Conflict) -> SchemaConflict {
     let place = match conflict.item.is_empty() {
         true => format!("table {}", conflict.table),
-        false => format!(
-            "{} {} of table {}",
-            conflict.what, conflict.item, conflict.table
-        ),
+        false => format!("{} {} of table {}", conflict.what, conflict.item, conflict.table),
     };
-    let message = format!(
-        "{place}: stored {}, declared {}",
-        conflict.stored, conflict.declared
-    );
+    let message = format!("{place}: stored {}, declared {}", conflict.stored, conflict.declared);
     SchemaConflict {
         table: conflict.table,
         item: conflict.item,
@@ -338,9 +315,7 @@ impl From<RowsError> for Refusal {
     fn from(error: RowsError) -> Self {
         match error {
             RowsError::NotFound => Self::not_found("the table or index can't be read in order"),
-            RowsError::BadCursor => {
-                Self::malformed("cursor is not one that a page returned; begin again without it")
-            }
+            RowsError::BadCursor => Self::malformed("cursor is not one that a page returned; begin again without it"),
             RowsError::Unordered => Self::malformed(
                 "the rows of this index have no order: leave out from, to and reverse, or name an index (GET /v1/tables/{table} lists them)",
             ),
@@ -407,11 +382,7 @@ mod tests {
             let response = Refusal::from(problem.clone()).into_response();
             let retry_header = response.headers().get(header::RETRY_AFTER).is_some();
             assert_eq!(retry_header, retry.is_some());
-            format!(
-                "{} {} {retry:?}",
-                response.status().as_u16(),
-                problem.type_uri
-            )
+            format!("{} {} {retry:?}", response.status().as_u16(), problem.type_uri)
         });
         expect![[r#"
             422 /problems/procedure-aborted None
@@ -442,10 +413,6 @@ mod tests {
         assert_eq!(problem(DeployError::NotFound).status, 404);
         assert_eq!(problem(DeployError::BadName("no".into())).status, 400);
         let unauthorized = Refusal::new(ProblemKind::Unauthorized, "who").into_response();
-        assert!(
-            unauthorized
-                .headers()
-                .contains_key(header::WWW_AUTHENTICATE)
-        );
+        assert!(unauthorized.headers().contains_key(header::WWW_AUTHENTICATE));
     }
 }

@@ -68,10 +68,7 @@ pub async fn list_calls(
         (status = 404, description = "not-found: no such call runs or waits, or it has run already", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn cancel_call(
-    State(state): State<AppState>,
-    Name(id): Name,
-) -> Result<Json<RunningCall>, Refusal> {
+pub async fn cancel_call(State(state): State<AppState>, Name(id): Name) -> Result<Json<RunningCall>, Refusal> {
     let number = id.parse::<u64>().ok().filter(|number| *number != 0);
     let found = number.and_then(|number| state.router.cancel(number));
     match found {

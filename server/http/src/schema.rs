@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use reprise_abi::{
-    IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType,
-    TableSchema, Type, value::ValueReader,
+    IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+    value::ValueReader,
 };
 use reprise_api::{
-    ColumnInfo, FieldInfo, IndexInfo, Json, LogChoice, ParameterInfo, PartitioningInfo,
-    Placement as PlacementInfo, ProcedureInfo, TableInfo, TypeInfo,
+    ColumnInfo, FieldInfo, IndexInfo, Json, LogChoice, ParameterInfo, PartitioningInfo, Placement as PlacementInfo,
+    ProcedureInfo, TableInfo, TypeInfo,
 };
 use reprise_router::{Deployed, Module, TableId, TableStats};
 use serde_json::value::RawValue;
@@ -66,10 +66,7 @@ fn scalar_info(ty: ScalarType) -> TypeInfo {
 pub fn procedure_info(procedure: &ProcedureSchema, log: LogChoice) -> ProcedureInfo {
     let parameters: Vec<_> = procedure.params.iter().map(parameter_info).collect();
     let result = type_info(&procedure.returns);
-    let listed: Vec<_> = parameters
-        .iter()
-        .map(|p| format!("{}: {}", p.name, p.ty))
-        .collect();
+    let listed: Vec<_> = parameters.iter().map(|p| format!("{}: {}", p.name, p.ty)).collect();
     let returns = match &result {
         TypeInfo::Unit => String::new(),
         ty => format!(" -> {ty}"),
@@ -99,9 +96,7 @@ fn partitioning_info(procedure: &ProcedureSchema) -> PartitioningInfo {
         Partitioning::All => PartitioningInfo::All,
         Partitioning::Any => PartitioningInfo::Any,
         Partitioning::By(positions) => {
-            let names = positions
-                .iter()
-                .map(|at| procedure.params[*at as usize].name.clone());
+            let names = positions.iter().map(|at| procedure.params[*at as usize].name.clone());
             PartitioningInfo::By {
                 parameters: names.collect(),
             }
@@ -109,12 +104,7 @@ fn partitioning_info(procedure: &ProcedureSchema) -> PartitioningInfo {
     }
 }
 
-pub fn table_info(
-    deployed: &Deployed,
-    id: TableId,
-    table: &TableSchema,
-    stats: TableStats,
-) -> TableInfo {
+pub fn table_info(deployed: &Deployed, id: TableId, table: &TableSchema, stats: TableStats) -> TableInfo {
     let column_names = |positions: &[u16]| -> Vec<String> {
         positions
             .iter()
@@ -140,7 +130,11 @@ pub fn table_info(
     let modules = deployed.current.values().filter(declares);
     TableInfo {
         name: table.full_name(),
-        docs: deployed.current.values().find_map(|module| docs_of(module, id)).unwrap_or_default(),
+        docs: deployed
+            .current
+            .values()
+            .find_map(|module| docs_of(module, id))
+            .unwrap_or_default(),
         columns: column_infos(table),
         primary_key: column_names(&table.primary_key),
         indexes,

@@ -1,13 +1,6 @@
 //! Connections: accepted, served, drained.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    io,
-    pin::pin,
-    sync::atomic::Ordering,
-    time::Duration,
-};
+use std::{convert::Infallible, future::Future, io, pin::pin, sync::atomic::Ordering, time::Duration};
 
 use axum::{
     Router,
@@ -80,10 +73,7 @@ pub async fn serve(
     // Every place free again: every connection has ended.
     if timeout(DRAIN_WAIT_MAX, places.until_all_free()).await.is_err() {
         let open = places.taken();
-        tracing::warn!(
-            open,
-            "connections still open at the end of the drain are cut off"
-        );
+        tracing::warn!(open, "connections still open at the end of the drain are cut off");
     }
     Ok(())
 }
@@ -125,10 +115,7 @@ async fn answer_probe(state: &AppState, router: &Router, request: Request<Incomi
 /// The peer went away between its arrival and our accept.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(
-        error.kind(),
-        ConnectionAborted | ConnectionRefused | ConnectionReset
-    )
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
 /// Out of file descriptors or memory: passes once connections end.
@@ -137,24 +124,14 @@ fn is_passing(error: &io::Error) -> bool {
     const EMFILE: i32 = 24;
     const ENOBUFS: i32 = 105;
     const ENOMEM: i32 = 12;
-    matches!(
-        error.raw_os_error(),
-        Some(ENFILE | EMFILE | ENOBUFS | ENOMEM)
-    ) || error.kind() == io::ErrorKind::Interrupted
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE | ENOBUFS | ENOMEM))
+        || error.kind() == io::ErrorKind::Interrupted
 }
 
-async fn serve_connection(
-    stream: TcpStream,
-    state: AppState,
-    router: Router,
-    place: Place,
-) {
+async fn serve_connection(stream: TcpStream, state: AppState, router: Router, place: Place) {
     let _ = stream.set_nodelay(true); // a closed socket fails at its first read as well
     state.counts.connections.fetch_add(1, Ordering::Relaxed);
-    state
-        .counts
-        .connections_open
-        .fetch_add(1, Ordering::Relaxed);
+    state.counts.connections_open.fetch_add(1, Ordering::Relaxed);
     let stream = StallGuard::new(stream, state.limits.write_wait);
     // Spans begin with a request: those are hyper's from the first.
     let stream = match state.tracer {
@@ -164,10 +141,7 @@ async fn serve_connection(
     if let Some(stream) = stream {
         serve_requests(stream, &state, router, place.is_probe).await;
     }
-    state
-        .counts
-        .connections_open
-        .fetch_sub(1, Ordering::Relaxed);
+    state.counts.connections_open.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Whatever the requests are, one after the other.

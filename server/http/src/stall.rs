@@ -88,9 +88,7 @@ impl StallGuard {
             return progress;
         }
         let wait_max = self.patience.wait(Instant::now());
-        let stalled = self
-            .stalled
-            .get_or_insert_with(|| Box::pin(sleep(wait_max)));
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(wait_max)));
         match stalled.as_mut().poll(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
@@ -99,11 +97,7 @@ impl StallGuard {
 }
 
 impl AsyncRead for StallGuard {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.unread.is_empty() {
             let bytes = self.unread.len().min(buffer.remaining());
             buffer.put_slice(&self.unread[..bytes]);
@@ -115,11 +109,7 @@ impl AsyncRead for StallGuard {
 }
 
 impl AsyncWrite for StallGuard {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let progress = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.watch(cx, progress, |bytes| *bytes)
     }

@@ -16,9 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     auth::Auth,
     convoy::Convoys,
-    limits::{
-        BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX, OPERATION_PLACE_WAIT_MAX,
-    },
+    limits::{BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX, OPERATION_PLACE_WAIT_MAX},
     metrics::Metrics,
     places::{Operation, Places},
     refusal::Refusal,
@@ -109,9 +107,9 @@ impl AppState {
         }
         match status::phase(self.router.phase()) {
             phase @ Phase::Recovering { .. } => Err(Refusal::recovering(phase)),
-            Phase::Failed { .. } => {
-                Err(Refusal::unavailable("the database could not be opened; GET /readyz has the report"))
-            }
+            Phase::Failed { .. } => Err(Refusal::unavailable(
+                "the database could not be opened; GET /readyz has the report",
+            )),
             Phase::Stopping => Err(Refusal::unavailable("the node is stopping")),
             Phase::Ready => Ok(()), // meanwhile
         }

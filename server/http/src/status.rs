@@ -136,9 +136,7 @@ pub fn phase(phase: RouterPhase) -> Phase {
     security(())
 )]
 pub async fn healthz() -> Json<Health> {
-    Json(Health {
-        status: "ok".into(),
-    })
+    Json(Health { status: "ok".into() })
 }
 
 /// Says whether calls are taken

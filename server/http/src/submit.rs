@@ -53,9 +53,7 @@ impl Target {
     /// A repeat of an idempotency key returns what an earlier version may have encoded.
     fn returns<'r>(&'r self, reply: &CallReply<'r>) -> &'r Type {
         let name = &self.schema().name;
-        let recorded = reply
-            .recorded_by
-            .and_then(|module| Some(module.procedure(name)?.1));
+        let recorded = reply.recorded_by.and_then(|module| Some(module.procedure(name)?.1));
         &recorded.unwrap_or(self.schema()).returns
     }
 

@@ -11,12 +11,7 @@ use reprise_api::{Problem, TableInfo, TableList, headers};
 use reprise_router::{Deployed, TableId};
 
 use crate::{
-    front::Name,
-    limits::STATS_WAIT_MAX,
-    places::Operation,
-    refusal::Refusal,
-    schema::table_info,
-    state::AppState,
+    front::Name, limits::STATS_WAIT_MAX, places::Operation, refusal::Refusal, schema::table_info, state::AppState,
 };
 
 /// Lists the tables
@@ -30,7 +25,9 @@ use crate::{
     )
 )]
 pub async fn list_tables(State(state): State<AppState>) -> Result<Json<TableList>, Refusal> {
-    let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats(STATS_WAIT_MAX)).await??;
+    let stats = state
+        .blocking(Operation::ReadStats, |parts| parts.router.table_stats(STATS_WAIT_MAX))
+        .await??;
     let deployed = state.router.deployed();
     let info = |(id, table): (TableId, &std::sync::Arc<TableSchema>)| {
         let stats = stats.get(id.0 as usize).copied().unwrap_or_default();
@@ -52,13 +49,12 @@ pub async fn list_tables(State(state): State<AppState>) -> Result<Json<TableList
         (status = 503, description = "recovering", body = Problem, content_type = "application/problem+json"),
     )
 )]
-pub async fn show_table(
-    State(state): State<AppState>,
-    Name(name): Name,
-) -> Result<Json<TableInfo>, Refusal> {
+pub async fn show_table(State(state): State<AppState>, Name(name): Name) -> Result<Json<TableInfo>, Refusal> {
     let deployed = state.router.deployed();
     let (id, table) = find_table(&deployed, &name)?;
-    let stats = state.blocking(Operation::ReadStats, |parts| parts.router.table_stats(STATS_WAIT_MAX)).await??;
+    let stats = state
+        .blocking(Operation::ReadStats, |parts| parts.router.table_stats(STATS_WAIT_MAX))
+        .await??;
     let stats = stats.get(id as usize).copied().unwrap_or_default();
     Ok(Json(table_info(&deployed, TableId(id), table, stats)))
 }
@@ -80,9 +76,13 @@ pub async fn show_table(
 )]
 pub async fn drop_table(State(state): State<AppState>, Name(name): Name) -> Result<Response, Refusal> {
     find_table(&state.router.deployed(), &name)?;
-    let lsn = state.blocking(Operation::Other, move |parts| parts.router.drop_table(&name)).await??;
+    let lsn = state
+        .blocking(Operation::Other, move |parts| parts.router.drop_table(&name))
+        .await??;
     let mut response = StatusCode::NO_CONTENT.into_response();
-    response.headers_mut().insert(HeaderName::from_static(headers::LSN), lsn.0.into());
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static(headers::LSN), lsn.0.into());
     Ok(response)
 }
 

@@ -90,7 +90,9 @@ mod tests {
         let texts = Texts::new(&budget);
         assert!(texts.asked(TEXT_BYTES_COUNTED).is_none());
         let all = texts.units.available_permits();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
         let room = runtime.block_on(texts.asked(u64::MAX).expect("a long one waits"));
         assert_eq!((texts.units.available_permits(), budget.used()), (0, 1 << 20));
         let body = held(b"text".to_vec(), Some(room));
@@ -106,7 +108,9 @@ mod tests {
     fn a_text_that_is_longer_than_was_thought_is_counted() {
         let budget = Budget::new(1 << 20);
         let texts = Texts::new(&budget);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
         let room = runtime.block_on(texts.asked(TEXT_BYTES_COUNTED + 1).expect("a long one waits"));
         let body = held(vec![0; 2 << 20], Some(room));
         assert_eq!(budget.used(), 2 << 20);

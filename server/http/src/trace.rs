@@ -18,8 +18,8 @@ use axum::{
 use opentelemetry::{
     Context, KeyValue,
     trace::{
-        Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags,
-        TraceId, TraceState, Tracer,
+        Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId,
+        TraceState, Tracer,
     },
 };
 use opentelemetry_sdk::trace::{SdkTracer, Span};
@@ -33,11 +33,7 @@ pub struct RequestSpan(Arc<Mutex<Span>>);
 
 impl RequestSpan {
     /// None where nobody collects, or the request is no call.
-    pub fn start(
-        tracer: Option<&SdkTracer>,
-        request: &Request<Body>,
-        context: Option<&TraceContext>,
-    ) -> Option<Self> {
+    pub fn start(tracer: Option<&SdkTracer>, request: &Request<Body>, context: Option<&TraceContext>) -> Option<Self> {
         let tracer = tracer?;
         let path = request.uri().path();
         if *request.method() != Method::POST {
@@ -74,11 +70,7 @@ impl RequestSpan {
         self.with(|span| {
             let context = span.span_context();
             let sampled = context.trace_flags().to_u8() & 1;
-            text = format!(
-                "00-{}-{}-{sampled:02x}",
-                context.trace_id(),
-                context.span_id()
-            );
+            text = format!("00-{}-{}-{sampled:02x}", context.trace_id(), context.span_id());
         });
         HeaderValue::try_from(text).expect("hexadecimal digits and hyphens")
     }
@@ -87,8 +79,7 @@ impl RequestSpan {
     pub fn answered(&mut self, response: &Response) {
         let header = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.to_owned());
         let status = response.status().as_u16();
-        let is_problem =
-            header(header::CONTENT_TYPE.as_str()).as_deref() == Some(PROBLEM_MEDIA_TYPE);
+        let is_problem = header(header::CONTENT_TYPE.as_str()).as_deref() == Some(PROBLEM_MEDIA_TYPE);
         let outcome = match response.extensions().get::<ProblemSlug>() {
             Some(slug) => slug.0.clone(),
             None if is_problem => format!("status {status}"),
@@ -96,10 +87,7 @@ impl RequestSpan {
         };
         self.with(|span| {
             span.set_attribute(KeyValue::new("http.response.status_code", status as i64));
-            for (name, of) in [
-                ("reprise.txn_id", headers::TXN_ID),
-                ("reprise.lsn", headers::LSN),
-            ] {
+            for (name, of) in [("reprise.txn_id", headers::TXN_ID), ("reprise.lsn", headers::LSN)] {
                 if let Some(value) = header(of) {
                     span.set_attribute(KeyValue::new(name, value));
                 }
@@ -116,11 +104,7 @@ impl RequestSpan {
         self.with(|span| {
             span.set_attribute(KeyValue::new("reprise.calls", calls as i64));
             span.set_attribute(KeyValue::new("reprise.calls_failed", failed as i64));
-            let outcome = if failed == 0 {
-                "committed"
-            } else {
-                "some failed"
-            };
+            let outcome = if failed == 0 { "committed" } else { "some failed" };
             span.set_attribute(KeyValue::new("reprise.outcome", outcome));
         });
     }
@@ -165,12 +149,7 @@ impl TraceContext {
 
     pub fn header(&self) -> HeaderValue {
         // Of the flags only "sampled" is defined; unknown ones are not passed on.
-        let text = format!(
-            "00-{}-{}-{:02x}",
-            self.trace_id,
-            self.span_id,
-            self.flags & 1
-        );
+        let text = format!("00-{}-{}-{:02x}", self.trace_id, self.span_id, self.flags & 1);
         HeaderValue::try_from(text).expect("hexadecimal digits and hyphens")
     }
 }
@@ -183,9 +162,7 @@ fn is_id(text: &str, digits: usize) -> bool {
 
 fn hex_byte(text: &str) -> Option<u8> {
     let is_lower = text.len() == 2 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    is_lower
-        .then(|| u8::from_str_radix(text, 16).ok())
-        .flatten()
+    is_lower.then(|| u8::from_str_radix(text, 16).ok()).flatten()
 }
 
 /// Unique in this process, and between processes as far as 64 random bits go.

@@ -59,7 +59,9 @@ fn tell(notices: &Notices) {
     if taken.notices.is_empty() && taken.left_out.is_empty() {
         return;
     }
-    let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
+    let now_us = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as i64);
     let time = rfc3339(now_us);
     for notice in &taken.notices {
         eprintln!("{time} {}", line(notice));
@@ -71,20 +73,41 @@ fn tell(notices: &Notices) {
 
 fn line(notice: &Notice) -> String {
     match notice {
-        Notice::Deployed { txn_id, module, version, replaced } => {
+        Notice::Deployed {
+            txn_id,
+            module,
+            version,
+            replaced,
+        } => {
             let replaced = replaced.map_or(String::new(), |replaced| format!(" in place of version {replaced}"));
             format!("deployed {module} version {version}{replaced}, transaction {txn_id}")
         }
         Notice::Removed { module } => format!("removed {module}"),
         Notice::TableDropped { table } => format!("dropped table {table}"),
-        Notice::Trapped { txn_id, procedure, message } => {
+        Notice::Trapped {
+            txn_id,
+            procedure,
+            message,
+        } => {
             let first = message.lines().next().unwrap_or_default();
             format!("trap in {procedure}, transaction {txn_id}: {first}")
         }
-        Notice::SlowCall { txn_id, procedure, ran_ms } => {
-            format!("slow call of {procedure}, transaction {txn_id}: ran for {} ms", grouped(*ran_ms))
+        Notice::SlowCall {
+            txn_id,
+            procedure,
+            ran_ms,
+        } => {
+            format!(
+                "slow call of {procedure}, transaction {txn_id}: ran for {} ms",
+                grouped(*ran_ms)
+            )
         }
-        Notice::CheckpointPublished { lsn, rows, file_bytes, seconds } => format!(
+        Notice::CheckpointPublished {
+            lsn,
+            rows,
+            file_bytes,
+            seconds,
+        } => format!(
             "checkpoint at LSN {lsn}: {} rows, {} in {seconds:.3} s",
             grouped(*rows),
             bytes(*file_bytes)

@@ -11,18 +11,13 @@ use anyhow::Context;
 use clap::Subcommand;
 use reprise_api::{Backup, BackupState, U64};
 use reprise_client::Client;
-use reprise_database::{
-    BackupFile, BackupManifest, VerifiedBackup, create_backup, receive_backup, verify_backup,
-};
+use reprise_database::{BackupFile, BackupManifest, VerifiedBackup, create_backup, receive_backup, verify_backup};
 use reprise_http::rfc3339;
 use serde::Serialize;
 
 use crate::{
     cli::{Output, ServerArgs},
-    output::{
-        Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_pairs, print_table,
-        print_text, table,
-    },
+    output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_pairs, print_table, print_text, table},
     remote::{connect, failure},
     restore::{PointArgs, restore_from},
 };
@@ -77,10 +72,8 @@ pub enum BackupCommand {
         dir: PathBuf,
     },
     /// Make a data directory of a backup, as a whole or up to a point
-    #[command(
-        after_help = "Examples:\n  reprise backup restore ./backup --to ./reprise-data\n  \
-                      reprise backup restore ./backup --to ./before --lsn 48213"
-    )]
+    #[command(after_help = "Examples:\n  reprise backup restore ./backup --to ./reprise-data\n  \
+                      reprise backup restore ./backup --to ./before --lsn 48213")]
     Restore {
         /// The backup
         dir: PathBuf,
@@ -117,11 +110,7 @@ pub fn run(command: &BackupCommand, output: Output) -> Outcome {
             let client = connect(server)?;
             let backup = client.backup(id).map_err(failure)?;
             fetch(&client, &backup, to)?;
-            tell(
-                to,
-                &BackupManifest::read(to).context("read the backup")?,
-                output,
-            )
+            tell(to, &BackupManifest::read(to).context("read the backup")?, output)
         }
         BackupCommand::Remove { id, server } => {
             connect(server)?.remove_backup(id).map_err(failure)?;
@@ -177,15 +166,10 @@ impl Told {
     fn pairs(&self) -> Vec<(&'static str, String)> {
         let begins = self
             .checkpoint_lsn
-            .map_or("the log's beginning".to_owned(), |lsn| {
-                format!("checkpoint {lsn}")
-            });
+            .map_or("the log's beginning".to_owned(), |lsn| format!("checkpoint {lsn}"));
         vec![
             ("backup", self.directory.display().to_string()),
-            (
-                "of",
-                format!("{}, {} partitions", self.database_id, self.partitions),
-            ),
+            ("of", format!("{}, {} partitions", self.database_id, self.partitions)),
             (
                 "made",
                 format!("{} by version {}", self.created_at, self.program_version),
@@ -198,10 +182,7 @@ impl Told {
                     self.end_lsn
                 ),
             ),
-            (
-                "size",
-                format!("{} in {} files", bytes(self.bytes), self.files),
-            ),
+            ("size", format!("{} in {} files", bytes(self.bytes), self.files)),
         ]
     }
 }
@@ -233,9 +214,7 @@ fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, boo
     line.clear();
     if backup.state == BackupState::Failed {
         let reason = backup.error.unwrap_or_default();
-        return Err(Failure::Other(anyhow::anyhow!(
-            "the server made no backup: {reason}"
-        )));
+        return Err(Failure::Other(anyhow::anyhow!("the server made no backup: {reason}")));
     }
     let Some(to) = to else {
         return tell_remote(&backup, output);
@@ -244,11 +223,7 @@ fn create_online(client: &Client, to: Option<&Path>, (keep, earlier): (bool, boo
     if !keep {
         client.remove_backup(&backup.id).map_err(failure)?;
     }
-    tell(
-        to,
-        &BackupManifest::read(to).context("read the backup")?,
-        output,
-    )
+    tell(to, &BackupManifest::read(to).context("read the backup")?, output)
 }
 
 /// Downloads a backup's files, checks each, and gives the directory its name when all are durable.
@@ -266,11 +241,7 @@ fn fetch(client: &Client, backup: &Backup, to: &Path) -> Outcome {
             .iter()
             .find(|file| file.name() == name)
             .map_or(0, |file| file.bytes);
-        line.show(format!(
-            "backup: downloading, {} of {}",
-            bytes(done),
-            bytes(total)
-        ));
+        line.show(format!("backup: downloading, {} of {}", bytes(done), bytes(total)));
         let read = client.backup_file(&backup.id, name);
         read.map(|read| Box::new(read) as Box<dyn Read>)
             .map_err(io::Error::other)

@@ -10,8 +10,8 @@ use std::{
 
 use reprise_database::{CommitMode, LogMode, RedoConfig};
 use reprise_driver::{
-    BenchError, DuringCheckpoint, Options, PhaseFigures, ProcessOptions, Progress, RemoteOptions, ReplayOptions, ReplayReport,
-    Report, Target, Via,
+    BenchError, DuringCheckpoint, Options, PhaseFigures, ProcessOptions, Progress, RemoteOptions, ReplayOptions,
+    ReplayReport, Report, Target, Via,
 };
 
 use crate::{
@@ -200,11 +200,7 @@ fn replay(args: &BenchArgs, output: Output) -> Outcome {
     Ok(())
 }
 
-fn run_replay(
-    dir: &Path,
-    asked_sites: Option<u16>,
-    redo: RedoConfig,
-) -> Result<ReplayReport, Failure> {
+fn run_replay(dir: &Path, asked_sites: Option<u16>, redo: RedoConfig) -> Result<ReplayReport, Failure> {
     let Some(partitions) = logfile::stored_partitions(dir)? else {
         return Err(Failure::Other(anyhow::anyhow!(
             "there is no log under {}",
@@ -368,9 +364,7 @@ fn describe_way(report: &Report) -> String {
                 1 => String::new(),
                 pipeline => format!(", {pipeline} requests at once"),
             };
-            format!(
-                "HTTP {via}, {in_flight} connections, {batch} calls a request{ahead}; {offered}"
-            )
+            format!("HTTP {via}, {in_flight} connections, {batch} calls a request{ahead}; {offered}")
         }
     }
 }
@@ -404,10 +398,7 @@ fn describe_counts(counts: &BTreeMap<String, u64>) -> String {
 }
 
 fn describe_figures(figures: &BTreeMap<String, f64>) -> String {
-    let parts: Vec<_> = figures
-        .iter()
-        .map(|(name, value)| format!("{name} {value}"))
-        .collect();
+    let parts: Vec<_> = figures.iter().map(|(name, value)| format!("{name} {value}")).collect();
     parts.join(", ")
 }
 
@@ -441,8 +432,5 @@ fn describe_steadiness(report: &Report) -> String {
 
 fn describe_log(report: &Report) -> String {
     let each = report.log_bytes as f64 / report.committed.max(1) as f64;
-    format!(
-        "{}, {each:.1} bytes a committed call",
-        bytes(report.log_bytes)
-    )
+    format!("{}, {each:.1} bytes a committed call", bytes(report.log_bytes))
 }

@@ -21,7 +21,8 @@ pub fn run(command: &CallsCommand, output: Output) -> Outcome {
                     call.call_id.0.to_string(),
                     call.txn_id.map_or("-".into(), |id| id.0.to_string()),
                     name(call),
-                    call.partition.map_or("several".into(), |partition| partition.to_string()),
+                    call.partition
+                        .map_or("several".into(), |partition| partition.to_string()),
                     format!("{:.1}", call.age_ms),
                     phase(call).into(),
                 ]);
@@ -37,7 +38,12 @@ pub fn run(command: &CallsCommand, output: Output) -> Outcome {
             let call = connect(server)?.cancel_call(id).map_err(failure)?;
             match output {
                 Output::Json => print_json(&call)?,
-                Output::Text => print_text(&format!("call {} of {} was {}", call.call_id.0, name(&call), phase(&call)))?,
+                Output::Text => print_text(&format!(
+                    "call {} of {} was {}",
+                    call.call_id.0,
+                    name(&call),
+                    phase(&call)
+                ))?,
             }
             Ok(())
         }

@@ -5,12 +5,10 @@ use std::{thread, time::Duration};
 use reprise_api::{Checkpoint, CheckpointState};
 
 use crate::{
-    remote::describe_restart,
     cli::{CheckpointCommand, Output},
     inspect,
-    output::{
-        Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_table, print_text, table,
-    },
+    output::{Failure, Outcome, ProgressLine, bytes, grouped, print_json, print_table, print_text, table},
+    remote::describe_restart,
     remote::{connect, failure},
 };
 

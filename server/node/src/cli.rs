@@ -50,7 +50,9 @@ pub enum Command {
     #[command(after_help = "Example:\n  reprise new orders && cd orders && cargo test")]
     New(NewArgs),
     /// Build a procedure crate to wasm, with whichever toolchain is here
-    #[command(after_help = "Examples:\n  reprise build\n  reprise build orders && reprise module deploy orders/target/procedures/orders.wasm")]
+    #[command(
+        after_help = "Examples:\n  reprise build\n  reprise build orders && reprise module deploy orders/target/procedures/orders.wasm"
+    )]
     Build(BuildArgs),
     /// Install, look at and remove modules
     #[command(
@@ -62,10 +64,7 @@ pub enum Command {
     #[command(after_help = CALL_EXAMPLE)]
     Call(CallArgs),
     /// Look up what a call with an idempotency key came to
-    #[command(
-        subcommand,
-        after_help = "Example:\n  reprise idempotency show order-17"
-    )]
+    #[command(subcommand, after_help = "Example:\n  reprise idempotency show order-17")]
     Idempotency(IdempotencyCommand),
     /// Look at tables and their rows
     #[command(
@@ -245,16 +244,19 @@ pub struct ServeArgs {
 pub fn archive_keep(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(days @ 1..=36_500) => Ok(days),
-        _ => Err(format!("an archive is kept for 1 to 36500 days; {text:?} is no such number")),
+        _ => Err(format!(
+            "an archive is kept for 1 to 36500 days; {text:?} is no such number"
+        )),
     }
 }
 
 /// A size that leaves room for anything.
 pub fn memory_max(text: &str) -> Result<u64, String> {
     match size(text)? {
-        bytes if bytes < MEMORY_MAX_BYTES_MIN => {
-            Err(format!("the limit of memory is {} MiB at least", MEMORY_MAX_BYTES_MIN >> 20))
-        }
+        bytes if bytes < MEMORY_MAX_BYTES_MIN => Err(format!(
+            "the limit of memory is {} MiB at least",
+            MEMORY_MAX_BYTES_MIN >> 20
+        )),
         bytes => Ok(bytes),
     }
 }
@@ -434,7 +436,9 @@ pub enum LogCommand {
         server: ServerArgs,
     },
     /// The newest lines that procedures wrote with `log`
-    #[command(after_help = "Examples:\n  reprise log output --level warn\n  reprise log output --procedure checkout --follow")]
+    #[command(
+        after_help = "Examples:\n  reprise log output --level warn\n  reprise log output --procedure checkout --follow"
+    )]
     Output {
         /// How many
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -713,9 +717,7 @@ const GROUP_COMMIT_US_MAX: u64 = 1_000_000;
 pub fn group_commit_us(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(us) if us <= GROUP_COMMIT_US_MAX => Ok(us),
-        _ => Err(format!(
-            "the wait is from 0 to {GROUP_COMMIT_US_MAX} microseconds"
-        )),
+        _ => Err(format!("the wait is from 0 to {GROUP_COMMIT_US_MAX} microseconds")),
     }
 }
 
@@ -749,11 +751,15 @@ pub fn idempotency_keep_s(text: &str) -> Result<u64, String> {
 /// Bytes, or a number of KiB, MiB, GiB or TiB.
 pub fn size(text: &str) -> Result<u64, String> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    let with_unit = units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let with_unit = units
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
     let (number, shift) = with_unit.unwrap_or((text, 0));
     let number: Option<u64> = number.trim_end().parse().ok();
     let bytes = number.and_then(|number| number.checked_mul(1 << shift));
-    bytes.ok_or_else(|| format!("{text:?} is no size: write bytes, or a whole number with KiB, MiB, GiB or TiB behind it"))
+    bytes.ok_or_else(|| {
+        format!("{text:?} is no size: write bytes, or a whole number with KiB, MiB, GiB or TiB behind it")
+    })
 }
 
 #[cfg(test)]
@@ -770,11 +776,7 @@ mod tests {
                 .get_after_help()
                 .map(|help| help.to_string())
                 .unwrap_or_default();
-            assert!(
-                help.contains("Example"),
-                "{} has no example",
-                command.get_name()
-            );
+            assert!(help.contains("Example"), "{} has no example", command.get_name());
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
@@ -798,10 +800,7 @@ mod tests {
         assert!(Cli::try_parse_from(["reprise", "serve", "--recover-from", "none"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--device", "nvram"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--partitions", "0"]).is_err());
-        assert!(
-            Cli::try_parse_from(["reprise", "bench", "voter", "--url", "http://x", "--native"])
-                .is_err()
-        );
+        assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--url", "http://x", "--native"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "bench", "voter", "--via", "batch"]).is_err());
     }
 }

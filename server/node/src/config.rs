@@ -163,14 +163,9 @@ impl LogSettings {
         let mode = entry.mode.map(|text| cli::log_mode(&text)).transpose()?;
         let from = entry.recover_from.map(|text| cli::recover_from(&text)).transpose()?;
         Ok(Self {
-            mode: pick(args.log, source_of("log"), mode)
-                .unwrap_or_else(|| by_default(LogMode::Command)),
-            differential: pick(
-                args.log_differential,
-                source_of("log_differential"),
-                differential,
-            )
-            .unwrap_or_else(|| by_default(AfterImage::default())),
+            mode: pick(args.log, source_of("log"), mode).unwrap_or_else(|| by_default(LogMode::Command)),
+            differential: pick(args.log_differential, source_of("log_differential"), differential)
+                .unwrap_or_else(|| by_default(AfterImage::default())),
             recover_from: pick(args.recover_from, source_of("recover_from"), from)
                 .unwrap_or_else(|| by_default(RecoverFrom::default())),
         })
@@ -268,19 +263,25 @@ impl ServeConfig {
             let path = file_path.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
             usage(format!("{}: {name}: {error}", path.display()))
         };
-        let checkpoints = CheckpointSettings::pick(&args, &file, source_of)
-            .map_err(|(name, e)| in_file(name, e))?;
+        let checkpoints = CheckpointSettings::pick(&args, &file, source_of).map_err(|(name, e)| in_file(name, e))?;
         let keep_s = keep_setting(&args, &file, source_of).map_err(|e| in_file("idempotency_keep_s", e))?;
         let archive_keep = archive_keep(&args, &file, source_of).map_err(|e| in_file("archive_keep", e))?;
         let log = LogSettings::pick(&args, file.log, source_of).map_err(|e| in_file("log", e))?;
-        let commit = file.commit.map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e))).transpose()?;
+        let commit = file
+            .commit
+            .map(|text| cli::commit_mode(&text).map_err(|e| in_file("commit", e)))
+            .transpose()?;
         check_number(file.partitions, cli::partitions).map_err(|e| in_file("partitions", e))?;
         check_number(file.sites, cli::sites).map_err(|e| in_file("sites", e))?;
         check_number(file.group_commit_us, cli::group_commit_us).map_err(|e| in_file("group_commit_us", e))?;
-        let otlp_endpoint = file.otlp_endpoint.map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)));
+        let otlp_endpoint = file
+            .otlp_endpoint
+            .map(|text| cli::otlp_endpoint(&text).map_err(|e| in_file("otlp_endpoint", e)));
         let otlp_endpoint = otlp_endpoint.transpose()?;
-        let memory_ready = size_in_file(file.memory_ready.as_ref(), cli::size).map_err(|e| in_file("memory_ready", e))?;
-        let memory_max = size_in_file(file.memory_max.as_ref(), cli::memory_max).map_err(|e| in_file("memory_max", e))?;
+        let memory_ready =
+            size_in_file(file.memory_ready.as_ref(), cli::size).map_err(|e| in_file("memory_ready", e))?;
+        let memory_max =
+            size_in_file(file.memory_max.as_ref(), cli::memory_max).map_err(|e| in_file("memory_max", e))?;
         let http = file.http.limits().map_err(|e| in_file("http", e))?;
         let (auth, tokens) = read_tokens(&file.tokens).map_err(|e| in_file("tokens", e))?;
 
@@ -288,7 +289,11 @@ impl ServeConfig {
         let data_dir = pick(args.data_dir, source_of("data_dir"), file.data_dir)
             .unwrap_or_else(|| by_default(DEFAULT_DATA_DIR.into()));
         let group_commit_us = pick(args.group_commit_us, source_of("group_commit_us"), file.group_commit_us);
-        let time_max = pick(args.call_time_max_ms, source_of("call_time_max_ms"), file.call_time_max_ms);
+        let time_max = pick(
+            args.call_time_max_ms,
+            source_of("call_time_max_ms"),
+            file.call_time_max_ms,
+        );
         let slow = pick(args.slow_call_ms, source_of("slow_call_ms"), file.slow_call_ms);
         let backups = pick(args.backup_dir, source_of("backup_dir"), file.backup_dir);
         let config = Self {
@@ -303,8 +308,7 @@ impl ServeConfig {
             log: log.mode,
             log_differential: log.differential,
             recover_from: log.recover_from,
-            commit: pick(args.commit, source_of("commit"), commit)
-                .unwrap_or_else(|| by_default(CommitMode::Sync)),
+            commit: pick(args.commit, source_of("commit"), commit).unwrap_or_else(|| by_default(CommitMode::Sync)),
             group_commit_us: group_commit_us.unwrap_or_else(|| by_default(0)),
             call_time_max_ms: time_max.unwrap_or_else(|| by_default(CALL_TIME_MAX_MS)),
             slow_call_ms: slow.unwrap_or_else(|| by_default(SLOW_CALL_MS_DEFAULT)),
@@ -346,7 +350,8 @@ impl ServeConfig {
             true => Ok(()),
             false => Err(usage(format!(
                 "memory-ready leaves nothing of what memory-max ({} MiB) lets the data grow to, {} MiB",
-                max >> 20, ready_max >> 20
+                max >> 20,
+                ready_max >> 20
             ))),
         }
     }
@@ -411,7 +416,11 @@ impl ServeConfig {
             is_shown: !is_default,
             ..Entry::of(name, &by_default(()), |()| value)
         };
-        entries.push(of_file("http", format!("{:?}", self.http), self.http == ConnectionLimits::default()));
+        entries.push(of_file(
+            "http",
+            format!("{:?}", self.http),
+            self.http == ConnectionLimits::default(),
+        ));
         entries.push(of_file("origins", self.origins.join(", "), self.origins.is_empty()).live());
         for (name, setting) in [
             ("checkpoint-every", &self.checkpoints.every),
@@ -424,7 +433,9 @@ impl ServeConfig {
             entries.push(Entry::of(name, setting, ToString::to_string));
         }
         entries.push(Entry::of("idempotency-keep-s", &self.idempotency_keep_s, ToString::to_string).live());
-        entries.push(Entry::of("backup-dir", &self.backup_dir, |dir| dir.display().to_string()));
+        entries.push(Entry::of("backup-dir", &self.backup_dir, |dir| {
+            dir.display().to_string()
+        }));
         if let Some(archive) = &self.archive {
             entries.push(Entry::of("archive", archive, |dir| dir.display().to_string()));
             let keep = self.archive_keep.as_ref();
@@ -625,17 +636,11 @@ fn pick<T>(given: Option<T>, given_source: Source, file: Option<T>) -> Option<Se
 }
 
 /// Holds a number of the file to the rule of its flag.
-fn check_number<T: ToString>(
-    number: Option<T>,
-    rule: impl Fn(&str) -> Result<T, String>,
-) -> Result<(), String> {
+fn check_number<T: ToString>(number: Option<T>, rule: impl Fn(&str) -> Result<T, String>) -> Result<(), String> {
     number.map_or(Ok(()), |number| rule(&number.to_string()).map(drop))
 }
 
-fn size_in_file(
-    value: Option<&toml::Value>,
-    rule: fn(&str) -> Result<u64, String>,
-) -> Result<Option<u64>, String> {
+fn size_in_file(value: Option<&toml::Value>, rule: fn(&str) -> Result<u64, String>) -> Result<Option<u64>, String> {
     let read = |value: &toml::Value| match value {
         toml::Value::String(text) => rule(text),
         other => rule(&other.to_string()),
@@ -651,8 +656,7 @@ fn file_of(args: &ServeArgs) -> Option<PathBuf> {
 }
 
 fn read_file(path: &Path) -> Result<ConfigFile, Failure> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    let text = fs::read_to_string(path).map_err(|error| usage(format!("read {}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| usage(format!("{}: {error}", path.display())))
 }
 
@@ -661,12 +665,7 @@ fn read_tokens(entries: &[TokenEntry]) -> Result<(Auth, Vec<TokenNote>), String>
     let mut names = Vec::new();
     for entry in entries {
         let name = format!("{} ({})", entry.name, entry.role);
-        if entries
-            .iter()
-            .filter(|other| other.name == entry.name)
-            .count()
-            > 1
-        {
+        if entries.iter().filter(|other| other.name == entry.name).count() > 1 {
             return Err(format!("two tokens are named {}", entry.name));
         }
         let token = Token::new(&entry.name, &entry.role, &entry.sha256);
@@ -697,9 +696,7 @@ fn resolve(text: &str) -> Result<SocketAddr, Failure> {
             "listen: {text:?} is no address to listen on ({why}); write ADDR:PORT"
         ))
     };
-    let mut found = text
-        .to_socket_addrs()
-        .map_err(|error| refused(error.to_string()))?;
+    let mut found = text.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
     found.next().ok_or_else(|| refused("no such host".into()))
 }
 
@@ -787,18 +784,15 @@ mod tests {
             ("log = \"physical\"", "log: the log is command, physiological"),
             ("[log]\nmodus = \"auto\"", "log: unknown field `modus`"),
             ("[log]\nrecover_from = \"none\"", "log: recover from command"),
-            (
-                "[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"",
-                "token a",
-            ),
+            ("[[tokens]]\nname = \"a\"\nrole = \"root\"\nsha256 = \"00\"", "token a"),
             ("[http]\nbody_wait_s = 0", "http: body_wait_s is at least 1"),
-            (
-                "otlp_endpoint = \"x\"",
-                "otlp_endpoint: \"x\" is no collector",
-            ),
+            ("otlp_endpoint = \"x\"", "otlp_endpoint: \"x\" is no collector"),
             ("memory_ready = \"2 GB\"", "memory_ready: \"2 GB\" is no size"),
             ("memory_ready = -1", "memory_ready: \"-1\" is no size"),
-            ("memory_max = \"63MiB\"", "memory_max: the limit of memory is 64 MiB at least"),
+            (
+                "memory_max = \"63MiB\"",
+                "memory_max: the limit of memory is 64 MiB at least",
+            ),
             ("listen = \"nowhere\"", "no address to listen on"),
         ] {
             let error = load(no_args(), file).err().expect(file);
@@ -820,9 +814,7 @@ mod tests {
 
     #[test]
     fn an_open_server_listens_on_loopback_only() {
-        let error = load(no_args(), "listen = \"0.0.0.0:80\"")
-            .err()
-            .expect("refused");
+        let error = load(no_args(), "listen = \"0.0.0.0:80\"").err().expect("refused");
         assert!(error.contains("loopback only"), "{error}");
         let token = format!(
             "listen = \"0.0.0.0:80\"\n[[tokens]]\nname = \"ci\"\nrole = \"write\"\nsha256 = \"{}\"",
@@ -830,9 +822,6 @@ mod tests {
         );
         let config = load(no_args(), &token).expect("valid");
         let text = config.describe(&by_default(2), &by_default(1));
-        assert!(
-            text.contains("ci (write)") && !text.contains("0f0f"),
-            "{text}"
-        );
+        assert!(text.contains("ci (write)") && !text.contains("0f0f"), "{text}");
     }
 }

@@ -65,18 +65,12 @@ fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
         limit: 2,
         ..LogQuery::default()
     };
-    let records = router
-        .log_records(query)
-        .map(|page| page.records)
-        .unwrap_or_default();
+    let records = router.log_records(query).map(|page| page.records).unwrap_or_default();
     // A command that does not fit its module is still a record, only without the names of its arguments.
-    let mut records = records
-        .into_iter()
-        .filter_map(|entry| log_record(entry).ok());
+    let mut records = records.into_iter().filter_map(|entry| log_record(entry).ok());
     let record = records.next().filter(|record| record.lsn.0 == found.lsn.0);
     let is_of_it = |next: &LogRecord| {
-        next.kind == reprise_api::LogKind::Changes
-            && next.txn_id.is_some_and(|id| id.0 == found.txn_id.0)
+        next.kind == reprise_api::LogKind::Changes && next.txn_id.is_some_and(|id| id.0 == found.txn_id.0)
     };
     let logged_changes = records.next().filter(is_of_it);
     let status = router.status();
@@ -96,9 +90,7 @@ fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
         partitions: status.partitions,
         program_version: env!("CARGO_PKG_VERSION"),
         settings_hash: format!("{:016x}", status.settings_hash),
-        log_settings_hash: database
-            .other_settings_hash()
-            .map(|hash| format!("{hash:016x}")),
+        log_settings_hash: database.other_settings_hash().map(|hash| format!("{hash:016x}")),
     }
 }
 
@@ -131,8 +123,7 @@ fn write(dir: &Path, found: &Divergence, report: &Report) -> anyhow::Result<Path
     let temporary = path.with_extension("tmp");
     let mut text = serde_json::to_vec_pretty(report).context("write the report as JSON")?;
     text.push(b'\n');
-    let mut file =
-        private_file(&temporary).with_context(|| format!("create {}", temporary.display()))?;
+    let mut file = private_file(&temporary).with_context(|| format!("create {}", temporary.display()))?;
     file.write_all(&text)
         .and_then(|()| file.sync_all())
         .with_context(|| format!("write {}", temporary.display()))?;
@@ -143,5 +134,10 @@ fn write(dir: &Path, found: &Divergence, report: &Report) -> anyhow::Result<Path
 /// A report shows rows: nobody else reads it.
 fn private_file(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(reprise_env::PRIVATE_FILE_MODE).open(path)
+    options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(reprise_env::PRIVATE_FILE_MODE)
+        .open(path)
 }

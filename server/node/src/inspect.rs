@@ -20,8 +20,8 @@ use serde::Serialize;
 use crate::{
     cli::Output,
     output::{
-        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table,
-        print_text, table, usage,
+        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
+        usage,
     },
     records::hex,
 };
@@ -102,19 +102,11 @@ pub fn show(args: &ShowArgs, output: Output) -> Outcome {
 }
 
 fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, Failure> {
-    let name = path
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (folder, found) = match parse_checkpoint_name(name) {
-        Some(found) if path.is_file() => (
-            path.parent().unwrap_or(Path::new(".")).to_owned(),
-            Some(found),
-        ),
+        Some(found) if path.is_file() => (path.parent().unwrap_or(Path::new(".")).to_owned(), Some(found)),
         _ if path.is_file() => {
-            return Err(usage(format!(
-                "{name:?} is not the name of a checkpoint's file"
-            )));
+            return Err(usage(format!("{name:?} is not the name of a checkpoint's file")));
         }
         _ if path.join("checkpoints").is_dir() => (path.join("checkpoints"), None),
         _ => (path.to_owned(), None),
@@ -138,10 +130,7 @@ fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, Failure> {
     match wanted.filter(|lsn| stored.contains(lsn)) {
         Some(lsn) => Ok(files.open(lsn).context("open the checkpoint")?),
         None => Err(Failure::Other(match lsn {
-            Some(lsn) => anyhow!(
-                "there is no checkpoint at LSN {lsn} in {}",
-                folder.display()
-            ),
+            Some(lsn) => anyhow!("there is no checkpoint at LSN {lsn} in {}", folder.display()),
             None => anyhow!("there is no checkpoint in {}", folder.display()),
         })),
     }
@@ -149,8 +138,7 @@ fn open(path: &Path, lsn: Option<u64>) -> Result<CheckpointReader, Failure> {
 
 fn tables_of(reader: &CheckpointReader) -> Result<Vec<TableSchema>, Failure> {
     let described = reader.tables().iter().map(|json| {
-        let schema =
-            read_module(json).map_err(|error| anyhow!("{}: {error}", reader.name()))?;
+        let schema = read_module(json).map_err(|error| anyhow!("{}: {error}", reader.name()))?;
         Ok(schema.tables.into_iter().next().unwrap_or_else(TableSchema::dropped))
     });
     described.collect()
@@ -170,18 +158,10 @@ fn shown(reader: &CheckpointReader) -> Result<Shown, Failure> {
                 row_bytes: 0,
                 stored_bytes: 0,
                 partition_rows: vec![0; partitions as usize],
-                columns: schema
-                    .columns
-                    .iter()
-                    .map(|column| column.name.clone())
-                    .collect(),
+                columns: schema.columns.iter().map(|column| column.name.clone()).collect(),
             };
             let is_of_it = |kind, table| kind == CheckpointBlockKind::Rows && table == number;
-            for entry in reader
-                .entries()
-                .iter()
-                .filter(|e| is_of_it(e.kind, e.table as usize))
-            {
+            for entry in reader.entries().iter().filter(|e| is_of_it(e.kind, e.table as usize)) {
                 shown.rows += entry.items_count as u64;
                 shown.row_bytes += entry.raw_bytes as u64;
                 shown.stored_bytes += entry.stored_bytes as u64;
@@ -220,10 +200,7 @@ fn print_shown(shown: &Shown) -> std::io::Result<()> {
     print_pairs(&[
         ("checkpoint", shown.file.clone()),
         ("LSN", shown.lsn.to_string()),
-        (
-            "taken",
-            format!("{} as transaction {}", shown.taken_at, shown.txn_id),
-        ),
+        ("taken", format!("{} as transaction {}", shown.taken_at, shown.txn_id)),
         (
             "database",
             format!("{}, {} partitions", shown.database_id, shown.partitions),
@@ -268,7 +245,10 @@ fn print_shown(shown: &Shown) -> std::io::Result<()> {
 
 fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Output) -> Outcome {
     let tables = tables_of(reader)?;
-    let Some(number) = tables.iter().position(|table| table.full_name() == name || table.name == name) else {
+    let Some(number) = tables
+        .iter()
+        .position(|table| table.full_name() == name || table.name == name)
+    else {
         let known = tables.iter().filter(|table| !table.is_dropped());
         let known: Vec<_> = known.map(TableSchema::full_name).collect();
         return Err(Failure::Other(anyhow!(
@@ -281,9 +261,7 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut blocks = reader.blocks();
     for (at, entry) in reader.entries().iter().enumerate() {
-        let is_asked = args
-            .partition
-            .is_none_or(|partition| partition == entry.partition.0);
+        let is_asked = args.partition.is_none_or(|partition| partition == entry.partition.0);
         let is_of_it = entry.kind == CheckpointBlockKind::Rows && entry.table as usize == number;
         if !(is_asked && is_of_it) {
             continue;
@@ -296,8 +274,7 @@ fn print_rows(reader: &CheckpointReader, name: &str, args: &ShowArgs, output: Ou
             left -= 1;
             let (row, row_number) = row.map_err(|error| anyhow!(reader.corrupt(entry, error)))?;
             let shown = row_json(schema, &layout, row);
-            let shown = shown
-                .ok_or_else(|| anyhow!("{}: a row that does not fit its table", reader.name()))?;
+            let shown = shown.ok_or_else(|| anyhow!("{}: a row that does not fit its table", reader.name()))?;
             match output {
                 Output::Json => print_json_line(&serde_json::json!({
                     "partition": entry.partition.0,

@@ -40,6 +40,17 @@ fn tell(found: &ProcedureLog, output: Output) -> Outcome {
 }
 
 fn text(line: &ProcedureLogLine) -> String {
-    let ProcedureLogLine { time, level, module, procedure, text, .. } = line;
-    format!("{time}  {level:<5}  {module}.{procedure}  {}  {}", line.txn_id, text.trim_end())
+    let ProcedureLogLine {
+        time,
+        level,
+        module,
+        procedure,
+        text,
+        ..
+    } = line;
+    format!(
+        "{time}  {level:<5}  {module}.{procedure}  {}  {}",
+        line.txn_id,
+        text.trim_end()
+    )
 }

@@ -23,9 +23,7 @@ use serde::Serialize;
 
 use crate::{
     cli::Output,
-    output::{
-        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text,
-    },
+    output::{Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_text},
     records,
 };
 
@@ -39,19 +37,13 @@ fn is_segment(name: &str) -> bool {
 /// The log's own directory: `dir`, or `dir/log` of a data directory.
 fn log_dir(dir: &Path) -> PathBuf {
     let inner = dir.join("log");
-    if inner.is_dir() {
-        inner
-    } else {
-        dir.to_owned()
-    }
+    if inner.is_dir() { inner } else { dir.to_owned() }
 }
 
 fn open(dir: &Path) -> Result<Arc<dyn Disk>, Failure> {
     let log = log_dir(dir);
     let disk = RealDisk::open(&log).with_context(|| format!("open {}", log.display()))?;
-    let names = disk
-        .list()
-        .with_context(|| format!("list {}", log.display()))?;
+    let names = disk.list().with_context(|| format!("list {}", log.display()))?;
     if !names.iter().any(|name| is_segment(name)) {
         return Err(Failure::Other(anyhow::anyhow!(
             "there is no log under {}",
@@ -68,17 +60,13 @@ pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, Failure> {
     let Ok(disk) = RealDisk::open(log_dir(dir)) else {
         return Ok(None);
     };
-    let names = disk
-        .list()
-        .with_context(|| format!("list {}", dir.display()))?;
+    let names = disk.list().with_context(|| format!("list {}", dir.display()))?;
     let Some(first) = names.iter().find(|name| is_segment(name)) else {
         return Ok(None);
     };
     let mut buffer = vec![0; LOOKED_AT_BYTES];
     let file = disk.open_read(first).context("open the log's first file")?;
-    let read = file
-        .read_at(0, &mut buffer)
-        .context("read the log's first file")?;
+    let read = file.read_at(0, &mut buffer).context("read the log's first file")?;
     let payload = buffer[..read]
         .get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..)
         .unwrap_or_default();
@@ -180,11 +168,7 @@ pub fn verify(dir: &Path, output: Output) -> Outcome {
         Output::Json => print_json(&verified)?,
         Output::Text => print_verified(&verified, &report)?,
     }
-    if verified.whole {
-        Ok(())
-    } else {
-        Err(Failure::No)
-    }
+    if verified.whole { Ok(()) } else { Err(Failure::No) }
 }
 
 fn print_verified(verified: &Verified, report: &VerifyReport) -> std::io::Result<()> {
@@ -264,9 +248,7 @@ fn opening(report: &VerifyReport, checkpoints: &[VerifiedCheckpoint]) -> String 
         return "would be refused: the log is damaged".into();
     }
     let (start, end) = (report.start.0, report.end.0);
-    let usable = |found: &&VerifiedCheckpoint| {
-        found.error.is_none() && (start..=end).contains(&found.lsn)
-    };
+    let usable = |found: &&VerifiedCheckpoint| found.error.is_none() && (start..=end).contains(&found.lsn);
     let newest = checkpoints.iter().rev().find(usable);
     let from = newest.map_or(report.start, |found| Lsn(found.lsn));
     if let Err(error) = report.judge_commands(from, SEMANTICS) {
@@ -406,11 +388,7 @@ fn print_record(
     deployed: &Deployed,
     output: Output,
 ) -> std::io::Result<()> {
-    let segment = report
-        .segments
-        .iter()
-        .rev()
-        .find(|segment| segment.start <= record.lsn);
+    let segment = report.segments.iter().rev().find(|segment| segment.start <= record.lsn);
     let (file, offset) = segment.map_or((String::new(), 0), |segment| {
         (
             segment.file.clone(),

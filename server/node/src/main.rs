@@ -54,9 +54,7 @@ fn run(cli: Cli, matches: &clap::ArgMatches) -> Outcome {
     let output = cli.output;
     match cli.command {
         Command::Serve(args) => {
-            let matches = matches
-                .subcommand_matches("serve")
-                .expect("the verb was serve");
+            let matches = matches.subcommand_matches("serve").expect("the verb was serve");
             serve::run(args, matches)
         }
         Command::New(args) => new::run(&args, output),

@@ -80,8 +80,7 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
         (".gitignore", "/target\n".to_owned()),
         ("src/lib.rs", fill(LIB, &args.name, &sdk)),
     ];
-    let is_taken =
-        fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file();
+    let is_taken = fs::read_dir(&dir).is_ok_and(|mut entries| entries.next().is_some()) || dir.is_file();
     if is_taken {
         return Err(Failure::Other(anyhow::anyhow!(
             "{} is there already; nothing was changed",
@@ -89,8 +88,7 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
         )));
     }
     for folder in ["src", ".cargo"] {
-        fs::create_dir_all(dir.join(folder))
-            .with_context(|| format!("create {}", dir.display()))?;
+        fs::create_dir_all(dir.join(folder)).with_context(|| format!("create {}", dir.display()))?;
     }
     for (name, text) in files {
         let path = dir.join(name);
@@ -100,9 +98,7 @@ pub fn run(args: &NewArgs, output: Output) -> Outcome {
         kit::put(&dir)?;
     }
     match output {
-        Output::Json => {
-            print_json(&serde_json::json!({ "name": args.name, "dir": dir, "sdk": sdk }))?
-        }
+        Output::Json => print_json(&serde_json::json!({ "name": args.name, "dir": dir, "sdk": sdk }))?,
         Output::Text => print_text(&format!(
             "made {0}\n  cd {0}\n  cargo test\n  reprise build\n  reprise module deploy target/procedures/{1}.wasm",
             dir.display(),
@@ -118,15 +114,8 @@ fn check_name(name: &str) -> Outcome {
             "{name:?} is no name for a module: take a to z, 0 to 9 and _, beginning with a letter, at most 63 of them"
         )));
     }
-    if RESERVED.contains(&name)
-        || [
-            "true", "try", "type", "unsafe", "use", "where", "while", "yield",
-        ]
-        .contains(&name)
-    {
-        return Err(usage(format!(
-            "{name} is a word of Rust's own; take another name"
-        )));
+    if RESERVED.contains(&name) || ["true", "try", "type", "unsafe", "use", "where", "while", "yield"].contains(&name) {
+        return Err(usage(format!("{name} is a word of Rust's own; take another name")));
     }
     Ok(())
 }
@@ -146,9 +135,7 @@ fn find_sdk(path: &Path) -> Result<PathBuf, Failure> {
 fn fill(template: &str, name: &str, sdk: &Path) -> String {
     // A TOML string and a JSON string escape the same characters.
     let quoted = serde_json::Value::from(sdk.to_string_lossy()).to_string();
-    template
-        .replace("{{name}}", name)
-        .replace("{{sdk}}", &quoted)
+    template.replace("{{name}}", name).replace("{{sdk}}", &quoted)
 }
 
 #[cfg(test)]
@@ -158,9 +145,7 @@ mod tests {
     #[test]
     fn names_are_judged_before_anything_is_written() {
         assert!(check_name("orders_2").is_ok());
-        for bad in [
-            "", "Orders", "my-crate", "2fast", "fn", "while", "../up", "a b",
-        ] {
+        for bad in ["", "Orders", "my-crate", "2fast", "fn", "while", "../up", "a b"] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
     }

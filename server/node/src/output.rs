@@ -141,12 +141,7 @@ pub fn wrapped(text: &str, indent: usize) -> String {
 
 pub fn print_table(table: &Table) -> io::Result<()> {
     // Every cell begins with a space; the first column needs none.
-    let trim = |line: String| {
-        line.strip_prefix(' ')
-            .unwrap_or(&line)
-            .trim_end()
-            .to_owned()
-    };
+    let trim = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
     let lines: Vec<_> = table.lines().map(trim).collect();
     print_text(&lines.join("\n"))
 }
@@ -177,11 +172,7 @@ fn describe_problem(problem: &reprise_api::Problem) -> String {
             conflict.table, conflict.item, conflict.message, conflict.way_on
         ));
     }
-    let said = |value: &Option<String>| {
-        value
-            .clone()
-            .filter(|value| !problem.detail.contains(value.as_str()))
-    };
+    let said = |value: &Option<String>| value.clone().filter(|value| !problem.detail.contains(value.as_str()));
     if let Some(code) = said(&problem.code) {
         push(format!("code: {code}"));
     }
@@ -273,10 +264,8 @@ mod tests {
 
     #[test]
     fn a_problem_says_everything_once() {
-        let mut problem = reprise_api::Problem::new(
-            reprise_api::ProblemKind::ProcedureAborted,
-            "the procedure said no",
-        );
+        let mut problem =
+            reprise_api::Problem::new(reprise_api::ProblemKind::ProcedureAborted, "the procedure said no");
         problem.code = Some("insufficient_funds".into());
         problem.message = Some("said no".into());
         let text = describe_problem(&problem);

@@ -24,11 +24,16 @@ fn text(module: &str, planned: &ModulePlanned) -> String {
     let mut lines: Vec<String> = Vec::new();
     if plan.conflicts.is_empty() {
         let procedures = planned.procedures.join(", ");
-        lines.push(format!("{module} would be installed, with {procedures}; nothing was changed"));
+        lines.push(format!(
+            "{module} would be installed, with {procedures}; nothing was changed"
+        ));
         lines.extend(plan.tables.iter().flat_map(table_lines));
         lines.push(match plan.tables.is_empty() {
             true => "no table would change".into(),
-            false => format!("all partitions would stand still for about {} ms", grouped(plan.estimated_ms)),
+            false => format!(
+                "all partitions would stand still for about {} ms",
+                grouped(plan.estimated_ms)
+            ),
         });
     } else {
         lines.push(format!("{module} would be refused; nothing was changed"));
@@ -52,7 +57,11 @@ fn table_lines(table: &TablePlan) -> Vec<String> {
 
 fn step_line(step: &PlanStep) -> String {
     let parts = [&step.action, &step.what, &step.item, &step.detail];
-    let parts: Vec<&str> = parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&str> = parts
+        .into_iter()
+        .map(String::as_str)
+        .filter(|part| !part.is_empty())
+        .collect();
     parts.join(" ")
 }
 
@@ -87,7 +96,12 @@ mod tests {
     #[test]
     fn a_plan_names_tables_steps_rows_and_time() {
         let text = text("shop", &planned(Vec::new()));
-        for part in ["put, get", "shop.items (12,345 rows, all of them read)", "drop column price i64", "about 7 ms"] {
+        for part in [
+            "put, get",
+            "shop.items (12,345 rows, all of them read)",
+            "drop column price i64",
+            "about 7 ms",
+        ] {
             assert!(text.contains(part), "{text}");
         }
     }
@@ -104,7 +118,10 @@ mod tests {
         };
         let planned = planned(vec![conflict]);
         let text = text("shop", &planned);
-        assert!(text.contains("refused") && text.contains("declared text: add a column"), "{text}");
+        assert!(
+            text.contains("refused") && text.contains("declared text: add a column"),
+            "{text}"
+        );
         assert!(matches!(show("shop", &planned, Output::Json), Err(Failure::No)));
     }
 }

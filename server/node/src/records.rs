@@ -29,10 +29,7 @@ pub fn line(record: &LogRecord) -> String {
         .version
         .map_or_else(String::new, |version| format!(" version {version}"));
     let what = match record.kind {
-        LogKind::Genesis => format!(
-            "genesis of {} partitions",
-            record.partition_count.unwrap_or(0)
-        ),
+        LogKind::Genesis => format!("genesis of {} partitions", record.partition_count.unwrap_or(0)),
         LogKind::Deploy => {
             let size = bytes(record.wasm_bytes.unwrap_or(0));
             format!("deploy {module}{version}, {size}")
@@ -40,10 +37,7 @@ pub fn line(record: &LogRecord) -> String {
         LogKind::Remove => format!("remove {module}"),
         LogKind::Command => {
             let procedure = record.procedure.as_deref().unwrap_or("?");
-            let args = record
-                .args
-                .as_ref()
-                .map_or("(unknown module)", |args| args.get());
+            let args = record.args.as_ref().map_or("(unknown module)", |args| args.get());
             format!("{module}.{procedure} {args}")
         }
         LogKind::Changes => {
@@ -57,11 +51,7 @@ pub fn line(record: &LogRecord) -> String {
     };
     let partitions = match record.partitions.as_deref() {
         Some([]) => "all".to_owned(),
-        Some(list) => list
-            .iter()
-            .map(u16::to_string)
-            .collect::<Vec<_>>()
-            .join(","),
+        Some(list) => list.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
         None => "-".to_owned(),
     };
     format!("{:>12}  {time}  {partitions:>4}  {what}", record.lsn.0)

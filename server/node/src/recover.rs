@@ -11,8 +11,8 @@ use clap::Args;
 use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, Inspection, LogMode, Quarantined,
-    RecoverFrom, RedoConfig, Verdict, inspect,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, Inspection, LogMode, Quarantined, RecoverFrom, RedoConfig,
+    Verdict, inspect,
 };
 use reprise_http::rfc3339;
 use reprise_router::CheckpointState;
@@ -39,12 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Args)]
 pub struct RecoverArgs {
     /// The data directory
-    #[arg(
-        long,
-        env = "REPRISE_DATA_DIR",
-        value_name = "DIR",
-        default_value = "./reprise-data"
-    )]
+    #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR", default_value = "./reprise-data")]
     pub data_dir: PathBuf,
     /// Say what an opening would do, and change nothing
     #[arg(long, conflicts_with_all = ["recover_from", "quarantine", "sites"])]
@@ -63,9 +58,7 @@ pub struct RecoverArgs {
 
 fn procedure_name(text: &str) -> Result<String, String> {
     match text.split_once('.') {
-        Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => {
-            Ok(text.to_owned())
-        }
+        Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => Ok(text.to_owned()),
         _ => Err("a procedure is named MODULE.PROCEDURE".into()),
     }
 }
@@ -138,10 +131,7 @@ impl DryRun {
                 file_bytes: checkpoint.file_bytes,
             }
         });
-        let records = found
-            .records
-            .iter()
-            .map(|(kind, count)| (kind.name(), *count));
+        let records = found.records.iter().map(|(kind, count)| (kind.name(), *count));
         Self {
             opens: found.refused.is_empty(),
             database_id: found.database_id.map(|id| hex(&id)),
@@ -197,8 +187,7 @@ struct Recovered {
 fn recover(args: &RecoverArgs, output: Output) -> Outcome {
     let dir = &args.data_dir;
     let partitions = logfile::stored_partitions(dir)?;
-    let partitions =
-        partitions.ok_or_else(|| anyhow!("there is no database under {}", dir.display()))?;
+    let partitions = partitions.ok_or_else(|| anyhow!("there is no database under {}", dir.display()))?;
     let database = Database::open(DatabaseConfig {
         dir: Some(dir.clone()),
         partitions,
@@ -214,8 +203,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
         checkpoints: CheckpointConfig::BY_HAND,
         memory_max_bytes: u64::MAX,
     });
-    let database =
-        database.with_context(|| format!("open the database under {}", dir.display()))?;
+    let database = database.with_context(|| format!("open the database under {}", dir.display()))?;
     let recovered = database.recover_with_quarantine(&args.quarantine);
     if let Some(found) = recovered.as_ref().err().and_then(divergence::of) {
         divergence::report(&database, dir, found);
@@ -224,10 +212,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
     // Before the checkpoint, which would hide the divergence.
     database.keep_quarantine().context("note the quarantine")?;
     let checkpoint_lsn = take_checkpoint(&database)?;
-    let digest = database
-        .router()
-        .digest()
-        .map_err(|error| anyhow!("{error:?}"))?;
+    let digest = database.router().digest().map_err(|error| anyhow!("{error:?}"))?;
     database.close().context("close the log")?;
     let recovered = Recovered {
         transactions: report.commands,
@@ -248,10 +233,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
 }
 
 fn take_checkpoint(database: &Database) -> Result<U64, Failure> {
-    let begun = database
-        .router()
-        .take_checkpoint()
-        .context("take a checkpoint")?;
+    let begun = database.router().take_checkpoint().context("take a checkpoint")?;
     loop {
         let all = database.router().checkpoints();
         let found = all.into_iter().find(|found| found.lsn == begun.lsn);
@@ -269,9 +251,7 @@ fn take_checkpoint(database: &Database) -> Result<U64, Failure> {
 fn tell_recovered(told: &Recovered) -> std::io::Result<()> {
     let begins = told
         .loaded_checkpoint_lsn
-        .map_or("the log's beginning".to_owned(), |lsn| {
-            format!("checkpoint {lsn}")
-        });
+        .map_or("the log's beginning".to_owned(), |lsn| format!("checkpoint {lsn}"));
     let mut pairs = vec![
         (
             "recovered",
@@ -319,23 +299,12 @@ fn tell(told: &DryRun) -> std::io::Result<()> {
         "would be refused"
     };
     pairs.push(("opening", verdict.to_owned()));
-    pairs.extend(
-        told.refused
-            .iter()
-            .map(|reason| ("because", reason.clone())),
-    );
+    pairs.extend(told.refused.iter().map(|reason| ("because", reason.clone())));
     if let (Some(id), Some(partitions)) = (&told.database_id, told.partitions) {
         pairs.push(("database", format!("{id}, {partitions} partitions")));
     }
-    let ending = if told.closed {
-        "closed in order"
-    } else {
-        "not closed"
-    };
-    pairs.push((
-        "log",
-        format!("LSN {} to {}, {ending}", told.log_start, told.log_end),
-    ));
+    let ending = if told.closed { "closed in order" } else { "not closed" };
+    pairs.push(("log", format!("LSN {} to {}, {ending}", told.log_start, told.log_end)));
     if let Some(torn) = &told.torn {
         let what = format!(
             "{} of {} from byte {} on, which a crash cut off, would be erased",

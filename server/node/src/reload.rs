@@ -58,7 +58,12 @@ impl Reloader {
             }
             lines.push(match entry.is_live {
                 true => format!("{} is {} (it was {})", entry.name, said(&entry.value), said(old)),
-                false => format!("{} stays {}: {} needs a restart", entry.name, said(old), said(&entry.value)),
+                false => format!(
+                    "{} stays {}: {} needs a restart",
+                    entry.name,
+                    said(old),
+                    said(&entry.value)
+                ),
             });
         }
         for (name, old) in &before {
@@ -76,7 +81,10 @@ impl Reloader {
         if lines.is_empty() {
             lines.push("nothing differs".into());
         }
-        lines.iter().map(|line| format!("configuration read anew: {line}")).collect()
+        lines
+            .iter()
+            .map(|line| format!("configuration read anew: {line}"))
+            .collect()
     }
 }
 
@@ -122,7 +130,11 @@ mod tests {
         let after = [token("a (read)", 1), token("b (write)", 9), token("c (read)", 3)];
         assert_eq!(
             token_changes(&before, &after),
-            ["token b (write) is another one", "token c (admin) is withdrawn", "token c (read) is let in"]
+            [
+                "token b (write) is another one",
+                "token c (admin) is withdrawn",
+                "token c (read) is let in"
+            ]
         );
         assert!(token_changes(&before, &before).is_empty());
     }

@@ -17,8 +17,8 @@ use serde_json::value::RawValue;
 use crate::{
     cli::{CallArgs, IdempotencyCommand, LogCommand, ModuleCommand, Output, ServerArgs, TableCommand},
     output::{
-        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table,
-        print_text, table, usage, wrapped,
+        Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
+        usage, wrapped,
     },
     plan, records, rows,
 };
@@ -57,38 +57,23 @@ pub fn module(command: &ModuleCommand, output: Output) -> Outcome {
         ModuleCommand::Remove { module, server } => {
             connect(server)?.remove_module(module).map_err(failure)?;
             match output {
-                Output::Json => {
-                    print_json(&serde_json::json!({ "module": module, "removed": true }))?
-                }
-                Output::Text => {
-                    print_text(&format!("{module} is out of service; its tables stay"))?
-                }
+                Output::Json => print_json(&serde_json::json!({ "module": module, "removed": true }))?,
+                Output::Text => print_text(&format!("{module} is out of service; its tables stay"))?,
             }
             Ok(())
         }
     }
 }
 
-fn deploy(
-    file: &Path,
-    name: Option<&str>,
-    dry_run: bool,
-    server: &ServerArgs,
-    output: Output,
-) -> Outcome {
+fn deploy(file: &Path, name: Option<&str>, dry_run: bool, server: &ServerArgs, output: Output) -> Outcome {
     let wasm = fs::read(file).with_context(|| format!("read {}", file.display()))?;
-    let stem = file
-        .file_stem()
-        .and_then(|stem| stem.to_str())
-        .unwrap_or_default();
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let name = name.map_or_else(|| stem.replace('-', "_"), str::to_owned);
     if dry_run {
         let planned = connect(server)?.plan_module(&name, wasm).map_err(failure)?;
         return plan::show(&name, &planned, output);
     }
-    let installed = connect(server)?
-        .deploy_module(&name, wasm)
-        .map_err(failure)?;
+    let installed = connect(server)?.deploy_module(&name, wasm).map_err(failure)?;
     if output == Output::Json {
         return Ok(print_json(&installed)?);
     }
@@ -97,10 +82,7 @@ fn deploy(
         (false, Some(before)) => format!("is in service in place of version {before}"),
         (false, None) => "is in service".to_owned(),
     };
-    print_text(&format!(
-        "{} version {} {what}",
-        installed.module, installed.version
-    ))?;
+    print_text(&format!("{} version {} {what}", installed.module, installed.version))?;
     print_pairs(&[
         ("  procedures", installed.procedures.join(", ")),
         ("  tables", installed.tables.join(", ")),
@@ -114,14 +96,7 @@ fn list_modules(server: &ServerArgs, output: Output) -> Outcome {
     if output == Output::Json {
         return Ok(print_json(&list)?);
     }
-    let mut table = table(&[
-        "module",
-        "version",
-        "installed",
-        "size",
-        "procedures",
-        "tables",
-    ]);
+    let mut table = table(&["module", "version", "installed", "size", "procedures", "tables"]);
     for module in list.modules {
         table.add_row([
             module.module,
@@ -151,11 +126,7 @@ fn print_module(detail: &ModuleDetail) -> io::Result<()> {
             PartitioningInfo::All => "all".into(),
             PartitioningInfo::Any => "any one".into(),
         };
-        let access = if procedure.read_only {
-            ", read-only"
-        } else {
-            ""
-        };
+        let access = if procedure.read_only { ", read-only" } else { "" };
         let log = procedure.log.reason.as_ref().unwrap_or(&procedure.log.kind);
         print_text(&wrapped(&procedure.signature, 0))?;
         print_text(&wrapped(&format!("partitions: {partitions}{access}; log: {log}"), 4))?;
@@ -189,9 +160,7 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
         None => "{}".to_owned(),
         Some("-") => {
             let mut text = String::new();
-            io::stdin()
-                .read_to_string(&mut text)
-                .context("read standard input")?;
+            io::stdin().read_to_string(&mut text).context("read standard input")?;
             text
         }
         Some(text) => text.to_owned(),
@@ -213,19 +182,15 @@ pub fn call(args: &CallArgs, output: Output) -> Outcome {
 
 fn split_procedure(text: &str) -> Result<(&str, &str), Failure> {
     match text.split_once('.') {
-        Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => {
-            Ok((module, procedure))
-        }
-        _ => Err(usage(format!(
-            "{text:?} is no MODULE.PROCEDURE, such as voter.results"
-        ))),
+        Some((module, procedure)) if !module.is_empty() && !procedure.is_empty() => Ok((module, procedure)),
+        _ => Err(usage(format!("{text:?} is no MODULE.PROCEDURE, such as voter.results"))),
     }
 }
 
 /// An object of arguments, passed on as it is written.
 fn arguments(text: &str) -> Result<Json, Failure> {
-    let raw: Box<RawValue> = serde_json::from_str(text.trim())
-        .map_err(|error| usage(format!("the arguments are no JSON: {error}")))?;
+    let raw: Box<RawValue> =
+        serde_json::from_str(text.trim()).map_err(|error| usage(format!("the arguments are no JSON: {error}")))?;
     if !raw.get().starts_with('{') {
         return Err(usage(
             "the arguments are a JSON object by name, such as '{\"account\": 7}'",
@@ -235,17 +200,11 @@ fn arguments(text: &str) -> Result<Json, Failure> {
 }
 
 /// Each line a transaction of its own; the answers are printed a line each.
-fn call_file(
-    client: &Client,
-    target: Option<(&str, &str)>,
-    file: &Path,
-    output: Output,
-) -> Outcome {
+fn call_file(client: &Client, target: Option<(&str, &str)>, file: &Path, output: Output) -> Outcome {
     let reader: Box<dyn BufRead> = match file.to_str() {
         Some("-") => Box::new(io::stdin().lock()),
         _ => {
-            let opened =
-                fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
+            let opened = fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
             Box::new(io::BufReader::new(opened))
         }
     };
@@ -256,10 +215,7 @@ fn call_file(
         if line.trim().is_empty() {
             continue;
         }
-        calls.push(
-            parse_line(&line, target)
-                .map_err(|why| usage(format!("line {}: {why}", number + 1)))?,
-        );
+        calls.push(parse_line(&line, target).map_err(|why| usage(format!("line {}: {why}", number + 1)))?);
         if calls.len() == FILE_BATCH {
             refused += send_batch(client, &calls)?;
             done += calls.len() as u64;
@@ -271,17 +227,9 @@ fn call_file(
         done += calls.len() as u64;
     }
     if output == Output::Text {
-        eprintln!(
-            "{} of {} calls committed",
-            grouped(done - refused),
-            grouped(done)
-        );
+        eprintln!("{} of {} calls committed", grouped(done - refused), grouped(done));
     }
-    if refused == 0 {
-        Ok(())
-    } else {
-        Err(Failure::No)
-    }
+    if refused == 0 { Ok(()) } else { Err(Failure::No) }
 }
 
 fn parse_line(line: &str, target: Option<(&str, &str)>) -> Result<BatchCall, String> {
@@ -504,9 +452,14 @@ pub fn idempotency(command: &IdempotencyCommand, output: Output) -> Outcome {
     if output == Output::Json {
         return Ok(print_json(&kept)?);
     }
-    let partition = kept.partition.map_or("several".into(), |partition| partition.to_string());
+    let partition = kept
+        .partition
+        .map_or("several".into(), |partition| partition.to_string());
     Ok(print_pairs(&[
-        ("call", format!("{}.{} (version {})", kept.module, kept.procedure, kept.version)),
+        (
+            "call",
+            format!("{}.{} (version {})", kept.module, kept.procedure, kept.version),
+        ),
         ("result", kept.result.get().to_owned()),
         ("transaction", format!("{} at {}", kept.txn_id.0, kept.time)),
         ("lsn", kept.lsn.0.to_string()),
@@ -598,14 +551,8 @@ fn print_status(status: &Status) -> io::Result<()> {
     let phase = describe_phase(&status.phase);
     let device = status.device.as_deref().unwrap_or("no device");
     let log = match &status.log_error {
-        Some(error) => format!(
-            "{} on {}; refuses writes: {error}",
-            status.log, device
-        ),
-        None => format!(
-            "{} on {}, commit {}",
-            status.log, device, status.commit
-        ),
+        Some(error) => format!("{} on {}; refuses writes: {error}", status.log, device),
+        None => format!("{} on {}, commit {}", status.log, device, status.commit),
     };
     print_pairs(&[
         (
@@ -626,10 +573,7 @@ fn print_status(status: &Status) -> io::Result<()> {
                 status.checkpointed_lsn.map_or("-".into(), |lsn| lsn.to_string())
             ),
         ),
-        (
-            "restart",
-            status.restart.as_ref().map_or("-".into(), describe_restart),
-        ),
+        ("restart", status.restart.as_ref().map_or("-".into(), describe_restart)),
         (
             "archive",
             status.archive.as_ref().map_or("none".into(), describe_archive),
@@ -640,11 +584,7 @@ fn print_status(status: &Status) -> io::Result<()> {
         ),
         (
             "up",
-            format!(
-                "{} s, since {}",
-                grouped(status.uptime_s),
-                status.started_at
-            ),
+            format!("{} s, since {}", grouped(status.uptime_s), status.started_at),
         ),
         ("version", status.version.clone()),
         ("database", status.database_id.clone()),

@@ -28,12 +28,7 @@ to; an archive alone, given as --data-dir, restores as far as it goes.";
 #[derive(Args)]
 pub struct RestoreArgs {
     /// The data directory, or backup, to take it from
-    #[arg(
-        long,
-        env = "REPRISE_DATA_DIR",
-        value_name = "DIR",
-        default_value = "./reprise-data"
-    )]
+    #[arg(long, env = "REPRISE_DATA_DIR", value_name = "DIR", default_value = "./reprise-data")]
     pub data_dir: PathBuf,
     /// The archive of the data directory (`serve --archive`)
     #[arg(long, env = "REPRISE_ARCHIVE", value_name = "DIR")]
@@ -62,9 +57,7 @@ pub struct PointArgs {
 
 fn time(text: &str) -> Result<i64, String> {
     let parsed = parse_timestamp(text);
-    parsed.ok_or_else(|| {
-        "a time is written as 2026-03-01T18:00:00Z or 2026-03-01T18:00:00.5+01:00".into()
-    })
+    parsed.ok_or_else(|| "a time is written as 2026-03-01T18:00:00Z or 2026-03-01T18:00:00.5+01:00".into())
 }
 
 impl PointArgs {
@@ -141,11 +134,7 @@ fn tell(restored: &Restored) -> Result<(), Failure> {
         Some(lsn) => format!("checkpoint {lsn}"),
         None => "the log's beginning".to_owned(),
     };
-    let last = match (
-        &restored.last_txn_id,
-        &restored.last_time,
-        restored.last_lsn,
-    ) {
+    let last = match (&restored.last_txn_id, &restored.last_time, restored.last_lsn) {
         (Some(txn_id), Some(time), Some(lsn)) => format!("{txn_id} of {time}, at LSN {lsn}"),
         _ => "none behind the checkpoint".to_owned(),
     };
@@ -153,16 +142,10 @@ fn tell(restored: &Restored) -> Result<(), Failure> {
         ("restored", to.to_string()),
         (
             "from",
-            format!(
-                "{begins} and {} records behind it",
-                grouped(restored.records)
-            ),
+            format!("{begins} and {} records behind it", grouped(restored.records)),
         ),
         ("last transaction", last),
-        (
-            "left out",
-            format!("{} later records", grouped(restored.left_out)),
-        ),
+        ("left out", format!("{} later records", grouped(restored.left_out))),
         ("size", bytes(restored.bytes)),
     ];
     for reason in &restored.checkpoints_passed_over {
@@ -172,7 +155,5 @@ fn tell(restored: &Restored) -> Result<(), Failure> {
         pairs.push(("damage behind it", damage.clone()));
     }
     print_pairs(&pairs)?;
-    Ok(print_text(&format!(
-        "start it with: reprise serve --data-dir {to}"
-    ))?)
+    Ok(print_text(&format!("start it with: reprise serve --data-dir {to}"))?)
 }

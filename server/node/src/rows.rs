@@ -187,7 +187,11 @@ fn stream(client: &Client, args: &RowsArgs, mut query: RowsQuery, media_type: &s
 pub fn groups(args: &GroupsArgs, output: Output) -> Outcome {
     let client = connect(&args.server)?;
     let mut query = args.range.query(args.limit);
-    let ask = |query: &RowsQuery| client.groups(&args.table, query, args.by, args.sum.as_deref()).map_err(failure);
+    let ask = |query: &RowsQuery| {
+        client
+            .groups(&args.table, query, args.by, args.sum.as_deref())
+            .map_err(failure)
+    };
     let mut all = ask(&query)?;
     while let Some(cursor) = all.next_cursor.take() {
         let is_full = all.groups.len() as u64 >= args.limit && !all.continues;
@@ -234,7 +238,9 @@ fn plus(one: &Value, other: &Value) -> Value {
     match (one, other) {
         (Value::String(one), Value::String(other)) => {
             let scale = one.split_once('.').map_or(0, |(_, part)| part.len());
-            let sum = units(one).zip(units(other)).and_then(|(one, other)| one.checked_add(other));
+            let sum = units(one)
+                .zip(units(other))
+                .and_then(|(one, other)| one.checked_add(other));
             sum.map_or(Value::Null, |sum| Value::String(decimal(sum, scale)))
         }
         (one, other) => Value::from(one.as_f64().unwrap_or_default() + other.as_f64().unwrap_or_default()),
@@ -270,11 +276,7 @@ fn print_groups(page: &GroupsPage) -> io::Result<()> {
 fn print_rows(page: &RowsPage) -> io::Result<()> {
     let mut rows = Vec::new();
     for row in &page.rows {
-        rows.push(
-            serde_json::from_str::<Members>(row.get())
-                .map_err(io::Error::other)?
-                .0,
-        );
+        rows.push(serde_json::from_str::<Members>(row.get()).map_err(io::Error::other)?.0);
     }
     let Some(first) = rows.first() else {
         return print_text("no rows");
@@ -328,8 +330,10 @@ mod tests {
     fn a_group_that_goes_on_is_added_up() {
         let page = |key: &str, count: u64, sum: &str, continues: bool| GroupsPage {
             groups: vec![
-                serde_json::from_str(&format!(r#"{{"key": {{"state": {key}}}, "count": "{count}", "sums": {{"total": "{sum}"}}}}"#))
-                    .expect("a group"),
+                serde_json::from_str(&format!(
+                    r#"{{"key": {{"state": {key}}}, "count": "{count}", "sums": {{"total": "{sum}"}}}}"#
+                ))
+                .expect("a group"),
             ],
             continues,
             next_cursor: None,
@@ -339,6 +343,9 @@ mod tests {
         join(&mut all, page("1", 3, "1.00", true));
         join(&mut all, page("2", 1, "5.00", false));
         assert_eq!(all.groups.len(), 2);
-        assert_eq!((all.groups[0].count.0, &all.groups[0].sums["total"]), (5, &Value::from("0.25")));
+        assert_eq!(
+            (all.groups[0].count.0, &all.groups[0].sums["total"]),
+            (5, &Value::from("0.25"))
+        );
     }
 }

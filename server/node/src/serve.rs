@@ -18,7 +18,7 @@ use anyhow::Context;
 use clap::ArgMatches;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{CheckpointConfig, Database, DatabaseConfig, OpenError, LogMode, RecoveryReport, RedoConfig};
+use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogMode, OpenError, RecoveryReport, RedoConfig};
 use reprise_env::make_private_dirs;
 use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, RecoveryStep, Router};
@@ -48,14 +48,8 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
     config.warn_of_other_file();
     let partitions = partitions(&config)?;
     let sites = Setting {
-        value: sites(
-            config.sites.as_ref().map(|sites| sites.value),
-            partitions.value,
-        )?,
-        source: config
-            .sites
-            .as_ref()
-            .map_or(Source::Default, |sites| sites.source),
+        value: sites(config.sites.as_ref().map(|sites| sites.value), partitions.value)?,
+        source: config.sites.as_ref().map_or(Source::Default, |sites| sites.source),
     };
     eprintln!(
         "reprise {}\n{}",
@@ -70,7 +64,9 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         .build()
         .context("start the HTTP threads")?;
     // From here on SIGHUP ends nothing.
-    let hangup = runtime.block_on(async { signal(SignalKind::hangup()) }).context("listen for SIGHUP")?;
+    let hangup = runtime
+        .block_on(async { signal(SignalKind::hangup()) })
+        .context("listen for SIGHUP")?;
     // Bound first: an address that is taken is found out before the log is opened.
     let listener = runtime.block_on(listen(config.listen.value))?;
     // So is memory that is not there, before anything is made.
@@ -82,12 +78,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
         partitions.value,
         sites.value,
     ))
-    .with_context(|| {
-        format!(
-            "open the database under {}",
-            config.data_dir.value.display()
-        )
-    })?;
+    .with_context(|| format!("open the database under {}", config.data_dir.value.display()))?;
     let database = set_up(database, &config)?;
     let catalog = open_catalog(&files.catalog_dir)?;
     let (options, spans) = http_options(&config)?;
@@ -111,12 +102,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> Outcome {
 }
 
 /// Behind the last answer: the log is closed, unless it is still being replayed.
-fn wind_up(
-    database: &Database,
-    outcome: &Outcome,
-    recovering: JoinHandle<()>,
-    activity: Activity,
-) -> Outcome {
+fn wind_up(database: &Database, outcome: &Outcome, recovering: JoinHandle<()>, activity: Activity) -> Outcome {
     if matches!(database.router().phase(), Phase::Recovering { .. }) {
         // Nothing was written yet, and the replay can't be interrupted: leave it.
         std::process::exit(if outcome.is_ok() { 0 } else { 1 });
@@ -137,12 +123,7 @@ fn http_threads() -> usize {
     cores.map_or(1, |cores| cores.get().saturating_sub(1)).max(1)
 }
 
-fn database_config(
-    config: &ServeConfig,
-    dir: Option<PathBuf>,
-    partitions: u16,
-    sites: u16,
-) -> DatabaseConfig {
+fn database_config(config: &ServeConfig, dir: Option<PathBuf>, partitions: u16, sites: u16) -> DatabaseConfig {
     DatabaseConfig {
         dir,
         partitions,
@@ -171,14 +152,19 @@ fn begin_archive(database: &Database, config: &ServeConfig) -> Outcome {
     let Some(archive) = &config.archive else {
         return Ok(());
     };
-    let keep = config.archive_keep.as_ref().map(|days| Duration::from_secs(u64::from(days.value) * DAY_S));
+    let keep = config
+        .archive_keep
+        .as_ref()
+        .map(|days| Duration::from_secs(u64::from(days.value) * DAY_S));
     let begun = database.archive_to(&archive.value, keep);
     Ok(begun.with_context(|| format!("use the archive {}", archive.value.display()))?)
 }
 
 /// What is told to an opened database before it recovers.
 fn set_up(database: Database, config: &ServeConfig) -> Result<Arc<Database>, Failure> {
-    database.set_memory_ready(config.memory_ready.value).context("memory-ready")?;
+    database
+        .set_memory_ready(config.memory_ready.value)
+        .context("memory-ready")?;
     database.set_idempotency_keep(Duration::from_secs(config.idempotency_keep_s.value));
     database.router().set_call_time_max_ms(config.call_time_max_ms.value);
     database.router().notices().set_slow_call_ms(config.slow_call_ms.value);
@@ -200,9 +186,7 @@ fn start_tracing() {
 /// How HTTP is served, and where its spans go.
 fn http_options(config: &ServeConfig) -> Result<(HttpOptions, Option<Spans>), Failure> {
     let endpoint = config.otlp_endpoint.as_ref();
-    let spans = endpoint
-        .map(|endpoint| Spans::start(&endpoint.value))
-        .transpose()?;
+    let spans = endpoint.map(|endpoint| Spans::start(&endpoint.value)).transpose()?;
     let options = HttpOptions {
         limits: config.http,
         tracer: spans.as_ref().map(Spans::tracer),
@@ -274,15 +258,10 @@ fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
             let dir = config.data_dir.value.display();
             eprintln!("without a log the server begins empty; the log under {dir} stays as it is");
         }
-        return Ok(config
-            .partitions
-            .clone()
-            .unwrap_or_else(|| by_default(cores())));
+        return Ok(config.partitions.clone().unwrap_or_else(|| by_default(cores())));
     }
     match (&config.partitions, stored) {
-        (Some(asked), Some(stored)) if asked.value != stored => {
-            Err(other_partitions(asked.value, stored))
-        }
+        (Some(asked), Some(stored)) if asked.value != stored => Err(other_partitions(asked.value, stored)),
         (Some(asked), _) => Ok(asked.clone()),
         (None, Some(stored)) => Ok(Setting {
             value: stored,
@@ -299,8 +278,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 }
 
 fn open_catalog(dir: &Path) -> Result<Catalog, Failure> {
-    let opened =
-        Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
+    let opened = Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
     if let Some(set_aside) = &opened.set_aside {
         eprintln!(
             "the catalog could not be read; it lies in {} now, and is made again from the log",
@@ -428,20 +406,12 @@ fn tell_recovery(report: &RecoveryReport) {
 }
 
 /// Makes the catalog say what the log says. Deployments go on meanwhile, and write to both.
-fn settle_catalog(
-    database: &Database,
-    catalog: &Catalog,
-    recovered: usize,
-) -> anyhow::Result<()> {
+fn settle_catalog(database: &Database, catalog: &Catalog, recovered: usize) -> anyhow::Result<()> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(20);
     for _ in 0..TRIES {
         let deployed = database.router().deployed();
-        let expected: Vec<_> = deployed
-            .versions
-            .iter()
-            .map(|module| entry_of(module))
-            .collect();
+        let expected: Vec<_> = deployed.versions.iter().map(|module| entry_of(module)).collect();
         let in_service: BTreeMap<_, _> = deployed
             .current
             .values()
@@ -540,10 +510,6 @@ async fn serve(
     outcome
 }
 
-fn http_ended(
-    ended: Result<Result<(), reprise_http::ServeError>, tokio::task::JoinError>,
-) -> Outcome {
-    Ok(ended
-        .context("the HTTP server is gone")?
-        .context("serve HTTP")?)
+fn http_ended(ended: Result<Result<(), reprise_http::ServeError>, tokio::task::JoinError>) -> Outcome {
+    Ok(ended.context("the HTTP server is gone")?.context("serve HTTP")?)
 }

@@ -51,9 +51,7 @@ impl Spans {
 /// `http://HOST:PORT`, with the path that OTLP names unless it has one.
 pub fn endpoint(text: &str) -> anyhow::Result<String> {
     let Some(rest) = text.strip_prefix("http://") else {
-        bail!(
-            "{text:?} is no collector; write http://HOST:PORT (TLS is what a collector on this host adds)"
-        );
+        bail!("{text:?} is no collector; write http://HOST:PORT (TLS is what a collector on this host adds)");
     };
     let has_path = rest.trim_end_matches('/').contains('/');
     if rest.is_empty() || rest.starts_with('/') || rest.contains(char::is_whitespace) {
@@ -72,26 +70,10 @@ mod tests {
     #[test]
     fn an_endpoint_gets_the_path_that_is_usual() {
         let of = |text: &str| endpoint(text).ok();
-        assert_eq!(
-            of("http://h:4318").as_deref(),
-            Some("http://h:4318/v1/traces")
-        );
-        assert_eq!(
-            of("http://h:4318/").as_deref(),
-            Some("http://h:4318/v1/traces")
-        );
-        assert_eq!(
-            of("http://h/x/v1/traces").as_deref(),
-            Some("http://h/x/v1/traces")
-        );
-        for bad in [
-            "",
-            "h:4318",
-            "https://h",
-            "http://",
-            "http:///v1",
-            "http://a b",
-        ] {
+        assert_eq!(of("http://h:4318").as_deref(), Some("http://h:4318/v1/traces"));
+        assert_eq!(of("http://h:4318/").as_deref(), Some("http://h:4318/v1/traces"));
+        assert_eq!(of("http://h/x/v1/traces").as_deref(), Some("http://h/x/v1/traces"));
+        for bad in ["", "h:4318", "https://h", "http://", "http:///v1", "http://a b"] {
             assert_eq!(of(bad), None, "{bad}");
         }
     }

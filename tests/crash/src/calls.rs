@@ -63,7 +63,11 @@ impl Load {
             (0..clients as u64 * OWN_SUBSCRIBERS).try_for_each(|at| note_location(server, at, 0))?;
         }
         let stood = counters(workload, clients, server)?;
-        let branches = if workload == "tpcb" { branches(server)? } else { Vec::new() };
+        let branches = if workload == "tpcb" {
+            branches(server)?
+        } else {
+            Vec::new()
+        };
         let acknowledged = Arc::new(AtomicU64::new(0));
         let client = |number| Client {
             workload: workload.into(),
@@ -107,7 +111,9 @@ impl Load {
             client.unknown.fill(0);
             let own = client.number as usize * OWN_SUBSCRIBERS as usize;
             if self.workload == "tatp" {
-                client.locations.copy_from_slice(&found[own..own + OWN_SUBSCRIBERS as usize]);
+                client
+                    .locations
+                    .copy_from_slice(&found[own..own + OWN_SUBSCRIBERS as usize]);
             }
         }
         self.stood = found;
@@ -168,11 +174,13 @@ impl Client {
                 ("insert_call_forwarding", args, None)
             }
             6..8 => {
-                let args = json!({"home": s_id, "sub_nbr": sub_nbr(s_id), "sf_type": sf_type, "start_time": start_time});
+                let args =
+                    json!({"home": s_id, "sub_nbr": sub_nbr(s_id), "sf_type": sf_type, "start_time": start_time});
                 ("delete_call_forwarding", args, None)
             }
             8 => {
-                let args = json!({"s_id": s_id, "bit_1": rng.percent(50), "sf_type": sf_type, "data_a": rng.below(256)});
+                let args =
+                    json!({"s_id": s_id, "bit_1": rng.percent(50), "sf_type": sf_type, "data_a": rng.below(256)});
                 ("update_subscriber_data", args, None)
             }
             _ => ("get_subscriber_data", json!({"s_id": s_id}), None),
@@ -208,8 +216,16 @@ fn plan_tpcc(rng: &mut Rng) -> (&'static str, Value, Option<usize>) {
             ("payment", args, Some((WAREHOUSES * DISTRICTS) as usize))
         }
         88..92 => ("order_status", json!({"w_id": w_id, "d_id": d_id, "c_id": c_id}), None),
-        92..96 => ("delivery", json!({"w_id": w_id, "o_carrier_id": 1 + rng.below(10)}), None),
-        _ => ("stock_level", json!({"w_id": w_id, "d_id": d_id, "threshold": 10 + rng.below(11)}), None),
+        92..96 => (
+            "delivery",
+            json!({"w_id": w_id, "o_carrier_id": 1 + rng.below(10)}),
+            None,
+        ),
+        _ => (
+            "stock_level",
+            json!({"w_id": w_id, "d_id": d_id, "threshold": 10 + rng.below(11)}),
+            None,
+        ),
     }
 }
 
@@ -252,7 +268,9 @@ fn counters(workload: &str, clients: usize, server: &Server) -> Result<Vec<u64>>
             .map(|at| {
                 let row = result(server, "tatp/get_subscriber_data", &json!({"s_id": own_id(at)}))?;
                 let location = number(&row["vlr_location"]);
-                location.map(|location| location as u64).with_context(|| format!("subscriber {} is {row}", own_id(at)))
+                location
+                    .map(|location| location as u64)
+                    .with_context(|| format!("subscriber {} is {row}", own_id(at)))
             })
             .collect(),
     }
@@ -262,7 +280,11 @@ fn branches(server: &Server) -> Result<Vec<u64>> {
     let answer = server.get("/v1/tables/tpcb_branches/rows?limit=100")?;
     let page = answer.json();
     let rows = page["rows"].as_array().with_context(|| answer.text())?;
-    let ids: Vec<_> = rows.iter().filter_map(|row| number(&row["branch_id"])).map(|id| id as u64).collect();
+    let ids: Vec<_> = rows
+        .iter()
+        .filter_map(|row| number(&row["branch_id"]))
+        .map(|id| id as u64)
+        .collect();
     ensure!(!ids.is_empty(), "no branches: {}", answer.text());
     Ok(ids)
 }
@@ -270,12 +292,18 @@ fn branches(server: &Server) -> Result<Vec<u64>> {
 fn rows(server: &Server, table: &str) -> Result<u64> {
     let answer = server.get(&format!("/v1/tables/{table}"))?;
     let rows = number(&answer.json()["rows"]);
-    rows.map(|rows| rows as u64).with_context(|| format!("{table}: {}", answer.text()))
+    rows.map(|rows| rows as u64)
+        .with_context(|| format!("{table}: {}", answer.text()))
 }
 
 fn result(server: &Server, procedure: &str, args: &Value) -> Result<Value> {
     let answer = server.call(procedure, &args.to_string())?;
-    ensure!(answer.status == 200, "{procedure} {args}: {} {}", answer.status, answer.text());
+    ensure!(
+        answer.status == 200,
+        "{procedure} {args}: {} {}",
+        answer.status,
+        answer.text()
+    );
     Ok(answer.json()["result"].clone())
 }
 

@@ -34,10 +34,7 @@ fn single(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resu
                 return refused(model, &answer);
             }
             let is_replayed = answer.header("idempotent-replayed").is_some();
-            ensure!(
-                !is_replayed,
-                "the first answer to {call:?} says that it is a repeat"
-            );
+            ensure!(!is_replayed, "the first answer to {call:?} says that it is a repeat");
             model.acknowledge(&call, &answer.json())?;
             Ok(false)
         }
@@ -54,11 +51,7 @@ fn single(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resu
 pub fn ask(model: &Model, connection: &mut Connection, call: &Call) -> Result<Answer, Cut> {
     let (module, procedure) = call.procedure();
     let path = format!("/v1/call/{module}/{procedure}");
-    let headers: Vec<_> = call
-        .key
-        .iter()
-        .map(|key| ("idempotency-key", key.as_str()))
-        .collect();
+    let headers: Vec<_> = call.key.iter().map(|key| ("idempotency-key", key.as_str())).collect();
     let body = model.args(call).to_string();
     connection.request("POST", &path, &headers, body.as_bytes())
 }
@@ -66,8 +59,7 @@ pub fn ask(model: &Model, connection: &mut Connection, call: &Call) -> Result<An
 /// One call of a batch as its line.
 pub fn line(model: &Model, call: &Call, id: usize) -> String {
     let (module, procedure) = call.procedure();
-    let mut line =
-        json!({"module": module, "procedure": procedure, "args": model.args(call), "id": id});
+    let mut line = json!({"module": module, "procedure": procedure, "args": model.args(call), "id": id});
     if let Some(key) = &call.key {
         line["idempotency_key"] = json!(key);
     }
@@ -91,17 +83,13 @@ fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resul
         }
     };
     // A line counts once its end has come.
-    let whole = lines
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .map_or(0, |end| end + 1);
+    let whole = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let answers = lines[..whole]
         .split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty());
     let mut answered = 0;
     for (call, text) in calls.iter().zip(answers) {
-        let answer: Value =
-            serde_json::from_slice(text).context("a line of a batch is not JSON")?;
+        let answer: Value = serde_json::from_slice(text).context("a line of a batch is not JSON")?;
         ensure!(
             answer["id"] == answered,
             "line {answered} of a batch answers another call: {answer}"
@@ -110,11 +98,7 @@ fn batch(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Resul
         take_line(model, call, &answer)?;
     }
     if !ended {
-        ensure!(
-            answered == calls.len(),
-            "{answered} answers to {} calls",
-            calls.len()
-        );
+        ensure!(answered == calls.len(), "{answered} answers to {} calls", calls.len());
     }
     model.counts.unknown += (calls.len() - answered) as u64;
     model.unknown.extend_from_slice(&calls[answered..]);

@@ -68,13 +68,7 @@ impl Connection {
         self.request("GET", path, &[], b"")
     }
 
-    pub fn request(
-        &mut self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &[u8],
-    ) -> Result<Answer, Cut> {
+    pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer, Cut> {
         let sent = self.send(method, path, headers, body);
         sent.map_err(|error| Cut {
             error,
@@ -84,13 +78,7 @@ impl Connection {
         self.receive()
     }
 
-    pub fn send(
-        &mut self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &[u8],
-    ) -> io::Result<()> {
+    pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<()> {
         let mut text = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
         for (name, value) in headers {
             text.push_str(&format!("{name}: {value}\r\n"));

@@ -23,6 +23,6 @@ pub use http::{Answer, Connection, Cut};
 pub use rng::Rng;
 pub use run::{Config, MIXED, Report, run};
 pub use schemas::{SCHEMAS, SchemasReport, run_schemas};
-pub use workload::{WORKLOADS, WorkloadConfig, WorkloadReport, run_workload};
 pub use server::{Launch, Server, Spawned, binary, copy_dir, procedure_wasm, run_verb};
 pub use skip::skip;
+pub use workload::{WORKLOADS, WorkloadConfig, WorkloadReport, run_workload};

@@ -53,12 +53,7 @@ pub(crate) fn check_log(data_dir: &Path, models: &[Model]) -> Result<bool> {
 }
 
 /// Replays copies on every number of sites and from every kind of record, with the checkpoints and without: all make the same.
-pub(crate) fn check_digests(
-    data_dir: &Path,
-    copy: &Path,
-    partitions: u64,
-    is_whole: bool,
-) -> Result<()> {
+pub(crate) fn check_digests(data_dir: &Path, copy: &Path, partitions: u64, is_whole: bool) -> Result<()> {
     let mut digests = Vec::new();
     for sites in 1..=partitions.min(3) {
         for from in ["command", "physiological"] {
@@ -91,11 +86,7 @@ fn replay(dir: &Path, sites: u64, from: &str) -> Result<Value> {
         "replay from {from}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let answer: Value =
-        serde_json::from_slice(&output.stdout).context("read the replay's answer")?;
-    ensure!(
-        answer["digest"].is_string(),
-        "a replay without a digest: {answer}"
-    );
+    let answer: Value = serde_json::from_slice(&output.stdout).context("read the replay's answer")?;
+    ensure!(answer["digest"].is_string(), "a replay without a digest: {answer}");
     Ok(answer["digest"].clone())
 }

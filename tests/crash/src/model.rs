@@ -33,11 +33,7 @@ pub enum Effect {
     Open { account: i64 },
     /// Moves 4^digit from side `payer` of a pair to the other. No two calls of one request have the same digit, so that the
     /// balance tells which of them took place: a digit 1 is once, 2 or 3 more than once.
-    Transfer {
-        pair: usize,
-        payer: usize,
-        digit: u32,
-    },
+    Transfer { pair: usize, payer: usize, digit: u32 },
     /// The only vote of this number that is ever accepted.
     Vote { phone: i64 },
 }
@@ -164,9 +160,7 @@ impl Model {
                 },
             };
             self.next_key += 1;
-            let key = rng
-                .percent(40)
-                .then(|| format!("c{}-{}", self.id, self.next_key));
+            let key = rng.percent(40).then(|| format!("c{}-{}", self.id, self.next_key));
             Call { effect, key }
         };
         (0..count).map(plan).collect()

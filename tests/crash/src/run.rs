@@ -114,18 +114,9 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "killed        {} under load, {} in a deployment, {} just ready, {} recovering, {} starting; {} stopped in order",
-            kills.loaded,
-            kills.deploying,
-            kills.just_ready,
-            kills.recovering,
-            kills.starting,
-            kills.stopped
+            kills.loaded, kills.deploying, kills.just_ready, kills.recovering, kills.starting, kills.stopped
         )?;
-        writeln!(
-            f,
-            "acknowledged  {} (each there exactly once)",
-            counts.acknowledged
-        )?;
+        writeln!(f, "acknowledged  {} (each there exactly once)", counts.acknowledged)?;
         writeln!(
             f,
             "unknown       {} of which {} had taken place, each once and whole",
@@ -145,9 +136,7 @@ pub fn run(config: &Config) -> Result<Report> {
     let mut report = Report::default();
     let begun = Instant::now();
     while report.cycles < config.cycles {
-        let cycles = config
-            .cycles_per_database
-            .min(config.cycles - report.cycles);
+        let cycles = config.cycles_per_database.min(config.cycles - report.cycles);
         let mut database = Database::new(config, rng.fork())?;
         let outcome = database.cycles(cycles, config, &mut report);
         if let Err(error) = outcome {
@@ -266,20 +255,14 @@ impl Database {
         }
         self.finish().context("the last look at a database")?;
         report.counts.add(&self.counts());
-        report.deploys += self
-            .modules
-            .iter()
-            .map(|versions| versions.acknowledged)
-            .sum::<u64>();
+        report.deploys += self.modules.iter().map(|versions| versions.acknowledged).sum::<u64>();
         report.checkpoints += self.checkpoints;
         Ok(())
     }
 
     fn counts(&self) -> Counts {
         let mut counts = Counts::default();
-        self.models
-            .iter()
-            .for_each(|model| counts.add(&model.counts));
+        self.models.iter().for_each(|model| counts.add(&model.counts));
         counts
     }
 
@@ -304,10 +287,7 @@ impl Database {
         let is_given = |flag: &str| self.server_args.iter().any(|arg| arg == flag);
         let own = own.into_iter().filter(|(flag, _)| !is_given(flag));
         let further = self.server_args.iter().map(String::as_str);
-        let args: Vec<_> = own
-            .flat_map(|(flag, value)| [flag, value])
-            .chain(further)
-            .collect();
+        let args: Vec<_> = own.flat_map(|(flag, value)| [flag, value]).chain(further).collect();
         Launch::new(&self.data_dir()).args(&args)
     }
 
@@ -363,19 +343,14 @@ impl Database {
             settled.with_context(|| format!("client {}", model.id))?;
         }
         verify::check_sums(&self.models, server)?;
-        let seen =
-            look(&mut server.connect()?, self.models.len())?.context("the server is gone")?;
+        let seen = look(&mut server.connect()?, self.models.len())?.context("the server is gone")?;
         ensure!(
             seen.0 >= self.seen.0 && seen.1 >= self.seen.1,
             "a reader had seen {:?} accounts and votes, now there are {seen:?}",
             self.seen
         );
         self.raise_floor();
-        ensure!(
-            begun.elapsed() < CHECK_WAIT_MAX,
-            "the check took {:?}",
-            begun.elapsed()
-        );
+        ensure!(begun.elapsed() < CHECK_WAIT_MAX, "the check took {:?}", begun.elapsed());
         Ok(())
     }
 
@@ -387,19 +362,9 @@ impl Database {
                 unknown: 0,
             };
         }
-        let names: Vec<_> = (0..self.models.len())
-            .map(|id| format!("candidate {id}"))
-            .collect();
-        let answer = server.call(
-            "voter/initialize",
-            &json!({"contestants": names}).to_string(),
-        )?;
-        ensure!(
-            answer.status == 200,
-            "initialize: {} {}",
-            answer.status,
-            answer.text()
-        );
+        let names: Vec<_> = (0..self.models.len()).map(|id| format!("candidate {id}")).collect();
+        let answer = server.call("voter/initialize", &json!({"contestants": names}).to_string())?;
+        ensure!(answer.status == 200, "initialize: {} {}", answer.status, answer.text());
         for account in self
             .models
             .iter()
@@ -408,12 +373,7 @@ impl Database {
         {
             let args = json!({"account": account, "balance": FIRST_BALANCE.to_string()});
             let answer = server.call("bank/open", &args.to_string())?;
-            ensure!(
-                answer.status == 200,
-                "open: {} {}",
-                answer.status,
-                answer.text()
-            );
+            ensure!(answer.status == 200, "open: {} {}", answer.status, answer.text());
         }
         self.is_made = true;
         Ok(())
@@ -442,11 +402,7 @@ impl Database {
         let address = server.address.clone();
         let (seen, is_over) = (Mutex::new(self.seen), AtomicBool::new(false));
         let clients = self.models.len();
-        let mut plans: Vec<_> = self
-            .models
-            .iter_mut()
-            .map(|model| (model, self.rng.fork()))
-            .collect();
+        let mut plans: Vec<_> = self.models.iter_mut().map(|model| (model, self.rng.fork())).collect();
         let module = self.rng.below(2) as usize;
         let mut deploys = Deploys {
             versions: &mut self.modules[module],
@@ -566,12 +522,7 @@ impl Deploys<'_> {
             let path = format!("/v1/modules/{}", self.name);
             match connection.request("PUT", &path, &[], &wasm) {
                 Ok(answer) if answer.status == 200 => self.versions.acknowledged += 1,
-                Ok(answer) => ensure!(
-                    answer.status == 503,
-                    "deploy: {} {}",
-                    answer.status,
-                    answer.text()
-                ),
+                Ok(answer) => ensure!(answer.status == 503, "deploy: {} {}", answer.status, answer.text()),
                 Err(_) => {
                     self.versions.unknown += 1;
                     return Ok(());
@@ -631,10 +582,7 @@ fn look(connection: &mut Connection, clients: usize) -> Result<Option<(i64, i64)
         Ok(answer) => anyhow::bail!("{path}: {} {}", answer.status, answer.text()),
         Err(_) => Ok(None),
     };
-    let (Some(total), Some(results)) = (
-        read("/v1/call/bank/total")?,
-        read("/v1/call/voter/results")?,
-    ) else {
+    let (Some(total), Some(results)) = (read("/v1/call/bank/total")?, read("/v1/call/voter/results")?) else {
         return Ok(None);
     };
     let sum = clients as i64 * 2 * crate::model::PAIRS_COUNT as i64 * FIRST_BALANCE;
@@ -643,20 +591,12 @@ fn look(connection: &mut Connection, clients: usize) -> Result<Option<(i64, i64)
         "half a transfer was seen: {total}, the sum must be {sum}"
     );
     let rows = results.as_array().map(Vec::as_slice).unwrap_or_default();
-    let votes = rows
-        .iter()
-        .filter_map(|row: &Value| number(&row["votes"]))
-        .sum();
+    let votes = rows.iter().filter_map(|row: &Value| number(&row["votes"])).sum();
     Ok(number(&total["accounts"]).map(|accounts| (accounts, votes)))
 }
 
 /// A reader beside the writers: what it saw was durable.
-fn watch(
-    address: &str,
-    clients: usize,
-    seen: &Mutex<(i64, i64)>,
-    is_over: &AtomicBool,
-) -> Result<()> {
+fn watch(address: &str, clients: usize, seen: &Mutex<(i64, i64)>, is_over: &AtomicBool) -> Result<()> {
     let Ok(mut connection) = Connection::open(address) else {
         return Ok(());
     };

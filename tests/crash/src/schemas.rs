@@ -116,7 +116,13 @@ struct Known {
     next: Vec<u64>,
 }
 
-fn run_database(config: &WorkloadConfig, dir: &Path, cycles: u32, mut rng: Rng, report: &mut SchemasReport) -> Result<()> {
+fn run_database(
+    config: &WorkloadConfig,
+    dir: &Path,
+    cycles: u32,
+    mut rng: Rng,
+    report: &mut SchemasReport,
+) -> Result<()> {
     let data_dir = dir.join("data");
     let mut server = Server::start(&launch(config, &data_dir, 0))?;
     let mut known = Known {
@@ -184,7 +190,9 @@ fn kill_under_load(known: &mut Known, server: &mut Server, rng: &mut Rng, report
     let (shape, deploy_rng, takes_checkpoints) = (known.shape, rng.fork(), rng.below(2) == 0);
     let (puts, deployed, is_in_deployment) = thread::scope(|scope| {
         let clients = known.next.iter_mut();
-        let clients: Vec<_> = clients.map(|next| scope.spawn(|| put_rows(&address, next, &load))).collect();
+        let clients: Vec<_> = clients
+            .map(|next| scope.spawn(|| put_rows(&address, next, &load)))
+            .collect();
         let deployer = scope.spawn(|| deploy_on(&address, shape, deploy_rng, &load));
         let checkpoints = takes_checkpoints.then(|| scope.spawn(|| take_checkpoints(&address, &load)));
         let killed = wait_for_load(&load, in_deployment).and_then(|()| {
@@ -195,7 +203,9 @@ fn kill_under_load(known: &mut Known, server: &mut Server, rng: &mut Rng, report
         if killed.is_err() {
             let _ = server.kill(); // the threads end with it
         }
-        let puts = clients.into_iter().map(|client| client.join().expect("a client panicked"));
+        let puts = clients
+            .into_iter()
+            .map(|client| client.join().expect("a client panicked"));
         let puts: Result<Vec<Put>> = puts.collect();
         let deployed = deployer.join().expect("the deployer panicked");
         let taken = checkpoints.map_or(Ok(()), |thread| thread.join().expect("no panic"));
@@ -222,7 +232,10 @@ fn wait_for_load(load: &Load, in_deployment: bool) -> Result<()> {
         if is_loaded && (!in_deployment || load.is_deploying.load(Relaxed)) {
             return Ok(());
         }
-        ensure!(begun.elapsed() < LOAD_WAIT_MAX, "the server did not answer {ACKNOWLEDGED_MIN} calls and a deployment in {LOAD_WAIT_MAX:?}");
+        ensure!(
+            begun.elapsed() < LOAD_WAIT_MAX,
+            "the server did not answer {ACKNOWLEDGED_MIN} calls and a deployment in {LOAD_WAIT_MAX:?}"
+        );
         thread::sleep(Duration::from_micros(100));
     }
 }
@@ -255,7 +268,11 @@ fn put_rows(address: &str, next: &mut u64, load: &Load) -> Result<Put> {
 
 /// Changes what is stored, step by step, until the server is gone.
 fn deploy_on(address: &str, shape: Shape, mut rng: Rng, load: &Load) -> Result<Deployed> {
-    let mut deployed = Deployed { shape, done: 0, unknown: None };
+    let mut deployed = Deployed {
+        shape,
+        done: 0,
+        unknown: None,
+    };
     let Ok(mut connection) = Connection::open(address) else {
         return Ok(deployed);
     };
@@ -315,7 +332,12 @@ impl Known {
         let rows = self.read_rows(server)?;
         let lost: Vec<_> = self.acknowledged.difference(&rows).collect();
         report.lost += lost.len() as u64;
-        ensure!(lost.is_empty(), "lost: {} acknowledged rows, {:?} among them", lost.len(), lost[0]);
+        ensure!(
+            lost.is_empty(),
+            "lost: {} acknowledged rows, {:?} among them",
+            lost.len(),
+            lost[0]
+        );
         for id in &rows {
             if !self.acknowledged.contains(id) {
                 ensure!(self.unknown.contains(id), "row {id} is there, and was refused");

@@ -100,9 +100,7 @@ impl Spawned {
             .stderr(Stdio::piped());
         // No configuration but ours: neither a reprise.toml of the current directory nor the environment's.
         command.current_dir(&launch.working_dir);
-        for (name, _) in
-            env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REPRISE_"))
-        {
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REPRISE_")) {
             command.env_remove(name);
         }
         if let Some(files_max) = launch.files_max {
@@ -143,10 +141,7 @@ impl Spawned {
                 Ok(line) => {
                     if let Some(address) = line.strip_prefix("listening on http://") {
                         let address = address.trim_end_matches('/').to_owned();
-                        return Ok(Server {
-                            process: self,
-                            address,
-                        });
+                        return Ok(Server { process: self, address });
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -154,10 +149,7 @@ impl Spawned {
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     let status = self.wait()?;
-                    bail!(
-                        "the server ended before it listened, {status}: {}",
-                        self.errors()
-                    );
+                    bail!("the server ended before it listened, {status}: {}", self.errors());
                 }
             }
         }
@@ -172,11 +164,7 @@ impl Spawned {
     pub fn signal(&self, signal: i32) -> Result<()> {
         // SAFETY: a plain system call on a child that is not yet waited for.
         let result = unsafe { libc::kill(self.child.id() as i32, signal) };
-        ensure!(
-            result == 0,
-            "signal the server: {}",
-            std::io::Error::last_os_error()
-        );
+        ensure!(result == 0, "signal the server: {}", std::io::Error::last_os_error());
         Ok(())
     }
 
@@ -194,10 +182,7 @@ impl Spawned {
         }
         let _ = self.child.kill(); // reported below
         let _ = self.child.wait();
-        bail!(
-            "the server did not end within {END_WAIT_MAX:?}: {}",
-            self.errors()
-        )
+        bail!("the server did not end within {END_WAIT_MAX:?}: {}", self.errors())
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -239,10 +224,7 @@ impl Server {
                 }
                 last = answer.text();
                 // Final: the reason is in there.
-                ensure!(
-                    !last.contains("\"failed\""),
-                    "the server can't be made ready: {last}"
-                );
+                ensure!(!last.contains("\"failed\""), "the server can't be made ready: {last}");
             }
             if !self.process.is_running() {
                 let status = self.process.wait()?;
@@ -250,10 +232,7 @@ impl Server {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        bail!(
-            "the server does not become ready: {last} {}",
-            self.process.errors()
-        )
+        bail!("the server does not become ready: {last} {}", self.process.errors())
     }
 
     pub fn connect(&self) -> Result<Connection> {
@@ -262,18 +241,10 @@ impl Server {
 
     pub fn get(&self, path: &str) -> Result<Answer> {
         let answer = self.connect()?.get(path);
-        answer
-            .map_err(|cut| cut.error)
-            .with_context(|| format!("GET {path}"))
+        answer.map_err(|cut| cut.error).with_context(|| format!("GET {path}"))
     }
 
-    pub fn request(
-        &self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &[u8],
-    ) -> Result<Answer> {
+    pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer> {
         let answer = self.connect()?.request(method, path, headers, body);
         answer
             .map_err(|cut| cut.error)
@@ -282,22 +253,12 @@ impl Server {
 
     /// Runs one transaction.
     pub fn call(&self, procedure: &str, args: &str) -> Result<Answer> {
-        self.request(
-            "POST",
-            &format!("/v1/call/{procedure}"),
-            &[],
-            args.as_bytes(),
-        )
+        self.request("POST", &format!("/v1/call/{procedure}"), &[], args.as_bytes())
     }
 
     /// Installs a sample module.
     pub fn deploy(&self, name: &str) -> Result<()> {
-        let answer = self.request(
-            "PUT",
-            &format!("/v1/modules/{name}"),
-            &[],
-            &procedure_wasm(name)?,
-        )?;
+        let answer = self.request("PUT", &format!("/v1/modules/{name}"), &[], &procedure_wasm(name)?)?;
         ensure!(
             matches!(answer.status, 200 | 201),
             "deploy {name}: {} {}",
@@ -371,7 +332,10 @@ fn limit_files(command: &mut Command, files_max: u64) {
 }
 
 fn join_group(command: &mut Command, group: &Path) -> Result<()> {
-    let procs = fs::File::options().write(true).open(group.join("cgroup.procs")).context("open the control group")?;
+    let procs = fs::File::options()
+        .write(true)
+        .open(group.join("cgroup.procs"))
+        .context("open the control group")?;
     let join = move || {
         // "0" is whoever writes it.
         // SAFETY: the descriptor is open, the byte is there, and write() is async-signal-safe.
@@ -429,18 +393,13 @@ pub fn procedure_wasm(name: &str) -> Result<Vec<u8>> {
         Some(dir) => PathBuf::from(dir),
         None => {
             let own = env::current_exe().context("find this program")?;
-            let dirs = own
-                .ancestors()
-                .skip(1)
-                .take(3)
-                .map(|dir| dir.join("procedures"));
+            let dirs = own.ancestors().skip(1).take(3).map(|dir| dir.join("procedures"));
             let found = dirs.into_iter().find(|dir| dir.join("bank.wasm").is_file());
             found.context("build the sample modules first: cargo xtask wasm")?
         }
     };
     let path = dir.join(format!("{name}.wasm"));
-    fs::read(&path)
-        .with_context(|| format!("read {}: build it with cargo xtask wasm", path.display()))
+    fs::read(&path).with_context(|| format!("read {}: build it with cargo xtask wasm", path.display()))
 }
 
 /// Runs another verb of the binary to its end.
@@ -461,8 +420,7 @@ pub fn copy_dir(from: &Path, to: &Path) -> Result<()> {
         match entry.file_type().context("look at file")?.is_dir() {
             true => copy_dir(&entry.path(), &target)?,
             false => {
-                fs::copy(entry.path(), &target)
-                    .with_context(|| format!("copy {}", entry.path().display()))?;
+                fs::copy(entry.path(), &target).with_context(|| format!("copy {}", entry.path().display()))?;
             }
         }
     }

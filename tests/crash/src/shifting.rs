@@ -142,7 +142,10 @@ impl Shape {
 
     fn description(self) -> Value {
         let (column, was) = names(self.is_column_renamed, ["amount", "total"]);
-        let mut columns = vec![json!({"name": "id", "type": "i64"}), json!({"name": column, "was": was, "type": "i64"})];
+        let mut columns = vec![
+            json!({"name": "id", "type": "i64"}),
+            json!({"name": column, "was": was, "type": "i64"}),
+        ];
         if self.has_note {
             columns.push(json!({"name": "note", "type": "i64", "default": "0700000000000000"}));
         }

@@ -37,11 +37,7 @@ pub fn settle(model: &mut Model, server: &Server, rng: &mut Rng, floor: (u64, u6
 }
 
 /// Which of the unknown calls took place.
-fn find_committed(
-    model: &Model,
-    connection: &mut Connection,
-    unknown: &[Call],
-) -> Result<Vec<bool>> {
+fn find_committed(model: &Model, connection: &mut Connection, unknown: &[Call]) -> Result<Vec<bool>> {
     let digits = (0..PAIRS_COUNT).map(|pair| pair_digits(model, connection, pair, unknown));
     let digits: Vec<u64> = digits.collect::<Result<_>>()?;
     let mut committed = Vec::new();
@@ -56,12 +52,7 @@ fn find_committed(
 }
 
 /// What was paid on a pair beyond the model, in base 4: a 1 at each unknown transfer that took place.
-fn pair_digits(
-    model: &Model,
-    connection: &mut Connection,
-    pair: usize,
-    unknown: &[Call],
-) -> Result<u64> {
+fn pair_digits(model: &Model, connection: &mut Connection, pair: usize, unknown: &[Call]) -> Result<u64> {
     let Pair { accounts, balances } = &model.pairs[pair];
     let mut found = [0; 2];
     for (account, found) in accounts.iter().zip(&mut found) {
@@ -84,9 +75,7 @@ fn pair_digits(
     let transfers: Vec<_> = transfers.collect();
     let payer = transfers.first().map_or(0, |(payer, _)| *payer);
     let paid = balances[payer] - found[payer];
-    let possible = transfers
-        .iter()
-        .fold(0, |sum, (_, digit)| sum | amount(*digit));
+    let possible = transfers.iter().fold(0, |sum, (_, digit)| sum | amount(*digit));
     ensure!(
         paid >= 0 && paid & !possible == 0,
         "lost or twice: pair {accounts:?} has {found:?}, acknowledged is {balances:?}; the difference {paid:#x} in base 4 is \
@@ -152,11 +141,7 @@ fn ask_again(
         } else {
             "had not taken place"
         },
-        if is_replayed {
-            "answered as one"
-        } else {
-            "run"
-        },
+        if is_replayed { "answered as one" } else { "run" },
         answer.text()
     );
     let answer = answer.json();
@@ -174,19 +159,12 @@ pub fn check_above(answer: &Value, (txn_id_floor, lsn_floor): (u64, u64)) -> Res
         txn_id > txn_id_floor,
         "transaction id {txn_id} after a restart, {txn_id_floor} before it"
     );
-    ensure!(
-        lsn > lsn_floor,
-        "LSN {lsn} after a restart, {lsn_floor} before it"
-    );
+    ensure!(lsn > lsn_floor, "LSN {lsn} after a restart, {lsn_floor} before it");
     Ok(())
 }
 
 /// Acknowledged calls with keys, sent again: the same answer, and no second effect.
-fn repeat_acknowledged(
-    model: &mut Model,
-    connection: &mut Connection,
-    rng: &mut Rng,
-) -> Result<()> {
+fn repeat_acknowledged(model: &mut Model, connection: &mut Connection, rng: &mut Rng) -> Result<()> {
     for _ in 0..REPEATS.min(model.remembered.len() as u64) {
         let at = rng.below(model.remembered.len() as u64) as usize;
         let known = model.remembered[at].clone();
@@ -197,10 +175,7 @@ fn repeat_acknowledged(
         let is_replayed = answer.header("idempotent-replayed") == Some("true");
         let json = answer.json();
         ensure!(
-            answer.status == 200
-                && is_replayed
-                && json["result"] == known.result
-                && ids(&json)?.0 == known.txn_id,
+            answer.status == 200 && is_replayed && json["result"] == known.result && ids(&json)?.0 == known.txn_id,
             "the key of {known:?} is forgotten: {} {}",
             answer.status,
             answer.text()
@@ -226,10 +201,7 @@ fn check_balances(model: &Model, connection: &mut Connection) -> Result<()> {
 pub fn check_sums(models: &[Model], server: &Server) -> Result<()> {
     let answer = server.call("bank/total", "{}")?;
     let total = &answer.json()["result"];
-    let opened: usize = models
-        .iter()
-        .map(|model| model.opened.len() + 2 * PAIRS_COUNT)
-        .sum();
+    let opened: usize = models.iter().map(|model| model.opened.len() + 2 * PAIRS_COUNT).sum();
     let sum = models.len() as i64 * 2 * PAIRS_COUNT as i64 * FIRST_BALANCE;
     let found = (number(&total["accounts"]), number(&total["sum"]));
     ensure!(
@@ -239,9 +211,7 @@ pub fn check_sums(models: &[Model], server: &Server) -> Result<()> {
     );
     let answer = server.call("voter/results", "{}")?;
     let json = answer.json();
-    let results = json["result"]
-        .as_array()
-        .context("results answered no list")?;
+    let results = json["result"].as_array().context("results answered no list")?;
     for model in models {
         let own = results
             .iter()

@@ -107,7 +107,11 @@ fn cycles(config: &WorkloadConfig, dir: &Path, report: &mut WorkloadReport) -> R
     let mut rng = Rng::new(config.seed);
     let data_dir = dir.join("data");
     let mut server = Server::start(&launch(config, &data_dir, 0))?;
-    bench(config, &server, &["--seconds", "0.2", "--warmup", "0", "--via", "batch"])?;
+    bench(
+        config,
+        &server,
+        &["--seconds", "0.2", "--warmup", "0", "--via", "batch"],
+    )?;
     let mut load = Load::new(&config.workload, CLIENTS, &server)?;
     take_checkpoint(&server)?;
     for start in 1..=config.cycles {
@@ -189,7 +193,9 @@ fn kill_under_load(load: &mut Load, server: &mut Server, rng: &mut Rng, after: D
             thread::sleep(Duration::from_millis(1));
         }
         let killed = server.kill();
-        let outcomes = threads.into_iter().map(|thread| thread.join().expect("a client panicked"));
+        let outcomes = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a client panicked"));
         let outcomes: Result<Vec<()>> = outcomes.collect();
         killed.and(outcomes.map(drop))
     })?;
@@ -207,7 +213,12 @@ fn run_client(client: &mut calls::Client, address: &str, mut rng: Rng) -> Result
     };
     loop {
         let planned = client.plan(&mut rng);
-        match connection.request("POST", &planned.path, &[("content-type", "application/json")], planned.args.to_string().as_bytes()) {
+        match connection.request(
+            "POST",
+            &planned.path,
+            &[("content-type", "application/json")],
+            planned.args.to_string().as_bytes(),
+        ) {
             Ok(answer) => take_answer(client, &planned, &answer)?,
             Err(cut) => {
                 check_death(&cut)?;

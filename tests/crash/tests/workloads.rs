@@ -60,5 +60,8 @@ fn a_loss_is_noticed() {
         Err(error) => format!("{error:#}"),
     };
     assert!(error.contains("lost: counter"), "it failed for another reason: {error}");
-    assert!(error.contains("reproduce: cargo xtask crash --workload tpcb"), "{error}");
+    assert!(
+        error.contains("reproduce: cargo xtask crash --workload tpcb"),
+        "{error}"
+    );
 }

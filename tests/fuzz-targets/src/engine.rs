@@ -3,12 +3,9 @@
 use std::sync::{Arc, LazyLock};
 
 use reprise_abi::{
-    ABI_VERSION, HostOps, LogChoice, ModuleSchema, Parameter, Partitioning, ProcedureSchema, Type,
-    value::ValueReader,
+    ABI_VERSION, HostOps, LogChoice, ModuleSchema, Parameter, Partitioning, ProcedureSchema, Type, value::ValueReader,
 };
-use reprise_database::{
-    BackupManifest, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, RedoConfig,
-};
+use reprise_database::{BackupManifest, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, RedoConfig};
 use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, Limits, describe};
 use reprise_http::probe;
 use reprise_txn::{Candidate, Code, Executor};
@@ -23,11 +20,7 @@ pub fn description(bytes: &[u8]) {
         return;
     };
     let text = describe::to_json(&schema);
-    assert_eq!(
-        describe::from_json(text.as_bytes()).as_ref(),
-        Ok(&schema),
-        "{text}"
-    );
+    assert_eq!(describe::from_json(text.as_bytes()).as_ref(), Ok(&schema), "{text}");
 }
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(Limits::default()));
@@ -80,9 +73,7 @@ fn arguments(is_cbor: bool, body: &[u8]) {
     };
     let mut reader = ValueReader::new(&encoded);
     for param in params {
-        reader
-            .skip(&param.ty)
-            .expect("what is accepted is encoded by its type");
+        reader.skip(&param.ty).expect("what is accepted is encoded by its type");
     }
     reader.finish().expect("and nothing else");
 }
@@ -103,20 +94,36 @@ pub fn request(bytes: &[u8]) {
         probe::Request::Part => {}
         probe::Request::Other => {
             let longer = [bytes, b"\r\n\r\n"].concat();
-            assert_eq!(probe::request(&longer), probe::Request::Other, "more of it makes it a call");
+            assert_eq!(
+                probe::request(&longer),
+                probe::Request::Other,
+                "more of it makes it a call"
+            );
         }
-        probe::Request::Call { path, headers, head_bytes, body_bytes } => {
+        probe::Request::Call {
+            path,
+            headers,
+            head_bytes,
+            body_bytes,
+        } => {
             let end = head_bytes + body_bytes;
             assert!(end <= bytes.len() && path.starts_with("/v1/call/"));
             let mut lengths = headers.iter().filter(|(name, _)| name == "content-length");
             let length = lengths.next().and_then(|(_, value)| std::str::from_utf8(value).ok());
             assert_eq!(length.and_then(|length| length.parse().ok()), Some(*body_bytes));
             assert!(lengths.next().is_none(), "two lengths");
-            assert!(!headers.iter().any(|(name, _)| name == "transfer-encoding"), "two ways to end");
+            assert!(
+                !headers.iter().any(|(name, _)| name == "transfer-encoding"),
+                "two ways to end"
+            );
             let step = (end / 16).max(1);
             let cuts = (0..end).step_by(step).chain([head_bytes - 1, end.saturating_sub(1)]);
             for cut in cuts.filter(|cut| *cut < end) {
-                assert_eq!(probe::request(&bytes[..cut]), probe::Request::Part, "{cut} of {end} bytes");
+                assert_eq!(
+                    probe::request(&bytes[..cut]),
+                    probe::Request::Part,
+                    "{cut} of {end} bytes"
+                );
             }
             assert_eq!(probe::request(&bytes[..end]), seen, "what comes behind it matters");
         }
@@ -173,18 +180,12 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
 
 pub fn batch_json(bytes: &[u8]) {
     let called = probe::batch_calls(DATABASE.router(), false, bytes);
-    assert!(
-        called != 1 || has_key(bytes),
-        "the same line is a call each time"
-    );
+    assert!(called != 1 || has_key(bytes), "the same line is a call each time");
 }
 
 pub fn batch_cbor(bytes: &[u8]) {
     let called = probe::batch_calls(DATABASE.router(), true, bytes);
-    assert!(
-        called != 1 || has_key(bytes),
-        "the same item is a call each time"
-    );
+    assert!(called != 1 || has_key(bytes), "the same item is a call each time");
 }
 
 fn has_key(bytes: &[u8]) -> bool {

@@ -7,8 +7,8 @@ use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Disk, SimDisk};
 use reprise_log::{LogReader, verify};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CheckpointBlockKind, CheckpointHeader,
-    CheckpointKeys, CheckpointRows, FORMAT_VERSION, SegmentHeader, block_bytes, count_records, seal_block,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, CheckpointBlockKind, CheckpointHeader, CheckpointKeys, CheckpointRows,
+    FORMAT_VERSION, SegmentHeader, block_bytes, count_records, seal_block,
 };
 
 fn disk_with(name: &str, bytes: &[u8]) -> SimDisk {
@@ -95,9 +95,7 @@ pub fn checkpoint(bytes: &[u8]) {
         };
         match entry.kind {
             CheckpointBlockKind::Rows => {
-                CheckpointRows::new(raw, false)
-                    .take_while(Result::is_ok)
-                    .for_each(drop);
+                CheckpointRows::new(raw, false).take_while(Result::is_ok).for_each(drop);
             }
             CheckpointBlockKind::Keys => {
                 CheckpointKeys::new(raw, reader.header().version)

@@ -8,10 +8,9 @@ use reprise_checkpoint::Checkpoints;
 use reprise_env::{Disk, RealClock, SimDisk};
 use reprise_log::{Log, LogConfig};
 use reprise_wire::{
-    Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader,
-    CheckpointKeyRef, CheckpointMark, CheckpointModuleRef, CheckpointPartition, CommandRef,
-    DeployRef, DropTableRef, FORMAT_VERSION, Genesis, KeyedRef, PartitionList, PartitionSet, PatchWriter, RecordRef, RemoveRef,
-    RowName, push_checkpoint_row,
+    Change, ChangesRef, CheckpointBlockKind, CheckpointDatabase, CheckpointHeader, CheckpointKeyRef, CheckpointMark,
+    CheckpointModuleRef, CheckpointPartition, CommandRef, DeployRef, DropTableRef, FORMAT_VERSION, Genesis, KeyedRef,
+    PartitionList, PartitionSet, PatchWriter, RecordRef, RemoveRef, RowName, push_checkpoint_row,
 };
 
 use crate::values::{LAYOUTS, SCALARS};
@@ -48,10 +47,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
 
 fn changes() -> Vec<u8> {
     let mut out = Vec::new();
-    let (key, row) = (
-        RowName::Key(b"\x80\0\0\0\0\0\0\x07"),
-        b"a row of bytes".as_slice(),
-    );
+    let (key, row) = (RowName::Key(b"\x80\0\0\0\0\0\0\x07"), b"a row of bytes".as_slice());
     let (table, number) = (1, RowName::Number(9));
     Change::Insert {
         table,
@@ -65,21 +61,12 @@ fn changes() -> Vec<u8> {
         row,
     }
     .encode(&mut out);
-    Change::Replace {
-        table,
-        name: key,
-        row,
-    }
-    .encode(&mut out);
+    Change::Replace { table, name: key, row }.encode(&mut out);
     let mut patch = PatchWriter::begin(&mut out, 2, number, 2);
     patch.column(0, Some(&[1; 8]));
     patch.column(3, None);
     patch.finish();
-    Change::Delete {
-        table,
-        name: number,
-    }
-    .encode(&mut out);
+    Change::Delete { table, name: number }.encode(&mut out);
     Change::Delete { table, name: key }.encode(&mut out);
     out
 }
@@ -156,30 +143,17 @@ fn segment() -> Vec<u8> {
     let mut config = LogConfig::new(*b"sixteen bytes id");
     config.segment_bytes = 8 << 10;
     let complete = Box::new(|_: Lsn, _: Result<(), &_>, (): ()| {});
-    let opened = Log::open(
-        Arc::new(disk.clone()),
-        Arc::new(RealClock::new()),
-        config,
-        complete,
-    );
+    let opened = Log::open(Arc::new(disk.clone()), Arc::new(RealClock::new()), config, complete);
     let (log, _) = opened.expect("an empty disk");
     for half in records().chunks(4) {
         let bytes = half.concat();
-        let appended = log
-            .appender()
-            .append(&bytes, None)
-            .map_err(|(error, _)| error);
+        let appended = log.appender().append(&bytes, None).map_err(|(error, _)| error);
         let start = appended.expect("there is room");
         assert!(log.wait_durable(Lsn(start.0 + bytes.len() as u64), Duration::from_secs(60)));
     }
     log.close().expect("close");
-    let mut file = disk
-        .bytes("log-0000000000000000.seg")
-        .expect("the first segment");
-    let end = file
-        .iter()
-        .rposition(|byte| *byte != 0)
-        .map_or(0, |last| last + 1);
+    let mut file = disk.bytes("log-0000000000000000.seg").expect("the first segment");
+    let end = file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     file.truncate(end.next_multiple_of(512) + 512);
     file
 }
@@ -322,9 +296,7 @@ fn rows() -> Vec<Vec<u8>> {
         LAYOUTS[2].build(&[Field::Int(7), Field::F64(1.5), Field::Null]),
     ];
     let numbered = rows.iter().enumerate();
-    numbered
-        .map(|(at, row)| [&[at as u8], &row[..]].concat())
-        .collect()
+    numbered.map(|(at, row)| [&[at as u8], &row[..]].concat()).collect()
 }
 
 fn keys() -> Vec<Vec<u8>> {
@@ -379,8 +351,14 @@ fn requests(target: &str) -> Vec<Vec<u8>> {
                 format!("POST /v1/call/m/p HTTP/1.1\r\n{lines}content-length: {length}\r\n\r\n{body}").into_bytes()
             };
             let plain = request("host: localhost\r\n", "{\"id\":1}");
-            let keyed = request("Host: a\r\nIdempotency-Key: k-1\r\nContent-Type: application/json\r\n", "{}");
-            let token = request("authorization: Bearer t\r\nconnection: keep-alive\r\norigin: http://a\r\n", "");
+            let keyed = request(
+                "Host: a\r\nIdempotency-Key: k-1\r\nContent-Type: application/json\r\n",
+                "{}",
+            );
+            let token = request(
+                "authorization: Bearer t\r\nconnection: keep-alive\r\norigin: http://a\r\n",
+                "",
+            );
             vec![[&plain[..], &plain[..]].concat(), plain, keyed, token]
         }
         "manifest" => vec![manifest()],
@@ -423,10 +401,7 @@ fn modules() -> Vec<Vec<u8>> {
             (memory (export "memory") 2) (func (export "_initialize") (global.set 0 (i32.const 1)))
             (global (mut i64) (i64.const 0)))"#,
     ];
-    texts
-        .iter()
-        .filter_map(|text| wat::parse_str(text).ok())
-        .collect()
+    texts.iter().filter_map(|text| wat::parse_str(text).ok()).collect()
 }
 
 /// JSON without floats beyond `f64`, as CBOR with definite lengths.
@@ -474,9 +449,6 @@ fn cbor(json: &str) -> Vec<u8> {
         }
     }
     let mut out = Vec::new();
-    push(
-        &mut out,
-        &serde_json::from_str(json).expect("written above"),
-    );
+    push(&mut out, &serde_json::from_str(json).expect("written above"));
     out
 }

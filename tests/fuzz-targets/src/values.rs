@@ -2,9 +2,7 @@
 
 use std::sync::LazyLock;
 
-use reprise_abi::{
-    ColumnSet, RowLayout, ScalarType, StructField, Type, key::KeyReader, value::ValueReader,
-};
+use reprise_abi::{ColumnSet, RowLayout, ScalarType, StructField, Type, key::KeyReader, value::ValueReader};
 
 /// Every scalar type, nullable in turn.
 pub(crate) const SCALARS: [ScalarType; 15] = [
@@ -26,10 +24,7 @@ pub(crate) const SCALARS: [ScalarType; 15] = [
 ];
 
 pub(crate) static LAYOUTS: LazyLock<[RowLayout; 3]> = LazyLock::new(|| {
-    let all = SCALARS
-        .iter()
-        .enumerate()
-        .map(|(at, ty)| (*ty, at % 3 == 0));
+    let all = SCALARS.iter().enumerate().map(|(at, ty)| (*ty, at % 3 == 0));
     let texts = [
         (ScalarType::Text, false),
         (ScalarType::I64, true),
@@ -57,9 +52,7 @@ pub fn row(bytes: &[u8]) {
         return;
     }
     let columns = [SCALARS.len(), 3, 3][*which as usize % LAYOUTS.len()] as u16;
-    let fields: Vec<_> = (0..columns)
-        .map(|column| layout.field(row, column))
-        .collect();
+    let fields: Vec<_> = (0..columns).map(|column| layout.field(row, column)).collect();
     assert_eq!(layout.build(&fields), row, "one form for one row");
     let mut key = Vec::new();
     layout.push_key(row, &(0..columns).collect::<Vec<_>>(), &mut key);
@@ -113,19 +106,14 @@ pub fn key(bytes: &[u8]) {
 
 pub(crate) static TYPES: LazyLock<Vec<Type>> = LazyLock::new(|| {
     let scalar = Type::Scalar;
-    let field = |name: &str, ty: Type| StructField {
-        name: name.into(),
-        ty,
-    };
+    let field = |name: &str, ty: Type| StructField { name: name.into(), ty };
     let pair = Type::Struct(vec![
         field("left", scalar(ScalarType::Text)),
         field("right", Type::Option(Box::new(scalar(ScalarType::I64)))),
     ]);
     let mut types: Vec<_> = SCALARS.into_iter().map(scalar).collect();
     types.push(Type::List(Box::new(pair.clone())));
-    types.push(Type::Option(Box::new(Type::List(Box::new(scalar(
-        ScalarType::F64,
-    ))))));
+    types.push(Type::Option(Box::new(Type::List(Box::new(scalar(ScalarType::F64))))));
     types.push(Type::Enum(vec!["one".into(), "two".into(), "three".into()]));
     types.push(pair);
     types

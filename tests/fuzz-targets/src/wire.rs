@@ -1,9 +1,9 @@
 //! What the log and checkpoints are made of, without the files.
 
 use reprise_wire::{
-    BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader,
-    CheckpointKeys, CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer,
-    FORMAT_VERSION, Records, SegmentHeader, count_records,
+    BlockHeader, Changes, CheckpointBlock, CheckpointDatabase, CheckpointEntry, CheckpointHeader, CheckpointKeys,
+    CheckpointModuleRef, CheckpointPartition, CheckpointRows, CheckpointTrailer, FORMAT_VERSION, Records,
+    SegmentHeader, count_records,
 };
 
 pub fn block(bytes: &[u8]) {
@@ -28,11 +28,7 @@ pub fn records(bytes: &[u8]) {
         assert_eq!(&bytes[offset..offset + raw.len()], raw);
         record.encode(&mut encoded);
         assert_eq!(encoded.len(), offset + raw.len(), "{record:?}");
-        let _ = (
-            record.kind().name(),
-            record.txn_id(),
-            format!("{record:?}").len(),
-        );
+        let _ = (record.kind().name(), record.txn_id(), format!("{record:?}").len());
         whole += 1;
     }
     assert_eq!(encoded, bytes[..encoded.len()], "one form for one value");
@@ -61,13 +57,10 @@ pub fn checkpoint_parts(bytes: &[u8]) {
         0 => CheckpointRows::new(rest, false)
             .take_while(Result::is_ok)
             .for_each(drop),
-        1 => CheckpointRows::new(rest, true)
-            .take_while(Result::is_ok)
-            .for_each(drop),
+        1 => CheckpointRows::new(rest, true).take_while(Result::is_ok).for_each(drop),
         2 => {
             let keys = CheckpointKeys::new(rest, FORMAT_VERSION);
-            keys.map_while(Result::ok)
-                .for_each(|key| key.encode(&mut encoded));
+            keys.map_while(Result::ok).for_each(|key| key.encode(&mut encoded));
         }
         3 => CheckpointModuleRef::decode(rest, FORMAT_VERSION)
             .into_iter()

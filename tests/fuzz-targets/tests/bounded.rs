@@ -18,16 +18,10 @@ fn kept(target: &str) -> Vec<(String, Vec<u8>)> {
     let Ok(entries) = std::fs::read_dir(&folder) else {
         return Vec::new();
     };
-    let mut files: Vec<_> = entries
-        .map(|entry| entry.expect("read corpus").path())
-        .collect();
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("read corpus").path()).collect();
     files.sort();
     let read = |path: &std::path::PathBuf| {
-        let name = path
-            .file_name()
-            .expect("a file")
-            .to_string_lossy()
-            .into_owned();
+        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
         (name, std::fs::read(path).expect("read corpus"))
     };
     files.iter().map(read).collect()
@@ -43,8 +37,7 @@ fn check(target: &Target, bytes: &[u8], what: &str) {
 fn run(target: &Target) -> u32 {
     let good = seeds(target.name);
     assert!(!good.is_empty(), "{} has no good input", target.name);
-    good.iter()
-        .for_each(|bytes| check(target, bytes, "a good input"));
+    good.iter().for_each(|bytes| check(target, bytes, "a good input"));
     let mut inputs = good;
     for (name, bytes) in kept(target.name) {
         check(target, &bytes, &format!("corpus/{}/{name}", target.name));
@@ -68,10 +61,6 @@ fn no_target_fails() {
     for target in TARGETS {
         let begun = Instant::now();
         let runs = run(target);
-        println!(
-            "{}: {runs} runs in {:.1} s",
-            target.name,
-            begun.elapsed().as_secs_f64()
-        );
+        println!("{}: {runs} runs in {:.1} s", target.name, begun.elapsed().as_secs_f64());
     }
 }

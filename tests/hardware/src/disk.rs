@@ -25,7 +25,12 @@ impl<'a> SafeDisk<'a> {
     pub fn new(record: &'a Record, image: PathBuf, bytes: u64) -> Result<Self> {
         let file = File::create(&image).context("create the disk's image")?;
         file.set_len(bytes).context("size the disk's image")?;
-        Ok(Self { record, image, file, applied: 0 })
+        Ok(Self {
+            record,
+            image,
+            file,
+            applied: 0,
+        })
     }
 
     /// Writes to `copy` what a power failure right behind `entries[point - 1]` may leave. Points may only grow.
@@ -74,7 +79,11 @@ fn put(disk: &File, start: u64, data: &[u8]) -> Result<()> {
 
 /// Replays the file system's journal, as mounting does, and takes everything out of it into `to`.
 pub fn take_out(image: &Path, to: &Path) -> Result<()> {
-    let replayed = tool("e2fsck").args(["-y", "-E", "journal_only"]).arg(image).output().context("run e2fsck")?;
+    let replayed = tool("e2fsck")
+        .args(["-y", "-E", "journal_only"])
+        .arg(image)
+        .output()
+        .context("run e2fsck")?;
     ensure!(
         matches!(replayed.status.code(), Some(0 | 1)),
         "e2fsck: {}{}",
@@ -83,13 +92,24 @@ pub fn take_out(image: &Path, to: &Path) -> Result<()> {
     );
     fs::create_dir_all(to).context("create the directory of what was taken out")?;
     let command = format!("rdump / {}", to.display());
-    let dumped = tool("debugfs").args(["-R", &command]).arg(image).output().context("run debugfs")?;
-    ensure!(dumped.status.success(), "debugfs: {}", String::from_utf8_lossy(&dumped.stderr));
+    let dumped = tool("debugfs")
+        .args(["-R", &command])
+        .arg(image)
+        .output()
+        .context("run debugfs")?;
+    ensure!(
+        dumped.status.success(),
+        "debugfs: {}",
+        String::from_utf8_lossy(&dumped.stderr)
+    );
     Ok(())
 }
 
 /// A program that Debian keeps out of people's PATH.
 fn tool(name: &str) -> Command {
-    let found = ["/usr/sbin", "/sbin"].map(|dir| Path::new(dir).join(name)).into_iter().find(|path| path.is_file());
+    let found = ["/usr/sbin", "/sbin"]
+        .map(|dir| Path::new(dir).join(name))
+        .into_iter()
+        .find(|path| path.is_file());
     Command::new(found.unwrap_or_else(|| name.into()))
 }

@@ -43,7 +43,11 @@ pub fn run(config: &GuestConfig) -> Result<()> {
     disk.remove()?;
     answered?;
     let record = work.join("record");
-    shell(&format!("cp --sparse=always {} {}/record", record.display(), config.shared.display()))
+    shell(&format!(
+        "cp --sparse=always {} {}/record",
+        record.display(),
+        config.shared.display()
+    ))
 }
 
 /// ext4 over a device that records its writes.
@@ -81,7 +85,16 @@ fn mark(text: &str) -> Result<()> {
 }
 
 fn load(config: &GuestConfig, mounted: &Path) -> Result<()> {
-    let args = ["--partitions", "2", "--sites", "2", "--checkpoint-every", "1", "--log", &config.log];
+    let args = [
+        "--partitions",
+        "2",
+        "--sites",
+        "2",
+        "--checkpoint-every",
+        "1",
+        "--log",
+        &config.log,
+    ];
     let mut launch = Launch::new(&mounted.join("data")).args(&args);
     if config.commit == "async" {
         launch = launch.args(&["--commit", "async", "--group-commit-us", "1000000"]);
@@ -100,7 +113,9 @@ fn load(config: &GuestConfig, mounted: &Path) -> Result<()> {
         }
         let marked = mark_until(until, &acknowledged);
         is_over.store(true, Ordering::Release);
-        let called = clients.into_iter().map(|client| client.join().expect("a client panicked"));
+        let called = clients
+            .into_iter()
+            .map(|client| client.join().expect("a client panicked"));
         marked.and(called.collect::<Result<Vec<_>>>())
     });
     server.kill()?;
@@ -110,7 +125,10 @@ fn load(config: &GuestConfig, mounted: &Path) -> Result<()> {
 /// A mark says what had been acknowledged before it was written, never more.
 fn mark_until(until: Instant, acknowledged: &[AtomicU64]) -> Result<()> {
     while Instant::now() < until {
-        let counts: Vec<_> = acknowledged.iter().map(|count| count.load(Ordering::Acquire).to_string()).collect();
+        let counts: Vec<_> = acknowledged
+            .iter()
+            .map(|count| count.load(Ordering::Acquire).to_string())
+            .collect();
         mark(&counts.join(","))?;
     }
     Ok(())
@@ -130,7 +148,12 @@ fn calls(client: u64, address: &str, acknowledged: &AtomicU64, is_over: &AtomicB
         let path = format!("/v1/call/bank/{path}");
         let answer = connection.request("POST", &path, &headers, args.to_string().as_bytes());
         let answer = answer.map_err(|cut| cut.error).context("call")?;
-        ensure!(answer.status == 200, "call {number} of client {client}: {} {}", answer.status, answer.text());
+        ensure!(
+            answer.status == 200,
+            "call {number} of client {client}: {} {}",
+            answer.status,
+            answer.text()
+        );
         acknowledged.store(number + 1, Ordering::Release);
     }
     Ok(())
@@ -142,6 +165,10 @@ fn shell(command: &str) -> Result<()> {
 
 fn output(command: &str) -> Result<String> {
     let output = Command::new("sh").args(["-c", command]).output().context("start sh")?;
-    ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

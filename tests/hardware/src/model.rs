@@ -20,7 +20,10 @@ fn account(client: u64, number: u64) -> i64 {
 /// Odd calls move money between the newest two accounts of the client, which may lie on two partitions.
 pub fn step(client: u64, number: u64) -> Step {
     if number < OPENED_FIRST || number.is_multiple_of(2) {
-        return Step::Open { account: account(client, number), balance: FIRST_BALANCE };
+        return Step::Open {
+            account: account(client, number),
+            balance: FIRST_BALANCE,
+        };
     }
     let (newest, older) = (number - 1, number.saturating_sub(3));
     Step::Transfer {

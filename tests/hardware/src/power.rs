@@ -1,11 +1,6 @@
 //! The half that runs on this machine: the load in a virtual one, then every disk that a power failure may have left, opened and judged.
 
-use std::{
-    collections::BTreeMap,
-    env, fmt, fs,
-    path::Path,
-    time::Instant,
-};
+use std::{collections::BTreeMap, env, fmt, fs, path::Path, time::Instant};
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Rng, Server, binary};
@@ -13,8 +8,7 @@ use reprise_test_crash::{Launch, Rng, Server, binary};
 use crate::{
     disk::{SafeDisk, take_out},
     guest::{CLIENTS, DISK_BYTES, READY},
-    model,
-    vm,
+    model, vm,
     writes::{Entry, Record},
 };
 
@@ -49,9 +43,17 @@ pub struct Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "log           {}", self.log)?;
-        writeln!(f, "recorded      {} writes and marks, {} flushes and forced writes, {} marks", self.entries, self.flushes, self.marks)?;
+        writeln!(
+            f,
+            "recorded      {} writes and marks, {} flushes and forced writes, {} marks",
+            self.entries, self.flushes, self.marks
+        )?;
         writeln!(f, "acknowledged  {}", self.acknowledged)?;
-        write!(f, "opened        {} disks in {:.1} s: nothing acknowledged lost, nothing half", self.opened, self.seconds)
+        write!(
+            f,
+            "opened        {} disks in {:.1} s: nothing acknowledged lost, nothing half",
+            self.opened, self.seconds
+        )
     }
 }
 
@@ -59,7 +61,10 @@ impl fmt::Display for Report {
 pub fn run(config: &Config) -> Result<Report> {
     let shared = tempfile::tempdir().context("create a temporary directory")?;
     let begun = Instant::now();
-    let log = config.log.clone().unwrap_or_else(|| LOG_KINDS[config.seed as usize % LOG_KINDS.len()].to_owned());
+    let log = config
+        .log
+        .clone()
+        .unwrap_or_else(|| LOG_KINDS[config.seed as usize % LOG_KINDS.len()].to_owned());
     record(config, shared.path(), &log)?;
     let record = Record::open(&shared.path().join("record"))?;
     let mut report = judge(config, &record, shared.path(), log)?;
@@ -70,10 +75,17 @@ pub fn run(config: &Config) -> Result<Report> {
 /// Has the virtual machine leave its record in `shared`.
 fn record(config: &Config, shared: &Path, log: &str) -> Result<()> {
     let program = program()?;
-    let procedures = binary()?.ancestors().nth(2).map(|target| target.join("procedures")).context("the server lies in target/release")?;
+    let procedures = binary()?
+        .ancestors()
+        .nth(2)
+        .map(|target| target.join("procedures"))
+        .context("the server lies in target/release")?;
     let environment = [
         ("REPRISE_BIN", binary()?.display().to_string()),
-        ("REPRISE_PROCEDURES", env::var("REPRISE_PROCEDURES").unwrap_or(procedures.display().to_string())),
+        (
+            "REPRISE_PROCEDURES",
+            env::var("REPRISE_PROCEDURES").unwrap_or(procedures.display().to_string()),
+        ),
     ];
     let command = [
         program,
@@ -97,15 +109,27 @@ fn record(config: &Config, shared: &Path, log: &str) -> Result<()> {
 /// The binary `power`, beside the test that runs or the running program itself.
 fn program() -> Result<String> {
     let own = env::current_exe().context("find this program")?;
-    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join("power")).find(|path| path.is_file());
-    Ok(found.context("build it first: cargo build --release -p reprise-test-hardware")?.display().to_string())
+    let found = own
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("power"))
+        .find(|path| path.is_file());
+    Ok(found
+        .context("build it first: cargo build --release -p reprise-test-hardware")?
+        .display()
+        .to_string())
 }
 
 fn judge(config: &Config, record: &Record, work: &Path, log: String) -> Result<Report> {
     let mut rng = Rng::new(config.seed);
     let points = choose(config, record, &mut rng)?;
     let mut safe = SafeDisk::new(record, work.join("safe"), DISK_BYTES)?;
-    let mut report = Report { log, entries: record.entries.len(), ..Report::default() };
+    let mut report = Report {
+        log,
+        entries: record.entries.len(),
+        ..Report::default()
+    };
     for entry in &record.entries {
         match entry {
             Entry::Mark(_) => report.marks += 1,
@@ -129,7 +153,11 @@ fn judge(config: &Config, record: &Record, work: &Path, log: String) -> Result<R
 /// Behind which entries power fails: flushes, marks and any others; growing, none before the database is there.
 fn choose(config: &Config, record: &Record, rng: &mut Rng) -> Result<Vec<usize>> {
     let is_ready = |entry: &Entry| matches!(entry, Entry::Mark(text) if text == READY);
-    let first = 1 + record.entries.iter().position(is_ready).context("the record has no mark")?;
+    let first = 1 + record
+        .entries
+        .iter()
+        .position(is_ready)
+        .context("the record has no mark")?;
     let behind = |is_meant: fn(&Entry) -> bool| {
         let all = first..=record.entries.len();
         all.filter(|at| is_meant(&record.entries[at - 1])).collect::<Vec<_>>()
@@ -190,9 +218,20 @@ fn check(server: &Server, acknowledged: &[u64]) -> Result<()> {
     for (client, acknowledged) in acknowledged.iter().enumerate() {
         let client = client as u64;
         let range = client as i64 * 1_000_000_000..(client as i64 + 1) * 1_000_000_000;
-        let own: BTreeMap<_, _> = accounts.range(range).map(|(account, balance)| (*account, *balance)).collect();
-        let count = model::count_of(client, &own).with_context(|| format!("client {client}: no number of its calls leaves {} accounts with these balances", own.len()))?;
-        ensure!(count >= *acknowledged, "lost: client {client} had {acknowledged} calls acknowledged, {count} are there");
+        let own: BTreeMap<_, _> = accounts
+            .range(range)
+            .map(|(account, balance)| (*account, *balance))
+            .collect();
+        let count = model::count_of(client, &own).with_context(|| {
+            format!(
+                "client {client}: no number of its calls leaves {} accounts with these balances",
+                own.len()
+            )
+        })?;
+        ensure!(
+            count >= *acknowledged,
+            "lost: client {client} had {acknowledged} calls acknowledged, {count} are there"
+        );
     }
     Ok(())
 }
@@ -206,7 +245,10 @@ fn accounts(server: &Server) -> Result<BTreeMap<i64, i64>> {
         let page = answer.json();
         for row in page["rows"].as_array().context("rows")? {
             let number = |name: &str| row[name].as_str().and_then(|text| text.parse::<i64>().ok());
-            accounts.insert(number("account").context("account")?, number("balance").context("balance")?);
+            accounts.insert(
+                number("account").context("account")?,
+                number("balance").context("balance")?,
+            );
         }
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),

@@ -1,10 +1,6 @@
 //! The record that `dm-log-writes` keeps of a block device (Documentation/admin-guide/device-mapper/log-writes.rst).
 
-use std::{
-    fs::File,
-    os::unix::fs::FileExt,
-    path::Path,
-};
+use std::{fs::File, os::unix::fs::FileExt, path::Path};
 
 use anyhow::{Context, Result, ensure};
 
@@ -52,7 +48,11 @@ impl Record {
         ensure!(word(&head, 1) == 1, "version {} of dm-log-writes", word(&head, 1));
         let count = word(&head, 2);
         let sector_bytes = word(&head, 3) & 0xffff_ffff;
-        let mut record = Self { file, sector_bytes, entries: Vec::new() };
+        let mut record = Self {
+            file,
+            sector_bytes,
+            entries: Vec::new(),
+        };
         let mut at = sector_bytes;
         for _ in 0..count {
             at = record.take(at)?;
@@ -69,7 +69,9 @@ impl Record {
         let data = at + self.sector_bytes;
         if flags & MARK != 0 {
             let text = &sector[ENTRY_BYTES..][..inline as usize];
-            self.entries.push(Entry::Mark(String::from_utf8_lossy(text).trim_end_matches('\0').to_owned()));
+            self.entries.push(Entry::Mark(
+                String::from_utf8_lossy(text).trim_end_matches('\0').to_owned(),
+            ));
             return Ok(data);
         }
         if flags & DISCARD != 0 {
@@ -77,14 +79,22 @@ impl Record {
             return Ok(data);
         }
         let is_flush = flags & FLUSH != 0;
-        self.entries.push(Entry::Write(Write { start, bytes, data, is_flush, is_forced: flags & FORCED != 0 }));
+        self.entries.push(Entry::Write(Write {
+            start,
+            bytes,
+            data,
+            is_flush,
+            is_forced: flags & FORCED != 0,
+        }));
         Ok(data + bytes)
     }
 
     /// The first `bytes` of what a write wrote.
     pub fn data(&self, write: &Write, bytes: u64) -> Result<Vec<u8>> {
         let mut data = vec![0; bytes.min(write.bytes) as usize];
-        self.file.read_exact_at(&mut data, write.data).context("read a write's data")?;
+        self.file
+            .read_exact_at(&mut data, write.data)
+            .context("read a write's data")?;
         Ok(data)
     }
 }

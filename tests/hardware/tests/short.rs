@@ -34,5 +34,8 @@ fn a_loss_is_noticed() {
         Ok(report) => panic!("a server that acknowledges too early passed: {report}"),
         Err(error) => format!("{error:#}"),
     };
-    assert!(error.contains("lost: client") && error.contains("cargo xtask power"), "{error}");
+    assert!(
+        error.contains("lost: client") && error.contains("cargo xtask power"),
+        "{error}"
+    );
 }

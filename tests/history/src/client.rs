@@ -41,9 +41,7 @@ impl Local {
         let module = &deployed.current["registers"];
         let mut batch = BatchBuilder::new(deployed.clone(), &self.0);
         for op in ops {
-            let (number, _) = module
-                .procedure(op.procedure())
-                .expect("one of the module's");
+            let (number, _) = module.procedure(op.procedure()).expect("one of the module's");
             let encode = |out: &mut Vec<u8>| {
                 op.encode(out);
                 Ok::<(), ()>(())
@@ -133,12 +131,8 @@ pub fn open(dir: Option<&Path>, partitions: u16, sites: u16) -> Database {
 pub fn registers_wasm() -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let path = root.join("target/procedures/registers.wasm");
-    std::fs::read(&path).unwrap_or_else(|error| {
-        panic!(
-            "read {}: {error}; `cargo xtask wasm` builds it",
-            path.display()
-        )
-    })
+    std::fs::read(&path)
+        .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
 }
 
 pub fn deploy(database: &Database) {

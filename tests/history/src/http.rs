@@ -28,9 +28,7 @@ impl Http {
             }
         };
         let path = format!("/v1/call/registers/{}", op.procedure());
-        let answer = self
-            .0
-            .request("POST", &path, &[], args.to_string().as_bytes());
+        let answer = self.0.request("POST", &path, &[], args.to_string().as_bytes());
         let answer = answer.expect("a whole answer");
         let (status, body) = (answer.status, answer.json());
         let txn_id = number(&body["txn_id"]).map_or(TxnId(0), |id| TxnId(id as u64));

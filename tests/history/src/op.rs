@@ -112,9 +112,7 @@ impl Mix {
             true => 2 + self.below(3),
             false => 1,
         };
-        (0..count)
-            .map(|_| self.below(self.registers) as i64)
-            .collect()
+        (0..count).map(|_| self.below(self.registers) as i64).collect()
     }
 
     fn value(&mut self) -> Option<i64> {

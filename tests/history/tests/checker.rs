@@ -3,9 +3,7 @@
 //! serializable.
 
 use reprise_test_crash::{Launch, Server};
-use reprise_test_history::{
-    Client, Done, Http, Local, Mix, Model, Op, Ret, deploy, history_of, open,
-};
+use reprise_test_history::{Client, Done, Http, Local, Mix, Model, Op, Ret, deploy, history_of, open};
 use todc_utils::{
     linearizability::{
         WGLChecker,
@@ -56,15 +54,8 @@ fn is_strictly_serializable(start: &Model, history: &[Done]) -> bool {
     }
     events.sort_unstable_by_key(|(at, ..)| *at);
     let start = Step::Start(start.clone());
-    let mut actions = vec![
-        (0, Action::Call(start.clone())),
-        (0, Action::Response(start)),
-    ];
-    actions.extend(
-        events
-            .into_iter()
-            .map(|(_, client, action)| (client, action)),
-    );
+    let mut actions = vec![(0, Action::Call(start.clone())), (0, Action::Response(start))];
+    actions.extend(events.into_iter().map(|(_, client, action)| (client, action)));
     WGLChecker::<Registers>::is_linearizable(History::from_actions(actions))
 }
 
@@ -101,11 +92,7 @@ fn values(values: &[i64]) -> Ret {
 fn the_checker_refuses_histories_that_are_wrong() {
     let start = Model([(0, 10), (1, 11)].into());
     let check = |seen: &[(usize, u64, u64, Op, Ret)], expected: bool, what: &str| {
-        assert_eq!(
-            is_strictly_serializable(&start, &history(seen)),
-            expected,
-            "{what}"
-        );
+        assert_eq!(is_strictly_serializable(&start, &history(seen)), expected, "{what}");
     };
     let overwrite = || (0, 0, 3, write(&[0, 1], 5), values(&[10, 11]));
     check(
@@ -129,11 +116,7 @@ fn the_checker_refuses_histories_that_are_wrong() {
         "stale read",
     );
     let other = (1, 1, 2, write(&[0], 6), values(&[10]));
-    check(
-        &[overwrite(), other],
-        false,
-        "lost update: both saw the same value",
-    );
+    check(&[overwrite(), other], false, "lost update: both saw the same value");
     let aborted = Op::Write {
         ids: vec![0],
         values: vec![Some(7)],

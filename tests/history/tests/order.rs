@@ -26,10 +26,7 @@ fn clients(database: &Database, seed: u64, calls: usize, several: u64) -> Vec<(L
 }
 
 fn all_of(database: &Database) -> Model {
-    let answer = Local(database.router().clone())
-        .call(&[Op::All])
-        .remove(0)
-        .0;
+    let answer = Local(database.router().clone()).call(&[Op::All]).remove(0).0;
     let Ret::Rows(rows) = answer else {
         unreachable!("`all` answers with rows");
     };
@@ -42,10 +39,7 @@ fn all_of(database: &Database) -> Model {
 
 /// Runs what committed one by one in the order of ids: each call must have seen what it sees then.
 fn check_ids(history: &[Done], reproduce: &str) -> Model {
-    let mut serial: Vec<&Done> = history
-        .iter()
-        .filter(|done| done.ret != Ret::Aborted)
-        .collect();
+    let mut serial: Vec<&Done> = history.iter().filter(|done| done.ret != Ret::Aborted).collect();
     serial.sort_unstable_by_key(|done| done.txn_id);
     let mut model = Model::default();
     for done in serial {
@@ -63,10 +57,7 @@ fn log_of(database: &Database) -> Vec<LogEntry> {
             kind: Some("command".into()),
             ..LogQuery::default()
         };
-        let page = database
-            .router()
-            .log_records(query)
-            .expect("a readable log");
+        let page = database.router().log_records(query).expect("a readable log");
         entries.extend(page.records);
         from = page.next.filter(|next| *next < page.end);
     }
@@ -77,10 +68,7 @@ fn log_of(database: &Database) -> Vec<LogEntry> {
 fn check_log(database: &Database, history: &[Done], reproduce: &str) {
     let is_write = |done: &&Done| matches!(done.op, Op::Write { .. } | Op::Rotate(_));
     let committed = history.iter().filter(|done| done.ret != Ret::Aborted);
-    let writes: BTreeMap<TxnId, &Done> = committed
-        .filter(is_write)
-        .map(|done| (done.txn_id, done))
-        .collect();
+    let writes: BTreeMap<TxnId, &Done> = committed.filter(is_write).map(|done| (done.txn_id, done)).collect();
     let (mut model, mut logged) = (Model::default(), BTreeSet::new());
     let mut newest: BTreeMap<u16, TxnId> = BTreeMap::new();
     for entry in log_of(database) {
@@ -102,10 +90,7 @@ fn check_log(database: &Database, history: &[Done], reproduce: &str) {
             done.ret,
             "{reproduce}: {done:?} in the log's order"
         );
-        assert!(
-            logged.insert(txn_id),
-            "{reproduce}: {txn_id} is logged twice"
-        );
+        assert!(logged.insert(txn_id), "{reproduce}: {txn_id} is logged twice");
         for partition in partitions {
             let before = newest.insert(partition, txn_id);
             assert!(
@@ -177,10 +162,19 @@ fn a_storm_of_multi_partition_calls_starves_no_one() {
     check_ids(&history, "seed 9");
     assert_eq!(database.router().status().waiting, 0);
     let meetings = database.router().meetings();
-    assert!(meetings.meetings > 0 && meetings.jobs >= meetings.meetings, "{meetings:?}");
+    assert!(
+        meetings.meetings > 0 && meetings.jobs >= meetings.meetings,
+        "{meetings:?}"
+    );
     let waited_for = waited_for.load(Ordering::SeqCst);
-    println!("one batch waited for {waited_for} calls; {} calls in {} meetings", meetings.jobs, meetings.meetings);
-    assert!(waited_for <= WAITED_FOR_MAX, "a batch waited while {waited_for} calls were served");
+    println!(
+        "one batch waited for {waited_for} calls; {} calls in {} meetings",
+        meetings.jobs, meetings.meetings
+    );
+    assert!(
+        waited_for <= WAITED_FOR_MAX,
+        "a batch waited while {waited_for} calls were served"
+    );
 }
 
 /// Notes for how many calls a batch of anybody's waited at most.
@@ -210,9 +204,7 @@ fn overload_is_refused_and_nothing_is_left_waiting() {
     let (sender, receiver) = std::sync::mpsc::channel();
     let submit = |op: &Op| {
         let mut batch = BatchBuilder::new(deployed.clone(), router);
-        let (number, _) = module
-            .procedure(op.procedure())
-            .expect("one of the module's");
+        let (number, _) = module.procedure(op.procedure()).expect("one of the module's");
         let encode = |out: &mut Vec<u8>| {
             op.encode(out);
             Ok::<(), ()>(())
@@ -235,7 +227,9 @@ fn overload_is_refused_and_nothing_is_left_waiting() {
             most = most.max(router.status().waiting);
         }
         let answers = (0..flood.len() + 20).map(|_| receiver.recv().expect("every call is answered"));
-        refused += answers.filter(|outcome| matches!(outcome, ReplyOutcome::Overloaded { .. })).count();
+        refused += answers
+            .filter(|outcome| matches!(outcome, ReplyOutcome::Overloaded { .. }))
+            .count();
         if refused > 0 {
             break;
         }

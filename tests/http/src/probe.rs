@@ -43,11 +43,7 @@ pub fn probe_changed() -> Vec<u8> {
 fn build(columns: &str, more_procedures: &str) -> Vec<u8> {
     let by_id = r#""partitioning":{"by":["id"]}"#;
     let id = r#"{"name":"id","type":"i64"}"#;
-    let procedure = |name: &str,
-                     params: &str,
-                     returns: &str,
-                     read_only: bool,
-                     partitioning: &str| {
+    let procedure = |name: &str, params: &str, returns: &str, read_only: bool, partitioning: &str| {
         format!(
             r#"{{"name":"{name}","params":[{params}],"returns":"{returns}","read_only":{read_only},{partitioning}}}"#
         )

@@ -112,10 +112,7 @@ impl Server {
                 break;
             }
             assert_eq!(readiness.ok(503)["phase"]["name"], "recovering");
-            assert!(
-                started.elapsed() < START_WAIT_MAX,
-                "the server does not become ready"
-            );
+            assert!(started.elapsed() < START_WAIT_MAX, "the server does not become ready");
             std::thread::sleep(Duration::from_millis(5));
         }
         self
@@ -217,17 +214,8 @@ impl Server {
             .collect()
     }
 
-    pub fn send(
-        &self,
-        method: Method,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: Vec<u8>,
-    ) -> Answer {
-        let mut request = self
-            .client
-            .request(method, format!("{}{path}", self.url))
-            .body(body);
+    pub fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
+        let mut request = self.client.request(method, format!("{}{path}", self.url)).body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

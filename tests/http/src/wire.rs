@@ -18,9 +18,7 @@ pub struct Answer {
 
 impl Answer {
     pub fn of(response: reqwest::blocking::Response) -> Self {
-        let text = |value: &reqwest::header::HeaderValue| {
-            String::from_utf8_lossy(value.as_bytes()).into_owned()
-        };
+        let text = |value: &reqwest::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         Self {
             status: response.status().as_u16(),
             headers: response
@@ -44,8 +42,7 @@ impl Answer {
     }
 
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
     /// The JSON of a success.
@@ -72,9 +69,7 @@ impl Answer {
         );
         for member in ["title", "detail"] {
             assert!(
-                problem[member]
-                    .as_str()
-                    .is_some_and(|text| !text.is_empty()),
+                problem[member].as_str().is_some_and(|text| !text.is_empty()),
                 "{problem}"
             );
         }

@@ -13,8 +13,7 @@ use reprise_test_http::{Options, Server, probe, probe_grown, raw};
 use serde_json::json;
 
 /// Only a client that takes no answers is to be cut off.
-const SETTINGS: &str =
-    "[http]\nconnections_max = 200\nheader_wait_s = 60\nbody_wait_s = 60\nwrite_wait_s = 4";
+const SETTINGS: &str = "[http]\nconnections_max = 200\nheader_wait_s = 60\nbody_wait_s = 60\nwrite_wait_s = 4";
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(180);
 /// What eight clients that take no answers may make the server hold: bytes, calls and answers of a lane each, and buffers
@@ -69,16 +68,9 @@ fn answers(text: &str) -> Vec<String> {
         let status = head.split(' ').nth(1).unwrap_or("none");
         let length = head.to_ascii_lowercase();
         let length = length.split("content-length: ").nth(1).unwrap_or("0");
-        let length: usize = length
-            .lines()
-            .next()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0);
+        let length: usize = length.lines().next().and_then(|text| text.parse().ok()).unwrap_or(0);
         let body = &tail[..length.min(tail.len())];
-        let said = body
-            .split(['"', ':', ','])
-            .filter(|word| !word.is_empty())
-            .take(3);
+        let said = body.split(['"', ':', ',']).filter(|word| !word.is_empty()).take(3);
         found.push(format!("{status} {}", said.collect::<Vec<_>>().join(" ")));
         left = &tail[length.min(tail.len())..];
     }
@@ -89,10 +81,7 @@ fn answers(text: &str) -> Vec<String> {
 fn mixture() -> (String, Vec<&'static str>) {
     let requests = [
         (call("echo", "{\"id\":1}", ""), "200 { result 1"),
-        (
-            call("put", "{\"id\":1,\"amount\":5}", ""),
-            "200 { result null",
-        ),
+        (call("put", "{\"id\":1,\"amount\":5}", ""), "200 { result null"),
         (
             call("put", "{\"id\":1,\"amount\":6}", ""),
             "422 { type /problems/procedure-aborted",
@@ -101,24 +90,12 @@ fn mixture() -> (String, Vec<&'static str>) {
             call("echo", "{\"id\":\"x\"}", ""),
             "400 { type /problems/invalid-arguments",
         ),
-        (
-            call("echo", "{\"id\":", ""),
-            "400 { type /problems/malformed-request",
-        ),
+        (call("echo", "{\"id\":", ""), "400 { type /problems/malformed-request"),
         (call("nothing", "{}", ""), "404 { type /problems/not-found"),
         (call("everywhere", "{\"id\":7}", ""), "200 { result 7"),
-        (
-            call("stop", "{\"id\":9}", ""),
-            "422 { type /problems/procedure-aborted",
-        ),
-        (
-            call("trap", "{\"id\":9}", ""),
-            "500 { type /problems/procedure-trapped",
-        ),
-        (
-            call("flood", "{\"id\":9}", ""),
-            "422 { type /problems/limit-exceeded",
-        ),
+        (call("stop", "{\"id\":9}", ""), "422 { type /problems/procedure-aborted"),
+        (call("trap", "{\"id\":9}", ""), "500 { type /problems/procedure-trapped"),
+        (call("flood", "{\"id\":9}", ""), "422 { type /problems/limit-exceeded"),
         (
             call("put", "{\"id\":2,\"amount\":5}", "idempotency-key: k\r\n"),
             "200 { result null",
@@ -142,15 +119,9 @@ fn mixture() -> (String, Vec<&'static str>) {
         (call("echo", "{\"id\":5}", ""), "200 { result 5"),
         (get("/v1/nothing", ""), "404 { type /problems/not-found"),
         (call("echo", "{\"id\":6}", ""), "200 { result 6"),
-        (
-            call("echo", "{\"id\":7}", "connection: close\r\n"),
-            "200 { result 7",
-        ),
+        (call("echo", "{\"id\":7}", "connection: close\r\n"), "200 { result 7"),
     ];
-    let text = requests
-        .iter()
-        .map(|(request, _)| request.as_str())
-        .collect();
+    let text = requests.iter().map(|(request, _)| request.as_str()).collect();
     (text, requests.iter().map(|(_, answer)| *answer).collect())
 }
 
@@ -158,10 +129,7 @@ fn mixture() -> (String, Vec<&'static str>) {
 fn errors_in_the_middle_keep_their_places() {
     let server = server();
     let (requests, expected) = mixture();
-    assert_eq!(
-        answers(&raw(&server.address, requests.as_bytes())),
-        expected
-    );
+    assert_eq!(answers(&raw(&server.address, requests.as_bytes())), expected);
     server.call("echo", json!({"id": 1})).ok(200);
 }
 
@@ -176,9 +144,7 @@ fn the_answers_do_not_depend_on_how_the_requests_arrive() {
         let mut left = requests.as_bytes();
         let begun = Instant::now();
         while !left.is_empty() {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let bytes = ((random >> 33) as usize % piece_max + 1).min(left.len());
             if stream.write_all(&left[..bytes]).is_err() {
                 break;
@@ -227,9 +193,7 @@ fn doubtful() -> Vec<String> {
     ];
     let mut requests: Vec<_> = lines
         .iter()
-        .map(|lines| {
-            format!("POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n{body}")
-        })
+        .map(|lines| format!("POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n{body}"))
         .collect();
     let line = |line: &str| format!("{line}\r\nhost: localhost\r\ncontent-length: 8\r\n\r\n{body}");
     requests.extend(
@@ -279,10 +243,7 @@ fn doubtful_requests_are_told_the_same_at_first_and_after_a_request_of_another_k
         assert_eq!(told("", &request), expected[1..], "{shown}");
         // And after a call the connection was a lane until now.
         assert_eq!(told(&plain, &request)[1..], expected[1..], "{shown}");
-        let is_two = expected
-            .iter()
-            .filter(|answer| answer.contains("result 77"))
-            .count();
+        let is_two = expected.iter().filter(|answer| answer.contains("result 77")).count();
         assert!(is_two <= 1, "{shown}: {expected:?}");
     }
 }
@@ -358,10 +319,7 @@ fn a_client_that_is_gone_in_the_middle_harms_nobody() {
     }
     let begun = Instant::now();
     while server.get("/v1/status").ok(200)["waiting"] != 0 {
-        assert!(
-            begun.elapsed() < LONG,
-            "calls of clients that are gone wait for ever"
-        );
+        assert!(begun.elapsed() < LONG, "calls of clients that are gone wait for ever");
     }
     // What ran, ran whole: an id is free or taken, and can be told.
     for id in [0, 199, 1_000, 19_199] {
@@ -430,11 +388,7 @@ fn calls_whose_module_is_replaced_on_their_way_run_with_the_new_one() {
             });
         }
         for round in 0..12 {
-            let module = if round % 2 == 0 {
-                probe_grown()
-            } else {
-                probe()
-            };
+            let module = if round % 2 == 0 { probe_grown() } else { probe() };
             let status = server.put_module("probe", module).status;
             // The table does not lose its new column again.
             assert!(status == 200 || status == 409, "{status}");
@@ -561,21 +515,9 @@ fn a_head_that_came_before_is_judged_by_its_own_token() {
     };
     for id in 10..20 {
         assert_eq!(told("put", "secret-write", id), "200 { result null");
-        assert_eq!(
-            told("put", "secret-read!", id),
-            "401 { type /problems/unauthorized"
-        );
-        assert_eq!(
-            told("put", "secret-read", id),
-            "403 { type /problems/forbidden"
-        );
-        assert_eq!(
-            told("echo", "secret-read", id),
-            format!("200 {{ result {id}")
-        );
-        assert_eq!(
-            told("echo", "secret-none", id),
-            "401 { type /problems/unauthorized"
-        );
+        assert_eq!(told("put", "secret-read!", id), "401 { type /problems/unauthorized");
+        assert_eq!(told("put", "secret-read", id), "403 { type /problems/forbidden");
+        assert_eq!(told("echo", "secret-read", id), format!("200 {{ result {id}"));
+        assert_eq!(told("echo", "secret-none", id), "401 { type /problems/unauthorized");
     }
 }

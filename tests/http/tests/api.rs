@@ -33,10 +33,7 @@ fn modules_come_change_and_go() {
         (Some(1), &Value::Null)
     );
     assert_eq!(installed["tables"], json!(["probe.items"]));
-    assert_eq!(
-        server.put_module("probe", probe()).ok(200)["unchanged"],
-        true
-    );
+    assert_eq!(server.put_module("probe", probe()).ok(200)["unchanged"], true);
     server.call("put", json!({"id": 1, "amount": 5})).ok(200);
     let grown = server.put_module("probe", probe_grown()).ok(200);
     assert_eq!(
@@ -53,26 +50,16 @@ fn modules_come_change_and_go() {
     assert_eq!(in_service, [&json!(false), &json!(true)]);
     let put = &detail["procedures"][0];
     assert_eq!(put["signature"], "put(id: i64, amount: i64)");
-    assert_eq!(
-        put["partitioning"],
-        json!({"kind": "by", "parameters": ["id"]})
-    );
+    assert_eq!(put["partitioning"], json!({"kind": "by", "parameters": ["id"]}));
     let rows = server.get("/v1/tables/items/rows").ok(200);
-    assert_eq!(
-        rows["rows"],
-        json!([{"id": "1", "amount": "5", "note": null}])
-    );
+    assert_eq!(rows["rows"], json!([{"id": "1", "amount": "5", "note": null}]));
     let server = server.restart();
     assert_eq!(server.get("/v1/modules/probe").ok(200)["version"], 2);
     assert_eq!(
-        server
-            .send(Method::DELETE, "/v1/modules/probe", &[], Vec::new())
-            .status,
+        server.send(Method::DELETE, "/v1/modules/probe", &[], Vec::new()).status,
         204
     );
-    server
-        .call("echo", json!({"id": 1}))
-        .problem("not-found", 404);
+    server.call("echo", json!({"id": 1})).problem("not-found", 404);
     assert_eq!(server.get("/v1/modules").ok(200)["modules"], json!([]));
     assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 1);
     let kinds: Vec<Value> = log_kinds(&server);
@@ -105,16 +92,10 @@ fn calls_answer_with_their_transaction() {
     );
     let unit = server.call("put", json!({"id": 1, "amount": 2})).ok(200);
     assert_eq!(unit["result"], Value::Null);
-    let traced = [(
-        "traceparent",
-        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-    )];
+    let traced = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")];
     let answer = server.call_with("echo", json!({"id": 1}), &traced);
     let context = answer.header("traceparent").expect("continued");
-    assert!(
-        context.starts_with("00-0af7651916cd43dd8448eb211c80319c-")
-            && !context.contains("b7ad6b7169203331")
-    );
+    assert!(context.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && !context.contains("b7ad6b7169203331"));
     let answer = server.call_with("echo", json!({"id": 1}), &[("traceparent", "nonsense")]);
     assert_eq!((answer.status, answer.header("traceparent")), (200, None));
 }
@@ -179,18 +160,13 @@ fn a_batch_answers_each_line_in_order() {
 fn a_batch_is_a_conversation() {
     let server = with_probe(1);
     let mut stream = TcpStream::connect(&server.address).expect("connect");
+    stream.set_read_timeout(Some(LONG)).expect("set timeout");
     stream
-        .set_read_timeout(Some(LONG))
-        .expect("set timeout");
-    stream
-        .write_all(
-            b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n",
-        )
+        .write_all(b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         .expect("send");
     let mut seen = String::new();
     for id in 0..5 {
-        let line =
-            format!("{{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{{\"id\":{id}}}}}\n");
+        let line = format!("{{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{{\"id\":{id}}}}}\n");
         stream
             .write_all(format!("{:x}\r\n{line}\r\n", line.len()).as_bytes())
             .expect("send");
@@ -208,7 +184,9 @@ fn a_batch_is_a_conversation() {
 fn rows_are_paged_by_every_index() {
     let server = with_probe(3);
     let lines: Vec<_> = (0..250)
-        .map(|id| json!({"module": "probe", "procedure": "put", "args": {"id": id - 100, "amount": id % 7}}).to_string())
+        .map(|id| {
+            json!({"module": "probe", "procedure": "put", "args": {"id": id - 100, "amount": id % 7}}).to_string()
+        })
         .collect();
     server.batch(&lines.join("\n"));
     let walk = |query: &str| {
@@ -217,13 +195,7 @@ fn rows_are_paged_by_every_index() {
             let page = server
                 .get(&format!("/v1/tables/items/rows?limit=40{query}{cursor}"))
                 .ok(200);
-            let number = |row: &Value, name: &str| {
-                row[name]
-                    .as_str()
-                    .expect("a string")
-                    .parse()
-                    .expect("a number")
-            };
+            let number = |row: &Value, name: &str| row[name].as_str().expect("a string").parse().expect("a number");
             rows.extend(
                 page["rows"]
                     .as_array()
@@ -253,20 +225,14 @@ fn rows_are_paged_by_every_index() {
         (table["rows"].as_u64(), &table["partition_column"]),
         (Some(250), &json!("id"))
     );
-    assert!(
-        table["bytes"]
-            .as_u64()
-            .is_some_and(|bytes| bytes > 250 * 16)
-    );
+    assert!(table["bytes"].as_u64().is_some_and(|bytes| bytes > 250 * 16));
     assert_eq!(table["indexes"][1]["name"], "by_amount");
     let cursor = server.get("/v1/tables/items/rows?limit=1").ok(200)["next_cursor"]
         .as_str()
         .expect("more")
         .to_owned();
     server
-        .get(&format!(
-            "/v1/tables/items/rows?index=by_amount&cursor={cursor}"
-        ))
+        .get(&format!("/v1/tables/items/rows?index=by_amount&cursor={cursor}"))
         .problem("malformed-request", 400);
 }
 
@@ -276,9 +242,7 @@ fn with_ten_rows() -> Server {
     for id in 0..10 {
         let key = format!("key {id}");
         let args = json!({"id": id, "amount": 1});
-        server
-            .call_with("put", args, &[("idempotency-key", &key)])
-            .ok(200);
+        server.call_with("put", args, &[("idempotency-key", &key)]).ok(200);
     }
     server
 }
@@ -291,24 +255,16 @@ fn the_log_tells_what_happened() {
     assert_eq!(records.len(), 3);
     assert_eq!(records[0]["args"], json!({"id": "9", "amount": "1"}));
     assert_eq!(
-        (
-            records[0]["procedure"].as_str(),
-            records[0]["module"].as_str()
-        ),
+        (records[0]["procedure"].as_str(), records[0]["module"].as_str()),
         (Some("put"), Some("probe"))
     );
     assert_eq!(
-        (
-            records[0]["idempotency_key"].as_str(),
-            &records[0]["durable"]
-        ),
+        (records[0]["idempotency_key"].as_str(), &records[0]["durable"]),
         (Some("key 9"), &json!(true))
     );
     let lsn = records[1]["lsn"].as_str().expect("an LSN");
     assert_eq!(&server.get(&format!("/v1/log/{lsn}")).ok(200), &records[1]);
-    let older = server
-        .get(&format!("/v1/log?order=newest&limit=1&from={lsn}"))
-        .ok(200);
+    let older = server.get(&format!("/v1/log?order=newest&limit=1&from={lsn}")).ok(200);
     assert_eq!(older["records"][0], records[2]);
 }
 
@@ -327,7 +283,10 @@ fn the_log_is_paged_and_filtered() {
     }
     assert_eq!(all.len(), 12);
     let at_end = server.get(&format!("/v1/log?limit=4{from}")).ok(200);
-    assert_eq!((&at_end["records"], &at_end["next"], &at_end["oldest"]), (&json!([]), &at_end["end"], &json!("0")));
+    assert_eq!(
+        (&at_end["records"], &at_end["next"], &at_end["oldest"]),
+        (&json!([]), &at_end["end"], &json!("0"))
+    );
     assert_eq!(
         (&all[0]["kind"], &all[1]["kind"]),
         (&json!("genesis"), &json!("deploy"))
@@ -343,19 +302,11 @@ fn the_log_is_paged_and_filtered() {
         .get(&format!("/v1/log?kind=command&partition={partition}"))
         .ok(200);
     let touched = of_partition["records"].as_array().expect("records");
-    assert!(
-        !touched.is_empty()
-            && touched
-                .iter()
-                .all(|record| record["partitions"] == json!([partition]))
-    );
+    assert!(!touched.is_empty() && touched.iter().all(|record| record["partitions"] == json!([partition])));
     server.call("echo", json!({"id": 3})).ok(200);
     let lines = server.get("/v1/procedure-log?limit=1").ok(200);
     assert_eq!(
-        (
-            lines["lines"][0]["text"].as_str(),
-            lines["lines"][0]["level"].as_str()
-        ),
+        (lines["lines"][0]["text"].as_str(), lines["lines"][0]["level"].as_str()),
         (Some("duplicate"), Some("info"))
     );
 }
@@ -387,14 +338,14 @@ fn status_metrics_and_events() {
         metrics.contains("reprise_transaction_latency_seconds_bucket{le=\"+Inf\"}"),
         "{metrics}"
     );
-    let fuel = metrics.lines().find_map(|line| line.strip_prefix("reprise_fuel_total "));
+    let fuel = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("reprise_fuel_total "));
     let fuel: f64 = fuel.expect("fuel is told").parse().expect("a number");
     assert!(fuel > 0.0, "{metrics}");
     assert!(!metrics.contains("otel_scope"), "{metrics}");
     let mut stream = TcpStream::connect(&server.address).expect("connect");
-    stream
-        .set_read_timeout(Some(LONG))
-        .expect("set timeout");
+    stream.set_read_timeout(Some(LONG)).expect("set timeout");
     stream
         .write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .expect("send");
@@ -452,14 +403,8 @@ fn odd_requests_do_no_harm() {
         format!("{head}transfer-encoding: chunked\r\n\r\nzz\r\n"),
         "HTTP/1.1 400 ",
     );
-    starts(
-        format!("{head}x: {}\r\n\r\n", "y".repeat(100_000)),
-        "HTTP/1.1 431 ",
-    );
-    starts(
-        format!("{head}{}\r\n", "a: b\r\n".repeat(200)),
-        "HTTP/1.1 431 ",
-    );
+    starts(format!("{head}x: {}\r\n\r\n", "y".repeat(100_000)), "HTTP/1.1 431 ");
+    starts(format!("{head}{}\r\n", "a: b\r\n".repeat(200)), "HTTP/1.1 431 ");
     starts(
         "GET /v1/log/%ff HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".into(),
         "HTTP/1.1 400 ",
@@ -473,10 +418,7 @@ fn odd_requests_do_no_harm() {
     drop(stream);
     let begun = Instant::now();
     while server.get("/v1/tables/items").ok(200)["rows"] != 1 {
-        assert!(
-            begun.elapsed() < LONG,
-            "the call of a client that went away was lost"
-        );
+        assert!(begun.elapsed() < LONG, "the call of a client that went away was lost");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -30,7 +30,10 @@ fn put(server: &Server, id: i64, headers: &[(&str, &str)]) -> (u16, String) {
     let answer = server.send(Method::POST, "/v1/call/probe/put", headers, body);
     let slug = match answer.status {
         200 => String::new(),
-        _ => answer.json()["type"].as_str().unwrap_or_default().replace("/problems/", ""),
+        _ => answer.json()["type"]
+            .as_str()
+            .unwrap_or_default()
+            .replace("/problems/", ""),
     };
     (answer.status, slug)
 }
@@ -43,7 +46,13 @@ fn a_strangers_page_reaches_nothing() {
     let text = ("content-type", "text/plain;charset=UTF-8");
     let form = ("content-type", "application/x-www-form-urlencoded");
     let forbidden = (403, "forbidden".to_owned());
-    for origin in ["http://203.0.113.5", "http://127.0.0.1", "http://127.0.0.1:1", "https://a.example", "null"] {
+    for origin in [
+        "http://203.0.113.5",
+        "http://127.0.0.1",
+        "http://127.0.0.1:1",
+        "https://a.example",
+        "null",
+    ] {
         for kind in [json, text, form] {
             assert_eq!(put(&server, 1, &[("origin", origin), kind]), forbidden, "{origin}");
         }
@@ -56,20 +65,37 @@ fn a_strangers_page_reaches_nothing() {
         assert_ne!(page("/console/"), 403, "a link may lead to the console");
     }
     let unread = (415, "unsupported-media-type".to_owned());
-    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/json; charset=latin1", "x"] {
+    for kind in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/json; charset=latin1",
+        "x",
+    ] {
         assert_eq!(put(&server, 1, &[("content-type", kind)]), unread, "{kind}");
-        assert_eq!(put(&server, 1, &[("content-type", kind), ("origin", &own)]), unread, "{kind}");
+        assert_eq!(
+            put(&server, 1, &[("content-type", kind), ("origin", &own)]),
+            unread,
+            "{kind}"
+        );
         for path in ["/v1/batch", "/v1/checkpoints", "/v1/backups"] {
             let headers = [("content-type", kind)];
             let answer = server.send(Method::POST, path, &headers, b"{}".to_vec());
             answer.problem("unsupported-media-type", 415);
         }
     }
-    assert_eq!(put(&server, 1, &[("origin", &own)]), unread, "a page says what it sends");
+    assert_eq!(
+        put(&server, 1, &[("origin", &own)]),
+        unread,
+        "a page says what it sends"
+    );
     assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 0);
     assert_eq!(put(&server, 1, &[("origin", &own), json]).0, 200);
     assert_eq!(put(&server, 2, &[]).0, 200, "a program need not say");
-    assert_eq!(put(&server, 3, &[("content-type", "Application/JSON; Charset=\"UTF-8\"")]).0, 200);
+    assert_eq!(
+        put(&server, 3, &[("content-type", "Application/JSON; Charset=\"UTF-8\"")]).0,
+        200
+    );
     assert_eq!(put(&server, 4, &[("content-type", "application/x-ndjson")]).0, 200);
 }
 
@@ -83,7 +109,14 @@ fn a_named_origin_may_ask_and_tokens_do_not_open_the_door_to_others() {
     let token = ("authorization", "Bearer secret-admin");
     let get = |headers: &[(&str, &str)]| server.send(Method::GET, "/v1/tables", headers, Vec::new()).status;
     assert_eq!(get(&[token]), 200);
-    assert_eq!(get(&[token, ("origin", "https://db.example"), ("sec-fetch-site", "cross-site")]), 200);
+    assert_eq!(
+        get(&[
+            token,
+            ("origin", "https://db.example"),
+            ("sec-fetch-site", "cross-site")
+        ]),
+        200
+    );
     assert_eq!(get(&[token, ("origin", "http://db.example")]), 403);
     assert_eq!(get(&[token, ("origin", "null")]), 403);
 }
@@ -99,11 +132,17 @@ fn a_request_names_its_host_once() {
     let twice = "host: localhost\r\nhost: localhost\r\n";
     for hosts in ["", twice] {
         let told = raw(&server.address, call(hosts).as_bytes());
-        assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("malformed-request"), "{told}");
+        assert!(
+            told.starts_with("HTTP/1.1 400 ") && told.contains("malformed-request"),
+            "{told}"
+        );
         // Read ahead of the answers, it is told the same.
         let both = format!("{}{}", keeps(hosts), call("host: localhost\r\n"));
         let told = raw(&server.address, both.as_bytes());
-        assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("HTTP/1.1 200 "), "{told}");
+        assert!(
+            told.starts_with("HTTP/1.1 400 ") && told.contains("HTTP/1.1 200 "),
+            "{told}"
+        );
     }
     let old = raw(&server.address, b"GET /healthz HTTP/1.0\r\n\r\n");
     assert!(old.contains(" 200 "), "{old}");
@@ -178,25 +217,57 @@ fn probes_come_in_where_one_client_holds_all_places() {
 fn pages_of_sites_that_the_configuration_names_may_ask_and_others_are_told_nothing() {
     let server = server("[http]\norigins = [\"https://shop.example\"]");
     let shop = ("origin", "https://shop.example");
-    let asks = [shop, ("access-control-request-method", "POST"), ("access-control-request-headers", "authorization")];
+    let asks = [
+        shop,
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization"),
+    ];
     let preflight = server.send(Method::OPTIONS, "/v1/call/probe/put", &asks, Vec::new());
     assert_eq!(preflight.status, 204, "{}", preflight.text());
-    assert_eq!(preflight.header("access-control-allow-origin"), Some("https://shop.example"));
-    assert!(preflight.header("access-control-allow-headers").is_some_and(|names| names.contains("authorization")));
-    assert!(preflight.header("access-control-allow-methods").is_some_and(|names| names.contains("POST")));
+    assert_eq!(
+        preflight.header("access-control-allow-origin"),
+        Some("https://shop.example")
+    );
+    assert!(
+        preflight
+            .header("access-control-allow-headers")
+            .is_some_and(|names| names.contains("authorization"))
+    );
+    assert!(
+        preflight
+            .header("access-control-allow-methods")
+            .is_some_and(|names| names.contains("POST"))
+    );
     assert_eq!(preflight.header("access-control-allow-credentials"), None);
     let json = ("content-type", "application/json");
     for (id, status) in [(1, 200), (2, 200)] {
         let body = json!({"id": id, "amount": 1}).to_string().into_bytes();
         let called = server.send(Method::POST, "/v1/call/probe/put", &[shop, json], body);
-        assert_eq!((called.status, called.header("access-control-allow-origin")), (status, Some("https://shop.example")));
-        assert!(called.header("access-control-expose-headers").is_some_and(|names| names.contains("reprise-lsn")));
+        assert_eq!(
+            (called.status, called.header("access-control-allow-origin")),
+            (status, Some("https://shop.example"))
+        );
+        assert!(
+            called
+                .header("access-control-expose-headers")
+                .is_some_and(|names| names.contains("reprise-lsn"))
+        );
     }
     let refused = server.send(Method::GET, "/v1/tables/none", &[shop], Vec::new());
-    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (404, Some("https://shop.example")));
-    let other = [("origin", "https://other.example"), ("access-control-request-method", "POST")];
+    assert_eq!(
+        (refused.status, refused.header("access-control-allow-origin")),
+        (404, Some("https://shop.example"))
+    );
+    let other = [
+        ("origin", "https://other.example"),
+        ("access-control-request-method", "POST"),
+    ];
     let refused = server.send(Method::OPTIONS, "/v1/call/probe/put", &other, Vec::new());
-    assert!(refused.status >= 400 && refused.header("access-control-allow-origin").is_none(), "{}", refused.status);
+    assert!(
+        refused.status >= 400 && refused.header("access-control-allow-origin").is_none(),
+        "{}",
+        refused.status
+    );
     let plain = server.get("/v1/tables");
     assert_eq!(plain.header("access-control-allow-origin"), None);
 }

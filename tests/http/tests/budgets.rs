@@ -66,7 +66,9 @@ fn server() -> Server {
 
 fn little(server: &Server) {
     let begun = Instant::now();
-    server.send(reqwest::Method::POST, "/v1/call/sizes/little", &[], b"{}".to_vec()).ok(200);
+    server
+        .send(reqwest::Method::POST, "/v1/call/sizes/little", &[], b"{}".to_vec())
+        .ok(200);
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
 }
 
@@ -95,7 +97,9 @@ fn while_nobody_reads(server: &Server, request: &[u8], kind: &str) -> (u64, u64,
     let mut streams = Vec::new();
     for _ in 0..CLIENTS {
         let mut stream = TcpStream::connect(&server.address).expect("connect");
-        stream.set_write_timeout(Some(Duration::from_millis(200))).expect("set timeout");
+        stream
+            .set_write_timeout(Some(Duration::from_millis(200)))
+            .expect("set timeout");
         let _ = stream.write_all(request); // the server reads no further at some point
         streams.push(stream);
         grown = grown.max(server.resident_bytes().saturating_sub(before));
@@ -116,17 +120,33 @@ fn answers_that_nobody_reads_stay_within_their_budget() {
     let server = server();
     let single = "POST /v1/call/sizes/big HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}".repeat(8);
     let line = "{\"module\":\"sizes\",\"procedure\":\"big\",\"args\":{}}\n".repeat(40);
-    let batch = format!("POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{line}", line.len());
+    let batch = format!(
+        "POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{line}",
+        line.len()
+    );
     for request in [single, batch] {
         let (grown, most, streams) = while_nobody_reads(&server, request.as_bytes(), "answers");
-        assert!(most > 0 && most <= 2 * BUDGET_BYTES + BESIDE_BYTES, "{} MiB of answers are held", most >> 20);
+        assert!(
+            most > 0 && most <= 2 * BUDGET_BYTES + BESIDE_BYTES,
+            "{} MiB of answers are held",
+            most >> 20
+        );
         let bound = 2 * BUDGET_BYTES + BESIDE_BYTES + KEPT_BYTES;
-        assert!(grown < bound, "grown by {} MiB, of which {} MiB are counted", grown >> 20, most >> 20);
+        assert!(
+            grown < bound,
+            "grown by {} MiB, of which {} MiB are counted",
+            grown >> 20,
+            most >> 20
+        );
         drop(streams);
         until_none(&server, "answers");
         // Who reads is answered again.
         let answer = server.send(reqwest::Method::POST, "/v1/call/sizes/big", &[], b"{}".to_vec());
-        assert!(answer.ok(200)["result"].as_str().is_some_and(|text| text.len() >= 3_000_000));
+        assert!(
+            answer.ok(200)["result"]
+                .as_str()
+                .is_some_and(|text| text.len() >= 3_000_000)
+        );
         until_none(&server, "answers");
         until_none(&server, "requests");
     }
@@ -141,26 +161,44 @@ fn bodies_that_do_not_end_stay_within_their_budget() {
         "POST /v1/call/sizes/long HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{{\"text\":\"{text}",
         text.len() + 11
     );
-    let line = format!("{{\"module\":\"sizes\",\"procedure\":\"long\",\"args\":{{\"text\":\"{}", &text[100..]);
-    let batch = format!("POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{line}", line.len() + 4);
+    let line = format!(
+        "{{\"module\":\"sizes\",\"procedure\":\"long\",\"args\":{{\"text\":\"{}",
+        &text[100..]
+    );
+    let batch = format!(
+        "POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{line}",
+        line.len() + 4
+    );
     for request in [call, batch] {
         let (grown, most, mut streams) = while_nobody_reads(&server, request.as_bytes(), "requests");
-        assert!(most > 0 && most <= BUDGET_BYTES, "{} MiB of requests are held", most >> 20);
+        assert!(
+            most > 0 && most <= BUDGET_BYTES,
+            "{} MiB of requests are held",
+            most >> 20
+        );
         assert!(grown < BUDGET_BYTES + KEPT_BYTES, "grown by {} MiB", grown >> 20);
         // Those for whom there was no room were told so.
         let told = streams.iter_mut().filter_map(|stream| {
-            stream.set_read_timeout(Some(Duration::from_millis(20))).expect("set timeout");
+            stream
+                .set_read_timeout(Some(Duration::from_millis(20)))
+                .expect("set timeout");
             let mut answer = [0; 4096];
             let bytes = stream.read(&mut answer).ok()?;
             Some(String::from_utf8_lossy(&answer[..bytes]).into_owned())
         });
         let told: Vec<String> = told.filter(|answer| answer.contains("/problems/")).collect();
         assert!(told.len() > CLIENTS / 4, "{} of {CLIENTS} were refused", told.len());
-        assert!(told.iter().all(|answer| answer.contains("/problems/overloaded")), "{:?}", told[0]);
+        assert!(
+            told.iter().all(|answer| answer.contains("/problems/overloaded")),
+            "{:?}",
+            told[0]
+        );
         drop(streams);
         until_none(&server, "requests");
         let body = json!({"text": "x".repeat(900_000)}).to_string().into_bytes();
-        server.send(reqwest::Method::POST, "/v1/call/sizes/long", &[], body).ok(200);
+        server
+            .send(reqwest::Method::POST, "/v1/call/sizes/long", &[], body)
+            .ok(200);
         until_none(&server, "requests");
     }
 }
@@ -170,12 +208,22 @@ fn pages_that_nobody_reads_stay_within_their_budget() {
     let server = server();
     // Uploads are records of the log with many bytes; each page has one text of about its own length and no more.
     for round in 0..4 {
-        let lines = (0..200).map(|at| format!("{}\n", json!({"module": "sizes", "procedure": "little", "args": {}, "id": at + round})));
+        let lines = (0..200).map(|at| {
+            format!(
+                "{}\n",
+                json!({"module": "sizes", "procedure": "little", "args": {}, "id": at + round})
+            )
+        });
         server.batch(&lines.collect::<String>());
     }
     let request = "GET /v1/log?limit=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(4);
     let (grown, most, streams) = while_nobody_reads(&server, request.as_bytes(), "answers");
-    assert!(most <= BUDGET_BYTES && grown < BUDGET_BYTES + KEPT_BYTES, "{} MiB held, grown by {} MiB", most >> 20, grown >> 20);
+    assert!(
+        most <= BUDGET_BYTES && grown < BUDGET_BYTES + KEPT_BYTES,
+        "{} MiB held, grown by {} MiB",
+        most >> 20,
+        grown >> 20
+    );
     drop(streams);
     until_none(&server, "answers");
     assert!(matches!(server.get("/v1/log").ok(200)["records"], Value::Array(_)));

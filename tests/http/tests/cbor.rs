@@ -73,12 +73,7 @@ fn items(bytes: &[u8]) -> Vec<Value> {
 }
 
 fn call(server: &Server, procedure: &str, body: Vec<u8>, headers: &[(&str, &str)]) -> Answer {
-    server.send(
-        Method::POST,
-        &format!("/v1/call/probe/{procedure}"),
-        headers,
-        body,
-    )
+    server.send(Method::POST, &format!("/v1/call/probe/{procedure}"), headers, body)
 }
 
 #[test]
@@ -89,16 +84,8 @@ fn a_call_is_the_same_in_both_formats() {
     let args = json!({"id": wide});
     let in_json = server.call("echo", args.clone()).ok(200);
     assert_eq!(in_json["result"], wide.to_string());
-    let answer = call(
-        &server,
-        "echo",
-        cbor(args.clone()),
-        &[("content-type", CBOR)],
-    );
-    assert_eq!(
-        (answer.status, answer.header("content-type")),
-        (200, Some(CBOR))
-    );
+    let answer = call(&server, "echo", cbor(args.clone()), &[("content-type", CBOR)]);
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some(CBOR)));
     let in_cbor = items(&answer.body).pop().expect("one item");
     assert_eq!(in_cbor["result"], wide, "64-bit integers are integers");
     assert_eq!(in_cbor["partition"], in_json["partition"]);
@@ -123,13 +110,10 @@ fn a_call_is_the_same_in_both_formats() {
     assert_eq!(items(&mixed.body)[0]["result"], wide);
     // No body stands for no arguments in both, and the mistakes are the same.
     let wrong = json!({"id": "x", "more": [1]});
-    let in_json =
-        call(&server, "echo", wrong.to_string().into(), &[]).problem("invalid-arguments", 400);
-    let in_cbor = call(&server, "echo", cbor(wrong), &[("content-type", CBOR)])
-        .problem("invalid-arguments", 400);
+    let in_json = call(&server, "echo", wrong.to_string().into(), &[]).problem("invalid-arguments", 400);
+    let in_cbor = call(&server, "echo", cbor(wrong), &[("content-type", CBOR)]).problem("invalid-arguments", 400);
     assert_eq!(in_json["errors"], in_cbor["errors"]);
-    let none = call(&server, "echo", Vec::new(), &[("content-type", CBOR)])
-        .problem("invalid-arguments", 400);
+    let none = call(&server, "echo", Vec::new(), &[("content-type", CBOR)]).problem("invalid-arguments", 400);
     assert_eq!(none["errors"].as_array().map(Vec::len), Some(1));
 }
 
@@ -146,8 +130,7 @@ fn what_is_not_cbor_is_malformed() {
         br#"{"id":1}"#,
         &deep,
     ] {
-        call(&server, "echo", body.to_vec(), &[("content-type", CBOR)])
-            .problem("malformed-request", 400);
+        call(&server, "echo", body.to_vec(), &[("content-type", CBOR)]).problem("malformed-request", 400);
     }
 }
 
@@ -166,16 +149,8 @@ fn a_batch_is_a_sequence() {
     ];
     let sequence: Vec<u8> = calls.iter().flat_map(|call| cbor(call.clone())).collect();
     let send = |body: Vec<u8>| {
-        let answer = server.send(
-            Method::POST,
-            "/v1/batch",
-            &[("content-type", SEQUENCE)],
-            body,
-        );
-        assert_eq!(
-            (answer.status, answer.header("content-type")),
-            (200, Some(SEQUENCE))
-        );
+        let answer = server.send(Method::POST, "/v1/batch", &[("content-type", SEQUENCE)], body);
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some(SEQUENCE)));
         items(&answer.body)
     };
     let answers = send(sequence.clone());
@@ -185,10 +160,7 @@ fn a_batch_is_a_sequence() {
         (&json!(1), &json!({"a": [1, null]}))
     );
     assert_eq!(answers[1]["problem"]["type"], "/problems/not-found");
-    assert_eq!(
-        (&answers[2]["result"], &answers[2]["id"]),
-        (&json!(2), &json!(7))
-    );
+    assert_eq!((&answers[2]["result"], &answers[2]["id"]), (&json!(2), &json!(7)));
     assert_eq!(answers[3]["problem"]["type"], "/problems/malformed-request");
     assert_eq!(answers[4]["problem"]["type"], "/problems/malformed-request");
     assert_eq!(answers[5]["result"], 3);
@@ -196,10 +168,7 @@ fn a_batch_is_a_sequence() {
     for tail in [&b"\xa1\x66modu"[..], b"\x1c"] {
         let answers = send([&sequence[..], tail].concat());
         assert_eq!(answers.len(), calls.len() + 1);
-        assert_eq!(
-            answers[calls.len()]["problem"]["type"],
-            "/problems/malformed-request"
-        );
+        assert_eq!(answers[calls.len()]["problem"]["type"], "/problems/malformed-request");
     }
     // Many calls, in their order, whatever the pieces they came in; and JSON asks for CBOR.
     let many: Vec<u8> = (0..5000).flat_map(|id| cbor(line(id, json!(id)))).collect();
@@ -211,28 +180,16 @@ fn a_batch_is_a_sequence() {
             .all(|(at, answer)| answer["id"] == at && answer["result"] == at)
     );
     let lines = format!("{}\n{}\n", line(8, json!("x")), line(9, json!(1.5)));
-    let answer = server.send(
-        Method::POST,
-        "/v1/batch",
-        &[("accept", SEQUENCE)],
-        lines.into_bytes(),
-    );
+    let answer = server.send(Method::POST, "/v1/batch", &[("accept", SEQUENCE)], lines.into_bytes());
     assert_eq!(answer.header("content-type"), Some(SEQUENCE));
-    assert!(
-        answer.body.windows(1).count() > 0 && answer.body[0] >> 5 == 5,
-        "a map"
-    );
+    assert!(answer.body.windows(1).count() > 0 && answer.body[0] >> 5 == 5, "a map");
     let answer = server.send(
         Method::POST,
         "/v1/batch",
-        &[
-            ("content-type", SEQUENCE),
-            ("accept", "application/x-ndjson"),
-        ],
+        &[("content-type", SEQUENCE), ("accept", "application/x-ndjson")],
         sequence,
     );
-    let first: Value =
-        serde_json::from_str(answer.text().lines().next().expect("a line")).expect("JSON");
+    let first: Value = serde_json::from_str(answer.text().lines().next().expect("a line")).expect("JSON");
     assert_eq!(
         (&first["result"], &first["id"]),
         (&json!("1"), &json!({"a": [1, null]}))

@@ -16,12 +16,18 @@ fn with_edges() -> Server {
 fn panics(server: &Server, procedure: &str, args: Value, message: &str) {
     let problem = server.call(procedure, args).problem("procedure-trapped", 500);
     let text = problem["message"].as_str().unwrap();
-    assert!(text.starts_with("panicked at procedures/edges/src/lib.rs line "), "{problem}");
+    assert!(
+        text.starts_with("panicked at procedures/edges/src/lib.rs line "),
+        "{problem}"
+    );
     assert!(text.ends_with(message), "{problem}");
     assert!(problem["detail"].as_str().unwrap().starts_with(text), "{problem}");
     assert_eq!(problem["trap"], "panic");
     let innermost = problem["backtrace"][0].as_str().unwrap();
-    assert!(!innermost.contains("panicking") && !innermost.contains("tell_panic"), "{problem}");
+    assert!(
+        !innermost.contains("panicking") && !innermost.contains("tell_panic"),
+        "{problem}"
+    );
     let log = server.get("/v1/procedure-log").ok(200).to_string();
     assert!(log.contains(message), "{log}");
 }
@@ -29,17 +35,56 @@ fn panics(server: &Server, procedure: &str, args: Value, message: &str) {
 #[test]
 fn what_does_not_fit_ends_the_call_as_in_a_test() {
     let server = with_edges();
-    panics(&server, "add", json!({"a": i64::MAX, "b": 1}), ": attempt to add with overflow");
-    panics(&server, "multiply", json!({"a": 1 << 20, "b": 1 << 11}), ": attempt to multiply with overflow");
+    panics(
+        &server,
+        "add",
+        json!({"a": i64::MAX, "b": 1}),
+        ": attempt to add with overflow",
+    );
+    panics(
+        &server,
+        "multiply",
+        json!({"a": 1 << 20, "b": 1 << 11}),
+        ": attempt to multiply with overflow",
+    );
     // The iterator's addition stands in the standard library.
-    let sum = server.call("sum", json!({"items": [i64::MIN, -1]})).problem("procedure-trapped", 500);
-    assert!(sum["message"].as_str().unwrap().ends_with(": attempt to add with overflow"), "{sum}");
-    panics(&server, "divide", json!({"a": i64::MIN, "b": -1}), ": attempt to divide with overflow");
-    panics(&server, "divide", json!({"a": 1, "b": 0}), ": attempt to divide by zero");
-    panics(&server, "shift", json!({"a": 1, "by": 64}), ": attempt to shift left with overflow");
-    assert_eq!(server.call("add", json!({"a": i64::MAX - 1, "b": 1})).ok(200)["result"], i64::MAX.to_string());
+    let sum = server
+        .call("sum", json!({"items": [i64::MIN, -1]}))
+        .problem("procedure-trapped", 500);
+    assert!(
+        sum["message"]
+            .as_str()
+            .unwrap()
+            .ends_with(": attempt to add with overflow"),
+        "{sum}"
+    );
+    panics(
+        &server,
+        "divide",
+        json!({"a": i64::MIN, "b": -1}),
+        ": attempt to divide with overflow",
+    );
+    panics(
+        &server,
+        "divide",
+        json!({"a": 1, "b": 0}),
+        ": attempt to divide by zero",
+    );
+    panics(
+        &server,
+        "shift",
+        json!({"a": 1, "by": 64}),
+        ": attempt to shift left with overflow",
+    );
+    assert_eq!(
+        server.call("add", json!({"a": i64::MAX - 1, "b": 1})).ok(200)["result"],
+        i64::MAX.to_string()
+    );
     assert_eq!(server.call("divide", json!({"a": -7, "b": 2})).ok(200)["result"], "-3");
-    assert_eq!(server.call("shift", json!({"a": 3, "by": 63})).ok(200)["result"], (1_u64 << 63).to_string());
+    assert_eq!(
+        server.call("shift", json!({"a": 3, "by": 63})).ok(200)["result"],
+        (1_u64 << 63).to_string()
+    );
 }
 
 #[test]
@@ -55,7 +100,10 @@ fn floats_become_the_nearest_integers() {
         narrow(-1e300),
         json!({"i8": -128, "u16": 0, "i32": i32::MIN, "i64": text(i64::MIN.into()), "u64": "0"})
     );
-    assert_eq!(narrow(-2.9), json!({"i8": -2, "u16": 0, "i32": -2, "i64": "-2", "u64": "0"}));
+    assert_eq!(
+        narrow(-2.9),
+        json!({"i8": -2, "u16": 0, "i32": -2, "i64": "-2", "u64": "0"})
+    );
     let nothing = server.call("narrow_nothing", json!({"zero": 0.0})).ok(200)["result"].clone();
     assert_eq!(nothing, json!({"i8": 0, "u16": 0, "i32": 0, "i64": "0", "u64": "0"}));
 }
@@ -65,9 +113,15 @@ fn panics_tell_their_words_as_far_as_they_are_kept() {
     let server = with_edges();
     panics(&server, "give_up", json!({"reason": "enough"}), ": gave up: enough");
     let long = "wörter".repeat(10_000);
-    let problem = server.call("give_up", json!({"reason": long})).problem("procedure-trapped", 500);
+    let problem = server
+        .call("give_up", json!({"reason": long}))
+        .problem("procedure-trapped", 500);
     let message = problem["message"].as_str().unwrap();
-    assert!(message.contains("gave up: wörter") && message.len() > 4_000 && message.len() <= 4_096, "{}", message.len());
+    assert!(
+        message.contains("gave up: wörter") && message.len() > 4_000 && message.len() <= 4_096,
+        "{}",
+        message.len()
+    );
 }
 
 #[test]
@@ -76,12 +130,30 @@ fn stack_and_memory_are_told_by_name_with_their_limits() {
     server.call("recurse", json!({"depth": 10})).ok(200);
     server.call("fill", json!({"bytes": 1000})).ok(200);
     for _ in 0..2 {
-        let problem = server.call("recurse", json!({"depth": 1_000_000})).problem("limit-exceeded", 422);
-        assert_eq!((problem["limit"].as_str(), problem["max"].as_u64()), (Some("stack_bytes"), Some(127 << 10)), "{problem}");
-        assert!(problem["detail"].as_str().unwrap().starts_with("stack overflow"), "{problem}");
-        let problem = server.call("fill", json!({"bytes": 100 << 20})).problem("limit-exceeded", 422);
-        assert_eq!((problem["limit"].as_str(), problem["max"].as_u64()), (Some("memory_bytes"), Some(64 << 20)), "{problem}");
-        assert!(problem["detail"].as_str().unwrap().starts_with("out of memory"), "{problem}");
+        let problem = server
+            .call("recurse", json!({"depth": 1_000_000}))
+            .problem("limit-exceeded", 422);
+        assert_eq!(
+            (problem["limit"].as_str(), problem["max"].as_u64()),
+            (Some("stack_bytes"), Some(127 << 10)),
+            "{problem}"
+        );
+        assert!(
+            problem["detail"].as_str().unwrap().starts_with("stack overflow"),
+            "{problem}"
+        );
+        let problem = server
+            .call("fill", json!({"bytes": 100 << 20}))
+            .problem("limit-exceeded", 422);
+        assert_eq!(
+            (problem["limit"].as_str(), problem["max"].as_u64()),
+            (Some("memory_bytes"), Some(64 << 20)),
+            "{problem}"
+        );
+        assert!(
+            problem["detail"].as_str().unwrap().starts_with("out of memory"),
+            "{problem}"
+        );
     }
 }
 
@@ -89,18 +161,31 @@ fn stack_and_memory_are_told_by_name_with_their_limits() {
 fn enums_are_shown_by_name_and_docs_travel() {
     let server = with_edges();
     server.call("set_light", json!({"id": 1, "shows": "green"})).ok(200);
-    server.call("set_light", json!({"id": 1, "shows": "red_and_amber"})).ok(200);
+    server
+        .call("set_light", json!({"id": 1, "shows": "red_and_amber"}))
+        .ok(200);
     server.call("set_light", json!({"id": 2, "shows": "red"})).ok(200);
     let rows = |query: &str| server.get(&format!("/v1/tables/probe.lights/rows{query}")).ok(200)["rows"].clone();
     let first = json!({"id": "1", "shows": "red_and_amber", "before": "green", "at_night": "green"});
     assert_eq!(rows("")[0], first);
     assert_eq!(rows("?index=shows&prefix=red_and_amber"), json!([first]));
     assert_eq!(rows("?index=shows&prefix=[%22red%22]")[0]["id"], "2");
-    server.get("/v1/tables/probe.lights/rows?index=shows&prefix=blue").problem("malformed-request", 400);
+    server
+        .get("/v1/tables/probe.lights/rows?index=shows&prefix=blue")
+        .problem("malformed-request", 400);
     let table = server.get("/v1/tables/probe.lights").ok(200);
-    assert_eq!(table["columns"][1]["type"], json!({"kind": "enum", "variants": ["green", "red_and_amber", "red"]}));
+    assert_eq!(
+        table["columns"][1]["type"],
+        json!({"kind": "enum", "variants": ["green", "red_and_amber", "red"]})
+    );
     assert_eq!(table["columns"][3]["default"], "red");
-    assert_eq!(table["docs"], "A light, placed by its id.\n\nEach shows one thing at a time.");
+    assert_eq!(
+        table["docs"],
+        "A light, placed by its id.\n\nEach shows one thing at a time."
+    );
     let module = server.get("/v1/modules/probe").ok(200);
-    assert_eq!(module["procedures"][0]["docs"], "Sets what a light shows; answers what it showed before.");
+    assert_eq!(
+        module["procedures"][0]["docs"],
+        "Sets what a light shows; answers what it showed before."
+    );
 }

@@ -23,9 +23,7 @@ fn invalid_arguments_name_each_mistake() {
         .map(|e| &e["pointer"])
         .collect();
     assert_eq!(pointers, ["/amuont", "/id", "/amount"]);
-    server
-        .call("put", json!([1]))
-        .problem("invalid-arguments", 400);
+    server.call("put", json!([1])).problem("invalid-arguments", 400);
     assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 0);
 }
 
@@ -71,18 +69,9 @@ fn with_tokens() -> Server {
     })
 }
 
-fn send_as(
-    server: &Server,
-    token: Option<&str>,
-    method: Method,
-    path: &str,
-    body: &[u8],
-) -> Answer {
+fn send_as(server: &Server, token: Option<&str>, method: Method, path: &str, body: &[u8]) -> Answer {
     let bearer = token.map(|token| format!("Bearer {token}"));
-    let headers: Vec<_> = bearer
-        .iter()
-        .map(|b| ("authorization", b.as_str()))
-        .collect();
+    let headers: Vec<_> = bearer.iter().map(|b| ("authorization", b.as_str())).collect();
     server.send(method, path, &headers, body.to_vec())
 }
 
@@ -90,22 +79,10 @@ fn send_as(
 fn without_a_token_only_what_holds_no_data() {
     let server = with_tokens();
     let get = |path| send_as(&server, None, Method::GET, path, b"");
-    for path in [
-        "/v1/status",
-        "/v1/tables",
-        "/v1/log",
-        "/metrics",
-        "/v1/unheard",
-    ] {
+    for path in ["/v1/status", "/v1/tables", "/v1/log", "/metrics", "/v1/unheard"] {
         get(path).problem("unauthorized", 401);
     }
-    for path in [
-        "/healthz",
-        "/readyz",
-        "/openapi.json",
-        "/console/",
-        "/docs/",
-    ] {
+    for path in ["/healthz", "/readyz", "/openapi.json", "/console/", "/docs/"] {
         assert_eq!(get(path).status, 200, "{path}");
     }
     let refused = send_as(&server, None, Method::POST, "/v1/batch", b"");
@@ -117,15 +94,7 @@ fn without_a_token_only_what_holds_no_data() {
 #[test]
 fn roles_forbid_what_they_do_not_allow() {
     let server = with_tokens();
-    let put = |token| {
-        send_as(
-            &server,
-            Some(token),
-            Method::PUT,
-            "/v1/modules/probe",
-            &probe(),
-        )
-    };
+    let put = |token| send_as(&server, Some(token), Method::PUT, "/v1/modules/probe", &probe());
     put("secret-guess").problem("unauthorized", 401);
     put("secret-read").problem("forbidden", 403);
     put("secret-write").problem("forbidden", 403);
@@ -139,10 +108,7 @@ fn roles_forbid_what_they_do_not_allow() {
     call("secret-read", "echo", br#"{"id":3}"#).ok(200);
     let line = br#"{"module":"probe","procedure":"put","args":{"id":5,"amount":6}}"#;
     let batch = |token| send_as(&server, Some(token), Method::POST, "/v1/batch", line).ok(200);
-    assert_eq!(
-        batch("secret-read")["problem"]["type"],
-        "/problems/forbidden"
-    );
+    assert_eq!(batch("secret-read")["problem"]["type"], "/problems/forbidden");
     let taken = batch("secret-write");
     assert!(taken.get("problem").is_none(), "{taken}");
 }
@@ -195,9 +161,7 @@ fn what_is_not_there() {
     call("/v1/call/none/put").problem("not-found", 404);
     let problem = call("/v1/call/probe/none").problem("not-found", 404);
     assert!(
-        problem["detail"]
-            .as_str()
-            .is_some_and(|detail| detail.contains("put")),
+        problem["detail"].as_str().is_some_and(|detail| detail.contains("put")),
         "{problem}"
     );
     call("/v1/call/probe").problem("not-found", 404);
@@ -217,16 +181,9 @@ fn methods_that_a_path_does_not_know() {
             .header("allow")
             .is_some_and(|allow| allow.contains("PUT") && allow.contains("DELETE"))
     );
+    assert_eq!(server.send(Method::GET, "/v1/batch", &[], Vec::new()).status, 405);
     assert_eq!(
-        server
-            .send(Method::GET, "/v1/batch", &[], Vec::new())
-            .status,
-        405
-    );
-    assert_eq!(
-        server
-            .send(Method::GET, "/v1/call/probe/put", &[], Vec::new())
-            .status,
+        server.send(Method::GET, "/v1/call/probe/put", &[], Vec::new()).status,
         405
     );
 }
@@ -239,7 +196,11 @@ fn schema_conflict_names_the_column() {
         .put_module("probe", probe_changed())
         .problem("schema-conflict", 409);
     assert_eq!(problem["conflicts"][0]["table"], "probe.items");
-    assert!(problem["conflicts"][0]["way_on"].as_str().is_some_and(|way_on| !way_on.is_empty()));
+    assert!(
+        problem["conflicts"][0]["way_on"]
+            .as_str()
+            .is_some_and(|way_on| !way_on.is_empty())
+    );
     assert_eq!(problem["conflicts"][0]["item"], "amount");
     assert_eq!(server.get("/v1/modules/probe").ok(200)["version"], 1);
     server.call("put", json!({"id": 2, "amount": 10})).ok(200);
@@ -254,10 +215,7 @@ fn idempotency_conflict_after_a_repeat() {
     assert_eq!(first.ok(200), repeat.ok(200));
     assert_eq!(first.header("idempotent-replayed"), None);
     assert_eq!(repeat.header("idempotent-replayed"), Some("true"));
-    assert_eq!(
-        first.header("reprise-txn-id"),
-        repeat.header("reprise-txn-id")
-    );
+    assert_eq!(first.header("reprise-txn-id"), repeat.header("reprise-txn-id"));
     server
         .call_with("put", json!({"id": 1, "amount": 11}), &key)
         .problem("idempotency-conflict", 409);
@@ -275,14 +233,10 @@ fn idempotency_conflict_after_a_repeat() {
 #[test]
 fn too_large_is_told_to_whoever_sends_too_much() {
     let server = with_probe();
-    let problem = server
-        .put_module("big", vec![0; 64 << 20])
-        .problem("too-large", 413);
+    let problem = server.put_module("big", vec![0; 64 << 20]).problem("too-large", 413);
     assert_eq!(problem["max"], 16 << 20);
     let args = |length: usize| json!({"id": 1, "text": "x".repeat(length)});
-    server
-        .call("text_length", args(3 << 20))
-        .problem("too-large", 413);
+    server.call("text_length", args(3 << 20)).problem("too-large", 413);
     let problem = server
         .call("text_length", args((1 << 20) + 100))
         .problem("too-large", 413);
@@ -309,22 +263,13 @@ fn invalid_modules_say_why_and_where() {
     let problem = server
         .put_module("junk", b"not wasm at all".to_vec())
         .problem("invalid-module", 422);
-    assert!(
-        problem["reason"].is_string() && problem["offset"].is_u64(),
-        "{problem}"
-    );
-    server
-        .put_module("empty", Vec::new())
-        .problem("invalid-module", 422);
+    assert!(problem["reason"].is_string() && problem["offset"].is_u64(), "{problem}");
+    server.put_module("empty", Vec::new()).problem("invalid-module", 422);
     let mut cut = probe();
     cut.truncate(cut.len() / 2);
-    server
-        .put_module("probe", cut)
-        .problem("invalid-module", 422);
+    server.put_module("probe", cut).problem("invalid-module", 422);
     assert_eq!(
-        server.get("/v1/modules").ok(200)["modules"]
-            .as_array()
-            .map(Vec::len),
+        server.get("/v1/modules").ok(200)["modules"].as_array().map(Vec::len),
         Some(1)
     );
 }
@@ -340,21 +285,14 @@ fn aborts_limits_and_traps_leave_nothing() {
         (Some("not_today"), Some("this always stops"))
     );
     assert!(aborted.header("reprise-txn-id").is_some());
-    let problem = server
-        .call("trap", args.clone())
-        .problem("procedure-trapped", 500);
+    let problem = server.call("trap", args.clone()).problem("procedure-trapped", 500);
     let backtrace = problem["backtrace"].to_string();
     assert!(
         problem["trap"].is_string() && backtrace.contains("inner_mistake"),
         "{problem}"
     );
-    let problem = server
-        .call("spin", args.clone())
-        .problem("limit-exceeded", 422);
-    assert!(
-        problem["limit"].is_string() && problem["max"].is_u64(),
-        "{problem}"
-    );
+    let problem = server.call("spin", args.clone()).problem("limit-exceeded", 422);
+    assert!(problem["limit"].is_string() && problem["max"].is_u64(), "{problem}");
     server.call("flood", args).problem("limit-exceeded", 422);
     assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 0);
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
@@ -409,8 +347,14 @@ fn log_unavailable_refuses_writes_and_serves_reads() {
     // Its record can be neither written nor taken back: nobody knows before a restart what is there.
     let problem = answer.problem("outcome-unknown", 503);
     let [txn_id, lsn] = ["txn_id", "lsn"].map(|name| problem[name].as_str().map(str::to_owned));
-    assert!(txn_id.is_some() && txn_id.as_deref() == answer.header("reprise-txn-id"), "{problem}");
-    assert!(lsn.is_some() && lsn.as_deref() == answer.header("reprise-lsn"), "{problem}");
+    assert!(
+        txn_id.is_some() && txn_id.as_deref() == answer.header("reprise-txn-id"),
+        "{problem}"
+    );
+    assert!(
+        lsn.is_some() && lsn.as_deref() == answer.header("reprise-lsn"),
+        "{problem}"
+    );
     server
         .call("put", json!({"id": 3, "amount": 3}))
         .problem("log-unavailable", 503);
@@ -434,23 +378,29 @@ fn every_error_leads_to_a_page() {
     let list = server.get("/problems/");
     assert_eq!(list.status, 200);
     let text = list.text();
-    let slugs: Vec<_> = text.split("/problems/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let slugs: Vec<_> = text
+        .split("/problems/")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
     assert!(slugs.len() >= 25, "{slugs:?}");
     for slug in slugs {
         let page = server.get(&format!("/problems/{slug}"));
         assert_eq!(page.status, 200, "{slug}");
         assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
         let text = page.text();
-        assert!(text.contains(slug) && text.contains("May the request be repeated?"), "{text}");
+        assert!(
+            text.contains(slug) && text.contains("May the request be repeated?"),
+            "{text}"
+        );
     }
     server.get("/problems/none").problem("not-found", 404);
 }
 
 /// Lines of calls that write rows with ids from `first` on.
 fn puts(first: usize, count: usize) -> String {
-    let line = |id: usize| {
-        format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":1}}}}\n")
-    };
+    let line =
+        |id: usize| format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":1}}}}\n");
     (first..first + count).map(line).collect()
 }
 
@@ -540,27 +490,42 @@ fn parameters_are_taken_as_they_are_described_and_no_others() {
 /// Each mistake could name a thousand variants.
 #[test]
 fn refusals_are_short_however_many_mistakes_and_names_there_are() {
-    let variants: Vec<_> = (0..1_000).map(|at| format!("\"a_variant_with_a_rather_long_name_and_the_number_{at}\"")).collect();
+    let variants: Vec<_> = (0..1_000)
+        .map(|at| format!("\"a_variant_with_a_rather_long_name_and_the_number_{at}\""))
+        .collect();
     let ty = format!("{{\"list\":{{\"enum\":[{}]}}}}", variants.join(","));
     let server = Server::start();
     server.put_module("probe", probe_with(&ty, "unit")).ok(201);
     let answer = server.call("extra", json!({"value": vec!["none"; 100]}));
     let problem = answer.problem("invalid-arguments", 400);
     assert_eq!(problem["errors"].as_array().map(Vec::len), Some(64));
-    assert!(problem["errors"][0]["message"].as_str().is_some_and(|text| text.contains("and 992 more")), "{problem}");
+    assert!(
+        problem["errors"][0]["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("and 992 more")),
+        "{problem}"
+    );
     assert!(answer.body.len() < 80 << 10, "{} bytes", answer.body.len());
 }
 
 /// Nothing takes no byte, and its name many.
 #[test]
 fn a_type_whose_text_is_thousands_of_times_as_long_is_refused_at_the_upload() {
-    let names: Vec<_> = (0..250).map(|at| format!("{{\"name\":\"a_long_name_of_nothing_{at}\",\"type\":\"unit\"}}")).collect();
-    let list = |members: &str| format!("{{\"list\":{{\"struct\":[{members}{{\"name\":\"flag\",\"type\":\"bool\"}}]}}}}");
+    let names: Vec<_> = (0..250)
+        .map(|at| format!("{{\"name\":\"a_long_name_of_nothing_{at}\",\"type\":\"unit\"}}"))
+        .collect();
+    let list =
+        |members: &str| format!("{{\"list\":{{\"struct\":[{members}{{\"name\":\"flag\",\"type\":\"bool\"}}]}}}}");
     let forged = list(&format!("{},", names.join(",")));
     let server = Server::start();
     for module in [probe_with(&forged, "unit"), probe_with("i64", &forged)] {
         let problem = server.put_module("probe", module).problem("invalid-module", 422);
-        assert!(problem["reason"].as_str().is_some_and(|text| text.contains("bytes of JSON")), "{problem}");
+        assert!(
+            problem["reason"]
+                .as_str()
+                .is_some_and(|text| text.contains("bytes of JSON")),
+            "{problem}"
+        );
     }
     server.put_module("probe", probe_with(&list(""), &list(""))).ok(201);
 }

@@ -60,9 +60,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
         bytes
     });
     let cbor = prop::collection::vec(
-        prop::sample::select(
-            b"\xa1\xa2\x62id\x05\x9f\xbf\xff\x81\x1b\xfb\xf6\xc2\x7f\x5f\xd8".to_vec(),
-        ),
+        prop::sample::select(b"\xa1\xa2\x62id\x05\x9f\xbf\xff\x81\x1b\xfb\xf6\xc2\x7f\x5f\xd8".to_vec()),
         0..40,
     );
     prop_oneof![prop::collection::vec(any::<u8>(), 0..300), mutated, cbor]
@@ -93,47 +91,44 @@ fn no_bytes_bring_an_answer_that_the_contract_does_not_know() {
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let outcome = runner.run(
-        &request,
-        |(path, query, method, media_type, header, body)| {
-            // The sample module stays in service, and a stream of events never ends.
-            prop_assume!(!(method == Method::DELETE && path.ends_with("/probe")));
-            let mut headers = vec![("content-type", media_type)];
-            for name in [
-                "idempotency-key",
-                "reprise-min-lsn",
-                "accept",
-                "traceparent",
-                "authorization",
-            ] {
-                if let Some(value) = &header
-                    && value.len() % 5 == name.len() % 5
-                {
-                    headers.push((name, value));
-                }
+    let outcome = runner.run(&request, |(path, query, method, media_type, header, body)| {
+        // The sample module stays in service, and a stream of events never ends.
+        prop_assume!(!(method == Method::DELETE && path.ends_with("/probe")));
+        let mut headers = vec![("content-type", media_type)];
+        for name in [
+            "idempotency-key",
+            "reprise-min-lsn",
+            "accept",
+            "traceparent",
+            "authorization",
+        ] {
+            if let Some(value) = &header
+                && value.len() % 5 == name.len() % 5
+            {
+                headers.push((name, value));
             }
-            let answer = server.send(method.clone(), &format!("{path}{query}"), &headers, body);
-            let status = answer.status;
-            // `too-stale` is what a `reprise-min-lsn` of the future is told.
-            prop_assert!(
-                status < 500 || status == 503 && answer.text().contains("too-stale"),
-                "{method} {path}{query}: {status} {}",
+        }
+        let answer = server.send(method.clone(), &format!("{path}{query}"), &headers, body);
+        let status = answer.status;
+        // `too-stale` is what a `reprise-min-lsn` of the future is told.
+        prop_assert!(
+            status < 500 || status == 503 && answer.text().contains("too-stale"),
+            "{method} {path}{query}: {status} {}",
+            answer.text()
+        );
+        if status >= 400 {
+            let media_type = answer.header("content-type").unwrap_or_default();
+            prop_assert_eq!(
+                media_type,
+                "application/problem+json",
+                "{} {}: {}",
+                method,
+                path,
                 answer.text()
             );
-            if status >= 400 {
-                let media_type = answer.header("content-type").unwrap_or_default();
-                prop_assert_eq!(
-                    media_type,
-                    "application/problem+json",
-                    "{} {}: {}",
-                    method,
-                    path,
-                    answer.text()
-                );
-            }
-            Ok(())
-        },
-    );
+        }
+        Ok(())
+    });
     outcome.unwrap_or_else(|error| panic!("{error}"));
     server.get("/v1/status").ok(200);
 }

@@ -19,7 +19,10 @@ fn with_probe(options: Options) -> Server {
 }
 
 fn on_one_partition() -> Server {
-    with_probe(Options { partitions: Some(1), ..Options::default() })
+    with_probe(Options {
+        partitions: Some(1),
+        ..Options::default()
+    })
 }
 
 /// Calls that burn all of their fuel: some seconds of the partition, in one batch of the engine.
@@ -40,14 +43,29 @@ fn lists_and_probes_answer_while_the_partition_is_held() {
         while server.get("/v1/status").ok(200)["waiting"] == 0 && !spinning.is_finished() {
             thread::yield_now();
         }
-        for path in ["/v1/tables", "/v1/tables/items", "/readyz", "/v1/status", "/v1/log", "/metrics"] {
+        for path in [
+            "/v1/tables",
+            "/v1/tables/items",
+            "/readyz",
+            "/v1/status",
+            "/v1/log",
+            "/metrics",
+        ] {
             let answer = server.get(path);
             assert_eq!(answer.status, 200, "{path}");
-            assert!(!spinning.is_finished(), "{path} was answered when the partition was free again");
+            assert!(
+                !spinning.is_finished(),
+                "{path} was answered when the partition was free again"
+            );
         }
         assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 1);
     });
-    assert_eq!(server.get("/v1/tables/items/rows").ok(200)["rows"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        server.get("/v1/tables/items/rows").ok(200)["rows"]
+            .as_array()
+            .map(Vec::len),
+        Some(1)
+    );
 }
 
 /// What a look may take while the partition is held, on a machine that does other things too; without them it is 50 ms.
@@ -77,7 +95,11 @@ fn looks_take_moments_while_the_partition_is_held() {
     for (path, took) in paths.iter().zip(&mut took) {
         took.sort();
         let p99 = took[(took.len() * 99).div_ceil(100) - 1];
-        println!("{path}: p99 of {} looks at a held partition {:.1} ms", took.len(), p99.as_secs_f64() * 1e3);
+        println!(
+            "{path}: p99 of {} looks at a held partition {:.1} ms",
+            took.len(),
+            p99.as_secs_f64() * 1e3
+        );
         assert!(took.len() >= 10 && took[took.len() / 2] < LOOK_MAX, "{path}: {took:?}");
     }
 }
@@ -87,7 +109,9 @@ fn events_tell_of_checkpoints() {
     let server = on_one_partition();
     server.call("put", json!({"id": 1, "amount": 1})).ok(200);
     let mut stream = TcpStream::connect(&server.address).expect("connect");
-    stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("send");
+    stream
+        .write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .expect("send");
     let mut told = String::new();
     let mut read_until = |what: &str| {
         while !told.contains(what) {
@@ -128,13 +152,20 @@ fn a_page_that_waits_keeps_nobody_from_the_log() {
 fn reads_wait_for_a_position_until_it_is_there() {
     let server = on_one_partition();
     let written = server.call("put", json!({"id": 1, "amount": 1}));
-    let lsn: u64 = written.header("reprise-lsn").and_then(|lsn| lsn.parse().ok()).expect("an LSN");
+    let lsn: u64 = written
+        .header("reprise-lsn")
+        .and_then(|lsn| lsn.parse().ok())
+        .expect("an LSN");
     let far = (lsn + 20_000).to_string();
     let waiting = [("reprise-min-lsn", far.as_str()), ("reprise-max-wait-ms", "60000")];
     let line = "{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{\"id\":7}}\n";
     let hurried = [("reprise-min-lsn", far.as_str()), ("reprise-max-wait-ms", "1")];
-    server.send(Method::POST, "/v1/batch", &hurried, line.into()).problem("too-stale", 503);
-    server.call_with("echo", json!({"id": 1}), &hurried).problem("too-stale", 503);
+    server
+        .send(Method::POST, "/v1/batch", &hurried, line.into())
+        .problem("too-stale", 503);
+    server
+        .call_with("echo", json!({"id": 1}), &hurried)
+        .problem("too-stale", 503);
     thread::scope(|scope| {
         let readers = [
             scope.spawn(|| server.call_with("echo", json!({"id": 1}), &waiting)),
@@ -161,7 +192,9 @@ fn what_a_key_came_to_can_be_asked_also_after_a_crash() {
     let server = on_one_partition();
     let key = [("idempotency-key", "order 17/a")];
     let done = server.call_with("put", json!({"id": 1, "amount": 5}), &key).ok(200);
-    server.call_with("echo", json!({"id": 1}), &[("idempotency-key", "a read")]).ok(200);
+    server
+        .call_with("echo", json!({"id": 1}), &[("idempotency-key", "a read")])
+        .ok(200);
     let path = "/v1/idempotency/order%2017%2Fa";
     let kept = server.get(path).ok(200);
     assert_eq!((&kept["module"], &kept["procedure"]), (&json!("probe"), &json!("put")));
@@ -178,7 +211,11 @@ fn what_a_key_came_to_can_be_asked_also_after_a_crash() {
 
 #[test]
 fn a_key_is_the_tokens_that_used_it() {
-    let server = with_probe(Options { tokens: true, partitions: Some(1), ..Options::default() });
+    let server = with_probe(Options {
+        tokens: true,
+        partitions: Some(1),
+        ..Options::default()
+    });
     let (read, write, admin) = ("Bearer secret-read", "Bearer secret-write", "Bearer secret-admin");
     let put = |token: &str, id: i64| {
         let headers = [("authorization", token), ("idempotency-key", "order-17")];

@@ -206,14 +206,9 @@ fn capacity(address: &str) -> f64 {
             scope.spawn(|| {
                 let mut stream = TcpStream::connect(address).expect("connect");
                 let count = CALLS / CLIENTS;
-                stream
-                    .write_all(request().repeat(count).as_bytes())
-                    .expect("send");
+                stream.write_all(request().repeat(count).as_bytes()).expect("send");
                 let told = read_told(stream, count);
-                assert!(
-                    told.iter().all(|(is_refused, _)| !is_refused),
-                    "{CALLS} calls may wait"
-                );
+                assert!(told.iter().all(|(is_refused, _)| !is_refused), "{CALLS} calls may wait");
             });
         }
     });
@@ -247,9 +242,7 @@ fn offer(address: &str, rate: f64, calls: usize) -> Vec<Offered> {
                 thread::sleep(left);
             }
             sent.push(Instant::now());
-            streams[call % CLIENTS]
-                .write_all(request.as_bytes())
-                .expect("send");
+            streams[call % CLIENTS].write_all(request.as_bytes()).expect("send");
         }
         let by_client: Vec<_> = readers
             .into_iter()
@@ -314,10 +307,7 @@ fn three_times_too_many_calls_are_refused_in_part_and_the_others_stay_quick() {
         if refused * 5 > calls {
             break;
         }
-        assert!(
-            attempt < 8,
-            "few of what is three times too much are refused"
-        );
+        assert!(attempt < 8, "few of what is three times too much are refused");
         // The machine did something else when the capacity was measured.
         capacity = capacity.max((calls - refused) as f64 / seconds) * 1.2;
     }

@@ -22,7 +22,10 @@ fn a_dry_run_judges_and_installs_nothing() {
     let refused = put(&server, "dry_run=true", probe_changed()).ok(200);
     let conflict = &refused["plan"]["conflicts"][0];
     assert_eq!(conflict["item"], "amount");
-    assert!(conflict["way_on"].as_str().is_some_and(|way_on| !way_on.is_empty()), "{conflict}");
+    assert!(
+        conflict["way_on"].as_str().is_some_and(|way_on| !way_on.is_empty()),
+        "{conflict}"
+    );
 
     let grown = put(&server, "dry_run=true", probe_grown()).ok(200);
     assert_eq!(grown["plan"]["conflicts"], json!([]));
@@ -44,7 +47,10 @@ fn a_table_goes_once_no_module_in_service_declares_it() {
     let drop = |server: &Server| server.send(Method::DELETE, "/v1/tables/items", &[], Vec::new());
     drop(&server).problem("schema-conflict", 409);
     assert_eq!(server.get("/v1/tables/items").ok(200)["rows"], 1);
-    assert_eq!(server.send(Method::DELETE, "/v1/modules/probe", &[], Vec::new()).status, 204);
+    assert_eq!(
+        server.send(Method::DELETE, "/v1/modules/probe", &[], Vec::new()).status,
+        204
+    );
     assert_eq!(drop(&server).status, 204);
     server.get("/v1/tables/items").problem("not-found", 404);
     drop(&server).problem("not-found", 404);

@@ -6,23 +6,34 @@ use serde_json::{Value, json};
 
 /// A hundred rows, `amount` the id modulo 7.
 fn server() -> Server {
-    let server = Server::start_with(Options { partitions: Some(2), ..Options::default() });
+    let server = Server::start_with(Options {
+        partitions: Some(2),
+        ..Options::default()
+    });
     server.put_module("probe", probe()).ok(201);
-    let line = |id: i64| format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":{}}}}}\n", id % 7);
+    let line = |id: i64| {
+        format!(
+            "{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":{}}}}}\n",
+            id % 7
+        )
+    };
     assert_eq!(server.batch(&(0..100).map(line).collect::<String>()).len(), 100);
     server
 }
 
 fn ids(page: &Value) -> Vec<i64> {
     let rows = page["rows"].as_array().expect("rows").iter();
-    rows.map(|row| row["id"].as_str().expect("an id").parse().expect("a number")).collect()
+    rows.map(|row| row["id"].as_str().expect("an id").parse().expect("a number"))
+        .collect()
 }
 
 /// All pages of a query.
 fn all(server: &Server, query: &str, limit: usize) -> Vec<i64> {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
-        let page = server.get(&format!("/v1/tables/items/rows?limit={limit}&{query}{cursor}")).ok(200);
+        let page = server
+            .get(&format!("/v1/tables/items/rows?limit={limit}&{query}{cursor}"))
+            .ok(200);
         found.extend(ids(&page));
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
@@ -46,7 +57,10 @@ fn ranges_order_and_conditions_give_the_rows_that_they_say_page_by_page() {
         let sevens: Vec<i64> = (0..100).filter(|id| id % 7 == 3).collect();
         assert_eq!(all(&server, "where=amount:eq:3", limit), sevens);
         let more: Vec<i64> = (0..100).filter(|id| id % 7 >= 5 && *id < 50).rev().collect();
-        assert_eq!(all(&server, "where=amount:ge:5&where=id:lt:50&reverse=true", limit), more);
+        assert_eq!(
+            all(&server, "where=amount:ge:5&where=id:lt:50&reverse=true", limit),
+            more
+        );
         assert_eq!(all(&server, "where=id:ne:0&where=id:le:1", limit), [1]);
     }
     let page = server.get("/v1/tables/items/rows?limit=1&columns=amount").ok(200);
@@ -65,23 +79,35 @@ fn ranges_order_and_conditions_give_the_rows_that_they_say_page_by_page() {
         ("limit=1&limit=2", "more than once"),
         ("by=1", "the query has no"),
     ] {
-        let problem = server.get(&format!("/v1/tables/items/rows?{query}")).problem("malformed-request", 400);
-        assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(told)), "{query}: {problem}");
+        let problem = server
+            .get(&format!("/v1/tables/items/rows?{query}"))
+            .problem("malformed-request", 400);
+        assert!(
+            problem["detail"].as_str().is_some_and(|detail| detail.contains(told)),
+            "{query}: {problem}"
+        );
     }
 }
 
 #[test]
 fn a_condition_that_nothing_meets_looks_at_a_bounded_number_of_rows_a_page() {
-    let server = Server::start_with(Options { partitions: Some(1), ..Options::default() });
+    let server = Server::start_with(Options {
+        partitions: Some(1),
+        ..Options::default()
+    });
     server.put_module("probe", probe()).ok(201);
-    let line = |id: i64| format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":1}}}}\n");
+    let line =
+        |id: i64| format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{{\"id\":{id},\"amount\":1}}}}\n");
     for part in 0..2 {
         let lines: String = (part * 25_000..(part + 1) * 25_000).map(line).collect();
         assert_eq!(server.batch(&lines).len(), 25_000);
     }
     let page = server.get("/v1/tables/items/rows?where=amount:eq:2").ok(200);
     assert_eq!(page["rows"], json!([]));
-    assert!(page["next_cursor"].is_string(), "50,000 rows are not looked at for one page");
+    assert!(
+        page["next_cursor"].is_string(),
+        "50,000 rows are not looked at for one page"
+    );
     assert!(all(&server, "where=amount:eq:2", 1000).is_empty());
     assert_eq!(all(&server, "where=id:eq:49999", 1000), [49_999]);
 }
@@ -89,17 +115,39 @@ fn a_condition_that_nothing_meets_looks_at_a_bounded_number_of_rows_a_page() {
 #[test]
 fn rows_are_counted_and_summed_group_by_group() {
     let server = server();
-    let page = server.get("/v1/tables/items/groups?by=0&sum=amount,id&where=amount:gt:0").ok(200);
+    let page = server
+        .get("/v1/tables/items/groups?by=0&sum=amount,id&where=amount:gt:0")
+        .ok(200);
     let wanted = (0..100_i64).filter(|id| id % 7 > 0);
-    let (count, amounts, sum) = wanted.fold((0, 0, 0), |(count, amounts, sum), id| (count + 1, amounts + id % 7, sum + id));
+    let (count, amounts, sum) = wanted.fold((0, 0, 0), |(count, amounts, sum), id| {
+        (count + 1, amounts + id % 7, sum + id)
+    });
     let sums = json!({"amount": amounts.to_string(), "id": sum.to_string()});
-    assert_eq!(page["groups"], json!([{"key": {}, "count": count.to_string(), "sums": sums}]));
-    assert_eq!((&page["next_cursor"], &page["continues"]), (&Value::Null, &json!(false)));
+    assert_eq!(
+        page["groups"],
+        json!([{"key": {}, "count": count.to_string(), "sums": sums}])
+    );
+    assert_eq!(
+        (&page["next_cursor"], &page["continues"]),
+        (&Value::Null, &json!(false))
+    );
     let page = server.get("/v1/tables/items/groups?from=5&to=6").ok(200);
-    assert_eq!(page["groups"], json!([{"key": {"id": "5"}, "count": "1", "sums": {}}, {"key": {"id": "6"}, "count": "1", "sums": {}}]));
-    let problem = server.get("/v1/tables/items/groups?by=2").problem("malformed-request", 400);
-    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("from 0 to 1")), "{problem}");
-    server.get("/v1/tables/items/groups?sum=nothing").problem("malformed-request", 400);
+    assert_eq!(
+        page["groups"],
+        json!([{"key": {"id": "5"}, "count": "1", "sums": {}}, {"key": {"id": "6"}, "count": "1", "sums": {}}])
+    );
+    let problem = server
+        .get("/v1/tables/items/groups?by=2")
+        .problem("malformed-request", 400);
+    assert!(
+        problem["detail"]
+            .as_str()
+            .is_some_and(|detail| detail.contains("from 0 to 1")),
+        "{problem}"
+    );
+    server
+        .get("/v1/tables/items/groups?sum=nothing")
+        .problem("malformed-request", 400);
     server.get("/v1/tables/nothing/groups").problem("not-found", 404);
 }
 
@@ -107,16 +155,27 @@ fn rows_are_counted_and_summed_group_by_group() {
 fn rows_come_as_csv_and_as_lines() {
     let server = server();
     let get = |accept: &str, query: &str| {
-        server.send(Method::GET, &format!("/v1/tables/items/rows?{query}"), &[("accept", accept)], Vec::new())
+        server.send(
+            Method::GET,
+            &format!("/v1/tables/items/rows?{query}"),
+            &[("accept", accept)],
+            Vec::new(),
+        )
     };
     let csv = get("text/csv", "limit=2&from=8");
     assert_eq!((csv.status, csv.header("content-type")), (200, Some("text/csv")));
     assert_eq!(csv.text(), "id,amount\r\n8,1\r\n9,2\r\n");
     let cursor = csv.header("reprise-next-cursor").expect("a cursor").to_owned();
-    let next = get("text/csv, */*", &format!("limit=1&columns=amount&from=8&cursor={cursor}"));
+    let next = get(
+        "text/csv, */*",
+        &format!("limit=1&columns=amount&from=8&cursor={cursor}"),
+    );
     assert_eq!(next.text(), "amount\r\n3\r\n");
     let lines = get("application/x-ndjson", "to=1");
-    assert_eq!(lines.text(), "{\"id\":\"0\",\"amount\":\"0\"}\n{\"id\":\"1\",\"amount\":\"1\"}\n");
+    assert_eq!(
+        lines.text(),
+        "{\"id\":\"0\",\"amount\":\"0\"}\n{\"id\":\"1\",\"amount\":\"1\"}\n"
+    );
     assert_eq!(lines.header("reprise-next-cursor"), None);
 }
 
@@ -130,7 +189,11 @@ fn the_log_is_searched_by_module_procedure_transaction_key_and_argument() {
         json!({"id": 1000, "amount": 5}).to_string().into_bytes(),
     );
     let txn_id = keyed.ok(200)["txn_id"].as_str().expect("an id").to_owned();
-    let found = |query: &str| server.get(&format!("/v1/log?limit=1000&{query}")).ok(200)["records"].as_array().map_or(0, Vec::len);
+    let found = |query: &str| {
+        server.get(&format!("/v1/log?limit=1000&{query}")).ok(200)["records"]
+            .as_array()
+            .map_or(0, Vec::len)
+    };
     assert_eq!(found("argument=amount:3"), 14);
     assert_eq!(found("argument=id:1000"), 1);
     assert_eq!(found("argument=nothing:1"), 0);
@@ -146,17 +209,28 @@ fn the_log_is_searched_by_module_procedure_transaction_key_and_argument() {
 #[test]
 fn what_procedures_logged_is_found_by_procedure_level_and_transaction() {
     let server = server();
-    let txn_id = server.call("echo", json!({"id": 1})).ok(200)["txn_id"].as_str().expect("an id").to_owned();
+    let txn_id = server.call("echo", json!({"id": 1})).ok(200)["txn_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     server.call("echo", json!({"id": 2})).ok(200);
     let lines = |query: &str| server.get(&format!("/v1/procedure-log?{query}")).ok(200)["lines"].clone();
     let count = |query: &str| lines(query).as_array().map_or(0, Vec::len);
-    assert_eq!((count("procedure=echo"), count("procedure=put"), count("module=probe")), (2, 0, 2));
-    assert_eq!((count("level=info"), count("level=warn"), count("level=debug")), (2, 0, 2));
+    assert_eq!(
+        (count("procedure=echo"), count("procedure=put"), count("module=probe")),
+        (2, 0, 2)
+    );
+    assert_eq!(
+        (count("level=info"), count("level=warn"), count("level=debug")),
+        (2, 0, 2)
+    );
     let of_one = lines(&format!("transaction={txn_id}"));
     assert_eq!(of_one.as_array().map(Vec::len), Some(1));
     let number = of_one[0]["number"].as_u64().expect("a number");
     assert_eq!(count(&format!("since={}", number + 1)), 1);
-    server.get("/v1/procedure-log?level=loud").problem("malformed-request", 400);
+    server
+        .get("/v1/procedure-log?level=loud")
+        .problem("malformed-request", 400);
 }
 
 #[test]
@@ -164,7 +238,9 @@ fn integers_of_64_bits_are_numbers_for_who_asks() {
     let server = server();
     let numbers = ("reprise-integers", "number");
     let json = ("content-type", "application/json");
-    let post = |path: &str, kind: (&str, &str), body: String| server.send(Method::POST, path, &[numbers, kind], body.into_bytes());
+    let post = |path: &str, kind: (&str, &str), body: String| {
+        server.send(Method::POST, path, &[numbers, kind], body.into_bytes())
+    };
     let called = post("/v1/call/probe/echo", json, json!({"id": i64::MAX}).to_string()).ok(200);
     assert_eq!(called["result"], json!(i64::MAX));
     assert!(called["txn_id"].is_u64() && called["lsn"].is_u64(), "{called}");
@@ -175,8 +251,14 @@ fn integers_of_64_bits_are_numbers_for_who_asks() {
         assert!(answer["result"] == json!(3) && answer["txn_id"].is_u64(), "{answer}");
     }
     let get = |path: &str| server.send(Method::GET, path, &[numbers], Vec::new());
-    assert_eq!(get("/v1/tables/items/rows?limit=1").ok(200)["rows"], json!([{"id": 0, "amount": 0}]));
-    assert_eq!(get("/v1/tables/items/groups?to=0").ok(200)["groups"][0]["key"], json!({"id": 0}));
+    assert_eq!(
+        get("/v1/tables/items/rows?limit=1").ok(200)["rows"],
+        json!([{"id": 0, "amount": 0}])
+    );
+    assert_eq!(
+        get("/v1/tables/items/groups?to=0").ok(200)["groups"][0]["key"],
+        json!({"id": 0})
+    );
     let record = &get("/v1/log?kind=command&limit=1").ok(200)["records"][0];
     assert!(record["lsn"].is_u64() && record["args"]["id"].is_i64(), "{record}");
     assert!(get("/v1/status").ok(200)["durable_lsn"].is_u64());

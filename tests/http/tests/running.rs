@@ -1,6 +1,9 @@
 //! What runs and waits: its time, its clients' deadlines, and who ends it. Procedures that never end do so over real HTTP.
 
-use std::{thread, time::{Duration, Instant}};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use reprise_test_http::{Answer, Options, Server};
 use reqwest::Method;
@@ -109,7 +112,10 @@ fn cancel(server: &Server, id: &Value) -> Answer {
 
 #[test]
 fn a_call_ends_at_its_time_and_leaves_nothing() {
-    let server = with_module(Options { settings: "call_time_max_ms = 20", ..NO_LIMIT });
+    let server = with_module(Options {
+        settings: "call_time_max_ms = 20",
+        ..NO_LIMIT
+    });
     for procedure in ["steps", "steps_everywhere", "brief"] {
         let problem = call(&server, procedure, 1, ENDLESS, &[]).problem("limit-exceeded", 422);
         assert_eq!(problem["limit"], "time", "{problem}");
@@ -131,7 +137,10 @@ fn what_was_committed_is_replayed_under_a_smaller_limit() {
     // Turns of half a microsecond: some tens of milliseconds.
     call(&server, "steps", 1, 300_000, &[]).ok(200);
     call(&server, "steps_everywhere", 2, 300_000, &[]).ok(200);
-    let server = server.restart_with(Options { settings: "call_time_max_ms = 1", ..NO_LIMIT });
+    let server = server.restart_with(Options {
+        settings: "call_time_max_ms = 1",
+        ..NO_LIMIT
+    });
     assert_eq!(rows(&server), 2);
     let problem = call(&server, "steps", 3, ENDLESS, &[]).problem("limit-exceeded", 422);
     assert_eq!(problem["limit"], "time");
@@ -145,15 +154,25 @@ fn running_and_waiting_calls_are_listed_and_cancelled() {
         let by_call = scope.spawn(|| call(&server, "steps", 1, ENDLESS, &[]));
         let is_running = |calls: &[Value]| calls.iter().any(|call| call["phase"] == "running");
         let first = listed(&server, is_running)[0].clone();
-        assert_eq!((&first["module"], &first["procedure"], &first["partition"]), (&json!("long"), &json!("steps"), &json!(0)));
+        assert_eq!(
+            (&first["module"], &first["procedure"], &first["partition"]),
+            (&json!("long"), &json!("steps"), &json!(0))
+        );
         assert!(first["txn_id"].is_string() && first["age_ms"].is_number(), "{first}");
         let queued = scope.spawn(|| call(&server, "steps", 2, 1, &[]));
         let after = scope.spawn(|| call(&server, "steps_everywhere", 3, 1, &[]));
         let calls = listed(&server, |calls| calls.len() == 3);
-        let waiting = calls.iter().find(|call| call["procedure"] == "steps" && call["phase"] == "queued");
+        let waiting = calls
+            .iter()
+            .find(|call| call["procedure"] == "steps" && call["phase"] == "queued");
         let waiting = waiting.expect("the second one waits").clone();
         assert_eq!(waiting["txn_id"], Value::Null);
-        assert_eq!(server.get("/v1/calls?limit=1").ok(200)["calls"].as_array().map(Vec::len), Some(1));
+        assert_eq!(
+            server.get("/v1/calls?limit=1").ok(200)["calls"]
+                .as_array()
+                .map(Vec::len),
+            Some(1)
+        );
         assert_eq!(cancel(&server, &waiting["call_id"]).ok(200)["phase"], "queued");
         assert_eq!(cancel(&server, &first["txn_id"]).ok(200)["phase"], "running");
         by_call.join().expect("answered").problem("cancelled", 422);
@@ -172,7 +191,10 @@ fn running_and_waiting_calls_are_listed_and_cancelled() {
 
 #[test]
 fn a_call_of_several_partitions_is_cancelled() {
-    let server = with_module(Options { partitions: Some(3), ..NO_LIMIT });
+    let server = with_module(Options {
+        partitions: Some(3),
+        ..NO_LIMIT
+    });
     thread::scope(|scope| {
         let endless = scope.spawn(|| call(&server, "steps_everywhere", 1, ENDLESS, &[]));
         let calls = listed(&server, |calls| calls.iter().any(|call| call["phase"] == "running"));
@@ -190,24 +212,42 @@ fn a_deadline_ends_what_runs_and_what_has_not_begun() {
     for name in ["reprise-timeout-ms", "Reprise-Timeout-Ms"] {
         call(&server, "steps", 1, ENDLESS, &[(name, "20")]).problem("deadline-exceeded", 504);
     }
-    call(&server, "steps", 1, ENDLESS, &[("reprise-timeout-ms", "20"), ("traceparent", "00-0-0-0")])
-        .problem("deadline-exceeded", 504);
+    call(
+        &server,
+        "steps",
+        1,
+        ENDLESS,
+        &[("reprise-timeout-ms", "20"), ("traceparent", "00-0-0-0")],
+    )
+    .problem("deadline-exceeded", 504);
     call(&server, "steps_everywhere", 1, ENDLESS, &[("reprise-timeout-ms", "20")]).problem("deadline-exceeded", 504);
     call(&server, "steps", 1, 1, &[("reprise-timeout-ms", "0")]).problem("deadline-exceeded", 504);
     call(&server, "steps", 1, 1, &[("reprise-timeout-ms", "soon")]).problem("malformed-request", 400);
     assert_eq!(rows(&server), 0);
     call(&server, "steps", 1, 1, &[("reprise-timeout-ms", "100000")]).ok(200);
     let line = |id: i64, turns: i64| {
-        format!("{}\n", json!({"module": "long", "procedure": "steps", "args": {"id": id, "turns": turns}}))
+        format!(
+            "{}\n",
+            json!({"module": "long", "procedure": "steps", "args": {"id": id, "turns": turns}})
+        )
     };
     let lines = [line(2, 1), line(3, ENDLESS), line(4, 1)].concat().into_bytes();
     let answer = server.send(Method::POST, "/v1/batch", &[("reprise-timeout-ms", "300")], lines);
-    let answers: Vec<Value> = answer.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let answers: Vec<Value> = answer
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
     // The first may have begun too late where the machine was busy; the others can't have made it.
     for late in &answers[1..] {
         assert_eq!(late["problem"]["type"], "/problems/deadline-exceeded", "{answers:?}");
     }
-    let bad = server.send(Method::POST, "/v1/batch", &[("reprise-timeout-ms", "-1")], line(5, 1).into_bytes());
+    let bad = server.send(
+        Method::POST,
+        "/v1/batch",
+        &[("reprise-timeout-ms", "-1")],
+        line(5, 1).into_bytes(),
+    );
     bad.problem("malformed-request", 400);
     let kept = rows(&server);
     assert!(kept == 1 || kept == 2, "{kept}");
@@ -232,21 +272,43 @@ fn what_waits_is_answered_when_its_deadline_passes_and_never_runs() {
         call(&server, "steps_everywhere", 4, 1, &soon).problem("deadline-exceeded", 504);
         let traced = [soon[0], ("expect", "100-continue")];
         call(&server, "steps", 5, 1, &traced).problem("deadline-exceeded", 504);
-        let line = |id: i64| format!("{}\n", json!({"module": "long", "procedure": "steps", "args": {"id": id, "turns": 1}}));
+        let line = |id: i64| {
+            format!(
+                "{}\n",
+                json!({"module": "long", "procedure": "steps", "args": {"id": id, "turns": 1}})
+            )
+        };
         let lines = [line(6), line(7), "nonsense\n".to_owned()].concat().into_bytes();
         let answer = server.send(Method::POST, "/v1/batch", &soon, lines);
-        let answers: Vec<Value> = answer.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        let types: Vec<_> = answers.iter().map(|answer| answer["problem"]["type"].as_str().expect("a problem")).collect();
+        let answers: Vec<Value> = answer
+            .text()
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        let types: Vec<_> = answers
+            .iter()
+            .map(|answer| answer["problem"]["type"].as_str().expect("a problem"))
+            .collect();
         let late = "/problems/deadline-exceeded";
         assert_eq!(types, [late, late, "/problems/malformed-request"]);
-        assert!(!endless.is_finished(), "all of these were answered while the partition was held");
+        assert!(
+            !endless.is_finished(),
+            "all of these were answered while the partition was held"
+        );
         // Several ahead on one connection: those that came in time are answered, in their order.
         let mut stream = std::net::TcpStream::connect(&server.address).expect("connect");
         let request = |id: i64, more: &str| {
             let body = json!({"id": id, "turns": 1}).to_string();
-            format!("POST /v1/call/long/steps HTTP/1.1\r\nhost: localhost\r\n{more}content-length: {}\r\n\r\n{body}", body.len())
+            format!(
+                "POST /v1/call/long/steps HTTP/1.1\r\nhost: localhost\r\n{more}content-length: {}\r\n\r\n{body}",
+                body.len()
+            )
         };
-        let ahead = [request(8, "reprise-timeout-ms: 50\r\n"), request(9, "reprise-timeout-ms: 100\r\n"), request(10, "")];
+        let ahead = [
+            request(8, "reprise-timeout-ms: 50\r\n"),
+            request(9, "reprise-timeout-ms: 100\r\n"),
+            request(10, ""),
+        ];
         std::io::Write::write_all(&mut stream, ahead.concat().as_bytes()).expect("send");
         let mut told = String::new();
         while told.matches("HTTP/1.1 504").count() < 2 {
@@ -257,12 +319,20 @@ fn what_waits_is_answered_when_its_deadline_passes_and_never_runs() {
         }
         assert!(!endless.is_finished() && !told.contains("HTTP/1.1 200"), "{told}");
         let running = listed(&server, |calls| calls.iter().any(|call| call["phase"] == "running"));
-        let running = running.iter().find(|call| call["phase"] == "running").expect("it is there").clone();
+        let running = running
+            .iter()
+            .find(|call| call["phase"] == "running")
+            .expect("it is there")
+            .clone();
         cancel(&server, &running["call_id"]).ok(200);
         endless.join().expect("answered").problem("cancelled", 422);
         let mut piece = [0; 4096];
         let bytes = std::io::Read::read(&mut stream, &mut piece).expect("the last answer");
-        assert!(piece[..bytes].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&piece[..bytes]));
+        assert!(
+            piece[..bytes].starts_with(b"HTTP/1.1 200"),
+            "{}",
+            String::from_utf8_lossy(&piece[..bytes])
+        );
     });
     listed(&server, <[Value]>::is_empty);
     assert_eq!(rows(&server), 1, "only the one without a deadline ran");
@@ -276,7 +346,10 @@ fn what_waits_is_answered_when_its_deadline_passes_and_never_runs() {
 #[test]
 fn no_call_holds_its_partition_for_much_longer_than_its_time() {
     const TIME_MAX: Duration = Duration::from_millis(200);
-    let server = with_module(Options { settings: "call_time_max_ms = 200", ..NO_LIMIT });
+    let server = with_module(Options {
+        settings: "call_time_max_ms = 200",
+        ..NO_LIMIT
+    });
     let mut held = Vec::new();
     for round in 0..5 {
         let begun = Instant::now();
@@ -286,7 +359,9 @@ fn no_call_holds_its_partition_for_much_longer_than_its_time() {
     }
     held.sort();
     let ratio = held[2].as_secs_f64() / TIME_MAX.as_secs_f64();
-    println!("calls of {TIME_MAX:?} that write held their partition for {held:?}: {ratio:.2} times their time in the middle");
+    println!(
+        "calls of {TIME_MAX:?} that write held their partition for {held:?}: {ratio:.2} times their time in the middle"
+    );
     assert!(held[2] < TIME_MAX * 2, "{held:?}");
     assert_eq!(rows(&server), 0);
 }

@@ -12,7 +12,8 @@ use reprise_test_http::{Options, Server, probe};
 use serde_json::json;
 
 /// Waits of which a client that means well has enough, on a machine that does other things, too.
-const SETTINGS: &str = "[http]\nconnections_max = 40\nheader_wait_s = 3\nbody_wait_s = 3\nbatch_idle_s = 4\nwrite_wait_s = 4";
+const SETTINGS: &str =
+    "[http]\nconnections_max = 40\nheader_wait_s = 3\nbody_wait_s = 3\nbatch_idle_s = 4\nwrite_wait_s = 4";
 /// A wait that ends only by a mistake: what is under test ends after seconds, or never.
 const LONG: Duration = Duration::from_secs(180);
 /// What a client that stalls may make the server hold: a batch's calls and bytes on their way and their answers, for each of
@@ -51,10 +52,7 @@ fn dribble(stream: &mut TcpStream, bytes: &[u8]) -> Duration {
         .set_read_timeout(Some(Duration::from_millis(50)))
         .expect("set timeout");
     for byte in bytes.iter().cycle() {
-        assert!(
-            begun.elapsed() < LONG,
-            "the server bears a dribble for ever"
-        );
+        assert!(begun.elapsed() < LONG, "the server bears a dribble for ever");
         if stream.write_all(&[*byte]).is_err() {
             break;
         }
@@ -89,15 +87,11 @@ fn dribbled_heads_and_bodies_are_given_up() {
             let borne = dribble(&mut stream, b"a");
             assert!(borne < LONG, "{borne:?}");
             let answer = rest(&mut stream);
-            assert!(
-                answer.is_empty() || answer.starts_with("HTTP/1.1 408"),
-                "{answer}"
-            );
+            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
         });
         scope.spawn(|| {
             let mut stream = connect(&server);
-            let head =
-                b"POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n";
+            let head = b"POST /v1/call/probe/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n";
             stream.write_all(head).expect("send");
             let borne = dribble(&mut stream, b" ");
             assert!(borne < LONG, "{borne:?}");
@@ -106,15 +100,11 @@ fn dribbled_heads_and_bodies_are_given_up() {
         });
         scope.spawn(|| {
             let mut stream = connect(&server);
-            let head =
-                b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"module";
+            let head = b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{\"module";
             stream.write_all(head).expect("send");
             let begun = Instant::now();
             let answer = rest(&mut stream);
-            assert!(
-                begun.elapsed() < LONG,
-                "a silent batch is given up"
-            );
+            assert!(begun.elapsed() < LONG, "a silent batch is given up");
             assert!(answer.contains("408"), "{answer}");
         });
         for id in 0..40 {
@@ -135,8 +125,7 @@ fn a_client_that_takes_no_answers_is_cut_off_in_bounded_memory() {
     thread::scope(|scope| {
         for stream in &mut streams {
             scope.spawn(|| {
-                let head =
-                    b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
+                let head = b"POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n";
                 stream.write_all(head).expect("send");
                 stream.set_write_timeout(Some(LONG)).expect("set timeout");
                 let chunk = format!("{:x}\r\n{lines}\r\n", lines.len());
@@ -182,11 +171,17 @@ fn half_closed_connections_get_their_answers() {
     for id in 0..HALF_CLOSED_ROUNDS {
         let result = format!("\"result\":\"{id}\"");
         let called = half_closed(&server, &post("/v1/call/probe/echo", &format!("{{\"id\":{id}}}"), 0));
-        assert!(called.starts_with("HTTP/1.1 200") && called.contains(&result), "{called:?}");
+        assert!(
+            called.starts_with("HTTP/1.1 200") && called.contains(&result),
+            "{called:?}"
+        );
         let line = format!("{{\"module\":\"probe\",\"procedure\":\"echo\",\"args\":{{\"id\":{id}}}}}\n");
         let answered = half_closed(&server, &post("/v1/batch", &line.repeat(3), 0));
         assert!(answered.starts_with("HTTP/1.1 200"), "{answered:?}");
-        assert!(answered.matches(&result).count() == 3 && answered.ends_with("\r\n0\r\n\r\n"), "{answered:?}");
+        assert!(
+            answered.matches(&result).count() == 3 && answered.ends_with("\r\n0\r\n\r\n"),
+            "{answered:?}"
+        );
         let status = half_closed(&server, "GET /v1/status HTTP/1.1\r\nhost: localhost\r\n\r\n");
         let (head, body) = status.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{status:?}"));
         assert!(head.starts_with("HTTP/1.1 200"), "{status:?}");
@@ -202,11 +197,17 @@ fn requests_that_break_off_are_refused_and_leave_nothing() {
         let args = format!("{{\"id\":{id},\"amount\":1}}");
         // All of the arguments, and not all of the body.
         let called = half_closed(&server, &post("/v1/call/probe/put", &args, 1));
-        assert!(called.starts_with("HTTP/1.1 400") && called.contains("/problems/malformed-request"), "{called:?}");
+        assert!(
+            called.starts_with("HTTP/1.1 400") && called.contains("/problems/malformed-request"),
+            "{called:?}"
+        );
         // A line whose end is missing is no call.
         let line = format!("{{\"module\":\"probe\",\"procedure\":\"put\",\"args\":{args}}}");
         let answered = half_closed(&server, &post("/v1/batch", &line, 1));
-        assert!(answered.contains("/problems/malformed-request") && !answered.contains("txn_id"), "{answered:?}");
+        assert!(
+            answered.contains("/problems/malformed-request") && !answered.contains("txn_id"),
+            "{answered:?}"
+        );
         let head = half_closed(&server, "GET /v1/status HTTP/1.1\r\nhost: local");
         assert!(head.is_empty() || head.starts_with("HTTP/1.1 400"), "{head:?}");
     }
@@ -224,10 +225,7 @@ fn header_floods_are_refused() {
     let server = server();
     let many = "x-a: b\r\n".repeat(1000);
     let long = format!("x-a: {}\r\n", "b".repeat(100_000));
-    let path = format!(
-        "GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n",
-        "p".repeat(100_000)
-    );
+    let path = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "p".repeat(100_000));
     for request in [
         format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
         format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{long}\r\n"),
@@ -245,10 +243,7 @@ fn header_floods_are_refused() {
     let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\n");
     let begun = Instant::now();
     while stream.write_all(&[b'a'; 4096]).is_ok() {
-        assert!(
-            begun.elapsed() < LONG,
-            "a header without end is borne for ever"
-        );
+        assert!(begun.elapsed() < LONG, "a header without end is borne for ever");
     }
     check_served(&server, 2);
 }
@@ -300,11 +295,7 @@ fn pipelined_requests_are_answered_in_order() {
     let results: Vec<usize> = answer
         .split("{\"result\":\"")
         .skip(1)
-        .map(|part| {
-            part[..part.find('"').expect("a string")]
-                .parse()
-                .expect("a number")
-        })
+        .map(|part| part[..part.find('"').expect("a string")].parse().expect("a number"))
         .collect();
     assert_eq!(results, (0..REQUESTS).collect::<Vec<_>>());
 }

@@ -32,9 +32,7 @@ fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
                         continue;
                     };
                     let head = String::from_utf8_lossy(&received[..end]).to_lowercase();
-                    let length = head
-                        .lines()
-                        .find_map(|line| line.strip_prefix("content-length: "));
+                    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
                     let length: usize = length.expect("a length").parse().expect("a number");
                     if received.len() < end + 4 + length {
                         continue;
@@ -42,7 +40,8 @@ fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
                     let body = received[end + 4..end + 4 + length].to_vec();
                     let _ = sender.send((head, body)); // the test may be over
                     received.drain(..end + 4 + length);
-                    let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
+                    let answer =
+                        b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
                     stream.write_all(answer).expect("answer");
                 }
             });
@@ -84,12 +83,7 @@ fn a_call_and_a_batch_become_spans_of_the_callers_trace() {
     );
     let line = r#"{"module":"probe","procedure":"echo","args":{"id":1}}"#;
     let lines = format!("{line}\n{{}}\n");
-    server.send(
-        reqwest::Method::POST,
-        "/v1/batch",
-        &traced,
-        lines.into_bytes(),
-    );
+    server.send(reqwest::Method::POST, "/v1/batch", &traced, lines.into_bytes());
     // Told to stop, the server sends what it has.
     assert_eq!(server.terminate(), Some(0));
     let mut all = Vec::new();
@@ -102,10 +96,7 @@ fn a_call_and_a_batch_become_spans_of_the_callers_trace() {
         has(&bytes_of(TRACE)) && has(&bytes_of(PARENT)),
         "the caller's trace goes on"
     );
-    assert!(
-        has(&bytes_of(&continued[36..52])),
-        "under the id that the answer told"
-    );
+    assert!(has(&bytes_of(&continued[36..52])), "under the id that the answer told");
     for text in [
         "call",
         "batch",
@@ -123,19 +114,13 @@ fn a_call_and_a_batch_become_spans_of_the_callers_trace() {
     ] {
         assert!(has(text.as_bytes()), "{text}");
     }
-    assert!(
-        !has(b"text_length"),
-        "what the caller does not sample is not sent"
-    );
+    assert!(!has(b"text_length"), "what the caller does not sample is not sent");
 }
 
 #[test]
 fn a_collector_that_is_gone_harms_no_call() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-    let settings = format!(
-        "otlp_endpoint = \"http://{}\"",
-        listener.local_addr().expect("address")
-    );
+    let settings = format!("otlp_endpoint = \"http://{}\"", listener.local_addr().expect("address"));
     drop(listener);
     let server = Server::start_with(Options {
         settings: settings.leak(),

@@ -4,8 +4,7 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockHeader, CommandRef, RecordRef, Records, SEGMENT_HEADER_BYTES,
-    SegmentHeader, seal_block,
+    BLOCK_HEADER_BYTES, BlockHeader, CommandRef, RecordRef, Records, SEGMENT_HEADER_BYTES, SegmentHeader, seal_block,
 };
 
 /// Lets `change` at the arguments of the first command that `is_it` picks, in a log of one segment; its LSN. Every block
@@ -17,9 +16,7 @@ pub fn forge_args(
 ) -> Result<u64> {
     let path = data_dir.join("log/log-0000000000000000.seg");
     let mut bytes = fs::read(&path).context("read the segment")?;
-    let mut chain = SegmentHeader::decode(&bytes)
-        .context("the segment's header")?
-        .chain;
+    let mut chain = SegmentHeader::decode(&bytes).context("the segment's header")?.chain;
     let (mut at, mut forged) = (SEGMENT_HEADER_BYTES, None);
     while let Some(Ok((mut header, _))) = bytes.get(at..).map(BlockHeader::decode) {
         let length = header.block_bytes();
@@ -59,10 +56,7 @@ fn forge_in(
             change(&mut args);
             let args = &args[..];
             RecordRef::Command(CommandRef { args, ..command }).encode(&mut changed);
-            ensure!(
-                changed.len() == bytes.len(),
-                "the record has another length"
-            );
+            ensure!(changed.len() == bytes.len(), "the record has another length");
             return Ok(Some((offset, changed)));
         }
     }

@@ -40,14 +40,29 @@ pub struct FullReport {
 impl fmt::Display for FullReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        writeln!(f, "group         {} MiB; killed by the kernel: {}", self.group_bytes >> 20, self.kernel_kills)?;
-        writeln!(f, "full          after {} votes in {:.1} s", self.votes, self.full_seconds)?;
+        writeln!(
+            f,
+            "group         {} MiB; killed by the kernel: {}",
+            self.group_bytes >> 20,
+            self.kernel_kills
+        )?;
+        writeln!(
+            f,
+            "full          after {} votes in {:.1} s",
+            self.votes, self.full_seconds
+        )?;
         writeln!(f, "refusals      p99 {:.1} ms", ms(self.refusal_p99))?;
         let times = ms(self.reads_full_p99) / ms(self.reads_before_p99).max(1e-6);
         let (before, full) = (ms(self.reads_before_p99), ms(self.reads_full_p99));
-        write!(f, "reads         p99 {before:.2} ms before, {full:.2} ms at full: {times:.2} times as long")?;
+        write!(
+            f,
+            "reads         p99 {before:.2} ms before, {full:.2} ms at full: {times:.2} times as long"
+        )?;
         for (sites, seconds) in &self.opened {
-            write!(f, "\nopened        again after kill -9 on {sites} sites in {seconds:.1} s, all votes there, refusals and reads go on")?;
+            write!(
+                f,
+                "\nopened        again after kill -9 on {sites} sites in {seconds:.1} s, all votes there, refusals and reads go on"
+            )?;
         }
         Ok(())
     }
@@ -58,14 +73,24 @@ pub fn run_full(group_bytes: u64, dir: &Path) -> Result<Option<FullReport>> {
     let Some(group) = Group::new("full", group_bytes) else {
         return Ok(None);
     };
-    let mut report = FullReport { group_bytes, ..FullReport::default() };
-    let launch = Launch::new(&dir.join("data")).args(&["--partitions", "2", "--log", "command"]).in_group(&group.path);
+    let mut report = FullReport {
+        group_bytes,
+        ..FullReport::default()
+    };
+    let launch = Launch::new(&dir.join("data"))
+        .args(&["--partitions", "2", "--log", "command"])
+        .in_group(&group.path);
     let mut server = Server::start(&launch)?;
     server.deploy("voter")?;
     let names: Vec<_> = (0..CONTESTANTS).map(|number| format!("candidate {number}")).collect();
     let made = server.call("voter/initialize", &json!({"contestants": names}).to_string())?;
     ensure!(made.status == 200, "initialize: {} {}", made.status, made.text());
-    let mut voter = Voter { connection: server.connect()?, next: 0, accepted: 0, refusals: Vec::new() };
+    let mut voter = Voter {
+        connection: server.connect()?,
+        next: 0,
+        accepted: 0,
+        refusals: Vec::new(),
+    };
     while voter.next < 20 * BATCH_VOTES {
         voter.batch()?;
     }
@@ -73,7 +98,11 @@ pub fn run_full(group_bytes: u64, dir: &Path) -> Result<Option<FullReport>> {
     let begun = Instant::now();
     while voter.refusals.is_empty() {
         voter.batch()?;
-        ensure!(begun.elapsed() < FULL_WAIT_MAX, "memory does not get full: {} votes", voter.accepted);
+        ensure!(
+            begun.elapsed() < FULL_WAIT_MAX,
+            "memory does not get full: {} votes",
+            voter.accepted
+        );
     }
     report.full_seconds = begun.elapsed().as_secs_f64();
     report.reads_full_p99 = reads_beside(&server, &mut voter)?;
@@ -87,7 +116,9 @@ pub fn run_full(group_bytes: u64, dir: &Path) -> Result<Option<FullReport>> {
         report.opened.push((sites, begun.elapsed().as_secs_f64()));
         check_votes(&server, voter.accepted).with_context(|| format!("opened on {sites} sites"))?;
         voter.connection = server.connect()?;
-        voter.refuse_singly(&server).with_context(|| format!("opened on {sites} sites"))?;
+        voter
+            .refuse_singly(&server)
+            .with_context(|| format!("opened on {sites} sites"))?;
         server.kill()?;
     }
     report.kernel_kills = group.kills();
@@ -113,7 +144,12 @@ impl Voter {
     fn batch(&mut self) -> Result<()> {
         let numbers: Vec<i64> = (self.next..self.next + BATCH_VOTES).collect();
         self.next += BATCH_VOTES;
-        let line = |number: &i64| format!("{}\n", json!({"module": "voter", "procedure": "vote", "args": vote(*number)}));
+        let line = |number: &i64| {
+            format!(
+                "{}\n",
+                json!({"module": "voter", "procedure": "vote", "args": vote(*number)})
+            )
+        };
         let body: String = numbers.iter().map(line).collect();
         let answer = self.connection.request("POST", "/v1/batch", &[], body.as_bytes());
         let answer = answer.map_err(|cut| cut.error).context("the server is gone")?;
@@ -151,7 +187,10 @@ impl Voter {
             match answer.status {
                 200 => self.accepted += 1,
                 507 => {
-                    ensure!(told["type"] == MEMORY_EXHAUSTED && told["limit"] == "memory_max", "{told}");
+                    ensure!(
+                        told["type"] == MEMORY_EXHAUSTED && told["limit"] == "memory_max",
+                        "{told}"
+                    );
                     times.push(sent.elapsed());
                 }
                 status => anyhow::bail!("vote {number}: {status} {told}"),
@@ -176,7 +215,9 @@ fn reads_beside(server: &Server, voter: &mut Voter) -> Result<Duration> {
             let mut times = Vec::new();
             for _ in 0..READS {
                 let begun = Instant::now();
-                let answer = connection.request("POST", "/v1/call/voter/results", &[], b"{}").map_err(|cut| cut.error)?;
+                let answer = connection
+                    .request("POST", "/v1/call/voter/results", &[], b"{}")
+                    .map_err(|cut| cut.error)?;
                 ensure!(answer.status == 200, "results: {} {}", answer.status, answer.text());
                 times.push(begun.elapsed());
             }
@@ -199,6 +240,9 @@ fn check_votes(server: &Server, accepted: i64) -> Result<()> {
     let rows = answer.json()["result"].as_array().cloned().context("results")?;
     let votes = |row: &Value| row["votes"].as_str().and_then(|votes| votes.parse::<i64>().ok());
     let sum: Option<i64> = rows.iter().map(votes).sum();
-    ensure!(sum == Some(accepted), "{accepted} votes were accepted, and {sum:?} are there");
+    ensure!(
+        sum == Some(accepted),
+        "{accepted} votes were accepted, and {sum:?} are there"
+    );
     Ok(())
 }

@@ -55,36 +55,20 @@ impl Tally {
         for _ in 0..openings {
             accounts.push(self.next);
             let args = json!({"account": self.next, "balance": 0});
-            body += &format!(
-                "{}\n",
-                json!({"module": "bank", "procedure": "open", "args": args})
-            );
+            body += &format!("{}\n", json!({"module": "bank", "procedure": "open", "args": args}));
             let args = json!({"from": from, "to": to, "amount": 1});
-            body += &format!(
-                "{}\n",
-                json!({"module": "bank", "procedure": "transfer", "args": args})
-            );
+            body += &format!("{}\n", json!({"module": "bank", "procedure": "transfer", "args": args}));
             self.next += 1;
         }
         let (text, is_whole) = match connection.request("POST", "/v1/batch", &[], body.as_bytes()) {
             Ok(answer) => {
-                ensure!(
-                    answer.status == 200,
-                    "batch: {} {}",
-                    answer.status,
-                    answer.text()
-                );
+                ensure!(answer.status == 200, "batch: {} {}", answer.status, answer.text());
                 (answer.body, true)
             }
             Err(cut) => (cut.body, false),
         };
-        let end = text
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |end| end + 1);
-        let mut lines = text[..end]
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty());
+        let end = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let mut lines = text[..end].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         for account in accounts {
             self.take_opening(account, lines.next())?;
             self.take_move(lines.next())?;
@@ -116,8 +100,7 @@ impl Tally {
     }
 
     fn is_committed(&mut self, line: &[u8]) -> Result<bool> {
-        let answer: Value =
-            serde_json::from_slice(line).context("a line of a batch is not JSON")?;
+        let answer: Value = serde_json::from_slice(line).context("a line of a batch is not JSON")?;
         let problem = &answer["problem"];
         if problem.is_null() {
             return Ok(true);
@@ -200,12 +183,7 @@ pub fn prepare(server: &Server, clients: i64) -> Result<()> {
         for account in Tally::new(client).pair() {
             let args = json!({"account": account, "balance": FIRST_BALANCE});
             let answer = server.call("bank/open", &args.to_string())?;
-            ensure!(
-                answer.status == 200,
-                "open: {} {}",
-                answer.status,
-                answer.text()
-            );
+            ensure!(answer.status == 200, "open: {} {}", answer.status, answer.text());
         }
     }
     Ok(())
@@ -219,10 +197,6 @@ pub fn open_accounts(server: &Server, batches: usize) -> Result<Tally> {
     for _ in 0..batches {
         ensure!(tally.batch(&mut connection, 50)?, "the server is gone");
     }
-    ensure!(
-        tally.refused.is_empty(),
-        "calls were refused: {:?}",
-        tally.problems
-    );
+    ensure!(tally.refused.is_empty(), "calls were refused: {:?}", tally.problems);
     Ok(tally)
 }

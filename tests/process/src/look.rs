@@ -53,11 +53,7 @@ pub fn check(server: &Server, tallies: &[Tally]) -> Result<()> {
             lost.len(),
             tally.acknowledged.len()
         );
-        let seen: Vec<_> = tally
-            .refused
-            .iter()
-            .filter(|account| there.contains(account))
-            .collect();
+        let seen: Vec<_> = tally.refused.iter().filter(|account| there.contains(account)).collect();
         ensure!(
             seen.is_empty(),
             "{} of {} refused openings are there",
@@ -86,12 +82,8 @@ fn accounts(server: &Server) -> Result<BTreeSet<i64>> {
         let answer = server.get(&format!("/v1/tables/accounts/rows?limit=1000{cursor}"))?;
         let page = answer.json();
         for row in page["rows"].as_array().with_context(|| answer.text())? {
-            let account = number(&row["account"])
-                .with_context(|| format!("a row without its account: {row}"))?;
-            ensure!(
-                accounts.insert(account),
-                "account {account} is listed twice"
-            );
+            let account = number(&row["account"]).with_context(|| format!("a row without its account: {row}"))?;
+            ensure!(accounts.insert(account), "account {account} is listed twice");
         }
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
@@ -117,6 +109,5 @@ pub fn snapshot(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
 pub fn verify(data_dir: &Path) -> Result<Value> {
     let dir = data_dir.to_str().context("a path in UTF-8")?;
     let output = run_verb(&["log", "verify", dir, "--output", "json"])?;
-    serde_json::from_slice(&output.stdout)
-        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    serde_json::from_slice(&output.stdout).with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }

@@ -21,16 +21,12 @@ impl Mount {
     pub fn tmpfs(path: &Path, bytes: usize) -> Result<Option<Self>> {
         fs::create_dir_all(path).context("create the mount point")?;
         match mount(path, 0, bytes) {
-            Ok(()) => Ok(Some(Self {
-                path: path.to_owned(),
-            })),
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EPERM | libc::EACCES | libc::ENODEV)
-                ) =>
-            {
-                skip("a disk of limited size", &format!("a tmpfs can't be mounted here: {error}"));
+            Ok(()) => Ok(Some(Self { path: path.to_owned() })),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENODEV)) => {
+                skip(
+                    "a disk of limited size",
+                    &format!("a tmpfs can't be mounted here: {error}"),
+                );
                 Ok(None)
             }
             Err(error) => Err(error).context("mount a tmpfs"),
@@ -38,8 +34,7 @@ impl Mount {
     }
 
     pub fn make_read_only(&self, bytes: usize) -> Result<()> {
-        mount(&self.path, libc::MS_REMOUNT | libc::MS_RDONLY, bytes)
-            .context("mount the tmpfs read-only")
+        mount(&self.path, libc::MS_REMOUNT | libc::MS_RDONLY, bytes).context("mount the tmpfs read-only")
     }
 }
 

@@ -29,9 +29,6 @@ pub fn refused(args: &[&str], status: i32, words: &str) -> Result<()> {
     let errors = [output.stderr, output.stdout].concat();
     let errors = String::from_utf8_lossy(&errors).into_owned();
     ensure!(found == status, "{args:?} ended with {found}: {errors}");
-    ensure!(
-        errors.contains(words),
-        "{args:?} does not say {words:?}: {errors}"
-    );
+    ensure!(errors.contains(words), "{args:?} does not say {words:?}: {errors}");
     Ok(())
 }

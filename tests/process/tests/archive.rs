@@ -15,8 +15,17 @@ fn fill(server: &Server, from: i64) -> Result<()> {
         format!("{}\n", json!({"module": "bank", "procedure": "open", "args": args}))
     };
     let lines: String = (from..from + CALLS).map(line).collect();
-    let answer = server.request("POST", "/v1/batch", &[("content-type", "application/x-ndjson")], lines.as_bytes())?;
-    ensure!(answer.status == 200 && !answer.text().contains("problem"), "{}", answer.status);
+    let answer = server.request(
+        "POST",
+        "/v1/batch",
+        &[("content-type", "application/x-ndjson")],
+        lines.as_bytes(),
+    )?;
+    ensure!(
+        answer.status == 200 && !answer.text().contains("problem"),
+        "{}",
+        answer.status
+    );
     Ok(())
 }
 
@@ -36,7 +45,17 @@ fn status(server: &Server) -> Result<Value> {
 fn restore(data: &Path, archive: &Path, to: &Path, lsn: &str) -> Result<()> {
     let text = |path: &Path| path.to_str().map(str::to_owned).context("UTF-8");
     let (data, archive, to) = (text(data)?, text(archive)?, text(to)?);
-    let args = ["restore", "--data-dir", &data, "--archive", &archive, "--to", &to, "--lsn", lsn];
+    let args = [
+        "restore",
+        "--data-dir",
+        &data,
+        "--archive",
+        &archive,
+        "--to",
+        &to,
+        "--lsn",
+        lsn,
+    ];
     let output = run_verb(&args)?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
@@ -52,7 +71,10 @@ fn a_killed_servers_archive_leads_back_to_before_what_its_directory_still_has() 
     prepare(&server, 1)?;
     let mut points = Vec::new();
     for round in 1..=4 {
-        let answer = server.call("bank/open", &json!({"account": 7_000_000 + round, "balance": 5}).to_string())?;
+        let answer = server.call(
+            "bank/open",
+            &json!({"account": 7_000_000 + round, "balance": 5}).to_string(),
+        )?;
         points.push(answer.header("reprise-lsn").context("an LSN")?.to_owned());
         fill(&server, round * 100_000)?;
         checkpoint(&server)?;
@@ -77,7 +99,10 @@ fn a_killed_servers_archive_leads_back_to_before_what_its_directory_still_has() 
         restored.wait_said("the catalog is made from the log: 1 module versions")?;
         ensure!(!restored.process().errors().contains("is missing"));
         ensure!(balance(&restored, 7_000_000 + at as i64 + 1)? == Some(5));
-        ensure!(balance(&restored, (at as i64 + 1) * 100_000)?.is_none(), "what lies behind the point is there");
+        ensure!(
+            balance(&restored, (at as i64 + 1) * 100_000)?.is_none(),
+            "what lies behind the point is there"
+        );
     }
     Ok(())
 }

@@ -42,9 +42,7 @@ fn segment(launch: &Launch) -> Result<PathBuf> {
 
 /// Where the log's blocks end in the file.
 fn end(launch: &Launch) -> Result<u64> {
-    let end = verify(&launch.data_dir)?["end"]
-        .as_u64()
-        .context("the log's end")?;
+    let end = verify(&launch.data_dir)?["end"].as_u64().context("the log's end")?;
     Ok(end + SEGMENT_HEADER_BYTES)
 }
 
@@ -61,11 +59,7 @@ fn a_flipped_byte_stops_the_opening_and_nothing_is_changed() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (launch, tally) = database(dir.path(), false)?;
     let (file, end) = (segment(&launch)?, end(&launch)?);
-    let name = file
-        .file_name()
-        .context("a name")?
-        .to_string_lossy()
-        .into_owned();
+    let name = file.file_name().context("a name")?.to_string_lossy().into_owned();
     // In the segment's header, in a module, in the middle, near the end.
     for offset in [20, 2_000, end / 2, end / 3 * 2 + 1, end - 3_000] {
         flip(&file, offset)?;
@@ -73,15 +67,9 @@ fn a_flipped_byte_stops_the_opening_and_nothing_is_changed() -> Result<()> {
         let mut process = Spawned::start(&launch)?;
         let status = process.wait()?;
         let errors = process.errors();
-        ensure!(
-            status.code() == Some(1),
-            "byte {offset} flipped: {status}: {errors}"
-        );
+        ensure!(status.code() == Some(1), "byte {offset} flipped: {status}: {errors}");
         let tells = [name.as_str(), " at byte ", "LSN ", "Nothing was changed"];
-        let missing: Vec<_> = tells
-            .iter()
-            .filter(|part| !errors.contains(**part))
-            .collect();
+        let missing: Vec<_> = tells.iter().filter(|part| !errors.contains(**part)).collect();
         ensure!(
             missing.is_empty(),
             "byte {offset} flipped: {missing:?} is not told: {errors}"
@@ -91,10 +79,7 @@ fn a_flipped_byte_stops_the_opening_and_nothing_is_changed() -> Result<()> {
             "byte {offset} flipped: the opening changed files"
         );
         let verified = verify(&launch.data_dir)?;
-        ensure!(
-            verified["whole"] == false,
-            "log verify calls it whole: {verified}"
-        );
+        ensure!(verified["whole"] == false, "log verify calls it whole: {verified}");
         flip(&file, offset)?;
     }
     check(&Server::start(&launch)?, &[tally])
@@ -130,12 +115,8 @@ fn a_file_that_ends_early_opens() -> Result<()> {
     // The last block is the closing one: without it, or a part of it, everything is still there.
     let (file, end) = (segment(&launch)?, end(&launch)?);
     for length in [end, end - 100, end - 512] {
-        OpenOptions::new()
-            .write(true)
-            .open(&file)?
-            .set_len(length)?;
-        let mut server =
-            Server::start(&launch).with_context(|| format!("cut to {length} of {end}"))?;
+        OpenOptions::new().write(true).open(&file)?.set_len(length)?;
+        let mut server = Server::start(&launch).with_context(|| format!("cut to {length} of {end}"))?;
         check(&server, std::slice::from_ref(&tally))?;
         server.kill()?;
     }
@@ -152,21 +133,17 @@ fn a_catalog_that_is_gone_or_garbage_is_made_again() -> Result<()> {
         ("deleted", made, &|| Ok(fs::remove_dir_all(&catalog)?)),
         ("overwritten", again, &|| {
             overwrite(&catalog, |bytes| {
-                bytes
-                    .iter_mut()
-                    .for_each(|byte| *byte = byte.wrapping_mul(31) ^ 0x5a)
+                bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_mul(31) ^ 0x5a)
             })
         }),
         ("emptied", again, &|| overwrite(&catalog, Vec::clear)),
     ];
     for (what, told, damage) in damages {
         damage()?;
-        let mut server =
-            Server::start(&launch).with_context(|| format!("the catalog was {what}"))?;
+        let mut server = Server::start(&launch).with_context(|| format!("the catalog was {what}"))?;
         let module = server.get("/v1/modules/bank")?;
         ensure!(module.status == 200, "{what}: {}", module.text());
-        check(&server, std::slice::from_ref(&tally))
-            .with_context(|| format!("the catalog was {what}"))?;
+        check(&server, std::slice::from_ref(&tally)).with_context(|| format!("the catalog was {what}"))?;
         server
             .wait_said(told)
             .with_context(|| format!("the catalog was {what}"))?;
@@ -176,10 +153,7 @@ fn a_catalog_that_is_gone_or_garbage_is_made_again() -> Result<()> {
         let mut server = Server::start(&launch)?;
         server.wait_said("ready: ")?;
         let (_, errors) = server.terminate()?;
-        ensure!(
-            !errors.contains("the catalog"),
-            "{what}: it was not kept: {errors}"
-        );
+        ensure!(!errors.contains("the catalog"), "{what}: it was not kept: {errors}");
     }
     Ok(())
 }

@@ -84,14 +84,9 @@ fn a_divergence_stops_the_opening_with_a_report() -> Result<()> {
     );
     ensure!(report["record"]["args"]["amount"] == "3", "{report}");
     ensure!(report["first_difference"].is_null() && report["logged_changes"].is_null());
+    ensure!(report["settings_hash"].as_str().map(str::len) == Some(16), "{report}");
     ensure!(
-        report["settings_hash"].as_str().map(str::len) == Some(16),
-        "{report}"
-    );
-    ensure!(
-        report["ways_on"]
-            .as_array()
-            .is_some_and(|ways| ways.len() >= 3),
+        report["ways_on"].as_array().is_some_and(|ways| ways.len() >= 3),
         "{report}"
     );
     ensure!(fs::read(&log)? == before, "the log was changed");
@@ -106,10 +101,7 @@ fn a_read_only_server_has_the_tables_as_they_were_before_it() -> Result<()> {
     let server = Server::start(&launch.clone().args(&["--read-only"]))?;
     ensure!(balance(&server, 1)? == Some(95) && balance(&server, 2)? == Some(105));
     let (status, problem) = transfer(&server)?;
-    ensure!(
-        status == 503 && problem["type"] == "/problems/read-only",
-        "{problem}"
-    );
+    ensure!(status == 503 && problem["type"] == "/problems/read-only", "{problem}");
     let detail = problem["detail"].as_str().unwrap_or_default();
     ensure!(
         detail.contains("read-only") && detail.contains(&lsn.to_string()),
@@ -152,8 +144,7 @@ fn what_was_before_it_is_restored_and_goes_on() -> Result<()> {
 #[test]
 fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let launch =
-        Launch::new(&dir.path().join("data")).args(&["--partitions", "2", "--log", "both"]);
+    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2", "--log", "both"]);
     let lsn = diverging(&launch)?;
     let data = path(&launch.data_dir)?;
     let kept = dir.path().join("kept");
@@ -168,9 +159,7 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
         process.errors()
     );
     let (_, report) = report(&launch, lsn)?;
-    let difference = report["first_difference"]
-        .as_str()
-        .context("a difference")?;
+    let difference = report["first_difference"].as_str().context("a difference")?;
     // Either account: which partition comes first is not for us to say.
     let has_both = [["94", "92"], ["106", "108"]]
         .iter()
@@ -183,17 +172,8 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
         "{report}"
     );
     // All from the changed rows.
-    let told = json_of(&[
-        "recover",
-        "--data-dir",
-        path(&kept)?,
-        "--recover-from",
-        "physiological",
-    ])?;
-    ensure!(
-        told["transactions"] == 20 && told["quarantined"] == json!([]),
-        "{told}"
-    );
+    let told = json_of(&["recover", "--data-dir", path(&kept)?, "--recover-from", "physiological"])?;
+    ensure!(told["transactions"] == 20 && told["quarantined"] == json!([]), "{told}");
     let server = Server::start(&Launch {
         data_dir: kept,
         ..launch.clone()
@@ -212,35 +192,20 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
         "MODULE.PROCEDURE",
     )?;
     ensure!(!launch.data_dir.join("quarantine.json").exists());
-    let told = json_of(&[
-        "recover",
-        "--data-dir",
-        data,
-        "--quarantine",
-        "bank.transfer",
-    ])?;
+    let told = json_of(&["recover", "--data-dir", data, "--quarantine", "bank.transfer"])?;
     ensure!(told["quarantined"][0]["procedure"] == "transfer", "{told}");
     for _ in 0..2 {
         let server = Server::start(&launch)?;
         ensure!(balance(&server, 1)? == Some(90) && balance(&server, 2)? == Some(110));
         let (status, problem) = transfer(&server)?;
+        ensure!(status == 503 && problem["type"] == "/problems/quarantined", "{problem}");
         ensure!(
-            status == 503 && problem["type"] == "/problems/quarantined",
-            "{problem}"
-        );
-        ensure!(
-            problem["detail"]
-                .as_str()
-                .is_some_and(|why| why.contains("quarantine")),
+            problem["detail"].as_str().is_some_and(|why| why.contains("quarantine")),
             "{problem}"
         );
         let args = json!({"account": 77, "balance": 1}).to_string();
         let answer = server.call("bank/open", &args)?;
-        ensure!(
-            answer.status == 200 || answer.status == 422,
-            "{}",
-            answer.text()
-        );
+        ensure!(answer.status == 200 || answer.status == 422, "{}", answer.text());
         server.terminate()?;
     }
     // Without the checkpoint the log is replayed, and the quarantine holds there, too.
@@ -266,24 +231,12 @@ fn without_the_changes_in_the_log_there_is_nothing_to_take_them_from() -> Result
     let log = launch.data_dir.join("log/log-0000000000000000.seg");
     let before = fs::read(&log)?;
     refused(
-        &[
-            "recover",
-            "--data-dir",
-            data,
-            "--quarantine",
-            "bank.transfer",
-        ],
+        &["recover", "--data-dir", data, "--quarantine", "bank.transfer"],
         1,
         "replay diverges",
     )?;
     refused(
-        &[
-            "recover",
-            "--data-dir",
-            data,
-            "--recover-from",
-            "physiological",
-        ],
+        &["recover", "--data-dir", data, "--recover-from", "physiological"],
         1,
         "replay diverges",
     )?;
@@ -301,12 +254,7 @@ fn without_the_changes_in_the_log_there_is_nothing_to_take_them_from() -> Result
     let whole = Launch::new(&dir.path().join("whole"));
     let server = Server::start(&whole)?;
     server.deploy("bank")?;
-    ensure!(
-        server
-            .call("bank/open", r#"{"account": 1, "balance": 5}"#)?
-            .status
-            == 200
-    );
+    ensure!(server.call("bank/open", r#"{"account": 1, "balance": 5}"#)?.status == 200);
     server.terminate()?;
     let told = json_of(&["recover", "--data-dir", path(&whole.data_dir)?])?;
     ensure!(

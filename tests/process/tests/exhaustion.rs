@@ -40,10 +40,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_works_again_after_a_restart() -> 
     );
     ensure!(balance(&server, 3)?.is_none(), "a refused write is there");
     let status = server.get("/v1/status")?.json();
-    ensure!(
-        status["log_error"].is_string(),
-        "the status does not tell: {status}"
-    );
+    ensure!(status["log_error"].is_string(), "the status does not tell: {status}");
     check(&server, &tallies).context("on the full disk")?;
 
     fs::remove_file(&filler)?;
@@ -74,15 +71,9 @@ fn write_until_refused(server: &Server) -> Result<Vec<Tally>> {
     }
     while clients.iter().any(|(tally, _)| tally.refused.is_empty()) {
         for (tally, connection) in &mut clients {
-            ensure!(
-                tally.batch(connection, 1000)?,
-                "the server is gone: {tally:?}"
-            );
+            ensure!(tally.batch(connection, 1000)?, "the server is gone: {tally:?}");
         }
-        ensure!(
-            begun.elapsed() < LONG,
-            "the disk does not get full"
-        );
+        ensure!(begun.elapsed() < LONG, "the disk does not get full");
     }
     for (tally, _) in &clients {
         let only: Vec<_> = tally.problems.iter().collect();
@@ -110,15 +101,11 @@ fn a_write_error_under_load_leaves_nothing_of_what_was_refused() -> Result<()> {
         let load = Load::start(&server, 4, 1 + round * 10);
         thread::sleep(Duration::from_millis(200));
         server.refuse_file_writes()?;
-        load.wait_refused(LONG)
-            .with_context(|| format!("round {round}"))?;
+        load.wait_refused(LONG).with_context(|| format!("round {round}"))?;
         let tallies = load.stop()?;
         for tally in &tallies {
             ensure!(tally.unknown.is_empty(), "a call was not answered");
-            ensure!(
-                !tally.refused.is_empty(),
-                "round {round}: nothing was refused"
-            );
+            ensure!(!tally.refused.is_empty(), "round {round}: nothing was refused");
             // What was being written when the disk failed could not be taken back: nobody knows of that.
             let is_known = |problem: &String| [LOG_UNAVAILABLE, OUTCOME_UNKNOWN].contains(&problem.as_str());
             ensure!(tally.problems.iter().all(is_known), "refused for {:?}", tally.problems);
@@ -169,8 +156,7 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
     let mut tally = open_accounts(&server, 2)?;
     let mut kept = server.connect()?;
     ensure!(
-        kept.get("/healthz")
-            .is_ok_and(|answer| answer.status == 200),
+        kept.get("/healthz").is_ok_and(|answer| answer.status == 200),
         "the kept connection"
     );
     // More than it has descriptors for; what it can't accept waits in the kernel's queue.
@@ -193,19 +179,13 @@ fn file_descriptors_run_out_and_the_server_serves_again() -> Result<()> {
         let mut again = Connection::open(&server.address)?;
         again.set_wait(Duration::from_secs(5))?;
         let refused = tally.refused.len();
-        if again
-            .get("/readyz")
-            .is_ok_and(|answer| answer.status == 200)
+        if again.get("/readyz").is_ok_and(|answer| answer.status == 200)
             && tally.batch(&mut again, 50)?
             && tally.refused.len() == refused
         {
             break;
         }
-        ensure!(
-            begun.elapsed() < LONG,
-            "it does not serve again: {:?}",
-            tally.problems
-        );
+        ensure!(begun.elapsed() < LONG, "it does not serve again: {:?}", tally.problems);
         thread::sleep(Duration::from_millis(50));
     }
     let tallies = [tally];

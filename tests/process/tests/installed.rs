@@ -27,7 +27,9 @@ fn run(program: &Path, dir: &Path, args: &[&str]) -> Result<Output> {
             command.env_remove(&name);
         }
     }
-    command.env("CARGO_NET_OFFLINE", "true").env("CARGO_TARGET_DIR", target_dir()?);
+    command
+        .env("CARGO_NET_OFFLINE", "true")
+        .env("CARGO_TARGET_DIR", target_dir()?);
     let output = command.output().with_context(|| format!("run {}", program.display()))?;
     ensure!(
         output.status.success(),
@@ -47,7 +49,11 @@ fn the_binary_alone_makes_tests_builds_deploys_and_calls_a_crate() -> Result<()>
     fs::copy(binary()?, &reprise)?;
     run(&reprise, dir.path(), &["new", "orders_2"])?;
     let made = dir.path().join("orders_2");
-    for file in ["Cargo.toml", ".reprise/sdk/procedure/Cargo.toml", ".reprise/sdk/abi/src/lib.rs"] {
+    for file in [
+        "Cargo.toml",
+        ".reprise/sdk/procedure/Cargo.toml",
+        ".reprise/sdk/abi/src/lib.rs",
+    ] {
         let text = fs::read_to_string(made.join(file)).with_context(|| file.to_owned())?;
         // Wherever it goes, it is whole: no path leads out of it.
         ensure!(!text.contains("path = \"/"), "{file}: {text}");
@@ -66,7 +72,11 @@ fn the_binary_alone_makes_tests_builds_deploys_and_calls_a_crate() -> Result<()>
     run(&reprise, dir.path(), &["module", "deploy", module, "--url", &url])?;
     for expected in ["2", "4"] {
         let answer = server.call("orders_2/hit", r#"{"id": 7, "times": 2}"#)?;
-        ensure!(answer.status == 200 && answer.text().contains(expected), "{}", answer.text());
+        ensure!(
+            answer.status == 200 && answer.text().contains(expected),
+            "{}",
+            answer.text()
+        );
     }
 
     // An SDK of another version is told of, and replaced when that is asked for.
@@ -87,7 +97,11 @@ fn what_can_not_be_built_is_named() -> Result<()> {
     for (args, path, words) in [
         (&["build"][..], None, "holds no Cargo.toml"),
         (&["build", "nowhere"], None, "is no folder"),
-        (&["build"], Some(""), "no Rust toolchain here can build for wasm32-unknown-unknown"),
+        (
+            &["build"],
+            Some(""),
+            "no Rust toolchain here can build for wasm32-unknown-unknown",
+        ),
     ] {
         if path.is_some() && Path::new("/usr/bin/rustc").exists() {
             continue; // this machine can build without rustup
@@ -99,7 +113,10 @@ fn what_can_not_be_built_is_named() -> Result<()> {
         }
         let output = command.output()?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.code() == Some(1) && errors.contains(words), "{args:?}: {errors}");
+        ensure!(
+            output.status.code() == Some(1) && errors.contains(words),
+            "{args:?}: {errors}"
+        );
     }
     Ok(())
 }

@@ -37,17 +37,9 @@ fn sigterm_answers_the_calls_in_flight_and_ends_with_0() -> Result<()> {
     let mut batch = server.connect()?;
     let lines = (100..2100).map(|account| {
         let args = json!({"account": account, "balance": 5});
-        format!(
-            "{}\n",
-            json!({"module": "bank", "procedure": "open", "args": args})
-        )
+        format!("{}\n", json!({"module": "bank", "procedure": "open", "args": args}))
     });
-    batch.send(
-        "POST",
-        "/v1/batch",
-        &[],
-        lines.collect::<String>().as_bytes(),
-    )?;
+    batch.send("POST", "/v1/batch", &[], lines.collect::<String>().as_bytes())?;
     // All have run, and wait for the log.
     let until = Instant::now() + Duration::from_secs(180);
     while committed(&server)? < before + 2008 {
@@ -77,22 +69,12 @@ fn sigterm_answers_the_calls_in_flight_and_ends_with_0() -> Result<()> {
         "a call of a batch in flight was refused: {text}"
     );
     let status = server.process().wait()?;
-    ensure!(
-        status.code() == Some(0),
-        "{status}: {}",
-        server.process().errors()
-    );
-    ensure!(
-        verify(&data)?["closed"] == true,
-        "the log was not closed in order"
-    );
+    ensure!(status.code() == Some(0), "{status}: {}", server.process().errors());
+    ensure!(verify(&data)?["closed"] == true, "the log was not closed in order");
 
     let server = Server::start(&Launch::new(&data))?;
     for account in (1..=8).chain(100..2100) {
-        ensure!(
-            balance(&server, account)? == Some(5),
-            "account {account} is lost"
-        );
+        ensure!(balance(&server, account)? == Some(5), "account {account} is lost");
     }
     Ok(())
 }
@@ -116,28 +98,17 @@ fn a_restart_keeps_everything_and_transaction_ids_grow() -> Result<()> {
     let data = dir.path().join("data");
     let server = Server::start(&Launch::new(&data).args(&["--partitions", "2"]))?;
     let tally = open_accounts(&server, 20)?;
-    let before = server
-        .call("bank/open", r#"{"account": 1, "balance": 0}"#)?
-        .json();
+    let before = server.call("bank/open", r#"{"account": 1, "balance": 0}"#)?.json();
     let (status, errors) = server.terminate()?;
     ensure!(status.code() == Some(0), "{status}: {errors}");
     // The number of partitions is the database's own; the number of sites is free.
     let server = Server::start(&Launch::new(&data).args(&["--sites", "1"]))?;
     let status = server.get("/v1/status")?.json();
     ensure!(status["partitions"] == 2, "{status}");
-    let after = server
-        .call("bank/open", r#"{"account": 2, "balance": 0}"#)?
-        .json();
+    let after = server.call("bank/open", r#"{"account": 2, "balance": 0}"#)?.json();
     for id in ["txn_id", "lsn"] {
-        let number = |answer: &serde_json::Value| {
-            answer[id]
-                .as_str()
-                .and_then(|text| text.parse::<u64>().ok())
-        };
-        ensure!(
-            number(&after) > number(&before),
-            "{id} fell from {before} to {after}"
-        );
+        let number = |answer: &serde_json::Value| answer[id].as_str().and_then(|text| text.parse::<u64>().ok());
+        ensure!(number(&after) > number(&before), "{id} fell from {before} to {after}");
     }
     let own = [1, 2];
     let mut tally = tally;
@@ -156,10 +127,7 @@ fn a_second_server_on_the_directory_is_refused_and_the_first_serves_on() -> Resu
     let errors = second.errors();
     ensure!(status.code() == Some(1), "{status}: {errors}");
     let last = errors.lines().last().unwrap_or_default();
-    ensure!(
-        last.contains("another process"),
-        "the reason is not told: {errors}"
-    );
+    ensure!(last.contains("another process"), "the reason is not told: {errors}");
     check(&server, &[tally])
 }
 

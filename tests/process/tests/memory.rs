@@ -34,7 +34,12 @@ fn check_refusal(server: &Server, tally: &mut Tally) -> Result<()> {
         }
         tally.refused.push(account);
         let told = answer.json();
-        ensure!(answer.status == 507 && told["type"] == MEMORY_EXHAUSTED, "{} {}", answer.status, answer.text());
+        ensure!(
+            answer.status == 507 && told["type"] == MEMORY_EXHAUSTED,
+            "{} {}",
+            answer.status,
+            answer.text()
+        );
         ensure!(told["limit"] == "memory_max", "{told}");
         ensure!(balance(server, account)?.is_none(), "a refused write is there");
         return Ok(());
@@ -51,7 +56,11 @@ fn check_goes_on(server: &Server, tally: &mut Tally) -> Result<()> {
     let used = memory["used_bytes"].as_u64().context("what is used")?;
     ensure!(Some(used) <= memory["max_bytes"].as_u64(), "{memory}");
     let metrics = server.get("/metrics")?;
-    ensure!(metrics.text().contains("reprise_memory_bytes{kind=\"rows\"}"), "{}", metrics.text());
+    ensure!(
+        metrics.text().contains("reprise_memory_bytes{kind=\"rows\"}"),
+        "{}",
+        metrics.text()
+    );
     Ok(())
 }
 
@@ -83,10 +92,15 @@ fn a_control_group_that_gets_full_does_not_kill_the_server() -> Result<()> {
         return Ok(());
     };
     let dir = tempfile::tempdir()?;
-    let launch = Launch::new(&dir.path().join("data")).args(&["--partitions", "2"]).in_group(&group.path);
+    let launch = Launch::new(&dir.path().join("data"))
+        .args(&["--partitions", "2"])
+        .in_group(&group.path);
     let mut server = Server::start(&launch)?;
     let max = server.get("/v1/status")?.json()["memory"]["max_bytes"].as_u64();
-    ensure!(max.is_some_and(|max| max <= GROUP_BYTES / 5 * 4 && max > GROUP_BYTES / 2), "{max:?}");
+    ensure!(
+        max.is_some_and(|max| max <= GROUP_BYTES / 5 * 4 && max > GROUP_BYTES / 2),
+        "{max:?}"
+    );
     prepare(&server, 1)?;
     let mut tally = Tally::new(1);
     fill_up(&server, &mut tally)?;

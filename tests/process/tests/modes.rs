@@ -32,19 +32,11 @@ fn work(server: &Server) -> Result<()> {
             push("voter", "vote", vote);
             if i < 40 {
                 let account = round * 40 + i;
-                push(
-                    "bank",
-                    "open",
-                    json!({"account": account, "balance": 1_000_000}),
-                );
+                push("bank", "open", json!({"account": account, "balance": 1_000_000}));
             }
             if round > 0 {
                 let (from, to) = ((i * 11) % (round * 40), (i * 17 + 3) % (round * 40));
-                push(
-                    "bank",
-                    "transfer",
-                    json!({"from": from, "to": to, "amount": i}),
-                );
+                push("bank", "transfer", json!({"from": from, "to": to, "amount": i}));
             }
         }
         let answer = connection.request("POST", "/v1/batch", &[], body.as_bytes());
@@ -77,10 +69,7 @@ fn kinds_of(data: &Path) -> Result<Vec<String>> {
         if record["kind"] == "changes" {
             let rows = record["rows"].as_array().map_or(&[][..], Vec::as_slice);
             let is_told = |row: &Value| row["columns"].is_object() || row["change"] == "delete";
-            ensure!(
-                rows.iter().all(is_told),
-                "rows that are not decoded: {record}"
-            );
+            ensure!(rows.iter().all(is_told), "rows that are not decoded: {record}");
         }
         Ok(record["kind"].as_str().unwrap_or_default().to_owned())
     });
@@ -105,17 +94,10 @@ fn every_kind_of_log_recovers_to_the_same_tables() -> Result<()> {
         match kind {
             "command" => ensure!(changes == 0 && commands > 2_000, "{commands}, {changes}"),
             "physiological" => ensure!(commands == 0 && changes > 2_000, "{commands}, {changes}"),
-            "both" => ensure!(
-                commands == changes && changes > 2_000,
-                "{commands}, {changes}"
-            ),
+            "both" => ensure!(commands == changes && changes > 2_000, "{commands}, {changes}"),
             _ => {}
         }
-        let transactions = if kind == "both" {
-            commands
-        } else {
-            commands + changes
-        };
+        let transactions = if kind == "both" { commands } else { commands + changes };
         for sites in ["1", "2", "3"] {
             for from in ["command", "physiological"] {
                 let report = replay(&data, &copy, sites, from)?;
@@ -126,10 +108,7 @@ fn every_kind_of_log_recovers_to_the_same_tables() -> Result<()> {
         }
     }
     let first = &digests[0].3;
-    ensure!(
-        digests.iter().all(|digest| digest.3 == *first),
-        "{digests:#?}"
-    );
+    ensure!(digests.iter().all(|digest| digest.3 == *first), "{digests:#?}");
     Ok(())
 }
 
@@ -139,32 +118,20 @@ fn a_server_goes_on_under_another_kind() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
     let mut votes = 0;
-    for (round, kind) in ["both", "physiological", "command", "auto"]
-        .into_iter()
-        .enumerate()
-    {
+    for (round, kind) in ["both", "physiological", "command", "auto"].into_iter().enumerate() {
         let from = ["command", "physiological"][round % 2];
         let args = ["--partitions", "2", "--log", kind, "--recover-from", from];
         let mut server = Server::start(&Launch::new(&data).args(&args))?;
         if round == 0 {
             work(&server)?;
         } else {
-            let vote =
-                r#"{"phone_number": 2025550100, "contestant_number": 2, "max_votes_per_phone": 9}"#;
+            let vote = r#"{"phone_number": 2025550100, "contestant_number": 2, "max_votes_per_phone": 9}"#;
             let answer = server.call("voter/vote", vote)?;
-            ensure!(
-                answer.json()["result"]["outcome"] == "accepted",
-                "{}",
-                answer.text()
-            );
+            ensure!(answer.json()["result"]["outcome"] == "accepted", "{}", answer.text());
         }
         let results = server.call("voter/results", "{}")?.json();
         let rows = results["result"].as_array().cloned().unwrap_or_default();
-        let number = |row: &Value| {
-            row["votes"]
-                .as_str()
-                .map_or(row["votes"].as_i64(), |v| v.parse().ok())
-        };
+        let number = |row: &Value| row["votes"].as_str().map_or(row["votes"].as_i64(), |v| v.parse().ok());
         let sum: i64 = rows.iter().filter_map(number).sum();
         ensure!(round == 0 || sum == votes + 1, "{sum} votes after {votes}");
         votes = sum;

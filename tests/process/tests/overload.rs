@@ -21,10 +21,7 @@ const TRIES: u32 = 6;
 fn bench(args: &[&str]) -> Result<(Value, i64)> {
     let mut command = Command::new(binary()?);
     command.args(["bench", "bank", "--log", "none", "--output", "json"]);
-    command
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().context("start the load")?;
     let mut status = 0;
     // SAFETY: all zero is a value of this plain struct.
@@ -59,14 +56,8 @@ fn three_times_too_much_load_is_refused_in_part_and_the_rest_waits_for_few() -> 
 fn overload() -> Result<bool> {
     let (_, usual_kib) = bench(&["--seconds", "1"])?;
     let (report, peak_kib) = bench(&["--seconds", "3", "--warmup", "1", "--overload", "3"])?;
-    ensure!(
-        number(&report, "/committed")? > 0.0,
-        "nothing runs: {report}"
-    );
-    ensure!(
-        number(&report, "/unsent")? == 0.0,
-        "calls were not sent: {report}"
-    );
+    ensure!(number(&report, "/committed")? > 0.0, "nothing runs: {report}");
+    ensure!(number(&report, "/unsent")? == 0.0, "calls were not sent: {report}");
     // Those ahead of it, and those whose answers the generator had not looked at when it was sent.
     let waited_for = number(&report, "/waited_for_calls_max")?;
     ensure!(

@@ -17,14 +17,7 @@ fn bench(args: &[&str]) -> Result<Output> {
 fn prepared_calls_all_run_and_are_all_counted() -> Result<()> {
     let short = ["--seconds", "0.5", "--warmup", "0"];
     for (log, partitions) in [("none", "1"), ("none", "2"), ("command", "2")] {
-        let of_run = [
-            "--log",
-            log,
-            "--partitions",
-            partitions,
-            "--sites",
-            partitions,
-        ];
+        let of_run = ["--log", log, "--partitions", partitions, "--sites", partitions];
         let output = bench(&[&short[..], &of_run].concat())?;
         ensure!(
             output.status.success(),

@@ -35,8 +35,12 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
     let mut plain = server.connect()?;
     let mut call = |who: (&str, &str)| {
         let (call, json) = ("/v1/call/probe/echo", ("content-type", "application/json"));
-        let on_lane = lane.request("POST", call, &[who, json], br#"{"id": 7}"#).map_err(|cut| cut.error)?;
-        let read = plain.request("GET", "/v1/tables", &[who], b"").map_err(|cut| cut.error)?;
+        let on_lane = lane
+            .request("POST", call, &[who, json], br#"{"id": 7}"#)
+            .map_err(|cut| cut.error)?;
+        let read = plain
+            .request("GET", "/v1/tables", &[who], b"")
+            .map_err(|cut| cut.error)?;
         anyhow::Ok((on_lane.status, read.status))
     };
     ensure!(call(AS_ONE)? == (200, 200) && call(AS_ONE)? == (200, 200));
@@ -74,7 +78,10 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
 fn a_batch_of_a_withdrawn_token_runs_nothing_more() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
-    write(&data, &format!("{}{}", token("first", "admin", ONE), token("second", "read", TWO)))?;
+    write(
+        &data,
+        &format!("{}{}", token("first", "admin", ONE), token("second", "read", TWO)),
+    )?;
     let mut server = Server::start(&Launch::new(&data))?;
     let put = server.request("PUT", "/v1/modules/probe", &[AS_ONE], &probe())?;
     ensure!(put.status == 201, "{}", put.text());
@@ -104,9 +111,16 @@ fn a_batch_of_a_withdrawn_token_runs_nothing_more() -> Result<()> {
         std::io::ErrorKind::ConnectionReset => Ok(0),
         _ => Err(error),
     })?;
-    ensure!(rest.contains("/problems/unauthorized") && !rest.contains("txn_id"), "{rest}");
+    ensure!(
+        rest.contains("/problems/unauthorized") && !rest.contains("txn_id"),
+        "{rest}"
+    );
     let rows = server.request("GET", "/v1/tables/items/rows", &[AS_TWO], b"")?;
-    ensure!(rows.json()["rows"].as_array().is_some_and(|rows| rows.len() == 1), "{}", rows.text());
+    ensure!(
+        rows.json()["rows"].as_array().is_some_and(|rows| rows.len() == 1),
+        "{}",
+        rows.text()
+    );
     Ok(())
 }
 
@@ -119,10 +133,15 @@ fn the_configuration_is_the_data_directorys_or_named_and_not_the_working_directo
     let launch = Launch::new(&data).standing_in(&here);
     let mut server = Server::start(&launch)?;
     ensure!(server.get("/v1/status")?.json()["partitions"] == 3);
-    let moved = format!("warning: ./reprise.toml is not read: move it to {}", data.join("reprise.toml").display());
+    let moved = format!(
+        "warning: ./reprise.toml is not read: move it to {}",
+        data.join("reprise.toml").display()
+    );
     server.wait_said(&moved)?;
     server.kill()?;
-    let named = Launch::new(&dir.path().join("other")).standing_in(&here).args(&["--config", "reprise.toml"]);
+    let named = Launch::new(&dir.path().join("other"))
+        .standing_in(&here)
+        .args(&["--config", "reprise.toml"]);
     let mut server = Server::start(&named)?;
     ensure!(server.get("/v1/status")?.json()["partitions"] == 5);
     ensure!(!server.process().errors().contains("warning: ./reprise.toml"));
@@ -137,7 +156,14 @@ fn the_configuration_is_the_data_directorys_or_named_and_not_the_working_directo
 fn what_happens_is_a_line_each_and_traps_that_come_often_are_counted() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");
-    let launch = Launch::new(&data).args(&["--slow-call-ms", "20", "--call-time-max-ms", "60", "--checkpoint-every", "0"]);
+    let launch = Launch::new(&data).args(&[
+        "--slow-call-ms",
+        "20",
+        "--call-time-max-ms",
+        "60",
+        "--checkpoint-every",
+        "0",
+    ]);
     let mut server = Server::start(&launch)?;
     let put = server.request("PUT", "/v1/modules/probe", &[], &probe())?;
     ensure!(put.status == 201, "{}", put.text());

@@ -12,10 +12,7 @@ fn bench(server: &Server, args: &[&str]) -> Result<Value> {
     let mut command = Command::new(binary()?);
     let short = ["--seconds", "1", "--warmup", "0.3", "--output", "json"];
     command.arg("bench").args(args).args(short);
-    let output = command
-        .args(["--url", &url])
-        .output()
-        .context("run the load")?;
+    let output = command.args(["--url", &url]).output().context("run the load")?;
     ensure!(
         output.status.success(),
         "{args:?}: {}",
@@ -57,7 +54,10 @@ fn tpcc_holds_its_conditions_over_http() -> Result<()> {
         &["--via", "single", "--connections", "4", "--pipeline", "8"],
     ] {
         let report = bench(&server, &[&["tpcc"][..], way].concat())?;
-        ensure!(report["figures"]["new_orders_per_minute"].as_f64() > Some(0.0), "{report}");
+        ensure!(
+            report["figures"]["new_orders_per_minute"].as_f64() > Some(0.0),
+            "{report}"
+        );
         let liberties = report["liberties"].to_string();
         ensure!(liberties.contains("no keying and think times"), "{report}");
     }

@@ -4,9 +4,7 @@ use std::{fs, path::Path, thread, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Server};
-use reprise_test_process::{
-    Mount, Tally, balance, check, json_of, open_accounts, refused, snapshot, status_of,
-};
+use reprise_test_process::{Mount, Tally, balance, check, json_of, open_accounts, refused, snapshot, status_of};
 use serde_json::{Value, json};
 
 fn path(path: &Path) -> Result<&str> {
@@ -45,10 +43,7 @@ fn holds_accounts(dir: &Path, launch: &Launch, first: i64, count: i64) -> Result
         ensure!(found == expected, "account {account} of {first}: {found:?}");
     }
     // It is a database like any other.
-    let answer = server.call(
-        "bank/open",
-        &json!({"account": 1 << 30, "balance": 1}).to_string(),
-    )?;
+    let answer = server.call("bank/open", &json!({"account": 1 << 30, "balance": 1}).to_string())?;
     ensure!(answer.status == 200, "{}", answer.text());
     Ok(())
 }
@@ -60,30 +55,13 @@ fn a_killed_database_is_restored_to_every_kind_of_point() -> Result<()> {
     let answers = accounts(&launch, 20)?;
     let before = snapshot(&launch.data_dir)?;
     let source = path(&launch.data_dir)?;
-    let points = [
-        (5, "lsn"),
-        (5, "txn_id"),
-        (15, "lsn"),
-        (15, "txn_id"),
-        (20, "lsn"),
-    ];
+    let points = [(5, "lsn"), (5, "txn_id"), (15, "lsn"), (15, "txn_id"), (20, "lsn")];
     for (account, field) in points {
         let target = dir.path().join(format!("{account}-{field}"));
         let point = answers[account - 1][field].as_str().context("a string")?;
         let flag = if field == "lsn" { "--lsn" } else { "--txn" };
-        let told = json_of(&[
-            "restore",
-            "--data-dir",
-            source,
-            "--to",
-            path(&target)?,
-            flag,
-            point,
-        ])?;
-        ensure!(
-            told["last_txn_id"] == answers[account - 1]["txn_id"],
-            "{told}"
-        );
+        let told = json_of(&["restore", "--data-dir", source, "--to", path(&target)?, flag, point])?;
+        ensure!(told["last_txn_id"] == answers[account - 1]["txn_id"], "{told}");
         ensure!(told["checkpoint_lsn"].is_null() == (account == 5), "{told}");
         holds_accounts(&target, &launch, account as i64, 20)?;
     }
@@ -99,20 +77,9 @@ fn a_killed_database_is_restored_to_every_kind_of_point() -> Result<()> {
     ])?;
     let target = dir.path().join("by-time");
     let time = told["last_time"].as_str().context("a time")?;
-    json_of(&[
-        "restore",
-        "--data-dir",
-        source,
-        "--to",
-        path(&target)?,
-        "--time",
-        time,
-    ])?;
+    json_of(&["restore", "--data-dir", source, "--to", path(&target)?, "--time", time])?;
     holds_accounts(&target, &launch, 12, 20)?;
-    ensure!(
-        snapshot(&launch.data_dir)? == before,
-        "a restore changed its source"
-    );
+    ensure!(snapshot(&launch.data_dir)? == before, "a restore changed its source");
     Ok(())
 }
 
@@ -124,48 +91,30 @@ fn what_can_t_be_restored_is_said_and_leaves_nothing() -> Result<()> {
     open_accounts(&server, 1)?;
     let (data, target) = (path(&launch.data_dir)?, dir.path().join("new"));
     let to = path(&target)?;
-    let restore = |from, more: &[&'static str]| {
-        [&["restore", "--data-dir", from, "--to", to][..], more].concat()
-    };
-    refused(&["backup", "create", "--data-dir", data, "--to", to], 1, "a server runs on")?;
-    server.terminate()?;
+    let restore = |from, more: &[&'static str]| [&["restore", "--data-dir", from, "--to", to][..], more].concat();
     refused(
-        &restore(data, &["--lsn", "5", "--txn", "7"]),
-        2,
-        "cannot be used with",
-    )?;
-    refused(&restore(data, &["--lsn", "x"]), 2, "--lsn")?;
-    refused(
-        &restore(data, &["--time", "yesterday"]),
-        2,
-        "2026-03-01T18:00:00Z",
-    )?;
-    refused(
-        &restore(data, &["--lsn", "99999999"]),
+        &["backup", "create", "--data-dir", data, "--to", to],
         1,
-        "lies behind the end",
+        "a server runs on",
     )?;
+    server.terminate()?;
+    refused(&restore(data, &["--lsn", "5", "--txn", "7"]), 2, "cannot be used with")?;
+    refused(&restore(data, &["--lsn", "x"]), 2, "--lsn")?;
+    refused(&restore(data, &["--time", "yesterday"]), 2, "2026-03-01T18:00:00Z")?;
+    refused(&restore(data, &["--lsn", "99999999"]), 1, "lies behind the end")?;
     refused(
         &restore(data, &["--txn", "18446744073709551615"]),
         1,
         "lies behind the end",
     )?;
-    refused(
-        &restore(data, &["--time", "2999-01-01T00:00:00Z"]),
-        1,
-        "not known yet",
-    )?;
+    refused(&restore(data, &["--time", "2999-01-01T00:00:00Z"]), 1, "not known yet")?;
     refused(
         &restore(data, &["--time", "2024-01-01T00:00:00Z"]),
         1,
         "before the oldest state",
     )?;
     refused(&restore(path(dir.path())?, &[]), 1, "there is no database")?;
-    refused(
-        &["restore", "--data-dir", data, "--to", data],
-        1,
-        "is not empty",
-    )?;
+    refused(&["restore", "--data-dir", data, "--to", data], 1, "is not empty")?;
     let left: Vec<_> = fs::read_dir(dir.path())?.collect();
     ensure!(left.len() == 1, "something was left: {left:?}");
     Ok(())
@@ -188,21 +137,11 @@ fn a_full_disk_leaves_nothing_behind() -> Result<()> {
         "No space left",
     )?;
     refused(
-        &[
-            "backup",
-            "create",
-            "--data-dir",
-            data,
-            "--to",
-            path(&target)?,
-        ],
+        &["backup", "create", "--data-dir", data, "--to", path(&target)?],
         1,
         "No space left",
     )?;
-    ensure!(
-        fs::read_dir(&mount.path)?.count() == 0,
-        "something was left"
-    );
+    ensure!(fs::read_dir(&mount.path)?.count() == 0, "something was left");
     drop(mount);
     check(&Server::start(&launch)?, &[tally])
 }
@@ -231,31 +170,16 @@ fn a_backup_of_a_directory_is_verified_restored_and_never_served() -> Result<()>
     let dir = tempfile::tempdir()?;
     let (launch, tally, backup) = backed_up(dir.path())?;
     let told = json_of(&["backup", "verify", path(&backup)?])?;
-    ensure!(
-        told["whole"] == true && told["rows"].as_u64() > Some(100),
-        "{told}"
-    );
+    ensure!(told["whole"] == true && told["rows"].as_u64() > Some(100), "{told}");
     let restored = dir.path().join("restored");
-    json_of(&[
-        "backup",
-        "restore",
-        path(&backup)?,
-        "--to",
-        path(&restored)?,
-    ])?;
+    json_of(&["backup", "restore", path(&backup)?, "--to", path(&restored)?])?;
     let on = |data_dir: &Path| Launch {
         data_dir: data_dir.to_owned(),
         ..launch.clone()
     };
     check(&Server::start(&on(&restored))?, &[tally])?;
     refused(
-        &[
-            "serve",
-            "--data-dir",
-            path(&backup)?,
-            "--listen",
-            "127.0.0.1:0",
-        ],
+        &["serve", "--data-dir", path(&backup)?, "--listen", "127.0.0.1:0"],
         1,
         "is a backup",
     )?;
@@ -300,23 +224,17 @@ fn a_checkpoint_shows_what_it_holds() -> Result<()> {
         ensure!(accounts["table"] == "bank.accounts", "{told}");
         ensure!(accounts["rows"] == tally.acknowledged.len() + 2, "{told}");
         ensure!(told["modules"][0]["module"] == "bank", "{told}");
-        let file = place
-            .join("checkpoints")
-            .join(told["file"].as_str().context("a name")?);
+        let file = place.join("checkpoints").join(told["file"].as_str().context("a name")?);
         let again = json_of(&["checkpoint", "show", path(&file)?])?;
         ensure!(again == told, "{again}");
-        let (status, output) =
-            status_of(&["checkpoint", "show", path(&file)?, "--rows", "accounts"])?;
+        let (status, output) = status_of(&["checkpoint", "show", path(&file)?, "--rows", "accounts"])?;
         let text = String::from_utf8(output.stdout)?;
         ensure!(
             status == 0 && text.lines().count() == tally.acknowledged.len() + 2,
             "{text}"
         );
         let row: Value = serde_json::from_str(text.lines().next().context("a row")?)?;
-        ensure!(
-            row["row"]["account"].is_string() && row["partition"].is_u64(),
-            "{row}"
-        );
+        ensure!(row["row"]["account"].is_string() && row["partition"].is_u64(), "{row}");
         refused(
             &["checkpoint", "show", path(&file)?, "--rows", "nothing"],
             1,
@@ -344,15 +262,8 @@ fn a_dry_run_says_what_an_opening_would_do_and_changes_nothing() -> Result<()> {
     let look = |status: i32| {
         let before = snapshot(&launch.data_dir)?;
         let (found, output) = status_of(&dry_run)?;
-        ensure!(
-            found == status,
-            "{found}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        ensure!(
-            snapshot(&launch.data_dir)? == before,
-            "a dry run changed files"
-        );
+        ensure!(found == status, "{found}: {}", String::from_utf8_lossy(&output.stderr));
+        ensure!(snapshot(&launch.data_dir)? == before, "a dry run changed files");
         Ok(serde_json::from_slice::<Value>(&output.stdout)?)
     };
     let told = look(0)?;
@@ -360,10 +271,7 @@ fn a_dry_run_says_what_an_opening_would_do_and_changes_nothing() -> Result<()> {
         told["checkpoints"][0]["verdict"] == "taken" && told["closed"] == true,
         "{told}"
     );
-    ensure!(
-        told["replay"]["transactions"] == 0 && told["torn"].is_null(),
-        "{told}"
-    );
+    ensure!(told["replay"]["transactions"] == 0 && told["torn"].is_null(), "{told}");
     // A damaged checkpoint is passed over: the log is replayed from its beginning.
     let file = told["checkpoints"][0]["file"].as_str().context("a name")?;
     let file = launch.data_dir.join("checkpoints").join(file);
@@ -373,19 +281,13 @@ fn a_dry_run_says_what_an_opening_would_do_and_changes_nothing() -> Result<()> {
     fs::write(&file, &damaged)?;
     let told = look(0)?;
     ensure!(told["checkpoints"][0]["verdict"] == "passed over", "{told}");
-    ensure!(
-        told["replay"]["transactions"].as_u64() > Some(100),
-        "{told}"
-    );
+    ensure!(told["replay"]["transactions"].as_u64() > Some(100), "{told}");
     ensure!(told["replay"]["records"]["deploy"] == 1, "{told}");
     fs::write(&file, &whole)?;
     // A torn tail would be cut.
     let log = launch.data_dir.join("log/log-0000000000000000.seg");
     let whole = fs::read(&log)?;
-    let end = whole
-        .iter()
-        .rposition(|byte| *byte != 0)
-        .context("blocks")?;
+    let end = whole.iter().rposition(|byte| *byte != 0).context("blocks")?;
     let mut torn = whole.clone();
     let at = (end / 512 + 1) * 512;
     torn[at..at + 700].fill(7);
@@ -399,9 +301,7 @@ fn a_dry_run_says_what_an_opening_would_do_and_changes_nothing() -> Result<()> {
     let told = look(1)?;
     ensure!(told["opens"] == false, "{told}");
     ensure!(
-        told["refused"][0]
-            .as_str()
-            .is_some_and(|why| why.contains("damaged")),
+        told["refused"][0].as_str().is_some_and(|why| why.contains("damaged")),
         "{told}"
     );
     fs::write(&log, &whole)?;
@@ -456,10 +356,7 @@ fn a_backup_of_a_running_server_holds_all_that_was_answered_before_it() -> Resul
         let told = json_of(&["backup", "create", "--to", path(&to)?, "--url", &url])?;
         let lsn: u64 = answer.json()["lsn"].as_str().context("a string")?.parse()?;
         let end: u64 = told["end_lsn"].as_str().context("a string")?.parse()?;
-        ensure!(
-            end > lsn,
-            "it ends at {end}, the call before it lies at {lsn}"
-        );
+        ensure!(end > lsn, "it ends at {end}, the call before it lies at {lsn}");
         backups.push((to, -1 - round));
     }
     let tallies = load.stop()?;
@@ -512,10 +409,7 @@ fn a_backup_of_a_running_server_holds_all_that_was_answered_before_it() -> Resul
     }
     for tally in &tallies {
         for account in tally.acknowledged.iter().rev().take(20) {
-            ensure!(
-                balance(&server, *account)? == Some(0),
-                "account {account} is gone"
-            );
+            ensure!(balance(&server, *account)? == Some(0), "account {account} is gone");
         }
     }
     Ok(())
@@ -525,12 +419,8 @@ fn a_backup_of_a_running_server_holds_all_that_was_answered_before_it() -> Resul
 fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let place = dir.path().join("elsewhere");
-    let launch = Launch::new(&dir.path().join("data")).args(&[
-        "--backup-dir",
-        path(&place)?,
-        "--checkpoint-every",
-        "0",
-    ]);
+    let launch =
+        Launch::new(&dir.path().join("data")).args(&["--backup-dir", path(&place)?, "--checkpoint-every", "0"]);
     let server = Server::start(&launch)?;
     open_accounts(&server, 1)?;
     let answer = server.request("POST", "/v1/backups", &[], br#"{"path": "/tmp/x"}"#)?;
@@ -563,12 +453,7 @@ fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<
         ("/v1/backups/99999999999999999999999".into(), 404),
     ] {
         let answer = server.get(&way)?;
-        ensure!(
-            answer.status == status,
-            "{way}: {} {}",
-            answer.status,
-            answer.text()
-        );
+        ensure!(answer.status == status, "{way}: {} {}", answer.status, answer.text());
     }
     // The same in a directory that can't be written: said so, and the server goes on.
     let answer = server.request("DELETE", &format!("/v1/backups/{id}"), &[], b"")?;
@@ -576,11 +461,7 @@ fn a_server_writes_backups_where_its_operator_said_and_nowhere_else() -> Result<
     fs::remove_dir_all(&place)?;
     fs::write(&place, b"a file")?;
     let url = format!("http://{}", server.address);
-    refused(
-        &["backup", "create", "--url", &url],
-        1,
-        "the server made no backup",
-    )?;
+    refused(&["backup", "create", "--url", &url], 1, "the server made no backup")?;
     let answer = server.call("bank/total", "{}")?;
     ensure!(answer.status == 200, "{}", answer.text());
     server.terminate()?;
@@ -607,13 +488,7 @@ fn a_checkpoint_that_decayed_is_not_backed_up() -> Result<()> {
     server.terminate()?;
     json_of(&["backup", "verify", path(&backup)?])?;
     let restored = dir.path().join("restored");
-    json_of(&[
-        "backup",
-        "restore",
-        path(&backup)?,
-        "--to",
-        path(&restored)?,
-    ])?;
+    json_of(&["backup", "restore", path(&backup)?, "--to", path(&restored)?])?;
     let server = Server::start(&Launch {
         data_dir: restored,
         ..launch

@@ -8,9 +8,7 @@ use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Disk, SimClock, SimDisk, Stepper, sim::FaultRandom};
 use reprise_host::describe;
 use reprise_log::{Log, LogConfig, LogReader};
-use reprise_wire::{
-    BlockHeader, BlockKind, CheckpointBlockKind, CheckpointRows, RecordRef, SEGMENT_HEADER_BYTES,
-};
+use reprise_wire::{BlockHeader, BlockKind, CheckpointBlockKind, CheckpointRows, RecordRef, SEGMENT_HEADER_BYTES};
 
 /// What was done, and what an opening must do about it.
 #[derive(Clone, Debug)]
@@ -46,10 +44,7 @@ fn stretches(log: &SimDisk) -> Vec<Stretch> {
             kind: None,
         });
         let mut from = SEGMENT_HEADER_BYTES;
-        while let Some((header, _)) = bytes
-            .get(from..)
-            .and_then(|rest| BlockHeader::decode(rest).ok())
-        {
+        while let Some((header, _)) = bytes.get(from..).and_then(|rest| BlockHeader::decode(rest).ok()) {
             let length = header.block_bytes();
             let Some(block) = bytes.get(from..from + length) else {
                 break;
@@ -75,8 +70,7 @@ pub fn harm(disk: &SimDisk, random: &mut FaultRandom) -> Option<Harm> {
     let files = Checkpoints::new(Arc::new(disk.folder("checkpoints")));
     let checkpoints = files.list().expect("list");
     if !checkpoints.is_empty() && random.below(2) == 0 {
-        let lsn = checkpoints
-            [checkpoints.len() - 1 - (random.below(4) == 0) as usize % checkpoints.len()];
+        let lsn = checkpoints[checkpoints.len() - 1 - (random.below(4) == 0) as usize % checkpoints.len()];
         let file = checkpoint_name(lsn);
         let folder = disk.folder("checkpoints");
         let bytes = folder.bytes(&file).expect("listed").len();
@@ -90,9 +84,7 @@ pub fn harm(disk: &SimDisk, random: &mut FaultRandom) -> Option<Harm> {
     }
     let log = disk.folder("log");
     let mut stretches = stretches(&log);
-    let last = stretches
-        .iter()
-        .rposition(|stretch| stretch.kind.is_some())?;
+    let last = stretches.iter().rposition(|stretch| stretch.kind.is_some())?;
     let is_last_of_all = last + 1 == stretches.len();
     let last_kind = stretches[last].kind;
     if is_last_of_all && last_kind == Some(BlockKind::Data) {
@@ -113,13 +105,7 @@ pub fn harm(disk: &SimDisk, random: &mut FaultRandom) -> Option<Harm> {
     })
 }
 
-fn change(
-    folder: &SimDisk,
-    file: &str,
-    from: usize,
-    count: usize,
-    random: &mut FaultRandom,
-) -> Option<String> {
+fn change(folder: &SimDisk, file: &str, from: usize, count: usize, random: &mut FaultRandom) -> Option<String> {
     let at = from + random.below(count as u64) as usize;
     let bytes = folder.bytes(file).expect("there");
     if random.below(3) == 0 {
@@ -180,10 +166,7 @@ pub fn forge_checkpoint(disk: &SimDisk) -> Option<()> {
     let items = tables
         .map(|json| describe::from_json(json).expect("whole").tables.remove(0))
         .position(|table| table.name == "items")?;
-    let schema = describe::from_json(&reader.tables()[items])
-        .ok()?
-        .tables
-        .remove(0);
+    let schema = describe::from_json(&reader.tables()[items]).ok()?.tables.remove(0);
     let layout = RowLayout::of_table(&schema);
     let mut is_forged = false;
     let mut blocks = reader.blocks();
@@ -197,13 +180,7 @@ pub fn forge_checkpoint(disk: &SimDisk) -> Option<()> {
             is_forged = forge_row(&mut raw, &layout);
         }
         writer
-            .block(
-                entry.kind,
-                entry.partition,
-                entry.table,
-                entry.items_count,
-                &raw,
-            )
+            .block(entry.kind, entry.partition, entry.table, entry.items_count, &raw)
             .ok()?;
     }
     drop(blocks);

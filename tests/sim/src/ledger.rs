@@ -85,12 +85,7 @@ impl Ledger {
         self.calls.iter().map(|call| call.flying).sum()
     }
 
-    pub fn answered(
-        &mut self,
-        attempt: Attempt,
-        reply: &CallReply<'_>,
-        ops: usize,
-    ) -> Result<(), String> {
+    pub fn answered(&mut self, attempt: Attempt, reply: &CallReply<'_>, ops: usize) -> Result<(), String> {
         let at = attempt.call;
         self.calls[at].flying -= 1;
         let wrong = |what: &str| {
@@ -141,18 +136,11 @@ impl Ledger {
         }
     }
 
-    fn committed(
-        &mut self,
-        attempt: Attempt,
-        reply: &CallReply<'_>,
-        ops: usize,
-    ) -> Result<(), String> {
+    fn committed(&mut self, attempt: Attempt, reply: &CallReply<'_>, ops: usize) -> Result<(), String> {
         let at = attempt.call;
         let TxnId(txn) = reply.txn_id;
         let op = &self.calls[at].op;
-        let ret = op
-            .decode(reply.result)
-            .map_err(|error| format!("call {at}: {error}"))?;
+        let ret = op.decode(reply.result).map_err(|error| format!("call {at}: {error}"))?;
         if op.is_read() {
             self.calls[at].fate = Fate::Absent;
             self.see(at, reply.txn_id, Ok(ret), ops);
@@ -168,9 +156,7 @@ impl Ledger {
         }
         let call = &mut self.calls[at];
         if let Fate::Committed {
-            txn: first,
-            ret: known,
-            ..
+            txn: first, ret: known, ..
         } = &mut call.fate
         {
             if *first != txn || known.as_ref().is_some_and(|known| *known != ret) {
@@ -213,9 +199,7 @@ impl Ledger {
         });
         for (at, call) in self.calls.iter_mut().enumerate() {
             match &mut call.fate {
-                Fate::Committed { ops: Some(ops), .. } if *ops > ops_at_death => {
-                    call.fate = Fate::Unknown
-                }
+                Fate::Committed { ops: Some(ops), .. } if *ops > ops_at_death => call.fate = Fate::Unknown,
                 Fate::Committed { ops, .. } => *ops = None,
                 Fate::Absent if call.flying > 0 => call.fate = Fate::Unknown,
                 // It may have been written when the process died, and not yet been taken back.
@@ -238,12 +222,7 @@ impl Ledger {
     pub fn resolve(&mut self, found: &Tables) {
         let mut stored: BTreeMap<i64, u64> = BTreeMap::new();
         stored.extend(found.marks.iter().map(|((_, nonce), txn)| (*nonce, *txn)));
-        stored.extend(
-            found
-                .announcements
-                .iter()
-                .map(|(nonce, (txn, _))| (*nonce, *txn)),
-        );
+        stored.extend(found.announcements.iter().map(|(nonce, (txn, _))| (*nonce, *txn)));
         for (at, call) in self.calls.iter_mut().enumerate() {
             if call.fate == Fate::Unknown {
                 call.fate = match stored.get(&Self::nonce(at)) {
@@ -306,8 +285,7 @@ impl Ledger {
         let seen = self.seen.iter();
         order.extend(seen.map(|seen| (seen.life, seen.txn, seen.call, Some(seen.answer.clone()))));
         order.sort_by_key(|(life, txn, call, _)| (*life, *txn, *call));
-        let same =
-            |pair: &&[(u64, u64, usize, _)]| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1);
+        let same = |pair: &&[(u64, u64, usize, _)]| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1);
         if let Some(pair) = order.windows(2).find(same) {
             return Err(format!(
                 "transaction {} is call {} and call {}",

@@ -62,9 +62,7 @@ impl Model {
     pub fn apply(&mut self, at: &At<'_>) -> Result<Ret, &'static str> {
         match at.op {
             Op::Put { abort: true, .. } => Err("asked_to"),
-            Op::Put {
-                ids, values, note, ..
-            } => Ok(self.put(at, ids, values, *note)),
+            Op::Put { ids, values, note, .. } => Ok(self.put(at, ids, values, *note)),
             Op::Add { id, amount } => self.add(at, *id, *amount),
             Op::Sweep { id, below, limit } => Ok(self.sweep(at, *id, *below, *limit)),
             Op::Draw { id } => Ok(self.draw(at, *id)),
@@ -134,11 +132,7 @@ impl Model {
         let items = self.tables.items.iter();
         let small = items.filter(|(id, item)| item.value < below && self.place(**id) == place);
         let small: BTreeSet<_> = small.map(|(id, item)| (item.value, *id)).collect();
-        let ids: Vec<_> = small
-            .into_iter()
-            .take(limit as usize)
-            .map(|(_, id)| id)
-            .collect();
+        let ids: Vec<_> = small.into_iter().take(limit as usize).map(|(_, id)| id).collect();
         ids.iter().for_each(|id| drop(self.tables.items.remove(id)));
         Ret::Ids(ids)
     }
@@ -176,19 +170,11 @@ pub fn difference(expected: &Tables, found: &Tables) -> Option<String> {
         let differs = |key: &&&K| expected.get(key) != found.get(key);
         let key = keys.iter().find(differs)?;
         let (should, is) = (expected.get(key), found.get(key));
-        Some(format!(
-            "{table} {key:?}: expected {should:?}, found {is:?}"
-        ))
+        Some(format!("{table} {key:?}: expected {should:?}, found {is:?}"))
     }
     of("items", &expected.items, &found.items)
         .or_else(|| of("marks", &expected.marks, &found.marks))
-        .or_else(|| {
-            of(
-                "announcements",
-                &expected.announcements,
-                &found.announcements,
-            )
-        })
+        .or_else(|| of("announcements", &expected.announcements, &found.announcements))
         .or_else(|| of("settings", &expected.settings, &found.settings))
         .or_else(|| of("draws", &expected.draws, &found.draws))
 }

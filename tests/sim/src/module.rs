@@ -258,9 +258,7 @@ macro_rules! version {
     };
 }
 
-version!(first, [], [], |_: &mut Item, _: i64| {}, |_: &Item| {
-    super::LATER
-});
+version!(first, [], [], |_: &mut Item, _: i64| {}, |_: &Item| { super::LATER });
 version!(
     second,
     [#[column(default = 7)] pub later: i64,],
@@ -355,8 +353,7 @@ impl Executor for NativeExecutor {
         let kind = match self.module.call(procedure, ops) {
             Ok(native::CallEnd::Done) => {
                 if self.ways.smuggles && name == "add" {
-                    ops.set_result(&self.calls.to_le_bytes())
-                        .expect("short enough");
+                    ops.set_result(&self.calls.to_le_bytes()).expect("short enough");
                 }
                 Ok(CallEnd::Returned)
             }

@@ -78,9 +78,7 @@ impl Op {
             15..17 => Self::Announce {
                 value: random.below(1000) as i64,
             },
-            _ => Self::Read {
-                ids: some_ids(random),
-            },
+            _ => Self::Read { ids: some_ids(random) },
         }
     }
 
@@ -115,23 +113,15 @@ impl Op {
                 args.push_value(abort);
             }
             Self::Add { id, amount } => {
-                [id, &nonce, amount]
-                    .iter()
-                    .for_each(|number| args.push_value(*number));
+                [id, &nonce, amount].iter().for_each(|number| args.push_value(*number));
             }
             Self::Sweep { id, below, limit } => {
-                [id, &nonce, below]
-                    .iter()
-                    .for_each(|number| args.push_value(*number));
+                [id, &nonce, below].iter().for_each(|number| args.push_value(*number));
                 args.push_value(limit);
             }
-            Self::Draw { id } => [id, &nonce]
-                .iter()
-                .for_each(|number| args.push_value(*number)),
+            Self::Draw { id } => [id, &nonce].iter().for_each(|number| args.push_value(*number)),
             Self::Announce { value } => {
-                [&nonce, value]
-                    .iter()
-                    .for_each(|number| args.push_value(*number));
+                [&nonce, value].iter().for_each(|number| args.push_value(*number));
             }
             Self::Read { ids } => args.push_value(ids),
         }

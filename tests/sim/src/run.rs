@@ -201,10 +201,7 @@ impl Run {
         // The same tables on every number of sites.
         for sites in [1, self.settings.partitions] {
             self.life += 1;
-            let mut world = self
-                .open_on(&disk.copy(), sites)
-                .map_err(|refused| refused.text())?
-                .0;
+            let mut world = self.open_on(&disk.copy(), sites).map_err(|refused| refused.text())?.0;
             self.check_restart(&world)?;
             world.close()?;
         }
@@ -272,8 +269,7 @@ impl Run {
             self.open_with_faults(disk, sites)?;
         }
         let opened = self.open_on(disk, sites);
-        let (world, report) =
-            opened.map_err(|refused| format!("an undamaged database: {}", refused.text()))?;
+        let (world, report) = opened.map_err(|refused| format!("an undamaged database: {}", refused.text()))?;
         self.note(|| {
             format!(
                 "opened on {sites} sites, log {:?} {:?}: {} commands behind checkpoint {:?}, {} keys, {} torn bytes, passed over {:?}",
@@ -325,8 +321,10 @@ impl Run {
                         arrived.ops, reply.outcome, reply.txn_id
                     )
                 });
-                self.stats.refused_calls +=
-                    matches!(reply.outcome, ReplyOutcome::LogUnavailable(_) | ReplyOutcome::OutcomeUnknown(_)) as u64;
+                self.stats.refused_calls += matches!(
+                    reply.outcome,
+                    ReplyOutcome::LogUnavailable(_) | ReplyOutcome::OutcomeUnknown(_)
+                ) as u64;
                 let durable = world.router().status().durable_lsn;
                 let is_write = !self.ledger.calls[attempt.call].op.is_read();
                 if *reply.outcome == ReplyOutcome::Committed && is_write && reply.lsn >= durable {
@@ -344,11 +342,8 @@ impl Run {
     /// Reads every table on every partition.
     fn read_all(&self, world: &Life) -> Result<Option<Tables>, String> {
         let model = Model::new(self.settings.partitions);
-        let ids = (0..self.settings.partitions).map(|place| {
-            (0..10_000i64)
-                .find(|id| model.place(*id).0 == place)
-                .expect("spread")
-        });
+        let ids = (0..self.settings.partitions)
+            .map(|place| (0..10_000i64).find(|id| model.place(*id).0 == place).expect("spread"));
         let mut calls = vec![("everywhere", None, Vec::new())];
         calls.extend(ids.map(|id| ("here", None, id.to_le_bytes().to_vec())));
         world.submit(&calls, Vec::new());
@@ -359,17 +354,13 @@ impl Run {
                 None => world.stepper.help(),
             }
         };
-        let is_refused =
-            |at: usize| matches!(reply.get(at).outcome, ReplyOutcome::LogUnavailable(_));
+        let is_refused = |at: usize| matches!(reply.get(at).outcome, ReplyOutcome::LogUnavailable(_));
         if world.is_log_stopped() && (0..reply.len()).any(is_refused) {
             return Ok(None); // it would have told of what the log just failed to keep
         }
         let answer = |at: usize| match reply.get(at) {
             answer if *answer.outcome == ReplyOutcome::Committed => Ok(answer.result),
-            answer => Err(format!(
-                "a read of everything ended with {:?}",
-                answer.outcome
-            )),
+            answer => Err(format!("a read of everything ended with {:?}", answer.outcome)),
         };
         let mut tables = Tables::default();
         let everywhere = decode_everywhere(answer(0)?).map_err(|error| error.to_string())?;
@@ -392,8 +383,7 @@ impl Run {
             .map(|mark| ((mark.a, mark.b), mark.c as u64))
             .collect();
         for place in 0..self.settings.partitions {
-            let here =
-                decode_here(answer(1 + place as usize)?).map_err(|error| error.to_string())?;
+            let here = decode_here(answer(1 + place as usize)?).map_err(|error| error.to_string())?;
             let announcements = here
                 .announcements
                 .iter()
@@ -450,9 +440,7 @@ impl Run {
             }
             self.ledger.resolve(&Tables::default());
             let deployed = world.router().deploy(NAME, BYTES[0]);
-            return deployed
-                .map(drop)
-                .map_err(|error| format!("deploy: {error}"));
+            return deployed.map(drop).map_err(|error| format!("deploy: {error}"));
         }
         let found = self.read_all(world)?.ok_or("the log stopped at once")?;
         self.ledger.resolve(&found);
@@ -555,10 +543,7 @@ impl Run {
     /// Sends a call with a key once more, as a client does that got no answer, or lost it.
     fn send_again(&mut self, world: &Life) {
         let calls = self.ledger.calls.iter().enumerate();
-        let keyed: Vec<_> = calls
-            .filter(|(_, call)| call.key.is_some())
-            .map(|(at, _)| at)
-            .collect();
+        let keyed: Vec<_> = calls.filter(|(_, call)| call.key.is_some()).map(|(at, _)| at).collect();
         if !keyed.is_empty() {
             let at = keyed[self.below(keyed.len() as u64) as usize];
             self.send(world, &[at], false);
@@ -593,12 +578,7 @@ impl Run {
             return;
         }
         let deployed = world.router().deploy(NAME, BYTES[1]);
-        self.note(|| {
-            format!(
-                "deploy: {:?}",
-                deployed.as_ref().map(|deployed| deployed.lsn)
-            )
-        });
+        self.note(|| format!("deploy: {:?}", deployed.as_ref().map(|deployed| deployed.lsn)));
         self.look_at_versions(world);
         if deployed.is_ok() {
             self.upgraded_at = Some(world.disk.ops_count());
@@ -682,7 +662,9 @@ impl Run {
             ops_at_death = ops;
             let policy = self.crash_policy(&world.disk, ops_at_death);
             let sectors = world.disk.unsynced_sectors(ops_at_death);
-            self.note(|| format!("crash after operation {ops_at_death} of {ops_now}, {policy:?}, {sectors:?} sectors in flight"));
+            self.note(|| {
+                format!("crash after operation {ops_at_death} of {ops_now}, {policy:?}, {sectors:?} sectors in flight")
+            });
             image = world.disk.crash_image(ops_at_death, &policy);
             let _ = world.close(); // another world now
         } else {
@@ -695,10 +677,7 @@ impl Run {
             let closed = world.database().close();
             self.settle(&world)?;
             if self.ledger.flying() > 0 {
-                return Err(format!(
-                    "{} calls were never answered",
-                    self.ledger.flying()
-                ));
+                return Err(format!("{} calls were never answered", self.ledger.flying()));
             }
             if let (Err(error), false) = (closed, was_stopped) {
                 return Err(format!("close: {error}"));
@@ -716,8 +695,7 @@ impl Run {
         }
         let log = image.folder("log");
         self.stats.released_logs += log.list().is_ok_and(|names| {
-            names.iter().any(|name| name.starts_with("log-"))
-                && !names.contains(&"log-0000000000000000.seg".into())
+            names.iter().any(|name| name.starts_with("log-")) && !names.contains(&"log-0000000000000000.seg".into())
         }) as u64;
         Ok(image)
     }
@@ -758,21 +736,14 @@ impl Run {
         if harm.must_refuse {
             return Err("the log was opened".into());
         }
-        if harm.checkpoint.is_some()
-            && report.checkpoint.map(|loaded| loaded.lsn) == harm.checkpoint
-        {
+        if harm.checkpoint.is_some() && report.checkpoint.map(|loaded| loaded.lsn) == harm.checkpoint {
             return Err("the checkpoint was loaded".into());
         }
         self.stats.passed_over += !report.passed_over.is_empty() as u64;
         if world.router().deployed().current.contains_key(NAME) {
             let found = self.read_all(&world)?.ok_or("the log stopped at once")?;
             // A look at what a restart would resolve; the next life starts from the disk that was not harmed.
-            let fates: Vec<_> = self
-                .ledger
-                .calls
-                .iter()
-                .map(|call| call.fate.clone())
-                .collect();
+            let fates: Vec<_> = self.ledger.calls.iter().map(|call| call.fate.clone()).collect();
             self.ledger.resolve(&found);
             self.compare(&found, "after harm")?;
             self.ledger

@@ -190,5 +190,10 @@ impl Tree for DataDir {
 
 fn refused(name: &str) -> Result<(), DiskError> {
     let kind = DiskErrorKind::Refused;
-    Err(DiskError::new("change", name, kind, "a database's directory is only read"))
+    Err(DiskError::new(
+        "change",
+        name,
+        kind,
+        "a database's directory is only read",
+    ))
 }

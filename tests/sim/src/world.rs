@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, Folders, LogMode, OpenError,
-    RecoveryReport, RedoConfig, Sampling, Surroundings,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, Folders, LogMode, OpenError, RecoveryReport, RedoConfig,
+    Sampling, Surroundings,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, Router};
@@ -120,11 +120,10 @@ impl<A: Send + 'static> World<A> {
         let (arrived, disk) = (self.arrived.clone(), self.disk.clone());
         let done = Box::new(move |reply| {
             let ops = disk.ops_count();
-            arrived.lock().expect("one thread").push(Arrived {
-                attempts,
-                reply,
-                ops,
-            });
+            arrived
+                .lock()
+                .expect("one thread")
+                .push(Arrived { attempts, reply, ops });
         });
         self.router().submit(batch, done);
     }
@@ -214,7 +213,9 @@ fn open(
     database.serve_backups_in(Arc::new(SimTree::new(disk)));
     let recovered = match settings.quarantines {
         false => database.recover(),
-        true => database.recover_with_quarantine(&[format!("{NAME}.add")]).map(|(report, _)| report),
+        true => database
+            .recover_with_quarantine(&[format!("{NAME}.add")])
+            .map(|(report, _)| report),
     };
     Ok((database, recovered.map_err(Refused::Recover)?))
 }

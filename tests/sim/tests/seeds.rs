@@ -37,11 +37,7 @@ fn no_seed_finds_anything() {
     );
     // What the seeds are for did happen.
     if total.seeds >= 300 {
-        let never: Vec<_> = total
-            .list()
-            .into_iter()
-            .filter(|(_, count)| *count == 0)
-            .collect();
+        let never: Vec<_> = total.list().into_iter().filter(|(_, count)| *count == 0).collect();
         assert!(never.is_empty(), "never: {never:?}");
     }
 }
@@ -49,12 +45,7 @@ fn no_seed_finds_anything() {
 #[test]
 fn a_seed_does_the_same_each_time() {
     for seed in 1..8 {
-        let stats = || {
-            format!(
-                "{:?}",
-                run(seed, Options::default()).expect("finds nothing")
-            )
-        };
+        let stats = || format!("{:?}", run(seed, Options::default()).expect("finds nothing"));
         assert_eq!(stats(), stats(), "seed {seed}");
     }
 }

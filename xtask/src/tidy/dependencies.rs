@@ -34,10 +34,16 @@ const LICENCES: [&str; 9] = [
 
 /// (crate, why not).
 const BANNED: [(&str, &str); 6] = [
-    ("openssl-sys", "a library of the system: the binary would need it where it is installed"),
+    (
+        "openssl-sys",
+        "a library of the system: the binary would need it where it is installed",
+    ),
     ("native-tls", "as openssl-sys"),
     ("aws-lc-sys", "C that nobody here reads"),
-    ("wasmtime-wasi", "guests see the host's own few calls of WASI, which are deterministic"),
+    (
+        "wasmtime-wasi",
+        "guests see the host's own few calls of WASI, which are deterministic",
+    ),
     ("wasmtime-cache", "it loads compiled code without a keyed checksum"),
     ("chrono", "time comes from env's Clock"),
 ];
@@ -59,10 +65,20 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<String>> {
 
 fn metadata(root: &Path) -> Result<Value> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["metadata", "--offline", "--format-version", "1", "--filter-platform", PLATFORM]);
+    command.args([
+        "metadata",
+        "--offline",
+        "--format-version",
+        "1",
+        "--filter-platform",
+        PLATFORM,
+    ]);
     let output = command.current_dir(root).output().context("start cargo metadata")?;
     serde_json::from_slice(&output.stdout).with_context(|| {
-        format!("read cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim())
+        format!(
+            "read cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )
     })
 }
 
@@ -78,12 +94,16 @@ struct Package {
 }
 
 fn packages(metadata: &Value) -> Result<Vec<Package>> {
-    let root = metadata["workspace_root"].as_str().context("metadata without its root")?;
+    let root = metadata["workspace_root"]
+        .as_str()
+        .context("metadata without its root")?;
     let packages = metadata["packages"].as_array().context("metadata without packages")?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let package = |package: &Value| {
         let manifest = text(&package["manifest_path"]);
-        let folder = Path::new(&manifest).parent().and_then(|folder| folder.strip_prefix(root).ok());
+        let folder = Path::new(&manifest)
+            .parent()
+            .and_then(|folder| folder.strip_prefix(root).ok());
         let dependencies = package["dependencies"].as_array().into_iter().flatten();
         Package {
             name: text(&package["name"]),
@@ -106,7 +126,10 @@ fn from_outside(packages: &[Package]) -> Vec<String> {
             complaints.push(format!("{at} comes from {source}, not from the registry"));
         }
         if !is_allowed(&package.licence) {
-            complaints.push(format!("{at} has the licence {:?}, which is not on the list", package.licence));
+            complaints.push(format!(
+                "{at} has the licence {:?}, which is not on the list",
+                package.licence
+            ));
         }
         let banned = BANNED.iter().find(|(name, _)| *name == package.name);
         complaints.extend(banned.map(|(_, why)| format!("{at} is not wanted: {why}")));
@@ -168,10 +191,13 @@ fn duplicates(packages: &[Package], listed: &str) -> Vec<String> {
     }
     versions.retain(|_, versions| versions.len() > 1);
     let listed: BTreeSet<_> = listed.lines().filter(|line| !line.is_empty()).collect();
-    let new = versions.iter().filter(|(name, _)| !listed.contains(**name)).map(|(name, versions)| {
-        let versions: Vec<_> = versions.iter().copied().collect();
-        format!("{name} is built in the versions {}", versions.join(" and "))
-    });
+    let new = versions
+        .iter()
+        .filter(|(name, _)| !listed.contains(**name))
+        .map(|(name, versions)| {
+            let versions: Vec<_> = versions.iter().copied().collect();
+            format!("{name} is built in the versions {}", versions.join(" and "))
+        });
     let gone = listed.iter().filter(|name| !versions.contains_key(**name));
     let gone = gone.map(|name| format!("{DUPLICATES}: {name} is built in one version; take it off the list"));
     new.chain(gone).collect()
@@ -209,12 +235,22 @@ fn has_word(text: &str, word: &str) -> bool {
 /// Entries of the workspace's list that no crate takes.
 fn unused_by_all(packages: &[Package], manifest: &str) -> Vec<String> {
     let ours = packages.iter().filter(|package| package.source.is_none());
-    let taken: BTreeSet<_> = ours.flat_map(|package| &package.dependencies).map(String::as_str).collect();
-    let lines = manifest.lines().skip_while(|line| *line != "[workspace.dependencies]").skip(1);
+    let taken: BTreeSet<_> = ours
+        .flat_map(|package| &package.dependencies)
+        .map(String::as_str)
+        .collect();
+    let lines = manifest
+        .lines()
+        .skip_while(|line| *line != "[workspace.dependencies]")
+        .skip(1);
     let lines = lines.take_while(|line| !line.starts_with('['));
-    let names = lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.trim());
+    let names = lines
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(name, _)| name.trim());
     let unused = names.filter(|name| !taken.contains(name));
-    unused.map(|name| format!("Cargo.toml: no crate takes {name}")).collect()
+    unused
+        .map(|name| format!("Cargo.toml: no crate takes {name}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -232,7 +268,15 @@ mod tests {
         ] {
             assert!(is_allowed(good), "{good}");
         }
-        for bad in ["", "GPL-3.0-only", "MIT AND GPL-2.0-only", "MIT WITH Nonsense", "(MIT", "MIT)", "MIT MIT"] {
+        for bad in [
+            "",
+            "GPL-3.0-only",
+            "MIT AND GPL-2.0-only",
+            "MIT WITH Nonsense",
+            "(MIT",
+            "MIT)",
+            "MIT MIT",
+        ] {
             assert!(!is_allowed(bad), "{bad}");
         }
     }
@@ -257,14 +301,24 @@ mod tests {
             package("ours", "0.1.0", None),
         ]);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].starts_with("forked") && found[1].starts_with("openssl-sys"), "{found:?}");
+        assert!(
+            found[0].starts_with("forked") && found[1].starts_with("openssl-sys"),
+            "{found:?}"
+        );
     }
 
     #[test]
     fn the_list_of_duplicates_only_shrinks() {
-        let packages = [package("a", "1.0.0", None), package("a", "2.0.0", None), package("b", "1.0.0", None)];
+        let packages = [
+            package("a", "1.0.0", None),
+            package("a", "2.0.0", None),
+            package("b", "1.0.0", None),
+        ];
         assert_eq!(duplicates(&packages, "a\n"), [""; 0]);
-        assert_eq!(duplicates(&packages, ""), ["a is built in the versions 1.0.0 and 2.0.0"]);
+        assert_eq!(
+            duplicates(&packages, ""),
+            ["a is built in the versions 1.0.0 and 2.0.0"]
+        );
         assert_eq!(duplicates(&packages, "a\nb\n").len(), 1);
     }
 

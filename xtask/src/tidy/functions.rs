@@ -12,19 +12,12 @@ pub fn check(sources: &[Source], offenders: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     for (function, lines) in &found {
         match known.get(function) {
-            None => complaints.push(format!(
-                "{function}: {lines} lines; at most {FUNCTION_LINES_MAX}"
-            )),
-            Some(max) if lines > max => {
-                complaints.push(format!("{function}: has grown from {max} to {lines} lines"))
-            }
+            None => complaints.push(format!("{function}: {lines} lines; at most {FUNCTION_LINES_MAX}")),
+            Some(max) if lines > max => complaints.push(format!("{function}: has grown from {max} to {lines} lines")),
             Some(_) => {}
         }
     }
-    for function in known
-        .keys()
-        .filter(|function| !found.contains_key(*function))
-    {
+    for function in known.keys().filter(|function| !found.contains_key(*function)) {
         complaints.push(format!(
             "{function}: is short now; run `cargo xtask tidy --bless` to take it off {OFFENDERS}"
         ));
@@ -93,10 +86,7 @@ fn function_name(line: &str) -> Option<String> {
     let mut words = line.trim_start().split(' ');
     let qualifier = |word: &str| {
         word.starts_with("pub")
-            || [
-                "const", "async", "unsafe", "extern", "\"C\"", "in", "crate)", "super)",
-            ]
-            .contains(&word)
+            || ["const", "async", "unsafe", "extern", "\"C\"", "in", "crate)", "super)"].contains(&word)
     };
     let first = words.find(|word| !qualifier(word))?;
     if first != "fn" {
@@ -116,9 +106,8 @@ mod tests {
 
     fn source(lines: usize) -> Source {
         let body = "        step();\n".repeat(lines - 2);
-        let text = format!(
-            "impl X {{\n    pub(crate) const fn long<T>(&self) {{\n{body}    }}\n    fn short() {{}}\n}}\n"
-        );
+        let text =
+            format!("impl X {{\n    pub(crate) const fn long<T>(&self) {{\n{body}    }}\n    fn short() {{}}\n}}\n");
         Source {
             path: "a/src/b.rs".into(),
             text,

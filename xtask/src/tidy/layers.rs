@@ -30,10 +30,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
 
 /// The only crates of ours that these may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
-    (
-        "sdk/procedure",
-        &["reprise-abi", "reprise-procedure-macros"],
-    ),
+    ("sdk/procedure", &["reprise-abi", "reprise-procedure-macros"]),
     ("sdk/procedure-macros", &[]),
     ("sdk/api", &[]),
     ("sdk/build", &[]),
@@ -55,40 +52,25 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
 fn packages(root: &Path) -> Result<Vec<Package>> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
-        .args([
-            "metadata",
-            "--no-deps",
-            "--offline",
-            "--format-version",
-            "1",
-        ])
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
         .current_dir(root);
     let output = command.output().context("start cargo metadata")?;
     let metadata: Value = serde_json::from_slice(&output.stdout).context("read cargo metadata")?;
     let workspace = metadata["workspace_root"]
         .as_str()
         .context("metadata without its root")?;
-    let packages = metadata["packages"]
-        .as_array()
-        .context("metadata without packages")?;
-    let names: Vec<_> = packages
-        .iter()
-        .filter_map(|package| package["name"].as_str())
-        .collect();
+    let packages = metadata["packages"].as_array().context("metadata without packages")?;
+    let names: Vec<_> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
     let package = |package: &Value| {
         let manifest = package["manifest_path"].as_str()?;
         let folder = Path::new(manifest).parent()?.strip_prefix(workspace).ok()?;
         let dependencies = package["dependencies"].as_array()?.iter();
-        let dependencies =
-            dependencies.filter(|dependency| dependency["kind"].as_str() != Some("dev"));
+        let dependencies = dependencies.filter(|dependency| dependency["kind"].as_str() != Some("dev"));
         let ours = dependencies.filter_map(|dependency| dependency["name"].as_str());
         Some(Package {
             name: package["name"].as_str()?.to_owned(),
             folder: folder.to_string_lossy().into_owned(),
-            dependencies: ours
-                .filter(|name| names.contains(name))
-                .map(str::to_owned)
-                .collect(),
+            dependencies: ours.filter(|name| names.contains(name)).map(str::to_owned).collect(),
         })
     };
     Ok(packages.iter().filter_map(package).collect())
@@ -105,19 +87,12 @@ pub fn complaints(packages: &[Package]) -> Vec<String> {
         for dependency in &package.dependencies {
             let folder = folders.get(dependency.as_str()).copied().unwrap_or("");
             if let Some(rule) = broken_rule(package, dependency, folder, &positions) {
-                complaints.push(format!(
-                    "{} must not depend on {dependency}: {rule}",
-                    package.folder
-                ));
+                complaints.push(format!("{} must not depend on {dependency}: {rule}", package.folder));
             }
         }
-        let is_layered =
-            package.folder.starts_with("runtime/") || package.folder.starts_with("server/");
+        let is_layered = package.folder.starts_with("runtime/") || package.folder.starts_with("server/");
         if is_layered && !positions.contains_key(short(&package.name)) {
-            complaints.push(format!(
-                "{} has no place in the table of layers",
-                package.folder
-            ));
+            complaints.push(format!("{} has no place in the table of layers", package.folder));
         }
     }
     complaints
@@ -126,10 +101,7 @@ pub fn complaints(packages: &[Package]) -> Vec<String> {
 /// The place of each crate: row, then place in the row.
 fn positions() -> BTreeMap<&'static str, (usize, usize)> {
     let row = |(row, names): (usize, &&'static [&'static str])| {
-        let places = names
-            .iter()
-            .enumerate()
-            .map(move |(place, name)| (*name, (row, place)));
+        let places = names.iter().enumerate().map(move |(place, name)| (*name, (row, place)));
         places.collect::<Vec<_>>()
     };
     LAYERS.iter().enumerate().flat_map(row).collect()
@@ -145,8 +117,7 @@ fn broken_rule(
     dependency_folder: &str,
     positions: &BTreeMap<&str, (usize, usize)>,
 ) -> Option<&'static str> {
-    let is_product =
-        package.folder.starts_with("runtime/") || package.folder.starts_with("server/");
+    let is_product = package.folder.starts_with("runtime/") || package.folder.starts_with("server/");
     if is_product && dependency_folder.starts_with("procedures/") {
         return Some("the product knows no guest");
     }
@@ -170,9 +141,7 @@ fn broken_rule(
         return Some("its folder depends on less");
     }
     match (positions.get(name), positions.get(dependency)) {
-        (Some(own), Some(other)) if is_product && own <= other => {
-            Some("dependencies go down the table of layers")
-        }
+        (Some(own), Some(other)) if is_product && own <= other => Some("dependencies go down the table of layers"),
         _ => None,
     }
 }
@@ -185,12 +154,7 @@ fn is_inside(folder: &str, parent: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn check_edge(
-        folder: &str,
-        name: &str,
-        dependency: &str,
-        dependency_folder: &str,
-    ) -> Vec<String> {
+    fn check_edge(folder: &str, name: &str, dependency: &str, dependency_folder: &str) -> Vec<String> {
         let package = |name: &str, folder: &str, dependencies: &[&str]| Package {
             name: name.into(),
             folder: folder.into(),
@@ -204,12 +168,7 @@ mod tests {
 
     #[test]
     fn edges_go_down() {
-        let good = check_edge(
-            "runtime/txn",
-            "reprise-txn",
-            "reprise-storage",
-            "runtime/storage",
-        );
+        let good = check_edge("runtime/txn", "reprise-txn", "reprise-storage", "runtime/storage");
         assert_eq!(good, [""; 0]);
         for (name, dependency) in [
             ("storage", "txn"),
@@ -233,12 +192,7 @@ mod tests {
     #[test]
     fn guests_know_their_sdk_only_and_nobody_knows_guests() {
         assert_eq!(
-            check_edge(
-                "procedures/bank",
-                "bank",
-                "reprise-procedure",
-                "sdk/procedure"
-            ),
+            check_edge("procedures/bank", "bank", "reprise-procedure", "sdk/procedure"),
             [""; 0]
         );
         assert_eq!(
@@ -250,13 +204,7 @@ mod tests {
             1
         );
         assert_eq!(
-            check_edge(
-                "server/http",
-                "reprise-http",
-                "reprise-host",
-                "runtime/host"
-            )
-            .len(),
+            check_edge("server/http", "reprise-http", "reprise-host", "runtime/host").len(),
             1
         );
     }

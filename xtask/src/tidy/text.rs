@@ -14,12 +14,7 @@ pub fn file_lengths(sources: &[Source]) -> Vec<String> {
         .filter(|source| is_rust(source) && !is_test_file(&source.path));
     let too_long = rust.filter_map(|source| {
         let lines = without_tests(&source.text).lines().count();
-        let complaint = || {
-            format!(
-                "{}: {lines} lines without tests; at most {FILE_LINES_MAX}",
-                source.path
-            )
-        };
+        let complaint = || format!("{}: {lines} lines without tests; at most {FILE_LINES_MAX}", source.path);
         (lines > FILE_LINES_MAX).then(complaint)
     });
     too_long.collect()
@@ -35,14 +30,11 @@ const HEADER: [&str; 5] = [
 
 /// The root file of every crate begins with five statements.
 pub fn crate_headers(sources: &[Source]) -> Vec<String> {
-    let roots = sources.iter().filter(|source| {
-        source.path.ends_with("src/lib.rs") || source.path.ends_with("src/main.rs")
-    });
+    let roots = sources
+        .iter()
+        .filter(|source| source.path.ends_with("src/lib.rs") || source.path.ends_with("src/main.rs"));
     let headless = roots.filter_map(|source| {
-        let mut lines = source
-            .text
-            .lines()
-            .take_while(|line| line.starts_with("//!"));
+        let mut lines = source.text.lines().take_while(|line| line.starts_with("//!"));
         let missing = HEADER
             .iter()
             .find(|start| !lines.any(|line| line.starts_with(*start)))?;
@@ -67,10 +59,7 @@ const BANNED: &[(&str, &str)] = &[
         "std::collections::HashSet",
         "BTreeSet, or hashbrown with a fixed hasher",
     ),
-    (
-        "collections::{HashMap",
-        "BTreeMap, or hashbrown with a fixed hasher",
-    ),
+    ("collections::{HashMap", "BTreeMap, or hashbrown with a fixed hasher"),
     ("thread::spawn", "env's Spawn"),
     ("thread::Builder", "env's Spawn"),
 ];
@@ -117,22 +106,14 @@ pub fn banned_calls(sources: &[Source]) -> Vec<String> {
 }
 
 /// Paths of somebody's machine, put together so that this file does not contain them.
-const MACHINE_PATHS: [&str; 3] = [
-    concat!("/wo", "rk/"),
-    concat!("/ro", "ot/"),
-    concat!("/ho", "me/"),
-];
+const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
 pub fn machine_paths(sources: &[Source]) -> Vec<String> {
     let mut complaints = Vec::new();
     for source in sources {
         for (number, line) in source.text.lines().enumerate() {
             if MACHINE_PATHS.iter().any(|path| line.contains(path)) {
-                complaints.push(format!(
-                    "{}:{}: a path of one machine",
-                    source.path,
-                    number + 1
-                ));
+                complaints.push(format!("{}:{}: a path of one machine", source.path, number + 1));
             }
         }
     }
@@ -146,21 +127,15 @@ pub fn architecture_page(root: &Path, sources: &[Source]) -> Vec<String> {
     let Ok(page) = fs::read_to_string(root.join(PAGE)) else {
         return vec![format!("{PAGE} is missing")];
     };
-    let missing = quoted(&page)
-        .into_iter()
-        .filter(|word| !exists(root, sources, word));
-    missing
-        .map(|word| format!("{PAGE}: `{word}` does not exist"))
-        .collect()
+    let missing = quoted(&page).into_iter().filter(|word| !exists(root, sources, word));
+    missing.map(|word| format!("{PAGE}: `{word}` does not exist")).collect()
 }
 
 /// The text between single back ticks, outside of code blocks.
 fn quoted(page: &str) -> Vec<&str> {
     let prose = page.split("```").step_by(2);
     let lines = prose.flat_map(str::lines);
-    let mut words: Vec<_> = lines
-        .flat_map(|line| line.split('`').skip(1).step_by(2))
-        .collect();
+    let mut words: Vec<_> = lines.flat_map(|line| line.split('`').skip(1).step_by(2)).collect();
     words.sort_unstable();
     words.dedup();
     words
@@ -174,8 +149,7 @@ fn exists(root: &Path, sources: &[Source], word: &str) -> bool {
     }
     if let Some(name) = word.strip_prefix("reprise-") {
         return sources.iter().any(|source| {
-            source.path.ends_with("Cargo.toml")
-                && source.text.contains(&format!("name = \"reprise-{name}\""))
+            source.path.ends_with("Cargo.toml") && source.text.contains(&format!("name = \"reprise-{name}\""))
         });
     }
     // Below `/` lies the HTTP API, below `target/` what is built.
@@ -193,20 +167,13 @@ fn exists(root: &Path, sources: &[Source], word: &str) -> bool {
         return true;
     }
     let declares = |text: &str| {
-        ["struct ", "enum ", "trait ", "type ", "union "]
-            .iter()
-            .any(|keyword| {
-                text.match_indices(&format!("{keyword}{word}"))
-                    .any(|(at, found)| {
-                        !text[at + found.len()..]
-                            .starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-                    })
+        ["struct ", "enum ", "trait ", "type ", "union "].iter().any(|keyword| {
+            text.match_indices(&format!("{keyword}{word}")).any(|(at, found)| {
+                !text[at + found.len()..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
             })
-            || is_variant(text, word)
+        }) || is_variant(text, word)
     };
-    sources
-        .iter()
-        .any(|source| is_rust(source) && declares(&source.text))
+    sources.iter().any(|source| is_rust(source) && declares(&source.text))
 }
 
 /// A variant of an enum counts as a type of the page: a line that begins with its name.
@@ -231,10 +198,7 @@ mod tests {
     #[test]
     fn banned_calls_are_found_below_the_router_only() {
         let text = "fn f() { let t = Instant::now(); }\n// Instant::now is fine here\n#[cfg(test)]\nmod tests { use std::thread::spawn; }\n";
-        assert_eq!(
-            banned_calls(&[source("runtime/storage/src/lib.rs", text)]).len(),
-            1
-        );
+        assert_eq!(banned_calls(&[source("runtime/storage/src/lib.rs", text)]).len(), 1);
         for elsewhere in [
             "runtime/env/src/real.rs",
             "runtime/log/src/lib.rs",
@@ -253,11 +217,7 @@ mod tests {
             "//! It is.\n",
             "//! Owns: a.\n//! Does not: b.\n//! Invariants: d.\n//! Called by: e.\n",
         ] {
-            assert_eq!(
-                crate_headers(&[source("a/src/lib.rs", bad)]).len(),
-                1,
-                "{bad}"
-            );
+            assert_eq!(crate_headers(&[source("a/src/lib.rs", bad)]).len(), 1, "{bad}");
         }
     }
 
@@ -266,20 +226,14 @@ mod tests {
         let lines = "x\n".repeat(FILE_LINES_MAX);
         let tested = format!("{lines}#[cfg(test)]\nmod tests {{\n{lines}}}\n");
         assert_eq!(file_lengths(&[source("a.rs", &tested)]), [""; 0]);
-        assert_eq!(
-            file_lengths(&[source("a.rs", &format!("{lines}x\n"))]).len(),
-            1
-        );
+        assert_eq!(file_lengths(&[source("a.rs", &format!("{lines}x\n"))]).len(), 1);
     }
 
     #[test]
     fn paths_of_a_machine_are_found() {
         let line = format!("see {}me", MACHINE_PATHS[2]);
         assert_eq!(machine_paths(&[source("README.md", &line)]).len(), 1);
-        assert_eq!(
-            machine_paths(&[source("README.md", "see docs/me")]),
-            [""; 0]
-        );
+        assert_eq!(machine_paths(&[source("README.md", "see docs/me")]), [""; 0]);
     }
 
     #[test]

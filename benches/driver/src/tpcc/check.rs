@@ -11,9 +11,7 @@ use crate::{
     control::{Arg, Control, integer},
 };
 
-const PAYMENT_COLUMNS: [&str; 6] = [
-    "h_w_id", "h_d_id", "h_c_w_id", "h_c_d_id", "h_c_id", "h_amount",
-];
+const PAYMENT_COLUMNS: [&str; 6] = ["h_w_id", "h_d_id", "h_c_w_id", "h_c_d_id", "h_c_id", "h_amount"];
 
 /// Judges every warehouse that there is; how many there are.
 pub(super) fn conditions(control: &mut dyn Control) -> Result<i16, BenchError> {

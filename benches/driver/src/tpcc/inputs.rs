@@ -106,12 +106,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    pub fn new(
-        warehouses: u32,
-        partitions: u16,
-        remote_percent: Option<u8>,
-        seed: u64,
-    ) -> Result<Self, BenchError> {
+    pub fn new(warehouses: u32, partitions: u16, remote_percent: Option<u8>, seed: u64) -> Result<Self, BenchError> {
         let mut random = Random::new(seed ^ 0x7470_6363);
         let mut inputs = Self {
             warehouses,
@@ -124,11 +119,7 @@ impl Inputs {
         if remote_percent.is_some_and(|percent| percent > 0) {
             let home = |w_id: i16| partition_of_field(&Field::Int(w_id as i64), partitions);
             let all = 1..=warehouses as i16;
-            let others = |w_id: i16| {
-                all.clone()
-                    .filter(|other| home(*other) != home(w_id))
-                    .collect()
-            };
+            let others = |w_id: i16| all.clone().filter(|other| home(*other) != home(w_id)).collect();
             inputs.elsewhere = all.clone().map(others).collect();
             if inputs.elsewhere.iter().any(Vec::is_empty) {
                 let text = "no warehouse lies on another partition: leave --remote out, or take --partitions 2 and enough --warehouses";
@@ -192,8 +183,7 @@ impl Inputs {
             quantities: [0; LINES_MAX],
         };
         for line in 0..line_count as usize {
-            order.i_ids[line] =
-                1 + (nurand(random, 8_191, ITEMS) + self.item_c).rem_euclid(ITEMS) as i32;
+            order.i_ids[line] = 1 + (nurand(random, 8_191, ITEMS) + self.item_c).rem_euclid(ITEMS) as i32;
             let bits = random.next_u64();
             order.quantities[line] = 1 + below(bits as u32, 10) as i8;
             if self.remote_percent.is_none() && below((bits >> 32) as u32, 100) < REMOTE_LINES {
@@ -213,9 +203,7 @@ impl Inputs {
     }
 
     fn payment(&self, w_id: i16, d_id: i8, random: &mut Random) -> Input {
-        let percent = self
-            .remote_percent
-            .map_or(REMOTE_PAYMENTS, |percent| percent as u32);
+        let percent = self.remote_percent.map_or(REMOTE_PAYMENTS, |percent| percent as u32);
         let (mut c_w_id, mut c_d_id) = (w_id, d_id);
         if draw(random, 100) < percent {
             c_w_id = match self.remote_percent {
@@ -305,13 +293,9 @@ mod tests {
         assert!((44.0..46.0).contains(&share(count(Kind::NewOrder), inputs.len())));
         assert!((42.0..44.0).contains(&share(count(Kind::Payment), inputs.len())));
         for kind in [Kind::OrderStatus, Kind::Delivery, Kind::StockLevel] {
-            assert!(
-                (3.5..4.5).contains(&share(count(kind), inputs.len())),
-                "{kind:?}"
-            );
+            assert!((3.5..4.5).contains(&share(count(kind), inputs.len())), "{kind:?}");
         }
-        let (mut rolled_back, mut lines, mut remote, mut paid_elsewhere, mut by_name) =
-            (0, 0, 0, 0, 0);
+        let (mut rolled_back, mut lines, mut remote, mut paid_elsewhere, mut by_name) = (0, 0, 0, 0, 0);
         for input in &inputs {
             match input {
                 Input::NewOrder(order) => {
@@ -328,17 +312,10 @@ mod tests {
                             .iter()
                             .all(|id| (1..=ITEMS as i32 + 1).contains(id))
                     );
-                    assert!(
-                        order.quantities[..count]
-                            .iter()
-                            .all(|n| (1..=10).contains(n))
-                    );
+                    assert!(order.quantities[..count].iter().all(|n| (1..=10).contains(n)));
                 }
                 Input::Payment {
-                    w_id,
-                    c_w_id,
-                    customer,
-                    ..
+                    w_id, c_w_id, customer, ..
                 } => {
                     paid_elsewhere += (w_id != c_w_id) as usize;
                     by_name += matches!(customer, Customer::LastName(_)) as usize;
@@ -366,10 +343,7 @@ mod tests {
             }
         }
         assert!((18.5..21.5).contains(&share(crossing, orders)));
-        assert!(
-            Inputs::new(4, 1, Some(1), 1).is_err(),
-            "there is one partition"
-        );
+        assert!(Inputs::new(4, 1, Some(1), 1).is_err(), "there is one partition");
         assert!(drawn(4, 1, Some(0)).iter().all(|input| match input {
             Input::Payment { w_id, c_w_id, .. } => w_id == c_w_id,
             _ => true,

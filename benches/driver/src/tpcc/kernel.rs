@@ -75,17 +75,11 @@ struct Line {
     quantity: u8,
     amount: i64,
     delivered: u64,
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "written as a database would; tests read it")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "written as a database would; tests read it"))]
     dist: [u8; 24],
 }
 
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "written as a database would; tests read it")
-)]
+#[cfg_attr(not(test), expect(dead_code, reason = "written as a database would; tests read it"))]
 struct History {
     customer: (u16, u8, u16),
     amount: i64,
@@ -190,11 +184,7 @@ impl Warehouses {
         let first_customer = self.customers.len();
         for c in 0..CUSTOMERS {
             self.customers.push(customer(random));
-            let name = if c < LAST_NAMES {
-                c
-            } else {
-                number(random, LAST_NAMES)
-            };
+            let name = if c < LAST_NAMES { c } else { number(random, LAST_NAMES) };
             district.named[name].push(c as u16);
         }
         let customers = &mut self.customers[first_customer..];
@@ -202,10 +192,7 @@ impl Warehouses {
             named.sort_by_key(|c| customers[*c as usize].first);
         }
         for o in 0..tpcc::ORDERS as usize {
-            let (is_waiting, count) = (
-                o + 1 >= tpcc::FIRST_NEW_ORDER as usize,
-                5 + number(random, 11),
-            );
+            let (is_waiting, count) = (o + 1 >= tpcc::FIRST_NEW_ORDER as usize, 5 + number(random, 11));
             // Any order of customers will do: 1,009 and 3,000 have no common factor.
             let customer = o * 1_009 % CUSTOMERS;
             customers[customer].last_order = o as u32 + 1;
@@ -221,11 +208,7 @@ impl Warehouses {
                     item: number(random, ITEMS) as u32,
                     supply: 0,
                     quantity: 5,
-                    amount: if is_waiting {
-                        number(random, 999_999) as i64
-                    } else {
-                        0
-                    },
+                    amount: if is_waiting { number(random, 999_999) as i64 } else { 0 },
                     delivered: !is_waiting as u64,
                     dist: text(random),
                 });
@@ -247,10 +230,7 @@ impl Warehouses {
         let (mut sum, mut is_known) = (0, true);
         self.undo.clear();
         for line in 0..count {
-            let (i, supply) = (
-                input.i_ids[line] as usize - 1,
-                input.supply_w_ids[line] as usize - 1,
-            );
+            let (i, supply) = (input.i_ids[line] as usize - 1, input.supply_w_ids[line] as usize - 1);
             let Some(item) = self.items.get(i) else {
                 is_known = false;
                 continue;
@@ -370,7 +350,13 @@ impl Warehouses {
         for line in &district.lines[lines_of(order)] {
             black_box((line.item, line.supply, line.quantity, line.amount, line.delivered));
         }
-        black_box((order.entered, order.carrier, customer.balance, customer.first, customer.last));
+        black_box((
+            order.entered,
+            order.carrier,
+            customer.balance,
+            customer.first,
+            customer.last,
+        ));
     }
 
     fn delivery(&mut self, w_id: i16, carrier: i8) {
@@ -398,10 +384,7 @@ impl Warehouses {
         let district = &self.districts[district_at(w_id, d_id)];
         let orders = &district.orders[district.orders.len() - 20..];
         let first = orders[0].first_line as usize;
-        let mut items: Vec<u32> = district.lines[first..]
-            .iter()
-            .map(|line| line.item)
-            .collect();
+        let mut items: Vec<u32> = district.lines[first..].iter().map(|line| line.item).collect();
         items.sort_unstable();
         items.dedup();
         let stocks = &self.stocks[(w_id as usize - 1) * ITEMS..];
@@ -430,17 +413,9 @@ impl Kernel<Input> for Warehouses {
                 customer,
                 h_amount,
             } => self.payment((*w_id, *d_id), (*c_w_id, *c_d_id), *customer, *h_amount),
-            Input::OrderStatus {
-                w_id,
-                d_id,
-                customer,
-            } => self.order_status(*w_id, *d_id, *customer),
+            Input::OrderStatus { w_id, d_id, customer } => self.order_status(*w_id, *d_id, *customer),
             Input::Delivery { w_id, o_carrier_id } => self.delivery(*w_id, *o_carrier_id),
-            Input::StockLevel {
-                w_id,
-                d_id,
-                threshold,
-            } => self.stock_level(*w_id, *d_id, *threshold),
+            Input::StockLevel { w_id, d_id, threshold } => self.stock_level(*w_id, *d_id, *threshold),
         }
         input.kind() as usize
     }
@@ -559,8 +534,14 @@ mod tests {
         assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
         check(&kernel);
         let places = |kernel: &Warehouses| {
-            let rows = kernel.districts.iter().map(|one| (one.orders.len(), one.lines.len(), one.waiting.len()));
-            (rows.collect::<Vec<_>>(), kernel.stocks.iter().map(|stock| stock.taken).collect::<Vec<_>>())
+            let rows = kernel
+                .districts
+                .iter()
+                .map(|one| (one.orders.len(), one.lines.len(), one.waiting.len()));
+            (
+                rows.collect::<Vec<_>>(),
+                kernel.stocks.iter().map(|stock| stock.taken).collect::<Vec<_>>(),
+            )
         };
         let before = places(&kernel);
         let Input::NewOrder(mut order) = inputs.of_kind(Kind::NewOrder, &mut random) else {

@@ -23,13 +23,7 @@ use crate::{
 
 pub(crate) const NAME: &str = "tpcc";
 
-const PROCEDURES: [&str; 5] = [
-    "new_order",
-    "payment",
-    "order_status",
-    "delivery",
-    "stock_level",
-];
+const PROCEDURES: [&str; 5] = ["new_order", "payment", "order_status", "delivery", "stock_level"];
 /// An outcome is the procedure's own, or this one.
 const ROLLED_BACK: usize = 5;
 /// Warehouses of one partition alone where `--warehouses` says nothing: with one no line and no payment is remote.
@@ -64,11 +58,7 @@ impl Tpcc {
         Ok(())
     }
 
-    fn load(
-        &self,
-        control: &mut dyn Control,
-        on_progress: OnProgress<'_>,
-    ) -> Result<(), BenchError> {
+    fn load(&self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
         let items = tpcc::ITEMS as u64;
         let parts = tpcc::DISTRICTS as u64;
         // Rows of a part that are certain: stocks, customers, their payments, orders, those that wait, ten lines each.
@@ -99,17 +89,10 @@ impl Tpcc {
         )?;
         done.set(items);
         for part in 1..=tpcc::DISTRICTS {
-            let of_warehouse =
-                |call: u64| vec![("w_id", Arg::I16(call as i16 + 1)), ("part", Arg::I8(part))];
+            let of_warehouse = |call: u64| vec![("w_id", Arg::I16(call as i16 + 1)), ("part", Arg::I8(part))];
             let on_parts = |calls: u64| show(calls * of_part);
             let count = self.warehouses as u64;
-            control.call_many(
-                "load_warehouse",
-                count,
-                &of_warehouse,
-                ALREADY_THERE,
-                &on_parts,
-            )?;
+            control.call_many("load_warehouse", count, &of_warehouse, ALREADY_THERE, &on_parts)?;
             done.set(done.get() + count * of_part);
         }
         Ok(())
@@ -158,9 +141,7 @@ impl Workload for Tpcc {
             .warehouses
             .is_some_and(|count| count == 0 || count > i16::MAX as u32)
         {
-            return Err(BenchError::Usage(
-                "--warehouses takes a number from 1 to 32767".into(),
-            ));
+            return Err(BenchError::Usage("--warehouses takes a number from 1 to 32767".into()));
         }
         Ok(Self {
             asked_warehouses: options.warehouses,
@@ -176,11 +157,7 @@ impl Workload for Tpcc {
         &tpcc::MODULE
     }
 
-    fn prepare(
-        &mut self,
-        control: &mut dyn Control,
-        on_progress: OnProgress<'_>,
-    ) -> Result<(), BenchError> {
+    fn prepare(&mut self, control: &mut dyn Control, on_progress: OnProgress<'_>) -> Result<(), BenchError> {
         self.place(control.partitions())?;
         let begun = Instant::now();
         self.load(control, on_progress)?;
@@ -261,7 +238,10 @@ impl Workload for Tpcc {
     fn kernel(&mut self, partitions: u16) -> Result<Option<Box<dyn Kernel<Input>>>, BenchError> {
         self.place(partitions)?;
         let random = &mut Random::new(self.seed);
-        Ok(Some(Box::new(kernel::Warehouses::new(self.warehouses as usize, random))))
+        Ok(Some(Box::new(kernel::Warehouses::new(
+            self.warehouses as usize,
+            random,
+        ))))
     }
 
     fn check_state(&self, control: &mut dyn Control) -> Result<Vec<String>, BenchError> {
@@ -269,12 +249,7 @@ impl Workload for Tpcc {
         Ok(vec![format!("conditions 1 to 12 hold in {warehouses} warehouses")])
     }
 
-    fn check(
-        &self,
-        _: &mut dyn Control,
-        _: u64,
-        whole: &Tally,
-    ) -> Result<Vec<String>, BenchError> {
+    fn check(&self, _: &mut dyn Control, _: u64, whole: &Tally) -> Result<Vec<String>, BenchError> {
         Ok(vec![format!(
             "{} orders were rolled back for an item that there is not",
             whole.outcomes[ROLLED_BACK]

@@ -22,20 +22,12 @@ pub(super) fn encode(input: &Input, out: &mut Vec<u8>) {
             encode_customer(*customer, out);
             out.extend_from_slice(&h_amount.to_le_bytes());
         }
-        Input::OrderStatus {
-            w_id,
-            d_id,
-            customer,
-        } => {
+        Input::OrderStatus { w_id, d_id, customer } => {
             push_place(out, *w_id, *d_id);
             encode_customer(*customer, out);
         }
         Input::Delivery { w_id, o_carrier_id } => push_place(out, *w_id, *o_carrier_id),
-        Input::StockLevel {
-            w_id,
-            d_id,
-            threshold,
-        } => {
+        Input::StockLevel { w_id, d_id, threshold } => {
             push_place(out, *w_id, *d_id);
             out.extend_from_slice(&threshold.to_le_bytes());
         }
@@ -58,11 +50,7 @@ fn encode_order(order: &OrderInput, out: &mut Vec<u8>) {
     let supply_w_ids = order.supply_w_ids[..count].iter();
     supply_w_ids.for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
     push_varint(out, count as u32);
-    out.extend(
-        order.quantities[..count]
-            .iter()
-            .map(|quantity| *quantity as u8),
-    );
+    out.extend(order.quantities[..count].iter().map(|quantity| *quantity as u8));
 }
 
 fn encode_customer(customer: Customer, out: &mut Vec<u8>) {
@@ -106,11 +94,7 @@ pub(super) fn write_json(input: &Input, out: &mut Vec<u8>) {
             json_customer(*customer, out);
             member(out, "h_amount", *h_amount);
         }
-        Input::OrderStatus {
-            w_id,
-            d_id,
-            customer,
-        } => {
+        Input::OrderStatus { w_id, d_id, customer } => {
             begin(out, *w_id);
             member(out, "d_id", *d_id);
             json_customer(*customer, out);
@@ -119,11 +103,7 @@ pub(super) fn write_json(input: &Input, out: &mut Vec<u8>) {
             begin(out, *w_id);
             member(out, "o_carrier_id", *o_carrier_id);
         }
-        Input::StockLevel {
-            w_id,
-            d_id,
-            threshold,
-        } => {
+        Input::StockLevel { w_id, d_id, threshold } => {
             begin(out, *w_id);
             member(out, "d_id", *d_id);
             member(out, "threshold", *threshold);
@@ -192,26 +172,18 @@ mod tests {
         for _ in 0..1_000 {
             let input = inputs.next(&mut random);
             let name = PROCEDURES[input.kind() as usize];
-            let procedure = schema
-                .procedures
-                .iter()
-                .find(|procedure| procedure.name == name);
+            let procedure = schema.procedures.iter().find(|procedure| procedure.name == name);
             let params = &procedure.expect("the module has it").params;
             let mut encoded = Vec::new();
             encode(&input, &mut encoded);
             let mut reader = ValueReader::new(&encoded);
-            params
-                .iter()
-                .for_each(|param| reader.skip(&param.ty).expect(name));
+            params.iter().for_each(|param| reader.skip(&param.ty).expect(name));
             reader.finish().expect(name);
             let mut json = Vec::new();
             write_json(&input, &mut json);
             let json: Value = serde_json::from_slice(&json).expect("JSON");
             for member in json.as_object().expect("an object").keys() {
-                assert!(
-                    params.iter().any(|param| param.name == *member),
-                    "{name} {member}"
-                );
+                assert!(params.iter().any(|param| param.name == *member), "{name} {member}");
             }
             assert_eq!(json["w_id"], i16::from_le_bytes([encoded[0], encoded[1]]));
         }

@@ -9,17 +9,14 @@ use std::{
     time::Duration,
 };
 
-use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, RecoveryReport, RedoConfig,
-};
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, RecoveryReport, RedoConfig};
 use reprise_router::{BatchBuilder, BatchReply, CheckpointInfo, CheckpointState, ReplyOutcome};
 
 pub fn wasm(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let path = root.join("target/procedures").join(name).with_extension("wasm");
-    std::fs::read(&path).unwrap_or_else(|error| {
-        panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display())
-    })
+    std::fs::read(&path)
+        .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
 }
 
 pub fn config(dir: &Path, sites: u16) -> DatabaseConfig {

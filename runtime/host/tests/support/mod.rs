@@ -4,8 +4,7 @@
 use std::{cell::Cell, collections::BTreeMap};
 
 use reprise_abi::{
-    ColumnSet, Ended, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target,
-    random::TxnRandom,
+    ColumnSet, Ended, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanRequest, Target, random::TxnRandom,
 };
 use reprise_host::{CallEnd, CallOutcome, CompiledModule, Engine, Fault, Instance, Limits};
 
@@ -100,13 +99,7 @@ impl HostOps for MapOps {
     fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
         self.handles.get(handle as usize).map(|_| 0)
     }
-    fn patch(
-        &mut self,
-        _: u16,
-        handle: RowHandle,
-        set: ColumnSet,
-        values: &[u8],
-    ) -> Result<(), OpError> {
+    fn patch(&mut self, _: u16, handle: RowHandle, set: ColumnSet, values: &[u8]) -> Result<(), OpError> {
         self.key(handle)?;
         self.patches.push((handle, set, values.to_vec()));
         Ok(())
@@ -130,11 +123,7 @@ impl HostOps for MapOps {
             rows: found.len() as u32,
         })
     }
-    fn scan_next(
-        &mut self,
-        cursor: u32,
-        _: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
-    ) -> Result<ScanBatch, OpError> {
+    fn scan_next(&mut self, cursor: u32, _: &mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError> {
         Err(OpError::Guest(format!("no cursor {cursor}")))
     }
     fn count(&mut self, _: &ScanRequest<'_>) -> Result<u64, OpError> {
@@ -169,9 +158,7 @@ impl HostOps for MapOps {
         42
     }
     fn random_u64(&mut self) -> u64 {
-        self.random
-            .get_or_insert_with(|| TxnRandom::new([1, 2], 3))
-            .next_u64()
+        self.random.get_or_insert_with(|| TxnRandom::new([1, 2], 3)).next_u64()
     }
     fn log(&mut self, level: LogLevel, text: &str) -> Result<(), OpError> {
         if let Some(on_log) = &mut self.on_log {
@@ -199,14 +186,9 @@ pub fn with_section(mut wasm: Vec<u8>, name: &str, data: &[u8]) -> Vec<u8> {
 pub fn description(procedures: &[&str]) -> String {
     let procedures: Vec<String> = procedures
         .iter()
-        .map(|name| {
-            format!(r#"{{"name":"{name}","params":[],"returns":"bytes","partitioning":"all"}}"#)
-        })
+        .map(|name| format!(r#"{{"name":"{name}","params":[],"returns":"bytes","partitioning":"all"}}"#))
         .collect();
-    format!(
-        r#"{{"abi":1,"tables":[],"procedures":[{}]}}"#,
-        procedures.join(",")
-    )
+    format!(r#"{{"abi":1,"tables":[],"procedures":[{}]}}"#, procedures.join(","))
 }
 
 /// A module from text, with a description that names `procedures`.
@@ -254,8 +236,5 @@ pub fn returned(instance: &mut Instance, procedure: usize, args: &[u8]) -> Vec<u
 
 /// Runs a procedure that must fault.
 pub fn faulted(instance: &mut Instance, procedure: usize, args: &[u8]) -> Box<Fault> {
-    run(instance, procedure, args)
-        .0
-        .kind
-        .expect_err("must fault")
+    run(instance, procedure, args).0.kind.expect_err("must fault")
 }

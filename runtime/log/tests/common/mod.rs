@@ -26,10 +26,7 @@ pub fn config() -> LogConfig {
     config
 }
 
-pub fn open_with(
-    disk: &SimDisk,
-    config: LogConfig,
-) -> Result<(Log<String>, OpenReport, Told), LogError> {
+pub fn open_with(disk: &SimDisk, config: LogConfig) -> Result<(Log<String>, OpenReport, Told), LogError> {
     let told = Told::default();
     let teller = Arc::clone(&told);
     let complete = Box::new(move |end: Lsn, outcome: Result<(), &LogError>, word: String| {
@@ -84,10 +81,7 @@ pub fn word(record: &RecordRef<'_>) -> String {
 /// Appends words as one group, waits until they are durable, and returns their end.
 pub fn append(log: &Log<String>, words: &[&str]) -> Lsn {
     let records = encode(words);
-    let start = log
-        .appender()
-        .append(&records, Some(words.join(" ")))
-        .map_err(|e| e.0);
+    let start = log.appender().append(&records, Some(words.join(" "))).map_err(|e| e.0);
     let end = Lsn(start.expect("append").0 + records.len() as u64);
     assert!(log.wait_durable(end, WAIT_MAX));
     end

@@ -9,10 +9,7 @@ use reprise_partition::SiteMessage;
 #[test]
 fn other_partitions_go_on_while_one_is_away_and_its_own_messages_keep_their_order() {
     let sites = Sites::start(2);
-    let (first, second) = (
-        sites.gathering(&[0, 1], "0+1"),
-        sites.gathering(&[0, 3], "0+3"),
-    );
+    let (first, second) = (sites.gathering(&[0, 1], "0+1"), sites.gathering(&[0, 3], "0+3"));
     sites.gather(0, &first);
     sites.batch(0, "0a");
     sites.gather(0, &second);
@@ -70,9 +67,7 @@ fn random_pairs_never_block_each_other() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let mut sent: [Vec<String>; 4] = Default::default();
         for number in 0..2_000 {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let (a, b) = ((random >> 33) as u16 % 4, (random >> 43) as u16 % 4);
             let word = format!("{number}");
             sent[a as usize].push(word.clone());
@@ -84,16 +79,11 @@ fn random_pairs_never_block_each_other() {
             let gathering = sites.gathering(&[a.min(b), a.max(b)], &word);
             let mut touched = [a % sites_count, b % sites_count].to_vec();
             touched.dedup();
-            touched
-                .iter()
-                .for_each(|site| sites.gather(*site, &gathering));
+            touched.iter().for_each(|site| sites.gather(*site, &gathering));
         }
         let happened = sites.after(2_000);
         for words in &sent {
-            let seen: Vec<_> = happened
-                .iter()
-                .filter(|word| words.contains(word))
-                .collect();
+            let seen: Vec<_> = happened.iter().filter(|word| words.contains(word)).collect();
             assert!(seen.iter().copied().eq(words), "{sites_count} sites");
         }
         sites.stop();

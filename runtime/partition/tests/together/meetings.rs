@@ -85,9 +85,7 @@ fn random_streams_keep_their_order_and_never_block_each_other() {
         let sites = Sites::start(sites_count);
         let mut random = 0x9e37_79b9_7f4a_7c15_u64 + u64::from(sites_count);
         let mut next = |below: u64| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (random >> 33) % below
         };
         // By partition, as sent: stream (0: strict) and word.
@@ -122,13 +120,9 @@ fn random_streams_keep_their_order_and_never_block_each_other() {
         for messages in &sent {
             for (earlier, (stream, word)) in messages.iter().enumerate() {
                 let later = messages[earlier + 1..].iter();
-                let mut bound =
-                    later.filter(|(other, _)| *stream == 0 || *other == 0 || other == stream);
+                let mut bound = later.filter(|(other, _)| *stream == 0 || *other == 0 || other == stream);
                 if let Some((_, other)) = bound.next() {
-                    assert!(
-                        place(word) < place(other),
-                        "{sites_count} sites: {word} and {other}"
-                    );
+                    assert!(place(word) < place(other), "{sites_count} sites: {word} and {other}");
                 }
             }
         }
@@ -154,9 +148,7 @@ fn a_job_over_many_partitions_runs_in_a_storm_of_jobs_over_few() {
         sites.after(sent.saturating_sub(500));
     };
     storm(1_000);
-    let job = sites.gathering_of(Stream(0), &[0, 1, 2], move || {
-        flag.store(true, Ordering::Relaxed)
-    });
+    let job = sites.gathering_of(Stream(0), &[0, 1, 2], move || flag.store(true, Ordering::Relaxed));
     sites.send_gathering(&job);
     for _ in 0..1_000 {
         storm(100);
@@ -164,11 +156,7 @@ fn a_job_over_many_partitions_runs_in_a_storm_of_jobs_over_few() {
             break;
         }
     }
-    assert!(
-        has_run.load(Ordering::Relaxed),
-        "{:?}",
-        sites.shared.desk.stats()
-    );
+    assert!(has_run.load(Ordering::Relaxed), "{:?}", sites.shared.desk.stats());
     sites.after(sent);
     let stats = sites.shared.desk.stats();
     println!("{stats:?}");

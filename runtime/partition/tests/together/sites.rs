@@ -13,9 +13,7 @@ use crossbeam_channel::Sender;
 use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
-use reprise_partition::{
-    CallBatch, Gathering, Held, NoLog, Shared, Site, SiteMessage, Stream, Tools, Touched,
-};
+use reprise_partition::{CallBatch, Gathering, Held, NoLog, Shared, Site, SiteMessage, Stream, Tools, Touched};
 use reprise_txn::ModuleId;
 
 /// Sites over four partitions, and what happened so far, a word each.
@@ -83,10 +81,7 @@ impl Sites {
         let note = self.note(word);
         batch.done = Some(Box::new(move |_| note()));
         self.shared.waiting[partition as usize].fetch_add(1, Ordering::Relaxed);
-        self.send(
-            partition % self.shared.sites_count,
-            SiteMessage::Batch(Box::new(batch)),
-        );
+        self.send(partition % self.shared.sites_count, SiteMessage::Batch(Box::new(batch)));
     }
 
     /// A strict one.
@@ -105,18 +100,10 @@ impl Sites {
         Arc::new(Gathering::in_stream(touched, 4, stream, 0, job))
     }
 
-    fn job(
-        &self,
-        partitions: &[u16],
-        note: impl FnOnce() + Send + 'static,
-    ) -> reprise_partition::Job {
+    fn job(&self, partitions: &[u16], note: impl FnOnce() + Send + 'static) -> reprise_partition::Job {
         let expected = partitions.to_vec();
         Box::new(move |held: &mut Held<'_>| {
-            let ids: Vec<u16> = held
-                .partitions
-                .iter()
-                .map(|partition| partition.id.0)
-                .collect();
+            let ids: Vec<u16> = held.partitions.iter().map(|partition| partition.id.0).collect();
             assert_eq!(ids, expected);
             note();
         })
@@ -130,9 +117,7 @@ impl Sites {
     }
 
     pub fn send(&self, site: u16, message: SiteMessage) {
-        self.inboxes[site as usize]
-            .send(message)
-            .expect("the site runs");
+        self.inboxes[site as usize].send(message).expect("the site runs");
     }
 
     pub fn gather(&self, site: u16, gathering: &Arc<Gathering>) {
@@ -148,10 +133,7 @@ impl Sites {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        panic!(
-            "only {:?} happened",
-            self.happened.lock().expect("held for a push")
-        );
+        panic!("only {:?} happened", self.happened.lock().expect("held for a push"));
     }
 
     pub fn stop(self) {

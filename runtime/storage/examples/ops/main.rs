@@ -11,8 +11,7 @@ mod one;
 use std::{hint::black_box, time::Instant};
 
 use reprise_abi::{
-    ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, ScanFlags,
-    TableSchema,
+    ColumnSchema, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, ScanFlags, TableSchema,
     key::{push_bytes, push_i32},
 };
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
@@ -21,13 +20,7 @@ use ScalarType::{Bytes, I32, I64, Text};
 
 const SLICE: usize = 2_000;
 
-fn table(
-    name: &str,
-    columns: &[ScalarType],
-    key: &[u16],
-    kind: IndexKind,
-    indexes: &[(&[u16], bool)],
-) -> TableSchema {
+fn table(name: &str, columns: &[ScalarType], key: &[u16], kind: IndexKind, indexes: &[(&[u16], bool)]) -> TableSchema {
     TableSchema {
         owner: String::new(),
         shared: false,
@@ -118,9 +111,7 @@ fn voter_tables(store: &mut Store) -> [TableId; 3] {
         store.insert(contestants, &row).expect("fresh key");
     }
     for area in 200..500 {
-        let row = store
-            .layout(areas)
-            .build(&[Field::Int(area), Field::Text("MA")]);
+        let row = store.layout(areas).build(&[Field::Int(area), Field::Text("MA")]);
         store.insert(areas, &row).expect("fresh key");
     }
     store.commit();
@@ -132,12 +123,9 @@ fn voter(rows: usize) {
     let mut store = Store::new();
     let [contestants, areas, votes] = voter_tables(&mut store);
     let mut random = Random(1);
-    let template = store.layout(votes).build(&[
-        Field::Int(0),
-        Field::Int(0),
-        Field::Int(3),
-        Field::Text("MA"),
-    ]);
+    let template = store
+        .layout(votes)
+        .build(&[Field::Int(0), Field::Int(0), Field::Int(3), Field::Text("MA")]);
     let mut vote = |_| {
         let phone = (200 + random.below(300)) as i64 * 10_000_000 + random.below(10_000_000) as i64;
         let contestant = random.below(12) as i32;
@@ -163,11 +151,7 @@ fn voter(rows: usize) {
         store.add(contestants, chosen, 1, 1).expect("count fits");
         black_box(store.commit());
     };
-    time(
-        "voter: a vote, the first tenth of the rows",
-        rows / 10,
-        &mut vote,
-    );
+    time("voter: a vote, the first tenth of the rows", rows / 10, &mut vote);
     time("voter: a vote, the rest", rows - rows / 10, &mut vote);
     let stats = store.stats(votes);
     let bytes = (stats.row_bytes + stats.index_bytes) as f64 / stats.rows as f64;
@@ -190,13 +174,7 @@ impl Customers {
     fn new(count: usize, kind: IndexKind) -> Self {
         let mut store = Store::new();
         let columns = [I32, I32, I32, Text, Text, I64, I32, Bytes];
-        let schema = table(
-            "customer",
-            &columns,
-            &[0, 1, 2],
-            kind,
-            &[(&[0, 1, 3, 4], false)],
-        );
+        let schema = table("customer", &columns, &[0, 1, 2], kind, &[(&[0, 1, 3, 4], false)]);
         let id = store.create_table(schema).expect("table is valid");
         let layout = store.layout(id).clone();
         Self {
@@ -232,11 +210,7 @@ impl Customers {
     }
 
     fn key(number: usize) -> Vec<u8> {
-        key(|out| {
-            Self::ids(number)
-                .into_iter()
-                .for_each(|id| push_i32(out, id))
-        })
+        key(|out| Self::ids(number).into_iter().for_each(|id| push_i32(out, id)))
     }
 
     fn find(&self, number: usize) -> Rid {
@@ -250,9 +224,7 @@ fn customers(count: usize, kind: IndexKind) {
     let mut random = Random(2);
     let mut c = Customers::new(count, kind);
     let name = format!("{kind:?}").to_lowercase();
-    let rows: Vec<Vec<u8>> = (0..count)
-        .map(|number| c.row(number, &mut random))
-        .collect();
+    let rows: Vec<Vec<u8>> = (0..count).map(|number| c.row(number, &mut random)).collect();
     time(
         &format!("customer ({name}): insert 300 bytes, text index"),
         count,
@@ -262,14 +234,10 @@ fn customers(count: usize, kind: IndexKind) {
             c.store.commit();
         },
     );
-    time(
-        &format!("customer ({name}): get random, read the row"),
-        count,
-        |_| {
-            let rid = c.find(random.below(c.count as u64) as usize);
-            black_box(c.store.row(c.table, rid).expect("row is live")[20]);
-        },
-    );
+    time(&format!("customer ({name}): get random, read the row"), count, |_| {
+        let rid = c.find(random.below(c.count as u64) as usize);
+        black_box(c.store.row(c.table, rid).expect("row is live")[20]);
+    });
     time(
         &format!("customer ({name}): get random, update, no key changed"),
         count,
@@ -282,16 +250,12 @@ fn customers(count: usize, kind: IndexKind) {
             c.store.commit();
         },
     );
-    time(
-        &format!("customer ({name}): get random, add"),
-        count,
-        |_| {
-            let rid = c.find(random.below(c.count as u64) as usize);
-            c.store.begin();
-            c.store.add(c.table, rid, 5, 1).expect("sum fits");
-            c.store.commit();
-        },
-    );
+    time(&format!("customer ({name}): get random, add"), count, |_| {
+        let rid = c.find(random.below(c.count as u64) as usize);
+        c.store.begin();
+        c.store.add(c.table, rid, 5, 1).expect("sum fits");
+        c.store.commit();
+    });
     scan_names(&c, &name, &mut random);
     let stats = c.store.stats(c.table);
     let per_row = |bytes: f64| bytes / stats.rows as f64;
@@ -305,42 +269,32 @@ fn customers(count: usize, kind: IndexKind) {
 
 /// Customers of one district with one last name: a prefix of the text index.
 fn scan_names(c: &Customers, name: &str, random: &mut Random) {
-    time(
-        &format!("customer ({name}): scan by last name"),
-        c.count / 10,
-        |_| {
-            let [w, d, _] = Customers::ids(random.below(c.count as u64) as usize);
-            let mut name = || NAMES[random.below(10) as usize];
-            let last = format!("{}{}{}", name(), name(), name());
-            let prefix = key(|out| {
-                push_i32(out, w);
-                push_i32(out, d);
-                push_bytes(out, last.as_bytes());
-            });
-            let range = Range::new(&prefix, &prefix, ScanFlags(0));
-            let mut position = ScanPosition::default();
-            let visit = |_, row: &[u8]| {
-                black_box(row[0]);
-                Visit::Next
-            };
-            c.store
-                .scan(c.table, 1, &range, &mut position, visit)
-                .expect("index is ordered");
-        },
-    );
+    time(&format!("customer ({name}): scan by last name"), c.count / 10, |_| {
+        let [w, d, _] = Customers::ids(random.below(c.count as u64) as usize);
+        let mut name = || NAMES[random.below(10) as usize];
+        let last = format!("{}{}{}", name(), name(), name());
+        let prefix = key(|out| {
+            push_i32(out, w);
+            push_i32(out, d);
+            push_bytes(out, last.as_bytes());
+        });
+        let range = Range::new(&prefix, &prefix, ScanFlags(0));
+        let mut position = ScanPosition::default();
+        let visit = |_, row: &[u8]| {
+            black_box(row[0]);
+            Visit::Next
+        };
+        c.store
+            .scan(c.table, 1, &range, &mut position, visit)
+            .expect("index is ordered");
+    });
 }
 
 /// Order lines: ten districts take turns, each appends ten lines to an order.
 fn order_lines(count: usize) {
     let mut store = Store::new();
     let columns = [I32, I32, I32, I32, I32, I64, Text];
-    let schema = table(
-        "order_line",
-        &columns,
-        &[0, 1, 2, 3],
-        IndexKind::Ordered,
-        &[],
-    );
+    let schema = table("order_line", &columns, &[0, 1, 2, 3], IndexKind::Ordered, &[]);
     let lines = store.create_table(schema).expect("table is valid");
     let template = store.layout(lines).build(&[
         Field::Int(0),
@@ -369,11 +323,7 @@ fn order_lines(count: usize) {
     time("order_line: scan one order (ten rows)", count / 10, |_| {
         let district = random.below(10) as usize;
         let order = 1 + random.below(orders[district] as u64) as i32;
-        let prefix = key(|out| {
-            [0, district as i32, order]
-                .into_iter()
-                .for_each(|id| push_i32(out, id))
-        });
+        let prefix = key(|out| [0, district as i32, order].into_iter().for_each(|id| push_i32(out, id)));
         let range = Range::new(&prefix, &prefix, ScanFlags(0));
         let mut position = ScanPosition::default();
         let mut rows = 0;

@@ -96,9 +96,7 @@ impl Stock {
 fn get(kind: IndexKind, count: usize) {
     let stock = Stock::new(kind, KEYS);
     for at in 0..count {
-        let found = stock
-            .store
-            .get_row(stock.table, 0, &Stock::key(at * 7919 % KEYS));
+        let found = stock.store.get_row(stock.table, 0, &Stock::key(at * 7919 % KEYS));
         black_box(found.expect("row exists").1[16]);
     }
 }
@@ -106,10 +104,7 @@ fn get(kind: IndexKind, count: usize) {
 fn get_absent(count: usize) {
     let stock = Stock::new(IndexKind::Hash, KEYS);
     for at in 0..count {
-        assert_eq!(
-            stock.store.get(stock.table, 0, &Stock::key(KEYS + at)),
-            None
-        );
+        assert_eq!(stock.store.get(stock.table, 0, &Stock::key(KEYS + at)), None);
     }
 }
 
@@ -119,9 +114,13 @@ fn multi_get(count: usize) {
         let keys: [_; 10] = std::array::from_fn(|i| Stock::key((at * 10 + i) * 7919 % KEYS));
         let mut sum = 0;
         let visit = |found: Option<(Rid, &[u8])>| sum += found.expect("row exists").1[16] as u32;
-        stock
-            .store
-            .multi_get(stock.table, 0, keys.iter().map(|key| &key[..]), reprise_abi::Near::ALL, visit);
+        stock.store.multi_get(
+            stock.table,
+            0,
+            keys.iter().map(|key| &key[..]),
+            reprise_abi::Near::ALL,
+            visit,
+        );
         black_box(sum);
     }
 }
@@ -142,13 +141,7 @@ fn insert_hash(count: usize) {
 
 fn insert_in_order(count: usize) {
     let mut store = Store::new();
-    let schema = table(
-        "t",
-        &[I32, I32, I32, I64],
-        &[0, 1, 2],
-        IndexKind::Ordered,
-        &[],
-    );
+    let schema = table("t", &[I32, I32, I32, I64], &[0, 1, 2], IndexKind::Ordered, &[]);
     let id = store.create_table(schema).expect("table is valid");
     let mut row = [0; 20];
     store.begin();
@@ -166,10 +159,7 @@ fn update(count: usize) {
     for at in 0..count {
         stock.store.begin();
         set_i32(&mut row, 16, at as i32);
-        stock
-            .store
-            .update(stock.table, rid, &row)
-            .expect("row fits");
+        stock.store.update(stock.table, rid, &row).expect("row fits");
         black_box(stock.store.commit());
     }
 }
@@ -189,21 +179,9 @@ fn add(count: usize) {
 fn vote(kind: IndexKind, count: usize, is_logged: bool) {
     let mut store = Store::new();
     let mut create = |schema| store.create_table(schema).expect("table is valid");
-    let contestants = create(table(
-        "contestants",
-        &[I32, Text],
-        &[0],
-        IndexKind::Hash,
-        &[],
-    ));
+    let contestants = create(table("contestants", &[I32, Text], &[0], IndexKind::Hash, &[]));
     let votes = create(table("votes", &[I64, I32, I32, Text], &[0, 1], kind, &[]));
-    let counts = create(table(
-        "counts",
-        &[I32, I32, I64],
-        &[0, 1],
-        IndexKind::Ordered,
-        &[],
-    ));
+    let counts = create(table("counts", &[I32, I32, I64], &[0, 1], IndexKind::Ordered, &[]));
     store.begin();
     for contestant in 0..6 {
         let fields = [Field::Int(contestant), Field::Text("name")];
@@ -216,12 +194,7 @@ fn vote(kind: IndexKind, count: usize, is_logged: bool) {
         }
     }
     store.commit();
-    let fields = [
-        Field::Int(0),
-        Field::Int(1),
-        Field::Int(0),
-        Field::Text("MA"),
-    ];
+    let fields = [Field::Int(0), Field::Int(1), Field::Int(0), Field::Text("MA")];
     let mut row = store.layout(votes).build(&fields);
     let (mut random, mut changes) = (Random(1), ChangesBuffer::default());
     let ordered = |value: i64| (value as u32 ^ 1 << 31).to_be_bytes();
@@ -256,13 +229,7 @@ fn vote(kind: IndexKind, count: usize, is_logged: bool) {
 fn new_order(count: usize, is_logged: bool) {
     let mut stock = Stock::new(IndexKind::Dense, KEYS);
     let columns = [I32, I32, I32, I32, I32, I64];
-    let schema = table(
-        "order_line",
-        &columns,
-        &[0, 1, 2, 3],
-        IndexKind::Ordered,
-        &[],
-    );
+    let schema = table("order_line", &columns, &[0, 1, 2, 3], IndexKind::Ordered, &[]);
     let lines = stock.store.create_table(schema).expect("table is valid");
     let (mut line, mut random, mut orders) = ([0; 28], Random(1), [0; 10]);
     let mut changes = ChangesBuffer::default();
@@ -291,10 +258,6 @@ fn new_order(count: usize, is_logged: bool) {
         }
         black_box(stock.store.commit());
     }
-    let last = key(|out| {
-        [0, 0, orders[0], 9]
-            .into_iter()
-            .for_each(|id| push_i32(out, id))
-    });
+    let last = key(|out| [0, 0, orders[0], 9].into_iter().for_each(|id| push_i32(out, id)));
     assert_eq!(stock.store.get(lines, 0, &last).is_some(), orders[0] > 0);
 }

@@ -45,10 +45,7 @@ impl Store {
         assert!(!self.in_txn(), "tables are filled between transactions");
         let tables = self.tables.iter_mut().enumerate();
         let loads = tables.map(|(number, table)| {
-            assert!(
-                table.rows.rids_end() == 0,
-                "a table is filled once, when it is new"
-            );
+            assert!(table.rows.rids_end() == 0, "a table is filled once, when it is new");
             TableLoad {
                 id: TableId(number as u16),
                 table,
@@ -90,21 +87,15 @@ impl<'s> TableLoad<'s> {
             return None;
         }
         let Table {
-            rows,
-            layout,
-            indexes,
-            ..
+            rows, layout, indexes, ..
         } = self.table;
         let (rows, layout) = (&*rows, &*layout);
-        let loads = indexes
-            .iter_mut()
-            .enumerate()
-            .map(|(number, index)| IndexLoad {
-                index,
-                number: number as u16,
-                rows,
-                layout,
-            });
+        let loads = indexes.iter_mut().enumerate().map(|(number, index)| IndexLoad {
+            index,
+            number: number as u16,
+            rows,
+            layout,
+        });
         Some(loads.collect())
     }
 }

@@ -53,8 +53,7 @@ fn sort_alike<const W: usize>(entries: &mut [[u64; W]], beyond: &[(usize, u32)])
     for (word, bit) in beyond {
         mask[*word] &= !(1 << bit);
     }
-    let is_alike =
-        |a: &[u64; W], b: &[u64; W]| (0..W).all(|word| (a[word] ^ b[word]) & mask[word] == 0);
+    let is_alike = |a: &[u64; W], b: &[u64; W]| (0..W).all(|word| (a[word] ^ b[word]) & mask[word] == 0);
     for alike in entries.chunk_by_mut(is_alike) {
         if alike.len() > 1 {
             alike.sort_unstable();
@@ -82,8 +81,7 @@ fn look_through<const W: usize>(entries: &[[u64; W]]) -> ([u64; W], bool) {
 /// The bits that vary, as words and places in them, the most significant first.
 fn bits_of<const W: usize>(varying: &[u64; W]) -> Vec<(usize, u32)> {
     let all = (0..W - 1).flat_map(|word| (0..64).rev().map(move |bit| (word, bit)));
-    all.filter(|(word, bit)| varying[*word] >> bit & 1 == 1)
-        .collect()
+    all.filter(|(word, bit)| varying[*word] >> bit & 1 == 1).collect()
 }
 
 /// Digits of these bits, the least significant first.
@@ -120,19 +118,14 @@ fn pass<const W: usize>(from: &[[u64; W]], to: &mut [[u64; W]], digit: &[Piece])
             pass_by(from, to, |entry| (entry[word] >> shift & mask) as usize);
         }
         pieces => pass_by(from, to, |entry| {
-            let bits =
-                |piece: &Piece| (entry[piece.word] >> piece.shift & piece.mask) << piece.left;
+            let bits = |piece: &Piece| (entry[piece.word] >> piece.shift & piece.mask) << piece.left;
             pieces.iter().fold(0, |digit, piece| digit | bits(piece)) as usize
         }),
     }
 }
 
 #[inline(always)]
-fn pass_by<const W: usize>(
-    from: &[[u64; W]],
-    to: &mut [[u64; W]],
-    digit_of: impl Fn(&[u64; W]) -> usize,
-) {
+fn pass_by<const W: usize>(from: &[[u64; W]], to: &mut [[u64; W]], digit_of: impl Fn(&[u64; W]) -> usize) {
     let mut places = [0usize; 1 << DIGIT_BITS];
     for entry in from {
         places[digit_of(entry)] += 1;
@@ -194,11 +187,7 @@ mod tests {
         check(&(0..5000).map(|n| [n, 5000 - n]).collect::<Vec<_>>());
         check(&(0..5000).map(|_| [3, 4]).collect::<Vec<_>>());
         // Many differ in nothing but bits that the radix sort leaves to comparing.
-        check(
-            &(0..5000)
-                .map(|n| [spread(n % 7), spread(n)])
-                .collect::<Vec<_>>(),
-        );
+        check(&(0..5000).map(|n| [spread(n % 7), spread(n)]).collect::<Vec<_>>());
     }
 
     proptest! {

@@ -28,9 +28,7 @@ impl Dense {
                 }
                 None => {
                     for entry in neighbours {
-                        let placed =
-                            self.thin
-                                .insert(tag_of(key_of(entry)), entry[2] as u32, |_| false);
+                        let placed = self.thin.insert(tag_of(key_of(entry)), entry[2] as u32, |_| false);
                         debug_assert!(placed.is_ok());
                     }
                 }

@@ -15,10 +15,7 @@ pub(crate) struct SameKey;
 impl HashIndex {
     /// An index of tags, the first of record id 0, the next of 1, and so on. `is_same` tells of two record ids with one tag
     /// whether they have one key, too. Err: two do.
-    pub fn of_tags(
-        tags: &[u32],
-        mut is_same: impl FnMut(u32, u32) -> bool,
-    ) -> Result<Self, SameKey> {
+    pub fn of_tags(tags: &[u32], mut is_same: impl FnMut(u32, u32) -> bool) -> Result<Self, SameKey> {
         let segments = tags.len().div_ceil(SEGMENT_ENTRIES).max(1);
         let depth = segments.next_power_of_two().ilog2().min(DEPTH_MAX);
         let mut index = Self::with_depth(depth);
@@ -49,12 +46,7 @@ impl HashIndex {
     }
 
     #[inline]
-    fn fill_in(
-        &mut self,
-        tag: u32,
-        rid: u32,
-        is_same: &mut impl FnMut(u32, u32) -> bool,
-    ) -> Result<(), SameKey> {
+    fn fill_in(&mut self, tag: u32, rid: u32, is_same: &mut impl FnMut(u32, u32) -> bool) -> Result<(), SameKey> {
         let id = self.directory[(tag & self.mask) as usize];
         let segment = &mut self.segments[id];
         let mut at = home_of(tag);
@@ -78,17 +70,8 @@ impl HashIndex {
     }
 
     #[cold]
-    fn fill_crowded(
-        &mut self,
-        tag: u32,
-        rid: u32,
-        is_same: &mut impl FnMut(u32, u32) -> bool,
-    ) -> Result<(), SameKey> {
-        if self
-            .overflowed(tag)
-            .into_iter()
-            .any(|other| is_same(other, rid))
-        {
+    fn fill_crowded(&mut self, tag: u32, rid: u32, is_same: &mut impl FnMut(u32, u32) -> bool) -> Result<(), SameKey> {
+        if self.overflowed(tag).into_iter().any(|other| is_same(other, rid)) {
             return Err(SameKey);
         }
         self.place(tag, rid + 1);

@@ -67,12 +67,7 @@ impl Index {
     }
 
     #[cold]
-    fn get_nth<'k>(
-        &self,
-        rows: &Rows,
-        mut keys: impl Iterator<Item = &'k [u8]>,
-        at: usize,
-    ) -> Option<Rid> {
+    fn get_nth<'k>(&self, rows: &Rows, mut keys: impl Iterator<Item = &'k [u8]>, at: usize) -> Option<Rid> {
         let found = keys.nth(at).and_then(|key| self.get(rows, key));
         found.map(|(rid, _)| rid)
     }
@@ -130,7 +125,16 @@ mod tests {
     /// Keys of up to three columns of so many bytes each, or none of them.
     const SHAPES: [&[ScalarType]; 8] = {
         use ScalarType::{I8, I16, I32, I64};
-        [&[I32], &[I64], &[I32, I32], &[I16, I32], &[I16, I8, I32], &[I16], &[I64, I32], &[I16, I8]]
+        [
+            &[I32],
+            &[I64],
+            &[I32, I32],
+            &[I16, I32],
+            &[I16, I8, I32],
+            &[I16],
+            &[I64, I32],
+            &[I16, I8],
+        ]
     };
 
     fn column(at: usize, ty: ScalarType) -> ColumnSchema {
@@ -163,7 +167,13 @@ mod tests {
 
     /// A row whose last key column is `number`, the others being a part of it.
     fn row(store: &Store, table: TableId, columns: usize, number: i16) -> Vec<u8> {
-        let key = |at: usize| Field::Int(i64::from(if at + 1 == columns { number % 128 } else { number / 128 % 100 }));
+        let key = |at: usize| {
+            Field::Int(i64::from(if at + 1 == columns {
+                number % 128
+            } else {
+                number / 128 % 100
+            }))
+        };
         let text = "text".repeat((number % 40) as usize);
         let fields = (0..columns).map(key).chain([Field::Text(&text)]);
         store.layout(table).build(&fields.collect::<Vec<_>>())

@@ -75,9 +75,7 @@ impl<'a> Source<'a> {
             tags.push(tag_of_bytes(key.bytes));
         }
         let is_same = |a, b| {
-            let key = self
-                .plan
-                .encode(self.layout, self.rows.at(Rid(a)), &mut scratch);
+            let key = self.plan.encode(self.layout, self.rows.at(Rid(a)), &mut scratch);
             self.plan.matches(self.rows.at(Rid(b)), key.bytes)
         };
         HashIndex::of_tags(&tags, is_same).map_err(|_| Refused::Taken)

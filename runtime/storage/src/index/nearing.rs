@@ -70,12 +70,7 @@ impl Store {
 
     /// The second: where the place stands of the row that the `get` will probably find. `key` makes the key anew, where it is needed.
     #[inline(always)]
-    pub fn touch_place(
-        &self,
-        table: TableId,
-        found: Nearing,
-        key: impl FnOnce() -> Option<u128>,
-    ) -> Nearing {
+    pub fn touch_place(&self, table: TableId, found: Nearing, key: impl FnOnce() -> Option<u128>) -> Nearing {
         let Table { indexes, rows, .. } = &self.tables[table.0 as usize];
         match (indexes[0].candidate_of(found, key), found) {
             (Some(rid), _) => {
@@ -103,9 +98,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use reprise_abi::{
-        ColumnSchema, Field, IndexKind, Placement, RowLayout, ScalarType, TableSchema,
-    };
+    use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, RowLayout, ScalarType, TableSchema};
 
     use super::*;
 
@@ -134,7 +127,9 @@ mod tests {
         let id = store.create_table(table).expect("a table");
         store.begin();
         for value in (1..100).step_by(2) {
-            store.insert(id, &layout.build(&[Field::Int(value)])).expect("a new row");
+            store
+                .insert(id, &layout.build(&[Field::Int(value)]))
+                .expect("a new row");
         }
         store.commit();
         (store, id)

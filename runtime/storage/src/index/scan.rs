@@ -8,10 +8,7 @@ use crate::{
 };
 
 #[inline]
-pub(super) fn first_in_tree<K: TreeKey, const CAP: usize>(
-    tree: &Tree<K, CAP>,
-    range: &Range<'_>,
-) -> Option<u32> {
+pub(super) fn first_in_tree<K: TreeKey, const CAP: usize>(tree: &Tree<K, CAP>, range: &Range<'_>) -> Option<u32> {
     let (lower, upper) = (K::probe(range.lower_edge()), K::probe(range.upper_edge()));
     if range.is_reverse() {
         let (key, rid) = tree.previous(tree.seek(&upper))?;

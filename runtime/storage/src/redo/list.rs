@@ -205,9 +205,7 @@ impl RedoList {
     pub fn push(&mut self, found: Found, change: &Change<'_>, last: &mut LastWrites) {
         match change {
             Change::Patch { name, columns, .. } => self.push_patch(found, *name, *columns, last),
-            Change::Insert {
-                number: None, row, ..
-            } => self.push_row(found, row.len()),
+            Change::Insert { number: None, row, .. } => self.push_row(found, row.len()),
             _ => {
                 self.growth += matches!(change, Change::Insert { .. }) as i64;
                 self.growth -= matches!(change, Change::Delete { .. }) as i64;
@@ -229,13 +227,7 @@ impl RedoList {
 
     /// As `push`, of a patch.
     #[inline(always)]
-    pub fn push_patch(
-        &mut self,
-        found: Found,
-        name: RowName<'_>,
-        columns: PatchColumns<'_>,
-        last: &mut LastWrites,
-    ) {
+    pub fn push_patch(&mut self, found: Found, name: RowName<'_>, columns: PatchColumns<'_>, last: &mut LastWrites) {
         if self.looks_back {
             match Mark::of(name, columns, self.overwritable) {
                 Some(mark) if self.take_place(found, mark, last) => return,
@@ -303,11 +295,7 @@ impl RedoList {
 
     /// The change, where it is a patch.
     #[inline(always)]
-    pub(super) fn patch<'w>(
-        &self,
-        window: &'w [u8],
-        at: usize,
-    ) -> Option<(RowName<'w>, PatchColumns<'w>)> {
+    pub(super) fn patch<'w>(&self, window: &'w [u8], at: usize) -> Option<(RowName<'w>, PatchColumns<'w>)> {
         let entry = self.entries[at];
         match entry.txn & ROW_ALONE {
             0 => Change::patch_again(bytes_of(window, entry)),

@@ -10,10 +10,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     pub const TIGHT: usize = CAP;
 
     /// Makes a tree of entries in the order of their keys. Err: two have the same key.
-    pub fn from_sorted(
-        entries: impl Iterator<Item = (K, u32)>,
-        leaf_entries: usize,
-    ) -> Result<Self, SameKey> {
+    pub fn from_sorted(entries: impl Iterator<Item = (K, u32)>, leaf_entries: usize) -> Result<Self, SameKey> {
         let mut tree = Self::new();
         let mut nodes: Vec<(K, u32)> = Vec::new();
         let mut leaf = Leaf::new();

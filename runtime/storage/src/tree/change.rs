@@ -49,7 +49,9 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
             return 0;
         }
         // All at once: whether a run goes on is seen at its end only.
-        let is_run = keys[..room].windows(2).fold(true, |is_run, pair| is_run & (pair[0] < pair[1]));
+        let is_run = keys[..room]
+            .windows(2)
+            .fold(true, |is_run, pair| is_run & (pair[0] < pair[1]));
         let count = match is_run && keys[room - 1] < reach.end {
             true => room,
             false => {

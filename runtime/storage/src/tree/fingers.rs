@@ -101,7 +101,6 @@ impl<K: TreeKey> Fingers<K> {
     #[cfg(test)]
     pub fn all(&self) -> impl Iterator<Item = (&K, &K, u32)> {
         let each = self.lows.iter().zip(&self.ends).zip(&self.leaves);
-        each.take(self.len)
-            .map(|((low, end), leaf)| (low, end, *leaf))
+        each.take(self.len).map(|((low, end), leaf)| (low, end, *leaf))
     }
 }

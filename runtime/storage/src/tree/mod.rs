@@ -212,9 +212,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
     }
 
     fn make_heap(&mut self, bytes: usize) -> bool {
-        K::IS_COPIED
-            || self.heap.bytes() - self.heap_bytes >= bytes
-            || self.heap.try_grow(HEAP_STEP_BYTES.max(bytes))
+        K::IS_COPIED || self.heap.bytes() - self.heap_bytes >= bytes || self.heap.try_grow(HEAP_STEP_BYTES.max(bytes))
     }
 
     fn make_nodes(&mut self, entries: usize) -> bool {
@@ -397,12 +395,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 
     /// Visits the entries from `place` on that lie before `upper`, until `visit` returns false; false when it did.
     #[inline]
-    pub fn walk_up(
-        &self,
-        place: Place,
-        upper: &K::Probe<'_>,
-        mut visit: impl FnMut(&K, u32) -> bool,
-    ) -> bool {
+    pub fn walk_up(&self, place: Place, upper: &K::Probe<'_>, mut visit: impl FnMut(&K, u32) -> bool) -> bool {
         let mut leaf = &self.leaves[place.leaf];
         let mut at = place.at;
         loop {
@@ -449,12 +442,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 
     /// Visits the entries before `place` that do not lie before `lower`, last first; as `walk_up`.
     #[inline]
-    pub fn walk_down(
-        &self,
-        place: Place,
-        lower: &K::Probe<'_>,
-        mut visit: impl FnMut(&K, u32) -> bool,
-    ) -> bool {
+    pub fn walk_down(&self, place: Place, lower: &K::Probe<'_>, mut visit: impl FnMut(&K, u32) -> bool) -> bool {
         let mut leaf = &self.leaves[place.leaf];
         let mut at = place.at;
         loop {

@@ -45,20 +45,10 @@ impl<K: TreeKey + std::fmt::Debug, const CAP: usize> Tree<K, CAP> {
         assert_eq!(leaves, linked);
         assert_eq!(self.rightmost, before);
         assert_eq!(self.leaves.len(), leaves.len() + self.free_leaves.len());
-        assert_eq!(
-            self.len,
-            leaves.iter().map(|l| self.leaves[*l].len()).sum::<usize>()
-        );
+        assert_eq!(self.len, leaves.iter().map(|l| self.leaves[*l].len()).sum::<usize>());
     }
 
-    fn check_node(
-        &self,
-        id: u32,
-        level: u32,
-        low: Option<&K>,
-        high: Option<&K>,
-        leaves: &mut Vec<u32>,
-    ) {
+    fn check_node(&self, id: u32, level: u32, low: Option<&K>, high: Option<&K>, leaves: &mut Vec<u32>) {
         if level == 0 {
             let keys = self.leaves[id].keys();
             assert!(keys.windows(2).all(|w| w[0] < w[1]));
@@ -123,11 +113,7 @@ fn bytes_of(lead: usize, number: u32) -> Vec<u8> {
     bytes
 }
 
-fn check_tree<K: TreeKey + std::fmt::Debug>(
-    lead: usize,
-    ops: &[Op],
-    bounds: &[(u32, usize, bool, u32, usize, bool)],
-) {
+fn check_tree<K: TreeKey + std::fmt::Debug>(lead: usize, ops: &[Op], bounds: &[(u32, usize, bool, u32, usize, bool)]) {
     let mut tree = Tree::<K, 8>::new();
     let mut model = BTreeMap::new();
     for op in ops {
@@ -197,10 +183,7 @@ fn check_range<K: TreeKey>(
         .filter(|(key, _)| !is_before(key, &low, low_after) && is_before(key, &high, high_after))
         .map(|(_, rid)| *rid)
         .collect();
-    let (low, high) = (
-        K::probe(edge(&low, low_after)),
-        K::probe(edge(&high, high_after)),
-    );
+    let (low, high) = (K::probe(edge(&low, low_after)), K::probe(edge(&high, high_after)));
     let mut found = Vec::new();
     tree.walk_up(tree.seek(&low), &high, |_, rid| {
         found.push(rid);
@@ -209,14 +192,8 @@ fn check_range<K: TreeKey>(
     assert_eq!(found, expected);
     assert_eq!(tree.count(tree.seek(&low), &high, &mut |_| true), expected.len() as u64);
     if !expected.is_empty() {
-        assert_eq!(
-            tree.next(tree.seek(&low)).map(|e| e.1),
-            expected.first().copied()
-        );
-        assert_eq!(
-            tree.previous(tree.seek(&high)).map(|e| e.1),
-            expected.last().copied()
-        );
+        assert_eq!(tree.next(tree.seek(&low)).map(|e| e.1), expected.first().copied());
+        assert_eq!(tree.previous(tree.seek(&high)).map(|e| e.1), expected.last().copied());
     }
     let mut found = Vec::new();
     tree.walk_down(tree.seek(&high), &low, |_, rid| {
@@ -233,13 +210,20 @@ fn check_runs<K: TreeKey + Copy + std::fmt::Debug>(runs: &[(usize, u32, u8, bool
     let mut ends = PLACES.map(|place| place * 1000);
     for (place, gap, count, is_forward) in runs {
         let end = &mut ends[place % PLACES.len()];
-        let first = if *is_forward { *end + gap % 3 } else { end.saturating_sub(*gap) };
+        let first = if *is_forward {
+            *end + gap % 3
+        } else {
+            end.saturating_sub(*gap)
+        };
         let numbers: Vec<u32> = (first..first + *count as u32 % 20).collect();
         *end = (*end).max(first + numbers.len() as u32);
         let keys: Vec<K> = numbers.iter().map(|n| K::from_bytes(&bytes_of(3, *n))).collect();
         let rids: Vec<Rid> = numbers.iter().map(|n| Rid(*n)).collect();
         let taken = tree.insert_run(&keys, &rids);
-        let expected = numbers.iter().position(|n| model.contains_key(n)).unwrap_or(numbers.len());
+        let expected = numbers
+            .iter()
+            .position(|n| model.contains_key(n))
+            .unwrap_or(numbers.len());
         assert_eq!(taken, expected);
         model.extend(numbers[..taken].iter().zip(&keys).map(|(n, key)| (*n, *key)));
         tree.check();
@@ -321,11 +305,7 @@ fn interleaved_runs_fill_their_leaves() {
         }
     }
     tree.check();
-    assert!(
-        tree.leaves.len() < 800,
-        "{} leaves for 40,000 keys",
-        tree.leaves.len()
-    );
+    assert!(tree.leaves.len() < 800, "{} leaves for 40,000 keys", tree.leaves.len());
 }
 
 #[test]
@@ -339,9 +319,5 @@ fn a_queue_gives_its_leaves_back() {
         }
     }
     tree.check();
-    assert!(
-        tree.leaves.len() < 40,
-        "{} leaves for 1,000 keys",
-        tree.leaves.len()
-    );
+    assert!(tree.leaves.len() < 40, "{} leaves for 1,000 keys", tree.leaves.len());
 }

@@ -52,9 +52,7 @@ impl Changed<'_> {
     #[inline(always)]
     fn short_name(&self) -> Option<ShortName> {
         match self.words {
-            Some(words) if ChangesBuffer::takes_table(self.table) => {
-                Some(self.plan.short_name(words))
-            }
+            Some(words) if ChangesBuffer::takes_table(self.table) => Some(self.plan.short_name(words)),
             _ => None,
         }
     }
@@ -107,13 +105,7 @@ impl Capture {
 
     /// The columns of the plan were written, and the row is now so.
     #[inline(never)]
-    pub fn columns(
-        &mut self,
-        changed: &Changed<'_>,
-        plan: &PatchPlan,
-        now: &[u8],
-        scratch: &mut Scratch,
-    ) {
+    pub fn columns(&mut self, changed: &Changed<'_>, plan: &PatchPlan, now: &[u8], scratch: &mut Scratch) {
         let name = match changed.short_name() {
             Some(name) if plan.bytes < now.len() && !plan.columns.is_empty() => name,
             _ => return self.named_columns(changed, plan.set, now, scratch),
@@ -166,13 +158,7 @@ impl Capture {
     }
 
     /// By the ways that suit all tables.
-    fn named_columns(
-        &mut self,
-        changed: &Changed<'_>,
-        columns: u64,
-        now: &[u8],
-        scratch: &mut Scratch,
-    ) {
+    fn named_columns(&mut self, changed: &Changed<'_>, columns: u64, now: &[u8], scratch: &mut Scratch) {
         let columns = ColumnSet(columns);
         if columns.0 == 0 {
             return;
@@ -182,8 +168,7 @@ impl Capture {
         }
         self.rows += 1;
         let name = name_by(changed, scratch);
-        let write =
-            |out: &mut Vec<u8>| write_patch(out, changed.table, name, changed.layout, columns, now);
+        let write = |out: &mut Vec<u8>| write_patch(out, changed.table, name, changed.layout, columns, now);
         self.changes.other(write);
     }
 
@@ -271,9 +256,7 @@ impl PatchPlan {
                 slot: layout.columns[at],
             })
             .collect();
-        let bytes = columns
-            .iter()
-            .map(|column| fixed_bytes(column.width as usize));
+        let bytes = columns.iter().map(|column| fixed_bytes(column.width as usize));
         Self {
             set,
             bytes: bytes.sum(),
@@ -296,11 +279,7 @@ impl PatchPlans {
     /// The plan of some columns of fixed width. The layout is always the same one.
     #[inline]
     pub fn of(&mut self, layout: &RowLayout, set: ColumnSet) -> &PatchPlan {
-        if self
-            .plans
-            .get(self.last)
-            .is_none_or(|plan| plan.set != set.0)
-        {
+        if self.plans.get(self.last).is_none_or(|plan| plan.set != set.0) {
             self.seek(layout, set.0);
         }
         &self.plans[self.last]
@@ -323,8 +302,7 @@ impl PatchPlans {
 #[cfg(test)]
 mod tests {
     use reprise_abi::{
-        ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType,
-        TableSchema,
+        ColumnSchema, ColumnSet, Field, IndexKind, IndexSchema, Placement, RowLayout, ScalarType, TableSchema,
     };
 
     use reprise_wire::ChangesBuffer;
@@ -384,13 +362,7 @@ mod tests {
     /// A key of integers, none, one of text, one that is too long for a short key, and columns that no set can name.
     fn filled() -> Store {
         let mut store = Store::new();
-        let keys: [(&[u16], usize); 5] = [
-            (&[0, 1], 7),
-            (&[], 7),
-            (&[0, 3], 7),
-            (&[0, 1, 6], 7),
-            (&[0], 80),
-        ];
+        let keys: [(&[u16], usize); 5] = [(&[0, 1], 7), (&[], 7), (&[0, 3], 7), (&[0, 1, 6], 7), (&[0], 80)];
         for (at, (key, columns)) in keys.into_iter().enumerate() {
             let table = store.create_table(schema(&format!("t{at}"), key, columns));
             let table = table.expect("a table");
@@ -467,10 +439,7 @@ mod tests {
             let mut out = vec![7];
             assert_eq!(store.write_set(AfterImage::Changed, &mut out), expected.0);
             assert_eq!(out[1..], expected.1);
-            assert_eq!(
-                store.take_changes(AfterImage::Changed, &mut buffer),
-                expected.0
-            );
+            assert_eq!(store.take_changes(AfterImage::Changed, &mut buffer), expected.0);
             assert_eq!(buffer.as_bytes(), expected.1);
             store.rollback();
         }
@@ -507,10 +476,7 @@ mod tests {
             let mut out = Vec::new();
             assert_eq!(store.write_set(AfterImage::Whole, &mut out), 1);
             let mut walk = reprise_wire::Changes::new(&out).map(|change| change.expect("whole"));
-            assert!(matches!(
-                walk.next(),
-                Some(reprise_wire::Change::Replace { .. })
-            ));
+            assert!(matches!(walk.next(), Some(reprise_wire::Change::Replace { .. })));
             store.commit();
         }
     }

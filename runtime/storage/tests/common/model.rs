@@ -69,14 +69,10 @@ impl ModelTable {
             let low = compare(key, range.lower);
             let high = compare(key, range.upper);
             let low_out = low.is_lt() || low.is_eq() && range.flags.has(ScanFlags::LOWER_EXCLUSIVE);
-            let high_out =
-                high.is_gt() || high.is_eq() && range.flags.has(ScanFlags::UPPER_EXCLUSIVE);
+            let high_out = high.is_gt() || high.is_eq() && range.flags.has(ScanFlags::UPPER_EXCLUSIVE);
             !low_out && !high_out
         };
-        let inside = self
-            .entries(index)
-            .into_iter()
-            .filter(|(key, _)| is_inside(key));
+        let inside = self.entries(index).into_iter().filter(|(key, _)| is_inside(key));
         let mut keys: Vec<_> = inside.map(|(_, pk)| pk).collect();
         if range.flags.has(ScanFlags::REVERSE) {
             keys.reverse();

@@ -10,10 +10,7 @@ pub fn redo_by_table(store: &mut Store, log: &[Vec<u8>]) -> Result<usize, (u32, 
     let mut redos = store.redos();
     let mut last = LastWrites::default();
     last.begin(window.len());
-    let mut lists: Vec<_> = redos
-        .iter()
-        .map(|redo| list_of(last.list(), redo))
-        .collect();
+    let mut lists: Vec<_> = redos.iter().map(|redo| list_of(last.list(), redo)).collect();
     let mut start = 0;
     for (txn, changes) in (0..).zip(log) {
         let mut walk = Changes::new(&window[start..start + changes.len()]);

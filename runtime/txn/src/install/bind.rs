@@ -83,7 +83,10 @@ fn bind(
 ) -> Result<TableBinding, Vec<Conflict>> {
     let mut conflicts = differences(module, declared, stored);
     let of_name = |name: &str| stored.indexes.iter().position(|index| index.name == name);
-    let named = declared.indexes.iter().filter_map(|index| Some(of_name(&index.name)? as u16 + 1));
+    let named = declared
+        .indexes
+        .iter()
+        .filter_map(|index| Some(of_name(&index.name)? as u16 + 1));
     let known = declared.columns.len();
     let projection = match conflicts.is_empty() && known < stored.columns.len() {
         false => None,
@@ -120,19 +123,29 @@ fn differences(module: &str, declared: &TableSchema, stored: &TableSchema) -> Ve
     let table = stored.full_name();
     let mut refuse = |item: &str, what, found: String, known: String| {
         let declared = format!("module {module}: {known}");
-        let way_on = format!("change the declaration in {module}; if {module} is in service, remove it, and deploy it again behind this");
+        let way_on = format!(
+            "change the declaration in {module}; if {module} is in service, remove it, and deploy it again behind this"
+        );
         conflicts.push(conflict(&table, item, what, &found, &declared, &way_on));
     };
     let text = |column: &reprise_abi::ColumnSchema| {
         let null = if column.nullable { " or null" } else { "" };
         let variants = column.variants.join(", ");
-        format!("{} {:?}{null} {variants}", column.name, column.ty).to_lowercase().trim_end().to_owned()
+        format!("{} {:?}{null} {variants}", column.name, column.ty)
+            .to_lowercase()
+            .trim_end()
+            .to_owned()
     };
     for (at, column) in declared.columns.iter().enumerate() {
         match stored.columns.get(at) {
             None => refuse(&column.name, "column", "no such column".into(), text(column)),
             Some(known) if text(known) != text(column) => {
-                refuse(&column.name, "column", format!("{} in its place", text(known)), text(column));
+                refuse(
+                    &column.name,
+                    "column",
+                    format!("{} in its place", text(known)),
+                    text(column),
+                );
             }
             Some(_) => {}
         }
@@ -154,8 +167,17 @@ fn differences(module: &str, declared: &TableSchema, stored: &TableSchema) -> Ve
     for index in &declared.indexes {
         let known = stored.indexes.iter().find(|known| known.name == index.name);
         if known != Some(index) {
-            let found = if known.is_some() { "another one" } else { "no such index" };
-            refuse(&index.name, "index", found.into(), format!("columns {:?}", index.columns));
+            let found = if known.is_some() {
+                "another one"
+            } else {
+                "no such index"
+            };
+            refuse(
+                &index.name,
+                "index",
+                found.into(),
+                format!("columns {:?}", index.columns),
+            );
         }
     }
     conflicts

@@ -8,19 +8,12 @@ use reprise_storage::{
     ChangeAction, ChangeStep, Conflict, Evolve, Store, TableChange, TableId, as_stored, check_limits, plan_change,
 };
 
-use super::{
-    Candidate, Judge, Plan, PlanSummary, Step, TablePlan, bind::bind_all, conflict, put_table,
-};
+use super::{Candidate, Judge, Plan, PlanSummary, Step, TablePlan, bind::bind_all, conflict, put_table};
 use crate::module::{BindError, Deployed};
 
 /// Judges `candidate` over the stored tables, and makes what the deployment will need: the changed tables, the bindings. Err:
 /// every conflict found; nothing was changed.
-pub fn plan(
-    deployed: &Deployed,
-    candidate: &Candidate,
-    stores: &[&Store],
-    judge: Judge,
-) -> Result<Plan, BindError> {
+pub fn plan(deployed: &Deployed, candidate: &Candidate, stores: &[&Store], judge: Judge) -> Result<Plan, BindError> {
     let mut judged = Judged {
         deployed,
         candidate,
@@ -170,10 +163,14 @@ impl Judged<'_> {
         };
         match self.deployed.owned(owner, &declared.name) {
             _ if !declared.shared => refuse("another module's", "declare it `shared` here, too".to_owned()),
-            None => refuse("no such table", format!("deploy module {owner} first, which declares it")),
-            Some(id) if !self.deployed.tables[id.0 as usize].shared => {
-                refuse("not shared", format!("declare the table `shared` in {owner}, too, and deploy that first"))
-            }
+            None => refuse(
+                "no such table",
+                format!("deploy module {owner} first, which declares it"),
+            ),
+            Some(id) if !self.deployed.tables[id.0 as usize].shared => refuse(
+                "not shared",
+                format!("declare the table `shared` in {owner}, too, and deploy that first"),
+            ),
             Some(_) => Ok(Target::Other),
         }
     }
@@ -263,8 +260,17 @@ impl Judged<'_> {
         let changed: BTreeSet<TableId> = self.changes.iter().filter_map(changed_table).collect();
         let mut rebound = std::collections::BTreeMap::new();
         let mut conflicts = Vec::new();
-        for module in self.deployed.current.values().filter(|module| module.name != self.candidate.name) {
-            let mut used = module.tables.iter().filter(|bound| changed.contains(&bound.table)).peekable();
+        for module in self
+            .deployed
+            .current
+            .values()
+            .filter(|module| module.name != self.candidate.name)
+        {
+            let mut used = module
+                .tables
+                .iter()
+                .filter(|bound| changed.contains(&bound.table))
+                .peekable();
             if used.peek().is_none() {
                 continue;
             }
@@ -336,7 +342,14 @@ fn unfit_placement(table: &TableSchema) -> Option<Conflict> {
         Placement::Local => return None,
         Placement::Replicated if table.primary_key.is_empty() => {
             let (rule, declared) = ("replicated tables have one", "none");
-            return Some(conflict(&full, "", "primary key", rule, declared, "declare a primary key"));
+            return Some(conflict(
+                &full,
+                "",
+                "primary key",
+                rule,
+                declared,
+                "declare a primary key",
+            ));
         }
         Placement::Replicated => return None,
         Placement::By(column) => column,

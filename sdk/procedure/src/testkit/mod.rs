@@ -9,9 +9,7 @@ mod store;
 
 use std::fmt;
 
-use reprise_abi::{
-    LogLevel, ModuleSchema, OpError, Placement, ProcedureSchema, value::ValueReader,
-};
+use reprise_abi::{LogLevel, ModuleSchema, OpError, Placement, ProcedureSchema, value::ValueReader};
 
 use self::{
     session::{CallScope, Session},
@@ -124,7 +122,10 @@ impl TestDb {
     /// # Panics
     /// When something has been called already.
     pub fn with_partitions(mut self, partitions: u16) -> Self {
-        assert!(self.txn_count == 0, "the number of partitions is chosen before the first call");
+        assert!(
+            self.txn_count == 0,
+            "the number of partitions is chosen before the first call"
+        );
         self.stores = stores(&self.schema, partitions.max(1));
         self
     }
@@ -154,11 +155,7 @@ impl TestDb {
     /// # Panics
     /// When the module has no such table.
     pub fn count(&self, table: &str) -> usize {
-        let position = self
-            .schema
-            .tables
-            .iter()
-            .position(|schema| schema.name == table);
+        let position = self.schema.tables.iter().position(|schema| schema.name == table);
         let position = position.unwrap_or_else(|| panic!("the module has no table {table}"));
         let mut stores = self.stores.iter();
         match self.schema.tables[position].placement {
@@ -168,11 +165,7 @@ impl TestDb {
     }
 
     /// Calls a procedure by name, through the same encoding of arguments and result as a call over HTTP.
-    pub fn call<R: for<'a> Decode<'a>>(
-        &mut self,
-        procedure: &str,
-        args: impl Args,
-    ) -> Result<R, TestError> {
+    pub fn call<R: for<'a> Decode<'a>>(&mut self, procedure: &str, args: impl Args) -> Result<R, TestError> {
         let mut encoded = Scratch::new();
         args.encode_args(&mut encoded);
         self.call_encoded(procedure, &encoded)
@@ -184,11 +177,7 @@ impl TestDb {
         let result = self.run_call(procedure, args.as_slice())?;
         let mut reader = ValueReader::new(&result);
         let value = R::decode(&mut reader).and_then(|value| reader.finish().map(|()| value));
-        value.map_err(|error| {
-            TestError::Fault(format!(
-                "the result of {procedure} is of another type: {error}"
-            ))
-        })
+        value.map_err(|error| TestError::Fault(format!("the result of {procedure} is of another type: {error}")))
     }
 
     fn run_call(&mut self, procedure: &str, args: &[u8]) -> Result<Vec<u8>, TestError> {
@@ -207,8 +196,7 @@ impl TestDb {
         let outcome = match ended {
             Ok(CallEnd::Done) => Ok(result),
             Ok(CallEnd::Aborted) => {
-                let abort = abort
-                    .unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
+                let abort = abort.unwrap_or_else(|| Abort::new("", "the procedure aborted without a reason"));
                 Err(TestError::Aborted(abort))
             }
             Err(fault) => Err(fault.into()),
@@ -218,10 +206,7 @@ impl TestDb {
     }
 
     /// Runs code in a transaction of its own, on all partitions: commits on `Ok`, rolls back on `Err`.
-    pub fn run<R>(
-        &mut self,
-        body: impl FnOnce(&Txn<'_>) -> Result<R, Abort>,
-    ) -> Result<R, TestError> {
+    pub fn run<R>(&mut self, body: impl FnOnce(&Txn<'_>) -> Result<R, Abort>) -> Result<R, TestError> {
         let scope = CallScope {
             held: (0..self.stores.len()).collect(),
             read_only: false,
@@ -254,16 +239,9 @@ impl TestDb {
 
 fn check_args(procedure: &ProcedureSchema, args: &[u8]) -> Result<(), TestError> {
     let mut reader = ValueReader::new(args);
-    let fits = procedure
-        .params
-        .iter()
-        .try_for_each(|param| reader.skip(&param.ty));
-    fits.and_then(|()| reader.finish()).map_err(|error| {
-        TestError::Fault(format!(
-            "the arguments are not those of {}: {error}",
-            procedure.name
-        ))
-    })
+    let fits = procedure.params.iter().try_for_each(|param| reader.skip(&param.ty));
+    fits.and_then(|()| reader.finish())
+        .map_err(|error| TestError::Fault(format!("the arguments are not those of {}: {error}", procedure.name)))
 }
 
 fn stores(schema: &ModuleSchema, partitions: u16) -> Vec<Store> {

@@ -1,9 +1,7 @@
 //! On which of the test kit's partitions a row lies, by a value, a key or a call's arguments.
 
 use reprise_abi::{
-    Field, Partitioning, Placement, ProcedureSchema, ScalarType, TableSchema, Type,
-    key::KeyReader,
-    value::ValueReader,
+    Field, Partitioning, Placement, ProcedureSchema, ScalarType, TableSchema, Type, key::KeyReader, value::ValueReader,
 };
 
 /// As on a server, integers from 0 up to here, exclusive, go to the partitions in turn; others by hash.

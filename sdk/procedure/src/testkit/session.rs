@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use reprise_abi::{
-    ColumnSet, Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanFlags,
-    ScanRequest, Target, random::TxnRandom, value::RESULT_BYTES_MAX,
+    ColumnSet, Field, HostOps, LogLevel, OpError, Placement, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target,
+    random::TxnRandom, value::RESULT_BYTES_MAX,
 };
 
 use super::{
@@ -163,9 +163,7 @@ impl<'a> Session<'a> {
     fn unplaced(&self, table: &Table, by: u16, look: Look) -> OpError {
         let (what, way_on) = match look {
             Look::Key => ("key", "read it by a key that does"),
-            Look::Local | Look::Range => {
-                ("range", "scan_local and count_local see the rows that are there")
-            }
+            Look::Local | Look::Range => ("range", "scan_local and count_local see the rows that are there"),
         };
         guest(format!(
             "the {what} does not hold {}, by which the rows of {} are placed, and the call runs on {}: {way_on}; a procedure \
@@ -177,12 +175,7 @@ impl<'a> Session<'a> {
     }
 
     /// The partitions on which a look between two keys of an index goes on.
-    fn readable(
-        &self,
-        target: Target,
-        look: Look,
-        keys: (&[u8], &[u8]),
-    ) -> Result<Vec<usize>, OpError> {
+    fn readable(&self, target: Target, look: Look, keys: (&[u8], &[u8])) -> Result<Vec<usize>, OpError> {
         let (table, held) = (self.table(target.table as usize)?, &self.scope.held);
         let by = match table.schema.placement {
             Placement::Replicated => return Ok(vec![held[0]]),
@@ -386,9 +379,7 @@ impl HostOps for Session<'_> {
     }
 
     fn table_of_handle(&self, handle: RowHandle) -> Option<u16> {
-        self.handles
-            .get(handle as usize)
-            .map(|handle| handle.place.1 as u16)
+        self.handles.get(handle as usize).map(|handle| handle.place.1 as u16)
     }
 
     fn table_of_cursor(&self, cursor: u32) -> Option<u16> {
@@ -396,18 +387,10 @@ impl HostOps for Session<'_> {
         Some(self.cursors.get(at)?.as_ref()?.table)
     }
 
-    fn patch(
-        &mut self,
-        table: u16,
-        handle: RowHandle,
-        columns: ColumnSet,
-        values: &[u8],
-    ) -> Result<(), OpError> {
+    fn patch(&mut self, table: u16, handle: RowHandle, columns: ColumnSet, values: &[u8]) -> Result<(), OpError> {
         let place = self.behind(handle)?.place;
         if place.1 != table as usize {
-            return Err(guest(format!(
-                "row handle {handle} is not of table {table}"
-            )));
+            return Err(guest(format!("row handle {handle} is not of table {table}")));
         }
         let (old, layout) = (self.row_at(place)?, &self.table(place.1)?.layout);
         let mut row = Vec::new();
@@ -427,9 +410,7 @@ impl HostOps for Session<'_> {
         let slot = target.layout.columns.get(column as usize).copied();
         let slot = slot.ok_or_else(|| guest(format!("column {column} does not exist")))?;
         if !slot.ty.is_integer() || target.is_indexed(column) {
-            return Err(guest(
-                "add is for integer columns outside of keys and indexes",
-            ));
+            return Err(guest("add is for integer columns outside of keys and indexes"));
         }
         let mut row = self.row_at(place)?.to_vec();
         let value: i128 = match target.layout.field(&row, column) {

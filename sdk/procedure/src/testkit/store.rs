@@ -3,8 +3,7 @@
 use std::{collections::BTreeMap, ops::Bound};
 
 use reprise_abi::{
-    ModuleSchema, OpError, Partitioning, RowLayout, ScanFlags, ScanRequest, TableSchema,
-    schema::is_valid_name,
+    ModuleSchema, OpError, Partitioning, RowLayout, ScanFlags, ScanRequest, TableSchema, schema::is_valid_name,
 };
 
 pub fn guest(message: impl Into<String>) -> OpError {
@@ -15,20 +14,10 @@ pub fn guest(message: impl Into<String>) -> OpError {
 pub fn check(schema: &ModuleSchema) -> Result<(), String> {
     for table in &schema.tables {
         check_name("table", &table.name)?;
-        if let Some(column) = table
-            .columns
-            .iter()
-            .find(|column| !is_valid_name(&column.name))
-        {
+        if let Some(column) = table.columns.iter().find(|column| !is_valid_name(&column.name)) {
             return Err(format!("column name {:?} is not valid", column.name));
         }
-        if schema
-            .tables
-            .iter()
-            .filter(|other| other.name == table.name)
-            .count()
-            > 1
-        {
+        if schema.tables.iter().filter(|other| other.name == table.name).count() > 1 {
             return Err(format!("two tables are named {}", table.name));
         }
     }
@@ -76,8 +65,7 @@ impl KeyRange {
             // Behind every key that begins so; nothing is behind a prefix of all ones, or behind the empty one.
             true => successor(request.lower).map_or(Bound::Unbounded, Bound::Included),
         };
-        let nothing_above =
-            request.flags.has(ScanFlags::LOWER_EXCLUSIVE) && lower == Bound::Unbounded;
+        let nothing_above = request.flags.has(ScanFlags::LOWER_EXCLUSIVE) && lower == Bound::Unbounded;
         let upper = match request.flags.has(ScanFlags::UPPER_EXCLUSIVE) {
             _ if nothing_above => Bound::Excluded(Vec::new()),
             true => Bound::Excluded(request.upper.to_vec()),
@@ -164,8 +152,7 @@ impl Table {
         let mut key = Vec::new();
         self.layout.push_key(row, &index.columns, &mut key);
         if !index.unique {
-            self.layout
-                .push_key(row, &self.schema.primary_key, &mut key);
+            self.layout.push_key(row, &self.schema.primary_key, &mut key);
             key.extend_from_slice(&(number as u64).to_be_bytes());
         }
         key
@@ -177,10 +164,7 @@ impl Table {
             let holder = index.entries.get(&self.entry(index, row, number));
             index.unique && holder.is_some_and(|holder| *holder != number)
         };
-        self.indexes
-            .iter()
-            .position(taken)
-            .map(|index| index as u16)
+        self.indexes.iter().position(taken).map(|index| index as u16)
     }
 
     fn replace(&mut self, number: usize, after: Option<Vec<u8>>) -> Option<Vec<u8>> {
@@ -216,9 +200,7 @@ impl Table {
     }
 
     pub fn is_indexed(&self, column: u16) -> bool {
-        self.indexes
-            .iter()
-            .any(|index| index.columns.contains(&column))
+        self.indexes.iter().any(|index| index.columns.contains(&column))
     }
 }
 
@@ -246,11 +228,7 @@ impl Store {
     }
 
     pub fn row(&self, table: usize, number: usize) -> Result<&[u8], OpError> {
-        let row = self
-            .table(table)?
-            .rows
-            .get(number)
-            .and_then(Option::as_deref);
+        let row = self.table(table)?.rows.get(number).and_then(Option::as_deref);
         row.ok_or_else(|| guest("the row of this handle is deleted"))
     }
 
@@ -270,12 +248,7 @@ impl Store {
     }
 
     /// The entries of a range, in its order.
-    pub fn entries<'a>(
-        &'a self,
-        table: usize,
-        index: u16,
-        range: &'a KeyRange,
-    ) -> Result<Entries<'a>, OpError> {
+    pub fn entries<'a>(&'a self, table: usize, index: u16, range: &'a KeyRange) -> Result<Entries<'a>, OpError> {
         let index = self.index(table, index)?;
         if !index.scannable {
             return Err(guest("a hash index has no order: it can't be scanned"));
@@ -305,18 +278,10 @@ impl Store {
     }
 
     /// Replaces a row (`None` deletes it), unless its key is taken.
-    pub fn write(
-        &mut self,
-        table: usize,
-        number: usize,
-        after: Option<&[u8]>,
-    ) -> Result<(), OpError> {
+    pub fn write(&mut self, table: usize, number: usize, after: Option<&[u8]>) -> Result<(), OpError> {
         let target = &mut self.tables[table];
         if let Some(row) = after {
-            target
-                .layout
-                .validate(row)
-                .map_err(|error| guest(error.to_string()))?;
+            target.layout.validate(row).map_err(|error| guest(error.to_string()))?;
             if let Some(index) = target.duplicate(row, number) {
                 return Err(OpError::DuplicateKey { index });
             }

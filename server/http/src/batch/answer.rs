@@ -58,10 +58,7 @@ impl Chunk {
     fn is_superseded(&self, slot: &Slot) -> bool {
         match slot.state {
             SlotState::Called { round, index, .. } => {
-                let reply = self
-                    .replies
-                    .get(round as usize)
-                    .map(|reply| reply.get(index as usize));
+                let reply = self.replies.get(round as usize).map(|reply| reply.get(index as usize));
                 reply.is_some_and(|reply| *reply.outcome == ReplyOutcome::Superseded)
             }
             SlotState::Refused(_) => false,
@@ -193,19 +190,12 @@ impl Chunk {
     }
 
     /// What a slot's answer tells: a committed call, or why there is none.
-    fn outcome<'c>(
-        &'c self,
-        slot: &'c Slot,
-    ) -> Result<(&'c Target, CallReply<'c>), Box<Failure<'c>>> {
+    fn outcome<'c>(&'c self, slot: &'c Slot) -> Result<(&'c Target, CallReply<'c>), Box<Failure<'c>>> {
         let (target, round, index) = match &slot.state {
             SlotState::Refused(problem) => {
                 return Err(Failure::without_txn(Cow::Borrowed(problem)));
             }
-            SlotState::Called {
-                target,
-                round,
-                index,
-            } => (*target, *round, *index),
+            SlotState::Called { target, round, index } => (*target, *round, *index),
         };
         let reply = self.replies[round as usize].get(index as usize);
         if *reply.outcome == ReplyOutcome::Superseded {

@@ -232,8 +232,7 @@ impl Input {
 /// Many calls go together where their results are sure to be small.
 fn has_place(chunk: &Chunk, calls_max: usize) -> bool {
     let calls = chunk.slots.len();
-    calls < calls_max.min(BATCH_CHUNK_CALLS_MAX)
-        || calls < BATCH_CHUNK_CALLS_MAX && chunk.has_small_results()
+    calls < calls_max.min(BATCH_CHUNK_CALLS_MAX) || calls < BATCH_CHUNK_CALLS_MAX && chunk.has_small_results()
 }
 
 fn is_blank(line: &[u8]) -> bool {

@@ -8,10 +8,7 @@ use reprise_router::{BatchBuilder, BatchReply};
 
 use crate::{
     calls::{bad_key, is_valid_key},
-    codec::{
-        ArgsError, Cbor, Format, Json, Scratch, Source, SyntaxError, Text, Token, encode_args,
-        encode_document,
-    },
+    codec::{ArgsError, Cbor, Format, Json, Scratch, Source, SyntaxError, Text, Token, encode_args, encode_document},
     refusal::Refusal,
     submit::Target,
 };
@@ -117,13 +114,7 @@ impl Chunk {
     }
 
     /// Adds the call at `line` of the text, to `batch` or as a problem.
-    pub fn add(
-        &mut self,
-        line: Range<u32>,
-        batch: &mut BatchBuilder,
-        parser: &mut LineParser,
-        may_write: bool,
-    ) {
+    pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, may_write: bool) {
         let (id, state) = self.parse(line.clone(), batch, parser, may_write, 0);
         self.slots.push(Slot { line, id, state });
     }
@@ -169,15 +160,12 @@ impl Chunk {
                 return (0..0, SlotState::Refused(Refusal::malformed(detail).problem));
             }
         };
-        let id = parsed.id.clone().map_or(0..0, |id| {
-            line.start + id.start as u32..line.start + id.end as u32
-        });
+        let id = parsed
+            .id
+            .clone()
+            .map_or(0..0, |id| line.start + id.start as u32..line.start + id.end as u32);
         let state = match self.add_call(parsed, bytes, batch, parser, may_write) {
-            Ok((target, index)) => SlotState::Called {
-                target,
-                round,
-                index,
-            },
+            Ok((target, index)) => SlotState::Called { target, round, index },
             Err(refusal) => SlotState::Refused(refusal.problem),
         };
         (id, state)
@@ -193,12 +181,9 @@ impl Chunk {
     ) -> Result<(u16, u32), Refusal> {
         let number = match (line.target, &line.module, &line.procedure) {
             (Some(number), ..) => number,
-            (None, Some(module), Some(procedure)) => find_target(
-                &mut self.targets,
-                batch,
-                module.as_str(),
-                procedure.as_str(),
-            )?,
+            (None, Some(module), Some(procedure)) => {
+                find_target(&mut self.targets, batch, module.as_str(), procedure.as_str())?
+            }
             _ => {
                 let detail = "a call names its module and its procedure";
                 return Err(Refusal::malformed(detail));
@@ -266,10 +251,7 @@ impl Chunk {
         parser: &mut LineParser,
     ) -> Result<Line<'t>, SyntaxError> {
         let Token::Map(mut items) = source.token()? else {
-            return wrong(
-                &source,
-                "expected an object with module, procedure and args",
-            );
+            return wrong(&source, "expected an object with module, procedure and args");
         };
         let mut line = Line::default();
         while let Some(name) = source.next_name(&mut items)? {
@@ -344,27 +326,17 @@ fn text<'t>(source: &mut impl Source<'t>) -> Result<Text<'t>, SyntaxError> {
     }
 }
 
-fn find_target(
-    targets: &mut Vec<Target>,
-    batch: &BatchBuilder,
-    module: &str,
-    procedure: &str,
-) -> Result<u16, Refusal> {
+fn find_target(targets: &mut Vec<Target>, batch: &BatchBuilder, module: &str, procedure: &str) -> Result<u16, Refusal> {
     // From the end: lines mostly name what the line before named, and a repeated call must find the newest version.
-    let known = targets
-        .iter()
-        .enumerate()
-        .rev()
-        .take(8)
-        .find(|(_, target)| {
-            target.module.name == module
-                && target.schema().name == procedure
-                && batch
-                    .deployed()
-                    .current
-                    .get(module)
-                    .is_some_and(|current| current.id == target.module.id)
-        });
+    let known = targets.iter().enumerate().rev().take(8).find(|(_, target)| {
+        target.module.name == module
+            && target.schema().name == procedure
+            && batch
+                .deployed()
+                .current
+                .get(module)
+                .is_some_and(|current| current.id == target.module.id)
+    });
     if let Some((number, _)) = known {
         return Ok(number as u16);
     }

@@ -101,7 +101,12 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
         answers,
         body: Some(body),
         idle: None,
-        input: Input::new(format, state.router.new_stream(), auth.scope(&head.headers), deadline_ns),
+        input: Input::new(
+            format,
+            state.router.new_stream(),
+            auth.scope(&head.headers),
+            deadline_ns,
+        ),
         calls_max: FIRST_CALLS,
         cut: None,
         permit: None,
@@ -121,9 +126,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
         Format::Json => NDJSON_MEDIA_TYPE,
         Format::Cbor => CBOR_SEQUENCE_MEDIA_TYPE,
     });
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, media_type);
+    response.headers_mut().insert(header::CONTENT_TYPE, media_type);
     Ok(response)
 }
 
@@ -169,8 +172,7 @@ impl Drop for Conversation {
 }
 
 type WaitForRoom = Pin<Box<dyn Future<Output = Room> + Send>>;
-type WaitForPermit =
-    Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
+type WaitForPermit = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send>>;
 
 /// A chunk and its calls, ready to be submitted.
 struct Cut {
@@ -265,7 +267,11 @@ impl Conversation {
                 }
             };
             self.pending_bytes += bytes;
-            self.pending.push_back(Pending { stage, bytes, _grant: grant });
+            self.pending.push_back(Pending {
+                stage,
+                bytes,
+                _grant: grant,
+            });
         }
     }
 
@@ -308,8 +314,7 @@ impl Conversation {
                 Err(TryAcquireError::Closed) => unreachable!("never closed"),
                 Err(TryAcquireError::NoPermits) => {
                     let permits = self.state.batch_calls.clone();
-                    self.permit
-                        .insert(Box::pin(permits.acquire_many_owned(calls)))
+                    self.permit.insert(Box::pin(permits.acquire_many_owned(calls)))
                 }
             },
         };
@@ -364,9 +369,7 @@ impl Conversation {
         let piece = match Pin::new(body).poll_frame(cx) {
             Poll::Ready(None) => Piece::End,
             Poll::Ready(Some(Ok(frame))) => Piece::Data(frame.into_data().unwrap_or_default()),
-            Poll::Ready(Some(Err(error))) => {
-                Piece::Broken(Refusal::malformed(format!("the body broke off: {error}")))
-            }
+            Poll::Ready(Some(Err(error))) => Piece::Broken(Refusal::malformed(format!("the body broke off: {error}"))),
             Poll::Pending => {
                 let idle_max = self.state.limits.batch_idle;
                 let idle = self.idle.get_or_insert_with(|| Box::pin(sleep(idle_max)));
@@ -446,10 +449,7 @@ impl Chunk {
     }
 
     fn line_bytes(&self) -> usize {
-        let lines = self
-            .slots
-            .iter()
-            .map(|slot| slot.line.end - slot.line.start);
+        let lines = self.slots.iter().map(|slot| slot.line.end - slot.line.start);
         lines.sum::<u32>() as usize
     }
 

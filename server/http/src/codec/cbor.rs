@@ -31,10 +31,7 @@ impl<'t> Cbor<'t> {
                 let joined: Result<String, _> = pieces.collect();
                 Ok(Cow::Owned(joined?.into_bytes()))
             }),
-            _ => self
-                .decoder
-                .str()
-                .map(|text| Cow::Borrowed(text.as_bytes())),
+            _ => self.decoder.str().map(|text| Cow::Borrowed(text.as_bytes())),
         };
         let what = "a text string that is cut off or not UTF-8";
         read.map(Text).map_err(|_| SyntaxError { what, at })
@@ -111,10 +108,7 @@ impl Cbor<'_> {
 }
 
 fn begun(left: Option<u64>) -> Items {
-    Items {
-        left,
-        is_first: true,
-    }
+    Items { left, is_first: true }
 }
 
 impl<'t> Source<'t> for Cbor<'t> {
@@ -133,9 +127,7 @@ impl<'t> Source<'t> for Cbor<'t> {
                 Ok(Type::Undefined) => decoder.undefined().map(|()| Token::Other("undefined")),
                 Ok(Type::F16 | Type::F32 | Type::F64) => decoder.f64().map(Token::Float),
                 Ok(Type::Simple) => decoder.simple().map(|_| Token::Other("a simple value")),
-                Ok(Type::Array | Type::ArrayIndef) => {
-                    decoder.array().map(|left| Token::List(begun(left)))
-                }
+                Ok(Type::Array | Type::ArrayIndef) => decoder.array().map(|left| Token::List(begun(left))),
                 Ok(Type::Map | Type::MapIndef) => decoder.map().map(|left| Token::Map(begun(left))),
                 Ok(Type::String | Type::StringIndef) => return Ok(Token::Text(self.text()?)),
                 Ok(Type::Bytes | Type::BytesIndef) => return Ok(Token::Bytes(self.bytes()?)),
@@ -228,10 +220,7 @@ const BREAK: u8 = 0xff;
 
 impl ItemScanner {
     fn at(at: usize) -> Self {
-        Self {
-            at,
-            ..Self::default()
-        }
+        Self { at, ..Self::default() }
     }
 
     /// The end of the item in `bytes`, which begin as they did before; None where the item has no end yet. After an end
@@ -304,9 +293,7 @@ impl ItemScanner {
         let Some(argument) = rest.get(1..1 + width) else {
             return Ok(None);
         };
-        let argument = argument
-            .iter()
-            .fold(0, |value, byte| value << 8 | *byte as u64);
+        let argument = argument.iter().fold(0, |value, byte| value << 8 | *byte as u64);
         if first == 0xf8 && argument < 32 {
             return self.error("no CBOR data item");
         }

@@ -219,9 +219,7 @@ fn read_value<'t, S: Source<'t>>(
     }
     match (bare, token) {
         (Type::List(item), Token::List(items)) => read_list(item, source, sink, path, items),
-        (Type::Struct(fields), Token::Map(items)) => {
-            read_members(fields, source, sink, path, items)
-        }
+        (Type::Struct(fields), Token::Map(items)) => read_members(fields, source, sink, path, items),
         (_, other) => {
             mismatch(ty, sink, path, &shown(bare, &other));
             skip_rest(source, other)
@@ -260,10 +258,7 @@ fn found_word(token: &Token<'_>) -> &'static str {
 fn shown(ty: &Type, token: &Token<'_>) -> String {
     const CHARACTERS_MAX: usize = 40;
     let is_integer = matches!(ty, Type::Scalar(scalar) if scalar.is_integer());
-    let is_numeric = matches!(
-        ty,
-        Type::Scalar(ScalarType::Decimal { .. } | ScalarType::F64)
-    );
+    let is_numeric = matches!(ty, Type::Scalar(ScalarType::Decimal { .. } | ScalarType::F64));
     match token {
         Token::Text(text) => {
             let start: String = text.as_str().chars().take(CHARACTERS_MAX).collect();
@@ -272,9 +267,7 @@ fn shown(ty: &Type, token: &Token<'_>) -> String {
         Token::Number(text) if is_numeric => text.chars().take(CHARACTERS_MAX).collect(),
         Token::Integer(value) if is_numeric => value.to_string(),
         Token::Float(value) if is_numeric => value.to_string(),
-        Token::Number(_) | Token::Float(_) if is_integer => {
-            "a number that is no exact integer".into()
-        }
+        Token::Number(_) | Token::Float(_) if is_integer => "a number that is no exact integer".into(),
         other => found_word(other).into(),
     }
 }
@@ -312,9 +305,7 @@ fn push_scalar(ty: ScalarType, token: &Token<'_>, out: &mut Vec<u8>) -> bool {
             return value.is_some_and(|value| push_integer(integer, value, out));
         }
         (ScalarType::Bytes, Token::Bytes(bytes)) => value::push_bytes(out, bytes),
-        (ScalarType::Uuid, Token::Bytes(bytes)) if bytes.len() == 16 => {
-            out.extend_from_slice(bytes)
-        }
+        (ScalarType::Uuid, Token::Bytes(bytes)) if bytes.len() == 16 => out.extend_from_slice(bytes),
         (_, Token::Text(text)) => return push_scalar_text(ty, text.as_str(), out),
         _ => return false,
     }
@@ -486,19 +477,11 @@ fn read_members<'t, S: Source<'t>, F: Named>(
 }
 
 /// Puts the members' bytes in the order of the fields and fills in what may be left out.
-fn sort_members<F: Named>(
-    fields: &[F],
-    sink: &mut Sink<'_>,
-    path: &Path<'_>,
-    start: usize,
-    base: usize,
-) {
+fn sort_members<F: Named>(fields: &[F], sink: &mut Sink<'_>, path: &Path<'_>, start: usize, base: usize) {
     let mut sorted = std::mem::take(&mut sink.scratch.sorted);
     sorted.clear();
     for (index, field) in fields.iter().enumerate() {
-        let member = sink.scratch.members[base..]
-            .iter()
-            .find(|member| member.index == index);
+        let member = sink.scratch.members[base..].iter().find(|member| member.index == index);
         match (member, field.ty()) {
             (Some(member), _) => sorted.extend_from_slice(&sink.out[member.from..member.to]),
             (None, Type::Option(_)) => sorted.push(0),
@@ -506,10 +489,7 @@ fn sort_members<F: Named>(
             (None, ty) => {
                 let segment = Segment::Name(field.name());
                 let parent = Some(path);
-                sink.fail(
-                    &Path { parent, segment },
-                    format!("missing; expected {}", describe(ty)),
-                );
+                sink.fail(&Path { parent, segment }, format!("missing; expected {}", describe(ty)));
             }
         }
     }

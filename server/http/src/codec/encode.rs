@@ -9,11 +9,7 @@ use reprise_api::integers_are_numbers;
 use super::scalar;
 
 /// Writes one value of type `ty`. Err: the bytes are no such value; what was written until then is to be thrown away.
-pub fn write_value(
-    ty: &Type,
-    reader: &mut ValueReader<'_>,
-    out: &mut Vec<u8>,
-) -> Result<(), ValueError> {
+pub fn write_value(ty: &Type, reader: &mut ValueReader<'_>, out: &mut Vec<u8>) -> Result<(), ValueError> {
     match ty {
         Type::Unit => out.extend_from_slice(b"null"),
         Type::Scalar(scalar) => write_field(*scalar, &read_scalar(*scalar, reader)?, out),
@@ -52,11 +48,7 @@ pub fn write_value(
 }
 
 /// Writes encoded arguments as an object by parameter name.
-pub fn write_arguments(
-    params: &[Parameter],
-    args: &[u8],
-    out: &mut Vec<u8>,
-) -> Result<(), ValueError> {
+pub fn write_arguments(params: &[Parameter], args: &[u8], out: &mut Vec<u8>) -> Result<(), ValueError> {
     let mut reader = ValueReader::new(args);
     out.push(b'{');
     for (index, param) in params.iter().enumerate() {
@@ -78,13 +70,7 @@ pub fn write_row(columns: &[ColumnSchema], layout: &RowLayout, row: &[u8], out: 
 }
 
 /// The same, of these columns alone and in this order.
-pub fn write_columns(
-    columns: &[ColumnSchema],
-    wanted: &[u16],
-    layout: &RowLayout,
-    row: &[u8],
-    out: &mut Vec<u8>,
-) {
+pub fn write_columns(columns: &[ColumnSchema], wanted: &[u16], layout: &RowLayout, row: &[u8], out: &mut Vec<u8>) {
     out.push(b'{');
     for (index, at) in wanted.iter().enumerate() {
         let column = &columns[*at as usize];
@@ -127,10 +113,7 @@ fn write_string(text: &str, out: &mut Vec<u8>) {
 }
 
 /// Reads one encoded scalar. Text and bytes borrow from the reader's bytes.
-pub fn read_scalar<'a>(
-    ty: ScalarType,
-    reader: &mut ValueReader<'a>,
-) -> Result<Field<'a>, ValueError> {
+pub fn read_scalar<'a>(ty: ScalarType, reader: &mut ValueReader<'a>) -> Result<Field<'a>, ValueError> {
     Ok(match ty {
         ScalarType::Bool => Field::Bool(reader.flag()?),
         ScalarType::I8 => Field::Int(i8::from_le_bytes(reader.array()?) as i64),

@@ -15,8 +15,8 @@ pub struct PrefixError(String);
 pub fn encode_prefix(columns: &[&ColumnSchema], text: &str) -> Result<Vec<u8>, PrefixError> {
     let mut out = Vec::new();
     if text.trim_start().starts_with('[') {
-        let values: Vec<&RawValue> = serde_json::from_str(text)
-            .map_err(|error| PrefixError(format!("not a JSON array: {error}")))?;
+        let values: Vec<&RawValue> =
+            serde_json::from_str(text).map_err(|error| PrefixError(format!("not a JSON array: {error}")))?;
         check_count(columns, values.len())?;
         for (column, value) in columns.iter().zip(values) {
             push_json(column, value.get(), &mut out)?;
@@ -39,8 +39,8 @@ pub fn encode_column(column: &ColumnSchema, text: &str) -> Result<Vec<u8>, Prefi
 }
 
 fn push_text(column: &ColumnSchema, item: &str, out: &mut Vec<u8>) -> Result<(), PrefixError> {
-    let is_literal = matches!(column.ty, ScalarType::Bool | ScalarType::F64)
-        && !["NaN", "Infinity", "-Infinity"].contains(&item);
+    let is_literal =
+        matches!(column.ty, ScalarType::Bool | ScalarType::F64) && !["NaN", "Infinity", "-Infinity"].contains(&item);
     match is_literal || item == "null" && column.nullable {
         true => push_json(column, item, out),
         false => push_json(column, &serde_json::to_string(item).expect("a string serializes"), out),
@@ -79,10 +79,7 @@ fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(),
         .and_then(|errors| source.end().map(|()| errors))
         .map_err(|error| PrefixError(format!("column {}: {error}", column.name)))?;
     if let Some(error) = errors.first() {
-        return Err(PrefixError(format!(
-            "column {}: {}",
-            column.name, error.message
-        )));
+        return Err(PrefixError(format!("column {}: {}", column.name, error.message)));
     }
     let mut reader = ValueReader::new(&encoded);
     if column.nullable {
@@ -99,7 +96,10 @@ fn push_json(column: &ColumnSchema, json: &str, out: &mut Vec<u8>) -> Result<(),
 
 /// The number of a variant that is given by its name; none where the column has no names, or a number is given.
 fn variant_number(column: &ColumnSchema, json: &str) -> Result<Option<String>, PrefixError> {
-    let Some(name) = serde_json::from_str::<String>(json).ok().filter(|_| !column.variants.is_empty()) else {
+    let Some(name) = serde_json::from_str::<String>(json)
+        .ok()
+        .filter(|_| !column.variants.is_empty())
+    else {
         return Ok(None);
     };
     if name.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -109,7 +109,10 @@ fn variant_number(column: &ColumnSchema, json: &str) -> Result<Option<String>, P
         Some(number) => Ok(Some(number.to_string())),
         None => {
             let known = first_names(column.variants.iter().map(String::as_str));
-            Err(PrefixError(format!("column {}: expected one of {known}, found {name:?}", column.name)))
+            Err(PrefixError(format!(
+                "column {}: expected one of {known}, found {name:?}",
+                column.name
+            )))
         }
     }
 }

@@ -109,8 +109,7 @@ fn names_cbor(value: &HeaderValue) -> bool {
     value.as_bytes().split(|byte| *byte == b',').any(|range| {
         let name = range.split(|byte| *byte == b';').next().unwrap_or_default();
         let name = name.trim_ascii();
-        name.eq_ignore_ascii_case(b"application/cbor")
-            || name.eq_ignore_ascii_case(b"application/cbor-seq")
+        name.eq_ignore_ascii_case(b"application/cbor") || name.eq_ignore_ascii_case(b"application/cbor-seq")
     })
 }
 

@@ -30,9 +30,7 @@ fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
 pub fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     let start = out.len();
     out.resize(start + bytes.len().div_ceil(3) * 4, 0);
-    let written = BASE64
-        .encode_slice(bytes, &mut out[start..])
-        .expect("sized for it");
+    let written = BASE64.encode_slice(bytes, &mut out[start..]).expect("sized for it");
     out.truncate(start + written);
 }
 
@@ -121,11 +119,7 @@ pub fn parse_decimal(text: &str, scale: u8) -> Option<i128> {
         value /= 10;
         shift += 1;
     }
-    if is_negative {
-        Some(value)
-    } else {
-        value.checked_neg()
-    }
+    if is_negative { Some(value) } else { value.checked_neg() }
 }
 
 /// RFC 3339 in UTC with microseconds.
@@ -171,8 +165,7 @@ fn civil_of_day(day: i64) -> (i64, u32, u32) {
     let shifted = day + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_shifted = (5 * day_of_year + 2) / 153;
     let day = (day_of_year - (153 * month_shifted + 2) / 5 + 1) as u32;
@@ -228,8 +221,7 @@ fn take_number(rest: &mut &[u8], digits: usize) -> Option<i64> {
     let (number, after) = rest.split_at_checked(digits)?;
     *rest = after;
     number.iter().try_fold(0, |value, byte| {
-        byte.is_ascii_digit()
-            .then(|| value * 10 + (byte - b'0') as i64)
+        byte.is_ascii_digit().then(|| value * 10 + (byte - b'0') as i64)
     })
 }
 
@@ -247,19 +239,14 @@ fn take_fraction(rest: &mut &[u8]) -> Option<i64> {
     let Some(after) = rest.strip_prefix(b".") else {
         return Some(0);
     };
-    let digits = after
-        .iter()
-        .take_while(|byte| byte.is_ascii_digit())
-        .count();
+    let digits = after.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (fraction, after) = after.split_at(digits);
     *rest = after;
     let (kept, finer) = fraction.split_at(digits.min(6));
     if digits == 0 || finer.iter().any(|byte| *byte != b'0') {
         return None;
     }
-    let value = kept
-        .iter()
-        .fold(0, |value, byte| value * 10 + (byte - b'0') as i64);
+    let value = kept.iter().fold(0, |value, byte| value * 10 + (byte - b'0') as i64);
     Some(value * 10i64.pow(6 - kept.len() as u32))
 }
 

@@ -8,16 +8,10 @@ use reprise_abi::{
 };
 
 use super::{
-    ArgsError, Format, ItemScanner, Packer, Scratch, encode_document, encode_prefix, scalar,
-    write_arguments, write_row,
+    ArgsError, Format, ItemScanner, Packer, Scratch, encode_document, encode_prefix, scalar, write_arguments, write_row,
 };
 
-fn encode_args(
-    params: &[Parameter],
-    json: &[u8],
-    out: &mut Vec<u8>,
-    scratch: &mut Scratch,
-) -> Result<(), ArgsError> {
+fn encode_args(params: &[Parameter], json: &[u8], out: &mut Vec<u8>, scratch: &mut Scratch) -> Result<(), ArgsError> {
     encode_document(Format::Json, params, json, out, scratch)
 }
 
@@ -27,9 +21,7 @@ fn pack_arguments(params: &[Parameter], args: &[u8], out: &mut Vec<u8>) {
     packer.map(params.len() as u64);
     for param in params {
         packer.text(&param.name);
-        packer
-            .value(&param.ty, &mut reader)
-            .expect("valid arguments");
+        packer.value(&param.ty, &mut reader).expect("valid arguments");
     }
 }
 
@@ -77,11 +69,7 @@ impl Dice {
             0..=3 => Type::Scalar(self.scalar()),
             4 => Type::Option(Box::new(Type::Scalar(self.scalar()))),
             5 => Type::List(Box::new(self.ty(depth - 1))),
-            6 => Type::Enum(vec![
-                "first".into(),
-                "second \"quoted\"".into(),
-                "third".into(),
-            ]),
+            6 => Type::Enum(vec!["first".into(), "second \"quoted\"".into(), "third".into()]),
             _ => {
                 let count = 1 + self.below(4);
                 let field = |at| StructField {
@@ -104,9 +92,7 @@ impl Dice {
     }
 
     fn text(&mut self) -> String {
-        let alphabet = [
-            'a', 'Z', '"', '\\', '\n', '\u{0}', 'é', '日', '🦀', '/', '~',
-        ];
+        let alphabet = ['a', 'Z', '"', '\\', '\n', '\u{0}', 'é', '日', '🦀', '/', '~'];
         let length = self.below(80);
         (0..length)
             .map(|_| alphabet[self.below(alphabet.len() as u64) as usize])
@@ -135,9 +121,7 @@ impl Dice {
                 (0..count).for_each(|_| self.value(item, out));
             }
             Type::Struct(fields) => fields.iter().for_each(|field| self.value(&field.ty, out)),
-            Type::Enum(variants) => {
-                value::push_varint(out, self.below(variants.len() as u64) as u32)
-            }
+            Type::Enum(variants) => value::push_varint(out, self.below(variants.len() as u64) as u32),
         }
     }
 
@@ -332,10 +316,7 @@ fn scalar(ty: ScalarType) -> Type {
 }
 
 fn param(name: &str, ty: Type) -> Parameter {
-    Parameter {
-        name: name.into(),
-        ty,
-    }
+    Parameter { name: name.into(), ty }
 }
 
 /// Encodes and writes back, or lists the mistakes.
@@ -402,11 +383,7 @@ fn every_mistake_is_named_with_its_place() {
         r#"[1]"#,
         expect![[r#""": expected an object of named arguments, found an array"#]],
     );
-    check(
-        &params,
-        r#"{"id":1"#,
-        expect!["syntax: expected , or } at byte 7"],
-    );
+    check(&params, r#"{"id":1"#, expect!["syntax: expected , or } at byte 7"]);
     check(
         &params,
         r#"{} {}"#,
@@ -422,10 +399,7 @@ fn every_mistake_is_named_with_its_place() {
 
 #[test]
 fn both_forms_of_wide_integers_are_taken() {
-    let params = [
-        param("a", scalar(ScalarType::I64)),
-        param("b", scalar(ScalarType::U64)),
-    ];
+    let params = [param("a", scalar(ScalarType::I64)), param("b", scalar(ScalarType::U64))];
     let wide = r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#;
     check(
         &params,
@@ -437,11 +411,7 @@ fn both_forms_of_wide_integers_are_taken() {
         r#"{"b":18446744073709551615,"a":-9223372036854775808}"#,
         expect![[r#"{"a":"-9223372036854775808","b":"18446744073709551615"}"#]],
     );
-    check(
-        &params,
-        r#"{"a":1e3,"b":2.0}"#,
-        expect![[r#"{"a":"1000","b":"2"}"#]],
-    );
+    check(&params, r#"{"a":1e3,"b":2.0}"#, expect![[r#"{"a":"1000","b":"2"}"#]]);
     check(
         &params,
         r#"{"a":"+1","b":18446744073709551616}"#,
@@ -458,34 +428,17 @@ fn decimals_and_times() {
     assert_eq!(decimal("-0.05", 2), Some(-5));
     assert_eq!(decimal("1.25e1", 1), Some(125));
     assert_eq!(decimal("12500e-3", 1), Some(125));
-    assert_eq!(
-        decimal("1.250000000000000000000000000000000000000000", 2),
-        Some(125)
-    );
-    assert_eq!(
-        decimal("-170141183460469231731687303715884105728", 0),
-        Some(i128::MIN)
-    );
+    assert_eq!(decimal("1.250000000000000000000000000000000000000000", 2), Some(125));
+    assert_eq!(decimal("-170141183460469231731687303715884105728", 0), Some(i128::MIN));
     assert_eq!(decimal("170141183460469231731687303715884105728", 0), None);
-    for bad in [
-        "", "-", ".5", "5.", "1.005", "1e", "0x1", "1_0", "NaN", "1e99999",
-    ] {
+    for bad in ["", "-", ".5", "5.", "1.005", "1e", "0x1", "1_0", "NaN", "1e99999"] {
         assert_eq!(decimal(bad, 2), None, "{bad}");
     }
     let time = scalar::parse_timestamp;
     assert_eq!(time("1970-01-01T00:00:00Z"), Some(0));
-    assert_eq!(
-        time("2024-02-29T12:00:00.5+01:00"),
-        Some(1_709_204_400_500_000)
-    );
-    assert_eq!(
-        time("2024-02-29t11:00:00.500000000z"),
-        Some(1_709_204_400_500_000)
-    );
-    assert_eq!(
-        scalar::rfc3339(1_709_204_400_500_000),
-        "2024-02-29T11:00:00.500000Z"
-    );
+    assert_eq!(time("2024-02-29T12:00:00.5+01:00"), Some(1_709_204_400_500_000));
+    assert_eq!(time("2024-02-29t11:00:00.500000000z"), Some(1_709_204_400_500_000));
+    assert_eq!(scalar::rfc3339(1_709_204_400_500_000), "2024-02-29T11:00:00.500000Z");
     assert_eq!(scalar::rfc3339(-1), "1969-12-31T23:59:59.999999Z");
     for bad in [
         "2023-02-29T00:00:00Z",
@@ -540,7 +493,10 @@ fn rows_and_key_prefixes() {
         assert_eq!(encode_prefix(&[&state], held), Ok(vec![1]), "{held}");
     }
     let refused = encode_prefix(&[&state], "Held").expect_err("no such variant");
-    assert_eq!(refused.to_string(), "column state: expected one of free, held, found \"Held\"");
+    assert_eq!(
+        refused.to_string(),
+        "column state: expected one of free, held, found \"Held\""
+    );
 }
 
 #[test]
@@ -548,19 +504,10 @@ fn cbor_beyond_its_bounds_is_refused() {
     let params = [param("a", Type::Option(Box::new(scalar(ScalarType::I64))))];
     let check = |cbor: &[u8]| {
         let mut out = Vec::new();
-        encode_document(
-            Format::Cbor,
-            &params,
-            cbor,
-            &mut out,
-            &mut Scratch::default(),
-        )
+        encode_document(Format::Cbor, &params, cbor, &mut out, &mut Scratch::default())
     };
     assert!(check(b"\xa1\x61a\x05").is_ok());
-    assert!(
-        check(b"\xbf\x61a\xd8\x64\x05\xff").is_ok(),
-        "indefinite, with a tag"
-    );
+    assert!(check(b"\xbf\x61a\xd8\x64\x05\xff").is_ok(), "indefinite, with a tag");
     assert!(check(b"").is_ok(), "nothing stands for no arguments");
     let deep = [&b"\xa1\x61b"[..], &[0x81; 1000], &[0]].concat();
     let tags = [&b"\xa1\x61a"[..], &[0xc1; 100_000], &[5]].concat();
@@ -581,12 +528,7 @@ fn cbor_beyond_its_bounds_is_refused() {
         assert!(matches!(error, ArgsError::Syntax(_)), "{error:?}");
     }
     let deep_json = format!("{{\"b\":{}1{}}}", "[".repeat(1000), "]".repeat(1000));
-    let error = encode_args(
-        &params,
-        deep_json.as_bytes(),
-        &mut Vec::new(),
-        &mut Scratch::default(),
-    );
+    let error = encode_args(&params, deep_json.as_bytes(), &mut Vec::new(), &mut Scratch::default());
     assert!(matches!(error, Err(ArgsError::Syntax(_))));
 }
 
@@ -594,13 +536,6 @@ fn cbor_beyond_its_bounds_is_refused() {
 fn forged_results_are_refused() {
     let ty = Type::Enum(vec!["a".into()]);
     assert!(super::write_value(&ty, &mut ValueReader::new(&[1]), &mut Vec::new()).is_err());
-    assert!(
-        write_arguments(
-            &[param("a", scalar(ScalarType::I32))],
-            &[1, 2, 3],
-            &mut Vec::new()
-        )
-        .is_err()
-    );
+    assert!(write_arguments(&[param("a", scalar(ScalarType::I32))], &[1, 2, 3], &mut Vec::new()).is_err());
     assert!(write_arguments(&[], &[0], &mut Vec::new()).is_err());
 }

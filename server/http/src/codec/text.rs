@@ -147,9 +147,9 @@ impl<'t> Json<'t> {
 
     fn hex4(&self, at: usize) -> Result<u32, SyntaxError> {
         let digits = self.text.get(at..at + 4).unwrap_or_default();
-        let value = digits.iter().try_fold(0, |value, byte| {
-            Some(value << 4 | (*byte as char).to_digit(16)?)
-        });
+        let value = digits
+            .iter()
+            .try_fold(0, |value, byte| Some(value << 4 | (*byte as char).to_digit(16)?));
         match value {
             Some(value) if digits.len() == 4 => Ok(value),
             _ => self.error("an escape without four hexadecimal digits"),
@@ -181,9 +181,7 @@ impl<'t> Json<'t> {
             return self.long_number(start);
         }
         let value = value as i64;
-        Ok(Token::Integer(
-            if is_negative { -value } else { value } as i128
-        ))
+        Ok(Token::Integer(if is_negative { -value } else { value } as i128))
     }
 
     /// Fraction and exponent of a number whose whole digits were read.

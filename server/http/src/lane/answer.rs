@@ -32,13 +32,7 @@ pub struct Answers<'a> {
 
 impl Answers<'_> {
     /// The answer to a call that ran; its status. `closes`: nothing more is answered on this connection.
-    pub fn push_reply(
-        &mut self,
-        target: &Target,
-        reply: &CallReply<'_>,
-        format: Format,
-        closes: bool,
-    ) -> u16 {
+    pub fn push_reply(&mut self, target: &Target, reply: &CallReply<'_>, format: Format, closes: bool) -> u16 {
         self.body.clear();
         if let Err(refusal) = write_body(target, reply, format, self.body) {
             return self.push_answer(refusal.answer(), closes);
@@ -98,9 +92,7 @@ impl Answers<'_> {
 }
 
 fn put_date(out: &mut Vec<u8>) {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     DATE.with_borrow_mut(|(second, text)| {
         if *second != now.as_secs() || text.is_empty() {
             *second = now.as_secs();
@@ -131,9 +123,7 @@ mod tests {
         let text = String::from_utf8(out).expect("text");
         let (head, body) = text.split_once("\r\n\r\n").expect("head and body");
         assert!(
-            head.starts_with(
-                "HTTP/1.1 404 Not Found\r\ncontent-type: application/problem+json\r\n"
-            ),
+            head.starts_with("HTTP/1.1 404 Not Found\r\ncontent-type: application/problem+json\r\n"),
             "{head}"
         );
         assert!(

@@ -37,8 +37,8 @@ use crate::{
     auth::Auth,
     calls::{Asked, is_in_view},
     limits::{
-        LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX,
-        LANE_PARTIAL_WAIT_MAX, LANE_REQUEST_BYTES_MAX, REQUEST_BYTES_COUNTED,
+        LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX, LANE_PARTIAL_WAIT_MAX,
+        LANE_REQUEST_BYTES_MAX, REQUEST_BYTES_COUNTED,
     },
     refusal::Refusal,
     stall::StallGuard,
@@ -61,9 +61,7 @@ const _: () = assert!(LANE_REQUEST_BYTES_MAX <= LANE_BYTES_IN_FLIGHT_MAX);
 pub async fn serve(stream: StallGuard, state: &AppState) -> Option<StallGuard> {
     let mut lane = Lane::new(stream, state.clone());
     let end = poll_fn(|cx| lane.poll(cx)).await;
-    let Lane {
-        mut stream, input, ..
-    } = lane;
+    let Lane { mut stream, input, .. } = lane;
     match end {
         End::Over => {
             let _ = stream.shutdown().await; // the peer may have gone before
@@ -330,12 +328,7 @@ impl Lane {
     }
 
     /// What a head asks for, or why it may not.
-    fn judge(
-        &mut self,
-        input: &[u8],
-        head: &Head<'_>,
-        deployed: &Deployed,
-    ) -> Result<Call, Refusal> {
+    fn judge(&mut self, input: &[u8], head: &Head<'_>, deployed: &Deployed) -> Result<Call, Refusal> {
         let auth = self.state.auth();
         auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
         let asked = Asked::of(&self.state, deployed, head.path, &head.headers)?;
@@ -431,10 +424,7 @@ impl Lane {
         let (quiet, wait_max) = match (is_idle, self.input.is_empty()) {
             (false, _) => (Quiet::Not, Duration::MAX),
             (true, true) => (Quiet::Idle, self.state.limits.header_wait),
-            (true, false) => (
-                Quiet::Part,
-                LANE_PARTIAL_WAIT_MAX.min(self.state.limits.header_wait),
-            ),
+            (true, false) => (Quiet::Part, LANE_PARTIAL_WAIT_MAX.min(self.state.limits.header_wait)),
         };
         if quiet != self.quiet {
             (self.quiet, self.since) = (quiet, Instant::now());
@@ -443,9 +433,7 @@ impl Lane {
             return false;
         }
         let deadline = self.since + wait_max;
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         // One that ends too early is cheaper than one that is set for every request.
         if timer.deadline() > deadline || timer.is_elapsed() {
             timer.as_mut().reset(deadline);

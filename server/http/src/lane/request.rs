@@ -45,14 +45,10 @@ pub fn recognise(input: &[u8]) -> Seen<'_> {
         Ok(httparse::Status::Partial) => return part,
         Err(_) => return Seen::Other,
     };
-    let (Some("POST"), Some(1), Some(path)) = (request.method, request.version, request.path)
-    else {
+    let (Some("POST"), Some(1), Some(path)) = (request.method, request.version, request.path) else {
         return Seen::Other;
     };
-    let Some((headers, body_bytes)) = is_plain_path(path)
-        .then(|| take_headers(request.headers))
-        .flatten()
-    else {
+    let Some((headers, body_bytes)) = is_plain_path(path).then(|| take_headers(request.headers)).flatten() else {
         return Seen::Other;
     };
     if bytes + body_bytes > LANE_REQUEST_BYTES_MAX {
@@ -71,8 +67,7 @@ pub fn recognise(input: &[u8]) -> Seen<'_> {
 
 /// A path that is the same however it is read: no query, no escapes.
 fn is_plain_path(path: &str) -> bool {
-    let is_plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'_' | b'-' | b'.' | b'~');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'_' | b'-' | b'.' | b'~');
     path.bytes().all(is_plain)
 }
 
@@ -118,11 +113,7 @@ fn is_more_than_a_call(name: &HeaderName) -> bool {
 
 fn parse_length(value: &[u8]) -> Option<usize> {
     let is_number = matches!(value.len(), 1..=6) && value.iter().all(u8::is_ascii_digit);
-    is_number.then(|| {
-        value
-            .iter()
-            .fold(0, |sum, digit| sum * 10 + (digit - b'0') as usize)
-    })
+    is_number.then(|| value.iter().fold(0, |sum, digit| sum * 10 + (digit - b'0') as usize))
 }
 
 #[cfg(test)]
@@ -203,19 +194,12 @@ mod tests {
             "POST /v1/call/m/p\t",
             "\r\nPOST /v1/call/m/p ",
         ] {
-            assert_eq!(
-                word(format!("{line}{length}").as_bytes()),
-                "other",
-                "{line:?}"
-            );
+            assert_eq!(word(format!("{line}{length}").as_bytes()), "other", "{line:?}");
         }
         let old = b"POST /v1/call/m/p HTTP/1.0\r\ncontent-length: 0\r\n\r\n";
         assert_eq!(word(old), "other");
         let many = "x-a: b\r\n".repeat(LANE_HEADERS_MAX);
-        assert_eq!(
-            word(&call(&format!("{many}content-length: 0\r\n"), "")),
-            "other"
-        );
+        assert_eq!(word(&call(&format!("{many}content-length: 0\r\n"), "")), "other");
         let long = format!(
             "POST /v1/call/m/p HTTP/1.1\r\nx-a: {}",
             "b".repeat(LANE_REQUEST_BYTES_MAX)

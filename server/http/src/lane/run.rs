@@ -121,9 +121,7 @@ impl SlotState {
 
 impl Run {
     pub fn bytes(&self) -> usize {
-        self.slots
-            .last()
-            .map_or(0, |slot| slot.request.end as usize)
+        self.slots.last().map_or(0, |slot| slot.request.end as usize)
     }
 
     pub fn is_riding(&self) -> bool {
@@ -141,13 +139,7 @@ impl Run {
     }
 
     /// Hands the calls to the engine. `may_ride`: a single one may go with those of other connections.
-    pub fn submit(
-        &mut self,
-        state: &AppState,
-        deployed: &Arc<Deployed>,
-        order: Stream,
-        may_ride: bool,
-    ) {
+    pub fn submit(&mut self, state: &AppState, deployed: &Arc<Deployed>, order: Stream, may_ride: bool) {
         if may_ride && self.slots.len() == 1 && self.ride(state, deployed) {
             return;
         }
@@ -268,12 +260,7 @@ impl Run {
 
     /// Room for the next slot's answer, where it needs any: before it is waited for, what is there is written, so that nobody
     /// waits who holds some.
-    fn poll_room(
-        &mut self,
-        cx: &mut Context<'_>,
-        state: &AppState,
-        answers: &mut Answers<'_>,
-    ) -> Option<Progress> {
+    fn poll_room(&mut self, cx: &mut Context<'_>, state: &AppState, answers: &mut Answers<'_>) -> Option<Progress> {
         if self.room.is_none() {
             let bytes_max = self.text_bytes_max();
             self.room = Some(Box::pin(state.texts.asked(bytes_max)?));
@@ -358,9 +345,6 @@ async fn call_again(state: AppState, text: Vec<u8>) -> Response<Vec<u8>> {
     *request.uri_mut() = head.path.parse().expect("a plain path");
     *request.headers_mut() = head.headers;
     let (head, body) = calls::answer(&state, request).await.into_parts();
-    let body = body
-        .collect()
-        .await
-        .expect("an answer to a call is in memory");
+    let body = body.collect().await.expect("an answer to a call is in memory");
     Response::from_parts(head, body.to_bytes().into())
 }

@@ -85,7 +85,9 @@ impl Asked {
                     true => "limit, cursor, index, by, sum, prefix, from, to and where",
                     false => "limit, cursor, index, prefix, from, to, reverse, where and columns",
                 };
-                return Err(Refusal::malformed(format!("the query has no {name:?}: it knows {known}")));
+                return Err(Refusal::malformed(format!(
+                    "the query has no {name:?}: it knows {known}"
+                )));
             }
         };
         // An empty one stands for none, as a form sends it.
@@ -108,7 +110,11 @@ impl Asked {
             table: id,
             index,
             limit,
-            cursor: self.cursor.as_deref().map(|text| cursor_of(walk_of(id, table, index), text)).transpose()?,
+            cursor: self
+                .cursor
+                .as_deref()
+                .map(|text| cursor_of(walk_of(id, table, index), text))
+                .transpose()?,
             prefix: fits("prefix", &self.prefix, &columns)?,
             from: fits("from", &self.from, &columns[behind..])?,
             to: fits("to", &self.to, &columns[behind..])?,
@@ -121,13 +127,19 @@ impl Asked {
         if self.conditions.is_empty() {
             return Ok(None);
         }
-        let judged: Result<Vec<_>, _> = self.conditions.iter().map(|text| Condition::read(table, text)).collect();
+        let judged: Result<Vec<_>, _> = self
+            .conditions
+            .iter()
+            .map(|text| Condition::read(table, text))
+            .collect();
         let (conditions, layout) = (judged?, RowLayout::of_table(table));
         Ok(Some(RowFilter {
             schema: table.clone(),
             passes: Arc::new(move |row| {
                 let mut key = Vec::with_capacity(32);
-                conditions.iter().all(|condition| condition.passes(&layout, row, &mut key))
+                conditions
+                    .iter()
+                    .all(|condition| condition.passes(&layout, row, &mut key))
             }),
         }))
     }
@@ -149,7 +161,8 @@ fn set<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Refusal> {
 }
 
 fn number(name: &str, text: &str) -> Result<u32, Refusal> {
-    text.parse().map_err(|_| Refusal::malformed(format!("{name} is a number; {text:?} is none")))
+    text.parse()
+        .map_err(|_| Refusal::malformed(format!("{name} is a number; {text:?} is none")))
 }
 
 pub fn find_column(table: &TableSchema, name: &str) -> Result<u16, Refusal> {
@@ -157,7 +170,10 @@ pub fn find_column(table: &TableSchema, name: &str) -> Result<u16, Refusal> {
         Some(at) => Ok(at as u16),
         None => {
             let names = crate::refusal::first_names(table.columns.iter().map(|column| column.name.as_str()));
-            Err(Refusal::malformed(format!("table {} has no column {name:?}; it has {names}", table.name)))
+            Err(Refusal::malformed(format!(
+                "table {} has no column {name:?}; it has {names}",
+                table.name
+            )))
         }
     }
 }
@@ -214,15 +230,22 @@ impl Condition {
     fn read(table: &TableSchema, text: &str) -> Result<Self, Refusal> {
         let wrong = || {
             let names = OPERATORS.map(|(name, _)| name).join(", ");
-            Refusal::malformed(format!("where is written as column:op:value, the op one of {names}; {text:?} is not"))
+            Refusal::malformed(format!(
+                "where is written as column:op:value, the op one of {names}; {text:?} is not"
+            ))
         };
         let (name, rest) = text.split_once(':').ok_or_else(wrong)?;
         let (operator, value) = rest.split_once(':').ok_or_else(wrong)?;
-        let (_, compare) = OPERATORS.into_iter().find(|(known, _)| *known == operator).ok_or_else(wrong)?;
+        let (_, compare) = OPERATORS
+            .into_iter()
+            .find(|(known, _)| *known == operator)
+            .ok_or_else(wrong)?;
         let at = find_column(table, name)?;
         let column = &table.columns[at as usize];
         if compare == Compare::Starts && column.ty != ScalarType::Text {
-            return Err(Refusal::malformed(format!("starts is for text, and the column {name} is none")));
+            return Err(Refusal::malformed(format!(
+                "starts is for text, and the column {name} is none"
+            )));
         }
         let mut value = encode_column(column, value)
             .map_err(|error| Refusal::malformed(format!("where does not fit the table: {error}")))?;

@@ -34,7 +34,10 @@ pub fn write<'r>(names: &[&str], rows: impl Iterator<Item = &'r str>) -> Result<
     push_line(heads.iter(), &mut out);
     for row in rows {
         let members: serde_json::Map<String, Value> = serde_json::from_str(row)?;
-        push_line(names.iter().map(|name| members.get(*name).unwrap_or(&Value::Null)), &mut out);
+        push_line(
+            names.iter().map(|name| members.get(*name).unwrap_or(&Value::Null)),
+            &mut out,
+        );
     }
     Ok(out)
 }
@@ -45,7 +48,11 @@ mod tests {
 
     #[test]
     fn fields_are_quoted_where_they_must_be() {
-        let rows = [r#"{"a":"1","b":"x,\"y\""}"#, r#"{"a":null,"b":""}"#, r#"{"a":2.5,"b":"two\nlines"}"#];
+        let rows = [
+            r#"{"a":"1","b":"x,\"y\""}"#,
+            r#"{"a":null,"b":""}"#,
+            r#"{"a":2.5,"b":"two\nlines"}"#,
+        ];
         let text = write(&["a", "b"], rows.into_iter()).expect("objects");
         let text = String::from_utf8(text).expect("UTF-8");
         assert_eq!(text, "a,b\r\n1,\"x,\"\"y\"\"\"\r\n,\"\"\r\n2.5,\"two\nlines\"\r\n");

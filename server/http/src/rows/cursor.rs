@@ -11,9 +11,16 @@ pub type Walk = [u8; 8];
 pub fn walk_of(id: u16, table: &TableSchema, index: u16) -> Walk {
     let own = index.checked_sub(1).and_then(|at| table.indexes.get(at as usize));
     let keys = own.map_or(&[][..], |own| &own.columns).iter().chain(&table.primary_key);
-    let columns: Vec<_> = keys.map(|at| &table.columns[*at as usize]).map(|column| (&column.name, column.ty, column.nullable)).collect();
+    let columns: Vec<_> = keys
+        .map(|at| &table.columns[*at as usize])
+        .map(|column| (&column.name, column.ty, column.nullable))
+        .collect();
     let kind = own.map(|own| (&own.name, own.unique));
-    let walk = format!("{id} {index} {} {kind:?} {:?} {columns:?}", table.full_name(), table.primary_kind);
+    let walk = format!(
+        "{id} {index} {} {kind:?} {:?} {columns:?}",
+        table.full_name(),
+        table.primary_kind
+    );
     let digest = Sha256::digest(walk.as_bytes());
     *digest.first_chunk().expect("a digest is longer")
 }

@@ -72,12 +72,16 @@ pub async fn list_groups(
     let table = &deployed.tables[id as usize];
     let limit = asked.limit.unwrap_or(GROUPS_LIMIT_DEFAULT);
     if !(1..=GROUPS_LIMIT_MAX).contains(&limit) {
-        return Err(Refusal::malformed(format!("limit is a number from 1 to {GROUPS_LIMIT_MAX}")));
+        return Err(Refusal::malformed(format!(
+            "limit is a number from 1 to {GROUPS_LIMIT_MAX}"
+        )));
     }
     let request = asked.request(id, table, PAGE_ROWS)?;
     let grouping = Grouping::of(&asked, table)?;
     let groups = state
-        .blocking(Operation::ReadRows, move |parts| grouping.read(parts, request, limit as usize))
+        .blocking(Operation::ReadRows, move |parts| {
+            grouping.read(parts, request, limit as usize)
+        })
         .await??;
     Ok(Json(groups))
 }
@@ -109,10 +113,21 @@ impl Grouping {
         let (_, columns) = find_index(table, asked.index.as_deref())?;
         let by = asked.by.unwrap_or(1) as usize;
         if by > columns.len() {
-            return Err(Refusal::malformed(format!("by is from 0 to {}, as many columns as the index has", columns.len())));
+            return Err(Refusal::malformed(format!(
+                "by is from 0 to {}, as many columns as the index has",
+                columns.len()
+            )));
         }
-        let by: Result<_, _> = columns[..by].iter().map(|column| find_column(table, &column.name)).collect();
-        let names: Vec<String> = asked.sum.iter().flat_map(|names| names.split(',')).map(|name| name.trim().to_owned()).collect();
+        let by: Result<_, _> = columns[..by]
+            .iter()
+            .map(|column| find_column(table, &column.name))
+            .collect();
+        let names: Vec<String> = asked
+            .sum
+            .iter()
+            .flat_map(|names| names.split(','))
+            .map(|name| name.trim().to_owned())
+            .collect();
         let sums: Result<Vec<u16>, Refusal> = names.iter().map(|name| find_column(table, name)).collect();
         let sums = sums?;
         let is_number = |at: &u16| {
@@ -123,7 +138,10 @@ impl Grouping {
         };
         match sums.iter().position(|at| !is_number(at)) {
             None => Ok(Self { by: by?, sums, names }),
-            Some(at) => Err(Refusal::malformed(format!("the column {} holds no numbers that could be summed", names[at]))),
+            Some(at) => Err(Refusal::malformed(format!(
+                "the column {} holds no numbers that could be summed",
+                names[at]
+            ))),
         }
     }
 
@@ -156,14 +174,21 @@ impl Grouping {
                 _ => Sum::Whole(0),
             };
             let sums = self.sums.iter().map(zero).collect();
-            groups.push(Group { key, row: row.clone(), count: 0, sums });
+            groups.push(Group {
+                key,
+                row: row.clone(),
+                count: 0,
+                sums,
+            });
         }
         let Some(group) = groups.last_mut() else {
             return Ok(());
         };
         group.count += 1;
         for (sum, at) in group.sums.iter_mut().zip(&self.sums) {
-            *sum = sum.plus(layout.field(&row, *at)).ok_or_else(|| Refusal::malformed("a sum has more than 128 bits"))?;
+            *sum = sum
+                .plus(layout.field(&row, *at))
+                .ok_or_else(|| Refusal::malformed("a sum has more than 128 bits"))?;
         }
         Ok(())
     }
@@ -181,8 +206,9 @@ impl Grouping {
         for group in groups {
             let key = columns_json(schema, &self.by, layout, &group.row).ok_or_else(strange)?;
             let sums = self.names.iter().zip(&self.sums).zip(&group.sums);
-            let sums: Map<String, Value> =
-                sums.map(|((name, at), sum)| (name.clone(), sum.json(schema.columns[*at as usize].ty))).collect();
+            let sums: Map<String, Value> = sums
+                .map(|((name, at), sum)| (name.clone(), sum.json(schema.columns[*at as usize].ty)))
+                .collect();
             told.push(RowGroup {
                 key,
                 count: U64(group.count),
@@ -192,9 +218,10 @@ impl Grouping {
         Ok(GroupsPage {
             groups: told,
             continues,
-            next_cursor: request.cursor.as_deref().map(|cursor| {
-                pack_cursor(walk_of(request.table, schema, request.index), cursor)
-            }),
+            next_cursor: request
+                .cursor
+                .as_deref()
+                .map(|cursor| pack_cursor(walk_of(request.table, schema, request.index), cursor)),
             lsn: U64(lsn),
         })
     }
@@ -216,7 +243,9 @@ impl Sum {
     /// Whole numbers and decimals as texts, with all their digits.
     fn json(self, ty: ScalarType) -> Value {
         match (self, ty) {
-            (Self::Float(sum), _) => serde_json::Number::from_f64(sum).map_or(Value::String(sum.to_string()), Value::Number),
+            (Self::Float(sum), _) => {
+                serde_json::Number::from_f64(sum).map_or(Value::String(sum.to_string()), Value::Number)
+            }
             (Self::Whole(_), ScalarType::F64) => Value::from(0.0),
             (Self::Whole(sum), ScalarType::Decimal { scale }) => Value::String(decimal(sum, scale as usize)),
             (Self::Whole(sum), _) => Value::String(sum.to_string()),
@@ -243,7 +272,9 @@ mod tests {
         assert_eq!(decimal(-5, 2), "-0.05");
         assert_eq!(decimal(123_456, 4), "12.3456");
         assert_eq!(decimal(7, 0), "7");
-        let sum = Sum::Whole(i128::from(i64::MAX)).plus(Field::Int(i64::MAX)).expect("room");
+        let sum = Sum::Whole(i128::from(i64::MAX))
+            .plus(Field::Int(i64::MAX))
+            .expect("room");
         assert_eq!(sum.json(ScalarType::I64), Value::from("18446744073709551614"));
         assert!(Sum::Whole(i128::MAX).plus(Field::Int(1)).is_none());
     }

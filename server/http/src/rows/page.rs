@@ -19,8 +19,8 @@ use super::{
     cursor::{pack_cursor, walk_of},
 };
 use crate::{
-    calls::wait_for_min_lsn, front::Name, limits::ROWS_LIMIT_MAX, places::Operation, refusal::Refusal, schema::columns_json,
-    state::AppState, tables::find_table,
+    calls::wait_for_min_lsn, front::Name, limits::ROWS_LIMIT_MAX, places::Operation, refusal::Refusal,
+    schema::columns_json, state::AppState, tables::find_table,
 };
 
 const ROWS_LIMIT_DEFAULT: u32 = 100;
@@ -73,7 +73,9 @@ pub async fn list_rows(
     let table = &deployed.tables[id as usize];
     let limit = asked.limit.unwrap_or(ROWS_LIMIT_DEFAULT);
     if !(1..=ROWS_LIMIT_MAX).contains(&limit) {
-        return Err(Refusal::malformed(format!("limit is a number from 1 to {ROWS_LIMIT_MAX}")));
+        return Err(Refusal::malformed(format!(
+            "limit is a number from 1 to {ROWS_LIMIT_MAX}"
+        )));
     }
     asked.columns_of(table)?;
     let request = asked.request(id, table, limit)?;
@@ -84,7 +86,9 @@ pub async fn list_rows(
     let rows = Rows {
         columns: asked.columns_of(&page.schema)?,
         rows: page.rows,
-        next_cursor: page.next_cursor.map(|cursor| pack_cursor(walk_of(id, &page.schema, index), &cursor)),
+        next_cursor: page
+            .next_cursor
+            .map(|cursor| pack_cursor(walk_of(id, &page.schema, index), &cursor)),
         schema: page.schema,
         lsn: page.lsn,
     };
@@ -102,13 +106,18 @@ enum Form {
 impl Form {
     /// The first that the client names and that there is.
     fn of(headers: &HeaderMap) -> Self {
-        let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");
-        let forms = accepted.split(',').map(|part| match part.split(';').next().unwrap_or("").trim() {
-            NDJSON_MEDIA_TYPE => Some(Self::Lines),
-            CSV_MEDIA_TYPE => Some(Self::Csv),
-            "application/json" => Some(Self::Json),
-            _ => None,
-        });
+        let accepted = headers
+            .get(header::ACCEPT)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or("");
+        let forms = accepted
+            .split(',')
+            .map(|part| match part.split(';').next().unwrap_or("").trim() {
+                NDJSON_MEDIA_TYPE => Some(Self::Lines),
+                CSV_MEDIA_TYPE => Some(Self::Csv),
+                "application/json" => Some(Self::Json),
+                _ => None,
+            });
         forms.flatten().next().unwrap_or(Self::Json)
     }
 }
@@ -141,7 +150,10 @@ impl Rows {
                 (lines.collect::<Vec<_>>().concat(), NDJSON_MEDIA_TYPE)
             }
             Form::Csv => {
-                let names = self.columns.iter().map(|at| self.schema.columns[*at as usize].name.as_str());
+                let names = self
+                    .columns
+                    .iter()
+                    .map(|at| self.schema.columns[*at as usize].name.as_str());
                 let names: Vec<_> = names.collect();
                 let text = csv::write(&names, rows.iter().map(|row| row.get()));
                 let text = text.map_err(|error| Refusal::internal(&format!("read a row that was written: {error}")))?;

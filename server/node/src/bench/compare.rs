@@ -100,9 +100,7 @@ pub fn run(options: &Options, rounds: usize, output: Output) -> Outcome {
         rounds,
         seconds: options.seconds,
         partitions: process.partitions,
-        variants: lines
-            .map(|(variant, runs)| line(variant, runs, &wasm))
-            .collect(),
+        variants: lines.map(|(variant, runs)| line(variant, runs, &wasm)).collect(),
     };
     match output {
         Output::Json => print_json(&comparison)?,
@@ -124,10 +122,7 @@ fn line(variant: Variant, runs: Vec<f64>, wasm: &[f64]) -> Line {
 /// The middle value; of an even number the lower of the two.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values
-        .get(values.len().saturating_sub(1) / 2)
-        .copied()
-        .unwrap_or(0.0)
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
 fn print(comparison: &Comparison) -> std::io::Result<()> {
@@ -161,11 +156,7 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.0);
         // The machine was twice as slow in the second round: the ratios do not show it.
-        let native = line(
-            Variant::Native,
-            vec![300.0, 150.0, 330.0],
-            &[200.0, 100.0, 220.0],
-        );
+        let native = line(Variant::Native, vec![300.0, 150.0, 330.0], &[200.0, 100.0, 220.0]);
         assert_eq!((native.txn_per_s, native.to_wasm), (300.0, 1.5));
     }
 }

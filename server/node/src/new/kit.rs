@@ -29,7 +29,10 @@ const WORKSPACE: &str = include_str!("../../../../Cargo.toml");
 const MANIFESTS: [(&str, &str); 3] = [
     ("abi", include_str!("../../../../runtime/abi/Cargo.toml")),
     ("procedure", include_str!("../../../../sdk/procedure/Cargo.toml")),
-    ("procedure-macros", include_str!("../../../../sdk/procedure-macros/Cargo.toml")),
+    (
+        "procedure-macros",
+        include_str!("../../../../sdk/procedure-macros/Cargo.toml"),
+    ),
 ];
 
 /// A file of the SDK, by its path in the crate that has it.
@@ -65,7 +68,9 @@ fn manifest(own: &str, workspace: &str) -> anyhow::Result<String> {
     let workspace: Table = workspace.parse().context("read the manifest of the workspace")?;
     let of_workspace = |part: &str, name: &str| {
         let found = workspace.get("workspace").and_then(|all| all.get(part)?.get(name));
-        found.cloned().with_context(|| format!("the workspace has no {part}.{name}"))
+        found
+            .cloned()
+            .with_context(|| format!("the workspace has no {part}.{name}"))
     };
     for part in ["lints", "dev-dependencies"] {
         own.remove(part);
@@ -118,7 +123,11 @@ pub fn look(dir: &Path) -> anyhow::Result<Found> {
 
 /// Puts the SDK into the crate in `dir`, in place of another one. Beside it until it is whole.
 pub fn put(dir: &Path) -> anyhow::Result<()> {
-    let (folder, new, old) = (dir.join(FOLDER), dir.join(".reprise/sdk.new"), dir.join(".reprise/sdk.old"));
+    let (folder, new, old) = (
+        dir.join(FOLDER),
+        dir.join(".reprise/sdk.new"),
+        dir.join(".reprise/sdk.old"),
+    );
     for left in [&new, &old] {
         remove_all(left)?;
     }
@@ -155,7 +164,12 @@ mod tests {
             assert!(!text.contains("workspace"), "{name}: {text}");
             let parsed: Table = text.parse().expect("read it");
             assert_eq!(parsed["package"]["edition"].as_str(), Some("2024"));
-            for (_, dependency) in parsed.get("dependencies").and_then(Value::as_table).into_iter().flatten() {
+            for (_, dependency) in parsed
+                .get("dependencies")
+                .and_then(Value::as_table)
+                .into_iter()
+                .flatten()
+            {
                 if let Some(path) = dependency.get("path").and_then(Value::as_str) {
                     let folder = path.strip_prefix("../").expect("it lies beside");
                     assert!(MANIFESTS.iter().any(|(name, _)| *name == folder), "{folder}");

@@ -29,13 +29,28 @@ struct Args {
 enum Half {
     /// The half that runs in the virtual machine
     #[command(hide = true)]
-    Guest { shared: PathBuf, seconds: u64, log: String, commit: String },
+    Guest {
+        shared: PathBuf,
+        seconds: u64,
+        log: String,
+        commit: String,
+    },
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.half {
-        Some(Half::Guest { shared, seconds, log, commit }) => run_guest(&GuestConfig { shared, seconds, log, commit }),
+        Some(Half::Guest {
+            shared,
+            seconds,
+            log,
+            commit,
+        }) => run_guest(&GuestConfig {
+            shared,
+            seconds,
+            log,
+            commit,
+        }),
         None => cut(args),
     };
     match done {
@@ -50,9 +65,17 @@ fn main() -> ExitCode {
 fn cut(args: Args) -> anyhow::Result<()> {
     is_available().map_err(anyhow::Error::msg)?;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seed = args.seed.unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
+    let seed = args
+        .seed
+        .unwrap_or_else(|| since.map_or(0, |since| since.as_micros() as u64));
     eprintln!("seed {seed}");
-    let config = Config { seed, seconds: args.seconds, points: args.points, log: args.log, commit: "sync".into() };
+    let config = Config {
+        seed,
+        seconds: args.seconds,
+        points: args.points,
+        log: args.log,
+        commit: "sync".into(),
+    };
     println!("{}", run(&config)?);
     Ok(())
 }

@@ -16,7 +16,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let done = tempfile::tempdir().map_err(Into::into).and_then(|dir| run_full(mib << 20, dir.path()));
+    let done = tempfile::tempdir()
+        .map_err(Into::into)
+        .and_then(|dir| run_full(mib << 20, dir.path()));
     match done {
         Ok(Some(report)) => {
             println!("{report}");

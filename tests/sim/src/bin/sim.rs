@@ -66,10 +66,7 @@ fn main() -> ExitCode {
     });
     let (stats, found) = *total.lock().expect("all are over");
     let seconds = begun.elapsed().as_secs_f64();
-    let listed = stats
-        .list()
-        .into_iter()
-        .map(|(name, count)| format!("{name} {count}"));
+    let listed = stats.list().into_iter().map(|(name, count)| format!("{name} {count}"));
     println!("{}", listed.collect::<Vec<_>>().join(", "));
     println!(
         "{:.0} seeds a minute, {found} found something",

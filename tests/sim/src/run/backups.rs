@@ -33,7 +33,10 @@ impl Run {
         let Ok(service) = world.router().backups() else {
             return;
         };
-        let published = service.list().into_iter().filter(|info| info.state == BackupState::Published);
+        let published = service
+            .list()
+            .into_iter()
+            .filter(|info| info.state == BackupState::Published);
         let ids: Vec<_> = published.map(|info| info.id).collect();
         if ids.len() >= KEPT_MAX {
             let id = &ids[self.below(ids.len() as u64) as usize];
@@ -152,7 +155,9 @@ impl Run {
         let files = &whole.manifest.files;
         let at = self.below(files.len() as u64 + 1) as usize;
         let path = files.get(at).map_or("manifest.json", |file| &file.path);
-        let (folder, file) = tree.file(&format!("{name}/{path}")).ok_or("a file of the manifest is gone")?;
+        let (folder, file) = tree
+            .file(&format!("{name}/{path}"))
+            .ok_or("a file of the manifest is gone")?;
         let bit = self.random.next_u64();
         folder.damage(&file, |bytes| {
             let at = (bit >> 8) as usize % bytes.len().max(1);

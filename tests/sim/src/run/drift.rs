@@ -77,7 +77,10 @@ impl Run {
         let version = deployed.current.get(NAME).map(|module| module.version);
         let list = world.database().quarantine();
         let is_refused = list.iter().any(|found| Some(found.version) == version);
-        for (op, is_refused) in [(Op::Add { id: 1, amount: 3 }, is_refused), (Op::Announce { value: 3 }, false)] {
+        for (op, is_refused) in [
+            (Op::Add { id: 1, amount: 3 }, is_refused),
+            (Op::Announce { value: 3 }, false),
+        ] {
             let mut args = Vec::new();
             // Nobody else's nonce.
             op.encode(Ledger::nonce(1 << 30) + self.random.below(1 << 30) as i64, &mut args);
@@ -118,7 +121,9 @@ impl Run {
         };
         let is_kept = kept.is_ok() && ops == after;
         self.note(|| format!("quarantine kept: {kept:?}, crash after operation {ops} of {after}"));
-        let image = world.disk.crash_image(ops, &CrashPolicy::Random(self.random.next_u64()));
+        let image = world
+            .disk
+            .crash_image(ops, &CrashPolicy::Random(self.random.next_u64()));
         let _ = world.close(); // another world now
         Ok((image, is_kept))
     }

@@ -61,7 +61,11 @@ impl Next<'_> {
 
     /// Tables that are stored of a module out of service.
     fn take_up_again(&mut self) {
-        let own = self.model.tables.values().filter(|table| table.schema.owner == self.module);
+        let own = self
+            .model
+            .tables
+            .values()
+            .filter(|table| table.schema.owner == self.module);
         for table in own.take(TABLES_MAX) {
             let mut schema = table.schema.clone();
             schema.owner = String::new();
@@ -92,7 +96,9 @@ impl Next<'_> {
     }
 
     fn change(&mut self) {
-        let owned: Vec<usize> = (0..self.tables.len()).filter(|at| self.tables[*at].owner.is_empty()).collect();
+        let owned: Vec<usize> = (0..self.tables.len())
+            .filter(|at| self.tables[*at].owner.is_empty())
+            .collect();
         if owned.is_empty() || (self.tables.len() < TABLES_MAX && self.below(6) == 0) {
             return match self.below(3) {
                 0 => self.use_others(),
@@ -152,7 +158,12 @@ impl Next<'_> {
     /// Another module's table, or its first columns.
     fn use_others(&mut self) {
         self.must_pass = false;
-        let others: Vec<_> = self.model.tables.values().filter(|table| table.schema.owner != self.module).collect();
+        let others: Vec<_> = self
+            .model
+            .tables
+            .values()
+            .filter(|table| table.schema.owner != self.module)
+            .collect();
         if others.is_empty() {
             return;
         }
@@ -167,7 +178,12 @@ impl Next<'_> {
         if self.below(3) == 0 && schema.columns.len() > 1 && schema.indexes.is_empty() {
             schema.columns.pop();
         }
-        if schema.primary_key.iter().chain(&position(&schema)).all(|at| (*at as usize) < schema.columns.len()) {
+        if schema
+            .primary_key
+            .iter()
+            .chain(&position(&schema))
+            .all(|at| (*at as usize) < schema.columns.len())
+        {
             self.tables.push(schema);
         }
     }
@@ -175,7 +191,13 @@ impl Next<'_> {
     fn add_column(&mut self, at: usize) {
         let name = self.fresh("c");
         let table = &self.tables[at];
-        if self.is_stored(at, &name) || table.columns.len() > 7 || table.columns.iter().any(|column| column.name == name || column.was.as_ref() == Some(&name)) {
+        if self.is_stored(at, &name)
+            || table.columns.len() > 7
+            || table
+                .columns
+                .iter()
+                .any(|column| column.name == name || column.was.as_ref() == Some(&name))
+        {
             return;
         }
         use ScalarType::{I8, I16, I32, I64, Text, U8, U16, U32, U64};
@@ -241,7 +263,11 @@ impl Next<'_> {
             *column = moved.expect("no key column is dropped") as u16;
         };
         table.primary_key.iter_mut().for_each(place);
-        table.indexes.iter_mut().flat_map(|index| &mut index.columns).for_each(place);
+        table
+            .indexes
+            .iter_mut()
+            .flat_map(|index| &mut index.columns)
+            .for_each(place);
         if let Placement::By(column) = &mut table.placement {
             place(column);
         }
@@ -307,7 +333,12 @@ impl Next<'_> {
     fn rename_table(&mut self, at: usize) {
         let (name, before) = (self.fresh("n"), self.tables[at].name.clone());
         let is_taken = self.model.tables.contains_key(&format!("{}.{name}", self.module));
-        if is_taken || self.tables.iter().any(|table| table.name == name || table.was.is_some()) {
+        if is_taken
+            || self
+                .tables
+                .iter()
+                .any(|table| table.name == name || table.was.is_some())
+        {
             return;
         }
         if self.model.tables.contains_key(&format!("{}.{before}", self.module)) {
@@ -344,7 +375,10 @@ impl Next<'_> {
             // What can't be a description is not what is tried here.
             table.columns.truncate(256);
             for column in &mut table.columns {
-                let fits = column.default.as_ref().is_none_or(|default| default.len() == column.ty.slot_bytes());
+                let fits = column
+                    .default
+                    .as_ref()
+                    .is_none_or(|default| default.len() == column.ty.slot_bytes());
                 if !fits && column.ty != ScalarType::Text {
                     column.default = None;
                 }

@@ -60,7 +60,11 @@ impl ChainStats {
             ("kills", self.kills),
             ("kills in deployments", self.kills_in_deployments),
         ];
-        counts.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
+        counts
+            .into_iter()
+            .filter(|(_, count)| *count == 0)
+            .map(|(name, _)| name)
+            .collect()
     }
 }
 
@@ -185,7 +189,10 @@ impl Chain {
         };
         let bytes = declared.bytes();
         self.note(|| format!("deploy {} {}", declared.module, String::from_utf8_lossy(&bytes)));
-        let planned = life.router().plan_deploy(&declared.module, &bytes).map_err(|error| error.to_string())?;
+        let planned = life
+            .router()
+            .plan_deploy(&declared.module, &bytes)
+            .map_err(|error| error.to_string())?;
         let before = (life.disk.ops_count(), self.model.clone());
         let deployed = life.router().deploy(&declared.module, &bytes);
         match deployed {
@@ -196,7 +203,10 @@ impl Chain {
             Err(DeployError::Conflict(conflicts)) => {
                 self.note(|| format!("refused: {conflicts:?}"));
                 if conflicts != planned.summary.conflicts || conflicts.iter().any(|found| found.way_on.is_empty()) {
-                    return Err(format!("refused for {conflicts:?}, planned were {:?}", planned.summary.conflicts));
+                    return Err(format!(
+                        "refused for {conflicts:?}, planned were {:?}",
+                        planned.summary.conflicts
+                    ));
                 }
                 if declared.must_pass && !is_back {
                     return Err(format!("{declared:?} was refused: {conflicts:?}"));

@@ -151,7 +151,11 @@ impl Model {
             let was = was.map(|was| format!("{module}.{was}"));
             let known = self.tables.remove(&name).or_else(|| self.tables.remove(&was?));
             let rows = match known {
-                Some(known) => known.rows.into_iter().map(|(key, row)| (key, carry(table, &known.schema, row))).collect(),
+                Some(known) => known
+                    .rows
+                    .into_iter()
+                    .map(|(key, row)| (key, carry(table, &known.schema, row)))
+                    .collect(),
                 None => BTreeMap::new(),
             };
             let mut schema = table.clone();
@@ -165,19 +169,30 @@ impl Model {
 
     /// As `Life::tables` finds them.
     pub fn stored(&self) -> Vec<(String, Vec<Vec<u8>>)> {
-        let mut tables: Vec<_> = self.tables.values().map(|table| {
-            let mut rows: Vec<_> = table.rows.values().map(|row| encode(&table.schema, row)).collect();
-            rows.sort();
-            (form(&table.schema), rows)
-        }).collect();
+        let mut tables: Vec<_> = self
+            .tables
+            .values()
+            .map(|table| {
+                let mut rows: Vec<_> = table.rows.values().map(|row| encode(&table.schema, row)).collect();
+                rows.sort();
+                (form(&table.schema), rows)
+            })
+            .collect();
         tables.sort();
         tables
     }
 
     pub fn random_write(&self, random: &mut FaultRandom) -> Option<Write> {
-        let all: Vec<_> = self.modules.iter().flat_map(|(module, tables)| {
-            tables.iter().enumerate().map(move |(number, table)| (module, number, table))
-        }).collect();
+        let all: Vec<_> = self
+            .modules
+            .iter()
+            .flat_map(|(module, tables)| {
+                tables
+                    .iter()
+                    .enumerate()
+                    .map(move |(number, table)| (module, number, table))
+            })
+            .collect();
         if all.is_empty() {
             return None;
         }
@@ -211,7 +226,14 @@ impl Model {
             table.rows.remove(&write.key);
             return;
         };
-        let fresh = || table.schema.columns.iter().map(|column| (column.name.clone(), default_of(column))).collect();
+        let fresh = || {
+            table
+                .schema
+                .columns
+                .iter()
+                .map(|column| (column.name.clone(), default_of(column)))
+                .collect()
+        };
         let mut row = table.rows.remove(&write.key).unwrap_or_else(fresh);
         row.extend(known.clone());
         table.rows.insert(write.key, row);
@@ -222,14 +244,21 @@ impl Model {
 fn carry(declared: &TableSchema, before: &TableSchema, row: Row) -> Row {
     let had = |name: &str| before.columns.iter().any(|column| column.name == name);
     let value = |column: &ColumnSchema| {
-        let was = column.was.as_ref().filter(|was| declared.columns.iter().all(|other| other.name != **was));
+        let was = column
+            .was
+            .as_ref()
+            .filter(|was| declared.columns.iter().all(|other| other.name != **was));
         match (had(&column.name), was.filter(|was| had(was))) {
             (true, _) => row[&column.name].clone(),
             (false, Some(was)) => row[was].clone(),
             (false, None) => default_of(column),
         }
     };
-    declared.columns.iter().map(|column| (column.name.clone(), value(column))).collect()
+    declared
+        .columns
+        .iter()
+        .map(|column| (column.name.clone(), value(column)))
+        .collect()
 }
 
 fn random_value(random: &mut FaultRandom, column: &ColumnSchema) -> Value {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use reprise_abi::{
     ABI_VERSION, HostOps, LogChoice, ModuleSchema, OpError, Parameter, Partitioning, ProcedureSchema, ScalarType,
-    TableSchema, Type,
-    calls::Target,
-    value::ValueReader,
+    TableSchema, Type, calls::Target, value::ValueReader,
 };
 use reprise_host::{CallEnd, CallOutcome, Fault, InvalidModule, describe};
 use reprise_txn::{Candidate, Code, Compiler, Executor};

@@ -25,14 +25,7 @@ pub struct Life {
 }
 
 impl Life {
-    pub fn open(
-        disk: &SimDisk,
-        partitions: u16,
-        sites: u16,
-        log: u64,
-        now_us: i64,
-        seed: u64,
-    ) -> Result<Self, String> {
+    pub fn open(disk: &SimDisk, partitions: u16, sites: u16, log: u64, now_us: i64, seed: u64) -> Result<Self, String> {
         let clock = Arc::new(SimClock::at_us(now_us));
         let stepper = Stepper::new(seed, clock.clone());
         let threads: Arc<dyn Threads> = Arc::new(stepper.clone());
@@ -90,11 +83,17 @@ impl Life {
             out.extend_from_slice(&write.args());
             Ok::<(), ()>(())
         };
-        let number = PROCEDURES.iter().position(|name| *name == write.procedure()).expect("one of them");
+        let number = PROCEDURES
+            .iter()
+            .position(|name| *name == write.procedure())
+            .expect("one of them");
         batch.push(module, number, None, encode).expect("encoded");
         let reply: Arc<Mutex<Option<BatchReply>>> = Arc::default();
         let place = reply.clone();
-        self.router().submit(batch, Box::new(move |reply| *place.lock().expect("one thread") = Some(reply)));
+        self.router().submit(
+            batch,
+            Box::new(move |reply| *place.lock().expect("one thread") = Some(reply)),
+        );
         let reply = loop {
             // The callback takes the lock, too.
             let taken = reply.lock().expect("one thread").take();
@@ -125,7 +124,10 @@ impl Life {
     /// The tables are those of the model, and so are the modules in service.
     pub fn matches(&self, model: &Model) -> Result<bool, String> {
         let deployed = self.router().deployed();
-        let found = deployed.current.iter().map(|(name, module)| (name, &module.schema.tables));
+        let found = deployed
+            .current
+            .iter()
+            .map(|(name, module)| (name, &module.schema.tables));
         let in_service = found.eq(model.modules.iter());
         Ok(in_service && self.tables()? == model.stored())
     }
@@ -143,11 +145,16 @@ impl Life {
                 prefix: Vec::new(),
                 ..RowsRequest::default()
             };
-            let page = self.router().table_rows(request).map_err(|error| format!("{error:?}"))?;
+            let page = self
+                .router()
+                .table_rows(request)
+                .map_err(|error| format!("{error:?}"))?;
             let mut rows = page.rows;
             let layout = RowLayout::of_table(schema);
             for row in &rows {
-                layout.validate(row).map_err(|error| format!("a row of {}: {error}", schema.full_name()))?;
+                layout
+                    .validate(row)
+                    .map_err(|error| format!("a row of {}: {error}", schema.full_name()))?;
             }
             rows.sort();
             tables.push((form(schema), rows));
@@ -167,7 +174,6 @@ impl Life {
         ))
     }
 }
-
 
 impl Drop for Life {
     fn drop(&mut self) {
