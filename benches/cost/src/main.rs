@@ -17,8 +17,8 @@ use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_procedure::native::NativeModule;
 use reprise_storage::{AfterImage, Store};
 use reprise_txn::{
-    Candidate, Deployed, Executors, Frame, Judge, LookAhead, Module, NearRow, NextCalls, Outcome, TxnInput, apply,
-    plan, run_single,
+    Candidate, Deployed, Executors, Judge, LookAhead, Module, NextCalls, Outcome, PrefetchRow, TxnInput, TxnScratch,
+    apply, plan, run_single,
 };
 
 use crate::inputs::{Inputs, Kind, shares};
@@ -141,7 +141,7 @@ struct Bench {
     store: Store,
     module: Arc<Module>,
     executors: Executors,
-    frame: Frame,
+    frame: TxnScratch,
     next: u64,
     looks_ahead: bool,
 }
@@ -166,9 +166,9 @@ impl<'m, 'a> NextRuns<'m, 'a> {
 
 impl<'m> NextCalls<'m> for NextRuns<'m, '_> {
     #[inline(always)]
-    fn call(&self, at: usize) -> Option<(&'m [NearRow], &[u8])> {
+    fn call(&self, at: usize) -> Option<(&'m [PrefetchRow], &[u8])> {
         let (procedure, args) = self.calls.get(at)?;
-        Some((&self.module.near[*procedure], args))
+        Some((&self.module.prefetch[*procedure], args))
     }
 
     #[inline(always)]
@@ -239,7 +239,7 @@ impl Bench {
             store,
             module: deployed.current["module"].clone(),
             executors: Executors::default(),
-            frame: Frame::default(),
+            frame: TxnScratch::default(),
             next: 1 << 40,
             looks_ahead: false,
         })

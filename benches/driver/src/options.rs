@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reprise_database::{CommitMode, LogMode, RedoConfig};
+use reprise_database::{CommitMode, LogPolicy, RedoConfig};
 
 use crate::{BenchError, WORKLOADS};
 
@@ -38,7 +38,7 @@ pub enum Target {
 pub struct ProcessOptions {
     pub partitions: u16,
     pub sites: u16,
-    pub log: LogMode,
+    pub log: LogPolicy,
     pub redo: RedoConfig,
     pub commit: CommitMode,
     pub group_commit_us: u64,
@@ -128,7 +128,7 @@ impl Options {
             target: Target::Process(ProcessOptions {
                 partitions: 1,
                 sites: 1,
-                log: LogMode::None,
+                log: LogPolicy::None,
                 redo: RedoConfig::default(),
                 commit: CommitMode::Sync,
                 group_commit_us: 0,
@@ -183,7 +183,7 @@ impl Options {
                 usage("--prepared is a closed loop: leave --rate out".into())
             }
             Target::Process(process)
-                if (process.checkpoint_during || process.restart) && matches!(process.log, LogMode::None) =>
+                if (process.checkpoint_during || process.restart) && matches!(process.log, LogPolicy::None) =>
             {
                 usage("--checkpoint-during and --restart need a log: leave --log none out".into())
             }

@@ -13,7 +13,7 @@ use reprise_base::{
     PartitionId,
     limits::{SEGMENT_BYTES, WAITING_TXNS_MAX},
 };
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode, keep_memory_ready};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy, keep_memory_ready};
 use reprise_procedure::native::NativeModule;
 use reprise_router::{BatchBuilder, BatchReply, Bound, Deployed, Failure, Module, ReplyOutcome, Router};
 use reprise_txn::Candidate;
@@ -156,7 +156,7 @@ fn data_dir(process: &ProcessOptions) -> Result<(Option<PathBuf>, Option<tempfil
         fs::create_dir_all(dir).map_err(|error| failed(&format!("create {}", dir.display()), error))?;
         return Ok((Some(dir.clone()), None));
     }
-    if matches!(process.log, LogMode::None) {
+    if matches!(process.log, LogPolicy::None) {
         return Ok((None, None));
     }
     let temporary = tempfile::Builder::new()
@@ -555,7 +555,8 @@ fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
 /// Calls of one batch and batches on their way. A commit that waits for the device needs many on their way; without the
 /// wait few keep the engine busy. A prepared run has as many with any log, so that runs compare.
 fn shape(process: &ProcessOptions) -> (usize, usize) {
-    let waits = process.prepared || !matches!(process.log, LogMode::None) && matches!(process.commit, CommitMode::Sync);
+    let waits =
+        process.prepared || !matches!(process.log, LogPolicy::None) && matches!(process.commit, CommitMode::Sync);
     let batch = process.batch.unwrap_or(if waits { 128 } else { 64 });
     let chosen = if waits { (WAITING_TXNS_MAX - 1) / batch } else { 8 };
     (batch, process.in_flight.unwrap_or(chosen.max(1)))

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reprise_base::limits::SEGMENT_BYTES;
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode, RedoConfig};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy, RedoConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::{BenchError, failed};
@@ -76,7 +76,7 @@ pub fn replay(options: &ReplayOptions) -> Result<ReplayReport, BenchError> {
         dir: Some(options.data_dir.clone()),
         partitions: options.partitions,
         sites: options.sites,
-        log: LogMode::Command,
+        log: LogPolicy::Command,
         redo: options.redo,
         commit: CommitMode::Sync,
         group_commit_us: 0,

@@ -9,7 +9,7 @@ use crate::{
     measure::Tally,
     options::Options,
     random::{Random, below},
-    workload::{Workload, has_near, push_i64},
+    workload::{Workload, has_prefetch, push_i64},
 };
 
 pub(crate) const NAME: &str = "voter";
@@ -145,11 +145,11 @@ impl Workload for Voter {
 
     fn outcome_json(_: &VoteCall, answer: &[u8]) -> usize {
         const NEAR: usize = 96;
-        if has_near(answer, NEAR, b"\"accepted\"") {
+        if has_prefetch(answer, NEAR, b"\"accepted\"") {
             ACCEPTED
-        } else if has_near(answer, NEAR, b"\"invalid_contestant\"") {
+        } else if has_prefetch(answer, NEAR, b"\"invalid_contestant\"") {
             INVALID
-        } else if has_near(answer, NEAR, b"\"over_limit\"") {
+        } else if has_prefetch(answer, NEAR, b"\"over_limit\"") {
             OVER_LIMIT
         } else {
             UNKNOWN

@@ -85,7 +85,7 @@ pub(crate) fn push_i64(out: &mut Vec<u8>, value: i64) {
 
 /// True where `text` lies in the first `within` bytes of `bytes`.
 #[inline]
-pub(crate) fn has_near(bytes: &[u8], within: usize, text: &[u8]) -> bool {
+pub(crate) fn has_prefetch(bytes: &[u8], within: usize, text: &[u8]) -> bool {
     bytes[..bytes.len().min(within)]
         .windows(text.len())
         .any(|window| window == text)

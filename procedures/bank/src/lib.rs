@@ -36,7 +36,7 @@ pub struct Total {
 }
 
 /// Opens an account.
-#[procedure(partition_by(account), near(Account(account)))]
+#[procedure(partition_by(account), prefetch(Account(account)))]
 pub fn open(tx: &Txn, account: i64, balance: i64) -> Result<(), Abort> {
     if balance < 0 {
         return Err(Abort::new(
@@ -50,7 +50,7 @@ pub fn open(tx: &Txn, account: i64, balance: i64) -> Result<(), Abort> {
 }
 
 /// Moves an amount from one account to another, or to the same one.
-#[procedure(partition_by(from, to), near(Account(from), Account(to)))]
+#[procedure(partition_by(from, to), prefetch(Account(from), Account(to)))]
 pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred, Abort> {
     if amount < 0 {
         return Err(Abort::new(
@@ -83,7 +83,7 @@ pub fn transfer(tx: &Txn, from: i64, to: i64, amount: i64) -> Result<Transferred
 }
 
 /// The balance of one account.
-#[procedure(partition_by(account), read_only, near(Account(account)))]
+#[procedure(partition_by(account), read_only, prefetch(Account(account)))]
 pub fn balance(tx: &Txn, account: i64) -> Result<Balance, Abort> {
     find(tx, account).map(|row| Balance { balance: row.balance })
 }

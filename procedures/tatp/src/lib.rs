@@ -56,13 +56,13 @@ pub struct SubscriberCheck {
 }
 
 /// The subscriber's row.
-#[procedure(partition_by(s_id), read_only, near(Subscriber(s_id)))]
+#[procedure(partition_by(s_id), read_only, prefetch(Subscriber(s_id)))]
 pub fn get_subscriber_data(tx: &Txn, s_id: i32) -> Option<Subscriber> {
     Subscriber::get(tx, s_id).map(Row::into_inner)
 }
 
 /// Where calls of the active facility go between `start_time` and `end_time`.
-#[procedure(partition_by(s_id), read_only, near(SpecialFacility(s_id, sf_type)))]
+#[procedure(partition_by(s_id), read_only, prefetch(SpecialFacility(s_id, sf_type)))]
 pub fn get_new_destination(tx: &Txn, s_id: i32, sf_type: u8, start_time: u8, end_time: u8) -> Vec<SmallText<15>> {
     let facility = Activity::get(tx, (s_id, sf_type));
     if !facility.is_some_and(|facility| facility.is_active) {
@@ -83,7 +83,7 @@ pub fn get_new_destination(tx: &Txn, s_id: i32, sf_type: u8, start_time: u8, end
 }
 
 /// The data of one access of a subscriber.
-#[procedure(partition_by(s_id), read_only, near(AccessInfo(s_id, ai_type)))]
+#[procedure(partition_by(s_id), read_only, prefetch(AccessInfo(s_id, ai_type)))]
 pub fn get_access_data(tx: &Txn, s_id: i32, ai_type: u8) -> Option<AccessData> {
     let info = AccessInfo::get(tx, (s_id, ai_type))?;
     Some(AccessData {
@@ -95,7 +95,7 @@ pub fn get_access_data(tx: &Txn, s_id: i32, ai_type: u8) -> Option<AccessData> {
 }
 
 /// Changes a bit of the subscriber and a byte of its facility: both, or nothing where there is no such facility.
-#[procedure(partition_by(s_id), near(Subscriber(s_id)))]
+#[procedure(partition_by(s_id), prefetch(Subscriber(s_id)))]
 pub fn update_subscriber_data(tx: &Txn, s_id: i32, bit_1: bool, sf_type: u8, data_a: u8) -> Result<Change, Abort> {
     let Some(subscriber) = Subscriber::find(tx, s_id) else {
         return Ok(Change::NotFound);

@@ -167,7 +167,7 @@ pub fn load_accounts(tx: &Txn, branch_id: i32, from: i32, count: i32) -> Result<
 /// of `account_branch_id`.
 #[procedure(
     partition_by(branch_id, account_branch_id),
-    near(Account(account_branch_id, account_id))
+    prefetch(Account(account_branch_id, account_id))
 )]
 pub fn account_update(
     tx: &Txn,
@@ -195,7 +195,7 @@ pub fn account_update(
 }
 
 /// The balance of one account.
-#[procedure(partition_by(branch_id), read_only, near(Account(branch_id, account_id)))]
+#[procedure(partition_by(branch_id), read_only, prefetch(Account(branch_id, account_id)))]
 pub fn account_balance(tx: &Txn, branch_id: i32, account_id: i32) -> Result<AccountBalance, Abort> {
     let account = Account::get(tx, (branch_id, account_id)).ok_or_else(no_account)?;
     Ok(AccountBalance {

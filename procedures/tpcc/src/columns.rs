@@ -255,8 +255,8 @@ macro_rules! of_district {
             keys: impl Iterator<Item = (i16, i32)>,
         ) -> FoundRows<StockSold<'r>> {
             let columns = match d_id {
-                $($d_id => const { Alike::of::<$name>() },)*
-                _ => const { Alike::of::<StockSold>() },
+                $($d_id => const { SameLayout::of::<$name>() },)*
+                _ => const { SameLayout::of::<StockSold>() },
             };
             table::multi_read_alike::<_, _, 0>(tx, columns, keys)
         }

@@ -103,7 +103,7 @@ fn invalid_order() -> Abort {
 
 /// Orders items for a customer. An item that there is not rolls all back with the code `item_not_found`, after every other
 /// line was worked on (clause 2.4.2.3).
-#[procedure(partition_by(w_id, supply_w_ids), near(Customer(w_id, d_id, c_id)))]
+#[procedure(partition_by(w_id, supply_w_ids), prefetch(Customer(w_id, d_id, c_id)))]
 pub fn new_order(
     tx: &Txn,
     w_id: i16,

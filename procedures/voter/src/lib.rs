@@ -111,7 +111,7 @@ pub fn initialize(tx: &Txn, contestants: Vec<&str>) -> Result<Initialized, Abort
 }
 
 /// Takes one vote of a phone, at most `max_votes_per_phone` of each.
-#[procedure(partition_by(phone_number), near(Vote(phone_number, 1)))]
+#[procedure(partition_by(phone_number), prefetch(Vote(phone_number, 1)))]
 pub fn vote(
     tx: &Txn,
     phone_number: i64,

@@ -8,7 +8,7 @@ use std::{
     sync::mpsc,
 };
 
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, RedoConfig};
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, RedoConfig};
 use reprise_procedure::{
     abi::value::{ValueReader, push_varint},
     testkit::{TestDb, TestError},
@@ -372,7 +372,7 @@ fn walks_see_the_models_rows_natively() {
     assert!(refused > 100, "{refused}");
 }
 
-fn open(dir: &Path, partitions: u16, log: LogMode) -> Database {
+fn open(dir: &Path, partitions: u16, log: LogPolicy) -> Database {
     let config = DatabaseConfig {
         dir: Some(dir.to_owned()),
         partitions,
@@ -436,7 +436,7 @@ fn walks_see_the_models_rows_in_wasm_and_are_replayed_and_redone() {
     for partitions in 1..=3 {
         let (calls, _) = calls(1_000, partitions, 400);
         let mut digests = Vec::new();
-        for log in [LogMode::Command, LogMode::Physiological, LogMode::Both] {
+        for log in [LogPolicy::Command, LogPolicy::Physiological, LogPolicy::Both] {
             let dir = tempfile::tempdir().unwrap();
             let database = open(dir.path(), partitions, log);
             database.router().deploy("walks", &wasm()).unwrap();

@@ -70,7 +70,7 @@ use alloc::{format, string::String};
 use crate::{
     columns::ColumnSet,
     plan::ColumnPlan,
-    room::{Room, Slots},
+    room::{FixedSlots, OutBuffer},
 };
 
 /// Longest buffer that a guest may offer for its arguments or its result.
@@ -335,7 +335,7 @@ pub fn look_up_rows<O: HostOps + ?Sized>(
     plan: &ColumnPlan,
     out: &mut [u8],
 ) -> Result<usize, OpError> {
-    let mut room = Room::new(plan, out);
+    let mut room = OutBuffer::new(plan, out);
     ops.multi_get(target, keys, &mut |handle, row| room.push(handle, row))?;
     Ok(room.filled())
 }
@@ -345,7 +345,7 @@ pub fn fill_slots<O: HostOps + ?Sized>(
     ops: &mut O,
     target: Target,
     keys: EqualKeys<'_>,
-    mut slots: Slots<'_>,
+    mut slots: FixedSlots<'_>,
 ) -> Result<usize, OpError> {
     for key in keys.iter() {
         match ops.get(target, key)? {
@@ -362,7 +362,7 @@ pub fn scan_rows(
     out: &mut [u8],
     scan: impl FnOnce(&mut dyn FnMut(RowHandle, &[u8]) -> bool) -> Result<ScanBatch, OpError>,
 ) -> Result<(ScanBatch, usize), OpError> {
-    let mut room = Room::new(plan, out);
+    let mut room = OutBuffer::new(plan, out);
     let batch = scan(&mut |handle, row| room.try_push(handle, row))?;
     Ok((batch, room.filled()))
 }
@@ -409,7 +409,12 @@ pub trait HostOps {
     }
     /// As `multi_get_columns`, of as many keys as there are slots: what the import of this name writes to them, and how many
     /// rows did not fit theirs.
-    fn multi_get_slots(&mut self, target: Target, keys: EqualKeys<'_>, slots: Slots<'_>) -> Result<usize, OpError> {
+    fn multi_get_slots(
+        &mut self,
+        target: Target,
+        keys: EqualKeys<'_>,
+        slots: FixedSlots<'_>,
+    ) -> Result<usize, OpError> {
         fill_slots(self, target, keys, slots)
     }
     /// The row behind a handle, as it is now; the handle's copy is from now.

@@ -1,7 +1,7 @@
 //! Copies of a few bytes, without a call.
 //!
 //! A copy of this kind is told apart by its length, by branches. Where lengths follow no pattern (names, streets, the data of an
-//! item) the processor guesses these wrongly, and each time does nothing useful for as long as ten such copies take. `Mover` has
+//! item) the processor guesses these wrongly, and each time does nothing useful for as long as ten such copies take. `VarCopy` has
 //! no branch that hangs on the length, where the processor has masks.
 
 /// Copies bytes of which there are mostly few, and mostly as many as the last time. Both have one length.
@@ -39,12 +39,12 @@ fn copy_ends<const N: usize>(from: &[u8], to: &mut [u8]) {
 /// Copies bytes whose number changes from one copy to the next. What it writes should not be read at once: a load waits for a
 /// masked store to reach the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mover {
+pub struct VarCopy {
     /// Only where the processor has them.
     has_masks: bool,
 }
 
-impl Mover {
+impl VarCopy {
     /// Of this processor.
     pub fn new() -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Mover {
     }
 }
 
-impl Default for Mover {
+impl Default for VarCopy {
     fn default() -> Self {
         Self::new()
     }
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn so_many_bytes_are_copied_and_no_others_by_any_mover() {
         let source: Vec<u8> = (1..=255).collect();
-        let plain = Mover { has_masks: false };
-        for mover in [plain, Mover::new()] {
+        let plain = VarCopy { has_masks: false };
+        for mover in [plain, VarCopy::new()] {
             for (bytes, at) in (0..200).flat_map(|bytes| [0, 1, 7, 50].map(|at| (bytes, at))) {
                 let from = &source[at..at + bytes];
                 for more in [0, 1, 40, 100] {

@@ -6,7 +6,7 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{
     schema::{
-        ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, NearPart, Partitioning, Placement,
+        ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Partitioning, Placement, PrefetchKey, PrefetchPart,
         ProcedureSchema, TableSchema,
     },
     types::{ScalarType, StructField, Type},
@@ -150,26 +150,26 @@ fn push_procedure(out: &mut String, schema: &ModuleSchema, procedure: &Procedure
         put(out, ",\"time_max_ms\":");
         push_number(out, time_max_ms);
     }
-    if !procedure.near.is_empty() {
-        put(out, ",\"near\":");
-        push_list(out, &procedure.near, |out, near| {
-            push_near(out, schema, procedure, near)
+    if !procedure.prefetch.is_empty() {
+        put(out, ",\"prefetch\":");
+        push_list(out, &procedure.prefetch, |out, prefetch| {
+            push_prefetch(out, schema, procedure, prefetch)
         });
     }
     out.push('}');
 }
 
-fn push_near(out: &mut String, schema: &ModuleSchema, procedure: &ProcedureSchema, near: &NearKey) {
+fn push_prefetch(out: &mut String, schema: &ModuleSchema, procedure: &ProcedureSchema, prefetch: &PrefetchKey) {
     put(out, "{\"table\":");
-    let table = schema.tables.get(near.table as usize);
+    let table = schema.tables.get(prefetch.table as usize);
     push_text(out, &table.map_or_else(String::new, |table| table.full_name()));
     put(out, ",\"key\":");
-    push_list(out, &near.key, |out, part| match part {
-        NearPart::Param(position) => {
+    push_list(out, &prefetch.key, |out, part| match part {
+        PrefetchPart::Param(position) => {
             let param = procedure.params.get(*position as usize);
             push_text(out, param.map_or("", |param| &param.name));
         }
-        NearPart::Int(value) => push_int(out, *value),
+        PrefetchPart::Int(value) => push_int(out, *value),
     });
     out.push('}');
 }
@@ -383,9 +383,13 @@ mod tests {
                 partitioning: Partitioning::By(vec![0]),
                 log: LogChoice::Physiological,
                 time_max_ms: None,
-                near: vec![NearKey {
+                prefetch: vec![PrefetchKey {
                     table: 0,
-                    key: vec![NearPart::Param(0), NearPart::Int(-7), NearPart::Int(i64::MIN)],
+                    key: vec![
+                        PrefetchPart::Param(0),
+                        PrefetchPart::Int(-7),
+                        PrefetchPart::Int(i64::MIN),
+                    ],
                 }],
             }],
         };
@@ -397,7 +401,7 @@ mod tests {
             r#""placement":{"by":"a"}}],"procedures":[{"name":"p","docs":"Does.","params":[{"name":"a","#,
             r#""type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","#,
             r#""type":{"enum":["yes","n\"o\u000a"]}}]},"read_only":true,"partitioning":{"by":["a"]},"log":"physiological","#,
-            r#""near":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}]}"#,
+            r#""prefetch":[{"table":"m.t","key":["a",-7,-9223372036854775808]}]}]}"#,
         );
         assert_eq!(write_json(&schema), expected);
     }

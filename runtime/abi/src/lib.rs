@@ -24,12 +24,12 @@ pub mod value;
 
 pub use calls::{Ended, Handles, HostOps, LogLevel, OpError, RowHandle, ScanBatch, ScanFlags, ScanRequest, Target};
 pub use columns::{ColumnSet, ColumnsMalformed};
-pub use plan::{ColumnPlan, Near, Plans};
-pub use room::{Room, Slots};
+pub use plan::{ColumnPlan, Plans, ReadSpan};
+pub use room::{FixedSlots, OutBuffer};
 pub use row::{Field, RowError, RowLayout};
 pub use schema::{
-    ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey, NearPart, Parameter,
-    Partitioning, Placement, ProcedureSchema, TableSchema,
+    ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, Parameter, Partitioning, Placement,
+    PrefetchKey, PrefetchPart, ProcedureSchema, TableSchema,
 };
 pub use types::{ScalarType, StructField, Type};
 

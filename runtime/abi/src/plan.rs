@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::{
     columns::{ColumnSet, ColumnsMalformed},
-    copy::{Mover, copy_short},
+    copy::{VarCopy, copy_short},
     row::RowLayout,
     types::ScalarType,
 };
@@ -77,7 +77,7 @@ pub struct ColumnPlan {
     /// Places in the run that hold 0 or 1.
     bools: Vec<u32>,
     /// For texts, whose lengths vary.
-    mover: Mover,
+    mover: VarCopy,
     bitmap_bytes: u32,
     /// Of the run, without data.
     fixed_bytes: u32,
@@ -105,7 +105,7 @@ impl ColumnPlan {
             texts: Vec::new(),
             ends: Vec::new(),
             bools: Vec::new(),
-            mover: Mover::new(),
+            mover: VarCopy::new(),
             bitmap_bytes,
             fixed_bytes: bitmap_bytes,
             data_offset: layout.fixed_bytes() as u32,
@@ -208,8 +208,8 @@ impl ColumnPlan {
 
     /// What is read of rows.
     #[inline]
-    pub fn near(&self) -> Near<'_> {
-        Near {
+    pub fn prefetch(&self) -> ReadSpan<'_> {
+        ReadSpan {
             start: self.head.0 as usize,
             end: self.head.1 as usize,
             rest: (!self.is_fixed()).then_some(self),
@@ -571,7 +571,7 @@ impl Plans {
 /// Which bytes of a row are read, for whoever asks for those of many rows ahead: some at first, the rest once it shows where
 /// these are.
 #[derive(Clone, Copy)]
-pub struct Near<'a> {
+pub struct ReadSpan<'a> {
     start: usize,
     end: usize,
     rest: Option<&'a ColumnPlan>,
@@ -580,7 +580,7 @@ pub struct Near<'a> {
 /// A row that is no longer than this is asked for as a whole.
 const SHORT_ROW_BYTES: usize = 192;
 
-impl Near<'_> {
+impl ReadSpan<'_> {
     /// All bytes.
     pub const ALL: Self = Self {
         start: 0,

@@ -9,14 +9,14 @@ use crate::{
 pub const HEADER_BYTES: usize = 8;
 
 /// See the module's header.
-pub struct Room<'a> {
+pub struct OutBuffer<'a> {
     plan: &'a ColumnPlan,
     /// What is still free.
     rest: &'a mut [u8],
     filled: usize,
 }
 
-impl<'a> Room<'a> {
+impl<'a> OutBuffer<'a> {
     #[inline]
     pub fn new(plan: &'a ColumnPlan, out: &'a mut [u8]) -> Self {
         Self {
@@ -125,13 +125,13 @@ impl<'a> Room<'a> {
 }
 
 /// Slots of one length, each for the columns of one row: whoever reads them knows where everything lies.
-pub struct Slots<'a> {
+pub struct FixedSlots<'a> {
     plan: &'a ColumnPlan,
     slots: core::slice::ChunksExactMut<'a, u8>,
     misfits: usize,
 }
 
-impl<'a> Slots<'a> {
+impl<'a> FixedSlots<'a> {
     /// None where `out` is not `count` slots of one length, or where they are too short for any row's columns.
     #[inline]
     pub fn new(plan: &'a ColumnPlan, out: &'a mut [u8], count: usize) -> Option<Self> {
@@ -186,7 +186,7 @@ mod tests {
         let row = layout.build(&[Field::Int(5), Field::Text("four")]);
         let plan = ColumnPlan::new(&layout, ColumnSet(0b10));
         let mut out = vec![0; 40];
-        let mut room = Room::new(&plan, &mut out);
+        let mut room = OutBuffer::new(&plan, &mut out);
         assert!(room.try_push(9, &row) && room.try_push(10, &row));
         assert!(!room.try_push(11, &row));
         assert_eq!(room.filled(), 32);
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(out[..16], expected[..]);
         assert_eq!(out[32..], [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         let plan = ColumnPlan::new(&layout, ColumnSet(0b01));
-        assert_eq!(Room::new(&plan, &mut out).rows_left(), 3);
+        assert_eq!(OutBuffer::new(&plan, &mut out).rows_left(), 3);
     }
 
     /// A layout, and three rows of it whose texts differ in length.
@@ -240,7 +240,7 @@ mod tests {
             let plan = ColumnPlan::new(&layout, ColumnSet(set));
             let each = HEADER_BYTES + plan.fixed_bytes() + more;
             let mut one = vec![7; 4 * each];
-            let mut slots = Slots::new(&plan, &mut one, 4).expect("slots");
+            let mut slots = FixedSlots::new(&plan, &mut one, 4).expect("slots");
             rows.iter().zip(5..).for_each(|(row, handle)| slots.put(handle, row));
             slots.put(HANDLE_NONE, &[]);
             let misfits = slots.misfits();
@@ -266,7 +266,7 @@ mod tests {
         let plan = ColumnPlan::new(&layout, ColumnSet(0b11));
         for (bytes, count) in [(0, 0), (22, 0), (23, 2), (20, 2), (0, 1), (22, usize::MAX)] {
             assert!(
-                Slots::new(&plan, &mut vec![0; bytes], count).is_none(),
+                FixedSlots::new(&plan, &mut vec![0; bytes], count).is_none(),
                 "{bytes} {count}"
             );
         }
@@ -279,10 +279,10 @@ mod tests {
         for (set, room_bytes) in (1..128).flat_map(|set| [0, 37, 200].map(|bytes| (set, bytes))) {
             let plan = ColumnPlan::new(&layout, ColumnSet(set));
             let (mut all, mut each) = (vec![0; room_bytes], vec![0; room_bytes]);
-            let mut room = Room::new(&plan, &mut all);
+            let mut room = OutBuffer::new(&plan, &mut all);
             room.push_all(7, &rows);
             let filled = room.filled();
-            let mut room = Room::new(&plan, &mut each);
+            let mut room = OutBuffer::new(&plan, &mut each);
             rows.iter().zip(7..).for_each(|(row, handle)| room.push(handle, row));
             assert_eq!((filled, &all), (room.filled(), &each), "{set:b}");
         }

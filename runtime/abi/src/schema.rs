@@ -116,8 +116,8 @@ pub struct ProcedureSchema {
     pub returns: Type,
     pub read_only: bool,
     pub partitioning: Partitioning,
-    /// Rows that a call will look at, as its arguments tell: brought near while the calls before it run. A hint alone.
-    pub near: Vec<NearKey>,
+    /// Rows that a call will look at, as its arguments tell: prefetched while the calls before it run. A hint alone.
+    pub prefetch: Vec<PrefetchKey>,
     pub log: LogChoice,
     /// Time that a call may take, in milliseconds, in place of the server's limit; 0: as long as it likes.
     pub time_max_ms: Option<u32>,
@@ -151,15 +151,15 @@ impl LogChoice {
 
 /// The primary key of a row that a call will look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NearKey {
+pub struct PrefetchKey {
     /// Position among the module's tables.
     pub table: u16,
     /// One part for each column of the primary key.
-    pub key: Vec<NearPart>,
+    pub key: Vec<PrefetchPart>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NearPart {
+pub enum PrefetchPart {
     /// The parameter at this position, of the column's own integer type.
     Param(u16),
     Int(i64),

@@ -9,6 +9,7 @@ mod archive;
 mod backup;
 mod backups;
 mod checkpoint;
+mod environment;
 mod estimate;
 mod inspect;
 mod manifest;
@@ -17,7 +18,6 @@ mod quarantine;
 mod recover;
 mod restore;
 mod staging;
-mod surroundings;
 mod tree;
 mod union;
 mod writing;
@@ -44,12 +44,11 @@ use reprise_log::{Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
 pub use reprise_partition::Sampling;
 use reprise_partition::{
-    AsyncSink, CallBatch, Desk, LogRule, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Told, Unlogged,
-    complete,
+    AsyncSink, CallBatch, Desk, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Told, Unlogged, complete,
 };
 pub use reprise_recovery::RecoverFrom;
 use reprise_recovery::make_ready;
-use reprise_replay::Replayed;
+use reprise_replay::ReplayOutcome;
 use reprise_router::{
     BackupService, CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig, ScopedKey,
 };
@@ -57,49 +56,23 @@ pub use reprise_storage::AfterImage;
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{Genesis, RecordRef};
 
-use crate::{backups::Backups, checkpoint::Checkpointer, surroundings::SiteWork, tree::RealTree};
+use crate::{backups::Backups, checkpoint::Checkpointer, environment::SiteWork, tree::RealTree};
 
 pub use archive::ArchiveError;
 pub use backup::{
     VerifiedBackup, create_backup, create_backup_in, decode_all, receive_backup, verify_backup, verify_backup_in,
 };
+pub use environment::{Environment, Folders};
 pub use inspect::{FoundCheckpoint, Inspection, Verdict, inspect};
 pub use manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError};
 pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max_default};
 pub use quarantine::Quarantined;
+pub use reprise_partition::LogPolicy;
 pub use reprise_recovery::RecoveryError;
 pub use reprise_replay::Divergence;
 pub use restore::{Point, RestoreError, RestoreReport, restore, restore_archived, restore_in};
 pub use staging::StagingError;
-pub use surroundings::{Folders, Surroundings};
 pub use tree::{Place, Tree};
-
-/// What is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogMode {
-    /// The command of each transaction.
-    Command,
-    /// The rows that each transaction changed.
-    Physiological,
-    /// Whichever costs less, by procedure and by measurement.
-    Auto,
-    /// Both, side by side: to compare them.
-    Both,
-    /// Nothing: a restart begins empty.
-    None,
-}
-
-impl LogMode {
-    fn rule(self) -> LogRule {
-        match self {
-            Self::Command => LogRule::Command,
-            Self::Physiological => LogRule::Physiological,
-            Self::Auto => LogRule::Auto,
-            Self::Both => LogRule::Both,
-            Self::None => LogRule::None,
-        }
-    }
-}
 
 /// How changes are logged, and which record counts at recovery where there are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -127,7 +100,7 @@ pub struct DatabaseConfig {
     /// Engine threads.
     pub sites: u16,
     /// For procedures that declare nothing; those that do go by their declaration, unless this is `Both` or `None`.
-    pub log: LogMode,
+    pub log: LogPolicy,
     pub redo: RedoConfig,
     pub commit: CommitMode,
     /// Time for which a group of commits may grow before it is written.
@@ -279,24 +252,24 @@ impl Database {
     /// Opens the directory's log (a new one begins with its genesis) and starts the engine threads. No call is taken
     /// before `recover`.
     pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
-        if config.log != LogMode::None && config.dir.is_none() {
+        if config.log != LogPolicy::None && config.dir.is_none() {
             return Err(OpenError::Config("a log needs a data directory".into()));
         }
         if let Some(dir) = config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
             return Err(OpenError::IsBackup(dir.clone()));
         }
-        let surroundings = Surroundings::real(&config)?;
-        Self::open_in(config, surroundings)
+        let environment = Environment::real(&config)?;
+        Self::open_in(config, environment)
     }
 
     /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
-    pub fn open_in(config: DatabaseConfig, around: Surroundings) -> Result<Self, OpenError> {
+    pub fn open_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
         check(&config)?;
         let root = around.folders.as_ref().map(|folders| folders.root.clone());
         let quarantine = root.as_deref().map_or_else(|| Ok(Vec::new()), quarantine::load)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         let opened = match config.log {
-            LogMode::None => None,
+            LogPolicy::None => None,
             _ => Some(open_log(&config, &around, &memory)?),
         };
         let (genesis, log, report, files) = match opened {
@@ -538,7 +511,7 @@ impl Database {
     }
 
     /// Remembers the outcomes of calls with idempotency keys, the oldest first.
-    fn restore_keys(&self, mut remembered: Vec<Replayed>) {
+    fn restore_keys(&self, mut remembered: Vec<ReplayOutcome>) {
         remembered.sort_by_key(|replayed| replayed.lsn);
         for replayed in remembered {
             let (scope, key) = (str::from_utf8(&replayed.scope), str::from_utf8(&replayed.key));
@@ -617,11 +590,7 @@ struct OpenedLog {
     files: Checkpoints,
 }
 
-fn open_log(
-    config: &DatabaseConfig,
-    around: &Surroundings,
-    memory: &Arc<MemoryLedger>,
-) -> Result<OpenedLog, OpenError> {
+fn open_log(config: &DatabaseConfig, around: &Environment, memory: &Arc<MemoryLedger>) -> Result<OpenedLog, OpenError> {
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
     let files = Checkpoints::new(folders.checkpoints.clone());
@@ -706,7 +675,7 @@ fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, 
 }
 
 /// Compiled code is kept under the database's secret: what another one, or nobody we know, has put there is never run.
-fn keep_code(around: &Surroundings, genesis: &Genesis) {
+fn keep_code(around: &Environment, genesis: &Genesis) {
     let words = genesis.secret.iter().flat_map(|word| word.to_le_bytes());
     let secret: Vec<u8> = words.chain(genesis.database_id).collect();
     if let Some(disk) = around.folders.as_ref().and_then(|folders| folders.code.clone()) {
@@ -715,7 +684,7 @@ fn keep_code(around: &Surroundings, genesis: &Genesis) {
     }
 }
 
-fn new_genesis(config: &DatabaseConfig, around: &Surroundings) -> Result<Genesis, OpenError> {
+fn new_genesis(config: &DatabaseConfig, around: &Environment) -> Result<Genesis, OpenError> {
     let id = (around.entropy)().map_err(OpenError::Entropy)?;
     let secret = (around.entropy)().map_err(OpenError::Entropy)?;
     let (low, high) = secret.split_at(8);
@@ -743,7 +712,7 @@ fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis,
 
 type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn Started>>);
 
-fn shared(config: &DatabaseConfig, around: &Surroundings, secret: [u64; 2], memory: Arc<MemoryLedger>) -> Arc<Shared> {
+fn shared(config: &DatabaseConfig, around: &Environment, secret: [u64; 2], memory: Arc<MemoryLedger>) -> Arc<Shared> {
     Arc::new(Shared {
         deployed: ArcSwap::default(),
         generation: AtomicU64::new(0),
@@ -759,7 +728,7 @@ fn shared(config: &DatabaseConfig, around: &Surroundings, secret: [u64; 2], memo
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
         notices: Default::default(),
-        logging: Logging::new(config.log.rule(), config.redo.images, around.sampling),
+        logging: Logging::new(config.log, config.redo.images, around.sampling),
         calls: Arc::default(),
         desk: Desk::new(config.partitions, config.sites),
         told: Told::new(config.partitions, config.sites),

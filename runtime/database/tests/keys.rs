@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{config, i64s, take, wasm};
-use reprise_database::{Database, LogMode, Surroundings};
+use reprise_database::{Database, Environment, LogPolicy};
 use reprise_env::{Clock, RealClock};
 use reprise_router::{BatchBuilder, Lookup, ReplyOutcome, ScopedKey};
 
@@ -37,11 +37,11 @@ struct World {
 }
 
 impl World {
-    fn open(dir: &Path, log: LogMode, ahead: Duration) -> Self {
+    fn open(dir: &Path, log: LogPolicy, ahead: Duration) -> Self {
         let mut config = config(dir, 2);
         config.log = log;
         let clock = Arc::new(Ahead(RealClock::new(), AtomicI64::new(ahead.as_micros() as i64)));
-        let mut around = Surroundings::real(&config).expect("a directory");
+        let mut around = Environment::real(&config).expect("a directory");
         around.clock = clock.clone();
         let database = Database::open_in(config, around).expect("open");
         database.set_idempotency_keep(KEEP);
@@ -98,7 +98,7 @@ const REMEMBERED: (ReplyOutcome, bool) = (ReplyOutcome::Committed, true);
 #[test]
 fn nothing_is_kept_of_calls_that_read() {
     let dir = tempfile::tempdir().expect("a directory");
-    let world = World::open(dir.path(), LogMode::Command, Duration::ZERO);
+    let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
     assert_eq!(world.call("", "", "open", &[1, 100]), RAN);
     assert_eq!(world.call("", "k", "balance", &[1]), RAN);
     assert_eq!(world.call("", "k", "balance", &[1]), RAN);
@@ -110,7 +110,7 @@ fn nothing_is_kept_of_calls_that_read() {
 
 #[test]
 fn an_outcome_is_kept_for_its_time_over_restarts_and_no_longer() {
-    for log in [LogMode::Command, LogMode::Physiological] {
+    for log in [LogPolicy::Command, LogPolicy::Physiological] {
         let dir = tempfile::tempdir().expect("a directory");
         let world = World::open(dir.path(), log, Duration::ZERO);
         assert_eq!(world.call("", "old", "open", &[1, 100]), RAN);
@@ -146,7 +146,7 @@ fn an_outcome_is_kept_for_its_time_over_restarts_and_no_longer() {
 #[test]
 fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
     let dir = tempfile::tempdir().expect("a directory");
-    let world = World::open(dir.path(), LogMode::Command, Duration::ZERO);
+    let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
     let keys = world.database.router().idempotency();
     assert_eq!(world.call("", "first", "open", &[0, 100]), RAN);
     let each = keys.stats().bytes;
@@ -164,7 +164,7 @@ fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
     // Full as it is, what was promised opens again, and all of it is there.
     let count = world.keys();
     drop(world);
-    let world = World::open(dir.path(), LogMode::Command, Duration::ZERO);
+    let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
     let keys = world.database.router().idempotency();
     keys.set_bytes_max(2 * each);
     assert_eq!(world.keys(), count);
@@ -182,7 +182,7 @@ fn new_keys_are_refused_before_their_calls_run_while_there_is_no_room() {
 #[test]
 fn a_call_that_does_not_commit_gives_its_room_back() {
     let dir = tempfile::tempdir().expect("a directory");
-    let world = World::open(dir.path(), LogMode::Command, Duration::ZERO);
+    let world = World::open(dir.path(), LogPolicy::Command, Duration::ZERO);
     assert_eq!(world.call("", "k", "open", &[1, 100]), RAN);
     let before = world.database.router().idempotency().stats();
     assert!(matches!(
@@ -194,7 +194,7 @@ fn a_call_that_does_not_commit_gives_its_room_back() {
 
 #[test]
 fn keys_of_different_scopes_have_nothing_to_do_with_each_other_over_restarts() {
-    for log in [LogMode::Command, LogMode::Physiological] {
+    for log in [LogPolicy::Command, LogPolicy::Physiological] {
         let dir = tempfile::tempdir().expect("a directory");
         let world = World::open(dir.path(), log, Duration::ZERO);
         assert_eq!(world.call("ann", "k", "open", &[1, 100]), RAN);

@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{config, i64s, submit, wasm};
-use reprise_database::{Database, Surroundings};
+use reprise_database::{Database, Environment};
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 use reprise_router::{BatchBuilder, ReplyOutcome, RowsError, RowsPage, RowsRequest};
 
@@ -90,7 +90,7 @@ impl DiskFile for GatedFile {
 /// Accounts, on a log behind a gate that is open.
 fn open(dir: &Path) -> (Arc<Database>, Shared) {
     let (config, gate) = (config(dir, 2), Shared::new((Mutex::new(Gate::Open), Condvar::new())));
-    let mut around = Surroundings::real(&config).expect("a directory");
+    let mut around = Environment::real(&config).expect("a directory");
     let folders = around.folders.as_mut().expect("there is a log");
     folders.log = Arc::new(GatedDisk(folders.log.clone(), gate.clone()));
     let database = Database::open_in(config, around).expect("open");

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use common::{fill, i64s, snapshot, submit, take, wasm};
 use reprise_base::{MemoryKind, limits::MEMORY_MAX_LIMIT};
-use reprise_database::{Database, DatabaseConfig, LogMode, OpenError};
+use reprise_database::{Database, DatabaseConfig, LogPolicy, OpenError};
 use reprise_router::{Failure, ReplyOutcome};
 
 const MAX_BYTES: u64 = 64 << 20;
 const BATCH_CALLS: i64 = 4_000;
 
-fn config(dir: &Path, sites: u16, log: LogMode, memory_max_bytes: u64) -> DatabaseConfig {
+fn config(dir: &Path, sites: u16, log: LogPolicy, memory_max_bytes: u64) -> DatabaseConfig {
     DatabaseConfig {
         log,
         segment_bytes: 64 << 20,
@@ -88,7 +88,7 @@ fn check_goes_on(database: &Database, opened: i64, refused: i64) {
 
 #[test]
 fn full_memory_refuses_what_grows_and_opens_again_under_the_same_limit() {
-    for log in [LogMode::Command, LogMode::Physiological] {
+    for log in [LogPolicy::Command, LogPolicy::Physiological] {
         let dir = tempfile::tempdir().expect("a directory");
         let with = |sites, max| config(dir.path(), sites, log, max);
         let database = open(with(2, MAX_BYTES)).expect("open");
@@ -135,7 +135,7 @@ fn full_memory_refuses_what_grows_and_opens_again_under_the_same_limit() {
 #[test]
 fn a_deployment_that_takes_more_than_there_is_leaves_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
-    let database = open(config(dir.path(), 2, LogMode::Command, MAX_BYTES)).expect("open");
+    let database = open(config(dir.path(), 2, LogPolicy::Command, MAX_BYTES)).expect("open");
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     fill(&database, 0, 100);
     let rows = database.router().memory().kind(MemoryKind::Rows);

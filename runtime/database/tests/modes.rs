@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_database::{
-    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, OpenError, RecoverFrom,
+    AfterImage, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, OpenError, RecoverFrom,
     RecoveryReport, RedoConfig,
 };
 use reprise_router::{BatchBuilder, BatchReply, LogQuery, ReplyOutcome, RestartEstimate, SpeedSource};
@@ -19,7 +19,7 @@ fn wasm(name: &str) -> Vec<u8> {
         .unwrap_or_else(|error| panic!("read {}: {error}; `cargo xtask wasm` builds it", path.display()))
 }
 
-fn config(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> DatabaseConfig {
+fn config(dir: &Path, sites: u16, log: LogPolicy, redo: RedoConfig) -> DatabaseConfig {
     DatabaseConfig {
         dir: Some(PathBuf::from(dir)),
         partitions: 6,
@@ -34,13 +34,13 @@ fn config(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> DatabaseCon
     }
 }
 
-fn try_open(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> Result<(Database, RecoveryReport), OpenError> {
+fn try_open(dir: &Path, sites: u16, log: LogPolicy, redo: RedoConfig) -> Result<(Database, RecoveryReport), OpenError> {
     let database = Database::open(config(dir, sites, log, redo))?;
     let report = database.recover()?;
     Ok((database, report))
 }
 
-fn open(dir: &Path, sites: u16, log: LogMode, redo: RedoConfig) -> (Database, RecoveryReport) {
+fn open(dir: &Path, sites: u16, log: LogPolicy, redo: RedoConfig) -> (Database, RecoveryReport) {
     try_open(dir, sites, log, redo).expect("open")
 }
 
@@ -107,12 +107,12 @@ fn one_log_holds_both_kinds_in_one_order_and_any_of_them_recovers() {
         ..RedoConfig::default()
     };
     let modes = [
-        (LogMode::Physiological, RedoConfig::default()),
-        (LogMode::Command, RedoConfig::default()),
-        (LogMode::Both, RedoConfig::default()),
-        (LogMode::Physiological, whole),
-        (LogMode::Auto, RedoConfig::default()),
-        (LogMode::Both, whole),
+        (LogPolicy::Physiological, RedoConfig::default()),
+        (LogPolicy::Command, RedoConfig::default()),
+        (LogPolicy::Both, RedoConfig::default()),
+        (LogPolicy::Physiological, whole),
+        (LogPolicy::Auto, RedoConfig::default()),
+        (LogPolicy::Both, whole),
     ];
     let mut digest = None;
     for (round, (mode, redo)) in modes.into_iter().enumerate() {
@@ -139,7 +139,7 @@ fn one_log_holds_both_kinds_in_one_order_and_any_of_them_recovers() {
                 from,
                 ..RedoConfig::default()
             };
-            let (database, report) = open(dir.path(), sites, LogMode::Command, redo);
+            let (database, report) = open(dir.path(), sites, LogPolicy::Command, redo);
             assert_eq!(database.router().digest().ok(), digest, "{from:?}, {sites} sites");
             assert_eq!(report.keys, 1);
             // Each transaction once, however it was logged.
@@ -154,7 +154,7 @@ fn one_log_holds_both_kinds_in_one_order_and_any_of_them_recovers() {
 fn a_repeat_finds_its_answer_after_redo() {
     let dir = tempfile::tempdir().expect("a directory");
     let redo = RedoConfig::default();
-    let (database, _) = open(dir.path(), 2, LogMode::Physiological, redo);
+    let (database, _) = open(dir.path(), 2, LogPolicy::Physiological, redo);
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     work(&database, 0);
     // Between partitions, within one, and on one account.
@@ -167,7 +167,7 @@ fn a_repeat_finds_its_answer_after_redo() {
         .map(|i| (first.get(i).txn_id, first.get(i).lsn, first.get(i).result.to_vec()))
         .collect();
     database.close().expect("close");
-    let (database, report) = open(dir.path(), 1, LogMode::Physiological, redo);
+    let (database, report) = open(dir.path(), 1, LogPolicy::Physiological, redo);
     let committed = (0..3)
         .filter(|i| *first.get(*i).outcome == ReplyOutcome::Committed)
         .count();
@@ -224,7 +224,7 @@ fn spinning() -> Vec<u8> {
 fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_changes() {
     let dir = tempfile::tempdir().expect("a directory");
     let redo = RedoConfig::default();
-    let (database, _) = open(dir.path(), 1, LogMode::Command, redo);
+    let (database, _) = open(dir.path(), 1, LogPolicy::Command, redo);
     database.router().deploy("work", &spinning()).expect("deploy");
     let explain = |name: &str| {
         let deployed = database.router().deployed();
@@ -252,7 +252,7 @@ fn a_procedure_is_logged_as_it_declares_and_one_that_computes_long_by_its_change
     assert!(kinds[..first].iter().filter(|kind| **kind == "command").count() >= 40);
     let digest = database.router().digest().ok();
     database.close().expect("close");
-    let (database, report) = open(dir.path(), 3, LogMode::Command, redo);
+    let (database, report) = open(dir.path(), 3, LogPolicy::Command, redo);
     assert_eq!(database.router().digest().ok(), digest);
     assert_eq!(report.commands, 4_001);
 }
@@ -281,11 +281,11 @@ fn long_stretches_of_changes_are_redone_between_commands() {
     let dir = tempfile::tempdir().expect("a directory");
     let redo = RedoConfig::default();
     let modes = [
-        LogMode::Physiological,
-        LogMode::Command,
-        LogMode::Physiological,
-        LogMode::Both,
-        LogMode::Physiological,
+        LogPolicy::Physiological,
+        LogPolicy::Command,
+        LogPolicy::Physiological,
+        LogPolicy::Both,
+        LogPolicy::Physiological,
     ];
     for (round, mode) in modes.into_iter().enumerate() {
         let (database, _) = open(dir.path(), 2, mode, redo);
@@ -294,14 +294,14 @@ fn long_stretches_of_changes_are_redone_between_commands() {
             deployed.expect("deploy");
         }
         match mode {
-            LogMode::Physiological => work_long(&database, round as i64),
+            LogPolicy::Physiological => work_long(&database, round as i64),
             _ => work(&database, round as i64),
         }
         database.close().expect("close");
     }
     let mut found = Vec::new();
     for sites in [1, 2, 6] {
-        let (database, report) = open(dir.path(), sites, LogMode::Physiological, redo);
+        let (database, report) = open(dir.path(), sites, LogPolicy::Physiological, redo);
         assert!(report.log_bytes > 3 << 20, "{} bytes of log", report.log_bytes);
         let before = database.router().digest().ok();
         // What follows runs on it, and comes behind all of it.
@@ -324,7 +324,7 @@ fn long_stretches_of_changes_are_redone_between_commands() {
 #[test]
 fn a_long_log_of_both_kinds_is_redone_by_all_cores_where_changes_are_asked_for() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (database, _) = open(dir.path(), 2, LogMode::Both, RedoConfig::default());
+    let (database, _) = open(dir.path(), 2, LogPolicy::Both, RedoConfig::default());
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     // More than a window that lies apart from all else.
     (0..250).for_each(|round| work(&database, round));
@@ -336,7 +336,7 @@ fn a_long_log_of_both_kinds_is_redone_by_all_cores_where_changes_are_asked_for()
             from,
             ..RedoConfig::default()
         };
-        let (database, report) = open(dir.path(), sites, LogMode::Both, redo);
+        let (database, report) = open(dir.path(), sites, LogPolicy::Both, redo);
         assert_eq!(database.router().digest().ok(), digest, "{from:?}");
         let is_redone = report.redo_bytes > report.log_bytes / 2;
         let text = format!("{from:?}: {} of {}", report.redo_bytes, report.log_bytes);
@@ -350,7 +350,7 @@ fn a_long_log_of_both_kinds_is_redone_by_all_cores_where_changes_are_asked_for()
 #[test]
 fn a_restart_is_estimated_by_what_the_log_holds_not_by_what_the_server_is_set_to_log() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (database, _) = open(dir.path(), 1, LogMode::Physiological, RedoConfig::default());
+    let (database, _) = open(dir.path(), 1, LogPolicy::Physiological, RedoConfig::default());
     database.router().deploy("bank", &wasm("bank")).expect("deploy");
     let opened = |database: &Database, round: i64| {
         let account = |i| ("bank", "open", None, i64s(&[round * 1_000 + i, 100]));
@@ -361,7 +361,7 @@ fn a_restart_is_estimated_by_what_the_log_holds_not_by_what_the_server_is_set_to
     database.close().expect("close");
     let estimate =
         |database: &Database| -> RestartEstimate { database.router().status().restart.expect("there is a log") };
-    let (database, report) = open(dir.path(), 1, LogMode::Command, RedoConfig::default());
+    let (database, report) = open(dir.path(), 1, LogPolicy::Command, RedoConfig::default());
     let text = format!("{} of {} bytes", report.redo_bytes, report.log_bytes);
     assert!(
         report.redo_bytes > report.log_bytes * 9 / 10 && report.redo_bytes > 5 << 20,

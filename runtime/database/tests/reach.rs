@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::mpsc};
 
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy};
 use reprise_router::{BatchBuilder, ReplyOutcome};
 
 /// A procedure of each way to read, by the partition of its first argument; the second is a key as it is encoded. Each answers with
@@ -156,10 +156,10 @@ fn module() -> Vec<u8> {
 }
 
 fn open(dir: &Path, partitions: u16) -> Database {
-    open_under(dir, partitions, LogMode::Command)
+    open_under(dir, partitions, LogPolicy::Command)
 }
 
-fn open_under(dir: &Path, partitions: u16, log: LogMode) -> Database {
+fn open_under(dir: &Path, partitions: u16, log: LogPolicy) -> Database {
     let config = DatabaseConfig {
         dir: Some(dir.to_owned()),
         partitions,
@@ -249,7 +249,7 @@ fn a_call_reads_its_own_partition_and_is_told_of_others() {
 #[test]
 fn a_loop_over_an_index_turns_once_for_each_row_in_every_kind_of_log() {
     let mut digests = Vec::new();
-    for log in [LogMode::Command, LogMode::Physiological, LogMode::Both] {
+    for log in [LogPolicy::Command, LogPolicy::Physiological, LogPolicy::Both] {
         let dir = tempfile::tempdir().expect("a directory");
         let database = open_under(dir.path(), 3, log);
         database.router().deploy("m", &module()).expect("deployed");

@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{config, files, fill, open, take, wasm};
-use reprise_database::{Database, Surroundings};
+use reprise_database::{Database, Environment};
 use reprise_env::{Disk, DiskError, DiskFile, DiskLock};
 use reprise_router::{CheckpointInfo, CheckpointState, DeployError};
 
@@ -125,7 +125,7 @@ fn what_can_t_be_read_back_replaces_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let config = config(dir.path(), 2);
     let how = Arc::new(AtomicU8::new(HONEST));
-    let mut around = Surroundings::real(&config).expect("folders");
+    let mut around = Environment::real(&config).expect("folders");
     let folders = around.folders.as_mut().expect("folders");
     let inner = folders.checkpoints.clone();
     folders.checkpoints = Arc::new(Folder {

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::mpsc};
 
 use reprise_abi::{Field, RowLayout};
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy};
 use reprise_router::{BatchBuilder, DeployError, ReplyOutcome, RowsRequest};
 
 const V1: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false}"#;
@@ -61,7 +61,7 @@ fn open(dir: &Path) -> Database {
         dir: Some(dir.to_owned()),
         partitions: 2,
         sites: 2,
-        log: LogMode::Command,
+        log: LogPolicy::Command,
         redo: reprise_database::RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_abi::value::ValueReader;
-use reprise_database::{CommitMode, Database, DatabaseConfig, LogMode, RecoveryReport};
+use reprise_database::{CommitMode, Database, DatabaseConfig, LogPolicy, RecoveryReport};
 use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome};
 
 /// The wasm of a sample module; `cargo xtask wasm` builds it.
@@ -22,7 +22,7 @@ fn open(dir: &Path, partitions: u16, sites: u16) -> (Database, RecoveryReport) {
         dir: Some(PathBuf::from(dir)),
         partitions,
         sites,
-        log: LogMode::Command,
+        log: LogPolicy::Command,
         redo: reprise_database::RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,
@@ -200,7 +200,7 @@ fn another_number_of_partitions_is_refused() {
         dir: Some(dir.path().to_owned()),
         partitions: 3,
         sites: 1,
-        log: LogMode::Command,
+        log: LogPolicy::Command,
         redo: reprise_database::RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,

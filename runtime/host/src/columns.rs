@@ -1,7 +1,7 @@
 //! Host calls that move some columns of a row.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, Plans, RowLayout, Slots, Target,
+    ColumnPlan, ColumnSet, FixedSlots, Handles, Plans, RowLayout, Target,
     calls::{EqualKeys, Packed},
 };
 
@@ -116,7 +116,7 @@ impl HostState {
         };
         let keys = EqualKeys::new(bytes, count).ok_or_else(|| uneven("keys", bytes.len(), count))?;
         let capacity = room.capacity();
-        let slots = Slots::new(plan, room.room(capacity).unwrap_or_default(), count);
+        let slots = FixedSlots::new(plan, room.room(capacity).unwrap_or_default(), count);
         let slots = slots.ok_or_else(|| uneven("slots for the columns", capacity, count))?;
         let misfits = transaction_of(&mut self.ops)?.multi_get_slots(target, keys, slots)?;
         self.charge(capacity)?;

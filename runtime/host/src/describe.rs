@@ -4,8 +4,8 @@
 //! otherwise silently mean its default.
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, NearKey, NearPart,
-    Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NEAR_KEYS_MAX, Parameter, Partitioning,
+    Placement, PrefetchKey, PrefetchPart, ProcedureSchema, ScalarType, StructField, TableSchema, Type,
     row::COLUMNS_MAX,
     schema::{COLUMN_VARIANTS_MAX, DOCS_BYTES_MAX, NAME_BYTES_MAX, is_valid_name, split_table_name},
     types::{DECIMAL_SCALE_MAX, TYPE_DEPTH_MAX},
@@ -385,6 +385,7 @@ fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checke
         "read_only",
         "partitioning",
         "log",
+        "prefetch",
         "near",
         "time_max_ms",
     ];
@@ -404,9 +405,10 @@ fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checke
     if partitioning == Partitioning::Any && !read_only {
         return path.member("partitioning").fail("\"any\" is for read-only procedures");
     }
-    let near = match object.optional("near") {
+    // Modules of earlier versions of the SDK say `near`.
+    let prefetch = match object.optional("prefetch").or_else(|| object.optional("near")) {
         Some((at, value)) => list(&at, value, 0, NEAR_KEYS_MAX, |at, value| {
-            parse_near(at, value, tables, &params)
+            parse_prefetch(at, value, tables, &params)
         })?,
         None => Vec::new(),
     };
@@ -419,7 +421,7 @@ fn parse_procedure(path: &Path, value: &Value, tables: &[TableSchema]) -> Checke
         partitioning,
         log: parse_log(&object)?,
         time_max_ms: parse_time_max(&object)?,
-        near,
+        prefetch,
     })
 }
 
@@ -449,7 +451,7 @@ fn parse_log(object: &Object<'_>) -> Checked<LogChoice> {
     }
 }
 
-fn parse_near(path: &Path, value: &Value, tables: &[TableSchema], params: &[Parameter]) -> Checked<NearKey> {
+fn parse_prefetch(path: &Path, value: &Value, tables: &[TableSchema], params: &[Parameter]) -> Checked<PrefetchKey> {
     let object = Object::new(path, value, &["table", "key"])?;
     let (at, name) = object.required("table")?;
     let name = text(&at, name)?;
@@ -461,9 +463,9 @@ fn parse_near(path: &Path, value: &Value, tables: &[TableSchema], params: &[Para
     let mut column = columns.iter();
     let key = list(&at, key, columns.len(), columns.len(), |at, value| {
         let position = *column.next().expect("as many parts as columns") as usize;
-        parse_near_part(at, value, tables[table].columns[position].ty, params)
+        parse_prefetch_part(at, value, tables[table].columns[position].ty, params)
     })?;
-    Ok(NearKey {
+    Ok(PrefetchKey {
         table: table as u16,
         key,
     })
@@ -482,13 +484,13 @@ fn int_range(ty: ScalarType) -> Option<(i128, i128)> {
 }
 
 /// A parameter of the column's type before which all have a fixed length, or an integer that fits the column.
-fn parse_near_part(at: &Path, value: &Value, column: ScalarType, params: &[Parameter]) -> Checked<NearPart> {
+fn parse_prefetch_part(at: &Path, value: &Value, column: ScalarType, params: &[Parameter]) -> Checked<PrefetchPart> {
     let Some((least, most)) = int_range(column) else {
-        return at.fail("near keys are of integer columns");
+        return at.fail("keys to prefetch are of integer columns");
     };
     if let Some(value) = value.as_i64() {
         return match least <= value as i128 && value as i128 <= most {
-            true => Ok(NearPart::Int(value)),
+            true => Ok(PrefetchPart::Int(value)),
             false => at.fail(format!("{value} is not in the column's range")),
         };
     }
@@ -501,7 +503,7 @@ fn parse_near_part(at: &Path, value: &Value, column: ScalarType, params: &[Param
     }
     let is_fixed = |param: &Parameter| matches!(&param.ty, Type::Scalar(scalar) if !scalar.is_variable());
     match params[..position].iter().all(is_fixed) {
-        true => Ok(NearPart::Param(position as u16)),
+        true => Ok(PrefetchPart::Param(position as u16)),
         false => at.fail("the parameters before it have no fixed length"),
     }
 }

@@ -5,8 +5,8 @@
 //! text is not a description at all, or names what it does not hold.
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, NearKey, NearPart, Parameter,
-    Partitioning, Placement, ProcedureSchema, StructField, TableSchema, Type,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, LogChoice, ModuleSchema, Parameter, Partitioning, Placement,
+    PrefetchKey, PrefetchPart, ProcedureSchema, StructField, TableSchema, Type,
 };
 use serde_json::Value;
 
@@ -145,14 +145,16 @@ fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema
         Some(Value::String(word)) if word == "any" => Partitioning::Any,
         _ => Partitioning::All,
     };
-    let near = items(value, "near").iter();
+    let prefetch = items(value, "prefetch").iter().chain(items(value, "near"));
     Ok(ProcedureSchema {
         docs: docs(value),
         name: text(value, "name")?.to_owned(),
         returns: value.get("returns").map_or(Ok(Type::Unit), read_type)?,
         read_only: flag(value, "read_only"),
         partitioning,
-        near: near.filter_map(|near| read_near(near, tables, &names)).collect(),
+        prefetch: prefetch
+            .filter_map(|prefetch| read_prefetch(prefetch, tables, &names))
+            .collect(),
         log: match value.get("log").and_then(Value::as_str) {
             Some("command") => LogChoice::Command,
             Some("physiological") => LogChoice::Physiological,
@@ -168,15 +170,15 @@ fn read_procedure(value: &Value, tables: &[TableSchema]) -> Read<ProcedureSchema
 }
 
 /// None where it is not understood: nothing but speed depends on it.
-fn read_near(value: &Value, tables: &[TableSchema], params: &[&str]) -> Option<NearKey> {
+fn read_prefetch(value: &Value, tables: &[TableSchema], params: &[&str]) -> Option<PrefetchKey> {
     let name = value.get("table")?.as_str()?;
     let table = tables.iter().position(|table| table.full_name() == name)?;
     let parts = items(value, "key").iter().map(|part| match part {
-        Value::String(param) => position(param, params).ok().map(NearPart::Param),
-        other => other.as_i64().map(NearPart::Int),
+        Value::String(param) => position(param, params).ok().map(PrefetchPart::Param),
+        other => other.as_i64().map(PrefetchPart::Int),
     });
     let key = parts.collect::<Option<Vec<_>>>()?;
-    (key.len() == tables[table].primary_key.len()).then_some(NearKey {
+    (key.len() == tables[table].primary_key.len()).then_some(PrefetchKey {
         table: table as u16,
         key,
     })
@@ -227,7 +229,7 @@ mod tests {
         {"name":"other.u","shared":true,"columns":[{"name":"x","type":"text","nullable":true}],"placement":"replicated"}],
         "procedures":[{"name":"p","params":[{"name":"a","type":"i64"},{"name":"l","type":{"list":{"option":"text"}}}],
         "returns":{"struct":[{"name":"outcome","type":{"enum":["yes","no"]}},{"name":"n","type":"unit"}]},
-        "partitioning":{"by":["a"]},"log":"physiological","near":[{"table":"t","key":["a"]},{"table":"t","key":[-7]}]},
+        "partitioning":{"by":["a"]},"log":"physiological","prefetch":[{"table":"t","key":["a"]},{"table":"t","key":[-7]}]},
         {"name":"q","params":[],"read_only":true,"partitioning":"any"}]}"#;
 
     #[test]

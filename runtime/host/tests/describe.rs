@@ -1,10 +1,10 @@
 //! The description parser: takes what the writer writes, refuses everything else with its place.
 #![allow(clippy::unwrap_used)]
 
-use reprise_abi::{IndexKind, NearPart, Partitioning, Placement, ScalarType, Type};
+use reprise_abi::{IndexKind, Partitioning, Placement, PrefetchPart, ScalarType, Type};
 use reprise_host::describe::{from_json, to_json};
 
-const GOOD: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"id","type":"i64","nullable":false},{"name":"amount","type":"decimal(2)","nullable":true},{"name":"note","type":"text","nullable":false,"default":"03616263"}],"primary_key":["id"],"primary_kind":"hash","indexes":[{"name":"by_note","columns":["note","id"],"unique":true}],"placement":{"by":"id"}},{"name":"u","columns":[{"name":"a","type":"uuid","nullable":false}],"primary_key":[],"primary_kind":"ordered","indexes":[],"placement":"replicated"}],"procedures":[{"name":"p","params":[{"name":"id","type":"i64"},{"name":"tags","type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","type":{"enum":["Yes, \"sir\"","no"]}},{"name":"rest","type":{"option":"bytes"}}]},"read_only":false,"partitioning":{"by":["id"]},"near":[{"table":"t","key":["id"]},{"table":"t","key":[-5]}]},{"name":"q","params":[],"returns":"unit","read_only":true,"partitioning":"any"}]}"#;
+const GOOD: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[{"name":"id","type":"i64","nullable":false},{"name":"amount","type":"decimal(2)","nullable":true},{"name":"note","type":"text","nullable":false,"default":"03616263"}],"primary_key":["id"],"primary_kind":"hash","indexes":[{"name":"by_note","columns":["note","id"],"unique":true}],"placement":{"by":"id"}},{"name":"u","columns":[{"name":"a","type":"uuid","nullable":false}],"primary_key":[],"primary_kind":"ordered","indexes":[],"placement":"replicated"}],"procedures":[{"name":"p","params":[{"name":"id","type":"i64"},{"name":"tags","type":{"list":{"option":"text"}}}],"returns":{"struct":[{"name":"outcome","type":{"enum":["Yes, \"sir\"","no"]}},{"name":"rest","type":{"option":"bytes"}}]},"read_only":false,"partitioning":{"by":["id"]},"prefetch":[{"table":"t","key":["id"]},{"table":"t","key":[-5]}]},{"name":"q","params":[],"returns":"unit","read_only":true,"partitioning":"any"}]}"#;
 
 #[test]
 fn the_writer_and_the_parser_agree() {
@@ -16,8 +16,8 @@ fn the_writer_and_the_parser_agree() {
     assert_eq!(schema.tables[0].indexes[0].columns, [2, 0]);
     assert_eq!(schema.tables[0].placement, Placement::By(0));
     assert_eq!(schema.procedures[0].partitioning, Partitioning::By(vec![0]));
-    assert_eq!(schema.procedures[0].near[0].key, [NearPart::Param(0)]);
-    assert_eq!(schema.procedures[0].near[1].key, [NearPart::Int(-5)]);
+    assert_eq!(schema.procedures[0].prefetch[0].key, [PrefetchPart::Param(0)]);
+    assert_eq!(schema.procedures[0].prefetch[1].key, [PrefetchPart::Int(-5)]);
     assert_eq!(schema.procedures[1].returns, Type::Unit);
 }
 
@@ -231,10 +231,10 @@ fn damaged_descriptions_never_panic() {
 }
 
 #[test]
-fn near_keys_that_no_row_can_have_are_refused() {
-    let near = r#"{"table":"t","key":["id"]}"#;
+fn prefetch_keys_that_no_row_can_have_are_refused() {
+    let prefetch = r#"{"table":"t","key":["id"]}"#;
     let check = |forged: &str, expected: &str| {
-        check_refused(near, forged, &format!("procedures[0].near[0].{expected}"));
+        check_refused(prefetch, forged, &format!("procedures[0].prefetch[0].{expected}"));
     };
     check(r#"{"table":"x","key":["id"]}"#, "table: no table \"x\"");
     check(r#"{"table":"t","key":["name"]}"#, "key[0]: no parameter \"name\"");

@@ -7,14 +7,14 @@
 //! Called by: `storage`, for rows and indexes.
 
 mod ahead;
-mod lanes;
 mod mappings;
-mod near;
+mod prefetch;
+mod simd;
 
 pub use ahead::{NotReady, keep_ready, ready_bytes};
-pub use lanes::equal;
 pub use mappings::{has_room as has_mappings, left as mappings_left};
-pub use near::{bring_near, fetch};
+pub use prefetch::{prefetch, prefetch_line};
+pub use simd::equal;
 
 use std::{
     alloc::{Layout, handle_alloc_error},
@@ -159,7 +159,7 @@ impl<T> Pages<T> {
         let ahead = self.len + END_BYTES / size_of::<T>().max(1);
         if ahead < self.capacity {
             // SAFETY: the element lies within the mapping.
-            near::fetch_at(unsafe { self.base.as_ptr().add(ahead) });
+            prefetch::fetch_at(unsafe { self.base.as_ptr().add(ahead) });
         }
     }
 

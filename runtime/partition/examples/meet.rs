@@ -16,7 +16,7 @@ use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    CallBatch, Desk, Gathering, Logging, NoLog, Shared, Site, SiteMessage, Stream, Tools, Touched,
+    CallBatch, Desk, ExecContext, Gathering, Logging, NoLog, Shared, Site, SiteMessage, Stream, Touched,
 };
 use reprise_txn::ModuleId;
 
@@ -54,7 +54,7 @@ impl World {
             batch.done = Some(Box::new(move |_| world.work(world.singles * CALL_US)));
             self.send(home as usize, SiteMessage::Batch(Box::new(batch)));
             let world = self.clone();
-            let job = Box::new(move |_: &mut reprise_partition::Held<'_>| {
+            let job = Box::new(move |_: &mut reprise_partition::ExclusivePartitions<'_>| {
                 world.work(JOB_US);
                 if pair + 1 == PAIRS && !world.is_over.load(Ordering::Relaxed) {
                     world.send_client(client);
@@ -115,7 +115,7 @@ fn main() {
     let threads = receivers.into_iter().enumerate().map(|(id, inbox)| {
         let shared = shared.clone();
         std::thread::spawn(move || {
-            let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
+            let tools = ExecContext::new(shared, Box::new(NoLog), Registry::new().recorder());
             Site::new(SiteId(id as u16), tools, inbox).run();
         })
     });

@@ -17,7 +17,7 @@ use reprise_base::{MemoryLedger, PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_observe::{RecentLines, Registry};
-use reprise_partition::{CallBatch, LogRule, Logging, NoLog, Sampling, Shared, Site, SlotOutcome, Tools};
+use reprise_partition::{CallBatch, ExecContext, LogPolicy, Logging, NoLog, Sampling, Shared, Site, SlotOutcome};
 use reprise_storage::AfterImage;
 use reprise_txn::{Candidate, Judge, ModuleId, apply, plan};
 
@@ -90,12 +90,12 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         binaries: Mutex::default(),
         lines: Arc::new(RecentLines::new()),
         notices: Default::default(),
-        logging: Logging::new(LogRule::None, AfterImage::default(), Sampling::default()),
+        logging: Logging::new(LogPolicy::None, AfterImage::default(), Sampling::default()),
         calls: Arc::default(),
         desk: reprise_partition::Desk::new(1, 1),
         told: reprise_partition::Told::new(1, 1),
     });
-    let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
+    let tools = ExecContext::new(shared, Box::new(NoLog), Registry::new().recorder());
     let mut site = Site::new(SiteId(0), tools, crossbeam_channel::never());
     let (partition, tools) = site.split(PartitionId(0));
     let candidate = Candidate {

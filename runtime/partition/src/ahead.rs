@@ -1,8 +1,8 @@
-//! Calls that follow in a batch, brought near while this one runs, and with them the rows that they will look at.
+//! Calls that follow in a batch, prefetched while this one runs, and with them the rows that they will look at.
 
-use reprise_pages::fetch;
+use reprise_pages::prefetch_line;
 use reprise_storage::Store;
-use reprise_txn::{LookAhead, Module, NearRow, NextCalls};
+use reprise_txn::{LookAhead, Module, NextCalls, PrefetchRow};
 
 use crate::batch::CallSlot;
 
@@ -27,13 +27,13 @@ struct Batch<'m, 'a> {
 
 impl<'m> NextCalls<'m> for Batch<'m, '_> {
     #[inline(always)]
-    fn call(&self, at: usize) -> Option<(&'m [NearRow], &[u8])> {
+    fn call(&self, at: usize) -> Option<(&'m [PrefetchRow], &[u8])> {
         let call = self.calls.get(at)?;
         if call.module != self.module.id {
             return None;
         }
         let args = &self.args[call.args.start as usize..call.args.end as usize];
-        Some((&self.module.near[call.procedure as usize], args))
+        Some((&self.module.prefetch[call.procedure as usize], args))
     }
 
     #[inline(always)]
@@ -45,7 +45,7 @@ impl<'m> NextCalls<'m> for Batch<'m, '_> {
 impl<'m> BatchAhead<'m> {
     /// Before the call at `first` of all `calls` runs.
     pub fn begin(module: &'m Module, store: &Store, calls: &[CallSlot], first: usize, args: &[u8]) -> Self {
-        let declares = || module.near.iter().any(|rows| !rows.is_empty());
+        let declares = || module.prefetch.iter().any(|rows| !rows.is_empty());
         let is_of_use = calls.len() > first + 1 && declares();
         let batch = Batch {
             module,
@@ -66,13 +66,13 @@ impl<'m> BatchAhead<'m> {
             return;
         };
         if let Some(call) = calls.get(at + SLOT) {
-            fetch(call);
-            fetch(&call.lsn);
+            prefetch_line(call);
+            prefetch_line(&call.lsn);
         }
         if let Some(call) = calls.get(at + ARGS)
             && let Some(first) = args.get(call.args.start as usize)
         {
-            fetch(first);
+            prefetch_line(first);
         }
         let batch = Batch {
             module: self.module,

@@ -11,11 +11,11 @@ use reprise_base::PartitionId;
 
 use crate::{
     home::{Luggage, Traveller},
-    site::{Held, Partition},
+    site::{ExclusivePartitions, Partition},
 };
 
 /// What runs once every touched partition is held.
-pub type Job = Box<dyn FnOnce(&mut Held<'_>) + Send>;
+pub type Job = Box<dyn FnOnce(&mut ExclusivePartitions<'_>) + Send>;
 
 /// Messages that must not overtake each other where one of them is a job over several partitions: those of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

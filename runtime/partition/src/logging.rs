@@ -18,7 +18,7 @@ use reprise_txn::{Module, ModuleId};
 
 /// What the server is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum LogRule {
+pub enum LogPolicy {
     #[default]
     Command,
     Physiological,
@@ -29,7 +29,7 @@ pub enum LogRule {
     None,
 }
 
-impl LogRule {
+impl LogPolicy {
     pub fn name(self) -> &'static str {
         match self {
             Self::Command => "command",
@@ -43,7 +43,7 @@ impl LogRule {
 
 /// What is logged of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogKind {
+pub enum LogForm {
     Command,
     Changes,
     Both,
@@ -54,7 +54,7 @@ pub enum LogKind {
 /// The log's settings, and what was measured for `auto`. Shared by all sites.
 #[derive(Default)]
 pub struct Logging {
-    pub rule: LogRule,
+    pub rule: LogPolicy,
     pub images: AfterImage,
     pub sampling: Sampling,
     choices: Mutex<BTreeMap<(ModuleId, u16), Arc<AutoChoice>>>,
@@ -135,10 +135,10 @@ impl AutoChoice {
     }
 
     #[inline]
-    pub fn kind(&self) -> LogKind {
+    pub fn kind(&self) -> LogForm {
         match self.kind.load(Ordering::Relaxed) {
-            0 => LogKind::Command,
-            _ => LogKind::Changes,
+            0 => LogForm::Command,
+            _ => LogForm::Changes,
         }
     }
 
@@ -154,15 +154,15 @@ impl AutoChoice {
             let means = means(std::mem::take(sums));
             measured.last = Some(means);
             let kind = choose(&means, self.kind());
-            self.kind.store((kind == LogKind::Changes) as u8, Ordering::Relaxed);
+            self.kind.store((kind == LogForm::Changes) as u8, Ordering::Relaxed);
         }
     }
 
     /// The choice and its reason with the numbers, for people.
     pub fn explain(&self) -> String {
         let kind = match self.kind() {
-            LogKind::Changes | LogKind::Both => "physiological",
-            LogKind::Command | LogKind::Nothing => "command",
+            LogForm::Changes | LogForm::Both => "physiological",
+            LogForm::Command | LogForm::Nothing => "command",
         };
         let measured = self.measured.lock().expect("held for a look");
         let Some(costs) = measured.last else {
@@ -195,17 +195,17 @@ fn means(sums: CallCosts) -> CallCosts {
 }
 
 /// The kind that costs less; the one in use unless the other is cheaper by far.
-fn choose(costs: &CallCosts, now: LogKind) -> LogKind {
+fn choose(costs: &CallCosts, now: LogForm) -> LogForm {
     let (command, changes) = (costs.command_ns(), costs.changes_ns());
     match now {
-        LogKind::Command if changes * HYSTERESIS < command => LogKind::Changes,
-        LogKind::Changes if command * HYSTERESIS < changes => LogKind::Command,
+        LogForm::Command if changes * HYSTERESIS < command => LogForm::Changes,
+        LogForm::Changes if command * HYSTERESIS < changes => LogForm::Command,
         kept => kept,
     }
 }
 
 impl Logging {
-    pub fn new(rule: LogRule, images: AfterImage, sampling: Sampling) -> Self {
+    pub fn new(rule: LogPolicy, images: AfterImage, sampling: Sampling) -> Self {
         Self {
             rule,
             images,
@@ -218,11 +218,11 @@ impl Logging {
     pub fn explain(&self, module: &Module, procedure: u16) -> (&'static str, Option<String>) {
         let declared = module.schema.procedures[procedure as usize].log;
         match (self.rule, declared) {
-            (LogRule::None, _) => ("none", None),
-            (LogRule::Both, _) => ("both", None),
-            (_, LogChoice::Command) | (LogRule::Command, LogChoice::Server) => ("command", None),
-            (_, LogChoice::Physiological) | (LogRule::Physiological, LogChoice::Server) => ("physiological", None),
-            (LogRule::Auto, LogChoice::Server) | (_, LogChoice::Auto) => {
+            (LogPolicy::None, _) => ("none", None),
+            (LogPolicy::Both, _) => ("both", None),
+            (_, LogChoice::Command) | (LogPolicy::Command, LogChoice::Server) => ("command", None),
+            (_, LogChoice::Physiological) | (LogPolicy::Physiological, LogChoice::Server) => ("physiological", None),
+            (LogPolicy::Auto, LogChoice::Server) | (_, LogChoice::Auto) => {
                 ("auto", Some(self.auto_choice(module.id, procedure).explain()))
             }
         }
@@ -239,13 +239,13 @@ impl Logging {
         let procedures = module.schema.procedures.iter().enumerate();
         let choices = procedures.map(|(at, procedure)| {
             let (kind, is_auto) = match (self.rule, procedure.log) {
-                (LogRule::None, _) => (LogKind::Nothing, false),
-                (LogRule::Both, _) => (LogKind::Both, false),
-                (_, LogChoice::Command) => (LogKind::Command, false),
-                (_, LogChoice::Physiological) => (LogKind::Changes, false),
-                (_, LogChoice::Auto) | (LogRule::Auto, LogChoice::Server) => (LogKind::Command, !procedure.read_only),
-                (LogRule::Command, LogChoice::Server) => (LogKind::Command, false),
-                (LogRule::Physiological, LogChoice::Server) => (LogKind::Changes, false),
+                (LogPolicy::None, _) => (LogForm::Nothing, false),
+                (LogPolicy::Both, _) => (LogForm::Both, false),
+                (_, LogChoice::Command) => (LogForm::Command, false),
+                (_, LogChoice::Physiological) => (LogForm::Changes, false),
+                (_, LogChoice::Auto) | (LogPolicy::Auto, LogChoice::Server) => (LogForm::Command, !procedure.read_only),
+                (LogPolicy::Command, LogChoice::Server) => (LogForm::Command, false),
+                (LogPolicy::Physiological, LogChoice::Server) => (LogForm::Changes, false),
             };
             Choice {
                 kind,
@@ -260,7 +260,7 @@ impl Logging {
 
 /// A procedure's choice as one engine thread sees it.
 pub(crate) struct Choice {
-    kind: LogKind,
+    kind: LogForm,
     auto: Option<Arc<AutoChoice>>,
     every: u32,
     until_sample: u32,
@@ -273,7 +273,7 @@ pub(crate) struct Sample {
 
 impl Choice {
     #[inline]
-    pub fn kind(&self) -> LogKind {
+    pub fn kind(&self) -> LogForm {
         match &self.auto {
             None => self.kind,
             Some(auto) => auto.kind(),
@@ -321,12 +321,12 @@ mod tests {
     fn what_computes_long_and_writes_little_is_logged_by_its_changes() {
         let heavy = costs(200.0, 40.0, 2.0, 90.0);
         let vote = costs(0.5, 20.0, 2.0, 70.0);
-        assert_eq!(choose(&heavy, LogKind::Command), LogKind::Changes);
-        assert_eq!(choose(&vote, LogKind::Command), LogKind::Command);
-        assert_eq!(choose(&vote, LogKind::Changes), LogKind::Command);
+        assert_eq!(choose(&heavy, LogForm::Command), LogForm::Changes);
+        assert_eq!(choose(&vote, LogForm::Command), LogForm::Command);
+        assert_eq!(choose(&vote, LogForm::Changes), LogForm::Command);
         // Large arguments, small effect: bytes decide.
         let upload = costs(3.0, 100_000.0, 1.0, 40.0);
-        assert_eq!(choose(&upload, LogKind::Command), LogKind::Changes);
+        assert_eq!(choose(&upload, LogForm::Command), LogForm::Changes);
     }
 
     #[test]
@@ -334,18 +334,18 @@ mod tests {
         let even = costs(1.0, 0.0, 2.0, 200.0);
         let ratio = even.command_ns() / even.changes_ns();
         assert!((1.0 / HYSTERESIS..HYSTERESIS).contains(&ratio), "{ratio}");
-        assert_eq!(choose(&even, LogKind::Command), LogKind::Command);
-        assert_eq!(choose(&even, LogKind::Changes), LogKind::Changes);
+        assert_eq!(choose(&even, LogForm::Command), LogForm::Command);
+        assert_eq!(choose(&even, LogForm::Changes), LogForm::Changes);
     }
 
     #[test]
     fn a_choice_is_made_after_a_window_and_says_why() {
         let auto = AutoChoice::new(Sampling::default());
         for call in 0..Sampling::default().window {
-            assert_eq!(auto.kind(), LogKind::Command, "call {call}");
+            assert_eq!(auto.kind(), LogForm::Command, "call {call}");
             auto.note(300_000, 30, 80, 1);
         }
-        assert_eq!(auto.kind(), LogKind::Changes);
+        assert_eq!(auto.kind(), LogForm::Changes);
         let text = auto.explain();
         assert!(
             text.starts_with("physiological: of the last 64 measured calls, one runs 300.0 us"),

@@ -8,7 +8,7 @@ use crate::{
     desk::{Arrival, MEETING_JOBS_MAX, Meeting},
     gather::{Gathering, Lead},
     home::{Due, Traveller},
-    site::{Held, Site, SiteMessage},
+    site::{ExclusivePartitions, Site, SiteMessage},
 };
 
 /// Strict gatherings that a site runs before it looks after its own partitions again.
@@ -195,7 +195,7 @@ impl Site {
             partition.note_change();
         });
         for job in jobs {
-            job(&mut Held {
+            job(&mut ExclusivePartitions {
                 partitions: &mut lead.partitions,
                 tools: &mut self.tools,
             });

@@ -11,7 +11,7 @@ use reprise_base::{Lsn, MemoryKind, MemoryLedger, PartitionId, SiteId, TxnClock,
 use reprise_env::Step;
 use reprise_observe::Recorder;
 use reprise_storage::Store;
-use reprise_txn::{Deployed, Executors, Frame, Module, ModuleId, Outcome, run_multi};
+use reprise_txn::{Deployed, Executors, Module, ModuleId, Outcome, TxnScratch, run_multi};
 use reprise_wire::{PartitionList, PartitionSet};
 
 use crate::{
@@ -65,10 +65,10 @@ pub struct Partition {
 }
 
 /// What a thread runs procedures with.
-pub struct Tools {
+pub struct ExecContext {
     pub shared: Arc<Shared>,
     pub executors: Executors,
-    pub frame: Frame,
+    pub frame: TxnScratch,
     pub sink: Box<dyn Sink>,
     pub recorder: Recorder,
     pub records: Vec<u8>,
@@ -87,7 +87,7 @@ pub struct Tools {
 pub struct Site {
     pub id: SiteId,
     pub(crate) home: Home,
-    pub tools: Tools,
+    pub tools: ExecContext,
     pub(crate) inbox: Receiver<SiteMessage>,
     /// Taken from the inbox, and the next to be done.
     pub(crate) held_back: Option<SiteMessage>,
@@ -96,10 +96,10 @@ pub struct Site {
 }
 
 /// What a multi-partition job works on.
-pub struct Held<'a> {
+pub struct ExclusivePartitions<'a> {
     /// The touched partitions, ascending.
     pub partitions: &'a mut [Box<Partition>],
-    pub tools: &'a mut Tools,
+    pub tools: &'a mut ExecContext,
 }
 
 impl Partition {
@@ -132,7 +132,7 @@ impl Partition {
     }
 }
 
-impl Tools {
+impl ExecContext {
     pub fn new(shared: Arc<Shared>, sink: Box<dyn Sink>, recorder: Recorder) -> Self {
         let deployed = shared.deployed.load_full();
         let in_service = in_service(&deployed);
@@ -140,7 +140,7 @@ impl Tools {
             choices: choices(&shared, &in_service),
             executors: Executors::counted_in(shared.memory.kind(MemoryKind::Guests)),
             shared,
-            frame: Frame::default(),
+            frame: TxnScratch::default(),
             sink,
             recorder,
             records: Vec::new(),
@@ -223,7 +223,7 @@ fn choices(shared: &Shared, in_service: &[Option<Arc<Module>>]) -> Vec<Vec<Choic
 
 impl Site {
     /// A site with fresh partitions: those `p` with `p % sites_count == id`.
-    pub fn new(id: SiteId, tools: Tools, inbox: Receiver<SiteMessage>) -> Self {
+    pub fn new(id: SiteId, tools: ExecContext, inbox: Receiver<SiteMessage>) -> Self {
         Self {
             id,
             home: Home::new(id, &tools.shared),
@@ -431,7 +431,7 @@ impl Site {
     }
 
     /// A partition of this site beside the tools that run calls on it.
-    pub fn split(&mut self, id: PartitionId) -> (&mut Partition, &mut Tools) {
+    pub fn split(&mut self, id: PartitionId) -> (&mut Partition, &mut ExecContext) {
         let partition = self.home.get(id);
         let partition = partition.expect("what needs a partition is parked while it is away");
         (partition, &mut self.tools)
@@ -479,7 +479,7 @@ impl Site {
 }
 
 /// Publishes a run batch. A refused append takes the whole turn back: nothing of it was acknowledged.
-fn publish(tools: &mut Tools, records: &[u8], partitions: &mut [&mut Partition], batch: Box<CallBatch>) {
+fn publish(tools: &mut ExecContext, records: &[u8], partitions: &mut [&mut Partition], batch: Box<CallBatch>) {
     tools.recorder.logged(records.len() as u64);
     let retains = tools.sink.settled().is_some();
     match tools.sink.publish(records, partitions, batch) {
@@ -501,7 +501,7 @@ fn publish(tools: &mut Tools, records: &[u8], partitions: &mut [&mut Partition],
     }
 }
 
-impl Held<'_> {
+impl ExclusivePartitions<'_> {
     /// Runs the one call of a multi-partition batch over the held partitions and publishes it.
     pub fn run_call(&mut self, mut batch: Box<CallBatch>) {
         let started = Instant::now();

@@ -6,17 +6,17 @@ use reprise_abi::{ProcedureSchema, ScalarType, Type};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_env::Clock;
 use reprise_observe::{Notice, NoticeKind, Recorder};
-use reprise_txn::{Commit, Failure, Frame, Module, Outcome, TxnInput, call_hash, run_single};
+use reprise_txn::{Commit, Failure, Module, Outcome, TxnInput, TxnScratch, call_hash, run_single};
 use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand};
 
 use crate::{
     ahead::BatchAhead,
     batch::{CallBatch, CallSlot, SlotOutcome},
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
-    logging::{Choice, LogKind, Sample},
+    logging::{Choice, LogForm, Sample},
     shared::Shared,
     sink::Unlogged,
-    site::{Partition, Tools},
+    site::{ExecContext, Partition},
 };
 
 /// Records of one batch, in bytes, from which on commands alone are logged: all of a batch is one append, and a write set may
@@ -55,14 +55,14 @@ impl<'a> Running<'a> {
         &self,
         partitions: PartitionSet<'_>,
         commit: &Commit,
-        kind: LogKind,
-        frame: &Frame,
+        kind: LogForm,
+        frame: &TxnScratch,
         records: &mut Vec<u8>,
     ) {
         match kind {
-            LogKind::Nothing => return,
-            LogKind::Command => return self.encode_command(partitions, commit.digest, records),
-            LogKind::Changes | LogKind::Both => {}
+            LogForm::Nothing => return,
+            LogForm::Command => return self.encode_command(partitions, commit.digest, records),
+            LogForm::Changes | LogForm::Both => {}
         }
         let changes = ChangesRef {
             txn_id: self.txn_id,
@@ -79,7 +79,7 @@ impl<'a> Running<'a> {
             changes: frame.changes(),
         };
         let fits = records.len() < CHANGES_BYTES_MAX && changes.fits();
-        if kind == LogKind::Both || !fits {
+        if kind == LogForm::Both || !fits {
             self.encode_command(partitions, commit.digest, records);
         }
         if fits {
@@ -94,11 +94,11 @@ impl<'a> Running<'a> {
         &self,
         partition: PartitionId,
         commit: &Commit,
-        kind: LogKind,
-        frame: &Frame,
+        kind: LogForm,
+        frame: &TxnScratch,
         records: &mut Vec<u8>,
     ) {
-        if kind != LogKind::Command || self.idempotency_key.is_some() {
+        if kind != LogForm::Command || self.idempotency_key.is_some() {
             return self.encode(PartitionSet::One(partition), commit, kind, frame, records);
         }
         PlainCommand {
@@ -133,7 +133,7 @@ impl<'a> Running<'a> {
 
     /// Behind the call's end: what it wrote down, and that it took long.
     #[inline]
-    pub fn note_end(&self, shared: &Shared, frame: &mut Frame) {
+    pub fn note_end(&self, shared: &Shared, frame: &mut TxnScratch) {
         if frame.has_lines() {
             self.note_all_lines(shared, frame);
         }
@@ -176,7 +176,7 @@ impl<'a> Running<'a> {
     }
 
     #[cold]
-    fn note_all_lines(&self, shared: &Shared, frame: &mut Frame) {
+    fn note_all_lines(&self, shared: &Shared, frame: &mut TxnScratch) {
         let procedure = &self.module.schema.procedures[self.procedure as usize].name;
         let lines = frame.take_lines().map(|line| (line.level as u8, line.text));
         shared.lines.push(self.txn_id, &self.module.name, procedure, lines);
@@ -195,7 +195,7 @@ pub(crate) struct TurnStart {
 /// Returns the slot of the first call that is of another one.
 pub(crate) fn run_alike(
     partition: &mut Partition,
-    tools: &mut Tools,
+    tools: &mut ExecContext,
     batch: &mut CallBatch,
     first: usize,
     turn: &TurnStart,
@@ -204,7 +204,7 @@ pub(crate) fn run_alike(
     let (calls, args, results) = (&mut batch.calls, &batch.args, &mut batch.results);
     let batch_scope = batch.scope.as_deref().unwrap_or("").as_bytes();
     let (id, mut slot) = (calls[first].module, first);
-    let Tools {
+    let ExecContext {
         shared,
         executors,
         frame,
@@ -303,7 +303,7 @@ impl<'b> Watched<'b> {
         at: usize,
         procedure: &ProcedureSchema,
         refusal: Option<&Unlogged>,
-        (shared, frame): (&Shared, &mut Frame),
+        (shared, frame): (&Shared, &mut TxnScratch),
     ) -> Result<(), SlotOutcome> {
         if let (Some(reason), false) = (refusal, procedure.read_only) {
             return Err(reason.into());
@@ -332,7 +332,7 @@ impl<'b> Watched<'b> {
 
 /// The calls that follow are of this batch, and run for the first time.
 #[inline]
-pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut Frame) {
+pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut TxnScratch) {
     frame.begin_running();
     let ends = batch.ticket.as_ref().map(|ticket| &ticket.track.ends);
     frame.watch.begin_batch(&shared.clock, ends);
@@ -340,9 +340,9 @@ pub(crate) fn begin_batch(batch: &CallBatch, shared: &Shared, frame: &mut Frame)
 
 /// What is logged of the call that begins, and whether it is measured; lets its changes be kept where they are wanted.
 #[inline]
-pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut Frame) -> (LogKind, Option<Sample>) {
+pub(crate) fn begin_capture(choice: &mut Choice, shared: &Shared, frame: &mut TxnScratch) -> (LogForm, Option<Sample>) {
     let (kind, sample) = (choice.kind(), choice.sample(&*shared.clock));
-    let is_wanted = matches!(kind, LogKind::Changes | LogKind::Both) || sample.is_some();
+    let is_wanted = matches!(kind, LogForm::Changes | LogForm::Both) || sample.is_some();
     frame.set_capture(is_wanted.then_some(shared.logging.images));
     (kind, sample)
 }
@@ -353,7 +353,7 @@ pub(crate) fn note_sample(
     choice: &Choice,
     sample: Option<Sample>,
     running: &Running<'_>,
-    frame: &Frame,
+    frame: &TxnScratch,
     clock: &dyn Clock,
 ) {
     if let Some(sample) = sample {
@@ -364,7 +364,7 @@ pub(crate) fn note_sample(
 
 /// Notes that a call was committed.
 #[inline]
-pub(crate) fn settle_commit(recorder: &Recorder, frame: &Frame, call: &mut CallSlot, results: &mut Vec<u8>) {
+pub(crate) fn settle_commit(recorder: &Recorder, frame: &TxnScratch, call: &mut CallSlot, results: &mut Vec<u8>) {
     let start = results.len() as u32;
     match frame.result() {
         // The commonest result of all, without a call for it.

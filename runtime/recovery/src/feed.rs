@@ -13,7 +13,7 @@ use reprise_wire::Records;
 
 use crate::{
     Recovery, RecoveryError,
-    lane::{Lane, Left, Source},
+    parallel_redo::{Left, ParallelRedo, Source},
     window::{Window, changes_count},
 };
 
@@ -121,10 +121,10 @@ impl Recovery {
         let mut spares = std::mem::take(&mut self.spare_windows);
         let next = spares.pop().map_or(Window::default(), |sorted| sorted.window);
         let first = std::mem::replace(&mut self.window, next);
-        let lane = Arc::new(Lane::new(first, source, spares));
+        let parallel_redo = Arc::new(ParallelRedo::new(first, source, spares));
         // Nothing is sent: the job's end, wherever that is, is the channel's.
         let (running, over) = crossbeam_channel::bounded::<()>(0);
-        let (outcome, runner) = (self.outcome.clone(), lane.clone());
+        let (outcome, runner) = (self.outcome.clone(), parallel_redo.clone());
         self.gather(
             Touched::All,
             Box::new(move |held| {
@@ -134,8 +134,8 @@ impl Recovery {
                 drop(running);
             }),
         )?;
-        self.wait_for(&lane, &over, show);
-        let Some(left) = lane.leave() else {
+        self.wait_for(&parallel_redo, &over, show);
+        let Some(left) = parallel_redo.leave() else {
             return Err(self.take_error());
         };
         let Left {
@@ -153,13 +153,13 @@ impl Recovery {
         }
     }
 
-    fn wait_for(&self, lane: &Lane, over: &Receiver<()>, show: &mut impl FnMut(&Self, Lsn)) {
+    fn wait_for(&self, parallel_redo: &ParallelRedo, over: &Receiver<()>, show: &mut impl FnMut(&Self, Lsn)) {
         if self.shared.threads.is_stepped() {
             let _over = receive(&*self.shared.threads, over);
             return;
         }
         while over.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
-            show(self, lane.position());
+            show(self, parallel_redo.position());
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_partition::{Held, Partition, Site, Touched, is_soon};
+use reprise_partition::{ExclusivePartitions, Partition, Site, Touched, is_soon};
 use reprise_replay::{Command, replay_multi};
 
 use crate::Outcome;
@@ -84,7 +84,7 @@ impl Joint {
 
     fn lead(&self, site: &mut Site, outcome: &Outcome, mut partitions: Vec<Box<Partition>>, commands: Vec<Command>) {
         partitions.sort_unstable_by_key(|partition| partition.id);
-        let mut held = Held {
+        let mut held = ExclusivePartitions {
             partitions: &mut partitions,
             tools: &mut site.tools,
         };
@@ -133,7 +133,7 @@ mod tests {
     use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
     use reprise_env::{RealClock, RealThreads};
     use reprise_observe::{RecentLines, Registry};
-    use reprise_partition::{Desk, Logging, NoLog, Shared, Tools};
+    use reprise_partition::{Desk, ExecContext, Logging, NoLog, Shared};
     use reprise_txn::ModuleId;
 
     use super::*;
@@ -188,7 +188,7 @@ mod tests {
             for id in sites {
                 let shared = shared.clone();
                 scope.spawn(move || {
-                    let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
+                    let tools = ExecContext::new(shared, Box::new(NoLog), Registry::new().recorder());
                     let (_sender, inbox) = crossbeam_channel::unbounded();
                     let mut site = Site::new(SiteId(*id), tools, inbox);
                     joint.join(&mut site, outcome);

@@ -9,8 +9,8 @@
 mod feed;
 mod fill;
 mod joint;
-mod lane;
 mod load;
+mod parallel_redo;
 mod ready;
 mod window;
 mod work;
@@ -27,8 +27,8 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, MemoryLedger, PartitionId, TxnId};
 use reprise_checkpoint::CheckpointError;
 use reprise_log::LogError;
-use reprise_partition::{Gathering, Held, Job, Shared, SiteMessage, Touched, receive};
-use reprise_replay::{Command, Divergence, Keyed, Redo, Replayed, Twin, replay_multi};
+use reprise_partition::{ExclusivePartitions, Gathering, Job, Shared, SiteMessage, Touched, receive};
+use reprise_replay::{Command, Divergence, IdempotentOutcome, LoggedChanges, Redo, ReplayOutcome, replay_multi};
 use reprise_storage::Store;
 use reprise_txn::{Candidate, Compiler, Judge, ModuleId, apply, apply_drop, plan, remove};
 use reprise_wire::{
@@ -101,7 +101,7 @@ pub struct Recovered {
     pub redo_bytes: u64,
     pub redo_seconds: f64,
     /// Outcomes of the calls that carried idempotency keys, in no particular order.
-    pub remembered: Vec<Replayed>,
+    pub remembered: Vec<ReplayOutcome>,
 }
 
 /// Hands records to the sites. `feed` it, then `finish`.
@@ -146,7 +146,7 @@ struct Outcome {
     memory: Arc<MemoryLedger>,
     failed: AtomicBool,
     error: Mutex<Option<RecoveryError>>,
-    remembered: Mutex<Vec<Replayed>>,
+    remembered: Mutex<Vec<ReplayOutcome>>,
     replayed: AtomicU64,
     lane_bytes: AtomicU64,
     lane_ns: AtomicU64,
@@ -179,7 +179,7 @@ impl Outcome {
         }
     }
 
-    fn note(&self, result: Result<Option<Replayed>, Box<Divergence>>) {
+    fn note(&self, result: Result<Option<ReplayOutcome>, Box<Divergence>>) {
         match result {
             Ok(None) => {}
             Ok(Some(replayed)) => self.remember(replayed),
@@ -187,7 +187,7 @@ impl Outcome {
         }
     }
 
-    fn remember(&self, replayed: Replayed) {
+    fn remember(&self, replayed: ReplayOutcome) {
         let mut remembered = self.remembered.lock().expect("held for a push");
         remembered.push(replayed);
     }
@@ -336,7 +336,7 @@ impl Recovery {
         let (mut command, place) = self.held.take_if(is_twin)?;
         if self.from == RecoverFrom::Command {
             let groups = changes.groups().map(|(id, changes)| (id, changes.into()));
-            command.twin = Some(Twin {
+            command.twin = Some(LoggedChanges {
                 groups: groups.collect(),
             });
         }
@@ -418,7 +418,7 @@ impl Recovery {
     fn feed_changes(&mut self, lsn: Lsn, end: Lsn, record: &ChangesRef<'_>) -> Result<(), RecoveryError> {
         self.commands += 1;
         let mut keyed = record.keyed.map(|keyed| {
-            Box::new(Keyed {
+            Box::new(IdempotentOutcome {
                 scope: keyed.scope.into(),
                 key: keyed.key.into(),
                 fingerprint: keyed.fingerprint,
@@ -632,7 +632,7 @@ impl Recovery {
     }
 }
 
-fn install(held: &mut Held<'_>, candidate: Candidate, txn_id: TxnId, end: Lsn) -> Result<(), String> {
+fn install(held: &mut ExclusivePartitions<'_>, candidate: Candidate, txn_id: TxnId, end: Lsn) -> Result<(), String> {
     let deployed = held.tools.deployed().clone();
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let judge = match candidate.semantics {
@@ -650,7 +650,7 @@ fn install(held: &mut Held<'_>, candidate: Candidate, txn_id: TxnId, end: Lsn) -
     Ok(())
 }
 
-fn note_position(held: &mut Held<'_>, txn_id: TxnId, end: Lsn) {
+fn note_position(held: &mut ExclusivePartitions<'_>, txn_id: TxnId, end: Lsn) {
     for partition in held.partitions.iter_mut() {
         partition.clock.advance_past(txn_id.tick());
         partition.last_end = end;

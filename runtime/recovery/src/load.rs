@@ -9,7 +9,7 @@ use reprise_abi::{ModuleSchema, TableSchema};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::{read_module, read_stored_table};
-use reprise_partition::{Held, Touched};
+use reprise_partition::{ExclusivePartitions, Touched};
 use reprise_storage::Store;
 use reprise_txn::{Code, Executor, Restored, restore};
 use reprise_wire::{CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError};
@@ -183,7 +183,7 @@ pub(crate) fn table_of(reader: &CheckpointReader, json: &[u8]) -> Result<TableSc
 }
 
 fn install(
-    held: &mut Held<'_>,
+    held: &mut ExclusivePartitions<'_>,
     reader: &CheckpointReader,
     tables: Vec<TableSchema>,
     modules: Vec<Restored>,

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use reprise_base::{Lsn, PartitionId, limits::BLOCK_BYTES_MAX};
 use reprise_log::{LogError, LogReader, StretchBlock, StretchEnd};
-use reprise_pages::fetch;
-use reprise_replay::{Keyed, Redo};
+use reprise_pages::prefetch_line;
+use reprise_replay::{IdempotentOutcome, Redo};
 use reprise_storage::{ApplyError, Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList};
 use reprise_txn::ModuleId;
 use reprise_wire::{Changes, ChangesRef, PartitionSet, RawRecords, RecordRef, WireError};
@@ -161,7 +161,7 @@ pub(crate) struct Seen {
 /// A call with an idempotency key.
 pub(crate) struct KeyedCall {
     pub redo: Redo,
-    pub keyed: Keyed,
+    pub keyed: IdempotentOutcome,
     /// None: it was of several.
     pub partition: Option<PartitionId>,
 }
@@ -243,7 +243,7 @@ impl Sorted {
         let mut lsn = block_lsn;
         for record in RawRecords::new(block) {
             let ahead = record.as_ref().map_or(0, |record| record.start) + FETCH_AHEAD_BYTES;
-            block.get(ahead).into_iter().for_each(fetch);
+            block.get(ahead).into_iter().for_each(prefetch_line);
             let record = record.map_err(|error| Stop::Error(RecoveryError::Malformed { lsn, error }))?;
             let end = Lsn(block_lsn.0 + record.end as u64);
             let mut group = Group {
@@ -357,7 +357,7 @@ impl Sorted {
             self.multi_tick = self.multi_tick.max(tick);
         }
         if let Some(keyed) = &changes.keyed {
-            let keyed = Keyed {
+            let keyed = IdempotentOutcome {
                 scope: keyed.scope.into(),
                 key: keyed.key.into(),
                 fingerprint: keyed.fingerprint,

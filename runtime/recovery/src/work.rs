@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use reprise_base::PartitionId;
-use reprise_pages::fetch;
+use reprise_pages::prefetch_line;
 use reprise_partition::Site;
-use reprise_replay::{Command, Divergence, Keyed, Redo, redo, remember, replay_single};
-use reprise_storage::{Near, Store};
-use reprise_txn::{Deployed, LookAhead, NearRow, NextCalls};
+use reprise_replay::{Command, Divergence, IdempotentOutcome, Redo, redo, remember, replay_single};
+use reprise_storage::{PrefetchStep, Store};
+use reprise_txn::{Deployed, LookAhead, NextCalls, PrefetchRow};
 use reprise_wire::{Change, Changes};
 
 use crate::{Outcome, RecoveryError, joint::Joint};
 
-/// Records whose changes are decoded ahead, and their indexes and rows brought near.
+/// Records whose changes are decoded ahead, and their indexes and rows prefetched.
 const LOOK_AHEAD: usize = 16;
 /// Changes of so many records, usually: more make the list longer.
 const AHEAD_CHANGES: usize = 1_024;
@@ -42,7 +42,7 @@ pub(crate) struct Part {
     pub counts: bool,
     /// True for a part of a record that touches several partitions.
     pub is_multi: bool,
-    pub keyed: Option<Box<Keyed>>,
+    pub keyed: Option<Box<IdempotentOutcome>>,
 }
 
 /// What one site is to do. Its memory is used again.
@@ -172,15 +172,15 @@ impl Batch {
 /// Asks for the memory of commands, which another core wrote: of the next ones' arguments, and of those that follow themselves.
 fn fetch_commands(commands: &[(PartitionId, Command)]) {
     for (_, command) in commands.iter().skip(2 * LOOK_AHEAD).take(LOOK_AHEAD) {
-        fetch(&command.args);
-        fetch(&command.digest);
+        prefetch_line(&command.args);
+        prefetch_line(&command.digest);
     }
     for (_, command) in commands.iter().skip(LOOK_AHEAD).take(LOOK_AHEAD) {
-        command.args.first().inspect(|first| fetch(*first));
+        command.args.first().inspect(|first| prefetch_line(*first));
     }
 }
 
-/// Commands of one batch, whose rows are brought near as the engine does it for the calls that follow in a batch.
+/// Commands of one batch, whose rows are prefetched as the engine does it for the calls that follow in a batch.
 struct Commands<'d, 'a> {
     site: &'a Site,
     deployed: &'d Deployed,
@@ -189,10 +189,10 @@ struct Commands<'d, 'a> {
 
 impl<'d> NextCalls<'d> for Commands<'d, '_> {
     #[inline(always)]
-    fn call(&self, at: usize) -> Option<(&'d [NearRow], &[u8])> {
+    fn call(&self, at: usize) -> Option<(&'d [PrefetchRow], &[u8])> {
         let (_, command) = self.commands.get(at)?;
         let module = self.deployed.module(command.module_id)?;
-        let rows = module.near.get(command.procedure as usize)?;
+        let rows = module.prefetch.get(command.procedure as usize)?;
         Some((rows, &command.args))
     }
 
@@ -214,12 +214,12 @@ impl<'a> Ahead<'a> {
     fn read(&mut self, site: &mut Site, works: &[Work], bytes: &'a [u8]) {
         self.changes.clear();
         self.ends.clear();
-        for near in [Near::Index, Near::Place, Near::Row] {
+        for prefetch in [PrefetchStep::Index, PrefetchStep::Place, PrefetchStep::Row] {
             let mut ends = 0;
             for work in works {
                 let Work::Changes(part) = work else { continue };
                 let store = &site.partition(part.partition).store;
-                if near == Near::Index {
+                if prefetch == PrefetchStep::Index {
                     // Checked when the record was decoded: there is no error among them.
                     let found = Changes::new(&bytes[part.at..part.at + part.len]).flatten();
                     self.changes.extend(found);
@@ -227,7 +227,7 @@ impl<'a> Ahead<'a> {
                 }
                 let start = if ends == 0 { 0 } else { self.ends[ends - 1] };
                 let changes = &self.changes[start..self.ends[ends]];
-                changes.iter().for_each(|change| store.touch_change(change, near));
+                changes.iter().for_each(|change| store.touch_change(change, prefetch));
                 ends += 1;
             }
         }

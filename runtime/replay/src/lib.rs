@@ -9,7 +9,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_partition::{Held, Partition, Tools};
+use reprise_partition::{ExclusivePartitions, ExecContext, Partition};
 use reprise_txn::{Commit, Deployed, Failure, Module, ModuleId, Outcome, TxnInput, call_hash, run_multi, run_single};
 use reprise_wire::{Change, ChangesRef, PartitionSet};
 
@@ -29,16 +29,16 @@ pub struct Command {
     /// Within which the key counts.
     pub idempotency_scope: Box<[u8]>,
     /// The changes that were logged beside it: where digests differ they say in what.
-    pub twin: Option<Twin>,
+    pub twin: Option<LoggedChanges>,
 }
 
 /// The changes of a transaction whose command is replayed: by partition, each as `reprise_wire::Changes`.
 #[derive(Clone, Debug, Default)]
-pub struct Twin {
+pub struct LoggedChanges {
     pub groups: Vec<(PartitionId, Box<[u8]>)>,
 }
 
-impl Twin {
+impl LoggedChanges {
     fn part(&self, id: PartitionId) -> &[u8] {
         let part = self.groups.iter().find(|(partition, _)| *partition == id);
         part.map_or(&[], |(_, changes)| changes)
@@ -58,7 +58,7 @@ pub struct Redo {
 
 /// What a physiological record carries of a call with an idempotency key.
 #[derive(Clone, Debug)]
-pub struct Keyed {
+pub struct IdempotentOutcome {
     pub scope: Box<[u8]>,
     pub key: Box<[u8]>,
     pub fingerprint: u128,
@@ -90,7 +90,7 @@ pub struct Divergence {
 
 /// The outcome of a replayed call that carried an idempotency key.
 #[derive(Clone)]
-pub struct Replayed {
+pub struct ReplayOutcome {
     pub lsn: Lsn,
     pub txn_id: TxnId,
     pub module: Arc<Module>,
@@ -110,10 +110,10 @@ pub struct Replayed {
 /// key; its key is taken then.
 pub fn replay_single(
     partition: &mut Partition,
-    tools: &mut Tools,
+    tools: &mut ExecContext,
     deployed: &Deployed,
     command: &mut Command,
-) -> Result<Option<Replayed>, Box<Divergence>> {
+) -> Result<Option<ReplayOutcome>, Box<Divergence>> {
     let module = module_of(deployed, command)?;
     let input = input_of(tools, module, command);
     let executor = match tools.executors.get(module) {
@@ -142,7 +142,10 @@ pub fn replay_single(
 }
 
 /// Replays a command over several partitions, all held.
-pub fn replay_multi(held: &mut Held<'_>, mut command: Command) -> Result<Option<Replayed>, Box<Divergence>> {
+pub fn replay_multi(
+    held: &mut ExclusivePartitions<'_>,
+    mut command: Command,
+) -> Result<Option<ReplayOutcome>, Box<Divergence>> {
     let deployed = held.tools.deployed().clone();
     let module = module_of(&deployed, &command)?;
     let input = input_of(held.tools, module, &command);
@@ -179,7 +182,7 @@ pub fn replay_multi(held: &mut Held<'_>, mut command: Command) -> Result<Option<
 #[inline]
 pub fn redo(
     partition: &mut Partition,
-    tools: &Tools,
+    tools: &ExecContext,
     redo: &Redo,
     changes: &[Change<'_>],
 ) -> Result<(), Box<Divergence>> {
@@ -193,15 +196,15 @@ pub fn redo(
 
 /// What has to be remembered of a physiological record with an idempotency key. `partition` is none for a multi-partition call.
 pub fn remember(
-    tools: &Tools,
+    tools: &ExecContext,
     redo: &Redo,
-    keyed: Keyed,
+    keyed: IdempotentOutcome,
     partition: Option<PartitionId>,
-) -> Result<Replayed, Box<Divergence>> {
+) -> Result<ReplayOutcome, Box<Divergence>> {
     let Some(module) = known_module(tools.deployed(), redo.module_id, redo.procedure) else {
         return Err(misfit(tools, redo, NO_MODULE));
     };
-    Ok(Replayed {
+    Ok(ReplayOutcome {
         lsn: redo.lsn,
         txn_id: redo.txn_id,
         module: module.clone(),
@@ -218,7 +221,7 @@ const NO_MODULE: &str = "the log holds no such module or procedure before this r
 
 /// Changes that do not fit the tables to which they are applied.
 #[cold]
-pub fn misfit(tools: &Tools, redo: &Redo, what: &str) -> Box<Divergence> {
+pub fn misfit(tools: &ExecContext, redo: &Redo, what: &str) -> Box<Divergence> {
     let found = known_module(tools.deployed(), redo.module_id, redo.procedure);
     let what = format!("its changes can't be applied: {what}");
     let (number, procedure) = (redo.module_id.0, redo.procedure as usize);
@@ -251,7 +254,7 @@ pub fn misfit(tools: &Tools, redo: &Redo, what: &str) -> Box<Divergence> {
 }
 
 /// The first row of any partition in which a replayed command and the changes logged beside it differ.
-fn multi_difference(held: &Held<'_>, command: &Command) -> Option<String> {
+fn multi_difference(held: &ExclusivePartitions<'_>, command: &Command) -> Option<String> {
     let logged = command.twin.as_ref()?;
     let replayed = ChangesRef {
         txn_id: command.txn_id,
@@ -293,7 +296,7 @@ fn module_of<'d>(deployed: &'d Deployed, command: &Command) -> Result<&'d Arc<Mo
     })
 }
 
-fn input_of<'a>(tools: &Tools, module: &'a Arc<Module>, command: &'a Command) -> TxnInput<'a> {
+fn input_of<'a>(tools: &ExecContext, module: &'a Arc<Module>, command: &'a Command) -> TxnInput<'a> {
     TxnInput {
         txn_id: command.txn_id,
         secret: tools.shared.secret,
@@ -346,14 +349,14 @@ fn diverge(command: &Command, module: &Arc<Module>, what: &str) -> Box<Divergenc
 
 #[inline]
 fn remembered(
-    tools: &Tools,
+    tools: &ExecContext,
     command: &mut Command,
     module: &Arc<Module>,
     partition: Option<PartitionId>,
-) -> Option<Replayed> {
+) -> Option<ReplayOutcome> {
     let key = command.idempotency_key.take()?;
     let procedure = &module.schema.procedures[command.procedure as usize];
-    Some(Replayed {
+    Some(ReplayOutcome {
         lsn: command.lsn,
         txn_id: command.txn_id,
         procedure: command.procedure,

@@ -11,7 +11,7 @@ use reprise_base::{
     limits::{MODULE_BYTES_MAX, TEXT_PER_BYTE_MAX},
 };
 use reprise_observe::{Notice, NoticeKind};
-use reprise_partition::{Held, Partition, Unlogged};
+use reprise_partition::{ExclusivePartitions, Partition, Unlogged};
 use reprise_storage::{Conflict, Growth, Store};
 use reprise_txn::{Candidate, Judge, Module, Plan, PlanSummary, apply, apply_drop, check_drop, plan, remove};
 use reprise_wire::{DeployRef, DropTableRef, RecordRef, RemoveRef};
@@ -207,13 +207,13 @@ impl From<Unavailable> for DeployError {
     }
 }
 
-fn judge(held: &Held<'_>, candidate: &Candidate) -> Result<Plan, Vec<Conflict>> {
+fn judge(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Result<Plan, Vec<Conflict>> {
     let stores: Vec<&Store> = held.partitions.iter().map(|part| &part.store).collect();
     let judged = plan(held.tools.deployed(), candidate, &stores, Judge::Deployment);
     judged.map_err(|error| error.conflicts)
 }
 
-fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Lsn, DeployError> {
+fn install(held: &mut ExclusivePartitions<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Result<Lsn, DeployError> {
     let deployed = held.tools.deployed().clone();
     judge_memory(held, &candidate)?;
     let plan = judge(held, &candidate).map_err(DeployError::Conflict)?;
@@ -244,7 +244,7 @@ fn install(held: &mut Held<'_>, candidate: Candidate, wasm: &Arc<[u8]>) -> Resul
 }
 
 /// Refuses what takes more memory than there is, before anything of it is made.
-fn judge_memory(held: &Held<'_>, candidate: &Candidate) -> Result<(), DeployError> {
+fn judge_memory(held: &ExclusivePartitions<'_>, candidate: &Candidate) -> Result<(), DeployError> {
     let memory = &held.tools.shared.memory;
     let mut growth = Growth::default();
     for partition in held.partitions.iter() {
@@ -263,7 +263,7 @@ fn judge_memory(held: &Held<'_>, candidate: &Candidate) -> Result<(), DeployErro
     }
 }
 
-fn uninstall(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
+fn uninstall(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, DeployError> {
     let next = remove(held.tools.deployed(), name).ok_or(DeployError::NotFound)?;
     let txn_id = held.tools.next_multi_id(held.partitions);
     let mut record = Vec::new();
@@ -274,7 +274,7 @@ fn uninstall(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
     Ok(lsn)
 }
 
-fn drop_table(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
+fn drop_table(held: &mut ExclusivePartitions<'_>, name: &str) -> Result<Lsn, DeployError> {
     let deployed = held.tools.deployed().clone();
     let (id, table) = deployed.table(name).ok_or(DeployError::NoTable)?;
     check_drop(&deployed, id).map_err(|error| DeployError::Conflict(error.conflicts))?;
@@ -288,7 +288,7 @@ fn drop_table(held: &mut Held<'_>, name: &str) -> Result<Lsn, DeployError> {
     Ok(lsn)
 }
 
-fn append(held: &mut Held<'_>, record: &[u8], txn_id: TxnId) -> Result<Lsn, DeployError> {
+fn append(held: &mut ExclusivePartitions<'_>, record: &[u8], txn_id: TxnId) -> Result<Lsn, DeployError> {
     let refused = |reason, lsn| match reason {
         Unlogged::Unavailable(reason) => DeployError::LogUnavailable(reason),
         Unlogged::ReadOnly(reason) => DeployError::ReadOnly(reason),

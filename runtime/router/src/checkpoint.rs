@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Sender;
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_partition::{CallBatch, Copied, Held, Partition, Unlogged};
+use reprise_partition::{CallBatch, Copied, ExclusivePartitions, Partition, Unlogged};
 use reprise_storage::SnapshotTable;
 use reprise_txn::Deployed;
 use reprise_wire::{CheckpointMark, RecordRef};
@@ -70,7 +70,7 @@ impl Router {
 }
 
 fn begin_copy(
-    held: &mut Held<'_>,
+    held: &mut ExclusivePartitions<'_>,
     to: &Sender<Copied>,
     told: Box<dyn FnOnce() + Send>,
 ) -> Result<CopyStart, CopyError> {

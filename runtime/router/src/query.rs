@@ -8,7 +8,7 @@ use std::{
 
 use reprise_abi::{IndexKind, Placement, RowLayout, ScanFlags, TableSchema};
 use reprise_base::{Lsn, PartitionId, SiteId};
-use reprise_partition::{Held, SiteMessage, Touched};
+use reprise_partition::{ExclusivePartitions, SiteMessage, Touched};
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId};
 use reprise_txn::{Deployed, Merge, partition_between};
 
@@ -19,7 +19,7 @@ use crate::router::{Router, Unavailable};
 pub struct TableStats {
     /// As clients see them: the copies of a replicated table count once.
     pub rows: u64,
-    /// Held in memory, all copies.
+    /// ExclusivePartitions in memory, all copies.
     pub row_bytes: u64,
     pub index_bytes: u64,
 }
@@ -270,7 +270,7 @@ fn is_ordered(schema: &TableSchema, index: u16) -> bool {
     index > 0 || !schema.primary_key.is_empty() && schema.primary_kind == IndexKind::Ordered
 }
 
-fn read_page(held: &mut Held<'_>, request: &RowsRequest) -> Result<RowsPage, RowsError> {
+fn read_page(held: &mut ExclusivePartitions<'_>, request: &RowsRequest) -> Result<RowsPage, RowsError> {
     let deployed = held.tools.deployed().clone();
     let schema = schema_of(&deployed, request)?;
     if request

@@ -14,8 +14,8 @@ use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, li
 use reprise_log::Log;
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, Gathering, Held, Job, MeetingStats, Shared, SiteMessage, SlotOutcome, Stream,
-    Touched, receive,
+    CallBatch, CallInfo, Deadline, ExclusivePartitions, Gathering, Job, MeetingStats, Shared, SiteMessage, SlotOutcome,
+    Stream, Touched, receive,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
@@ -118,11 +118,11 @@ pub struct Router(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub config: RouterConfig,
     phase: RwLock<Phase>,
-    /// Held while a multi-partition job enters the inboxes: one order for all.
+    /// ExclusivePartitions while a multi-partition job enters the inboxes: one order for all.
     order: Mutex<()>,
     /// The next stream's number.
     streams: AtomicU64,
-    /// Held for a whole deployment or removal.
+    /// ExclusivePartitions for a whole deployment or removal.
     pub deploying: Mutex<()>,
     idempotency: Idempotency,
     pub checkpoints: OnceLock<Weak<dyn CheckpointService>>,
@@ -414,7 +414,7 @@ impl Router {
         let stream = batch.stream.expect("a batch of several partitions is of a stream");
         let sent_ns = shared.clock.monotonic_ns();
         batch.enter(&shared.calls, sent_ns);
-        let job: Job = Box::new(move |held: &mut Held<'_>| {
+        let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| {
             for partition in held.partitions.iter() {
                 held.tools.shared.waiting[partition.id.index()].fetch_sub(1, Ordering::Relaxed);
             }
@@ -437,7 +437,7 @@ impl Router {
     /// Runs `job` over all partitions and waits for its result.
     pub(crate) fn run_on_all<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Held<'_>) -> T + Send + 'static,
+        job: impl FnOnce(&mut ExclusivePartitions<'_>) -> T + Send + 'static,
     ) -> Result<T, Unavailable> {
         self.check_ready()?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
@@ -454,10 +454,10 @@ impl Router {
     pub(crate) fn run_durably<T: Send + 'static>(
         &self,
         touched: Touched,
-        read: impl FnOnce(&mut Held<'_>) -> Result<T, RowsError> + Send + 'static,
+        read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
     ) -> Result<T, RowsError> {
         let (sender, receiver) = crossbeam_channel::bounded(1);
-        let job: Job = Box::new(move |held: &mut Held<'_>| {
+        let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| {
             let found = read(held);
             held.when_durable(move |durable| {
                 let _ = sender.send(durable.map_err(RowsError::LogUnavailable).and(found)); // as above

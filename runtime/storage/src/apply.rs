@@ -31,9 +31,9 @@ pub enum ApplyError {
     Malformed(#[from] WireError),
 }
 
-/// What `Store::touch_change` brings near, in this order.
+/// What `Store::touch_change` prefetches, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Near {
+pub enum PrefetchStep {
     Index,
     /// Where it stands at which place the row lies.
     Place,
@@ -86,13 +86,13 @@ impl Store {
         Ok(())
     }
 
-    /// Brings near what `apply` of the change will look at: for many changes, each step for all of them before the next.
+    /// Prefetches what `apply` of the change will look at: for many changes, each step for all of them before the next.
     #[inline]
-    pub fn touch_change(&self, change: &Change<'_>, near: Near) {
+    pub fn touch_change(&self, change: &Change<'_>, prefetch: PrefetchStep) {
         if let Some(table) = self.tables.get(change.table() as usize)
             && table.is_far()
         {
-            table.touch_change(change, near);
+            table.touch_change(change, prefetch);
         }
     }
 
@@ -159,11 +159,11 @@ impl Table {
     }
 
     #[inline]
-    pub fn touch_change(&self, change: &Change<'_>, near: Near) {
+    pub fn touch_change(&self, change: &Change<'_>, prefetch: PrefetchStep) {
         let index = &self.indexes[0];
         let key = match change {
             Change::Insert { row, .. } => {
-                if near == Near::Index && row.len() >= self.layout.fixed_bytes() {
+                if prefetch == PrefetchStep::Index && row.len() >= self.layout.fixed_bytes() {
                     let tag = index.touch_of(RowRef { row, number: 0 });
                     tag.into_iter().for_each(|tag| index.touch_tag(tag));
                 }
@@ -174,11 +174,11 @@ impl Table {
                 RowName::Number(_) => return,
             },
         };
-        if near == Near::Index {
+        if prefetch == PrefetchStep::Index {
             return index.touch(key);
         }
         match index.candidate(key) {
-            Some(rid) if near == Near::Place => self.rows.touch_place(rid),
+            Some(rid) if prefetch == PrefetchStep::Place => self.rows.touch_place(rid),
             Some(rid) => self.rows.touch(rid),
             None => {}
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use reprise_abi::{copy::copy_short, row::ROW_BYTES_MAX};
 use reprise_base::Budget;
-use reprise_pages::{HUGE_BYTES, fetch};
+use reprise_pages::{HUGE_BYTES, prefetch_line};
 
 use crate::chunked::{Growth, Pieces};
 
@@ -160,7 +160,7 @@ impl Arena {
         let first = (self.used & (CHUNK_GRANULES - 1)) * GRANULE_BYTES;
         let next = first..first + bytes.min(AHEAD_BYTES);
         if let Some(next) = self.chunks.last().and_then(|chunk| chunk.get(next)) {
-            next.iter().step_by(LINE_BYTES).for_each(fetch);
+            next.iter().step_by(LINE_BYTES).for_each(prefetch_line);
         }
     }
 
@@ -169,7 +169,7 @@ impl Arena {
     pub fn touch_end(&self) {
         let ahead = (self.used & (CHUNK_GRANULES - 1)) * GRANULE_BYTES + AHEAD_BYTES;
         if let Some(byte) = self.chunks.last().and_then(|chunk| chunk.get(ahead)) {
-            fetch(byte);
+            prefetch_line(byte);
         }
     }
 

@@ -9,7 +9,7 @@ mod build;
 use std::sync::Arc;
 
 use reprise_base::Budget;
-use reprise_pages::fetch;
+use reprise_pages::prefetch_line;
 
 use crate::{charge::Charge, chunked::Chunked, digest::hash_words, hash::HashIndex};
 
@@ -200,27 +200,27 @@ impl Dense {
         self.directory[hole] = 0;
     }
 
-    /// Brings near what `find_dense` reads.
+    /// Prefetches what `find_dense` reads.
     #[inline]
     pub fn touch(&self, key: u128) {
-        self.near_slot_of(key);
+        self.prefetch_slot_of(key);
     }
 
-    /// Where the array would have the key, brought near: a record id + 1, or 0. None: nowhere.
+    /// Where the array would have the key, prefetched: a record id + 1, or 0. None: nowhere.
     #[inline(always)]
-    pub fn near_slot_of(&self, key: u128) -> Option<&u32> {
+    pub fn prefetch_slot_of(&self, key: u128) -> Option<&u32> {
         let (common, place) = self.split(key);
         let slot = &self.pages[self.page_of(common)?][place];
-        fetch(slot);
+        prefetch_line(slot);
         Some(slot)
     }
 
     /// As `near_slot_of`, of a key of 8 bytes at most, as its number.
     #[inline(always)]
-    pub fn near_slot_of_short(&self, number: u64) -> Option<&u32> {
+    pub fn prefetch_slot_of_short(&self, number: u64) -> Option<&u32> {
         debug_assert!(self.shift >= 64);
         let slot = &self.pages[self.page_of_short(number >> PAGE_SHIFT)?][number as usize % PAGE_KEYS];
-        fetch(slot);
+        prefetch_line(slot);
         Some(slot)
     }
 
@@ -229,7 +229,7 @@ impl Dense {
     pub fn touch_slot(&self, key: u128) -> Option<u32> {
         let (common, place) = self.split(key);
         let page = self.page_of(common)?;
-        fetch(&self.pages[page][place]);
+        prefetch_line(&self.pages[page][place]);
         (page < SLOT_PAGES_MAX).then_some(page << PAGE_SHIFT | place as u32)
     }
 

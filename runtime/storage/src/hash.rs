@@ -9,7 +9,7 @@ mod build;
 use std::{collections::BTreeSet, sync::Arc};
 
 use reprise_base::Budget;
-use reprise_pages::{equal, fetch};
+use reprise_pages::{equal, prefetch_line};
 
 use crate::{charge::Charge, chunked::Chunked};
 
@@ -256,13 +256,13 @@ impl HashIndex {
     /// Brings the directory's entry near that leads to the tag's segment.
     #[inline]
     pub fn touch_way(&self, tag: u32) {
-        fetch(&self.directory[(tag & self.mask) as usize]);
+        prefetch_line(&self.directory[(tag & self.mask) as usize]);
     }
 
     /// Brings the line near in which the tag's entries begin.
     #[inline]
     pub fn touch(&self, tag: u32) {
-        fetch(&self.segment(tag)[home_of(tag)]);
+        prefetch_line(&self.segment(tag)[home_of(tag)]);
     }
 
     /// A record id that has the tag, without a look at its row, in the tag's own line.

@@ -2,15 +2,15 @@
 
 mod batch;
 mod fill;
-mod near;
-mod nearing;
+mod prefetch;
+mod prefetch_entry;
 mod scan;
 
 use std::sync::Arc;
 
 use reprise_abi::{IndexKind, RowLayout, ScanFlags};
 use reprise_base::Budget;
-use reprise_pages::fetch;
+use reprise_pages::prefetch_line;
 
 use crate::{
     dense::{Dense, tag_of},
@@ -25,7 +25,7 @@ use crate::{
     treekey::{Edge, Long, TreeKey, Wide},
 };
 
-pub use nearing::Nearing;
+pub use prefetch::PrefetchState;
 use scan::{count_tree, first_in_tree, page_tree, scan_tree};
 
 pub(crate) struct Index {
@@ -228,7 +228,7 @@ impl Index {
                 };
                 let row = rows.keyed_at(rid);
                 // Whoever only wanted the handle will write to the row next.
-                row.row.first().into_iter().for_each(fetch);
+                row.row.first().into_iter().for_each(prefetch_line);
                 Some((rid, row))
             }
             _ => self.get_other(rows, key),
@@ -283,7 +283,7 @@ impl Index {
         rid.map(found)
     }
 
-    /// Brings near what a `get` of the key looks at first.
+    /// Prefetches what a `get` of the key looks at first.
     #[inline]
     pub fn touch(&self, key: &[u8]) {
         if !self.is_whole(key) {
@@ -310,7 +310,7 @@ impl Index {
         }
     }
 
-    /// Brings near what an insertion of the row will write, where that lies anywhere. Of a hash of integer keys only what leads
+    /// Prefetches what an insertion of the row will write, where that lies anywhere. Of a hash of integer keys only what leads
     /// there: the tag that is returned is to be given to `touch_tag` when that may have come, and to `insert_tagged`.
     #[inline]
     pub fn touch_of(&self, row: RowRef<'_>) -> Option<u32> {
@@ -326,7 +326,7 @@ impl Index {
         None
     }
 
-    /// Brings near what an insertion of a row with the tag will write.
+    /// Prefetches what an insertion of a row with the tag will write.
     #[inline]
     pub fn touch_tag(&self, tag: u32) {
         if let Body::HashInts(hash) = &self.body {
@@ -352,7 +352,7 @@ impl Index {
         tag_of(int_key(&self.plan, row))
     }
 
-    /// Brings near what an insertion of the row will write; the row's tag.
+    /// Prefetches what an insertion of the row will write; the row's tag.
     #[inline(always)]
     pub fn touch_tag_of(&self, row: RowRef<'_>) -> u32 {
         let tag = self.tag_of_row(row);
@@ -382,7 +382,7 @@ impl Index {
         hash.insert(tag, rid.0, is_same).map_err(|_| Refused::Taken)
     }
 
-    /// The row that a `get` of the key will probably find: to have it brought near.
+    /// The row that a `get` of the key will probably find: to have it prefetched.
     #[inline]
     pub fn candidate(&self, key: &[u8]) -> Option<Rid> {
         if !self.is_whole(key) {
@@ -418,16 +418,16 @@ impl Index {
 
     /// As `candidate`, where keys often come in order.
     #[inline]
-    pub fn candidate_near(&self, key: &[u8]) -> Option<Rid> {
+    pub fn candidate_prefetch(&self, key: &[u8]) -> Option<Rid> {
         if !self.is_whole(key) {
             return None;
         }
-        let near = dispatch!(
+        let prefetch = dispatch!(
             &self.body,
-            tree => tree.get_near(&probe_of(tree, key)),
+            tree => tree.get_prefetch(&probe_of(tree, key)),
             _ => return self.candidate(key)
         );
-        near.map(Rid)
+        prefetch.map(Rid)
     }
 
     /// True where the row has the key, whole and as the index is of it.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use reprise_base::Budget;
-use reprise_pages::fetch;
+use reprise_pages::prefetch_line;
 
 use crate::{arena::Location, chunked::Chunked};
 
@@ -106,19 +106,19 @@ impl Indirection {
         (place & NOT_LIVE == 0).then_some(Location(place))
     }
 
-    /// Brings near what `get` reads.
+    /// Prefetches what `get` reads.
     #[inline]
     pub fn touch(&self, rid: Rid) {
         if (rid.0 as usize) < self.places.len() {
-            fetch(&self.places[rid.0]);
+            prefetch_line(&self.places[rid.0]);
         }
     }
 
-    /// Where the place of a row stands that an index named, brought near: for `live_at`.
+    /// Where the place of a row stands that an index named, prefetched: for `live_at`.
     #[inline(always)]
-    pub fn near_slot_of(&self, rid: Rid) -> &u64 {
+    pub fn prefetch_slot_of(&self, rid: Rid) -> &u64 {
         let slot = &self.places[rid.0];
-        fetch(slot);
+        prefetch_line(slot);
         slot
     }
 
@@ -129,7 +129,7 @@ impl Indirection {
         Location(*slot)
     }
 
-    /// Brings near what the next ones that `take` gives out will be written to, a few ahead.
+    /// Prefetches what the next ones that `take` gives out will be written to, a few ahead.
     #[inline]
     pub fn touch_end(&self) {
         self.places.touch_end();

@@ -4,7 +4,7 @@
 //! a handle of the transaction never comes to name another row.
 
 use reprise_abi::{ColumnPlan, row::COLUMNS_MAX};
-use reprise_pages::fetch;
+use reprise_pages::prefetch_line;
 
 use crate::{
     arena::Location,
@@ -302,20 +302,24 @@ impl Journal {
         self.txn += 1;
         self.written = WriteSummary::default();
         if self.retains {
-            self.bring_room_near();
+            self.prefetch_room();
         }
     }
 
     /// Undo that is retained goes to memory that was last used some turns ago, far away by now.
     #[inline]
-    fn bring_room_near(&mut self) {
+    fn prefetch_room(&mut self) {
         let ops = self.ops.spare_capacity_mut();
         ops.iter()
             .step_by(LINE_BYTES / size_of::<Undo>())
             .take(NEAR_LINES)
-            .for_each(fetch);
+            .for_each(prefetch_line);
         let bytes = self.bytes.spare_capacity_mut();
-        bytes.iter().step_by(LINE_BYTES).take(NEAR_LINES).for_each(fetch);
+        bytes
+            .iter()
+            .step_by(LINE_BYTES)
+            .take(NEAR_LINES)
+            .for_each(prefetch_line);
     }
 
     /// Ends the transaction; `ops` and `buried` have been settled, or are retained.

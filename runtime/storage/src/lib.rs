@@ -37,14 +37,14 @@ mod tree;
 mod treekey;
 mod writeset;
 
-pub use apply::{ApplyError, Near};
+pub use apply::{ApplyError, PrefetchStep};
 pub use bulk::{IndexLoad, LoadError, TableLoad};
 pub use convert::Prepared;
 pub use difference::RowDifference;
 pub use digest::result_digest;
 pub use evolve::{ChangeAction, ChangeStep, Evolve, TableChange, as_stored, plan_change};
 pub use growth::Growth;
-pub use index::{Nearing, NotOrdered, Range, ScanPosition, Visit};
+pub use index::{NotOrdered, PrefetchState, Range, ScanPosition, Visit};
 pub use indirection::Rid;
 pub use journal::{Savepoint, WriteSummary};
 pub use patch::Patcher;

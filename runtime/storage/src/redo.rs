@@ -106,7 +106,7 @@ impl TableRedo<'_> {
             let group = at..list.len().min(at + GROUP);
             let is_far = self.table.rows.count() >= FAR_ROWS;
             if is_far {
-                self.bring_near(window, list, group.clone(), &mut hints);
+                self.prefetch(window, list, group.clone(), &mut hints);
             }
             while at < group.end {
                 let tag = ahead.tag(at);
@@ -150,7 +150,7 @@ impl TableRedo<'_> {
     /// from.
     #[inline]
     fn touch_row(&self, window: &[u8], list: &RedoList, at: usize) -> Option<u32> {
-        list.fetch(window, at + GROUP);
+        list.prefetch_line(window, at + GROUP);
         let row = list.row(window, at)?;
         if row.len() < self.table.layout.fixed_bytes() {
             return None;
@@ -170,7 +170,7 @@ impl TableRedo<'_> {
 
     /// Asks for what changes of rows will look at, each step for all of them before the next; where their rows probably are.
     #[inline]
-    fn bring_near(&self, window: &[u8], list: &RedoList, group: Range<usize>, hints: &mut [u32; GROUP]) {
+    fn prefetch(&self, window: &[u8], list: &RedoList, group: Range<usize>, hints: &mut [u32; GROUP]) {
         let index = &self.table.indexes[0];
         // Of a tree the way down is not worth going twice.
         let is_touched = !index.is_ordered();
@@ -195,13 +195,13 @@ impl TableRedo<'_> {
                     keys[place] = key;
                 }
                 RowName::Number(number) => {
-                    hints[place] = self.near_place(&number.to_be_bytes());
+                    hints[place] = self.prefetch_place(&number.to_be_bytes());
                 }
             }
         }
         for (key, hint) in keys.iter().zip(hints.iter_mut()) {
             if !key.is_empty() {
-                *hint = self.near_place(key);
+                *hint = self.prefetch_place(key);
             }
         }
         for hint in hints.iter().filter(|hint| **hint != NO_RID) {
@@ -211,8 +211,8 @@ impl TableRedo<'_> {
 
     /// The row that the key probably names; where it stands at which place it lies is asked for.
     #[inline]
-    fn near_place(&self, key: &[u8]) -> u32 {
-        let Some(rid) = self.table.indexes[0].candidate_near(key) else {
+    fn prefetch_place(&self, key: &[u8]) -> u32 {
+        let Some(rid) = self.table.indexes[0].candidate_prefetch(key) else {
             return NO_RID;
         };
         self.table.rows.touch_place(rid);

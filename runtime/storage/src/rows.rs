@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use reprise_abi::Near;
+use reprise_abi::ReadSpan;
 use reprise_base::Budget;
-use reprise_pages::bring_near;
+use reprise_pages::prefetch;
 
 use crate::{
     arena::{Arena, Location, footprint_bytes},
@@ -143,7 +143,7 @@ impl Rows {
         }
     }
 
-    /// Brings near where the row's place stands.
+    /// Prefetches where the row's place stands.
     #[inline]
     pub fn touch_place(&self, rid: Rid) {
         self.places.touch(rid);
@@ -151,27 +151,27 @@ impl Rows {
 
     /// As `Indirection::near_slot_of`.
     #[inline(always)]
-    pub fn near_slot_of(&self, rid: Rid) -> &u64 {
-        self.places.near_slot_of(rid)
+    pub fn prefetch_slot_of(&self, rid: Rid) -> &u64 {
+        self.places.prefetch_slot_of(rid)
     }
 
-    /// The row whose place stands in a slot; what is read of it is brought near.
+    /// The row whose place stands in a slot; what is read of it is prefetched.
     #[inline(always)]
-    pub fn near_row(&self, slot: &u64, near: &Near<'_>) -> &[u8] {
+    pub fn prefetch_row(&self, slot: &u64, span: &ReadSpan<'_>) -> &[u8] {
         let row = self.read(Indirection::live_at(slot)).row;
-        bring_near(near.first(row));
+        prefetch(span.first(row));
         row
     }
 
     /// As `near_row`, under an id that an index holds.
     #[inline(always)]
-    pub fn near_row_of(&self, rid: Rid, near: &Near<'_>) -> &[u8] {
+    pub fn prefetch_row_of(&self, rid: Rid, span: &ReadSpan<'_>) -> &[u8] {
         let row = self.read(self.places.live(rid)).row;
-        bring_near(near.first(row));
+        prefetch(span.first(row));
         row
     }
 
-    /// Brings near where rows to come will be written.
+    /// Prefetches where rows to come will be written.
     #[inline]
     pub fn touch_end(&self) {
         self.arena.touch_end();
@@ -182,7 +182,7 @@ impl Rows {
     #[inline]
     pub fn touch(&self, rid: Rid) {
         if let Some(place) = self.places.get(rid) {
-            bring_near(self.arena.get(place));
+            prefetch(self.arena.get(place));
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reprise_abi::{ColumnSet, Near, RowLayout, TableSchema, calls::EqualKeys};
+use reprise_abi::{ColumnSet, ReadSpan, RowLayout, TableSchema, calls::EqualKeys};
 use reprise_base::{MemoryKind, MemoryLedger};
-use reprise_pages::bring_near;
+use reprise_pages::prefetch;
 
 use crate::{
     charge::Charge,
@@ -268,17 +268,17 @@ impl Store {
     }
 
     /// `get_row` of many keys, shown in their order. What the look-ups wait for is fetched for all of them at once: of the
-    /// rows what is `near`.
+    /// rows what is `prefetch`.
     #[inline]
     pub fn multi_get<'k>(
         &self,
         table: TableId,
         index: u16,
         keys: impl Iterator<Item = &'k [u8]> + Clone,
-        near: Near<'_>,
+        prefetch: ReadSpan<'_>,
         mut visit: impl FnMut(Option<(Rid, &[u8])>),
     ) {
-        self.multi_get_rows(table, index, keys, near, |found, rows| {
+        self.multi_get_rows(table, index, keys, prefetch, |found, rows| {
             for (slot, row) in found.iter().zip(rows) {
                 visit(slot.map(|(rid, _)| (rid, *row)));
             }
@@ -292,7 +292,7 @@ impl Store {
         table: TableId,
         index: u16,
         mut keys: impl Iterator<Item = &'k [u8]> + Clone,
-        near: Near<'_>,
+        prefetch: ReadSpan<'_>,
         mut visit: impl FnMut(&[Option<(Rid, &u64)>], &[&[u8]]),
     ) {
         let table = self.table(table);
@@ -302,11 +302,11 @@ impl Store {
             let count = index.get_batch(&table.rows, &mut keys, &mut slots);
             for (slot, row) in slots[..count].iter().zip(&mut rows) {
                 *row = match slot {
-                    Some((_, slot)) => table.rows.near_row(slot, &near),
+                    Some((_, slot)) => table.rows.prefetch_row(slot, &prefetch),
                     None => &[],
                 };
             }
-            bring_rest_near(&rows[..count], &near);
+            prefetch_rest(&rows[..count], &prefetch);
             visit(&slots[..count], &rows[..count]);
             if count < NEAR_KEYS {
                 return;
@@ -321,7 +321,7 @@ impl Store {
         id: TableId,
         index: u16,
         keys: EqualKeys<'_>,
-        near: Near<'_>,
+        prefetch: ReadSpan<'_>,
         visit: &mut impl VisitFound,
     ) {
         let (table, mut rest) = (self.table(id), Some(keys));
@@ -332,14 +332,14 @@ impl Store {
             rest = behind;
             let found = &table.indexes[index as usize];
             if !found.get_whole_batch(&table.rows, &keys, (&mut rids, &mut slots)) {
-                self.multi_get_each(id, index, keys, near, visit);
+                self.multi_get_each(id, index, keys, prefetch, visit);
                 continue;
             }
             let rows = &mut rows[..keys.count()];
             for (row, slot) in rows.iter_mut().zip(&slots) {
-                *row = table.rows.near_row(slot, &near);
+                *row = table.rows.prefetch_row(slot, &prefetch);
             }
-            bring_rest_near(rows, &near);
+            prefetch_rest(rows, &prefetch);
             for (row, rid) in rows.iter().zip(&rids) {
                 visit.on_found(Some((*rid, row)));
             }
@@ -348,8 +348,15 @@ impl Store {
 
     /// Out of line, for `multi_get_equal` has its visitor in its loop.
     #[inline(never)]
-    fn multi_get_each(&self, id: TableId, index: u16, keys: EqualKeys<'_>, near: Near<'_>, visit: &mut dyn VisitFound) {
-        self.multi_get(id, index, keys.iter(), near, |found| visit.on_found(found));
+    fn multi_get_each(
+        &self,
+        id: TableId,
+        index: u16,
+        keys: EqualKeys<'_>,
+        prefetch: ReadSpan<'_>,
+        visit: &mut dyn VisitFound,
+    ) {
+        self.multi_get(id, index, keys.iter(), prefetch, |found| visit.on_found(found));
     }
 
     /// A row's bytes; none when it is not live.
@@ -398,10 +405,16 @@ impl Store {
         self.table(table).indexes[index as usize].scan_page(range, position, rids)
     }
 
-    /// Shows rows that an index named, some at once; what is `near` of all of these is asked for before those in front of them
+    /// Shows rows that an index named, some at once; what is `prefetch` of all of these is asked for before those in front of them
     /// are shown, and their places while the ones before these are.
     #[inline]
-    pub fn read_rows(&self, table: TableId, rids: &[Rid], near: Near<'_>, mut visit: impl FnMut(&[Rid], &[&[u8]])) {
+    pub fn read_rows(
+        &self,
+        table: TableId,
+        rids: &[Rid],
+        prefetch: ReadSpan<'_>,
+        mut visit: impl FnMut(&[Rid], &[&[u8]]),
+    ) {
         let rows_of = &self.table(table).rows;
         let mut rows = [[&[][..]; NEAR_KEYS]; 2];
         let (mut shown, mut ahead): (&[Rid], &[Rid]) = (&[], rids);
@@ -410,7 +423,7 @@ impl Store {
             let places = rest.iter().take(NEAR_KEYS).step_by(PLACES_A_LINE);
             places.for_each(|rid| rows_of.touch_place(*rid));
             for (rid, row) in next.iter().zip(&mut rows[side]) {
-                *row = rows_of.near_row_of(*rid, &near);
+                *row = rows_of.prefetch_row_of(*rid, &prefetch);
             }
             if !shown.is_empty() {
                 visit(shown, &rows[1 - side][..shown.len()]);
@@ -660,9 +673,9 @@ impl Store {
 
 /// Asks for what of the rows is known to be read only once their first part has come.
 #[inline(always)]
-fn bring_rest_near(rows: &[&[u8]], near: &Near<'_>) {
-    if near.has_rest() {
-        rows.iter().for_each(|row| bring_near(near.rest(row)));
+fn prefetch_rest(rows: &[&[u8]], span: &ReadSpan<'_>) {
+    if span.has_rest() {
+        rows.iter().for_each(|row| prefetch(span.rest(row)));
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::{redo::redo_by_table, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
-use reprise_storage::{AfterImage, ApplyError, Near, Range, Rid, ScanPosition, Store, TableId, Visit};
+use reprise_storage::{AfterImage, ApplyError, PrefetchStep, Range, Rid, ScanPosition, Store, TableId, Visit};
 use reprise_wire::{Change, Changes};
 
 use ScalarType::*;
@@ -232,9 +232,9 @@ proptest! {
         for turn in 0..20 {
             let images = [AfterImage::Changed, AfterImage::Whole][random.next(2) as usize];
             let changes = transaction(&mut random, &mut ran, images);
-            for near in [Near::Index, Near::Place, Near::Row] {
+            for prefetch in [PrefetchStep::Index, PrefetchStep::Place, PrefetchStep::Row] {
                 let walk = Changes::new(&changes).map(|change| change.expect("well-formed"));
-                walk.for_each(|change| redone.touch_change(&change, near));
+                walk.for_each(|change| redone.touch_change(&change, prefetch));
             }
             redone.apply(&changes).expect("the store was the same before");
             prop_assert_eq!(ran.digest(), redone.digest(), "turn {}", turn);

@@ -1,9 +1,9 @@
-//! Calls that follow, and the rows that they will look at, brought near while this one runs: a look-up waits for memory two or
+//! Calls that follow, and the rows that they will look at, prefetched while this one runs: a look-up waits for memory two or
 //! three times, and meanwhile other calls have work to do.
 
-use reprise_storage::{Nearing, Store};
+use reprise_storage::{PrefetchState, Store};
 
-use crate::near::NearRow;
+use crate::prefetch::PrefetchRow;
 
 /// How many calls ahead each step is done: farther than one miss of the caches takes, nearer than what the first-level cache
 /// keeps. Each step reads what the one before it brought.
@@ -13,7 +13,7 @@ const ROW: usize = 1;
 
 /// Calls of which it is remembered from step to step what was found, by their position.
 const RING: usize = 4;
-/// Rows of a call that are brought near at most.
+/// Rows of a call that are prefetched at most.
 const ROWS: usize = 3;
 
 const _: () = assert!(RING > INDEX && RING.is_power_of_two());
@@ -21,7 +21,7 @@ const _: () = assert!(RING > INDEX && RING.is_power_of_two());
 /// Calls that run one behind the other, by position. `'m`: their modules.
 pub trait NextCalls<'m> {
     /// What the call's procedure declares, and its encoded arguments. None of a call that is not to be looked at, and behind the last one.
-    fn call(&self, at: usize) -> Option<(&'m [NearRow], &[u8])>;
+    fn call(&self, at: usize) -> Option<(&'m [PrefetchRow], &[u8])>;
     /// Where the call will run, of one that `call` had.
     fn store(&self, at: usize) -> &Store;
 }
@@ -29,8 +29,8 @@ pub trait NextCalls<'m> {
 /// A call that follows: the rows that it will look at, and what is known of each.
 #[derive(Clone, Copy, Default)]
 struct Coming<'m> {
-    rows: &'m [NearRow],
-    found: [Nearing; ROWS],
+    rows: &'m [PrefetchRow],
+    found: [PrefetchState; ROWS],
 }
 
 /// What is known of the calls that follow.
@@ -96,23 +96,23 @@ impl<'m> LookAhead<'m> {
 #[cfg(test)]
 mod tests {
     use reprise_abi::{
-        ColumnSchema, Field, IndexKind, LogChoice, ModuleSchema, NearKey, NearPart, Parameter, Partitioning, Placement,
-        ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
+        ColumnSchema, Field, IndexKind, LogChoice, ModuleSchema, Parameter, Partitioning, Placement, PrefetchKey,
+        PrefetchPart, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
     };
     use reprise_storage::{Rid, TableId};
 
     use super::*;
-    use crate::{module::TableBinding, near::rows_of};
+    use crate::{module::TableBinding, prefetch::rows_of};
 
     /// Calls of `p(number)`, which looks at the row of that number in a table of the rows 0 to 99.
     struct Numbers {
         store: Store,
-        rows: Vec<NearRow>,
+        rows: Vec<PrefetchRow>,
         args: Vec<Vec<u8>>,
     }
 
     impl<'m> NextCalls<'m> for &'m Numbers {
-        fn call(&self, at: usize) -> Option<(&'m [NearRow], &[u8])> {
+        fn call(&self, at: usize) -> Option<(&'m [PrefetchRow], &[u8])> {
             Some((&self.rows, self.args.get(at)?))
         }
         fn store(&self, _: usize) -> &Store {
@@ -162,9 +162,9 @@ mod tests {
             partitioning: Partitioning::Any,
             log: LogChoice::Server,
             time_max_ms: None,
-            near: vec![NearKey {
+            prefetch: vec![PrefetchKey {
                 table: 0,
-                key: vec![NearPart::Param(0)],
+                key: vec![PrefetchPart::Param(0)],
             }],
         };
         let binding = TableBinding {
@@ -210,12 +210,12 @@ mod tests {
                 let Coming { rows, found } = ahead.0[(at + ROW) % RING];
                 let found = rows.first().map(|_| found[0]);
                 let expected = match at + ROW {
-                    20 => Some(Nearing::Nothing),
+                    20 => Some(PrefetchState::Nothing),
                     50 => None,
-                    next => Some(Nearing::Row(row_of(&calls.store, value(next as i64)))),
+                    next => Some(PrefetchState::Row(row_of(&calls.store, value(next as i64)))),
                 };
                 // A hash shows one line of those where the entry may be.
-                if !matches!((kind, found), (IndexKind::Hash, Some(Nearing::Tag(_)))) {
+                if !matches!((kind, found), (IndexKind::Hash, Some(PrefetchState::Tag(_)))) {
                     assert_eq!(found, expected, "{kind:?}, before call {at}");
                 }
             }

@@ -158,7 +158,7 @@ mod tests {
             description: Arc::default(),
             semantics: 1,
             tables: Vec::new(),
-            near: Vec::new(),
+            prefetch: Vec::new(),
             code: code.clone(),
         };
         (Arc::new(module), code)

@@ -1,6 +1,6 @@
 //! What a transaction over several partitions knows of the stores that it holds and of the copies of a row there.
 
-use reprise_abi::{ColumnSet, Near, Placement, Target};
+use reprise_abi::{ColumnSet, Placement, ReadSpan, Target};
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, Store};
 
@@ -14,7 +14,7 @@ pub(crate) struct LookUp<'b> {
     pub binding: &'b TableBinding,
     pub index: u16,
     /// Bytes of a row that are read.
-    pub near: Near<'b>,
+    pub prefetch: ReadSpan<'b>,
 }
 
 /// The places of one row: on its store, or on each that holds a replicated table.

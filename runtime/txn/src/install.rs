@@ -13,7 +13,7 @@ use reprise_storage::{Conflict, Prepared, Store, TableId};
 
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
-    near,
+    prefetch,
 };
 
 pub use judge::plan;
@@ -109,7 +109,7 @@ pub fn apply(
         hash: candidate.hash,
         wasm_bytes: candidate.wasm_bytes,
         installed_by,
-        near: near::rows_of(&candidate.schema, &plan.bindings),
+        prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
         schema: candidate.schema,
         description: candidate.description,
         semantics: candidate.semantics,
@@ -140,7 +140,7 @@ fn put_table(tables: &mut Vec<Arc<TableSchema>>, table: Arc<TableSchema>) -> Tab
 fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
     let module = &deployed.current[name];
     let rebound = Arc::new(Module {
-        near: near::rows_of(&module.schema, &tables),
+        prefetch: prefetch::rows_of(&module.schema, &tables),
         tables,
         id: module.id,
         name: module.name.clone(),
@@ -185,7 +185,7 @@ pub fn restore(generation: u64, tables: Vec<TableSchema>, modules: Vec<Restored>
         }
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
-            near: vec![Vec::new(); found.schema.procedures.len()],
+            prefetch: vec![Vec::new(); found.schema.procedures.len()],
             tables: Vec::new(),
             name: found.name,
             version: found.version,

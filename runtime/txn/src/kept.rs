@@ -9,10 +9,10 @@ use reprise_abi::{OpError, RowHandle, ScanBatch};
 use reprise_storage::{Rid, Store, TableId};
 
 use crate::{
-    frame::{Frame, Handle},
     module::TableBinding,
     rowmap::{RowMap, row_key},
     scan::{Cursor, Merge, scan_error, show},
+    scratch::{Handle, TxnScratch},
 };
 
 /// Rows of one store that are found by one way down the index.
@@ -112,7 +112,12 @@ pub(crate) struct Written {
 
 /// Before a change, lets the open cursors of the table keep what they have still to show. `bytes` were written so far.
 #[cold]
-pub(crate) fn keep_before(frame: &mut Frame, stores: &[&Store], written: Written, bytes: usize) -> Result<(), OpError> {
+pub(crate) fn keep_before(
+    frame: &mut TxnScratch,
+    stores: &[&Store],
+    written: Written,
+    bytes: usize,
+) -> Result<(), OpError> {
     let mut cursors = std::mem::take(&mut frame.cursors);
     let mut is_shown = false;
     for cursor in cursors.iter_mut().flatten() {
@@ -144,7 +149,7 @@ pub(crate) fn keep_before(frame: &mut Frame, stores: &[&Store], written: Written
 }
 
 /// The rows that a cursor has still to show.
-fn rest_of(frame: &mut Frame, stores: &[&Store], cursor: &Cursor, bytes: usize) -> Result<Kept, OpError> {
+fn rest_of(frame: &mut TxnScratch, stores: &[&Store], cursor: &Cursor, bytes: usize) -> Result<Kept, OpError> {
     let (mut kept, mut left) = (Kept::default(), cursor.left.map_or(usize::MAX, |left| left as usize));
     let first = cursor.first_store;
     let range = cursor.request.range();
@@ -183,7 +188,7 @@ fn rest_of(frame: &mut Frame, stores: &[&Store], cursor: &Cursor, bytes: usize) 
 pub(crate) fn run_kept(
     stores: &[&Store],
     binding: &TableBinding,
-    frame: &mut Frame,
+    frame: &mut TxnScratch,
     mut cursor: Cursor,
     visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
 ) -> Result<ScanBatch, OpError> {

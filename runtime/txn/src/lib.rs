@@ -8,20 +8,20 @@
 mod ahead;
 mod changed;
 mod executors;
-mod frame;
 mod held;
 mod install;
 mod kept;
 mod keyplace;
 mod module;
 mod multi;
-mod near;
 mod ops;
+mod prefetch;
 mod reach;
 mod route;
 mod rowmap;
 mod run;
 mod scan;
+mod scratch;
 mod single;
 mod slots;
 mod wasm;
@@ -29,16 +29,16 @@ mod watch;
 
 pub use ahead::{LookAhead, NextCalls};
 pub use executors::Executors;
-pub use frame::{Frame, LogLine};
 pub use install::{
     Candidate, Judge, Plan, PlanSummary, Restored, TablePlan, apply, apply_drop, check_drop, plan, remove, restore,
 };
 pub use keyplace::{KeyPlace, partition_between};
 pub use module::{BindError, Code, Deployed, Executor, Module, ModuleId, TableBinding};
-pub use near::NearRow;
+pub use prefetch::PrefetchRow;
 pub use reprise_abi::Ended;
 pub use route::{Bound, RouteError, partition_of_field};
 pub use run::{Commit, Failure, Outcome, TxnInput, call_hash, run_multi, run_single};
 pub use scan::Merge;
+pub use scratch::{LogLine, TxnScratch};
 pub use wasm::Compiler;
 pub use watch::{Ends, Watch};

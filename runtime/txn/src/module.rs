@@ -7,7 +7,7 @@ use reprise_base::TxnId;
 use reprise_host::CallOutcome;
 use reprise_storage::{RowProjection, TableId};
 
-use crate::{keyplace::KeyPlace, near::NearRow};
+use crate::{keyplace::KeyPlace, prefetch::PrefetchRow};
 
 /// One version of one module; numbered in the order of deployment, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,8 +66,8 @@ pub struct Module {
     pub semantics: u32,
     /// Bindings of `schema.tables`, in the same order.
     pub tables: Vec<TableBinding>,
-    /// By procedure: rows to bring near before it runs.
-    pub near: Vec<Vec<NearRow>>,
+    /// By procedure: rows to prefetch before it runs.
+    pub prefetch: Vec<Vec<PrefetchRow>>,
     pub code: Arc<dyn Code>,
 }
 

@@ -8,15 +8,14 @@
 use std::{borrow::Cow, ops::Range};
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle, ScalarType,
-    ScanBatch, ScanRequest, Slots, Target,
+    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, LogLevel, OpError, OutBuffer, Placement, ReadSpan, RowHandle,
+    ScalarType, ScanBatch, ScanRequest, Target,
     calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 
 use crate::{
-    frame::{AT_ONCE_MAX, Frame, Handle},
     held::{Copies, LookUp, MOVED, may_move, shared},
     kept::{Written, keep_before, run_kept},
     keyplace::partition_between,
@@ -27,20 +26,25 @@ use crate::{
     rowmap::row_key,
     run::TxnInput,
     scan::{Cursor, Merge, OwnedRange, count_rows, range_of, read_columns, run_on_one, show},
+    scratch::{AT_ONCE_MAX, Handle, TxnScratch},
 };
 
 pub(crate) struct MultiTxn<'a, 's> {
     /// Ascending by partition.
     stores: &'a mut [(PartitionId, &'s mut Store)],
     input: &'a TxnInput<'a>,
-    frame: &'a mut Frame,
+    frame: &'a mut TxnScratch,
     is_read_only: bool,
     /// Bytes that were written on all stores together.
     written: usize,
 }
 
 impl<'a, 's> MultiTxn<'a, 's> {
-    pub fn new(stores: &'a mut [(PartitionId, &'s mut Store)], input: &'a TxnInput<'a>, frame: &'a mut Frame) -> Self {
+    pub fn new(
+        stores: &'a mut [(PartitionId, &'s mut Store)],
+        input: &'a TxnInput<'a>,
+        frame: &'a mut TxnScratch,
+    ) -> Self {
         Self {
             stores,
             input,
@@ -293,11 +297,11 @@ impl<'a, 's> MultiTxn<'a, 's> {
             Ok(())
         };
         if held.len() == 1 {
-            let (at, near, mut result, mut rest) = (held.start, what.near, Ok(()), keys);
+            let (at, prefetch, mut result, mut rest) = (held.start, what.prefetch, Ok(()), keys);
             let store = &stores[at].1;
             while result.is_ok() && rest.clone().next().is_some() {
                 let some = rest.clone().take(AT_ONCE_MAX);
-                store.multi_get(binding.table, what.index, some, near, |found| {
+                store.multi_get(binding.table, what.index, some, prefetch, |found| {
                     if result.is_ok() {
                         result = on_found(at, found);
                     }
@@ -432,7 +436,7 @@ impl HostOps for MultiTxn<'_, '_> {
             target,
             binding,
             index: index_of(binding, target.index)?,
-            near: Near::ALL,
+            prefetch: ReadSpan::ALL,
         };
         self.look_up(&what, keys, visit)
     }
@@ -452,14 +456,19 @@ impl HostOps for MultiTxn<'_, '_> {
             target,
             binding,
             index: index_of(binding, target.index)?,
-            near: plan.near(),
+            prefetch: plan.prefetch(),
         };
-        let mut room = Room::new(plan, out);
+        let mut room = OutBuffer::new(plan, out);
         self.look_up(&what, keys, &mut |handle, row| room.push(handle, row))?;
         Ok(room.filled())
     }
 
-    fn multi_get_slots(&mut self, target: Target, keys: EqualKeys<'_>, mut slots: Slots<'_>) -> Result<usize, OpError> {
+    fn multi_get_slots(
+        &mut self,
+        target: Target,
+        keys: EqualKeys<'_>,
+        mut slots: FixedSlots<'_>,
+    ) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
         if binding.projection.is_some() {
             return fill_slots(self, target, keys, slots);
@@ -468,7 +477,7 @@ impl HostOps for MultiTxn<'_, '_> {
             target,
             binding,
             index: index_of(binding, target.index)?,
-            near: slots.plan().near(),
+            prefetch: slots.plan().prefetch(),
         };
         self.look_up(&what, keys.iter(), &mut |handle, row| slots.put(handle, row))?;
         Ok(slots.misfits())

@@ -4,7 +4,7 @@ use reprise_abi::{ColumnSet, OpError};
 use reprise_base::limits::MEMORY_MAX_LIMIT;
 use reprise_storage::WriteError;
 
-use crate::{frame::limit, module::TableBinding, run::TxnInput};
+use crate::{module::TableBinding, run::TxnInput, scratch::limit};
 
 pub(crate) fn guest(message: impl Into<String>) -> OpError {
     OpError::Guest(message.into())

@@ -250,7 +250,7 @@ mod tests {
             ],
             returns: Type::Unit,
             read_only: false,
-            near: Vec::new(),
+            prefetch: Vec::new(),
             time_max_ms: None,
             partitioning: Partitioning::By(vec![2, 0]),
             log: reprise_abi::LogChoice::Server,

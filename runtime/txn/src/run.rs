@@ -10,9 +10,9 @@ use reprise_wire::ChangesRef;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
-    frame::Frame,
     module::{Executor, Module},
     multi::MultiTxn,
+    scratch::TxnScratch,
     single::SingleTxn,
 };
 
@@ -66,7 +66,7 @@ pub fn run_single(
     partition: PartitionId,
     input: &TxnInput<'_>,
     executor: &mut dyn Executor,
-    frame: &mut Frame,
+    frame: &mut TxnScratch,
 ) -> Outcome {
     frame.clear();
     store.begin();
@@ -96,7 +96,7 @@ pub fn run_single(
 }
 
 #[cold]
-fn fail_single(store: &mut Store, kind: Result<CallEnd, Box<Fault>>, frame: &mut Frame) -> Outcome {
+fn fail_single(store: &mut Store, kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Outcome {
     let failure = judge(kind, frame).expect("it did not return");
     frame.watch.time_take_back(store.undo_count(), || store.rollback());
     Outcome::Fail(failure)
@@ -107,7 +107,7 @@ pub fn run_multi(
     stores: &mut [(PartitionId, &mut Store)],
     input: &TxnInput<'_>,
     executor: &mut dyn Executor,
-    frame: &mut Frame,
+    frame: &mut TxnScratch,
 ) -> Outcome {
     frame.clear();
     for (_, store) in stores.iter_mut() {
@@ -139,7 +139,7 @@ pub fn run_multi(
 }
 
 /// Keeps the changes of each partition that has any.
-fn capture_groups(stores: &mut [(PartitionId, &mut Store)], frame: &mut Frame) {
+fn capture_groups(stores: &mut [(PartitionId, &mut Store)], frame: &mut TxnScratch) {
     let Some(images) = frame.capture() else {
         return;
     };
@@ -164,7 +164,7 @@ pub fn call_hash(module: &str, procedure: &str, args: &[u8]) -> u128 {
 }
 
 /// The failure of a call, or None where it is to commit.
-fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut Frame) -> Option<Failure> {
+fn judge(kind: Result<CallEnd, Box<Fault>>, frame: &mut TxnScratch) -> Option<Failure> {
     let fault = match kind {
         Ok(CallEnd::Returned) => return None,
         Ok(CallEnd::Aborted) => {
@@ -194,7 +194,7 @@ fn fold_partition(digest: &mut u64, written: u64) {
     *digest = digest.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ written;
 }
 
-fn commit(summaries: &[WriteSummary], frame: &Frame) -> Outcome {
+fn commit(summaries: &[WriteSummary], frame: &TxnScratch) -> Outcome {
     let mut digest = result_digest(frame.result());
     let (mut rows_written, mut bytes_written) = (0, 0);
     for summary in summaries {

@@ -1,13 +1,13 @@
 //! Open scans: what a cursor remembers, and the merge of one range over several stores.
 
-use reprise_abi::{ColumnPlan, OpError, Room, RowHandle, RowLayout, ScanBatch, ScanRequest};
+use reprise_abi::{ColumnPlan, OpError, OutBuffer, RowHandle, RowLayout, ScanBatch, ScanRequest};
 use reprise_storage::{Range, Rid, ScanPosition, Store, TableId, Visit};
 
 use crate::{
-    frame::{Frame, Handle},
     kept::{Kept, run_kept},
     module::TableBinding,
     ops::guest,
+    scratch::{Handle, TxnScratch},
 };
 
 /// A scan that may go on.
@@ -65,7 +65,7 @@ pub(crate) fn range_of<'a>(request: &ScanRequest<'a>) -> Result<Range<'a>, OpErr
 pub(crate) fn run_on_one(
     store: &Store,
     binding: &TableBinding,
-    frame: &mut Frame,
+    frame: &mut TxnScratch,
     mut cursor: Cursor,
     visit: &mut dyn FnMut(RowHandle, &[u8]) -> bool,
 ) -> Result<ScanBatch, OpError> {
@@ -114,7 +114,7 @@ pub(crate) fn run_on_one(
 /// The rows of a range of one store; now and then it is asked whether to go on.
 pub(crate) fn count_rows(
     store: &Store,
-    frame: &mut Frame,
+    frame: &mut TxnScratch,
     (table, index): (TableId, u16),
     range: &Range<'_>,
 ) -> Result<u64, OpError> {
@@ -134,13 +134,13 @@ const ROWS_AT_ONCE: usize = 128;
 /// each.
 pub(crate) fn read_on_one(
     store: &Store,
-    frame: &mut Frame,
+    frame: &mut TxnScratch,
     leg: &mut Leg<'_>,
     plan: &ColumnPlan,
     out: &mut [u8],
 ) -> Result<(u32, usize), OpError> {
-    let mut room = Room::new(plan, out);
-    let (mut rows, near) = (0, plan.near());
+    let mut room = OutBuffer::new(plan, out);
+    let (mut rows, prefetch) = (0, plan.prefetch());
     let mut rids = [Rid(0); ROWS_AT_ONCE];
     while leg.left != Some(0) {
         let rows_left = room.rows_left();
@@ -156,7 +156,7 @@ pub(crate) fn read_on_one(
                 frame.push_handle(leg.handle(*rid))?;
             }
         }
-        store.read_rows(leg.stored, page, near, |rids, rows| {
+        store.read_rows(leg.stored, page, prefetch, |rids, rows| {
             let first = frame.push_all(rids.iter().map(|rid| leg.handle(*rid)));
             room.push_all(first, rows);
         });
@@ -179,7 +179,7 @@ pub(crate) fn read_on_one(
 /// Goes on with a scan of one store for columns of fixed width.
 pub(crate) fn read_columns(
     store: &Store,
-    frame: &mut Frame,
+    frame: &mut TxnScratch,
     mut cursor: Cursor,
     plan: &ColumnPlan,
     out: &mut [u8],
@@ -233,7 +233,7 @@ impl Leg<'_> {
 
 /// Shows a row to the visitor as the module knows it. False: the visitor did not take it.
 pub(crate) fn show(
-    frame: &mut Frame,
+    frame: &mut TxnScratch,
     binding: &TableBinding,
     handle: Handle,
     row: &[u8],

@@ -1,15 +1,14 @@
 //! A transaction on one partition: the hot path.
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, HostOps, LogLevel, Near, OpError, Placement, Room, RowHandle, ScanBatch,
-    ScanRequest, Slots, Target,
+    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, LogLevel, OpError, OutBuffer, Placement, ReadSpan, RowHandle,
+    ScanBatch, ScanRequest, Target,
     calls::{EqualKeys, HANDLE_NONE, Packed, fill_slots, look_up_rows, scan_rows},
 };
 use reprise_base::PartitionId;
 use reprise_storage::{Rid, ScanPosition, Store, TableId};
 
 use crate::{
-    frame::{AT_ONCE_MAX, Frame, Handle},
     kept::{Written, keep_before},
     keyplace::partition_between,
     module::TableBinding,
@@ -19,6 +18,7 @@ use crate::{
     rowmap::row_key,
     run::TxnInput,
     scan::{Cursor, Leg, OwnedRange, count_rows, range_of, read_columns, read_on_one, run_on_one, show},
+    scratch::{AT_ONCE_MAX, Handle, TxnScratch},
     slots::IntoSlots,
 };
 
@@ -29,14 +29,19 @@ pub(crate) struct SingleTxn<'a> {
     store: &'a mut Store,
     partition: PartitionId,
     input: &'a TxnInput<'a>,
-    frame: &'a mut Frame,
+    frame: &'a mut TxnScratch,
     is_read_only: bool,
     /// What a partition column held that belongs here: most calls ask for rows of one value.
     home: Option<u64>,
 }
 
 impl<'a> SingleTxn<'a> {
-    pub fn new(store: &'a mut Store, partition: PartitionId, input: &'a TxnInput<'a>, frame: &'a mut Frame) -> Self {
+    pub fn new(
+        store: &'a mut Store,
+        partition: PartitionId,
+        input: &'a TxnInput<'a>,
+        frame: &'a mut TxnScratch,
+    ) -> Self {
         Self {
             store,
             partition,
@@ -312,11 +317,12 @@ impl HostOps for SingleTxn<'_> {
         let (mut result, mut rest) = (Ok(()), keys);
         while result.is_ok() && rest.len() > 0 {
             let some = rest.take(AT_ONCE_MAX);
-            self.store.multi_get(binding.table, index, some, Near::ALL, |found| {
-                if result.is_ok() {
-                    result = on_found(found);
-                }
-            });
+            self.store
+                .multi_get(binding.table, index, some, ReadSpan::ALL, |found| {
+                    if result.is_ok() {
+                        result = on_found(found);
+                    }
+                });
             rest.nth(AT_ONCE_MAX - 1);
         }
         result
@@ -337,10 +343,10 @@ impl HostOps for SingleTxn<'_> {
             return look_up_rows(self, target, keys, plan, out);
         }
         let (frame, table) = (&mut *self.frame, target.table);
-        let mut room = Room::new(plan, out);
+        let mut room = OutBuffer::new(plan, out);
         let handle = |rid| Handle { table, store: 0, rid };
         self.store
-            .multi_get_rows(binding.table, index, keys, plan.near(), |found, rows| {
+            .multi_get_rows(binding.table, index, keys, plan.prefetch(), |found, rows| {
                 if found.iter().all(Option::is_some) {
                     let rids = found.iter().map(|found| found.map_or(Rid(0), |(rid, _)| rid));
                     return room.push_all(frame.push_all(rids.map(handle)), rows);
@@ -355,7 +361,12 @@ impl HostOps for SingleTxn<'_> {
         Ok(room.filled())
     }
 
-    fn multi_get_slots(&mut self, target: Target, keys: EqualKeys<'_>, slots: Slots<'_>) -> Result<usize, OpError> {
+    fn multi_get_slots(
+        &mut self,
+        target: Target,
+        keys: EqualKeys<'_>,
+        slots: FixedSlots<'_>,
+    ) -> Result<usize, OpError> {
         let binding = binding(self.input, target.table)?;
         let index = index_of(binding, target.index)?;
         self.check_keys(target, binding, keys.iter())?;
@@ -365,8 +376,9 @@ impl HostOps for SingleTxn<'_> {
         }
         let (frame, table) = (&mut *self.frame, target.table);
         let mut into = IntoSlots { frame, table, slots };
-        let near = into.slots.plan().near();
-        self.store.multi_get_equal(binding.table, index, keys, near, &mut into);
+        let prefetch = into.slots.plan().prefetch();
+        self.store
+            .multi_get_equal(binding.table, index, keys, prefetch, &mut into);
         Ok(into.slots.misfits())
     }
 
@@ -512,7 +524,7 @@ impl HostOps for SingleTxn<'_> {
         let (input, given) = (self.input, self.frame.handles.len());
         let frame = &mut *self.frame;
         // Written through a current copy, which then is one still.
-        let note = |frame: &mut Frame, at: usize, rid: Rid| {
+        let note = |frame: &mut TxnScratch, at: usize, rid: Rid| {
             let (row, handle) = (row_key(0, binding.table, rid), handles.at(at));
             let is_current = frame.changed.is_current(row, handle);
             frame.changed.note(row, given, Some(handle));

@@ -1,15 +1,15 @@
 //! Rows of one partition on their way to the slots that a guest has for them.
 
-use reprise_abi::{Slots, calls::HANDLE_NONE};
+use reprise_abi::{FixedSlots, calls::HANDLE_NONE};
 use reprise_storage::{Rid, VisitFound};
 
-use crate::frame::{Frame, Handle};
+use crate::scratch::{Handle, TxnScratch};
 
 /// Puts rows that were found into slots, with the handles that `count_many` made room for.
 pub(crate) struct IntoSlots<'f, 's> {
-    pub frame: &'f mut Frame,
+    pub frame: &'f mut TxnScratch,
     pub table: u16,
-    pub slots: Slots<'s>,
+    pub slots: FixedSlots<'s>,
 }
 
 impl VisitFound for IntoSlots<'_, '_> {

@@ -15,7 +15,7 @@ use reprise_env::Clock;
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{
-    Candidate, Code, Deployed, Ends, Executor, Failure, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan,
+    Candidate, Code, Deployed, Ends, Executor, Failure, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan,
     run_multi, run_single,
 };
 
@@ -70,7 +70,10 @@ fn deployed(stores: &mut [Store]) -> Deployed {
 }
 
 /// How a procedure ends on partition 0 of two, and over both; the rows of each table that it left.
-fn run(frame: &mut Frame, mut procedure: impl FnMut(&mut dyn HostOps) -> Result<(), OpError>) -> [(Outcome, u64); 2] {
+fn run(
+    frame: &mut TxnScratch,
+    mut procedure: impl FnMut(&mut dyn HostOps) -> Result<(), OpError>,
+) -> [(Outcome, u64); 2] {
     [false, true].map(|several| {
         let mut stores = [Store::new(), Store::new()];
         let deployed = deployed(&mut stores);
@@ -154,7 +157,7 @@ fn what_is_written_has_a_bound_in_bytes() {
         }
         Ok(())
     };
-    let mut frame = Frame::default();
+    let mut frame = TxnScratch::default();
     for (outcome, rows) in [
         run(&mut frame, inserts),
         run(&mut frame, patches),
@@ -186,7 +189,7 @@ fn an_addition_moves_no_row_to_another_partition() {
             let handle = ops.insert(KEYLESS, &layout.build(&[Field::Int(i64::from_le_bytes(row))]))?;
             ops.add(handle, 0, delta).map(|_| ())
         };
-        for (outcome, rows) in run(&mut Frame::default(), add) {
+        for (outcome, rows) in run(&mut TxnScratch::default(), add) {
             assert_eq!(matches!(outcome, Outcome::Commit(_)), is_kept, "{outcome:?}");
             assert_eq!(rows, u64::from(is_kept));
         }
@@ -242,7 +245,7 @@ fn long_host_calls_ask_whether_they_may_go_on() {
         (&counts as Run<'_>, 40),
         (&scans as Run<'_>, 8),
     ] {
-        let mut frame = Frame::default();
+        let mut frame = TxnScratch::default();
         frame.begin_running();
         frame.watch.begin_batch(&clock, None);
         frame.watch.begin_call(0, asks, 0);
@@ -260,7 +263,7 @@ fn long_host_calls_ask_whether_they_may_go_on() {
 fn whoever_is_ended_leaves_nothing() {
     let clock: Arc<dyn Clock> = Arc::new(Ticking::default());
     let ends = Arc::new(Ends::default());
-    let mut frame = Frame::default();
+    let mut frame = TxnScratch::default();
     frame.watch.begin_batch(&clock, Some(&ends));
     frame.watch.begin_call(3, 0, 0);
     let insert_and_wait = |ops: &mut dyn HostOps| {

@@ -11,8 +11,8 @@ use reprise_base::{PartitionId, TxnId, limits::WRITE_SET_BYTES_MAX};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::{Store, TableId};
 use reprise_txn::{
-    Candidate, Code, Deployed, Executor, Failure, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan, run_multi,
-    run_single,
+    Candidate, Code, Deployed, Executor, Failure, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan,
+    run_multi, run_single,
 };
 
 /// Tables with a key and without, placed by `w`, and a replicated one; each with an index that many rows share a key of.
@@ -70,7 +70,7 @@ fn deployed(stores: &mut [Store]) -> Deployed {
 struct Bench {
     stores: Vec<Store>,
     deployed: Deployed,
-    frame: Frame,
+    frame: TxnScratch,
 }
 
 impl Bench {
@@ -80,7 +80,7 @@ impl Bench {
         Self {
             stores,
             deployed,
-            frame: Frame::default(),
+            frame: TxnScratch::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Code, Commit, Deployed, Executor, Failure, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan,
+    Candidate, Code, Commit, Deployed, Executor, Failure, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan,
     run_multi, run_single,
 };
 
@@ -128,7 +128,7 @@ fn deployed(schema: &str, stores: &mut [Store]) -> Deployed {
 fn run(schema: &str, partitions: u16, calls: &[(usize, Body)]) -> Vec<Result<Commit, Failure>> {
     let mut stores: Vec<_> = (0..partitions).map(|_| Store::new()).collect();
     let deployed = deployed(schema, &mut stores);
-    let mut frame = Frame::default();
+    let mut frame = TxnScratch::default();
     let mut outcomes = Vec::new();
     for (procedure, body) in calls {
         let input = TxnInput {

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use reprise_abi::{
-    ColumnPlan, ColumnSet, Handles, HostOps, OpError, ScanFlags, ScanRequest, Slots, Target,
+    ColumnPlan, ColumnSet, FixedSlots, Handles, HostOps, OpError, ScanFlags, ScanRequest, Target,
     calls::{EqualKeys, HANDLE_NONE, Packed, look_up_rows, scan_rows},
 };
 use reprise_base::{PartitionId, TxnId};
 use reprise_host::{CallEnd, CallOutcome, Fault, describe};
 use reprise_storage::Store;
 use reprise_txn::{
-    Candidate, Code, Deployed, Executor, Frame, Judge, ModuleId, Outcome, TxnInput, apply, plan, run_multi, run_single,
+    Candidate, Code, Deployed, Executor, Judge, ModuleId, Outcome, TxnInput, TxnScratch, apply, plan, run_multi,
+    run_single,
 };
 
 const SCHEMA: &str = r#"{"abi":1,
@@ -214,7 +215,7 @@ fn in_slots(
 ) -> Result<Vec<u8>, OpError> {
     let each = 8 + plan.fixed_bytes() + 3;
     let mut out = vec![1; count * each];
-    let slots = Slots::new(plan, &mut out, count).expect("slots");
+    let slots = FixedSlots::new(plan, &mut out, count).expect("slots");
     let keys = EqualKeys::new(keys, count).expect("keys of one length");
     assert_eq!(ops.multi_get_slots(target, keys, slots)?, 0);
     let row = |slot: &[u8]| {
@@ -324,7 +325,7 @@ const SEVERAL: &str = r#"{"abi":1,
 fn several_partitions_answer_for_many_rows_as_for_each() {
     let mut stores = [Store::new(), Store::new(), Store::new()];
     let deployed = deployed(SEVERAL, &mut stores);
-    let (mut executor, mut frame) = (Procedure(several_by_both_ways), Frame::default());
+    let (mut executor, mut frame) = (Procedure(several_by_both_ways), TxnScratch::default());
     let [first, second, _] = &mut stores;
     let held = &mut [(PartitionId(0), first), (PartitionId(1), second)];
     let outcome = run_multi(held, &input(&deployed, 3), &mut executor, &mut frame);
@@ -361,7 +362,7 @@ fn input(deployed: &Deployed, partitions_count: u16) -> TxnInput<'_> {
 
 /// On one partition, and over several whose rows lie on the first.
 fn check(procedure: fn(&mut dyn HostOps) -> Result<(), OpError>) {
-    let (mut executor, mut frame) = (Procedure(procedure), Frame::default());
+    let (mut executor, mut frame) = (Procedure(procedure), TxnScratch::default());
     let mut stores = [Store::new()];
     let one = deployed(SCHEMA, &mut stores);
     let outcome = run_single(

@@ -23,7 +23,7 @@ pub use calls::{BatchAnswer, BatchCall, CallAnswer, KeptOutcome};
 pub use checkpoints::{
     Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, RestartEstimate, Speed, SpeedSource,
 };
-pub use log::{LogKind, LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RowChange};
+pub use log::{LogPage, LogRecord, ProcedureLog, ProcedureLogLine, RecordKind, RowChange};
 pub use modules::{
     DeployPlan, LogChoice, ModuleDetail, ModuleInstalled, ModuleList, ModulePlanned, ModuleSummary, ModuleUploaded,
     ModuleVersion, ParameterInfo, PartitioningInfo, PlanStep, ProcedureInfo, TablePlan,

@@ -19,7 +19,7 @@ pub struct LogPage {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LogKind {
+pub enum RecordKind {
     /// The log's first record: what the database was made with.
     #[default]
     Genesis,
@@ -65,7 +65,7 @@ pub struct RowChange {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct LogRecord {
     pub lsn: U64,
-    pub kind: LogKind,
+    pub kind: RecordKind,
     /// Bytes of the record in the log.
     pub bytes: u32,
     /// Name of the segment file.

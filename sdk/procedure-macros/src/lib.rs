@@ -53,8 +53,8 @@ pub fn columns(options: TokenStream, item: TokenStream) -> TokenStream {
 /// `log = "command"` (the log holds the call), `"physiological"` (the changed rows: for procedures that compute long and write
 /// little) or `"auto"` (what costs less, by measurement); without, what the server is set to.
 /// `time_max_ms = N`: the time that a call may take, in place of the server's limit; 0: as long as it likes. And
-/// `near(Table(key, …), …)`: rows that a call will look at, by primary key, each part a parameter of the column's own integer type
-/// or an integer. The engine brings them near while earlier calls run; it changes no outcome.
+/// `prefetch(Table(key, …), …)`: rows that a call will look at, by primary key, each part a parameter of the column's own integer type
+/// or an integer. The engine prefetches them while earlier calls run; it changes no outcome.
 /// A parameter that names partitions is a scalar, or a list of scalars of which every item names one.
 ///
 /// A list is a `Vec`, or of numbers a `ListRef`, whose items are read where the arguments lie, when they are asked for.

@@ -25,26 +25,26 @@ struct ProcedureOptions {
     /// The variant of `LogChoice`.
     log: Option<Ident>,
     time_max_ms: Option<LitInt>,
-    near: Vec<NearOption>,
+    prefetch: Vec<PrefetchOption>,
 }
 
-/// `Table(part, …)` in `near(…)`.
-struct NearOption {
+/// `Table(part, …)` in `prefetch(…)`.
+struct PrefetchOption {
     table: Path,
-    key: Vec<NearPartOption>,
+    key: Vec<PrefetchPartOption>,
 }
 
-enum NearPartOption {
+enum PrefetchPartOption {
     Param(Ident),
     Int(Expr),
 }
 
-impl Parse for NearOption {
+impl Parse for PrefetchOption {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         let table = input.parse()?;
         let inner;
         parenthesized!(inner in input);
-        let key = Punctuated::<NearPartOption, Token![,]>::parse_terminated(&inner)?;
+        let key = Punctuated::<PrefetchPartOption, Token![,]>::parse_terminated(&inner)?;
         Ok(Self {
             table,
             key: key.into_iter().collect(),
@@ -52,7 +52,7 @@ impl Parse for NearOption {
     }
 }
 
-impl Parse for NearPartOption {
+impl Parse for PrefetchPartOption {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         match input.peek(Ident) {
             true => Ok(Self::Param(input.parse()?)),
@@ -91,11 +91,11 @@ impl Parse for ProcedureOptions {
                     options.time_max_ms = Some(number);
                     None
                 }
-                "near" => {
+                "prefetch" => {
                     let inner;
                     parenthesized!(inner in input);
-                    let rows = Punctuated::<NearOption, Token![,]>::parse_terminated(&inner)?;
-                    options.near.extend(rows);
+                    let rows = Punctuated::<PrefetchOption, Token![,]>::parse_terminated(&inner)?;
+                    options.prefetch.extend(rows);
                     None
                 }
                 "all_partitions" => Some(PartitioningOption::All),
@@ -103,7 +103,7 @@ impl Parse for ProcedureOptions {
                 _ => {
                     return Err(Error::new(
                         option.span(),
-                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\", time_max_ms = N, near(Table(key, …), …)",
+                        "unknown option; there are: partition_by(parameter, …), all_partitions, any_partition, read_only, log = \"command\" | \"physiological\" | \"auto\", time_max_ms = N, prefetch(Table(key, …), …)",
                     ));
                 }
             };
@@ -153,7 +153,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let params = params_of(&function)?;
     let partitioning = partitioning_of(&options, &params, &function)?;
     let (ident, visibility) = (&function.sig.ident, &function.vis);
-    let near = near_of(&options, &params)?;
+    let prefetch = prefetch_of(&options, &params)?;
     let (name, read_only) = (names::name_of(ident)?, options.read_only);
     let log = options.log.clone();
     let log = log.unwrap_or_else(|| Ident::new("Server", Span::call_site()));
@@ -196,7 +196,7 @@ pub fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStream> {
                 partitioning: ::reprise_procedure::module::PartitioningInfo::#partitioning,
                 log: ::reprise_procedure::module::LogChoice::#log,
                 time_max_ms: #time_max_ms,
-                near: &[#(#near),*],
+                prefetch: &[#(#prefetch),*],
             };
             #[inline]
             fn run(
@@ -298,17 +298,17 @@ fn params_of(function: &ItemFn) -> Result<Vec<Param>> {
     params.collect()
 }
 
-fn near_of(options: &ProcedureOptions, params: &[Param]) -> Result<Vec<TokenStream>> {
-    let rows = options.near.iter().map(|near| {
-        let parts = near.key.iter().map(|part| match part {
-            NearPartOption::Int(value) => Ok(quote!(::reprise_procedure::module::NearPart::Int(#value))),
-            NearPartOption::Param(wanted) => {
+fn prefetch_of(options: &ProcedureOptions, params: &[Param]) -> Result<Vec<TokenStream>> {
+    let rows = options.prefetch.iter().map(|prefetch| {
+        let parts = prefetch.key.iter().map(|part| match part {
+            PrefetchPartOption::Int(value) => Ok(quote!(::reprise_procedure::module::PrefetchPart::Int(#value))),
+            PrefetchPartOption::Param(wanted) => {
                 let position = position_of(params, wanted)?;
-                Ok(quote!(::reprise_procedure::module::NearPart::Param(#position)))
+                Ok(quote!(::reprise_procedure::module::PrefetchPart::Param(#position)))
             }
         });
-        let (table, parts) = (&near.table, parts.collect::<Result<Vec<_>>>()?);
-        Ok(quote!(::reprise_procedure::module::NearInfo {
+        let (table, parts) = (&prefetch.table, parts.collect::<Result<Vec<_>>>()?);
+        Ok(quote!(::reprise_procedure::module::PrefetchInfo {
             table: <#table as ::reprise_procedure::table::Table>::INFO.name,
             key: &[#(#parts),*],
         }))

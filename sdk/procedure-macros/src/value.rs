@@ -96,7 +96,7 @@ fn encode_struct(input: &DeriveInput, fields: &[StructItem]) -> TokenStream {
         impl #generics ::reprise_procedure::value::Encode for #ident #arguments #bounds {
             const USUAL_BYTES: usize = 0 #(+ <#usual as ::reprise_procedure::value::Encode>::USUAL_BYTES)*;
             #[inline(always)]
-            fn encode(&self, out: &mut ::reprise_procedure::pen::Pen<'_>) {
+            fn encode(&self, out: &mut ::reprise_procedure::result_writer::ResultWriter<'_>) {
                 #(::reprise_procedure::value::Encode::encode(&self.#idents, out);)*
             }
         }
@@ -190,7 +190,7 @@ pub fn expand_enum(item: TokenStream) -> Result<TokenStream> {
         impl ::reprise_procedure::value::Encode for #ident {
             const USUAL_BYTES: usize = 1;
             #[inline]
-            fn encode(&self, out: &mut ::reprise_procedure::pen::Pen<'_>) {
+            fn encode(&self, out: &mut ::reprise_procedure::result_writer::ResultWriter<'_>) {
                 out.put_varint(match self { #(Self::#variants => #numbers,)* });
             }
         }

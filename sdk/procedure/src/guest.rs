@@ -21,7 +21,7 @@ use crate::{
 #[path = "guest_room.rs"]
 mod room;
 
-pub use room::{Room, args_buffer_slice, result_buffer_slice};
+pub use room::{OutBuffer, args_buffer_slice, result_buffer_slice};
 use room::{args_buffer, result_buffer};
 
 /// The imports of `reprise_abi::calls`. Each takes pointers into this module's own memory, which the host checks.
@@ -147,7 +147,7 @@ impl Ops<'_> {
     /// answers with the bytes written, or else needed.
     #[inline(always)]
     pub fn put_result(&self, _usual: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
-        let mut room = Room::at_end();
+        let mut room = OutBuffer::at_end();
         loop {
             match write(&mut room) {
                 Ok(0) => return,

@@ -3,7 +3,7 @@
 use std::{cell::Cell, mem::ManuallyDrop};
 
 /// Bytes on the heap, or those of the result's buffer.
-pub struct Room {
+pub struct OutBuffer {
     start: *mut u8,
     length: usize,
     /// Of the block on the heap; 0 for the result's buffer, and for no bytes at all.
@@ -18,7 +18,7 @@ unsafe impl Sync for IsLent {}
 
 static IS_RESULT_LENT: IsLent = IsLent(Cell::new(false));
 
-impl Room {
+impl OutBuffer {
     #[inline(always)]
     pub const fn new() -> Self {
         Self {
@@ -102,13 +102,13 @@ impl Room {
     }
 }
 
-impl Default for Room {
+impl Default for OutBuffer {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl std::ops::Deref for Room {
+impl std::ops::Deref for OutBuffer {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
@@ -118,7 +118,7 @@ impl std::ops::Deref for Room {
     }
 }
 
-impl std::ops::DerefMut for Room {
+impl std::ops::DerefMut for OutBuffer {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above.
@@ -126,7 +126,7 @@ impl std::ops::DerefMut for Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for OutBuffer {
     #[inline(always)]
     fn drop(&mut self) {
         if self.capacity > 0 {

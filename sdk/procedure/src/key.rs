@@ -1,7 +1,7 @@
 //! Keys as a procedure writes them: one value per column, checked against the columns' types at compile time.
 
 use crate::{
-    pen::Pen,
+    result_writer::ResultWriter,
     scratch::Scratch,
     types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
     value::canonical,
@@ -26,7 +26,7 @@ impl KeyOut for Scratch {
     }
 }
 
-impl KeyOut for Pen<'_> {
+impl KeyOut for ResultWriter<'_> {
     #[inline(always)]
     fn push(&mut self, bytes: &[u8]) {
         self.put_all(bytes);

@@ -39,7 +39,7 @@ mod heap;
 pub mod key;
 mod many;
 pub mod module;
-pub mod pen;
+pub mod result_writer;
 pub mod scan;
 pub mod scratch;
 pub mod table;
@@ -103,9 +103,9 @@ pub mod advanced {
         ProcedureResult,
         abi::RowHandle,
         columns,
-        pen::Pen,
+        result_writer::ResultWriter,
         scan::{Rows, Scan},
-        table::{Alike, FoundRows, Inserts, RowRef, RowRoom, Table, Updates},
+        table::{FoundRows, Inserts, RowRef, RowRoom, SameLayout, Table, Updates},
         types::TextRef,
         value::{ListRef, Reply},
     };

@@ -8,7 +8,7 @@ use reprise_abi::{RowHandle, calls::HANDLE_NONE};
 use crate::{
     column::{Columns, has_same_shape},
     key::WholeKey,
-    pen::Pen,
+    result_writer::ResultWriter,
     scratch::Scratch,
     table::{InModule, IndexOf, Owned, ReadRow, Row, RowBuffer, Table, misfit, read_long, take_row, target},
     txn::Txn,
@@ -38,12 +38,12 @@ pub fn multi_read<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Colum
 
 /// Columns that have the types of `T`'s, one by one, and are of the same table: what is done with them is the same.
 #[derive(Clone, Copy)]
-pub struct Alike<T> {
+pub struct SameLayout<T> {
     columns: Columns,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T: InModule + Table> Alike<T> {
+impl<T: InModule + Table> SameLayout<T> {
     /// The columns of `S`.
     pub const fn of<S: InModule + Table>() -> Self {
         assert!(has_same_shape(T::SHAPE, S::SHAPE), "columns of other types");
@@ -59,7 +59,7 @@ impl<T: InModule + Table> Alike<T> {
 #[inline]
 pub fn multi_read_alike<T: InModule + IndexOf<I>, K: WholeKey<<T as IndexOf<I>>::Columns>, const I: u16>(
     tx: &Txn<'_>,
-    columns: Alike<T>,
+    columns: SameLayout<T>,
     keys: impl IntoIterator<Item = K>,
 ) -> FoundRows<T> {
     read_many::<T, K, _>(tx, target(T::TABLE, I), Some(columns.columns), keys)
@@ -109,9 +109,9 @@ fn read_slots<T: Table, K: WholeKey<C>, C>(
     let slot_bytes = slot_bytes::<T>();
     let mut room = vec![0; most * (slot_bytes + K::BYTES)];
     let (slots, behind) = room.split_at_mut(most * slot_bytes);
-    let mut pen = Pen::new(behind);
-    keys.for_each(|key| key.push_whole(&mut pen));
-    let Ok(filled) = pen.finish() else {
+    let mut writer = ResultWriter::new(behind);
+    keys.for_each(|key| key.push_whole(&mut writer));
+    let Ok(filled) = writer.finish() else {
         panic!("an iterator of keys has more of them than it says");
     };
     let count = filled / K::BYTES;

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use reprise_abi::{
-    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, NearKey, Parameter, Partitioning, Placement,
+    ABI_VERSION, ColumnSchema, IndexKind, IndexSchema, ModuleSchema, Parameter, Partitioning, Placement, PrefetchKey,
     ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
     schema::DOCS_BYTES_MAX,
     value::{ValueError, ValueReader},
 };
-pub use reprise_abi::{LogChoice, NearPart};
+pub use reprise_abi::{LogChoice, PrefetchPart};
 
 use crate::{
     scratch::Scratch,
@@ -165,14 +165,14 @@ pub struct ProcedureInfo {
     pub partitioning: PartitioningInfo,
     pub log: LogChoice,
     pub time_max_ms: Option<u32>,
-    pub near: &'static [NearInfo],
+    pub prefetch: &'static [PrefetchInfo],
 }
 
 /// A row that a call will look at: its table's name and its primary key.
 #[derive(Debug)]
-pub struct NearInfo {
+pub struct PrefetchInfo {
     pub table: &'static str,
-    pub key: &'static [NearPart],
+    pub key: &'static [PrefetchPart],
 }
 
 /// Which partitions a procedure touches.
@@ -204,15 +204,15 @@ impl ProcedureInfo {
             },
             log: self.log,
             time_max_ms: self.time_max_ms,
-            near: self.near.iter().map(|near| near.key(tables)).collect(),
+            prefetch: self.prefetch.iter().map(|prefetch| prefetch.key(tables)).collect(),
         }
     }
 }
 
-impl NearInfo {
-    fn key(&self, tables: &[TableSchema]) -> NearKey {
+impl PrefetchInfo {
+    fn key(&self, tables: &[TableSchema]) -> PrefetchKey {
         let found = tables.iter().position(|table| table.full_name() == self.table);
-        NearKey {
+        PrefetchKey {
             // A table that the module does not list has no name in the description, which the host refuses.
             table: found.map_or(u16::MAX, |table| table as u16),
             key: self.key.to_vec(),

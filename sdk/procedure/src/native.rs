@@ -10,7 +10,8 @@ use std::{
 };
 
 use reprise_abi::{
-    ColumnPlan, Handles, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest, Slots, Target,
+    ColumnPlan, FixedSlots, Handles, HostOps, LogLevel, ModuleSchema, OpError, RowHandle, ScanBatch, ScanRequest,
+    Target,
     calls::{EqualKeys, Packed},
 };
 
@@ -157,9 +158,9 @@ impl<B: AsRef<[u8]>> Answer<B> {
 
 /// Bytes on the heap.
 #[derive(Default)]
-pub struct Room(Vec<u8>);
+pub struct OutBuffer(Vec<u8>);
 
-impl Room {
+impl OutBuffer {
     #[inline(always)]
     pub const fn new() -> Self {
         Self(Vec::new())
@@ -183,7 +184,7 @@ impl Room {
     }
 }
 
-impl Deref for Room {
+impl Deref for OutBuffer {
     type Target = [u8];
     #[inline(always)]
     fn deref(&self) -> &[u8] {
@@ -191,7 +192,7 @@ impl Deref for Room {
     }
 }
 
-impl DerefMut for Room {
+impl DerefMut for OutBuffer {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.0
@@ -212,7 +213,7 @@ impl Ops<'_> {
     #[inline(always)]
     pub fn put_result(&self, usual: usize, mut write: impl FnMut(&mut [u8]) -> Result<usize, usize>) {
         let mut inline = [0; INLINE_BYTES];
-        let mut room = Room::new();
+        let mut room = OutBuffer::new();
         if usual > INLINE_BYTES {
             room.grow(usual);
         }
@@ -329,7 +330,7 @@ impl Ops<'_> {
         if count == 0 {
             return 0;
         }
-        let slots = Slots::new((columns.plan)(), out, count as usize);
+        let slots = FixedSlots::new((columns.plan)(), out, count as usize);
         let (Some(keys), Some(slots)) = (EqualKeys::new(keys, count as usize), slots) else {
             fault(OpError::Guest("keys or slots that are not of one length".into()));
         };

@@ -3,7 +3,7 @@
 use reprise_abi::copy::copy_short;
 
 use crate::{
-    ops::Room,
+    ops::OutBuffer,
     value::{Encode, write},
 };
 
@@ -16,7 +16,7 @@ pub struct Scratch {
     inline: [u8; INLINE_BYTES],
     length: usize,
     /// Room for everything once `inline` was too small; empty until then.
-    room: Room,
+    room: OutBuffer,
 }
 
 impl Default for Scratch {
@@ -32,7 +32,7 @@ impl Scratch {
         Self {
             inline: [0; INLINE_BYTES],
             length: 0,
-            room: Room::new(),
+            room: OutBuffer::new(),
         }
     }
 
@@ -40,7 +40,7 @@ impl Scratch {
     #[inline]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
-            room: Room::zeroed(bytes),
+            room: OutBuffer::zeroed(bytes),
             ..Self::new()
         }
     }
@@ -145,7 +145,7 @@ impl Scratch {
         // What outgrows its room mostly goes on growing.
         let room = FIRST_HEAP_BYTES.max(2 * end);
         if self.room.is_empty() {
-            self.room = Room::zeroed(room);
+            self.room = OutBuffer::zeroed(room);
             if let (Some(room), Some(inline)) = (self.room.get_mut(..self.length), self.inline.get(..self.length)) {
                 room.copy_from_slice(inline);
             }

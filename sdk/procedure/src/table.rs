@@ -16,7 +16,7 @@ use crate::{
     txn::Txn,
 };
 
-pub use crate::many::{Alike, FoundRows, multi_get, multi_read, multi_read_alike};
+pub use crate::many::{FoundRows, SameLayout, multi_get, multi_read, multi_read_alike};
 
 /// A type whose values are rows of a table, or some columns of them. Implemented by `#[table]` and `#[columns]`.
 pub trait Table: Sized {

@@ -8,8 +8,8 @@ use reprise_abi::{
 };
 
 use crate::{
-    ops::Room,
-    pen::Pen,
+    ops::OutBuffer,
+    result_writer::ResultWriter,
     scratch::{INLINE_BYTES, Scratch},
     txn::Txn,
     types::{Bytes, Decimal, SmallText, TextRef, Timestamp, Uuid},
@@ -29,7 +29,7 @@ pub trait Encode: ValueType {
     /// About how long a usual value is.
     const USUAL_BYTES: usize;
 
-    fn encode(&self, out: &mut Pen<'_>);
+    fn encode(&self, out: &mut ResultWriter<'_>);
 
     /// Hands the value to the host as the procedure's result.
     #[inline(always)]
@@ -52,9 +52,9 @@ fn room_for<T: Encode + ?Sized>() -> usize {
 /// The bytes written, or else needed.
 #[inline(always)]
 pub(crate) fn write<T: Encode + ?Sized>(value: &T, room: &mut [u8]) -> Result<usize, usize> {
-    let mut pen = Pen::new(room);
-    value.encode(&mut pen);
-    pen.finish()
+    let mut writer = ResultWriter::new(room);
+    value.encode(&mut writer);
+    writer.finish()
 }
 
 /// A result that is written down already: of a value that borrows from what ends with the procedure, such as texts of rows.
@@ -62,7 +62,7 @@ pub(crate) fn write<T: Encode + ?Sized>(value: &T, room: &mut [u8]) -> Result<us
 /// The procedure's signature says `'static` for what is borrowed: of a reply, lifetimes mean nothing (it may be taken for one of a
 /// longer lifetime, as a function that takes a `T`).
 pub struct Reply<T> {
-    room: Room,
+    room: OutBuffer,
     length: usize,
     of: PhantomData<fn(T)>,
 }
@@ -70,7 +70,7 @@ pub struct Reply<T> {
 impl<T: Encode> Reply<T> {
     #[inline(always)]
     pub fn of(value: &T) -> Self {
-        let mut room = Room::for_result(room_for::<T>());
+        let mut room = OutBuffer::for_result(room_for::<T>());
         let length = loop {
             match write(value, &mut room) {
                 Ok(length) => break length,
@@ -99,7 +99,7 @@ impl<T: ValueType> ValueType for Reply<T> {
 impl<T: Encode> Encode for Reply<T> {
     const USUAL_BYTES: usize = T::USUAL_BYTES;
 
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put_all(self.bytes());
     }
 
@@ -141,7 +141,7 @@ macro_rules! number {
         impl Encode for $ty {
             const USUAL_BYTES: usize = size_of::<$ty>();
             #[inline(always)]
-            fn encode(&self, out: &mut Pen<'_>) {
+            fn encode(&self, out: &mut ResultWriter<'_>) {
                 out.put(self.to_le_bytes());
             }
         }
@@ -177,7 +177,7 @@ scalar! { f64 => ScalarType::F64; }
 impl Encode for f64 {
     const USUAL_BYTES: usize = 8;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put(canonical(*self).to_le_bytes());
     }
 }
@@ -197,7 +197,7 @@ impl InPlace for f64 {
 impl Encode for bool {
     const USUAL_BYTES: usize = 1;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put([*self as u8]);
     }
 }
@@ -215,7 +215,7 @@ impl<const SCALE: u8> ValueType for Decimal<SCALE> {
 impl<const SCALE: u8> Encode for Decimal<SCALE> {
     const USUAL_BYTES: usize = 16;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put(self.units.to_le_bytes());
     }
 }
@@ -228,7 +228,7 @@ impl<'a, const SCALE: u8> Decode<'a> for Decimal<SCALE> {
 impl Encode for Timestamp {
     const USUAL_BYTES: usize = 8;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         self.0.encode(out);
     }
 }
@@ -241,7 +241,7 @@ impl<'a> Decode<'a> for Timestamp {
 impl Encode for Uuid {
     const USUAL_BYTES: usize = 16;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put(self.0);
     }
 }
@@ -256,7 +256,7 @@ macro_rules! text_or_bytes {
         impl Encode for $ty {
             const USUAL_BYTES: usize = TEXT_BYTES;
             #[inline(always)]
-            fn encode(&self, out: &mut Pen<'_>) {
+            fn encode(&self, out: &mut ResultWriter<'_>) {
                 out.put_counted(self.$as_bytes());
             }
         }
@@ -281,7 +281,7 @@ impl AsRef<[u8]> for Bytes {
 impl Encode for &str {
     const USUAL_BYTES: usize = TEXT_BYTES;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put_counted(self.as_bytes());
     }
 }
@@ -293,7 +293,7 @@ impl<'a> Decode<'a> for &'a str {
 impl Encode for &[u8] {
     const USUAL_BYTES: usize = TEXT_BYTES;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put_counted(self);
     }
 }
@@ -311,7 +311,7 @@ impl<const N: usize> ValueType for SmallText<N> {
 impl<const N: usize> Encode for SmallText<N> {
     const USUAL_BYTES: usize = 1 + N / 2;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put_text(Some(self.in_place()), self.as_bytes());
     }
 }
@@ -324,7 +324,7 @@ impl<const N: usize> ValueType for TextRef<'_, N> {
 impl<const N: usize> Encode for TextRef<'_, N> {
     const USUAL_BYTES: usize = 1 + N / 2;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put_text(self.in_place(), self.as_bytes());
     }
 }
@@ -338,7 +338,7 @@ impl ValueType for () {
 impl Encode for () {
     const USUAL_BYTES: usize = 0;
     #[inline(always)]
-    fn encode(&self, _: &mut Pen<'_>) {}
+    fn encode(&self, _: &mut ResultWriter<'_>) {}
 }
 impl<'a> Decode<'a> for () {
     fn decode(_: &mut ValueReader<'a>) -> Result<Self, ValueError> {
@@ -354,7 +354,7 @@ impl<T: ValueType> ValueType for Option<T> {
 impl<T: Encode> Encode for Option<T> {
     const USUAL_BYTES: usize = 1 + T::USUAL_BYTES;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put([self.is_some() as u8]);
         if let Some(value) = self {
             value.encode(out);
@@ -379,7 +379,7 @@ impl<T: ValueType> ValueType for Vec<T> {
 impl<T: Encode> Encode for Vec<T> {
     const USUAL_BYTES: usize = 1 + LIST_ITEMS * T::USUAL_BYTES;
     #[inline(always)]
-    fn encode(&self, out: &mut Pen<'_>) {
+    fn encode(&self, out: &mut ResultWriter<'_>) {
         out.put_varint(self.len() as u32);
         self.iter().for_each(|item| item.encode(out));
     }

@@ -58,20 +58,20 @@ pub const WRITE_BYTES_PER_S_MIN: u64 = 4 << 10;
 pub const DRAIN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The next request of a connection that carries calls alone: read whole, head and body, or left to hyper.
-pub const LANE_REQUEST_BYTES_MAX: usize = 32 << 10;
-pub const LANE_HEADERS_MAX: usize = 32;
+pub const PIPELINE_REQUEST_BYTES_MAX: usize = 32 << 10;
+pub const PIPELINE_HEADERS_MAX: usize = 32;
 /// A request whose end is not here by then is hyper's, with all of its waits.
-pub const LANE_PARTIAL_WAIT_MAX: Duration = Duration::from_millis(500);
+pub const PIPELINE_PARTIAL_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Calls of one connection on their way, and the bytes of their requests.
-pub const LANE_CALLS_IN_FLIGHT_MAX: usize = 256;
-pub const LANE_BYTES_IN_FLIGHT_MAX: usize = 512 << 10;
+pub const PIPELINE_CALLS_IN_FLIGHT_MAX: usize = 256;
+pub const PIPELINE_BYTES_IN_FLIGHT_MAX: usize = 512 << 10;
 /// As many calls stand in the bound above for one whose result may be large: eight of those are on their way.
-pub const LANE_LARGE_CALL: usize = 32;
+pub const PIPELINE_LARGE_CALL: usize = 32;
 /// Answers that are gathered before they are written.
-pub const LANE_ANSWER_BYTES: usize = 64 << 10;
+pub const PIPELINE_ANSWER_BYTES: usize = 64 << 10;
 
 /// Calls of different connections that travel together.
-pub const CONVOY_CALLS_MAX: usize = 32;
+pub const COALESCED_CALLS_MAX: usize = 32;
 
 /// Shorter texts of answers, and shorter requests, are not counted among those of all connections.
 pub const REQUEST_BYTES_COUNTED: u64 = 64 << 10;
@@ -126,11 +126,11 @@ pub const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 pub const READ_WAIT_DEFAULT: Duration = Duration::from_secs(1);
 
 const _: () = assert!(HEADER_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
-const _: () = assert!(LANE_REQUEST_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
-const _: () = assert!(LANE_REQUEST_BYTES_MAX <= CALL_BODY_BYTES_MAX);
-const _: () = assert!(LANE_HEADERS_MAX <= HEADERS_MAX);
-const _: () = assert!(CONVOY_CALLS_MAX <= BATCH_CALLS_MAX);
-const _: () = assert!(LANE_LARGE_CALL <= LANE_CALLS_IN_FLIGHT_MAX);
+const _: () = assert!(PIPELINE_REQUEST_BYTES_MAX <= READ_BUFFER_BYTES_MAX);
+const _: () = assert!(PIPELINE_REQUEST_BYTES_MAX <= CALL_BODY_BYTES_MAX);
+const _: () = assert!(PIPELINE_HEADERS_MAX <= HEADERS_MAX);
+const _: () = assert!(COALESCED_CALLS_MAX <= BATCH_CALLS_MAX);
+const _: () = assert!(PIPELINE_LARGE_CALL <= PIPELINE_CALLS_IN_FLIGHT_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX > ARGS_BYTES_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);
 const _: () = assert!(BATCH_CALLS_IN_FLIGHT_MAX < WAITING_TXNS_MAX);

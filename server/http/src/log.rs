@@ -9,7 +9,7 @@ use reprise_abi::{
     value::{ValueError, ValueReader, push_bytes},
 };
 use reprise_api::{
-    Json as RawJson, LogKind, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, RowChange, U64,
+    Json as RawJson, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, RecordKind, RowChange, U64,
 };
 use reprise_base::{Lsn, TxnId};
 use reprise_observe::LineFilter;
@@ -54,7 +54,7 @@ pub struct LogParams {
     #[param(maximum = 65535)]
     partition: Option<u16>,
     /// Only records of this kind.
-    #[param(value_type = Option<LogKind>)]
+    #[param(value_type = Option<RecordKind>)]
     kind: Option<String>,
     /// Only this transaction's records.
     #[param(value_type = Option<String>, pattern = "^[0-9]{1,19}$")]
@@ -303,7 +303,7 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             wasm_bytes,
             ..
         } => {
-            record.kind = LogKind::Deploy;
+            record.kind = RecordKind::Deploy;
             record.module = Some(name);
             record.version = Some(version);
             record.hash = Some(hex(&hash));
@@ -311,7 +311,7 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             txn_id
         }
         LogBody::Remove { txn_id, name } => {
-            record.kind = LogKind::Remove;
+            record.kind = RecordKind::Remove;
             record.module = Some(name);
             txn_id
         }
@@ -326,7 +326,7 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
             idempotency_scope,
             ..
         } => {
-            record.kind = LogKind::Command;
+            record.kind = RecordKind::Command;
             record.partitions = Some(partitions);
             record.digest = Some(format!("{digest:016x}"));
             record.idempotency_key = idempotency_key;
@@ -338,11 +338,11 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
         }
         LogBody::Changes(changes) => tell_changes(record, changes),
         LogBody::Checkpoint { txn_id } => {
-            record.kind = LogKind::Checkpoint;
+            record.kind = RecordKind::Checkpoint;
             txn_id
         }
         LogBody::DropTable { txn_id, table } => {
-            record.kind = LogKind::DropTable;
+            record.kind = RecordKind::DropTable;
             record.table = Some(table);
             txn_id
         }
@@ -351,7 +351,7 @@ fn tell_body(record: &mut LogRecord, body: LogBody) -> Result<TxnId, ValueError>
 
 /// Returns the transaction's id.
 fn tell_changes(record: &mut LogRecord, entry: ChangesEntry) -> TxnId {
-    record.kind = LogKind::Changes;
+    record.kind = RecordKind::Changes;
     record.partitions = Some(entry.partitions);
     record.digest = Some(format!("{:016x}", entry.digest));
     record.idempotency_key = entry.idempotency_key;

@@ -7,10 +7,10 @@ use reprise_router::{BatchBuilder, Router};
 use crate::{
     batch::{Chunk, LineParser, SlotState},
     codec::{Format, Scratch, encode_document},
-    lane::request::{Seen, recognise},
+    pipeline::request::{Seen, recognise},
 };
 
-/// What a lane makes of the first bytes of its input.
+/// What a pipeline makes of the first bytes of its input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request {
     /// The beginning of what may yet become a call.

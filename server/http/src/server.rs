@@ -18,8 +18,8 @@ use tokio::{
 use crate::{
     connections::{Place, Places},
     docs, front,
-    lane::{self, answer::Answers},
     limits::{DRAIN_WAIT_MAX, HEADER_BYTES_MAX, HEADERS_MAX, PROBE_WAIT_MAX, READ_BUFFER_BYTES_MAX},
+    pipeline::{self, answer::Answers},
     refusal::Refusal,
     stall::StallGuard,
     state::AppState,
@@ -135,7 +135,7 @@ async fn serve_connection(stream: TcpStream, state: AppState, router: Router, pl
     let stream = StallGuard::new(stream, state.limits.write_wait);
     // Spans begin with a request: those are hyper's from the first.
     let stream = match state.tracer {
-        None if !place.is_probe => lane::serve(stream, &state).await,
+        None if !place.is_probe => pipeline::serve(stream, &state).await,
         _ => Some(stream),
     };
     if let Some(stream) = stream {

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::{
     auth::Auth,
-    convoy::Convoys,
+    coalescer::Coalescers,
     limits::{BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX, OPERATION_PLACE_WAIT_MAX},
     metrics::Metrics,
     places::{Operation, Places},
@@ -45,7 +45,7 @@ pub struct Parts {
     pub tracer: Option<SdkTracer>,
     pub metrics: Metrics,
     pub counts: Counts,
-    pub convoys: Convoys,
+    pub coalescers: Coalescers,
     /// Calls of batches that may yet be given to the engine.
     pub batch_calls: Arc<Semaphore>,
     pub places: Places,
@@ -75,7 +75,7 @@ impl Counts {
 
 impl AppState {
     pub fn new(router: Router, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
-        let convoys = Convoys::new(router.partitions_count());
+        let coalescers = Coalescers::new(router.partitions_count());
         let texts = Texts::new(router.memory().texts());
         Self(Arc::new(Parts {
             router,
@@ -85,7 +85,7 @@ impl AppState {
             tracer: options.tracer,
             metrics: Metrics::new(),
             counts: Counts::default(),
-            convoys,
+            coalescers,
             batch_calls: Arc::new(Semaphore::new(BATCH_CALLS_IN_FLIGHT_MAX)),
             places: Places::default(),
             texts,

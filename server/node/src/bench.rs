@@ -8,7 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use reprise_database::{CommitMode, LogMode, RedoConfig};
+use reprise_database::{CommitMode, LogPolicy, RedoConfig};
 use reprise_driver::{
     BenchError, DuringCheckpoint, Options, PhaseFigures, ProcessOptions, Progress, RemoteOptions, ReplayOptions,
     ReplayReport, Report, Target, Via,
@@ -134,7 +134,7 @@ fn process_options(args: &BenchArgs) -> Result<ProcessOptions, Failure> {
     Ok(ProcessOptions {
         partitions,
         sites: sites(args.sites, partitions)?,
-        log: args.log.unwrap_or(LogMode::Command),
+        log: args.log.unwrap_or(LogPolicy::Command),
         redo: redo(args),
         commit: args.commit.unwrap_or(CommitMode::Sync),
         group_commit_us: args.group_commit_us.unwrap_or(0),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use reprise_base::limits::MEMORY_MAX_BYTES_MIN;
-use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom};
+use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom};
 
 use crate::{
     backup::BackupCommand,
@@ -175,7 +175,7 @@ pub struct ServeArgs {
     /// What the log holds of a transaction: command, physiological (changed rows), auto (what costs less, by procedure), both (to
     /// compare them), or none (nothing survives a stop). A procedure's own declaration goes before [default: command]
     #[arg(long, env = "REPRISE_LOG", value_name = "KIND", value_parser = log_mode)]
-    pub log: Option<LogMode>,
+    pub log: Option<LogPolicy>,
     /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
     #[arg(long, env = "REPRISE_LOG_DIFFERENTIAL", value_name = "BOOL", value_parser = log_differential)]
     pub log_differential: Option<AfterImage>,
@@ -561,7 +561,7 @@ pub struct BenchArgs {
     pub warehouses: Option<u32>,
     /// What the log holds: command, physiological, auto, both or none [default: command]
     #[arg(long, value_name = "KIND", value_parser = log_mode, conflicts_with = "url")]
-    pub log: Option<LogMode>,
+    pub log: Option<LogPolicy>,
     /// Log the changed columns of an updated row (true), or all of it (false) [default: true]
     #[arg(long, value_name = "BOOL", value_parser = log_differential, conflicts_with = "url")]
     pub log_differential: Option<AfterImage>,
@@ -676,13 +676,13 @@ pub fn sites(text: &str) -> Result<u16, String> {
     count(text, "sites", reprise_base::limits::SITES_MAX)
 }
 
-pub fn log_mode(text: &str) -> Result<LogMode, String> {
+pub fn log_mode(text: &str) -> Result<LogPolicy, String> {
     match text {
-        "command" => Ok(LogMode::Command),
-        "none" => Ok(LogMode::None),
-        "physiological" => Ok(LogMode::Physiological),
-        "auto" => Ok(LogMode::Auto),
-        "both" => Ok(LogMode::Both),
+        "command" => Ok(LogPolicy::Command),
+        "none" => Ok(LogPolicy::None),
+        "physiological" => Ok(LogPolicy::Physiological),
+        "auto" => Ok(LogPolicy::Auto),
+        "both" => Ok(LogPolicy::Both),
         _ => Err("the log is command, physiological, auto, both or none".into()),
     }
 }
@@ -795,7 +795,7 @@ mod tests {
 
     #[test]
     fn later_modes_are_refused_with_a_reason() {
-        assert_eq!(log_mode("both"), Ok(LogMode::Both));
+        assert_eq!(log_mode("both"), Ok(LogPolicy::Both));
         assert!(log_mode("physical").is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--recover-from", "none"]).is_err());
         assert!(Cli::try_parse_from(["reprise", "serve", "--device", "nvram"]).is_err());

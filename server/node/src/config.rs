@@ -14,7 +14,7 @@ use reprise_base::{
     limits::{CALL_TIME_MAX_MS, IDEMPOTENCY_KEEP_DEFAULT},
     memory::memory_kept_back,
 };
-use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, memory_max_default};
+use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom, memory_max_default};
 use reprise_http::{Auth, ConnectionLimits, Origins, Token};
 use serde::Deserialize;
 
@@ -66,7 +66,7 @@ pub struct ServeConfig {
     /// None: what the database has, or the number of cores for a new one.
     pub partitions: Option<Setting<u16>>,
     pub sites: Option<Setting<u16>>,
-    pub log: Setting<LogMode>,
+    pub log: Setting<LogPolicy>,
     pub log_differential: Setting<AfterImage>,
     pub recover_from: Setting<RecoverFrom>,
     pub commit: Setting<CommitMode>,
@@ -137,7 +137,7 @@ struct LogEntry {
 }
 
 struct LogSettings {
-    mode: Setting<LogMode>,
+    mode: Setting<LogPolicy>,
     differential: Setting<AfterImage>,
     recover_from: Setting<RecoverFrom>,
 }
@@ -163,7 +163,7 @@ impl LogSettings {
         let mode = entry.mode.map(|text| cli::log_mode(&text)).transpose()?;
         let from = entry.recover_from.map(|text| cli::recover_from(&text)).transpose()?;
         Ok(Self {
-            mode: pick(args.log, source_of("log"), mode).unwrap_or_else(|| by_default(LogMode::Command)),
+            mode: pick(args.log, source_of("log"), mode).unwrap_or_else(|| by_default(LogPolicy::Command)),
             differential: pick(args.log_differential, source_of("log_differential"), differential)
                 .unwrap_or_else(|| by_default(AfterImage::default())),
             recover_from: pick(args.recover_from, source_of("recover_from"), from)
@@ -586,13 +586,13 @@ impl CheckpointSettings {
     }
 }
 
-pub fn log_name(mode: LogMode) -> &'static str {
+pub fn log_name(mode: LogPolicy) -> &'static str {
     match mode {
-        LogMode::Command => "command",
-        LogMode::Physiological => "physiological",
-        LogMode::Auto => "auto",
-        LogMode::Both => "both",
-        LogMode::None => "none",
+        LogPolicy::Command => "command",
+        LogPolicy::Physiological => "physiological",
+        LogPolicy::Auto => "auto",
+        LogPolicy::Both => "both",
+        LogPolicy::None => "none",
     }
 }
 
@@ -803,10 +803,10 @@ mod tests {
     #[test]
     fn the_log_is_a_mode_or_a_table() {
         let config = load(no_args(), "log = \"both\"").expect("valid");
-        assert_eq!(config.log.value, LogMode::Both);
+        assert_eq!(config.log.value, LogPolicy::Both);
         let file = "[log]\nmode = \"physiological\"\ndifferential = false";
         let config = load(no_args(), file).expect("valid");
-        assert_eq!(config.log.value, LogMode::Physiological);
+        assert_eq!(config.log.value, LogPolicy::Physiological);
         assert_eq!(config.log_differential.value, AfterImage::Whole);
         let text = config.describe(&by_default(2), &by_default(1));
         assert!(text.contains("log-differential   false  (file)"), "{text}");

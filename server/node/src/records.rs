@@ -1,6 +1,6 @@
 //! The log's records as lines.
 
-use reprise_api::{LogKind, LogRecord, RowChange};
+use reprise_api::{LogRecord, RecordKind, RowChange};
 
 use crate::output::bytes;
 
@@ -29,25 +29,25 @@ pub fn line(record: &LogRecord) -> String {
         .version
         .map_or_else(String::new, |version| format!(" version {version}"));
     let what = match record.kind {
-        LogKind::Genesis => format!("genesis of {} partitions", record.partition_count.unwrap_or(0)),
-        LogKind::Deploy => {
+        RecordKind::Genesis => format!("genesis of {} partitions", record.partition_count.unwrap_or(0)),
+        RecordKind::Deploy => {
             let size = bytes(record.wasm_bytes.unwrap_or(0));
             format!("deploy {module}{version}, {size}")
         }
-        LogKind::Remove => format!("remove {module}"),
-        LogKind::Command => {
+        RecordKind::Remove => format!("remove {module}"),
+        RecordKind::Command => {
             let procedure = record.procedure.as_deref().unwrap_or("?");
             let args = record.args.as_ref().map_or("(unknown module)", |args| args.get());
             format!("{module}.{procedure} {args}")
         }
-        LogKind::Changes => {
+        RecordKind::Changes => {
             let procedure = record.procedure.as_deref().unwrap_or("?");
             let rows = record.rows.as_deref().unwrap_or_default();
             let rows: Vec<_> = rows.iter().map(row).collect();
             format!("{module}.{procedure} -> {}", rows.join("; "))
         }
-        LogKind::Checkpoint => "checkpoint begins".to_owned(),
-        LogKind::DropTable => format!("drop table {}", record.table.as_deref().unwrap_or("?")),
+        RecordKind::Checkpoint => "checkpoint begins".to_owned(),
+        RecordKind::DropTable => format!("drop table {}", record.table.as_deref().unwrap_or("?")),
     };
     let partitions = match record.partitions.as_deref() {
         Some([]) => "all".to_owned(),

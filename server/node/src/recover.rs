@@ -11,8 +11,8 @@ use clap::Args;
 use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, Inspection, LogMode, Quarantined, RecoverFrom, RedoConfig,
-    Verdict, inspect,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, Inspection, LogPolicy, Quarantined, RecoverFrom,
+    RedoConfig, Verdict, inspect,
 };
 use reprise_http::rfc3339;
 use reprise_router::CheckpointState;
@@ -192,7 +192,7 @@ fn recover(args: &RecoverArgs, output: Output) -> Outcome {
         dir: Some(dir.clone()),
         partitions,
         sites: sites(args.sites, partitions)?,
-        log: LogMode::Command,
+        log: LogPolicy::Command,
         redo: RedoConfig {
             from: args.recover_from.unwrap_or_default(),
             ..RedoConfig::default()

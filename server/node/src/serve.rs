@@ -18,7 +18,7 @@ use anyhow::Context;
 use clap::ArgMatches;
 use reprise_base::limits::SEGMENT_BYTES;
 use reprise_catalog::{Catalog, CatalogEntry, CatalogModule};
-use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogMode, OpenError, RecoveryReport, RedoConfig};
+use reprise_database::{CheckpointConfig, Database, DatabaseConfig, LogPolicy, OpenError, RecoveryReport, RedoConfig};
 use reprise_env::make_private_dirs;
 use reprise_http::{AppState, HttpOptions};
 use reprise_router::{Module, Phase, RecoveryStep, Router};
@@ -206,7 +206,7 @@ struct Files {
 impl Files {
     fn prepare(config: &ServeConfig) -> Result<Self, Failure> {
         let dir = &config.data_dir.value;
-        if config.log.value == LogMode::None {
+        if config.log.value == LogPolicy::None {
             let temporary = tempfile::tempdir().context("create a temporary directory")?;
             return Ok(Self {
                 log_dir: None,
@@ -253,7 +253,7 @@ fn warn_of_readers(dir: &Path) {
 /// What was asked for, what the database has, or a partition a core for a new one.
 fn partitions(config: &ServeConfig) -> Result<Setting<u16>, Failure> {
     let stored = logfile::stored_partitions(&config.data_dir.value)?;
-    if config.log.value == LogMode::None {
+    if config.log.value == LogPolicy::None {
         if stored.is_some() {
             let dir = config.data_dir.value.display();
             eprintln!("without a log the server begins empty; the log under {dir} stays as it is");

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use reprise_abi::{
     ABI_VERSION, HostOps, LogChoice, ModuleSchema, Parameter, Partitioning, ProcedureSchema, Type, value::ValueReader,
 };
-use reprise_database::{BackupManifest, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, RedoConfig};
+use reprise_database::{BackupManifest, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, RedoConfig};
 use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, Limits, describe};
 use reprise_http::probe;
 use reprise_txn::{Candidate, Code, Executor};
@@ -59,7 +59,7 @@ pub(crate) static SCHEMA: LazyLock<ModuleSchema> = LazyLock::new(|| {
             returns: Type::Unit,
             read_only: false,
             partitioning: Partitioning::By(vec![4]),
-            near: Vec::new(),
+            prefetch: Vec::new(),
             time_max_ms: None,
             log: LogChoice::default(),
         }],
@@ -154,7 +154,7 @@ static DATABASE: LazyLock<Database> = LazyLock::new(|| {
         dir: None,
         partitions: 2,
         sites: 1,
-        log: LogMode::None,
+        log: LogPolicy::None,
         redo: RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,

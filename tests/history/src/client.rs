@@ -10,7 +10,7 @@ use std::{
 };
 
 use reprise_base::TxnId;
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode};
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy};
 use reprise_router::{BatchBuilder, BatchReply, Failure, ReplyOutcome, Router};
 
 use crate::{
@@ -115,7 +115,7 @@ pub fn open(dir: Option<&Path>, partitions: u16, sites: u16) -> Database {
         dir: dir.map(PathBuf::from),
         partitions,
         sites,
-        log: dir.map_or(LogMode::None, |_| LogMode::Command),
+        log: dir.map_or(LogPolicy::None, |_| LogPolicy::Command),
         redo: reprise_database::RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,

@@ -16,7 +16,7 @@ use serde_json::json;
 const SETTINGS: &str = "[http]\nconnections_max = 200\nheader_wait_s = 60\nbody_wait_s = 60\nwrite_wait_s = 4";
 /// A wait that ends only by a mistake.
 const LONG: Duration = Duration::from_secs(180);
-/// What eight clients that take no answers may make the server hold: bytes, calls and answers of a lane each, and buffers
+/// What eight clients that take no answers may make the server hold: bytes, calls and answers of a pipeline each, and buffers
 /// of threads. Were all of it taken, it would be six times as much.
 const GROWN_BYTES_MAX: u64 = 128 << 20;
 
@@ -241,7 +241,7 @@ fn doubtful_requests_are_told_the_same_at_first_and_after_a_request_of_another_k
         let expected = told(&other, &request);
         let shown = &request[..request.len().min(300)];
         assert_eq!(told("", &request), expected[1..], "{shown}");
-        // And after a call the connection was a lane until now.
+        // And after a call the connection was a pipeline until now.
         assert_eq!(told(&plain, &request)[1..], expected[1..], "{shown}");
         let is_two = expected.iter().filter(|answer| answer.contains("result 77")).count();
         assert!(is_two <= 1, "{shown}: {expected:?}");

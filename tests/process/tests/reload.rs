@@ -31,11 +31,11 @@ fn sighup_exchanges_tokens_names_what_needs_a_restart_and_a_broken_file_changes_
     let mut server = Server::start(&Launch::new(&data))?;
     let put = server.request("PUT", "/v1/modules/probe", &[AS_ONE], &probe())?;
     ensure!(put.status == 201, "{}", put.text());
-    let mut lane = server.connect()?;
+    let mut pipeline = server.connect()?;
     let mut plain = server.connect()?;
     let mut call = |who: (&str, &str)| {
         let (call, json) = ("/v1/call/probe/echo", ("content-type", "application/json"));
-        let on_lane = lane
+        let on_lane = pipeline
             .request("POST", call, &[who, json], br#"{"id": 7}"#)
             .map_err(|cut| cut.error)?;
         let read = plain

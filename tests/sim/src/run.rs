@@ -7,7 +7,7 @@ mod drift;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use reprise_base::Lsn;
-use reprise_database::{AfterImage, CommitMode, LogMode, RecoverFrom, RecoveryReport, RedoConfig, Sampling};
+use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom, RecoveryReport, RedoConfig, Sampling};
 use reprise_env::{
     Disk, SimDisk, Threads,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
@@ -135,7 +135,7 @@ impl Run {
                 _ => CommitMode::Sync,
             },
             smuggles: options.mutant == Some(Mutant::SmuggledState),
-            log: LogMode::Command,
+            log: LogPolicy::Command,
             redo: RedoConfig::default(),
             sampling: Sampling {
                 every: one_of(&[1, 2, 5]) as u32,
@@ -244,11 +244,11 @@ impl Run {
             return; // one record a transaction, so that each is missed
         }
         self.settings.log = match self.below(5) {
-            _ if self.logs_both => LogMode::Both,
-            0 => LogMode::Command,
-            1 => LogMode::Auto,
-            2 => LogMode::Both,
-            _ => LogMode::Physiological,
+            _ if self.logs_both => LogPolicy::Both,
+            0 => LogPolicy::Command,
+            1 => LogPolicy::Auto,
+            2 => LogPolicy::Both,
+            _ => LogPolicy::Physiological,
         };
         self.settings.redo = RedoConfig {
             images: match self.below(2) {

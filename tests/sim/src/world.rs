@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, Folders, LogMode, OpenError, RecoveryReport, RedoConfig,
-    Sampling, Surroundings,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, Environment, Folders, LogPolicy, OpenError, RecoveryReport,
+    RedoConfig, Sampling,
 };
 use reprise_env::{SimClock, SimDisk, Stepper, Threads, sim::FaultRandom};
 use reprise_router::{BatchBuilder, BatchReply, Router};
@@ -23,7 +23,7 @@ pub struct Settings {
     pub commit: CommitMode,
     pub smuggles: bool,
     /// Each life may have others.
-    pub log: LogMode,
+    pub log: LogPolicy,
     pub redo: RedoConfig,
     pub sampling: Sampling,
     /// The program does not do again what it did.
@@ -169,7 +169,7 @@ fn open(
 ) -> Result<(Database, RecoveryReport), Refused> {
     let threads: Arc<dyn Threads> = Arc::new(stepper.clone());
     let random = Mutex::new(FaultRandom::new(seed ^ 0x1d));
-    let around = Surroundings {
+    let around = Environment {
         clock: clock.clone(),
         threads,
         folders: Some(Folders {

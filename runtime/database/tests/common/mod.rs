@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogMode, RecoveryReport, RedoConfig};
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, RecoveryReport, RedoConfig};
 use reprise_router::{BatchBuilder, BatchReply, CheckpointInfo, CheckpointState, ReplyOutcome};
 
 pub fn wasm(name: &str) -> Vec<u8> {
@@ -24,7 +24,7 @@ pub fn config(dir: &Path, sites: u16) -> DatabaseConfig {
         dir: Some(PathBuf::from(dir)),
         partitions: 4,
         sites,
-        log: LogMode::Command,
+        log: LogPolicy::Command,
         redo: RedoConfig::default(),
         commit: CommitMode::Sync,
         group_commit_us: 0,

@@ -13,7 +13,9 @@ use crossbeam_channel::Sender;
 use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
-use reprise_partition::{CallBatch, Gathering, Held, NoLog, Shared, Site, SiteMessage, Stream, Tools, Touched};
+use reprise_partition::{
+    CallBatch, ExclusivePartitions, ExecContext, Gathering, NoLog, Shared, Site, SiteMessage, Stream, Touched,
+};
 use reprise_txn::ModuleId;
 
 /// Sites over four partitions, and what happened so far, a word each.
@@ -51,7 +53,7 @@ impl Sites {
             let (sender, inbox) = crossbeam_channel::unbounded();
             let shared = shared.clone();
             threads.push(std::thread::spawn(move || {
-                let tools = Tools::new(shared, Box::new(NoLog), Registry::new().recorder());
+                let tools = ExecContext::new(shared, Box::new(NoLog), Registry::new().recorder());
                 Site::new(SiteId(id), tools, inbox).run();
             }));
             inboxes.push(sender);
@@ -102,7 +104,7 @@ impl Sites {
 
     fn job(&self, partitions: &[u16], note: impl FnOnce() + Send + 'static) -> reprise_partition::Job {
         let expected = partitions.to_vec();
-        Box::new(move |held: &mut Held<'_>| {
+        Box::new(move |held: &mut ExclusivePartitions<'_>| {
             let ids: Vec<u16> = held.partitions.iter().map(|partition| partition.id.0).collect();
             assert_eq!(ids, expected);
             note();

@@ -118,7 +118,7 @@ fn multi_get(count: usize) {
             stock.table,
             0,
             keys.iter().map(|key| &key[..]),
-            reprise_abi::Near::ALL,
+            reprise_abi::ReadSpan::ALL,
             visit,
         );
         black_box(sum);

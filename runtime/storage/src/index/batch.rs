@@ -30,7 +30,7 @@ impl Index {
         let mut count = 0;
         for (key, slot) in these.zip(slots) {
             let found = self.get(rows, key);
-            *slot = found.map(|(rid, _)| (rid, rows.near_slot_of(rid)));
+            *slot = found.map(|(rid, _)| (rid, rows.prefetch_slot_of(rid)));
             count += 1;
         }
         keys.by_ref().take(count).for_each(drop);
@@ -51,7 +51,7 @@ impl Index {
         // The room first: no key is taken that finds none.
         for (entry, key) in entries.iter_mut().zip(keys) {
             if self.is_whole(key) {
-                *entry = dense.near_slot_of(self.bits_of(key));
+                *entry = dense.prefetch_slot_of(self.bits_of(key));
             }
             count += 1;
         }
@@ -61,7 +61,7 @@ impl Index {
                 0 => self.get_nth(rows, these.clone(), at),
                 above => Some(Rid(above - 1)),
             };
-            *slot = rid.map(|rid| (rid, rows.near_slot_of(rid)));
+            *slot = rid.map(|rid| (rid, rows.prefetch_slot_of(rid)));
         }
         count
     }
@@ -91,7 +91,7 @@ impl Index {
         load.load_short_each(keys, &mut numbers);
         let (numbers, entries) = (&numbers[..keys.count()], &mut entries[..keys.count()]);
         for (number, entry) in numbers.iter().zip(&mut *entries) {
-            match dense.near_slot_of_short(*number) {
+            match dense.prefetch_slot_of_short(*number) {
                 Some(found) => *entry = found,
                 None => return false,
             }
@@ -101,7 +101,7 @@ impl Index {
             is_whole &= **entry != 0;
             // Where the array has a page, ids were given out: the first one stands for those that there are not.
             *rid = Rid(entry.saturating_sub(1));
-            *slot = rows.near_slot_of(*rid);
+            *slot = rows.prefetch_slot_of(*rid);
         }
         is_whole
     }
@@ -110,7 +110,7 @@ impl Index {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reprise_abi::{ColumnSchema, Field, IndexKind, Near, Placement, ScalarType, TableSchema, calls::EqualKeys};
+    use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ReadSpan, ScalarType, TableSchema, calls::EqualKeys};
 
     use crate::{Rid, Store, TableId, VisitFound};
 
@@ -215,7 +215,7 @@ mod tests {
             prop_assert!(!is_whole || expected.iter().all(Option::is_some));
             let (bytes, mut found) = (keys.concat(), Found(Vec::new()));
             let equal = EqualKeys::new(&bytes, keys.len()).expect("keys of one length");
-            store.multi_get_equal(table, 0, equal, Near::ALL, &mut found);
+            store.multi_get_equal(table, 0, equal, ReadSpan::ALL, &mut found);
             prop_assert_eq!(found.0.len(), keys.len());
             for (found, expected) in found.0.into_iter().zip(expected) {
                 let expected = expected.map(|rid| (rid, store.row(table, rid).expect("live").to_vec()));
@@ -225,7 +225,7 @@ mod tests {
             let short = bytes.len() - bytes.len() % (keys[0].len() + 1);
             if let Some(other) = EqualKeys::new(&bytes[..short], short / (keys[0].len() + 1)).filter(|_| short > 0) {
                 let mut found = Found(Vec::new());
-                store.multi_get_equal(table, 0, other, Near::ALL, &mut found);
+                store.multi_get_equal(table, 0, other, ReadSpan::ALL, &mut found);
                 prop_assert!(found.0.iter().all(Option::is_none));
             }
             store.rollback();

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use reprise_pages::{bring_near, fetch};
+use reprise_pages::{prefetch, prefetch_line};
 use reprise_wire::{Change, PatchColumns, RowName};
 
 /// Bytes of a window, at most; numbers of transactions are below it, too.
@@ -305,9 +305,9 @@ impl RedoList {
 
     /// Asks for a change's bytes.
     #[inline]
-    pub(super) fn fetch(&self, window: &[u8], at: usize) {
+    pub(super) fn prefetch_line(&self, window: &[u8], at: usize) {
         if let Some(entry) = self.entries.get(at) {
-            bring_near(bytes_of(window, *entry));
+            prefetch(bytes_of(window, *entry));
         }
     }
 
@@ -317,7 +317,7 @@ impl RedoList {
         if let Some(entry) = self.entries.get(at)
             && let Some(byte) = window.get(entry.at as usize)
         {
-            fetch(byte);
+            prefetch_line(byte);
         }
     }
 

@@ -16,7 +16,7 @@ use std::{cell::Cell, sync::Arc};
 
 use fingers::Fingers;
 use reprise_base::Budget;
-use reprise_pages::fetch;
+use reprise_pages::prefetch_line;
 
 use crate::{
     charge::Charge,
@@ -279,17 +279,17 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         Place { leaf, at }
     }
 
-    /// Brings near what a look-up of the key reads first of the leaf that it ends in.
+    /// Prefetches what a look-up of the key reads first of the leaf that it ends in.
     #[inline]
     pub fn touch(&self, probe: &K::Probe<'_>) {
         let leaf = &self.leaves[self.leaf_of(probe)];
-        fetch(&leaf.len);
-        fetch(&leaf.keys[CAP / 4]);
-        fetch(&leaf.keys[CAP / 2]);
-        fetch(&leaf.keys[CAP / 4 * 3]);
+        prefetch_line(&leaf.len);
+        prefetch_line(&leaf.keys[CAP / 4]);
+        prefetch_line(&leaf.keys[CAP / 2]);
+        prefetch_line(&leaf.keys[CAP / 4 * 3]);
     }
 
-    /// Brings near what an insert of the key will read and write, unless keys come there all the time.
+    /// Prefetches what an insert of the key will read and write, unless keys come there all the time.
     #[inline]
     pub fn touch_place_of(&self, key: &K) {
         if self.known_leaf_of(key).is_some() {
@@ -302,10 +302,16 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
         }
         self.finger.set(node);
         let leaf = &self.leaves[node];
-        fetch(&leaf.len);
+        prefetch_line(&leaf.len);
         let of_line = |entry_bytes: usize| (LINE_BYTES / entry_bytes).max(1);
-        leaf.keys.iter().step_by(of_line(size_of::<K>())).for_each(fetch);
-        leaf.rids.iter().step_by(of_line(size_of::<u32>())).for_each(fetch);
+        leaf.keys
+            .iter()
+            .step_by(of_line(size_of::<K>()))
+            .for_each(prefetch_line);
+        leaf.rids
+            .iter()
+            .step_by(of_line(size_of::<u32>()))
+            .for_each(prefetch_line);
     }
 
     /// The leaf that keys such as this one come to, as far as is known without a way down.
@@ -334,7 +340,7 @@ impl<K: TreeKey, const CAP: usize> Tree<K, CAP> {
 
     /// As `get`, without a way down where the key lies within the leaf that was looked at last.
     #[inline]
-    pub fn get_near(&self, probe: &K::Probe<'_>) -> Option<u32> {
+    pub fn get_prefetch(&self, probe: &K::Probe<'_>) -> Option<u32> {
         if self.finger.get() == NONE {
             return self.get(probe);
         }

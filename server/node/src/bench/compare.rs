@@ -1,7 +1,7 @@
 //! `reprise bench WORKLOAD --compare N`: the same load on wasm, on native procedures, with the log, and on plain Rust, in
 //! turn, so that a machine that gets slower does so for all of them.
 
-use reprise_database::LogMode;
+use reprise_database::LogPolicy;
 use reprise_driver::{Options, Target};
 use serde::Serialize;
 
@@ -52,9 +52,9 @@ impl Variant {
         process.batch.get_or_insert(BATCH);
         process.in_flight.get_or_insert(IN_FLIGHT);
         process.log = match self {
-            Self::WasmLogged => LogMode::Command,
-            Self::WasmPhysiological => LogMode::Physiological,
-            _ => LogMode::None,
+            Self::WasmLogged => LogPolicy::Command,
+            Self::WasmPhysiological => LogPolicy::Physiological,
+            _ => LogPolicy::None,
         };
         match self {
             Self::Kernel => reprise_driver::run_kernel(&options).map_err(failure),

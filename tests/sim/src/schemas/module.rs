@@ -29,7 +29,7 @@ pub fn description(tables: &[TableSchema]) -> Vec<u8> {
         returns: Type::Unit,
         read_only: false,
         partitioning: Partitioning::By(vec![0]),
-        near: Vec::new(),
+        prefetch: Vec::new(),
         log: LogChoice::Server,
         time_max_ms: None,
     };

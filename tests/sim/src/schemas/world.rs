@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use reprise_abi::RowLayout;
 use reprise_database::{
-    CheckpointConfig, CommitMode, Database, DatabaseConfig, Folders, LogMode, RedoConfig, Sampling, Surroundings,
+    CheckpointConfig, CommitMode, Database, DatabaseConfig, Environment, Folders, LogPolicy, RedoConfig, Sampling,
 };
 use reprise_env::{
     SimClock, SimDisk, Stepper, Threads,
@@ -29,7 +29,7 @@ impl Life {
         let clock = Arc::new(SimClock::at_us(now_us));
         let stepper = Stepper::new(seed, clock.clone());
         let threads: Arc<dyn Threads> = Arc::new(stepper.clone());
-        let around = Surroundings {
+        let around = Environment {
             clock,
             threads,
             folders: Some(Folders {
@@ -47,9 +47,9 @@ impl Life {
             partitions,
             sites,
             log: match log {
-                0 => LogMode::Command,
-                1 => LogMode::Both,
-                _ => LogMode::Physiological,
+                0 => LogPolicy::Command,
+                1 => LogPolicy::Both,
+                _ => LogPolicy::Physiological,
             },
             redo: RedoConfig::default(),
             commit: CommitMode::Sync,

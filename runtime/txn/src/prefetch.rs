@@ -1,14 +1,14 @@
 //! Rows that a call will look at, by what its procedure declares: found from the encoded arguments alone, so that they can be
-//! brought near while the calls before it still run. A hint: nothing depends on it but time.
+//! prefetched while the calls before it still run. A hint: nothing depends on it but time.
 
-use reprise_abi::{ModuleSchema, NearKey, NearPart, ProcedureSchema, ScalarType, Type};
-use reprise_storage::{Nearing, Store, TableId};
+use reprise_abi::{ModuleSchema, PrefetchKey, PrefetchPart, ProcedureSchema, ScalarType, Type};
+use reprise_storage::{PrefetchState, Store, TableId};
 
 use crate::module::TableBinding;
 
 /// A declared key, ready to be filled from arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NearRow {
+pub struct PrefetchRow {
     table: TableId,
     key_bytes: usize,
     /// The key's constant parts, its first byte the most significant one.
@@ -54,29 +54,29 @@ impl Moved {
     }
 }
 
-impl NearRow {
+impl PrefetchRow {
     fn new(
-        near: &NearKey,
+        prefetch: &PrefetchKey,
         procedure: &ProcedureSchema,
         schema: &ModuleSchema,
         tables: &[TableBinding],
     ) -> Option<Self> {
-        let declared = schema.tables.get(near.table as usize)?;
+        let declared = schema.tables.get(prefetch.table as usize)?;
         let mut row = Self {
-            table: tables.get(near.table as usize)?.table,
+            table: tables.get(prefetch.table as usize)?.table,
             key_bytes: 0,
             constant: 0,
             parts: Vec::new(),
             args_bytes_min: 0,
         };
-        for (part, column) in near.key.iter().zip(&declared.primary_key) {
+        for (part, column) in prefetch.key.iter().zip(&declared.primary_key) {
             row.add(*part, declared.columns.get(*column as usize)?.ty, procedure)?;
         }
         Some(row)
     }
 
     /// Adds a part that goes to a column of the type.
-    fn add(&mut self, part: NearPart, ty: ScalarType, procedure: &ProcedureSchema) -> Option<()> {
+    fn add(&mut self, part: PrefetchPart, ty: ScalarType, procedure: &ProcedureSchema) -> Option<()> {
         let width = ty.slot_bytes();
         if ty.is_variable() || width > size_of::<u64>() {
             return None;
@@ -88,11 +88,11 @@ impl NearRow {
         }
         let flip = if is_signed(ty) { 1 << (u64::BITS - 1) } else { 0 };
         match part {
-            NearPart::Int(value) => {
+            PrefetchPart::Int(value) => {
                 let word = (value as u64) << left ^ flip;
                 self.constant |= (word as u128) << u64::BITS >> right;
             }
-            NearPart::Param(position) => {
+            PrefetchPart::Param(position) => {
                 let from = offset_of(procedure, position)?;
                 if procedure.params.get(position as usize)?.ty != Type::Scalar(ty) {
                     return None;
@@ -119,35 +119,40 @@ impl NearRow {
         Some(parts.fold(self.constant, |key, part| key | part.bits(args)))
     }
 
-    /// The first step: brings near what a look-up of the row reads first, if these arguments have its key. What each step returns
+    /// The first step: prefetches what a look-up of the row reads first, if these arguments have its key. What each step returns
     /// is for the next one.
     #[inline(always)]
-    pub fn touch(&self, store: &Store, args: &[u8]) -> Nearing {
+    pub fn touch(&self, store: &Store, args: &[u8]) -> PrefetchState {
         match self.key(args) {
             Some(key) => store.touch(self.table, self.key_bytes, key),
-            None => Nearing::Nothing,
+            None => PrefetchState::Nothing,
         }
     }
 
     /// The second: where the place of the row stands that will probably be found. A step reads what the one before it brought,
     /// so there is other work to be done between two of them.
     #[inline(always)]
-    pub fn touch_place<'a>(&self, store: &Store, found: Nearing, args: impl FnOnce() -> Option<&'a [u8]>) -> Nearing {
+    pub fn touch_place<'a>(
+        &self,
+        store: &Store,
+        found: PrefetchState,
+        args: impl FnOnce() -> Option<&'a [u8]>,
+    ) -> PrefetchState {
         store.touch_place(self.table, found, || self.key(args()?))
     }
 
     /// The last: the row.
     #[inline(always)]
-    pub fn touch_row(&self, store: &Store, found: Nearing) {
+    pub fn touch_row(&self, store: &Store, found: PrefetchState) {
         store.touch_row(self.table, found);
     }
 }
 
 /// The rows of each procedure. What can't be found from arguments alone is left out.
-pub(crate) fn rows_of(schema: &ModuleSchema, tables: &[TableBinding]) -> Vec<Vec<NearRow>> {
+pub(crate) fn rows_of(schema: &ModuleSchema, tables: &[TableBinding]) -> Vec<Vec<PrefetchRow>> {
     let of_procedure = |procedure: &ProcedureSchema| {
-        let rows = procedure.near.iter();
-        rows.filter_map(|near| NearRow::new(near, procedure, schema, tables))
+        let rows = procedure.prefetch.iter();
+        rows.filter_map(|prefetch| PrefetchRow::new(prefetch, procedure, schema, tables))
             .collect()
     };
     schema.procedures.iter().map(of_procedure).collect()
@@ -186,7 +191,7 @@ mod tests {
     }
 
     /// A module of one table with this primary key, and a procedure with these parameters that looks at one row.
-    fn module(columns: &[ScalarType], params: &[Type], key: Vec<NearPart>) -> (ModuleSchema, Vec<TableBinding>) {
+    fn module(columns: &[ScalarType], params: &[Type], key: Vec<PrefetchPart>) -> (ModuleSchema, Vec<TableBinding>) {
         let table = TableSchema {
             owner: String::new(),
             shared: false,
@@ -219,7 +224,7 @@ mod tests {
             partitioning: Partitioning::All,
             log: reprise_abi::LogChoice::Server,
             time_max_ms: None,
-            near: vec![NearKey { table: 0, key }],
+            prefetch: vec![PrefetchKey { table: 0, key }],
         };
         let schema = ModuleSchema {
             table_docs: Vec::new(),
@@ -230,7 +235,7 @@ mod tests {
         (schema, vec![binding])
     }
 
-    fn key_of(row: &NearRow, args: &[u8]) -> Option<Vec<u8>> {
+    fn key_of(row: &PrefetchRow, args: &[u8]) -> Option<Vec<u8>> {
         let key = row.key(args)?;
         Some(key.to_be_bytes()[..row.key_bytes].to_vec())
     }
@@ -254,8 +259,8 @@ mod tests {
             push_u16(&mut expected, b as u16);
             push_i32(&mut expected, c as i32);
             push_i8(&mut expected, d as i8);
-            let named = (0..4).map(NearPart::Param).collect();
-            let given = values.map(NearPart::Int).to_vec();
+            let named = (0..4).map(PrefetchPart::Param).collect();
+            let given = values.map(PrefetchPart::Int).to_vec();
             for key in [named, given] {
                 let (schema, tables) = module(&INTS, &params, key);
                 let rows = rows_of(&schema, &tables);
@@ -267,16 +272,16 @@ mod tests {
     #[test]
     fn what_arguments_do_not_tell_is_left_out() {
         let text = [Type::Scalar(ScalarType::Text), Type::Scalar(ScalarType::I64)];
-        let (schema, tables) = module(&[ScalarType::I64], &text, vec![NearPart::Param(1)]);
+        let (schema, tables) = module(&[ScalarType::I64], &text, vec![PrefetchPart::Param(1)]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "behind a text");
         let other = [Type::Scalar(ScalarType::U64)];
-        let (schema, tables) = module(&[ScalarType::I64], &other, vec![NearPart::Param(0)]);
+        let (schema, tables) = module(&[ScalarType::I64], &other, vec![PrefetchPart::Param(0)]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "another type");
         let wide = [ScalarType::I64; 3];
-        let (schema, tables) = module(&wide, &[], vec![NearPart::Int(1); 3]);
+        let (schema, tables) = module(&wide, &[], vec![PrefetchPart::Int(1); 3]);
         assert_eq!(rows_of(&schema, &tables), [vec![]], "a long key");
         for ty in [ScalarType::Uuid, ScalarType::Text] {
-            let (schema, tables) = module(&[ty], &[], vec![NearPart::Int(1)]);
+            let (schema, tables) = module(&[ty], &[], vec![PrefetchPart::Int(1)]);
             assert_eq!(rows_of(&schema, &tables), [vec![]], "no integer");
         }
     }
@@ -284,15 +289,15 @@ mod tests {
     #[test]
     fn arguments_of_any_length_are_taken() {
         let params = [Type::Scalar(ScalarType::I64)];
-        let (schema, tables) = module(&[ScalarType::I64], &params, vec![NearPart::Param(0)]);
+        let (schema, tables) = module(&[ScalarType::I64], &params, vec![PrefetchPart::Param(0)]);
         let rows = rows_of(&schema, &tables);
         let mut store = Store::new();
         store.create_table(schema.tables[0].clone()).expect("a table");
         for len in 0..10 {
             let found = rows[0][0].touch(&store, &vec![0xff; len]);
-            assert_eq!(found != Nearing::Nothing, len >= 8);
+            assert_eq!(found != PrefetchState::Nothing, len >= 8);
             let found = rows[0][0].touch_place(&store, found, || None);
-            assert!(!matches!(found, Nearing::Row(_)), "the table is empty");
+            assert!(!matches!(found, PrefetchState::Row(_)), "the table is empty");
             rows[0][0].touch_row(&store, found);
         }
     }

@@ -34,7 +34,7 @@ pub struct LogLine {
 
 /// See the module's header.
 #[derive(Default)]
-pub struct Frame {
+pub struct TxnScratch {
     pub(crate) handles: Vec<Handle>,
     pub(crate) cursors: Vec<Option<Cursor>>,
     /// Cursors that are open, and how many were ever opened.
@@ -67,7 +67,7 @@ pub struct Frame {
     pub(crate) group: Vec<u8>,
 }
 
-impl Frame {
+impl TxnScratch {
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.handles.clear();

@@ -1,9 +1,9 @@
 //! Single calls of many connections that arrive together travel together: one message to the engine, one place in the log, one
 //! wake-up, for all whose requests are read in the same turn of the HTTP threads.
 //!
-//! A convoy leaves when everything that has arrived was looked at, or when it is full, so nobody waits for the next request.
+//! A coalescer leaves when everything that has arrived was looked at, or when it is full, so nobody waits for the next request.
 //! Its answers come back together; those of one partition ran together anyway, so at most a call waits for as many others
-//! as a convoy takes. There is one convoy for a partition, since partitions differ in how much waits for them.
+//! as a coalescer takes. There is one coalescer for a partition, since partitions differ in how much waits for them.
 
 use std::{
     convert::Infallible,
@@ -15,31 +15,31 @@ use reprise_router::{BatchBuilder, BatchReply, Deployed};
 use tokio::sync::oneshot;
 
 use crate::{
-    limits::CONVOY_CALLS_MAX,
+    limits::COALESCED_CALLS_MAX,
     state::AppState,
     submit::{Target, submit},
 };
 
-/// The convoy that each partition's calls may still join.
-pub struct Convoys(Vec<Mutex<Option<Convoy>>>);
+/// The coalescer that each partition's calls may still join.
+pub struct Coalescers(Vec<Mutex<Option<Coalescer>>>);
 
-struct Convoy {
+struct Coalescer {
     batch: BatchBuilder,
-    riders: Vec<oneshot::Sender<SharedReply>>,
+    pending_calls: Vec<oneshot::Sender<SharedReply>>,
 }
 
-/// The reply to the whole convoy. Each rider looks at its own call for a moment.
+/// The reply to the whole coalescer. Each rider looks at its own call for a moment.
 pub type SharedReply = Arc<Mutex<BatchReply>>;
-pub type Ride = oneshot::Receiver<SharedReply>;
+pub type PendingCall = oneshot::Receiver<SharedReply>;
 
-impl Convoys {
+impl Coalescers {
     pub fn new(partitions: u16) -> Self {
         Self((0..partitions).map(|_| Mutex::default()).collect())
     }
 
-    fn of(&self, partition: PartitionId) -> MutexGuard<'_, Option<Convoy>> {
-        let convoy = self.0[partition.index()].lock();
-        convoy.expect("no code panics under this lock")
+    fn of(&self, partition: PartitionId) -> MutexGuard<'_, Option<Coalescer>> {
+        let coalescer = self.0[partition.index()].lock();
+        coalescer.expect("no code panics under this lock")
     }
 
     /// Adds a call of one partition with its encoded arguments; its index in the reply.
@@ -49,27 +49,27 @@ impl Convoys {
         partition: PartitionId,
         target: &Target,
         args: &[u8],
-    ) -> (usize, Ride) {
-        let (sender, ride) = oneshot::channel();
-        let mut place = state.convoys.of(partition);
-        let is_other = |convoy: &mut Convoy| convoy.batch.deployed().generation != deployed.generation;
-        if let Some(convoy) = place.take_if(is_other) {
-            convoy.leave(state);
+    ) -> (usize, PendingCall) {
+        let (sender, pending_call) = oneshot::channel();
+        let mut place = state.coalescers.of(partition);
+        let is_other = |coalescer: &mut Coalescer| coalescer.batch.deployed().generation != deployed.generation;
+        if let Some(coalescer) = place.take_if(is_other) {
+            coalescer.leave(state);
         }
         let is_first = place.is_none();
-        let convoy = place.get_or_insert_with(|| Convoy {
+        let coalescer = place.get_or_insert_with(|| Coalescer {
             batch: BatchBuilder::new(deployed.clone(), &state.router),
-            riders: Vec::new(),
+            pending_calls: Vec::new(),
         });
         let copy = |out: &mut Vec<u8>| -> Result<(), Infallible> {
             out.extend_from_slice(args);
             Ok(())
         };
-        let pushed = convoy.batch.push(&target.module, target.procedure, None, copy);
+        let pushed = coalescer.batch.push(&target.module, target.procedure, None, copy);
         let Ok(index) = pushed;
-        convoy.riders.push(sender);
-        if let Some(convoy) = place.take_if(|convoy| convoy.riders.len() >= CONVOY_CALLS_MAX) {
-            convoy.leave(state);
+        coalescer.pending_calls.push(sender);
+        if let Some(coalescer) = place.take_if(|coalescer| coalescer.pending_calls.len() >= COALESCED_CALLS_MAX) {
+            coalescer.leave(state);
         }
         drop(place);
         if is_first {
@@ -77,28 +77,28 @@ impl Convoys {
             tokio::spawn(async move {
                 // Runs on once every connection that has something to read was looked at.
                 tokio::task::yield_now().await;
-                let mut place = state.convoys.of(partition);
-                if let Some(convoy) = place.take() {
-                    convoy.leave(&state);
+                let mut place = state.coalescers.of(partition);
+                if let Some(coalescer) = place.take() {
+                    coalescer.leave(&state);
                 }
             });
         }
-        (index, ride)
+        (index, pending_call)
     }
 }
 
-impl Convoy {
+impl Coalescer {
     /// Submits the calls. Under the lock of their place: those of one partition leave in the order in which they came.
     fn leave(self, state: &AppState) {
         let reply = submit(&state.router, self.batch, None);
-        let riders = self.riders;
+        let pending_calls = self.pending_calls;
         tokio::spawn(async move {
             // Without a reply the riders hear that the engine has stopped.
             let Ok(reply) = reply.await else {
                 return;
             };
             let reply = Arc::new(Mutex::new(reply));
-            for rider in riders {
+            for rider in pending_calls {
                 let _ = rider.send(reply.clone()); // a client that is gone needs no answer
             }
         });

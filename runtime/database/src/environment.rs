@@ -10,10 +10,10 @@ use reprise_base::SiteId;
 use reprise_env::{Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy};
 use reprise_host::{Engine, Limits};
 use reprise_observe::Recorder;
-use reprise_partition::{Sampling, Shared, Sink, Site, SiteMessage, Tools};
+use reprise_partition::{ExecContext, Sampling, Shared, Sink, Site, SiteMessage};
 use reprise_txn::Compiler;
 
-use crate::{DatabaseConfig, LogMode, OpenError};
+use crate::{DatabaseConfig, LogPolicy, OpenError};
 
 /// Where a database keeps its files.
 pub struct Folders {
@@ -26,7 +26,7 @@ pub struct Folders {
 }
 
 /// See the module's header.
-pub struct Surroundings {
+pub struct Environment {
     pub clock: Arc<dyn Clock>,
     pub threads: Arc<dyn Threads>,
     /// None without a log.
@@ -38,11 +38,11 @@ pub struct Surroundings {
     pub entropy: Box<dyn Fn() -> std::io::Result<[u8; 16]>>,
 }
 
-impl Surroundings {
+impl Environment {
     /// The system's, and wasm.
     pub fn real(config: &DatabaseConfig) -> Result<Self, OpenError> {
         let folders = match (&config.dir, config.log) {
-            (Some(dir), log) if log != LogMode::None => Some(Folders {
+            (Some(dir), log) if log != LogPolicy::None => Some(Folders {
                 root: Arc::new(RealDisk::create(dir)?),
                 log: Arc::new(RealDisk::create(dir.join("log"))?),
                 checkpoints: Arc::new(RealDisk::create(dir.join("checkpoints"))?),
@@ -77,7 +77,7 @@ impl SiteWork {
         inbox: Receiver<SiteMessage>,
     ) -> MakeWork {
         Box::new(move || {
-            let tools = Tools::new(shared, sink, recorder);
+            let tools = ExecContext::new(shared, sink, recorder);
             Box::new(Self(Site::new(id, tools, inbox)))
         })
     }

@@ -14,7 +14,7 @@ use std::{
 
 use reprise_base::Lsn;
 use reprise_log::{LogError, LogReader};
-use reprise_partition::Held;
+use reprise_partition::ExclusivePartitions;
 use reprise_replay::{Redo, misfit, remember};
 use reprise_storage::{LastWrites, TableRedo};
 
@@ -57,7 +57,7 @@ impl Source {
 }
 
 /// What the threads share.
-pub(crate) struct Lane {
+pub(crate) struct ParallelRedo {
     state: Mutex<State>,
     woken: Condvar,
     /// None once it was taken back.
@@ -143,7 +143,7 @@ enum Task {
 }
 
 /// Marks the lane as stopped if the thread that holds it panics: nobody shall wait for it.
-struct Guard<'l>(&'l Lane);
+struct Guard<'l>(&'l ParallelRedo);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
@@ -164,7 +164,7 @@ pub(crate) struct Left {
     pub error: Option<LogError>,
 }
 
-impl Lane {
+impl ParallelRedo {
     /// Of a window that was read, and of what comes behind it.
     pub fn new(first: Window, source: Source, spares: Vec<Sorted>) -> Self {
         let state = State {
@@ -214,7 +214,7 @@ impl Lane {
     }
 
     /// Applies what comes until something else does, or something fails. Every partition is held.
-    pub fn run(&self, held: &mut Held<'_>, outcome: &Outcome, threads: usize) {
+    pub fn run(&self, held: &mut ExclusivePartitions<'_>, outcome: &Outcome, threads: usize) {
         let clock = held.tools.shared.clock.clone();
         let begun_ns = clock.monotonic_ns();
         let stores = held.partitions.iter_mut().map(|part| &mut part.store);
@@ -457,7 +457,7 @@ impl State {
 }
 
 impl End {
-    fn tell(mut self, held: &mut Held<'_>, outcome: &Outcome) {
+    fn tell(mut self, held: &mut ExclusivePartitions<'_>, outcome: &Outcome) {
         for partition in held.partitions.iter_mut() {
             let seen = self.seen[partition.id.index()];
             partition.clock.advance_past(seen.tick);

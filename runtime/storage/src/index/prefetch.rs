@@ -1,4 +1,4 @@
-//! Rows that will be looked up, brought near in three steps: the index's entry, where the row's place stands, the row. Each step reads
+//! Rows that will be looked up, prefetched in three steps: the index's entry, where the row's place stands, the row. Each step reads
 //! what the one before it brought, so there is other work to be done between two of them. A hint: nothing depends on it but time.
 
 use super::{Body, Index};
@@ -11,8 +11,8 @@ use crate::{
 
 /// What is known so far of the way to a row that will be looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Nearing {
-    /// Nothing that could be brought near.
+pub enum PrefetchState {
+    /// Nothing that could be prefetched.
     #[default]
     Nothing,
     /// The hash by which its index has it.
@@ -26,31 +26,33 @@ pub enum Nearing {
 }
 
 impl Index {
-    /// Brings near what a `get` of the key, the first bytes of `key`, looks at first.
+    /// Prefetches what a `get` of the key, the first bytes of `key`, looks at first.
     #[inline(always)]
-    fn nearing_of(&self, key: u128) -> Nearing {
+    fn prefetch_of(&self, key: u128) -> PrefetchState {
         match &self.body {
             Body::HashInts(hash) => {
                 let tag = tag_of(key);
                 hash.touch(tag);
-                Nearing::Tag(tag)
+                PrefetchState::Tag(tag)
             }
-            Body::Dense(dense) => dense.touch_slot(key).map_or(Nearing::Nothing, Nearing::Slot),
+            Body::Dense(dense) => dense
+                .touch_slot(key)
+                .map_or(PrefetchState::Nothing, PrefetchState::Slot),
             Body::W8(_) | Body::W16(_) => {
                 self.touch_bits(key);
-                Nearing::Sorted
+                PrefetchState::Sorted
             }
-            _ => Nearing::Nothing,
+            _ => PrefetchState::Nothing,
         }
     }
 
     /// The row that a `get` will probably find.
     #[inline(always)]
-    fn candidate_of(&self, found: Nearing, key: impl FnOnce() -> Option<u128>) -> Option<Rid> {
+    fn candidate_of(&self, found: PrefetchState, key: impl FnOnce() -> Option<u128>) -> Option<Rid> {
         match (&self.body, found) {
-            (Body::HashInts(hash), Nearing::Tag(tag)) => hash.candidate(tag).map(Rid),
-            (Body::Dense(dense), Nearing::Slot(slot)) => dense.at_slot(slot).map(Rid),
-            (_, Nearing::Sorted) => self.candidate_of_bits(key()?),
+            (Body::HashInts(hash), PrefetchState::Tag(tag)) => hash.candidate(tag).map(Rid),
+            (Body::Dense(dense), PrefetchState::Slot(slot)) => dense.at_slot(slot).map(Rid),
+            (_, PrefetchState::Sorted) => self.candidate_of_bits(key()?),
             _ => None,
         }
     }
@@ -60,38 +62,43 @@ impl Store {
     /// The first step, of a row by its primary key of integers: so many bytes, the first ones of `key`. What it returns is for the next
     /// step.
     #[inline(always)]
-    pub fn touch(&self, table: TableId, key_bytes: usize, key: u128) -> Nearing {
+    pub fn touch(&self, table: TableId, key_bytes: usize, key: u128) -> PrefetchState {
         let index = &self.tables[table.0 as usize].indexes[0];
         match index.key_bytes() == Some(key_bytes) {
-            true => index.nearing_of(key),
-            false => Nearing::Nothing,
+            true => index.prefetch_of(key),
+            false => PrefetchState::Nothing,
         }
     }
 
     /// The second: where the place stands of the row that the `get` will probably find. `key` makes the key anew, where it is needed.
     #[inline(always)]
-    pub fn touch_place(&self, table: TableId, found: Nearing, key: impl FnOnce() -> Option<u128>) -> Nearing {
+    pub fn touch_place(
+        &self,
+        table: TableId,
+        found: PrefetchState,
+        key: impl FnOnce() -> Option<u128>,
+    ) -> PrefetchState {
         let Table { indexes, rows, .. } = &self.tables[table.0 as usize];
         match (indexes[0].candidate_of(found, key), found) {
             (Some(rid), _) => {
                 rows.touch_place(rid);
-                Nearing::Row(rid)
+                PrefetchState::Row(rid)
             }
             // It will be inserted, maybe.
-            (None, Nearing::Tag(_)) => found,
-            (None, _) => Nearing::Nothing,
+            (None, PrefetchState::Tag(_)) => found,
+            (None, _) => PrefetchState::Nothing,
         }
     }
 
     /// The last: the row's bytes, if it is still there. Where there is none it will be inserted, maybe, so the index's entry is
     /// asked for once more: other calls may have driven it from the first cache.
     #[inline(always)]
-    pub fn touch_row(&self, table: TableId, found: Nearing) {
+    pub fn touch_row(&self, table: TableId, found: PrefetchState) {
         let Table { indexes, rows, .. } = &self.tables[table.0 as usize];
         match found {
-            Nearing::Row(rid) => rows.touch(rid),
-            Nearing::Tag(tag) => indexes[0].touch_tag(tag),
-            Nearing::Slot(_) | Nearing::Sorted | Nearing::Nothing => {}
+            PrefetchState::Row(rid) => rows.touch(rid),
+            PrefetchState::Tag(tag) => indexes[0].touch_tag(tag),
+            PrefetchState::Slot(_) | PrefetchState::Sorted | PrefetchState::Nothing => {}
         }
     }
 }
@@ -150,9 +157,9 @@ mod tests {
                 store.touch_row(table, found);
                 match store.get(table, 0, &key.to_be_bytes()[..8]) {
                     // A hash shows one line of those where the entry may be.
-                    Some(_) if matches!(found, Nearing::Tag(_)) => assert_eq!(kind, IndexKind::Hash),
-                    Some(rid) => assert_eq!(found, Nearing::Row(rid), "{kind:?} {value}"),
-                    None => assert!(!matches!(found, Nearing::Row(_)), "{kind:?} {value}"),
+                    Some(_) if matches!(found, PrefetchState::Tag(_)) => assert_eq!(kind, IndexKind::Hash),
+                    Some(rid) => assert_eq!(found, PrefetchState::Row(rid), "{kind:?} {value}"),
+                    None => assert!(!matches!(found, PrefetchState::Row(_)), "{kind:?} {value}"),
                 }
             }
         }
@@ -161,7 +168,7 @@ mod tests {
     #[test]
     fn keys_of_another_length_lead_nowhere() {
         let (store, table) = odd_numbers(IndexKind::Dense);
-        assert_eq!(store.touch(table, 4, key_of(1)), Nearing::Nothing);
+        assert_eq!(store.touch(table, 4, key_of(1)), PrefetchState::Nothing);
     }
 
     /// What one step found may be gone before the next, and what another table's index found is no index's.
@@ -170,11 +177,11 @@ mod tests {
         for kind in [IndexKind::Hash, IndexKind::Dense, IndexKind::Ordered] {
             let (store, table) = odd_numbers(kind);
             for found in [
-                Nearing::Tag(u32::MAX),
-                Nearing::Slot(u32::MAX),
-                Nearing::Slot(20 << 10),
-                Nearing::Sorted,
-                Nearing::Row(Rid(u32::MAX)),
+                PrefetchState::Tag(u32::MAX),
+                PrefetchState::Slot(u32::MAX),
+                PrefetchState::Slot(20 << 10),
+                PrefetchState::Sorted,
+                PrefetchState::Row(Rid(u32::MAX)),
             ] {
                 store.touch_row(table, found);
                 let next = store.touch_place(table, found, || Some(u128::MAX));

@@ -3,7 +3,7 @@
 use crate::types::copy_text;
 
 /// Room for values, and what of it is still free.
-pub struct Pen<'b> {
+pub struct ResultWriter<'b> {
     /// Nothing once a part did not fit, so that none is written behind a gap.
     free: &'b mut [u8],
     room_bytes: usize,
@@ -11,7 +11,7 @@ pub struct Pen<'b> {
     missing: usize,
 }
 
-impl<'b> Pen<'b> {
+impl<'b> ResultWriter<'b> {
     #[inline(always)]
     pub fn new(room: &'b mut [u8]) -> Self {
         Self {
@@ -122,9 +122,9 @@ fn copy_counted(bytes: &[u8], free: &mut [u8]) {
         }
         return;
     }
-    let mut pen = Pen::new(free);
-    pen.put_varint(bytes.len() as u32);
-    pen.put_all(bytes);
+    let mut writer = ResultWriter::new(free);
+    writer.put_varint(bytes.len() as u32);
+    writer.put_all(bytes);
 }
 
 #[cfg(test)]
@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     /// Some parts of each kind, and what they come to.
-    fn write(pen: &mut Pen<'_>) {
-        pen.put([1, 2, 3]);
-        pen.put_text(Some(b"abcdefgh"), b"abc");
-        pen.put_text::<8>(None, b"xyz");
-        pen.put_counted(&[7; 200]);
-        pen.put_all(&[8; 5]);
-        pen.put_varint(300);
-        pen.put_text(Some(b"ij"), b"");
+    fn write(writer: &mut ResultWriter<'_>) {
+        writer.put([1, 2, 3]);
+        writer.put_text(Some(b"abcdefgh"), b"abc");
+        writer.put_text::<8>(None, b"xyz");
+        writer.put_counted(&[7; 200]);
+        writer.put_all(&[8; 5]);
+        writer.put_varint(300);
+        writer.put_text(Some(b"ij"), b"");
     }
 
     fn expected() -> Vec<u8> {
@@ -153,9 +153,9 @@ mod tests {
     #[test]
     fn parts_follow_each_other() {
         let mut room = [0xee; 300];
-        let mut pen = Pen::new(&mut room);
-        write(&mut pen);
-        let length = pen.finish().expect("there is room");
+        let mut writer = ResultWriter::new(&mut room);
+        write(&mut writer);
+        let length = writer.finish().expect("there is room");
         assert_eq!(room[..length], expected());
     }
 
@@ -164,14 +164,14 @@ mod tests {
         let expected = expected();
         for bytes in 0..expected.len() {
             let mut room = vec![0; bytes];
-            let mut pen = Pen::new(&mut room);
-            write(&mut pen);
-            assert_eq!(pen.finish(), Err(expected.len()), "{bytes} bytes of room");
+            let mut writer = ResultWriter::new(&mut room);
+            write(&mut writer);
+            assert_eq!(writer.finish(), Err(expected.len()), "{bytes} bytes of room");
         }
         let mut room = vec![0; expected.len()];
-        let mut pen = Pen::new(&mut room);
-        write(&mut pen);
-        assert_eq!(pen.finish(), Ok(expected.len()));
+        let mut writer = ResultWriter::new(&mut room);
+        write(&mut writer);
+        assert_eq!(writer.finish(), Ok(expected.len()));
         assert_eq!(room, expected);
     }
 }

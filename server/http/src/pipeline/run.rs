@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{
     calls::{self, encode_call},
+    coalescer::{Coalescers, PendingCall, SharedReply},
     codec::Format,
-    convoy::{Convoys, Ride, SharedReply},
     deadlines::Deadlines,
-    limits::{LANE_ANSWER_BYTES, LANE_LARGE_CALL},
+    limits::{PIPELINE_ANSWER_BYTES, PIPELINE_LARGE_CALL},
     refusal::Refusal,
     state::AppState,
     submit::{Target, engine_gone, submit},
@@ -60,7 +60,7 @@ type Again = Pin<Box<dyn Future<Output = Response<Vec<u8>>> + Send>>;
 enum Reply {
     Awaited(oneshot::Receiver<BatchReply>),
     /// The call travels with those of other connections.
-    Riding(Ride),
+    Riding(PendingCall),
     Own(BatchReply),
     Shared(SharedReply),
     /// Nothing was submitted, or the engine stopped.
@@ -130,7 +130,7 @@ impl Run {
 
     pub fn push(&mut self, bytes: usize, state: SlotState) {
         self.weight += match &state {
-            SlotState::Called { call, .. } if !call.target.has_small_result => LANE_LARGE_CALL,
+            SlotState::Called { call, .. } if !call.target.has_small_result => PIPELINE_LARGE_CALL,
             _ => 1,
         };
         let begin = self.bytes();
@@ -140,7 +140,7 @@ impl Run {
 
     /// Hands the calls to the engine. `may_ride`: a single one may go with those of other connections.
     pub fn submit(&mut self, state: &AppState, deployed: &Arc<Deployed>, order: Stream, may_ride: bool) {
-        if may_ride && self.slots.len() == 1 && self.ride(state, deployed) {
+        if may_ride && self.slots.len() == 1 && self.pending_call(state, deployed) {
             return;
         }
         let batch = BatchBuilder::new(deployed.clone(), &state.router);
@@ -167,8 +167,8 @@ impl Run {
         }
     }
 
-    /// Sends the only call with a convoy, or says what is wrong with it. False: it has to go alone.
-    fn ride(&mut self, state: &AppState, deployed: &Arc<Deployed>) -> bool {
+    /// Sends the only call with a coalescer, or says what is wrong with it. False: it has to go alone.
+    fn pending_call(&mut self, state: &AppState, deployed: &Arc<Deployed>) -> bool {
         let slot = &mut self.slots[0];
         let SlotState::Called { index, body, call } = &mut slot.state else {
             return true;
@@ -188,9 +188,9 @@ impl Run {
         let Ok(Bound::One(partition)) = bound else {
             return false;
         };
-        let (at, ride) = Convoys::join(state, deployed, partition, target, &args);
+        let (at, pending_call) = Coalescers::join(state, deployed, partition, target, &args);
         *index = at;
-        self.reply = Reply::Riding(ride);
+        self.reply = Reply::Riding(pending_call);
         true
     }
 
@@ -204,7 +204,7 @@ impl Run {
     ) -> Progress {
         let here = match &mut self.reply {
             Reply::Awaited(reply) => Pin::new(reply).poll(cx).map_ok(Reply::Own),
-            Reply::Riding(ride) => Pin::new(ride).poll(cx).map_ok(Reply::Shared),
+            Reply::Riding(pending_call) => Pin::new(pending_call).poll(cx).map_ok(Reply::Shared),
             here => Poll::Ready(Ok(std::mem::take(here))),
         };
         match here {
@@ -212,7 +212,7 @@ impl Run {
             Poll::Pending => return self.poll_deadlines(cx, state, answers, is_last),
         }
         while self.done < self.slots.len() {
-            if answers.out.len() >= LANE_ANSWER_BYTES {
+            if answers.out.len() >= PIPELINE_ANSWER_BYTES {
                 return Progress::Full;
             }
             if let Some(progress) = self.poll_room(cx, state, answers) {
@@ -240,7 +240,7 @@ impl Run {
             self.expired.extend(expired);
         }
         while let Some(slot) = self.slots.get(self.done) {
-            if answers.out.len() >= LANE_ANSWER_BYTES {
+            if answers.out.len() >= PIPELINE_ANSWER_BYTES {
                 return Progress::Full;
             }
             if !self.has_expired(slot) {

@@ -1,11 +1,11 @@
-//! The one kind of request that a lane reads itself: a call whose length is said, with nothing that asks for more than an answer.
+//! The one kind of request that a pipeline reads itself: a call whose length is said, with nothing that asks for more than an answer.
 //! Whatever is unusual, doubtful or wrong is not judged here but left to hyper: two readers of one grammar must not differ,
 //! so this one knows a small part of it.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use reprise_api::headers;
 
-use crate::limits::{LANE_HEADERS_MAX, LANE_REQUEST_BYTES_MAX};
+use crate::limits::{PIPELINE_HEADERS_MAX, PIPELINE_REQUEST_BYTES_MAX};
 
 /// What the first bytes of a connection's input are.
 #[derive(Debug)]
@@ -34,11 +34,11 @@ pub fn recognise(input: &[u8]) -> Seen<'_> {
     if input[..seen] != LINE[..seen] {
         return Seen::Other;
     }
-    let part = match input.len() < LANE_REQUEST_BYTES_MAX {
+    let part = match input.len() < PIPELINE_REQUEST_BYTES_MAX {
         true => Seen::Part,
         false => Seen::Other,
     };
-    let mut lines = [httparse::EMPTY_HEADER; LANE_HEADERS_MAX];
+    let mut lines = [httparse::EMPTY_HEADER; PIPELINE_HEADERS_MAX];
     let mut request = httparse::Request::new(&mut lines);
     let bytes = match request.parse(input) {
         Ok(httparse::Status::Complete(bytes)) => bytes,
@@ -51,7 +51,7 @@ pub fn recognise(input: &[u8]) -> Seen<'_> {
     let Some((headers, body_bytes)) = is_plain_path(path).then(|| take_headers(request.headers)).flatten() else {
         return Seen::Other;
     };
-    if bytes + body_bytes > LANE_REQUEST_BYTES_MAX {
+    if bytes + body_bytes > PIPELINE_REQUEST_BYTES_MAX {
         return Seen::Other;
     }
     if input.len() < bytes + body_bytes {
@@ -71,7 +71,7 @@ fn is_plain_path(path: &str) -> bool {
     path.bytes().all(is_plain)
 }
 
-/// The headers and the length of the body; None where one of them asks for what a lane can't do.
+/// The headers and the length of the body; None where one of them asks for what a pipeline can't do.
 fn take_headers(lines: &[httparse::Header<'_>]) -> Option<(HeaderMap, usize)> {
     let mut taken = HeaderMap::with_capacity(lines.len());
     let mut length = None;
@@ -198,11 +198,11 @@ mod tests {
         }
         let old = b"POST /v1/call/m/p HTTP/1.0\r\ncontent-length: 0\r\n\r\n";
         assert_eq!(word(old), "other");
-        let many = "x-a: b\r\n".repeat(LANE_HEADERS_MAX);
+        let many = "x-a: b\r\n".repeat(PIPELINE_HEADERS_MAX);
         assert_eq!(word(&call(&format!("{many}content-length: 0\r\n"), "")), "other");
         let long = format!(
             "POST /v1/call/m/p HTTP/1.1\r\nx-a: {}",
-            "b".repeat(LANE_REQUEST_BYTES_MAX)
+            "b".repeat(PIPELINE_REQUEST_BYTES_MAX)
         );
         assert_eq!(word(long.as_bytes()), "other");
     }

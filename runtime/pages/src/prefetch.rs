@@ -1,4 +1,4 @@
-//! Bringing memory near before it is read, so that what waits for memory waits for all of it at once.
+//! Prefetching memory before it is read, so that what waits for memory waits for all of it at once.
 
 /// Bytes that the processor fetches together.
 const LINE_BYTES: usize = 64;
@@ -7,27 +7,27 @@ const LINES_MAX: usize = 6;
 
 /// Asks for the lines of `bytes`, the first few of a long one. Never waits, changes nothing.
 #[inline(always)]
-pub fn bring_near(bytes: &[u8]) {
+pub fn prefetch(bytes: &[u8]) {
     // The commonest by far, without a loop.
     if let [first, .., last] = bytes
         && bytes.len() <= LINE_BYTES
     {
-        fetch(first);
-        return fetch(last);
+        prefetch_line(first);
+        return prefetch_line(last);
     }
     let bytes = &bytes[..bytes.len().min(LINES_MAX * LINE_BYTES)];
     for line in bytes.chunks(LINE_BYTES) {
-        fetch(&line[0]);
+        prefetch_line(&line[0]);
     }
     // What does not begin on a line ends on one more.
     if let Some(last) = bytes.last() {
-        fetch(last);
+        prefetch_line(last);
     }
 }
 
 /// Asks for the line in which `value` begins.
 #[inline(always)]
-pub fn fetch<T>(value: &T) {
+pub fn prefetch_line<T>(value: &T) {
     fetch_at(std::ptr::from_ref(value));
 }
 
@@ -52,7 +52,7 @@ mod tests {
     fn any_length_is_taken() {
         let bytes: Vec<u8> = (0..=255).cycle().take(1_000).collect();
         for len in [0, 1, 63, 64, 65, 384, 385, 1_000] {
-            bring_near(&bytes[..len]);
+            prefetch(&bytes[..len]);
         }
         assert_eq!(bytes[999], 231);
     }

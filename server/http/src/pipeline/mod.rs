@@ -1,7 +1,7 @@
 //! A connection as long as it carries plain calls: they are taken ahead of their answers, a read's worth at once, and the
 //! answers to them are written together.
 //!
-//! Hyper serves a connection's requests one after the other, each waiting for its durable commit. A lane hands all calls that
+//! Hyper serves a connection's requests one after the other, each waiting for its durable commit. A pipeline hands all calls that
 //! have arrived to the engine as one batch, answers in their order, and knows nothing else of HTTP: at the first request
 //! that is no plain call it answers what it has taken, and the connection is hyper's from then on, that request first.
 //!
@@ -37,8 +37,8 @@ use crate::{
     auth::Auth,
     calls::{Asked, is_in_view},
     limits::{
-        LANE_ANSWER_BYTES, LANE_BYTES_IN_FLIGHT_MAX, LANE_CALLS_IN_FLIGHT_MAX, LANE_PARTIAL_WAIT_MAX,
-        LANE_REQUEST_BYTES_MAX, REQUEST_BYTES_COUNTED,
+        PIPELINE_ANSWER_BYTES, PIPELINE_BYTES_IN_FLIGHT_MAX, PIPELINE_CALLS_IN_FLIGHT_MAX, PIPELINE_PARTIAL_WAIT_MAX,
+        PIPELINE_REQUEST_BYTES_MAX, REQUEST_BYTES_COUNTED,
     },
     refusal::Refusal,
     stall::StallGuard,
@@ -55,13 +55,13 @@ const KNOWN_HEAD_BYTES_MAX: usize = 1 << 10;
 /// Buffers longer than this are given back once they were written: a connection that is kept alive holds little.
 const KEPT_BYTES_MAX: usize = 8 << 10;
 
-const _: () = assert!(LANE_REQUEST_BYTES_MAX <= LANE_BYTES_IN_FLIGHT_MAX);
+const _: () = assert!(PIPELINE_REQUEST_BYTES_MAX <= PIPELINE_BYTES_IN_FLIGHT_MAX);
 
 /// Serves calls as long as there is nothing else. The stream comes back where hyper is to go on with it.
 pub async fn serve(stream: StallGuard, state: &AppState) -> Option<StallGuard> {
-    let mut lane = Lane::new(stream, state.clone());
-    let end = poll_fn(|cx| lane.poll(cx)).await;
-    let Lane { mut stream, input, .. } = lane;
+    let mut pipeline = Pipeline::new(stream, state.clone());
+    let end = poll_fn(|cx| pipeline.poll(cx)).await;
+    let Pipeline { mut stream, input, .. } = pipeline;
     match end {
         End::Over => {
             let _ = stream.shutdown().await; // the peer may have gone before
@@ -97,7 +97,7 @@ enum Intake {
     Closed,
 }
 
-/// What the lane waits for.
+/// What the pipeline waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quiet {
     /// The engine, or the peer to take its answers: others watch these.
@@ -108,7 +108,7 @@ enum Quiet {
     Part,
 }
 
-struct Lane {
+struct Pipeline {
     state: AppState,
     stream: StallGuard,
     intake: Intake,
@@ -134,7 +134,7 @@ struct Lane {
     since: Instant,
     timer: Option<Pin<Box<Sleep>>>,
     draining: watch::Receiver<bool>,
-    /// Wakes the lane when the server begins to drain.
+    /// Wakes the pipeline when the server begins to drain.
     drain: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_drain_watched: bool,
 }
@@ -155,7 +155,7 @@ enum Moved {
     Blocked,
 }
 
-impl Lane {
+impl Pipeline {
     fn new(stream: StallGuard, state: AppState) -> Self {
         let draining = state.draining.subscribe();
         let mut drained = state.draining.subscribe();
@@ -239,14 +239,14 @@ impl Lane {
     /// True while more calls may be on their way, beside those of `run`.
     fn has_room(&self, run: &Run) -> bool {
         !self.runs.front().is_some_and(Run::is_riding)
-            && self.in_flight + run.weight < LANE_CALLS_IN_FLIGHT_MAX
+            && self.in_flight + run.weight < PIPELINE_CALLS_IN_FLIGHT_MAX
             && self.has_room_for_bytes(self.in_flight_bytes + run.bytes())
-            && self.out.len() < LANE_ANSWER_BYTES
+            && self.out.len() < PIPELINE_ANSWER_BYTES
     }
 
     /// Where the requests of all connections take what they may, each has few on its way.
     fn has_room_for_bytes(&self, bytes: usize) -> bool {
-        let most = LANE_BYTES_IN_FLIGHT_MAX;
+        let most = PIPELINE_BYTES_IN_FLIGHT_MAX;
         bytes < REQUEST_BYTES_COUNTED as usize || bytes < most && self.state.requests().has_room(most as u64)
     }
 
@@ -283,7 +283,7 @@ impl Lane {
         if run.slots.is_empty() {
             return self.intake == Intake::Other;
         }
-        // With others on their way a convoy might leave after what is submitted behind it.
+        // With others on their way a coalescer might leave after what is submitted behind it.
         run.submit(&self.state, &deployed, self.order, self.runs.is_empty());
         self.in_flight += run.weight;
         self.in_flight_bytes += run.bytes();
@@ -424,7 +424,10 @@ impl Lane {
         let (quiet, wait_max) = match (is_idle, self.input.is_empty()) {
             (false, _) => (Quiet::Not, Duration::MAX),
             (true, true) => (Quiet::Idle, self.state.limits.header_wait),
-            (true, false) => (Quiet::Part, LANE_PARTIAL_WAIT_MAX.min(self.state.limits.header_wait)),
+            (true, false) => (
+                Quiet::Part,
+                PIPELINE_PARTIAL_WAIT_MAX.min(self.state.limits.header_wait),
+            ),
         };
         if quiet != self.quiet {
             (self.quiet, self.since) = (quiet, Instant::now());
