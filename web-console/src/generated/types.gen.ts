@@ -356,8 +356,6 @@ export type LogChoice = {
     reason?: string | null;
 };
 
-export type LogKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table';
-
 export type LogOrder = 'oldest' | 'newest';
 
 export type LogPage = {
@@ -408,7 +406,7 @@ export type LogRecord = {
      * Name of the token within which the key counts.
      */
     idempotency_scope?: string | null;
-    kind: LogKind;
+    kind: RecordKind;
     lsn: U64;
     module?: string | null;
     /**
@@ -832,6 +830,8 @@ export type Readiness = {
     phase: Phase;
     ready: boolean;
 };
+
+export type RecordKind = 'genesis' | 'deploy' | 'remove' | 'command' | 'changes' | 'checkpoint' | 'drop_table';
 
 /**
  * What a recovery is at.
@@ -2111,7 +2111,7 @@ export type ListLogData = {
         /**
          * Only records of this kind.
          */
-        kind?: LogKind;
+        kind?: RecordKind;
         /**
          * Only this transaction's records.
          */

@@ -1,4 +1,4 @@
-import type { LogKind, LogRecord } from '../generated/types.gen';
+import type { RecordKind, LogRecord } from '../generated/types.gen';
 import { Badge } from '../ui/badge';
 
 export const kinds = [
@@ -9,9 +9,9 @@ export const kinds = [
   'remove',
   'drop_table',
   'genesis',
-] satisfies LogKind[];
+] satisfies RecordKind[];
 
-export function KindBadge({ kind }: { kind: LogKind }) {
+export function KindBadge({ kind }: { kind: RecordKind }) {
   switch (kind) {
     case 'command':
       return <Badge>command</Badge>;
