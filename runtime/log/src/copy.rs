@@ -66,7 +66,8 @@ impl LogReader {
             if block.lsn >= range.until || !goes_on(block.lsn) {
                 break;
             }
-            let kept = kept_records(&block, walk.bytes(&block)?, range.until);
+            let version = walk.version();
+            let kept = kept_records(&block, walk.bytes(&block)?, range.until, version);
             if matches!(kept, Kept::None) {
                 break;
             }
@@ -106,12 +107,12 @@ enum Kept {
     First { bytes: usize, count: u32 },
 }
 
-fn kept_records(block: &BlockHeader, bytes: &[u8], until: Lsn) -> Kept {
+fn kept_records(block: &BlockHeader, bytes: &[u8], until: Lsn, version: u32) -> Kept {
     if until >= block.end() || block.payload_bytes == 0 {
         return Kept::All;
     }
     let payload = &bytes[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + block.payload_bytes as usize];
-    let mut records = Records::new(payload);
+    let mut records = Records::new(payload, version);
     let mut count = 0;
     while record_lsn(block, records.offset()) < until {
         match records.next() {
@@ -157,8 +158,7 @@ impl<'r> Walk<'r> {
         let place = found.ok_or_else(|| self.reader.out_of_range(self.at))?;
         let start = place.start;
         if self.cursor.as_ref().is_none_or(|cursor| cursor.start != start) {
-            let file = self.reader.disk.open_read(&segment_name(Lsn(start)))?;
-            self.cursor = Some(SegmentCursor::new(file, start, place.block_tag));
+            self.cursor = Some(SegmentCursor::at(&*self.reader.disk, &place)?);
         }
         let cursor = self.cursor.as_mut().expect("just set");
         let limit = cursor.offset_of(place.following.map_or(end, |next| next.min(end)));
@@ -171,6 +171,11 @@ impl<'r> Walk<'r> {
             Err(NoBlock::Disk(error)) => Err(error.into()),
             Err(NoBlock::Invalid(error) | NoBlock::Stranger(error)) => Err(damaged(start, self.at, &error)),
         }
+    }
+
+    /// Of the format of the segment in which the block lies that `next` returned.
+    fn version(&self) -> u32 {
+        self.cursor.as_ref().expect("a block was found through it").version
     }
 
     /// The whole block that `next` returned.

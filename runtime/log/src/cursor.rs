@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use reprise_base::{Lsn, limits::LOG_ALIGN_BYTES};
-use reprise_env::{AlignedBuf, DiskError, DiskFile};
+use reprise_env::{AlignedBuf, Disk, DiskError, DiskFile};
 use reprise_wire::{BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, WireError};
+
+use crate::index::{SegmentPlace, segment_name};
 
 const WINDOW_BYTES: u64 = 1 << 20;
 
@@ -43,19 +45,31 @@ pub(crate) struct SegmentCursor {
     pub start: u64,
     /// Of the segment's blocks; whoever reads the header first sets it.
     pub block_tag: u32,
+    /// Of the segment's format; set likewise.
+    pub version: u32,
     window: Vec<u8>,
     window_at: u64,
 }
 
 impl SegmentCursor {
-    pub fn new(file: Arc<dyn DiskFile>, start: u64, block_tag: u32) -> Self {
+    /// Of a segment whose header was not read yet.
+    pub fn new(file: Arc<dyn DiskFile>, start: u64) -> Self {
         Self {
             file,
             start,
-            block_tag,
+            block_tag: 0,
+            version: 0,
             window: Vec::new(),
             window_at: 0,
         }
+    }
+
+    /// Of a segment that the index knows.
+    pub fn at(disk: &dyn Disk, place: &SegmentPlace) -> Result<Self, DiskError> {
+        let file = disk.open_read(&segment_name(Lsn(place.start)))?;
+        let mut cursor = Self::new(file, place.start);
+        (cursor.block_tag, cursor.version) = (place.block_tag, place.version);
+        Ok(cursor)
     }
 
     pub fn file_bytes(&self) -> Result<u64, DiskError> {

@@ -378,12 +378,13 @@ impl<P: Send + 'static> Flusher<P> {
     /// Gives the spare file its place in the log. Each step is durable before the next: a file with a segment's name has
     /// a whole header, and no block is written to a file that a crash could make nameless.
     fn begin_segment(&mut self, spare: Spare, start: u64) -> Result<(), DiskError> {
-        write_header(&*spare.file, &self.segment_header(start))?;
+        let header = self.segment_header(start);
+        write_header(&*spare.file, &header)?;
         self.shared.disk.rename(SPARE_NAME, &segment_name(Lsn(start)))?;
         self.shared.disk.sync_dir()?;
         self.segment = spare.file;
         self.segment_start = start;
-        self.shared.index.add_segment(start, self.block_tag);
+        self.shared.index.add_segment(&header);
         // The name is free again for the preparer.
         let mut state = self.shared.lock();
         state.is_spare_named = false;

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use reprise_base::Lsn;
+use reprise_wire::SegmentHeader;
 
 /// One block is noted for every so many bytes of log: 16 KiB of memory per GiB.
 const MARK_EVERY_BYTES: u64 = 512 << 10;
@@ -32,14 +33,23 @@ pub(crate) struct SegmentPlace {
     pub start: u64,
     /// What its blocks have as their tag.
     pub block_tag: u32,
+    /// Of the format: what its records are read by.
+    pub version: u32,
     /// Where the next one begins.
     pub following: Option<u64>,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    start: u64,
+    block_tag: u32,
+    version: u32,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    /// Starts of all segments, growing, each with the tag of its blocks.
-    segments: Vec<(u64, u32)>,
+    /// All segments, oldest first.
+    segments: Vec<Segment>,
     /// Starts of some blocks, growing; the first block of each segment is among them.
     marks: Vec<u64>,
     /// Stretches that are known to hold changes alone, growing, none touching the next.
@@ -54,22 +64,27 @@ impl LogIndex {
         self.0.lock().expect("nothing panics while the index is held")
     }
 
-    pub fn add_segment(&self, start: u64, block_tag: u32) {
+    pub fn add_segment(&self, header: &SegmentHeader) {
         let mut inner = self.inner();
-        if let Some(last) = inner.segments.last_mut().filter(|last| last.0 == start) {
+        let segment = Segment {
+            start: header.start.0,
+            block_tag: header.block_tag(),
+            version: header.version,
+        };
+        if let Some(last) = inner.segments.last_mut().filter(|last| last.start == segment.start) {
             // A crash left it without a block, and it was too small for the first one: another file has its name now.
-            last.1 = block_tag;
+            *last = segment;
             return;
         }
-        let last = inner.segments.last().map(|last| last.0);
-        assert!(last < Some(start), "segments grow");
-        inner.segments.push((start, block_tag));
+        let last = inner.segments.last().map(|last| last.start);
+        assert!(last < Some(segment.start), "segments grow");
+        inner.segments.push(segment);
     }
 
     /// Notes a block if the last note is far enough behind.
     pub fn mark(&self, block: u64) {
         let mut inner = self.inner();
-        let newest_segment = inner.segments.last().map(|segment| segment.0);
+        let newest_segment = inner.segments.last().map(|segment| segment.start);
         let is_due = match inner.marks.last() {
             Some(last) => block >= last + MARK_EVERY_BYTES || newest_segment == Some(block),
             None => true,
@@ -107,12 +122,13 @@ impl LogIndex {
     /// The segment that holds `lsn`.
     pub fn segment_of(&self, lsn: u64) -> Option<SegmentPlace> {
         let inner = self.inner();
-        let after = inner.segments.partition_point(|segment| segment.0 <= lsn);
-        let (start, block_tag) = *inner.segments.get(after.checked_sub(1)?)?;
+        let after = inner.segments.partition_point(|segment| segment.start <= lsn);
+        let segment = inner.segments.get(after.checked_sub(1)?)?;
         Some(SegmentPlace {
-            start,
-            block_tag,
-            following: inner.segments.get(after).map(|segment| segment.0),
+            start: segment.start,
+            block_tag: segment.block_tag,
+            version: segment.version,
+            following: inner.segments.get(after).map(|segment| segment.start),
         })
     }
 
@@ -124,7 +140,7 @@ impl LogIndex {
     }
 
     pub fn start(&self) -> u64 {
-        self.inner().segments.first().map_or(0, |segment| segment.0)
+        self.inner().segments.first().map_or(0, |segment| segment.start)
     }
 
     /// The segments of which all lies before `lsn` and that another one follows, oldest first.
@@ -132,19 +148,19 @@ impl LogIndex {
         let inner = self.inner();
         let pairs = inner.segments.windows(2);
         pairs
-            .take_while(|pair| pair[1].0 <= lsn)
-            .map(|pair| pair[0].0)
+            .take_while(|pair| pair[1].start <= lsn)
+            .map(|pair| pair[0].start)
             .collect()
     }
 
     /// The oldest segment, when all of it lies before `lsn` and another one follows.
     pub fn take_oldest_before(&self, lsn: u64) -> Option<u64> {
         let mut inner = self.inner();
-        let next = inner.segments.get(1)?.0;
+        let next = inner.segments.get(1)?.start;
         if next > lsn {
             return None;
         }
-        let (oldest, _) = inner.segments.remove(0);
+        let oldest = inner.segments.remove(0).start;
         inner.marks.retain(|mark| *mark >= next);
         inner.changes.retain(|(_, end)| *end > next);
         Some(oldest)
@@ -153,7 +169,22 @@ impl LogIndex {
 
 #[cfg(test)]
 mod tests {
+    use reprise_wire::FORMAT_VERSION;
+
     use super::*;
+
+    fn header(start: u64) -> SegmentHeader {
+        SegmentHeader {
+            version: FORMAT_VERSION,
+            semantics: 1,
+            database_id: [7; 16],
+            start: Lsn(start),
+            settings_hash: 0,
+            epoch: 0,
+            chain: 0,
+            block_key: 0,
+        }
+    }
 
     #[test]
     fn names_have_one_form() {
@@ -168,15 +199,16 @@ mod tests {
     #[test]
     fn marks_lead_to_the_block_before() {
         let index = LogIndex::default();
-        index.add_segment(0, 7);
+        index.add_segment(&header(0));
         (0..10).for_each(|block| index.mark(block * 400_000));
-        index.add_segment(4_000_000, 8);
+        index.add_segment(&header(4_000_000));
         index.mark(4_000_000);
         assert_eq!(index.block_before(399_999), Some(0));
         assert_eq!(index.block_before(4_000_001), Some(4_000_000));
         let first = SegmentPlace {
             start: 0,
-            block_tag: 7,
+            block_tag: header(0).block_tag(),
+            version: FORMAT_VERSION,
             following: Some(4_000_000),
         };
         assert_eq!(index.segment_of(3_999_999), Some(first));

@@ -8,7 +8,9 @@ use std::{
 use reprise_base::{Lsn, MemoryLedger, OnReached, Waiter, limits::SEGMENT_BYTES};
 use reprise_env::{Clock, Disk, DiskErrorKind, DiskFile, DiskLock, MakeWork, RealThreads, Started, Threads};
 use reprise_observe::FlushStats;
-use reprise_wire::{BlockKind, FORMAT_VERSION, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader};
+use reprise_wire::{
+    BlockKind, FORMAT_VERSION, FORMAT_VERSION_OLDEST, SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
+};
 
 use crate::{
     append::Appender,
@@ -339,7 +341,7 @@ impl Opened {
         };
         let file_bytes = config.segment_bytes.min(FIRST_SEGMENT_BYTES);
         let segment = create_first_segment(disk, &header, file_bytes)?;
-        scan.index.add_segment(0, header.block_tag());
+        scan.index.add_segment(&header);
         scan.block_key = header.block_key;
         scan.next.generation = 1;
         let room = file_bytes - SEGMENT_HEADER_BYTES as u64;
@@ -362,7 +364,7 @@ impl Opened {
     fn resume(disk: &dyn Disk, mut scan: Scan, config: &LogConfig) -> Result<Self, LogError> {
         let newest = scan.report.segments.last().expect("checked by the caller").clone();
         let segment = disk.open(&newest.file)?;
-        let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0, 0);
+        let mut cursor = SegmentCursor::new(Arc::clone(&segment), newest.start.0);
         if let Some(torn) = &scan.report.torn {
             cursor.erase(torn.lsn.0, torn.bytes)?;
         }
@@ -377,7 +379,7 @@ impl Opened {
         let is_continued = newest.settings_hash == config.settings_hash
             && (newest.version, newest.semantics) == (FORMAT_VERSION, config.semantics)
             && newest.epoch == config.epoch;
-        if newest.version < FORMAT_VERSION {
+        if newest.version == FORMAT_VERSION_OLDEST {
             scan.block_key = config.new_block_key;
         }
         let segment_room = newest.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);

@@ -24,6 +24,8 @@ pub struct LogRecord<'a> {
     pub record: RecordRef<'a>,
     /// As in the log, its length included.
     pub bytes: &'a [u8],
+    /// Of the format of its segment.
+    pub version: u32,
 }
 
 impl LogRecord<'_> {
@@ -35,6 +37,7 @@ impl LogRecord<'_> {
         OwnedRecord {
             lsn: self.lsn,
             bytes: self.bytes.to_vec(),
+            version: self.version,
         }
     }
 }
@@ -44,11 +47,18 @@ impl LogRecord<'_> {
 pub struct OwnedRecord {
     pub lsn: Lsn,
     bytes: Vec<u8>,
+    version: u32,
 }
 
 impl OwnedRecord {
-    pub fn record(&self) -> RecordRef<'_> {
-        RecordRef::decode(&self.bytes).expect("decoded before it was copied")
+    /// As the reader showed it.
+    pub fn get(&self) -> LogRecord<'_> {
+        LogRecord {
+            lsn: self.lsn,
+            record: RecordRef::decode(&self.bytes, self.version).expect("decoded before it was copied"),
+            bytes: &self.bytes,
+            version: self.version,
+        }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -66,6 +76,8 @@ pub struct LogBlock<'a> {
     /// Of the first one.
     pub lsn: Lsn,
     pub records: &'a [u8],
+    /// Of the format of their segment.
+    pub version: u32,
 }
 
 impl LogBlock<'_> {
@@ -159,9 +171,9 @@ impl LogReader {
         };
         let record_at = self.record_at;
         let cursor = self.cursor.as_mut().expect("a block was loaded through it");
-        let segment_start = cursor.start;
+        let (segment_start, version) = (cursor.start, cursor.version);
         let payload = cursor.payload(&block)?;
-        let decoded = Records::at(payload, record_at).next();
+        let decoded = Records::at(payload, record_at, version).next();
         match decoded.expect("the block has at least one byte left") {
             Ok((_, record, bytes)) => {
                 self.record_at += bytes.len();
@@ -169,6 +181,7 @@ impl LogReader {
                     lsn: record_lsn(&block, record_at),
                     record,
                     bytes,
+                    version,
                 }))
             }
             Err(error) => Err(damaged(segment_start, block.lsn.0, &error)),
@@ -186,6 +199,7 @@ impl LogReader {
         let cursor = self.cursor.as_mut().expect("a block was loaded through it");
         Ok(Some(LogBlock {
             lsn: record_lsn(&block, record_at),
+            version: cursor.version,
             records: &cursor.payload(&block)?[record_at..],
         }))
     }
@@ -214,8 +228,7 @@ impl LogReader {
         let place = self.index.segment_of(lsn).ok_or(self.out_of_range(lsn))?;
         let start = place.start;
         if self.cursor.as_ref().is_none_or(|cursor| cursor.start != start) {
-            let file = self.disk.open_read(&segment_name(Lsn(start)))?;
-            self.cursor = Some(SegmentCursor::new(file, start, place.block_tag));
+            self.cursor = Some(SegmentCursor::at(&*self.disk, &place)?);
         }
         let cursor = self.cursor.as_ref().expect("just set");
         let limit = cursor.offset_of(place.following.map_or(end, |next| next.min(end)));
@@ -237,7 +250,8 @@ impl LogReader {
         let cursor = self.cursor.as_mut().expect("sought just now");
         match cursor.block(lsn, limit, self.before.as_ref()) {
             Ok((block, after)) => {
-                self.record_at = first_record_from(cursor.payload(&block)?, &block, self.from);
+                let version = cursor.version;
+                self.record_at = first_record_from(cursor.payload(&block)?, &block, self.from, version);
                 self.before = Some(after);
                 self.next_block = block.end().0;
                 self.block = Some(block);
@@ -280,11 +294,11 @@ pub(crate) fn record_lsn(block: &BlockHeader, record_at: usize) -> Lsn {
 }
 
 /// Offset in the payload of the first record at or behind `from`.
-fn first_record_from(payload: &[u8], block: &BlockHeader, from: u64) -> usize {
+fn first_record_from(payload: &[u8], block: &BlockHeader, from: u64, version: u32) -> usize {
     if record_lsn(block, 0).0 >= from {
         return 0;
     }
-    let mut records = Records::new(payload);
+    let mut records = Records::new(payload, version);
     while record_lsn(block, records.offset()).0 < from {
         if records.next().is_none_or(|record| record.is_err()) {
             return payload.len();

@@ -172,7 +172,7 @@ pub(crate) fn scan(disk: &dyn Disk) -> Result<Scan, LogError> {
 impl Scan {
     fn segment(&mut self, disk: &dyn Disk, start: Lsn, following: Option<Lsn>) -> Result<(), Stop> {
         let file = segment_name(start);
-        let mut cursor = SegmentCursor::new(disk.open_read(&file)?, start.0, 0);
+        let mut cursor = SegmentCursor::new(disk.open_read(&file)?, start.0);
         let file_bytes = cursor.file_bytes()?;
         let header = self.header(&mut cursor, &file)?;
         self.report.segments.push(SegmentReport {
@@ -187,9 +187,9 @@ impl Scan {
             file_bytes,
         });
         self.report.end = start;
-        cursor.block_tag = header.block_tag();
+        (cursor.block_tag, cursor.version) = (header.block_tag(), header.version);
         self.block_key = header.block_key;
-        self.index.add_segment(start.0, cursor.block_tag);
+        self.index.add_segment(&header);
         // The segment that follows was begun when everything before its start was durable.
         let end = following.map_or(u64::MAX, |next| next.0);
         while self.report.end.0 < end {
@@ -266,7 +266,8 @@ impl Scan {
         let mut malformed = None;
         let mut is_changes = true;
         let mut commands = CommandsAlone::default();
-        for record in Records::new(cursor.payload(block)?) {
+        let version = cursor.version;
+        for record in Records::new(cursor.payload(block)?, version) {
             count += 1;
             match record {
                 Ok((at, record, _)) => {

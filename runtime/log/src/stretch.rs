@@ -20,6 +20,8 @@ pub struct StretchBlock<'a> {
     pub place: Range<usize>,
     /// Not looked at.
     pub records: &'a [u8],
+    /// Of the format of their segment.
+    pub version: u32,
     /// How many they are, where all are known to be changes.
     pub changes: Option<u32>,
 }
@@ -53,7 +55,7 @@ impl LogReader {
         };
         let first = self.next_block;
         let cursor = self.cursor.as_ref().expect("sought just now");
-        let block_tag = cursor.block_tag;
+        let (block_tag, version) = (cursor.block_tag, cursor.version);
         let offset = cursor.offset_of(first);
         let whole = limit.saturating_sub(offset).min(usize::MAX as u64) as usize;
         let mut filled = cursor.read_into(buffer, offset, 0, room.min(whole))?;
@@ -84,6 +86,7 @@ impl LogReader {
             let block = StretchBlock {
                 lsn: record_lsn(&header, 0),
                 records: &buffer[place.clone()],
+                version,
                 place,
                 changes: holds_changes.then_some(header.records_count),
             };

@@ -324,13 +324,13 @@ fn reading_from_anywhere_and_backwards() {
             all[index + 1..]
         );
         let record = log.record(*lsn).expect("read").expect("a record begins there");
-        assert_eq!(word(&record.record()), *name);
+        assert_eq!(word(&record.get().record), *name);
         assert_eq!(log.record(Lsn(lsn.0 + 1)).expect("read"), None);
     }
     let (mut back, mut before) = (Vec::new(), None);
     loop {
         let page = log.newest(before, 47, |_| true).expect("page");
-        back.extend(page.records.iter().map(|record| word(&record.record())));
+        back.extend(page.records.iter().map(|record| word(&record.get().record)));
         before = page.next;
         if before.is_none() || page.records.is_empty() {
             break;
@@ -342,7 +342,7 @@ fn reading_from_anywhere_and_backwards() {
         .newest(None, 3, |record| word(&record.record).starts_with('v'))
         .expect("page");
     assert_eq!(
-        some.records.iter().map(|r| word(&r.record())).collect::<Vec<_>>(),
+        some.records.iter().map(|r| word(&r.get().record)).collect::<Vec<_>>(),
         ["v299", "v298", "v297"]
     );
     assert!(matches!(

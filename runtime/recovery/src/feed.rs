@@ -7,7 +7,7 @@ use std::{sync::Arc, thread, time::Duration};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use reprise_base::Lsn;
-use reprise_log::LogReader;
+use reprise_log::{LogBlock, LogReader};
 use reprise_partition::{Touched, receive};
 use reprise_wire::Records;
 
@@ -58,31 +58,29 @@ impl Recovery {
             if until.is_some_and(|until| block.lsn >= until) {
                 break;
             }
-            self.feed_block(block.lsn, block.records, until)?;
+            self.feed_block(&block, until)?;
             show(self, block.end());
         }
         self.leave_window()
     }
 
-    /// Whole records, from `lsn` on.
-    fn feed_block(&mut self, lsn: Lsn, records: &[u8], until: Option<Lsn>) -> Result<(), RecoveryError> {
-        let end = lsn.0 + records.len() as u64;
-        let is_whole = until.is_none_or(|until| until.0 >= end);
-        match changes_count(records, self.from) {
+    fn feed_block(&mut self, block: &LogBlock<'_>, until: Option<Lsn>) -> Result<(), RecoveryError> {
+        let is_whole = until.is_none_or(|until| until >= block.end());
+        match changes_count(block.records, block.version, self.from) {
             Some(count) if is_whole && self.held.is_none() => {
-                self.window.push(lsn, records, count);
+                self.window.push(block, count);
                 Ok(())
             }
             _ => {
                 self.leave_window()?;
-                self.feed_each(lsn, records, until)
+                self.feed_each(block, until)
             }
         }
     }
 
-    fn feed_each(&mut self, start: Lsn, records: &[u8], until: Option<Lsn>) -> Result<(), RecoveryError> {
-        let mut lsn = start;
-        for record in Records::new(records) {
+    fn feed_each(&mut self, block: &LogBlock<'_>, until: Option<Lsn>) -> Result<(), RecoveryError> {
+        let mut lsn = block.lsn;
+        for record in Records::new(block.records, block.version) {
             if until.is_some_and(|until| lsn >= until) {
                 break;
             }
@@ -101,9 +99,7 @@ impl Recovery {
             return Ok(());
         }
         let mut window = std::mem::take(&mut self.window);
-        let fed = window
-            .blocks()
-            .try_for_each(|(lsn, records)| self.feed_each(lsn, records, None));
+        let fed = window.blocks().try_for_each(|block| self.feed_each(&block, None));
         window.clear();
         self.window = window;
         fed

@@ -51,7 +51,7 @@ impl Source {
                 return None;
             }
             let known = block.changes.map(u64::from);
-            known.or_else(|| changes_count(block.records, from))
+            known.or_else(|| changes_count(block.records, block.version, from))
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use reprise_base::{Lsn, PartitionId, limits::BLOCK_BYTES_MAX};
-use reprise_log::{LogError, LogReader, StretchBlock, StretchEnd};
+use reprise_log::{LogBlock, LogError, LogReader, StretchBlock, StretchEnd};
 use reprise_pages::prefetch_line;
 use reprise_replay::{IdempotentOutcome, Redo};
 use reprise_storage::{ApplyError, Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList};
@@ -27,17 +27,22 @@ struct Block {
     /// Of the first record.
     lsn: Lsn,
     records: Range<usize>,
+    /// Of the format of its segment.
+    version: u32,
 }
 
 impl Window {
     /// Adds a copy of a block's records, `records_count` of them changes.
-    pub fn push(&mut self, lsn: Lsn, records: &[u8], records_count: u64) {
-        let end = self.used + records.len();
+    pub fn push(&mut self, block: &LogBlock<'_>, records_count: u64) {
+        let end = self.used + block.records.len();
         if self.buffer.len() < end {
             self.buffer.resize(end.next_power_of_two(), 0);
         }
-        self.buffer[self.used..end].copy_from_slice(records);
-        self.note(lsn, self.used..end, records_count);
+        self.buffer[self.used..end].copy_from_slice(block.records);
+        let records = self.used..end;
+        let (lsn, version) = (block.lsn, block.version);
+        let block = Block { lsn, records, version };
+        self.note(block, records_count);
     }
 
     /// Reads blocks into an empty window, as long as they are such as `count` counts the changes of; false when there is no more.
@@ -51,7 +56,10 @@ impl Window {
         let end = reader.read_blocks(&mut buffer, room, |block| {
             let counted = count(block);
             counted.is_some_and(|count| {
-                self.note(block.lsn, block.place.clone(), count);
+                let records = block.place.clone();
+                let (lsn, version) = (block.lsn, block.version);
+                let block = Block { lsn, records, version };
+                self.note(block, count);
                 true
             })
         });
@@ -59,10 +67,10 @@ impl Window {
         Ok(end? == StretchEnd::Full)
     }
 
-    fn note(&mut self, lsn: Lsn, records: Range<usize>, count: u64) {
-        self.used = records.end;
+    fn note(&mut self, block: Block, count: u64) {
+        self.used = block.records.end;
         self.records_count += count;
-        self.blocks.push(Block { lsn, records });
+        self.blocks.push(block);
     }
 
     pub fn clear(&mut self) {
@@ -79,10 +87,13 @@ impl Window {
         &self.buffer[..self.used]
     }
 
-    /// The blocks' records, each with the first one's position.
-    pub fn blocks(&self) -> impl Iterator<Item = (Lsn, &[u8])> {
+    pub fn blocks(&self) -> impl Iterator<Item = LogBlock<'_>> {
         let blocks = self.blocks.iter();
-        blocks.map(|block| (block.lsn, &self.buffer[block.records.clone()]))
+        blocks.map(|block| LogBlock {
+            lsn: block.lsn,
+            records: &self.buffer[block.records.clone()],
+            version: block.version,
+        })
     }
 
     /// Behind its last record.
@@ -96,16 +107,21 @@ impl Window {
         log_end.0.saturating_sub(self.end().0) as f64 / self.used.max(1) as f64
     }
 
+    fn block_of(&self, at: usize) -> &Block {
+        let after = self.blocks.partition_point(|block| block.records.start <= at);
+        &self.blocks[after - 1]
+    }
+
     fn lsn_of(&self, at: usize) -> Lsn {
-        let block = self.blocks.partition_point(|block| block.records.start <= at) - 1;
-        let Block { lsn, records } = &self.blocks[block];
-        Lsn(lsn.0 + (at - records.start) as u64)
+        let block = self.block_of(at);
+        Lsn(block.lsn.0 + (at - block.records.start) as u64)
     }
 
     /// The record that begins at a byte, for a message.
     pub fn redo_at(&self, at: usize) -> Option<Redo> {
         let lsn = self.lsn_of(at);
-        let record = RawRecords::new(&self.bytes()[at..]).next()?.ok()?;
+        let version = self.block_of(at).version;
+        let record = RawRecords::new(&self.bytes()[at..], version).next()?.ok()?;
         let changes = record.changes().ok()?;
         Some(redo_of(lsn, Lsn(lsn.0 + record.end as u64), &changes))
     }
@@ -113,10 +129,10 @@ impl Window {
 
 /// The records of changes in a block, where it holds nothing else that counts: commands only whose changes follow and are to be
 /// applied in their place.
-pub(crate) fn changes_count(records: &[u8], from: RecoverFrom) -> Option<u64> {
+pub(crate) fn changes_count(records: &[u8], version: u32, from: RecoverFrom) -> Option<u64> {
     let mut count = 0;
     let mut command = None;
-    for record in RawRecords::new(records) {
+    for record in RawRecords::new(records, version) {
         let record = record.ok()?;
         if record.is_changes() {
             count += 1;
@@ -225,8 +241,8 @@ impl Sorted {
     }
 
     fn sort_all(&mut self, window: &Window, shape: Shape<'_>, last: &mut LastWrites) -> Result<(), Stop> {
-        for (lsn, block) in window.blocks() {
-            self.sort_block(window, lsn, block, (shape, last))?;
+        for block in window.blocks() {
+            self.sort_block(window, &block, (shape, last))?;
         }
         Ok(())
     }
@@ -234,18 +250,17 @@ impl Sorted {
     fn sort_block(
         &mut self,
         window: &Window,
-        block_lsn: Lsn,
-        block: &[u8],
+        block: &LogBlock<'_>,
         (shape, last): (Shape<'_>, &mut LastWrites),
     ) -> Result<(), Stop> {
         let place_of = |part: &[u8]| part.as_ptr() as usize - window.buffer.as_ptr() as usize;
-        let block_at = place_of(block);
-        let mut lsn = block_lsn;
-        for record in RawRecords::new(block) {
+        let block_at = place_of(block.records);
+        let mut lsn = block.lsn;
+        for record in RawRecords::new(block.records, block.version) {
             let ahead = record.as_ref().map_or(0, |record| record.start) + FETCH_AHEAD_BYTES;
-            block.get(ahead).into_iter().for_each(prefetch_line);
+            block.records.get(ahead).into_iter().for_each(prefetch_line);
             let record = record.map_err(|error| Stop::Error(RecoveryError::Malformed { lsn, error }))?;
-            let end = Lsn(block_lsn.0 + record.end as u64);
+            let end = Lsn(block.lsn.0 + record.end as u64);
             let mut group = Group {
                 window,
                 shape,
@@ -435,6 +450,7 @@ fn check_partition(shape: Shape<'_>, lsn: Lsn, partition: PartitionId) -> Result
 #[cfg(test)]
 mod tests {
     use reprise_base::TxnId;
+    use reprise_wire::FORMAT_VERSION;
     use reprise_wire::{Change, CommandRef};
 
     use super::*;
@@ -473,7 +489,12 @@ mod tests {
     fn sort(blocks: &[(u64, Vec<u8>)]) -> (Sorted, Result<(), Stop>) {
         let mut sorted = Sorted::default();
         for (lsn, records) in blocks {
-            sorted.window.push(Lsn(*lsn), records, 1);
+            let block = LogBlock {
+                lsn: Lsn(*lsn),
+                records,
+                version: FORMAT_VERSION,
+            };
+            sorted.window.push(&block, 1);
         }
         let done = sorted.sort(SHAPE, &mut LastWrites::default());
         (sorted, done)
@@ -528,7 +549,7 @@ mod tests {
             out
         };
         let changes = |origin: u16| record(origin, &[insert(2, b"row")]);
-        let count = |records: &[Vec<u8>], from| changes_count(&records.concat(), from);
+        let count = |records: &[Vec<u8>], from| changes_count(&records.concat(), FORMAT_VERSION, from);
         let pairs = [command(0), changes(0), changes(1), command(1), changes(1)];
         assert_eq!(count(&pairs, RecoverFrom::Changes), Some(3));
         assert_eq!(count(&pairs, RecoverFrom::Command), None);

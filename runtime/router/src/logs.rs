@@ -232,11 +232,7 @@ impl Router {
                 let found = log.newest(before, wanted_count, wanted)?;
                 for owned in &found.records {
                     bytes += owned.bytes().len();
-                    page.records.push(decode(&LogRecord {
-                        lsn: owned.lsn,
-                        record: owned.record(),
-                        bytes: owned.bytes(),
-                    }));
+                    page.records.push(decode(&owned.get()));
                 }
                 page.next = found.next;
                 if found.next.is_none() || found.records.len() < wanted_count || Instant::now() >= until {
@@ -278,12 +274,7 @@ impl Router {
             return Ok(None);
         };
         let (segment, offset) = log.place(lsn).unwrap_or_default();
-        let record = LogRecord {
-            lsn,
-            record: found.record(),
-            bytes: found.bytes(),
-        };
-        Ok(Some(decode_entry(&record, segment, offset, &self.deployed())))
+        Ok(Some(decode_entry(&found.get(), segment, offset, &self.deployed())))
     }
 }
 

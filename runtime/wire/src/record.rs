@@ -13,7 +13,7 @@ use reprise_base::{
 };
 
 use crate::{
-    ChangesRef, PartitionList, PartitionSet, SEMANTICS_OLDEST, WireError,
+    ChangesRef, FORMAT_VERSION, FORMAT_VERSION_OLDEST, PartitionList, PartitionSet, SEMANTICS_OLDEST, WireError,
     body::{BodyReader, TABLE_NAME_BYTES_MAX},
     corrupt,
     quick::QuickReader,
@@ -471,11 +471,11 @@ impl<'a> RecordRef<'a> {
         }
     }
 
-    /// Reads the record that is the whole of `bytes`.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+    /// Reads the record that is the whole of `bytes`, from a segment of format `version`.
+    pub fn decode(bytes: &'a [u8], version: u32) -> Result<Self, WireError> {
         let (content, record_bytes) = split(bytes)?;
         crate::check("record length", bytes.len(), record_bytes)?;
-        decode_content(content)
+        decode_content(content, version)
     }
 }
 
@@ -503,20 +503,21 @@ pub fn count_records(bytes: &[u8]) -> Result<u32, WireError> {
 /// As `count_records`, and how many of them are changes.
 pub fn count_kinds(bytes: &[u8]) -> Result<(u32, u32), WireError> {
     let (mut count, mut changes) = (0, 0);
-    for record in RawRecords::new(bytes) {
+    for record in RawRecords::new(bytes, FORMAT_VERSION) {
         changes += record?.is_changes() as u32;
         count += 1;
     }
     Ok((count, changes))
 }
 
-fn decode_content(content: &[u8]) -> Result<RecordRef<'_>, WireError> {
+/// A record by its kind and body. Fields that came with a version are read from bodies of that version on.
+fn decode_content(content: &[u8], version: u32) -> Result<RecordRef<'_>, WireError> {
     let (kind, body) = content.split_first().expect("split leaves a kind");
     let mut body = BodyReader::new(body);
     let record = match *kind {
         1 => RecordRef::Genesis(decode_genesis(&mut body)?),
         2 => RecordRef::Deploy(DeployRef::decode(&mut body, false)?),
-        DEPLOY_UNDER => RecordRef::Deploy(DeployRef::decode(&mut body, true)?),
+        DEPLOY_UNDER if version > FORMAT_VERSION_OLDEST => RecordRef::Deploy(DeployRef::decode(&mut body, true)?),
         3 => RecordRef::Remove(RemoveRef {
             txn_id: TxnId(body.u64()?),
             name: body.name()?,
@@ -614,6 +615,8 @@ pub struct RawRecord<'a> {
     pub start: usize,
     pub end: usize,
     content: &'a [u8],
+    /// Of the format of its segment.
+    pub version: u32,
 }
 
 impl<'a> RawRecord<'a> {
@@ -623,7 +626,7 @@ impl<'a> RawRecord<'a> {
     }
 
     pub fn decode(&self) -> Result<RecordRef<'a>, WireError> {
-        decode_content(self.content)
+        decode_content(self.content, self.version)
     }
 
     /// Of changes in their usual form: the transaction, whose partition is the changed one, and the changes, not looked at. None of
@@ -658,13 +661,16 @@ impl<'a> RawRecord<'a> {
 pub struct RawRecords<'a> {
     bytes: &'a [u8],
     offset: usize,
+    version: u32,
 }
 
 impl<'a> RawRecords<'a> {
-    pub fn new(payload: &'a [u8]) -> Self {
+    /// The records of a block in a segment of format `version`.
+    pub fn new(payload: &'a [u8], version: u32) -> Self {
         Self {
             bytes: payload,
             offset: 0,
+            version,
         }
     }
 }
@@ -688,6 +694,7 @@ impl<'a> Iterator for RawRecords<'a> {
             start,
             end: self.offset,
             content,
+            version: self.version,
         }))
     }
 }
@@ -705,6 +712,7 @@ impl<'a> RawRecords<'a> {
                     start,
                     end: self.offset,
                     content,
+                    version: self.version,
                 })
             }
             Err(error) => {
@@ -720,21 +728,21 @@ impl<'a> RawRecords<'a> {
 pub struct Records<'a> {
     bytes: &'a [u8],
     offset: usize,
+    version: u32,
 }
 
 impl<'a> Records<'a> {
-    pub fn new(payload: &'a [u8]) -> Self {
-        Self {
-            bytes: payload,
-            offset: 0,
-        }
+    /// The records of a block in a segment of format `version`.
+    pub fn new(payload: &'a [u8], version: u32) -> Self {
+        Self::at(payload, 0, version)
     }
 
     /// Starts at a record that begins at `offset` of the payload.
-    pub fn at(payload: &'a [u8], offset: usize) -> Self {
+    pub fn at(payload: &'a [u8], offset: usize, version: u32) -> Self {
         Self {
             bytes: payload,
             offset: offset.min(payload.len()),
+            version,
         }
     }
 
@@ -752,8 +760,9 @@ impl<'a> Iterator for Records<'a> {
         if rest.is_empty() {
             return None;
         }
-        let decoded = split(rest)
-            .and_then(|(content, record_bytes)| Ok((start, decode_content(content)?, &rest[..record_bytes])));
+        let decoded = split(rest).and_then(|(content, record_bytes)| {
+            Ok((start, decode_content(content, self.version)?, &rest[..record_bytes]))
+        });
         self.offset = match &decoded {
             Ok((_, _, bytes)) => start + bytes.len(),
             Err(_) => self.bytes.len(),

@@ -7,7 +7,7 @@ use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
 /// Version of everything in this crate, and of what a digest is made of: what is written has it.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 /// A reader takes all from this one on.
 pub const FORMAT_VERSION_OLDEST: u32 = 2;
 /// What files of version 2, which do not say it, were written under.

@@ -131,7 +131,7 @@ fn golden_changes() {
         77 03 01 02 80 01 02 00 00 02 03 05 00 04 01 02
         80 01 0c 02 09 00 00 00 00 00 00 00"#]]
     .assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(one)));
+    assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(RecordRef::Changes(one)));
     let found: Vec<_> = Changes::new(&changes).collect::<Result<_, _>>().expect("own bytes");
     assert!(samples().iter().zip(&found).all(|(a, b)| a.is(b)) && found.len() == samples().len());
 }
@@ -159,7 +159,10 @@ fn golden_groups_with_a_key() {
         00 00 00 00 00 00 e7 07 0f 04 01 02 80 01 0c 02
         09 00 00 00 00 00 00 00"#]]
     .assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes), Ok(RecordRef::Changes(several)));
+    assert_eq!(
+        RecordRef::decode(&bytes, FORMAT_VERSION),
+        Ok(RecordRef::Changes(several))
+    );
     let groups: Vec<_> = several.groups().map(|(id, bytes)| (id.0, bytes.len())).collect();
     assert_eq!(groups, [(1, 15), (999, 15)]);
 }
@@ -172,7 +175,7 @@ fn golden_checkpoint_mark() {
     let mut bytes = Vec::new();
     mark.encode(&mut bytes);
     expect!["09 06 ff 1b 00 00 00 00 00 00"].assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes), Ok(mark));
+    assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(mark));
 }
 
 #[test]
@@ -186,7 +189,7 @@ fn groups_grow_hold_changes_and_belong_to_the_record() {
     };
     let decodes = |changes: &[u8]| {
         let set = PartitionSet::Several(PartitionList::new(&ids));
-        RecordRef::decode(&encode(&record(set, changes))).is_ok()
+        RecordRef::decode(&encode(&record(set, changes)), FORMAT_VERSION).is_ok()
     };
     assert!(decodes(&[group(1), group(4)].concat()) && decodes(&[]));
     assert!(!decodes(&[group(4), group(1)].concat()));
@@ -212,9 +215,9 @@ fn raw_records_are_those_that_are_read_whole() {
     record(PartitionSet::One(PartitionId(3)), &changes).encode(&mut payload);
     record(several, &group).encode(&mut payload);
     RecordRef::Remove(removal).encode(&mut payload);
-    let mut raw = RawRecords::new(&payload);
+    let mut raw = RawRecords::new(&payload, FORMAT_VERSION);
     let mut plain = 0;
-    for found in Records::new(&payload) {
+    for found in Records::new(&payload, FORMAT_VERSION) {
         let (start, record, bytes) = found.expect("whole");
         let quick = raw.next().expect("as many").expect("whole");
         assert_eq!((quick.start, quick.end), (start, start + bytes.len()));
@@ -236,7 +239,7 @@ fn raw_records_are_those_that_are_read_whole() {
     assert_eq!(plain, 1);
     assert_eq!(count_kinds(&payload), Ok((4, 3)));
     assert!(raw.next().is_none());
-    let mut cut = RawRecords::new(&payload[..payload.len() - 1]);
+    let mut cut = RawRecords::new(&payload[..payload.len() - 1], FORMAT_VERSION);
     assert!(cut.by_ref().any(|record| record.is_err()) && cut.next().is_none());
 }
 
@@ -281,7 +284,7 @@ proptest! {
             result,
         });
         let encoded = encode(&sample);
-        prop_assert_eq!(RecordRef::decode(&encoded), Ok(RecordRef::Changes(sample)));
+        prop_assert_eq!(RecordRef::decode(&encoded, FORMAT_VERSION), Ok(RecordRef::Changes(sample)));
         for (_, group) in sample.groups() {
             let found: Result<Vec<_>, _> = Changes::new(group).collect();
             let found = found.expect("checked");
@@ -298,7 +301,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = value;
         bytes.truncate(bytes.len() - cut / 4);
-        if let Ok(record) = RecordRef::decode(&bytes) {
+        if let Ok(record) = RecordRef::decode(&bytes, FORMAT_VERSION) {
             let mut again = Vec::new();
             record.encode(&mut again);
             prop_assert_eq!(again, bytes);

@@ -22,7 +22,7 @@ fn encode(record: &RecordRef<'_>) -> Vec<u8> {
 fn check_golden(record: RecordRef<'_>, golden: Expect) {
     let bytes = encode(&record);
     golden.assert_eq(&hex(&bytes));
-    assert_eq!(RecordRef::decode(&bytes), Ok(record));
+    assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
 }
 
 fn command(partitions: PartitionSet<'_>) -> CommandRef<'_> {
@@ -170,12 +170,12 @@ fn golden_segment_and_block() {
     };
     let bytes = segment.encode();
     expect![[r#"
-        52 50 52 53 4c 4f 47 0a 03 00 00 00 02 00 00 00
+        52 50 52 53 4c 4f 47 0a 04 00 00 00 02 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
         03 00 00 00 ef be ad de 08 07 06 05 00 00 00 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 36 b5 e8 13"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 b2 34 53 5f"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
     let (header, block, chain) = sample_block();
     expect![[r#"
@@ -278,7 +278,7 @@ proptest! {
             args: &args,
         });
         let bytes = encode(&record);
-        prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
+        prop_assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
         prop_assert_eq!(count_records(&[&bytes[..], &bytes[..]].concat()), Ok(2));
     }
 
@@ -299,7 +299,7 @@ proptest! {
             wasm: &wasm,
         });
         let bytes = encode(&record);
-        prop_assert_eq!(RecordRef::decode(&bytes), Ok(record));
+        prop_assert_eq!(RecordRef::decode(&bytes, FORMAT_VERSION), Ok(record));
     }
 
     /// Whatever decodes was the one encoding of its value.
@@ -314,7 +314,7 @@ proptest! {
             bytes[1] = kind;
             bytes[2] &= 15;
         }
-        for item in Records::new(&bytes) {
+        for item in Records::new(&bytes, FORMAT_VERSION) {
             let Ok((_, record, raw)) = item else { break };
             prop_assert_eq!(encode(&record), raw);
         }
@@ -339,7 +339,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = value;
         bytes.truncate(bytes.len().saturating_sub(cut / 4));
-        if let Ok(record) = RecordRef::decode(&bytes) {
+        if let Ok(record) = RecordRef::decode(&bytes, FORMAT_VERSION) {
             prop_assert_eq!(encode(&record), bytes);
         }
     }

@@ -16,8 +16,8 @@ use reprise_log::{LogReader, LogRecord, VerifyReport, verify as verify_log};
 use reprise_router::{Deployed, decode_entry};
 use reprise_txn::{Candidate, Code, Executor, Judge, Restored, apply, apply_drop, plan, restore};
 use reprise_wire::{
-    BLOCK_HEADER_BYTES, BlockKind, CheckpointModuleRef, DeployRef, Genesis, RecordRef, Records, SEGMENT_HEADER_BYTES,
-    SEMANTICS_OLDEST,
+    BLOCK_HEADER_BYTES, BlockKind, CheckpointModuleRef, DeployRef, FORMAT_VERSION, Genesis, RecordRef, Records,
+    SEGMENT_HEADER_BYTES, SEMANTICS_OLDEST, SegmentHeader,
 };
 use serde::Serialize;
 
@@ -67,10 +67,11 @@ pub fn stored_partitions(dir: &Path) -> Result<Option<u16>, Failure> {
     let mut buffer = vec![0; LOOKED_AT_BYTES];
     let file = disk.open_read(first).context("open the log's first file")?;
     let read = file.read_at(0, &mut buffer).context("read the log's first file")?;
+    let version = SegmentHeader::decode(&buffer[..read]).map_or(FORMAT_VERSION, |header| header.version);
     let payload = buffer[..read]
         .get(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES..)
         .unwrap_or_default();
-    match Records::new(payload).next() {
+    match Records::new(payload, version).next() {
         Some(Ok((_, RecordRef::Genesis(genesis), _))) => Ok(Some(genesis.partitions)),
         // The log's beginning was released: the checkpoints know.
         _ => Ok(checkpoint_genesis(dir).map(|genesis| genesis.partitions)),

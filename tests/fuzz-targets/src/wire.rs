@@ -20,7 +20,7 @@ pub fn block(bytes: &[u8]) {
 
 pub fn records(bytes: &[u8]) {
     let (mut whole, mut encoded) = (0, Vec::new());
-    let mut walk = Records::new(bytes);
+    let mut walk = Records::new(bytes, FORMAT_VERSION);
     for record in &mut walk {
         let Ok((offset, record, raw)) = record else {
             break;

@@ -16,14 +16,15 @@ pub fn forge_args(
 ) -> Result<u64> {
     let path = data_dir.join("log/log-0000000000000000.seg");
     let mut bytes = fs::read(&path).context("read the segment")?;
-    let mut chain = SegmentHeader::decode(&bytes).context("the segment's header")?.chain;
+    let segment = SegmentHeader::decode(&bytes).context("the segment's header")?;
+    let mut chain = segment.chain;
     let (mut at, mut forged) = (SEGMENT_HEADER_BYTES, None);
     while let Some(Ok((mut header, _))) = bytes.get(at..).map(BlockHeader::decode) {
         let length = header.block_bytes();
         let block = bytes.get_mut(at..at + length).context("a whole block")?;
         let payload = header.payload(block).context("a whole block")?.to_vec();
         if forged.is_none()
-            && let Some((offset, record)) = forge_in(&payload, &mut is_it, &change)?
+            && let Some((offset, record)) = forge_in(&payload, segment.version, &mut is_it, &change)?
         {
             let place = BLOCK_HEADER_BYTES + offset;
             block[place..place + record.len()].copy_from_slice(&record);
@@ -43,10 +44,11 @@ pub fn forge_args(
 /// The record that was picked, with other arguments, and its place in the block.
 fn forge_in(
     payload: &[u8],
+    version: u32,
     is_it: &mut impl FnMut(&CommandRef<'_>) -> bool,
     change: &impl Fn(&mut [u8]),
 ) -> Result<Option<(usize, Vec<u8>)>> {
-    for found in Records::new(payload) {
+    for found in Records::new(payload, version) {
         let (offset, record, bytes) = found.context("a record")?;
         let RecordRef::Command(command) = record else {
             continue;
