@@ -1,5 +1,5 @@
 //! The sample module `walks`: walks over a table that is written meanwhile, by a script.
-//! Owns: the table `steps` and the procedures `walk`, `walk_all`.
+//! Owns: the table `steps`, the sequence `numbers` and the procedures `walk`, `walk_all`.
 //! Does not: choose; each two bytes of a script are one thing to do, and what is seen of it is answered as numbers.
 //! Invariants: a scan shows what there was when it began; what is answered depends on the script and the rows alone.
 //! Called by: its tests, natively and in the database.
@@ -16,6 +16,11 @@ pub struct Step {
     pub rank: i32,
     pub sum: i64,
 }
+
+sequence!(
+    /// What scripts count.
+    pub Numbers = "numbers"
+);
 
 /// Numbers of ids, ranks and places that scripts name.
 const IDS: u8 = 24;
@@ -59,7 +64,7 @@ impl<'t, 'h> Walk<'t, 'h> {
     fn follow(mut self, script: &[u8]) -> Vec<i64> {
         for step in script.as_chunks::<2>().0 {
             let [what, which] = *step;
-            match what % 12 {
+            match what % 13 {
                 0 => self.insert(which),
                 1 => self.scan(which),
                 2 => self.go_on(which),
@@ -71,7 +76,8 @@ impl<'t, 'h> Walk<'t, 'h> {
                 8 => self.roll_back(which),
                 9 => self.get(which),
                 10 => self.refresh(which),
-                _ => self.close(which),
+                11 => self.close(which),
+                _ => self.number(),
             }
         }
         while !self.scans.is_empty() {
@@ -198,6 +204,13 @@ impl<'t, 'h> Walk<'t, 'h> {
             self.scans.swap_remove(at);
         }
     }
+
+    /// The next number of the sequence, where the call has one partition.
+    fn number(&mut self) {
+        if self.place.is_some() {
+            self.seen.push(self.tx.next::<Numbers>());
+        }
+    }
 }
 
 fn place_in(length: usize, which: u8) -> Option<usize> {
@@ -205,6 +218,6 @@ fn place_in(length: usize, which: u8) -> Option<usize> {
 }
 
 reprise_procedure::module! {
-    tables: [Step],
+    tables: [Step, Numbers],
     procedures: [walk, walk_all],
 }

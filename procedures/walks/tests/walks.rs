@@ -36,6 +36,14 @@ struct Model {
     /// By their numbers, which are never used again.
     rows: BTreeMap<u32, Row>,
     rows_made: u32,
+    /// Numbers that each partition gave out.
+    numbers: BTreeMap<i64, i64>,
+}
+
+/// What a write left behind to be taken back.
+enum Undo {
+    Row(u32, Option<Row>),
+    Number(i64),
 }
 
 /// One call of the model.
@@ -45,7 +53,7 @@ struct Walk<'m> {
     held: Vec<Seen>,
     scans: Vec<VecDeque<(Row, Seen)>>,
     savepoints: Vec<usize>,
-    undo: Vec<(u32, Option<Row>)>,
+    undo: Vec<Undo>,
     changes: u32,
     changed: BTreeMap<u32, u32>,
     seen: Vec<i64>,
@@ -94,7 +102,7 @@ impl<'m> Walk<'m> {
 
     fn write(&mut self, row: u32, value: Option<Row>) {
         let before = self.put(row, value);
-        self.undo.push((row, before));
+        self.undo.push(Undo::Row(row, before));
     }
 
     fn key(&self, which: u8) -> (i64, i64) {
@@ -129,6 +137,7 @@ impl<'m> Walk<'m> {
             7 => self.savepoints.push(self.undo.len()),
             8 => self.roll_back(which),
             9 => self.get(which),
+            12 => self.number(),
             _ => {
                 if let Some(at) = usize::from(which).checked_rem(self.scans.len()) {
                     self.scans.swap_remove(at);
@@ -236,6 +245,17 @@ impl<'m> Walk<'m> {
         self.seen.push(sum.unwrap_or(-1));
     }
 
+    fn number(&mut self) {
+        let Some(place) = self.place else {
+            return;
+        };
+        let partition = place % self.model.partitions;
+        let count = self.model.numbers.entry(partition).or_default();
+        *count += 1;
+        self.seen.push(*count << 10 | partition);
+        self.undo.push(Undo::Number(partition));
+    }
+
     fn roll_back(&mut self, which: u8) {
         if let Some(at) = usize::from(which).checked_rem(self.savepoints.len()) {
             self.savepoints.truncate(at + 1);
@@ -244,7 +264,14 @@ impl<'m> Walk<'m> {
     }
 
     fn undo_to(&mut self, len: usize) {
-        for (row, before) in self.undo.split_off(len).into_iter().rev() {
+        for undo in self.undo.split_off(len).into_iter().rev() {
+            let (row, before) = match undo {
+                Undo::Row(row, before) => (row, before),
+                Undo::Number(partition) => {
+                    *self.model.numbers.entry(partition).or_default() -= 1;
+                    continue;
+                }
+            };
             let is_change = before.is_some();
             self.put(row, before);
             if is_change {
@@ -290,10 +317,10 @@ fn call(model: &mut Model, random: &mut Random) -> Call {
     let mut is_refused = false;
     for _ in 0..random.byte() {
         // More that is inserted and walked than taken away.
-        let what = match random.byte() % 20 {
-            12..15 => 0,
-            15..19 => 2,
-            19 => 9,
+        let what = match random.byte() % 21 {
+            13..16 => 0,
+            16..20 => 2,
+            20 => 9,
             what => what,
         };
         let which = random.byte();

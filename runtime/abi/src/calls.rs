@@ -32,7 +32,7 @@
 //! | `rollback_to` | `(savepoint i32)` | nothing; the savepoint stays usable |
 //! | `now` | `() -> i64` | the transaction's time, microseconds since 1970 |
 //! | `random` | `() -> i64` | 64 random bits from the transaction's stream |
-//! | `txn_id` | `() -> i64` | |
+//! | `txn_id` | `() -> i64` | its low ten bits are the partition's number, or 1023 for several (`TXN_ORIGIN_SEVERAL`) |
 //! | `log` | `(level i32, text slice i64)` | nothing |
 //! | `abort` | `(code slice i64, message slice i64)` | nothing; the guest then returns 1 from the entry |
 //! | `panic` | `(text slice i64)` | does not return: the call ends as a trap, told with the first 4 KiB of the text |

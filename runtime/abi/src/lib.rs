@@ -38,6 +38,10 @@ pub const ABI_VERSION: u32 = 1;
 /// Number of all that a guest can observe of the host beside its arguments and rows: orders, errors that it may catch, what grows and
 /// how far. A change of any of it is a new number. Commands that ran under one are not replayed under another.
 pub const SEMANTICS: u32 = 3;
+/// Low bits of a transaction's id that name its partition.
+pub const TXN_ORIGIN_BITS: u32 = 10;
+/// What stands there for a transaction of several partitions.
+pub const TXN_ORIGIN_SEVERAL: u64 = (1 << TXN_ORIGIN_BITS) - 1;
 /// Wasm import module under which all host calls live.
 pub const IMPORT_MODULE: &str = "reprise1";
 /// Custom section that may hold the module's description as JSON.

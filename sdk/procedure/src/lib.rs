@@ -42,6 +42,7 @@ pub mod module;
 pub mod result_writer;
 pub mod scan;
 pub mod scratch;
+pub mod sequence;
 pub mod table;
 mod time;
 pub mod txn;
@@ -90,7 +91,7 @@ pub mod prelude {
     pub use crate::{
         ColumnEnum, ProcedureEnum, ProcedureStruct, abort,
         module::Abort,
-        procedure, table,
+        procedure, sequence, table,
         table::{DuplicateKey, Row},
         txn::{Savepoint, Txn},
         types::{Bytes, Decimal, Duration, Rounding, SmallText, Timestamp, Uuid},

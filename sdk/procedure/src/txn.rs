@@ -6,6 +6,7 @@ use reprise_abi::LogLevel;
 
 use crate::{
     ops::Ops,
+    sequence::{self, Sequence},
     types::{Timestamp, Uuid},
 };
 
@@ -72,6 +73,13 @@ impl<'h> Txn<'h> {
         let high = us / 1_000 << 16 | 7 << 12 | fraction;
         let low = 1 << 63 | random;
         Uuid(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
+    }
+
+    /// The next number of a sequence, greater than 0: unique in the database, since its low ten bits are the number of the partition
+    /// that counted it, and growing on each partition by 1,024. What a transaction counted that did not commit, or rolled back to a
+    /// savepoint before it, is counted again. For calls of one partition: one that takes several ends here.
+    pub fn next<S: Sequence>(&self) -> i64 {
+        sequence::next::<S>(self)
     }
 
     /// Grows along the serial order of each partition; unique in the database.

@@ -464,7 +464,7 @@ fn time_and_randomness_are_fixed_by_clock_and_seed() {
         let mut db = TestDb::new(&MODULE).with_seed(seed);
         db.set_now_us(5);
         db.run(|tx| {
-            assert_eq!((tx.now(), tx.txn_id()), (Timestamp(5), 1));
+            assert_eq!((tx.now(), tx.txn_id()), (Timestamp(5), 1 << 10 | 1_023));
             assert!((0..1_000).all(|_| tx.random_below(3) < 3));
             Ok(tx.random())
         })

@@ -9,7 +9,10 @@ mod store;
 
 use std::fmt;
 
-use reprise_abi::{LogLevel, ModuleSchema, OpError, Placement, ProcedureSchema, value::ValueReader};
+use reprise_abi::{
+    LogLevel, ModuleSchema, OpError, Placement, ProcedureSchema, TXN_ORIGIN_BITS, TXN_ORIGIN_SEVERAL,
+    value::ValueReader,
+};
 
 use self::{
     session::{CallScope, Session},
@@ -223,6 +226,10 @@ impl TestDb {
 
     fn begin<'a>(&'a mut self, args: &'a [u8], scope: CallScope) -> Session<'a> {
         self.txn_count += 1;
+        let origin = match scope.held[..] {
+            [partition] => partition as u64,
+            _ => TXN_ORIGIN_SEVERAL,
+        };
         Session::new(
             &mut self.stores,
             &mut self.log,
@@ -230,7 +237,7 @@ impl TestDb {
             scope,
             session::Moment {
                 now_us: self.now_us,
-                txn_id: self.txn_count,
+                txn_id: self.txn_count << TXN_ORIGIN_BITS | origin,
                 seed: self.seed,
             },
         )
