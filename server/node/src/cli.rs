@@ -418,7 +418,7 @@ pub struct LogFilterArgs {
 pub enum LogCommand {
     /// The newest records
     #[command(
-        after_help = "Examples:\n  reprise log tail --limit 5 --kind command\n  reprise log tail --procedure hold --argument customer:4711"
+        after_help = "Examples:\n  reprise log tail --limit 5 --kind command\n  reprise log tail --procedure hold --argument customer:4711 --follow"
     )]
     Tail {
         /// Records at most
@@ -432,6 +432,9 @@ pub enum LogCommand {
         kind: Option<String>,
         #[command(flatten)]
         filter: LogFilterArgs,
+        /// Go on with records as they become durable, until it is stopped
+        #[arg(long)]
+        follow: bool,
         #[command(flatten)]
         server: ServerArgs,
     },

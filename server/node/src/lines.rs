@@ -1,6 +1,6 @@
 //! `reprise log output`: what procedures wrote with `log`.
 
-use std::{thread, time::Duration};
+use std::thread;
 
 use reprise_api::{ProcedureLog, ProcedureLogLine};
 use reprise_client::{Client, LinesQuery};
@@ -9,12 +9,14 @@ use crate::{
     cli::Output,
     output::{Outcome, print_json, print_json_line, print_text},
     remote::failure,
+    tail::{LOOK_EVERY, end_when_interrupted},
 };
-
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The newest line last, as a log is read. JSON is one document, or a line each where it goes on.
 pub fn run(client: &Client, mut query: LinesQuery, follow: bool, output: Output) -> Outcome {
+    if follow {
+        end_when_interrupted()?;
+    }
     loop {
         let found = client.procedure_log(&query).map_err(failure)?;
         if output == Output::Json && !follow {

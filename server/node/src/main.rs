@@ -29,6 +29,7 @@ mod restore;
 mod rows;
 mod serve;
 mod spans;
+mod tail;
 
 use std::process::ExitCode;
 

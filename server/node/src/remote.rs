@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{
-    ArchiveInfo, BatchCall, IndexInfo, Json, LogPage, ModuleDetail, PartitioningInfo, Phase, RecoveryStep,
-    RestartEstimate, Speed, SpeedSource, Status, TableInfo,
+    ArchiveInfo, BatchCall, IndexInfo, Json, ModuleDetail, PartitioningInfo, Phase, RecoveryStep, RestartEstimate,
+    Speed, SpeedSource, Status, TableInfo,
 };
 use reprise_client::{CallOptions, Client, ClientError, LinesQuery, LogQuery};
 use serde_json::value::RawValue;
@@ -20,7 +20,7 @@ use crate::{
         Failure, Outcome, bytes, grouped, print_json, print_json_line, print_pairs, print_table, print_text, table,
         usage, wrapped,
     },
-    plan, records, rows,
+    plan, rows,
 };
 
 /// Calls of a file that travel in one request.
@@ -372,20 +372,6 @@ fn print_table_info(info: &TableInfo) -> io::Result<()> {
     print_table(&indexes)
 }
 
-/// Pages until the limit is reached: a filter that little passes may give empty ones.
-fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, Failure> {
-    let limit = query.limit.unwrap_or(u32::MAX);
-    let mut all = client.log(&query).map_err(failure)?;
-    while let Some(before) = all.next.filter(|_| (all.records.len() as u32) < limit) {
-        query.from = Some(before.0);
-        query.limit = Some(limit - all.records.len() as u32);
-        let page = client.log(&query).map_err(failure)?;
-        all.next = page.next;
-        all.records.extend(page.records);
-    }
-    Ok(all)
-}
-
 pub fn log(command: &LogCommand, output: Output) -> Outcome {
     match command {
         LogCommand::Tail {
@@ -393,6 +379,7 @@ pub fn log(command: &LogCommand, output: Output) -> Outcome {
             partition,
             kind,
             filter,
+            follow,
             server,
         } => {
             let query = LogQuery {
@@ -407,15 +394,7 @@ pub fn log(command: &LogCommand, output: Output) -> Outcome {
                 kind: kind.clone(),
                 ..LogQuery::default()
             };
-            let page = newest_records(&connect(server)?, query)?;
-            if output == Output::Json {
-                return Ok(print_json(&page)?);
-            }
-            // The newest last, as a log is read.
-            for record in page.records.iter().rev() {
-                print_text(&records::line(record))?;
-            }
-            Ok(())
+            crate::tail::run(&connect(server)?, query, *follow, output)
         }
         LogCommand::Output {
             limit,

@@ -1,0 +1,92 @@
+//! `reprise log tail`: the newest records, and those that come.
+
+use std::{process, thread, time::Duration};
+
+use anyhow::Context;
+use reprise_api::{LogPage, LogRecord};
+use reprise_client::{Client, LogQuery};
+use tokio::{
+    runtime,
+    signal::unix::{SignalKind, signal},
+};
+
+use crate::{
+    cli::Output,
+    output::{Failure, Outcome, print_json, print_json_line, print_text},
+    records,
+    remote::failure,
+};
+
+/// Time between two looks for something new.
+pub const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Records in a page of those that come.
+const FOLLOWED_AT_ONCE: u32 = 1_000;
+
+/// The newest record last, as a log is read. JSON is one document, or a line for each record where it goes on.
+pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Outcome {
+    let page = newest_records(client, query.clone())?;
+    if output == Output::Json && !follow {
+        return Ok(print_json(&page)?);
+    }
+    page.records.iter().rev().try_for_each(|record| tell(record, output))?;
+    if !follow {
+        return Ok(());
+    }
+    end_when_interrupted()?;
+    let coming = LogQuery {
+        from: Some(page.end.0),
+        newest: false,
+        limit: Some(FOLLOWED_AT_ONCE),
+        ..query
+    };
+    go_on(client, coming, output)
+}
+
+/// Pages until the limit is reached: a filter that little passes may give empty ones.
+fn newest_records(client: &Client, mut query: LogQuery) -> Result<LogPage, Failure> {
+    let limit = query.limit.unwrap_or(u32::MAX);
+    let mut all = client.log(&query).map_err(failure)?;
+    while let Some(before) = all.next.filter(|_| (all.records.len() as u32) < limit) {
+        query.from = Some(before.0);
+        query.limit = Some(limit - all.records.len() as u32);
+        let page = client.log(&query).map_err(failure)?;
+        all.next = page.next;
+        all.records.extend(page.records);
+    }
+    Ok(all)
+}
+
+/// Records as they become durable, until the server is gone or refuses.
+fn go_on(client: &Client, mut query: LogQuery, output: Output) -> Outcome {
+    loop {
+        let page = client.log(&query).map_err(failure)?;
+        page.records.iter().try_for_each(|record| tell(record, output))?;
+        let next = page.next.unwrap_or(page.end).0;
+        query.from = Some(next);
+        if next >= page.end.0 {
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+fn tell(record: &LogRecord, output: Output) -> Outcome {
+    match output {
+        Output::Json => print_json_line(record)?,
+        Output::Text => print_text(&records::line(record))?,
+    }
+    Ok(())
+}
+
+/// From here on Ctrl-C ends the process with status 0, behind the last whole line.
+pub fn end_when_interrupted() -> Outcome {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("start the listener for Ctrl-C")?;
+    let mut interrupt = runtime
+        .block_on(async { signal(SignalKind::interrupt()) })
+        .context("listen for Ctrl-C")?;
+    thread::spawn(move || {
+        runtime.block_on(interrupt.recv());
+        process::exit(0);
+    });
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! `reprise log tail --follow`: records as they come, through the filters, until Ctrl-C or the server's end.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use reprise_test_crash::{Launch, Server, binary};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A verb that goes on, and its lines as they come.
+struct Follower {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Follower {
+    fn start(server: &Server, args: &[&str]) -> Result<Self> {
+        let url = format!("http://{}", server.address);
+        let mut command = Command::new(binary()?);
+        command.args(["log", "tail", "--follow", "--url", &url]).args(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().context("its output")?;
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let read = BufReader::new(output).lines().map_while(Result::ok);
+            read.take_while(|line| sender.send(line.clone()).is_ok()).for_each(drop);
+        });
+        Ok(Self { child, lines })
+    }
+
+    fn next(&self) -> Result<String> {
+        self.lines.recv_timeout(PATIENCE).context("a line in time")
+    }
+
+    /// The exit status, and what it said on standard error.
+    fn end(mut self) -> Result<(Option<i32>, String)> {
+        let start = Instant::now();
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if start.elapsed() > PATIENCE => bail!("it goes on"),
+                None => thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let mut errors = String::new();
+        self.child
+            .stderr
+            .take()
+            .context("its errors")?
+            .read_to_string(&mut errors)?;
+        ensure!(self.lines.try_recv().is_err(), "a line too many");
+        Ok((status.code(), errors))
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // Where a check fails first, it still runs.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn call(server: &Server, procedure: &str, args: &str) -> Result<()> {
+    let answer = server.call(procedure, args)?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    Ok(())
+}
+
+#[test]
+fn records_come_through_the_filters_until_ctrl_c_or_the_servers_end() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut server = Server::start(&Launch::new(dir.path()))?;
+    server.wait_ready()?;
+    server.deploy("bank")?;
+    call(&server, "bank/open", r#"{"account": 1, "balance": 10}"#)?;
+    let of_one = Follower::start(&server, &["--procedure", "open", "--argument", "account:3"])?;
+    let all = Follower::start(&server, &["--module", "bank", "--output", "json"])?;
+    ensure!(all.next()?.contains("deploy") && all.next()?.contains("open"));
+
+    call(&server, "bank/open", r#"{"account": 2, "balance": 20}"#)?;
+    call(&server, "bank/transfer", r#"{"from": 1, "to": 2, "amount": 3}"#)?;
+    call(&server, "bank/open", r#"{"account": 3, "balance": 30}"#)?;
+    ensure!(of_one.next()?.contains(r#""balance":"30""#));
+    for procedure in ["open", "transfer", "open"] {
+        let record: serde_json::Value = serde_json::from_str(&all.next()?)?;
+        ensure!(record["procedure"] == procedure, "{record}");
+    }
+
+    // SAFETY: a signal to our own child, which has not been waited for.
+    ensure!(unsafe { libc::kill(all.child.id() as i32, libc::SIGINT) } == 0);
+    ensure!(all.end()? == (Some(0), String::new()));
+    server.kill()?;
+    let (status, errors) = of_one.end()?;
+    ensure!(
+        status == Some(1) && errors.starts_with("error: "),
+        "{status:?}: {errors}"
+    );
+    Ok(())
+}
