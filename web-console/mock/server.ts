@@ -22,6 +22,7 @@ import {
   problem,
   type Reply,
   recovering,
+  rowsText,
   send,
   sendFile,
 } from './replies';
@@ -88,7 +89,7 @@ class MockServer {
     if (this.#state === 'recovering') return recovering();
     if (kind === 'modules') return this.#module(method, name, body, url.searchParams);
     if (kind === 'call' && name !== undefined && more !== undefined) return this.#call(name, more, body, request);
-    if (kind === 'tables') return this.#table(name, more, url.searchParams);
+    if (kind === 'tables') return this.#table(name, more, url.searchParams, request.headers.accept);
     if (kind === 'calls') return this.#calls(method, name);
     if (kind === 'checkpoints') return this.#checkpoints(method);
     if (kind === 'log') return this.#log(name, url.searchParams);
@@ -210,7 +211,7 @@ class MockServer {
     return { status: 200, body: answer, headers: replayed ? { 'Idempotent-Replayed': 'true' } : {} };
   }
 
-  #table(name: string | undefined, more: string | undefined, query: URLSearchParams): Reply {
+  #table(name: string | undefined, more: string | undefined, query: URLSearchParams, accept = ''): Reply {
     const shown = this.#state === 'empty' ? [] : tables;
     if (name === undefined) return ok({ tables: shown });
     const table = shown.find((candidate) => candidate.name === name);
@@ -225,6 +226,7 @@ class MockServer {
     const count = Math.min(Number(query.get('limit') ?? '100'), Math.max(table.rows - from, 0));
     const rows = Array.from({ length: count }, (_, position) => rowOf(name, from + position));
     const next = from + count < table.rows ? (from + count).toString() : null;
+    if (/csv|ndjson/.test(accept)) return rowsText(accept, rows, next);
     const page: RowsPage = { rows, next_cursor: next, lsn: lsnOf(newestPosition()) };
     return ok(page);
   }

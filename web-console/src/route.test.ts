@@ -14,7 +14,7 @@ const routes: Route[] = [
     prefix: '["NY"]',
     from: '1',
     to: '9,x',
-    where: 'votes:gt:7',
+    where: ['votes:gt:7', 'state:eq:NY'],
     reverse: 'true',
     cursor: 'a/b+c=',
   },

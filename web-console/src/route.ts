@@ -1,5 +1,6 @@
 // The console's pages by URL. The fragment carries the page, so any file server and any prefix can serve the console.
 import { useSyncExternalStore } from 'react';
+import { queryOf } from './query';
 
 export type Route =
   | { page: 'overview' }
@@ -14,7 +15,7 @@ export type Route =
       prefix: string | null;
       from: string | null;
       to: string | null;
-      where: string | null;
+      where: string[];
       /** `true`, or null. */
       reverse: string | null;
       cursor: string | null;
@@ -58,7 +59,7 @@ export function parseRoute(hash: string): Route {
             prefix: params.get('prefix'),
             from: params.get('from'),
             to: params.get('to'),
-            where: params.get('where'),
+            where: params.getAll('where'),
             reverse: params.get('reverse'),
             cursor: params.get('cursor'),
           };
@@ -99,17 +100,17 @@ export function hrefOf(route: Route): string {
     case 'modules':
       return '#/modules';
     case 'module':
-      return `#/modules/${encodeURIComponent(route.module)}${query({ procedure: route.procedure })}`;
+      return `#/modules/${encodeURIComponent(route.module)}${queryOf({ procedure: route.procedure })}`;
     case 'tables':
       return '#/tables';
     case 'table': {
       const { index, prefix, from, to, where, reverse, cursor } = route;
       const view = route.view === 'rows' ? null : route.view;
-      const more = query({ view, index, prefix, from, to, where, reverse, cursor });
+      const more = queryOf({ view, index, prefix, from, to, where, reverse, cursor });
       return `#/tables/${encodeURIComponent(route.table)}${more}`;
     }
     case 'log':
-      return `#/log${query({
+      return `#/log${queryOf({
         kind: route.kind,
         partition: route.partition,
         procedure: route.procedure,
@@ -124,7 +125,7 @@ export function hrefOf(route: Route): string {
     case 'checkpoints':
       return '#/checkpoints';
     case 'output':
-      return `#/output${query({ procedure: route.procedure, level: route.level, transaction: route.transaction })}`;
+      return `#/output${queryOf({ procedure: route.procedure, level: route.level, transaction: route.transaction })}`;
     case 'unknown':
       return `#/${route.path}`;
   }
@@ -154,7 +155,7 @@ export function tableRoute(table: string): Route {
     prefix: null,
     from: null,
     to: null,
-    where: null,
+    where: [],
     reverse: null,
     cursor: null,
   };
@@ -189,9 +190,3 @@ function decode(part: string): string {
   }
 }
 
-function query(values: Record<string, string | null>): string {
-  const params = new URLSearchParams();
-  for (const [key, value] of Object.entries(values)) if (value !== null && value !== '') params.set(key, value);
-  const text = params.toString();
-  return text === '' ? '' : `?${text}`;
-}

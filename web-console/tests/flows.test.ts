@@ -187,4 +187,18 @@ describe.skipIf(path === null || realUrl() !== null)('the console', () => {
     at('silent', '/', async (page) => {
       await page.getByText('polling, without throughput and latency').waitFor();
     }));
+
+  test('narrows rows by several conditions and writes them to a file', () =>
+    at('ready', '/tables/contestants', async (page) => {
+      await page.getByLabel('Where').fill('contestant_number:gt:3');
+      await page.getByRole('button', { name: 'Apply' }).click();
+      await page.getByLabel('and', { exact: true }).fill('contestant_number:lt:9');
+      await page.getByRole('button', { name: 'Apply' }).click();
+      await page.waitForURL(/where=contestant_number%3Agt%3A3&where=contestant_number%3Alt%3A9/);
+      const [file] = await Promise.all([
+        page.waitForEvent('download'),
+        page.getByRole('button', { name: 'CSV', exact: true }).click(),
+      ]);
+      expect(file.suggestedFilename()).toBe('contestants.csv');
+    }));
 });

@@ -8,6 +8,10 @@ test('addresses are filled in and escaped; what is empty is left out', () => {
   expect(addressOf<ListRowsData>({ url: '/v1/tables/{table}/rows', path: { table: 'a/b' }, query })).toBe(
     '/v1/tables/a%2Fb/rows?limit=50&prefix=%5B%22a%26b%22%5D',
   );
+  const where = ['votes:gt:7', '', 'state:eq:NY'];
+  expect(addressOf<ListRowsData>({ url: '/v1/tables/{table}/rows', path: { table: 'a' }, query: { where } })).toBe(
+    '/v1/tables/a/rows?where=votes%3Agt%3A7&where=state%3Aeq%3ANY',
+  );
   expect(addressOf<ListLogData>({ url: '/v1/log', query: { from: '18446744073709551615' } })).toBe(
     '/v1/log?from=18446744073709551615',
   );

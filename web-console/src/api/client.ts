@@ -1,14 +1,15 @@
 // Requests to the server that served this page, by the operations of its description: `O` is an operation's generated
 // data (address, path and query), `R` its generated responses. Everything that is not a success leaves as a thrown error.
+import { queryOf, type QueryValues } from '../query';
 import { type ProblemError, toProblem, UnreachableError } from './problem';
 import { askForToken, bearerToken } from './token';
 
 export type Operation = { url: string; path?: Record<string, string>; query?: object };
 
-/** Where an operation is. Query values go out as text; null and empty ones are left out. */
+/** Where an operation is. Query values go out as text, each item of a list as one; null and empty ones are left out. */
 export type Place<O extends Operation> = {
   url: O['url'];
-  query?: { [K in keyof NonNullable<O['query']>]?: string | null };
+  query?: QueryValues<keyof NonNullable<O['query']>>;
 } & (O extends { path: Record<string, string> } ? { path: O['path'] } : { path?: never });
 
 export type Answer<T> = { data: T; headers: Headers };
@@ -52,12 +53,7 @@ export async function refusal(response: Response): Promise<ProblemError> {
 export function addressOf<O extends Operation>({ url, path, query }: Place<O>): string {
   const names: Record<string, string> = path ?? {};
   const filled = url.replaceAll(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(names[name] ?? ''));
-  const params = new URLSearchParams();
-  for (const [key, value] of Object.entries<string | null | undefined>(query ?? {})) {
-    if (value !== null && value !== undefined && value !== '') params.set(key, value);
-  }
-  const text = params.toString();
-  return text === '' ? filled : `${filled}?${text}`;
+  return filled + queryOf(query ?? {});
 }
 
 function parsed(text: string): unknown {

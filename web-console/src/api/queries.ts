@@ -83,7 +83,8 @@ export type RangeWanted = {
   prefix: string | null;
   from: string | null;
   to: string | null;
-  where: string | null;
+  /** Conditions that all must hold. */
+  where: string[];
 };
 
 export type RowsWanted = RangeWanted & { reverse: string | null; cursor: string | null };

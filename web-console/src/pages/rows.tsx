@@ -11,6 +11,7 @@ import { FilterForm } from '../ui/filter-form';
 import { Loaded } from '../ui/loaded';
 import { Panel } from '../ui/panel';
 import { Scroll } from '../ui/scroll';
+import { Download } from './download';
 
 type TableRoute = Extract<Route, { page: 'table' }>;
 type Props = { table: TableInfo; route: TableRoute };
@@ -18,7 +19,7 @@ type Props = { table: TableInfo; route: TableRoute };
 export function Rows({ table, route }: Props) {
   const { index, prefix, from, to, where, reverse, cursor } = route;
   const rows = useQuery(rowsQuery({ table: table.name, index, prefix, from, to, where, reverse, cursor }));
-  const filtered = [prefix, from, to, where, cursor].some((value) => value !== null);
+  const filtered = where.length > 0 || [prefix, from, to, cursor].some((value) => value !== null);
   // The pages before this one; a page opened by its address knows only the first.
   const [before, setBefore] = useState<(string | null)[]>([]);
   const next = rows.data?.next_cursor ?? null;
@@ -33,13 +34,14 @@ export function Rows({ table, route }: Props) {
       side={
         <>
           {rows.data !== undefined && <span>as of LSN {formatCount(rows.data.lsn)}</span>}
+          <Download wanted={{ table: table.name, index, prefix, from, to, where, reverse }} />
           <button className="button" type="button" onClick={() => rows.refetch()}>
             Refresh
           </button>
         </>
       }
     >
-      <Filters key={`${index} ${prefix} ${from} ${to} ${where}`} table={table} route={route} onApply={(target) => goTo(target, [])} />
+      <Filters key={JSON.stringify([index, prefix, from, to, where])} table={table} route={route} onApply={(target) => goTo(target, [])} />
       <Loaded query={rows}>
         {(page) =>
           page.rows.length === 0 ? (
@@ -88,18 +90,33 @@ function Filters({ table, route, onApply }: FilterProps) {
   const columns = chosen?.columns.join(', ') ?? '';
   const title = "Values of the index's columns: with commas between them, or as a JSON array";
   const ranges = [
-    { name: 'prefix' as const, label: 'Begins with', placeholder: columns, title },
-    { name: 'from' as const, label: 'From', placeholder: 'what follows', title },
-    { name: 'to' as const, label: 'To', placeholder: 'what follows', title },
+    { name: 'prefix', label: 'Begins with', placeholder: columns, title },
+    { name: 'from', label: 'From', placeholder: 'what follows', title },
+    { name: 'to', label: 'To', placeholder: 'what follows', title },
   ];
-  const condition = { name: 'where' as const, label: 'Where', placeholder: 'column:op:value', title: whereTitle };
+  // A field for each condition, and one for another.
+  const conditions = [...where, ''].map((text, position) => ({
+    name: `where ${position}`,
+    label: position === 0 ? 'Where' : 'and',
+    placeholder: 'column:op:value',
+    title: whereTitle,
+    text,
+  }));
   const isOrdered = chosen?.ordered === true;
   return (
     <FilterForm
       label="Rows to show"
-      fields={isOrdered ? [...ranges, condition] : [condition]}
-      values={{ prefix, from, to, where }}
-      onApply={(values) => onApply({ ...values, cursor: null })}
+      fields={isOrdered ? [...ranges, ...conditions] : conditions}
+      values={{ prefix, from, to, ...Object.fromEntries(conditions.map(({ name, text }) => [name, text])) }}
+      onApply={(values: Record<string, string | null>) =>
+        onApply({
+          prefix: values.prefix ?? null,
+          from: values.from ?? null,
+          to: values.to ?? null,
+          where: conditions.map(({ name }) => values[name] ?? '').filter((text) => text !== ''),
+          cursor: null,
+        })
+      }
     >
       <label className="inline-field">
         Order of
@@ -131,7 +148,7 @@ function Filters({ table, route, onApply }: FilterProps) {
   );
 }
 
-const whereTitle = 'The op is one of eq, ne, lt, le, gt, ge and, of text, starts';
+const whereTitle = 'All must hold. The op is one of eq, ne, lt, le, gt, ge and, of text, starts';
 
 function RowTable({ table, page }: { table: TableInfo; page: RowsPage }) {
   return (

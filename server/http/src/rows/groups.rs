@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use axum::{Json, extract::State, http::HeaderMap};
 use reprise_abi::{Field, RowLayout, ScalarType, TableSchema};
-use reprise_api::{GroupsPage, Problem, RowGroup, U64};
+use reprise_api::{GroupsPage, Problem, RowGroup, U64, integers_are_numbers};
 use reprise_router::RowsRequest;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::{
     ask::{Asked, find_column, find_index},
@@ -240,15 +240,16 @@ impl Sum {
         })
     }
 
-    /// Whole numbers and decimals as texts, with all their digits.
+    /// Whole numbers and decimals as texts, with all their digits; whole ones of 64 bits as numbers for readers that have such.
     fn json(self, ty: ScalarType) -> Value {
         match (self, ty) {
-            (Self::Float(sum), _) => {
-                serde_json::Number::from_f64(sum).map_or(Value::String(sum.to_string()), Value::Number)
-            }
+            (Self::Float(sum), _) => Number::from_f64(sum).map_or(Value::String(sum.to_string()), Value::Number),
             (Self::Whole(_), ScalarType::F64) => Value::from(0.0),
             (Self::Whole(sum), ScalarType::Decimal { scale }) => Value::String(decimal(sum, scale as usize)),
-            (Self::Whole(sum), _) => Value::String(sum.to_string()),
+            (Self::Whole(sum), _) => match Number::from_i128(sum).filter(|_| integers_are_numbers()) {
+                Some(number) => Value::Number(number),
+                None => Value::String(sum.to_string()),
+            },
         }
     }
 }
@@ -265,6 +266,8 @@ fn decimal(value: i128, scale: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use reprise_api::with_integers;
+
     use super::*;
 
     #[test]
@@ -276,6 +279,10 @@ mod tests {
             .plus(Field::Int(i64::MAX))
             .expect("room");
         assert_eq!(sum.json(ScalarType::I64), Value::from("18446744073709551614"));
+        let as_number = |sum: Sum| with_integers(true, || sum.json(ScalarType::I64));
+        assert_eq!(as_number(Sum::Whole(-7)), Value::from(-7));
+        assert_eq!(as_number(Sum::Whole(u64::MAX.into())), Value::from(u64::MAX));
+        assert_eq!(as_number(sum), Value::from("18446744073709551614"));
         assert!(Sum::Whole(i128::MAX).plus(Field::Int(1)).is_none());
     }
 }
