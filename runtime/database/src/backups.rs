@@ -183,28 +183,20 @@ impl Backups {
         }
     }
 
-    /// Begins a checkpoint that the backup needs.
-    fn new_checkpoint(&self) -> Result<Awaited, RestoreError> {
-        if self.checkpointer.shared.threads.is_stepped() {
-            // To take one is to wait for engine threads, which may wait themselves: whoever steps them takes it.
-            return Ok(Awaited::After(self.log.filled()));
-        }
-        let begun = self.checkpointer.take();
+    /// Begins a checkpoint that the backup needs; where it lies in the log. None: another one is just begun.
+    fn new_checkpoint(&self) -> Result<Option<Lsn>, RestoreError> {
+        let begun = self.checkpointer.try_take();
         begun
-            .map(|begun| Awaited::This(begun.lsn))
+            .map(|begun| begun.map(|begun| begun.lsn))
             .map_err(|error| RestoreError::GivenUp(format!("a checkpoint is needed first: {error}")))
     }
 
     /// The checkpoint, once it is published.
-    fn published_one(&self, awaited: Awaited) -> Result<Option<Lsn>, RestoreError> {
+    fn published_one(&self, lsn: Lsn) -> Result<Option<Lsn>, RestoreError> {
         let given_up = |reason: String| Err(RestoreError::GivenUp(reason));
         if !self.goes_on() {
             return given_up("the node stops".into());
         }
-        let lsn = match awaited {
-            Awaited::This(lsn) => lsn,
-            Awaited::After(lsn) => return Ok(self.checkpointer.newest().filter(|newest| *newest >= lsn)),
-        };
         let all = self.checkpointer.list();
         match all.into_iter().find(|found| found.lsn == lsn) {
             Some(found) if found.state == CheckpointState::Published => Ok(Some(lsn)),
@@ -369,14 +361,6 @@ impl BackupService for Backups {
     }
 }
 
-/// The checkpoint that a backup waits for.
-#[derive(Clone, Copy)]
-enum Awaited {
-    This(Lsn),
-    /// The first that lies there or behind it.
-    After(Lsn),
-}
-
 /// A backup on its way.
 struct Making {
     backups: Arc<Backups>,
@@ -391,7 +375,7 @@ enum Stage {
     /// A checkpoint of now, or one that is as good.
     Choose(Staging, Kept),
     /// Until this checkpoint is published.
-    Wait(Staging, Kept, Awaited),
+    Wait(Staging, Kept, Lsn),
     Over,
 }
 
@@ -421,7 +405,13 @@ impl Making {
                 {
                     return self.finish(staging, lsn, bytes);
                 }
-                self.at = Stage::Wait(staging, kept, backups.new_checkpoint()?);
+                match backups.new_checkpoint()? {
+                    Some(lsn) => self.at = Stage::Wait(staging, kept, lsn),
+                    None => {
+                        self.at = Stage::Choose(staging, kept);
+                        return Ok(Step::Idle);
+                    }
+                }
             }
             Stage::Wait(staging, kept, awaited) => {
                 let Some(lsn) = backups.published_one(awaited)? else {

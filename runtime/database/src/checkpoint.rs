@@ -6,7 +6,6 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -137,7 +136,7 @@ impl Checkpointer {
             return;
         }
         if let Some(this) = self.this.upgrade() {
-            self.start("checkpoint-schedule", Box::new(move || Box::new(Schedule(this))));
+            self.start("checkpoint-schedule", Box::new(move || Box::new(Schedule::new(this))));
         }
     }
 
@@ -164,27 +163,13 @@ impl Checkpointer {
         self.is_stopping.load(Ordering::Acquire)
     }
 
-    fn run_schedule(&self) {
-        let mut last = Instant::now();
-        while !self.is_stopping() {
-            let state = self.lock();
-            drop(self.stop.wait_timeout(state, SCHEDULE_LOOK));
-            if self.is_stopping() {
-                return;
-            }
-            let behind = self.newest().unwrap_or(self.log.start());
-            let grown = self.log.filled().0.saturating_sub(behind.0);
-            let is_time = !self.config.every.is_zero() && last.elapsed() >= self.config.every;
-            let is_long = self.config.log_bytes > 0 && grown >= self.config.log_bytes;
-            if grown < GROWN_BYTES_MIN || !(is_time || is_long || self.is_beyond_target()) {
-                continue;
-            }
-            last = Instant::now();
-            // The next time comes.
-            if let Err(error) = CheckpointService::take(self) {
-                self.note_failure(error.to_string());
-            }
-        }
+    /// Another checkpoint is due, the last one having been begun so long ago.
+    fn is_due(&self, since_last: Duration) -> bool {
+        let behind = self.newest().unwrap_or(self.log.start());
+        let grown = self.log.filled().0.saturating_sub(behind.0);
+        let is_time = !self.config.every.is_zero() && since_last >= self.config.every;
+        let is_long = self.config.log_bytes > 0 && grown >= self.config.log_bytes;
+        grown >= GROWN_BYTES_MIN && (is_time || is_long || self.is_beyond_target())
     }
 
     /// A restart would take longer than it may, and a checkpoint would help: not where loading alone takes that long.
@@ -301,7 +286,7 @@ impl Checkpointer {
     /// Not under the lock that others ask for the estimate.
     fn sample_speed(&self, lsn: Lsn, size: CheckpointSize) {
         let mut speeds = *self.speeds.lock().expect("held for a look");
-        speeds.sample(&self.files, lsn, size, &*self.shared.clock);
+        speeds.sample(&self.files, lsn, size, &self.shared);
         *self.speeds.lock().expect("held for a store") = speeds;
     }
 
@@ -351,26 +336,14 @@ impl Checkpointer {
 impl CheckpointService for Checkpointer {
     fn take(&self) -> Result<CheckpointInfo, TakeError> {
         loop {
-            if let Some(running) = self.running() {
-                return Ok(running);
+            if let Some(taken) = self.try_take()? {
+                return Ok(taken);
             }
-            let mut state = self.lock();
-            if state.begun.is_none() {
-                state.begun = Some(Instant::now());
-                break;
-            }
-            drop(state);
-            // Somebody else has begun one that is not marked yet: it will be, or it fails, and then it is our turn.
-            if self.shared.threads.is_stepped() || self.is_stopping() {
+            if self.is_stopping() {
                 return Err(TakeError::Failed("another one is just begun".into()));
             }
-            thread::sleep(BEGIN_LOOK);
+            self.shared.threads.sleep(BEGIN_LOOK);
         }
-        let begun = self.begin();
-        if begun.is_err() {
-            self.lock().begun = None;
-        }
-        begun
     }
 
     fn list(&self) -> Vec<CheckpointInfo> {
@@ -422,6 +395,25 @@ impl CheckpointService for Checkpointer {
 }
 
 impl Checkpointer {
+    /// Begins one, unless one is under way. None: somebody else has begun one that is not marked yet; it will be, or it fails,
+    /// and then it is the caller's turn.
+    pub fn try_take(&self) -> Result<Option<CheckpointInfo>, TakeError> {
+        if let Some(running) = self.running() {
+            return Ok(Some(running));
+        }
+        let mut state = self.lock();
+        if state.begun.is_some() {
+            return Ok(None);
+        }
+        state.begun = Some(Instant::now());
+        drop(state);
+        let begun = self.begin();
+        if begun.is_err() {
+            self.lock().begun = None;
+        }
+        begun.map(Some)
+    }
+
     fn running(&self) -> Option<CheckpointInfo> {
         let state = self.lock();
         let mut info = state.running.clone()?;
@@ -466,16 +458,55 @@ impl Checkpointer {
 }
 
 /// Takes checkpoints when they are due.
-struct Schedule(Arc<Checkpointer>);
+struct Schedule {
+    checkpointer: Arc<Checkpointer>,
+    /// When the last one was begun, by the node's clock.
+    last_ns: u64,
+    looked_ns: u64,
+}
 
-impl Work for Schedule {
-    fn run(self: Box<Self>) {
-        self.0.run_schedule();
+impl Schedule {
+    fn new(checkpointer: Arc<Checkpointer>) -> Self {
+        let now_ns = checkpointer.shared.clock.monotonic_ns();
+        Self {
+            checkpointer,
+            last_ns: now_ns,
+            looked_ns: now_ns,
+        }
     }
 
-    /// Where everything is stepped, whoever steps says when checkpoints are taken.
+    fn wait(&self) {
+        let state = self.checkpointer.lock();
+        drop(self.checkpointer.stop.wait_timeout(state, SCHEDULE_LOOK));
+    }
+}
+
+impl Work for Schedule {
+    fn run(mut self: Box<Self>) {
+        while self.step() != Step::Over {
+            self.wait();
+        }
+    }
+
     fn step(&mut self) -> Step {
-        Step::Over
+        let checkpointer = &self.checkpointer;
+        if checkpointer.is_stopping() {
+            return Step::Over;
+        }
+        let now_ns = checkpointer.shared.clock.monotonic_ns();
+        if Duration::from_nanos(now_ns - self.looked_ns) < SCHEDULE_LOOK {
+            return Step::Idle;
+        }
+        self.looked_ns = now_ns;
+        if !checkpointer.is_due(Duration::from_nanos(now_ns - self.last_ns)) {
+            return Step::Idle;
+        }
+        self.last_ns = now_ns;
+        // The next time comes.
+        if let Err(error) = checkpointer.try_take() {
+            checkpointer.note_failure(error.to_string());
+        }
+        Step::Done
     }
 }
 

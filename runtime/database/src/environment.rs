@@ -11,6 +11,7 @@ use reprise_env::{Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step,
 use reprise_host::{Engine, Limits};
 use reprise_observe::Recorder;
 use reprise_partition::{ExecContext, Sampling, Shared, Sink, Site, SiteMessage};
+use reprise_recovery::WINDOW_BYTES;
 use reprise_txn::Compiler;
 
 use crate::{DatabaseConfig, LogPolicy, OpenError};
@@ -34,6 +35,8 @@ pub struct Environment {
     pub compiler: Arc<dyn Compiler>,
     /// What is measured on that clock for `LogMode::Auto`.
     pub sampling: Sampling,
+    /// From so many bytes of changes alone on all cores apply them at once when a log is opened.
+    pub redo_window_bytes: usize,
     /// For the identity and the secret of a new database.
     pub entropy: Box<dyn Fn() -> std::io::Result<[u8; 16]>>,
 }
@@ -59,6 +62,7 @@ impl Environment {
             folders,
             compiler: Arc::new(Engine::new(Limits::default())),
             sampling: Sampling::default(),
+            redo_window_bytes: WINDOW_BYTES,
             entropy: Box::new(entropy),
         })
     }

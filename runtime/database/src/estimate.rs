@@ -2,8 +2,8 @@
 
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointSize, Checkpoints};
-use reprise_env::Clock;
 use reprise_observe::Totals;
+use reprise_partition::Shared;
 use reprise_recovery::load_sample;
 use reprise_router::{Speed, SpeedSource};
 
@@ -78,7 +78,7 @@ impl Speeds {
 
     /// Loads some of a new checkpoint into tables that are thrown away, unless an opening loaded about as much: what was right for
     /// few rows is not for many.
-    pub fn sample(&mut self, files: &Checkpoints, lsn: Lsn, size: CheckpointSize, clock: &dyn Clock) {
+    pub fn sample(&mut self, files: &Checkpoints, lsn: Lsn, size: CheckpointSize, shared: &Shared) {
         let is_alike = |opened: u64| (opened / ALIKE..=opened.saturating_mul(ALIKE)).contains(&size.row_bytes);
         if self.opened_bytes.is_some_and(is_alike) {
             return;
@@ -87,12 +87,16 @@ impl Speeds {
         let Ok(reader) = files.open(lsn) else {
             return;
         };
-        let begun_ns = clock.monotonic_ns();
+        let begun_ns = shared.clock.monotonic_ns();
         let Ok(bytes) = load_sample(&reader, SAMPLE_BYTES) else {
             return;
         };
-        let seconds = (clock.monotonic_ns() - begun_ns) as f64 / 1e9;
-        self.note_sample(bytes, seconds, reprise_recovery::load_threads(size.row_bytes));
+        let seconds = (shared.clock.monotonic_ns() - begun_ns) as f64 / 1e9;
+        self.note_sample(
+            bytes,
+            seconds,
+            reprise_recovery::load_threads(shared.threads.cores(), size.row_bytes),
+        );
     }
 
     /// One thread loaded `bytes` of a checkpoint that `threads` would load.

@@ -241,6 +241,8 @@ pub struct Database {
     checkpointer: Option<Arc<Checkpointer>>,
     files: Option<Checkpoints>,
     recover_from: RecoverFrom,
+    /// See `Environment`.
+    redo_window_bytes: usize,
     upkeep: Upkeep,
     sites: Mutex<Vec<Box<dyn Started>>>,
 }
@@ -325,6 +327,7 @@ impl Database {
             checkpointer,
             files,
             recover_from: config.redo.from,
+            redo_window_bytes: around.redo_window_bytes,
             upkeep: Upkeep {
                 folders: around.folders,
                 quarantine: Mutex::new(quarantine),

@@ -3,9 +3,8 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -91,7 +90,9 @@ impl Database {
     }
 
     fn recovery(&self) -> Recovery {
-        Recovery::new(self.shared.clone(), self.inboxes.clone(), self.compiler.clone())
+        let mut recovery = Recovery::new(self.shared.clone(), self.inboxes.clone(), self.compiler.clone());
+        recovery.set_window_bytes(self.redo_window_bytes);
+        recovery
     }
 
     fn note_speeds(&self, report: &RecoveryReport, replay_seconds: f64) {
@@ -148,30 +149,21 @@ impl Database {
 
     fn load(&self, reader: &Arc<CheckpointReader>) -> Result<LoadedCheckpoint, RecoveryError> {
         let begun = Instant::now();
-        let (bytes, is_over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
+        let bytes = Arc::new(AtomicU64::new(0));
         let size = reader.size();
         let mut recovery = self.recovery();
-        let keys = thread::scope(|scope| {
-            // Where one thread does everything, nobody could look meanwhile.
-            let shown = (!self.shared.threads.is_stepped()).then_some(());
-            shown.map(|()| {
-                scope.spawn(|| {
-                    while !is_over.load(Ordering::Acquire) {
-                        self.router.set_phase(Phase::Recovering {
-                            step: RecoveryStep::Checkpoint,
-                            replayed: 0,
-                            bytes_done: bytes.load(Ordering::Relaxed),
-                            bytes_total: size.row_bytes,
-                        });
-                        thread::park_timeout(PROGRESS_EVERY);
-                    }
-                })
-            });
-            let keys = recovery.load(reader, &bytes);
-            is_over.store(true, Ordering::Release);
-            keys
-        })?;
-        keys.into_iter().for_each(|key| self.restore_loaded(key));
+        let show = || {
+            self.router.set_phase(Phase::Recovering {
+                step: RecoveryStep::Checkpoint,
+                replayed: 0,
+                bytes_done: bytes.load(Ordering::Relaxed),
+                bytes_total: size.row_bytes,
+            })
+        };
+        let mut keys = Ok(Vec::new());
+        let load = &mut || keys = recovery.load(reader, &bytes);
+        self.shared.threads.beside(PROGRESS_EVERY, &show, load);
+        keys?.into_iter().for_each(|key| self.restore_loaded(key));
         Ok(LoadedCheckpoint {
             lsn: reader.lsn(),
             rows: size.rows,

@@ -9,6 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use crate::{
@@ -43,6 +44,8 @@ struct Works {
     idle_rounds: u32,
     is_killed: bool,
     steps: u64,
+    /// Whose steps are being taken, each within the one before.
+    stepping: Vec<usize>,
 }
 
 /// Steps work on the thread that made it, and on no other. Clones are the same stepper.
@@ -66,6 +69,7 @@ impl Stepper {
             idle_rounds: 0,
             is_killed: false,
             steps: 0,
+            stepping: Vec::new(),
         };
         let works = Rc::new(RefCell::new(works));
         WORKS.with_borrow_mut(|all| all.insert(number, works));
@@ -82,12 +86,13 @@ impl Stepper {
         self.works().borrow().steps
     }
 
-    /// Lets somebody do something; false where nobody can before time goes on.
+    /// Lets somebody do something; false where nobody can before time goes on. Within a step that is somebody who was started
+    /// before the one who takes it: a later one might wait for that step's end.
     pub fn step(&self) -> bool {
         let works = self.works();
         let (count, first) = {
             let mut works = works.borrow_mut();
-            let count = works.slots.len();
+            let count = works.stepping.last().copied().unwrap_or(works.slots.len());
             (count, works.random.below(count.max(1) as u64) as usize)
         };
         for is_patient in [true, false] {
@@ -106,13 +111,16 @@ impl Stepper {
             let mut works = works.borrow_mut();
             let luck = works.random.below(100);
             let slot = &mut works.slots[at];
-            match slot.work.is_some() && (!is_patient || luck < slot.share) {
+            let work = match slot.work.is_some() && (!is_patient || luck < slot.share) {
                 true => slot.work.take().expect("looked at above"),
                 false => return false,
-            }
+            };
+            works.stepping.push(at);
+            work
         };
         let step = work.step();
         let mut state = works.borrow_mut();
+        state.stepping.pop();
         state.slots[at].is_over = step == Step::Over;
         if step != Step::Over && !state.is_killed {
             state.slots[at].work = Some(work);
@@ -126,6 +134,22 @@ impl Stepper {
             state.steps += 1;
         }
         step != Step::Idle
+    }
+
+    /// Lets somebody do something, or time go on. Panics when nobody can do anything, however long they wait: a deadlock.
+    pub fn help(&self) {
+        if self.step() {
+            return;
+        }
+        self.clock.advance_us(IDLE_US);
+        let works = self.works();
+        let mut works = works.borrow_mut();
+        works.idle_rounds += 1;
+        if works.idle_rounds > STUCK_ROUNDS || works.is_killed {
+            let waits = works.slots.iter().filter(|slot| !slot.is_over);
+            let waits: Vec<_> = waits.map(|slot| slot.name.as_str()).collect();
+            panic!("stuck: somebody waits, and nobody can do anything: {waits:?}");
+        }
     }
 
     /// The end of the process: nothing of what was started takes another step.
@@ -167,24 +191,23 @@ impl Threads for Stepper {
         }))
     }
 
-    fn is_stepped(&self) -> bool {
+    fn cores(&self) -> usize {
+        1
+    }
+
+    fn give_way(&self, let_go: &mut dyn FnMut()) -> bool {
+        let_go();
+        self.help();
         true
     }
 
-    /// Panics when nobody can do anything, however long they wait: a deadlock.
-    fn help(&self) {
-        if self.step() {
-            return;
-        }
-        self.clock.advance_us(IDLE_US);
-        let works = self.works();
-        let mut works = works.borrow_mut();
-        works.idle_rounds += 1;
-        if works.idle_rounds > STUCK_ROUNDS || works.is_killed {
-            let waits = works.slots.iter().filter(|slot| !slot.is_over);
-            let waits: Vec<_> = waits.map(|slot| slot.name.as_str()).collect();
-            panic!("stuck: somebody waits, and nobody can do anything: {waits:?}");
-        }
+    fn look(&self, _: Duration, is_there: &dyn Fn() -> bool) -> bool {
+        is_there()
+    }
+
+    fn beside(&self, _: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut()) {
+        show();
+        work();
     }
 }
 

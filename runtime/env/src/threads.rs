@@ -1,9 +1,15 @@
-//! Who does the work of the engine's threads: threads of their own, or one thread that steps all of them (`stepper`).
+//! Who does the work of the engine's threads, and how whoever needs something from another thread waits for it: threads of
+//! their own, which sleep (`RealThreads`), or one thread that steps all of them (`stepper`). Which it is, is chosen where the
+//! engine is wired; nothing beyond this crate asks.
 
 use std::{
     io,
+    sync::{Condvar, Mutex, MutexGuard},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
+
+use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, TryRecvError};
 
 /// What came of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +25,7 @@ pub enum Step {
 pub trait Work {
     /// Works, and waits, until all is done.
     fn run(self: Box<Self>);
-    /// Does a piece of it; never waits for another work that waits itself.
+    /// Does a piece of it; waits only for works that were started before it.
     fn step(&mut self) -> Step;
 }
 
@@ -33,15 +39,72 @@ pub trait Started: Send {
     fn is_over(&self) -> bool;
 }
 
-/// Starts work, and says how to wait for it.
+/// Starts work, and knows how to wait for it. Waits are methods of `dyn Threads`.
 pub trait Threads: Send + Sync {
     fn start(&self, name: &str, make: MakeWork) -> io::Result<Box<dyn Started>>;
 
-    /// True where one thread does everything: whoever waits calls `help` until it has what it waits for.
-    fn is_stepped(&self) -> bool;
+    /// Threads that can work at the same time.
+    fn cores(&self) -> usize;
 
-    /// A step of whatever else there is to do, or time going on. Only where `is_stepped`.
-    fn help(&self);
+    /// Where all share the caller's thread, has it let go of what it holds, and lets others go on, or time. False: they have
+    /// threads of their own, so whoever waits sleeps. For the waits of `dyn Threads`.
+    fn give_way(&self, let_go: &mut dyn FnMut()) -> bool;
+
+    /// Looks for what another thread will soon have done, for so long; true as soon as `is_there` is. Who wants the processor
+    /// meanwhile comes first.
+    fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool;
+
+    /// Does the work, and meanwhile shows how far it is, every so often; at least once.
+    fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut());
+}
+
+impl dyn Threads {
+    /// Waits for the next of `receiver`. Err: nobody is left who could send.
+    pub fn receive<T>(&self, receiver: &Receiver<T>) -> Result<T, RecvError> {
+        loop {
+            match receiver.try_recv() {
+                Ok(received) => return Ok(received),
+                Err(TryRecvError::Disconnected) => return Err(RecvError),
+                Err(TryRecvError::Empty) if self.give_way(&mut || {}) => {}
+                Err(TryRecvError::Empty) => return receiver.recv(),
+            }
+        }
+    }
+
+    /// Waits for the next of `receiver`, for so long; where all share a thread, for a turn of the others.
+    pub fn receive_for<T>(&self, receiver: &Receiver<T>, time: Duration) -> Result<T, RecvTimeoutError> {
+        match receiver.try_recv() {
+            Ok(received) => Ok(received),
+            Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
+            Err(TryRecvError::Empty) if self.give_way(&mut || {}) => receiver.recv_timeout(Duration::ZERO),
+            Err(TryRecvError::Empty) => receiver.recv_timeout(time),
+        }
+    }
+
+    /// Gives up the lock until somebody notifies `condvar`, for so long; where all share a thread, for a turn of the others. True:
+    /// the time is over.
+    pub fn wait_on<'a, T>(
+        &self,
+        (lock, condvar): (&'a Mutex<T>, &Condvar),
+        guard: MutexGuard<'a, T>,
+        time: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let mut held = Some(guard);
+        self.give_way(&mut || held = None);
+        let Some(guard) = held else {
+            return (lock.lock().expect("nothing panics under this lock"), false);
+        };
+        let waited = condvar.wait_timeout(guard, time);
+        let (guard, waited) = waited.expect("nothing panics under this lock");
+        (guard, waited.timed_out())
+    }
+
+    /// Lets so much time pass; where all share a thread, a turn of the others.
+    pub fn sleep(&self, time: Duration) {
+        if !self.give_way(&mut || {}) {
+            thread::sleep(time);
+        }
+    }
 }
 
 /// Threads of the operating system.
@@ -56,12 +119,43 @@ impl Threads for RealThreads {
         Ok(Box::new(RealThread(thread.spawn(move || make().run())?)))
     }
 
-    fn is_stepped(&self) -> bool {
+    fn cores(&self) -> usize {
+        thread::available_parallelism().map_or(1, |cores| cores.get())
+    }
+
+    fn give_way(&self, _: &mut dyn FnMut()) -> bool {
         false
     }
 
-    fn help(&self) {
-        unreachable!("real threads need no help; whoever waits sleeps");
+    fn look(&self, look: Duration, is_there: &dyn Fn() -> bool) -> bool {
+        let until = Instant::now() + look;
+        loop {
+            for _ in 0..32 {
+                if is_there() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn beside(&self, every: Duration, show: &(dyn Fn() + Sync), work: &mut dyn FnMut()) {
+        let (over, is_over) = crossbeam_channel::bounded::<()>(0);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                show();
+                while is_over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                    show();
+                }
+            });
+            // Also where the work panics.
+            let _over = over;
+            work();
+        });
     }
 }
 

@@ -379,28 +379,15 @@ impl<P> Shared<P> {
         if std::mem::take(&mut state.awaited) > 0 || std::mem::take(&mut state.is_held) {
             self.work.notify_one();
         }
-        if self.threads.is_stepped() {
-            drop(state);
-            let is_durable = self.step_until_durable(end, timeout);
-            self.lock().durable_waiters -= 1;
-            return is_durable;
-        }
-        let waits = |state: &mut State<P>| self.durable.get() < end.0 && state.stopped.is_none();
-        let waited = self.durable_grew.wait_timeout_while(state, timeout, waits);
-        state = waited.expect("the log's state is whole").0;
-        state.durable_waiters -= 1;
-        self.durable.get() >= end.0
-    }
-
-    fn step_until_durable(&self, end: Lsn, timeout: Duration) -> bool {
         let began_ns = self.clock.monotonic_ns();
-        while self.durable.get() < end.0 && self.lock().stopped.is_none() {
-            let waited_ns = self.clock.monotonic_ns() - began_ns;
-            if waited_ns as u128 >= timeout.as_nanos() {
+        while self.durable.get() < end.0 && state.stopped.is_none() {
+            let waited = Duration::from_nanos(self.clock.monotonic_ns() - began_ns);
+            let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 break;
-            }
-            self.threads.help();
+            };
+            (state, _) = self.threads.wait_on((&self.state, &self.durable_grew), state, left);
         }
+        state.durable_waiters -= 1;
         self.durable.get() >= end.0
     }
 
@@ -410,14 +397,7 @@ impl<P> Shared<P> {
         state: MutexGuard<'a, State<P>>,
         wait_max: Duration,
     ) -> (MutexGuard<'a, State<P>>, bool) {
-        if self.threads.is_stepped() {
-            drop(state);
-            self.threads.help();
-            return (self.lock(), false);
-        }
-        let waited = self.space.wait_timeout(state, wait_max);
-        let (state, timeout) = waited.expect("the log's state is whole");
-        (state, timeout.timed_out())
+        self.threads.wait_on((&self.state, &self.space), state, wait_max)
     }
 
     /// Ends writing for good and tells everybody who waits: those of the block in flight what became of it. The first

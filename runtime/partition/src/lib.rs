@@ -22,7 +22,6 @@ mod sink;
 mod site;
 mod told;
 mod turn;
-mod wait;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
@@ -35,4 +34,3 @@ pub use sink::{AsyncSink, NoLog, Sink, SyncSink, Unlogged, complete};
 pub use site::{ExclusivePartitions, ExecContext, Partition, Site, SiteMessage};
 pub use told::{Question, Told};
 pub use turn::has_small_result;
-pub use wait::{is_soon, receive};

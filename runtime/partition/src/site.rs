@@ -28,11 +28,14 @@ use crate::{
         Running, TurnStart, Watched, begin_batch, begin_capture, has_small_result, input_of, note_sample, run_alike,
         settle_commit, settle_refusal,
     },
-    wait::{LOOK, LOOK_AWAY, is_soon},
 };
 
 /// How soon an idle site looks whether the writer of a checkpoint takes more.
 const COPY_LOOK: Duration = Duration::from_millis(1);
+/// How long a thread looks for what will soon be there before it sleeps: a few times what waking it takes.
+const LOOK: Duration = Duration::from_micros(50);
+/// The same while a partition is at a meeting, which is over when as many jobs as it runs are.
+const LOOK_AWAY: Duration = Duration::from_micros(500);
 
 /// What arrives in a site's inbox, in the order in which it is done.
 pub enum SiteMessage {
@@ -349,7 +352,8 @@ impl Site {
         }
         let (arrivals, inbox) = (&self.home.arrivals, &self.inbox);
         let look = if self.home.has_away() { LOOK_AWAY } else { LOOK };
-        if is_soon(look, || !arrivals.is_empty() || !inbox.is_empty()) {
+        let threads = &self.tools.shared.threads;
+        if threads.look(look, &|| !arrivals.is_empty() || !inbox.is_empty()) {
             return Ok(None);
         }
         crossbeam_channel::select! {

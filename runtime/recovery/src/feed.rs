@@ -3,12 +3,12 @@
 //! Where the log holds changes alone for a while, the reader goes to those who apply them (`lane`) and comes back when something
 //! else follows.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use reprise_base::Lsn;
 use reprise_log::{LogBlock, LogReader};
-use reprise_partition::{Touched, receive};
+use reprise_partition::Touched;
 use reprise_wire::Records;
 
 use crate::{
@@ -17,10 +17,8 @@ use crate::{
     window::{Window, changes_count},
 };
 
-/// Bytes of changes, and of nothing else, from which on a stretch of the log is applied by all cores at once. Where one thread does
-/// everything nothing is gained by it: there they are few, so that simulation meets it.
+/// Bytes of changes, and of nothing else, from which on a stretch of the log is applied by all cores at once.
 pub const WINDOW_BYTES: usize = 1 << 20;
-const WINDOW_BYTES_STEPPED: usize = 1 << 10;
 /// The same once there is a lane: the longer a window, the more writes are overwritten within it, and the more memory it takes.
 pub(crate) const LANE_WINDOW_BYTES: usize = 2 << 20;
 
@@ -36,18 +34,14 @@ impl Recovery {
         until: Option<Lsn>,
         mut show: impl FnMut(&Self, Lsn),
     ) -> Result<(), RecoveryError> {
-        let is_stepped = self.shared.threads.is_stepped();
-        let full = match is_stepped {
-            true => WINDOW_BYTES_STEPPED,
-            false => WINDOW_BYTES,
-        };
+        let full = self.window_bytes;
         loop {
             if self.window.bytes().len() >= full {
                 let source = Source {
                     reader,
                     until,
                     from: self.from,
-                    room: if is_stepped { full } else { LANE_WINDOW_BYTES },
+                    room: LANE_WINDOW_BYTES / WINDOW_BYTES * full,
                     log_end: self.log_end,
                 };
                 reader = self.run_lane(source, &mut show)?;
@@ -110,10 +104,7 @@ impl Recovery {
         if self.outcome.has_failed() {
             return Err(self.take_error());
         }
-        let threads = match self.shared.threads.is_stepped() {
-            true => 1,
-            false => thread::available_parallelism().map_or(1, |cores| cores.get()),
-        };
+        let threads = self.shared.threads.cores();
         let mut spares = std::mem::take(&mut self.spare_windows);
         let next = spares.pop().map_or(Window::default(), |sorted| sorted.window);
         let first = std::mem::replace(&mut self.window, next);
@@ -150,11 +141,7 @@ impl Recovery {
     }
 
     fn wait_for(&self, parallel_redo: &ParallelRedo, over: &Receiver<()>, show: &mut impl FnMut(&Self, Lsn)) {
-        if self.shared.threads.is_stepped() {
-            let _over = receive(&*self.shared.threads, over);
-            return;
-        }
-        while over.recv_timeout(SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
+        while self.shared.threads.receive_for(over, SHOW_EVERY) == Err(RecvTimeoutError::Timeout) {
             show(self, parallel_redo.position());
         }
     }

@@ -37,12 +37,9 @@ pub(crate) fn fill(
     reader: &CheckpointReader,
     loaded: &AtomicU64,
     outcome: &Outcome,
-    is_stepped: bool,
+    cores: usize,
 ) {
-    let threads = match is_stepped {
-        true => 1,
-        false => load_threads(reader.size().row_bytes),
-    };
+    let threads = load_threads(cores, reader.size().row_bytes);
     let pool = Pool {
         reader,
         loaded,
@@ -61,10 +58,9 @@ pub(crate) fn fill(
     });
 }
 
-/// Threads that load so many bytes of rows.
-pub fn load_threads(row_bytes: u64) -> u64 {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    cores.min(1 + row_bytes / THREAD_BYTES)
+/// Threads that load so many bytes of rows, on so many cores.
+pub fn load_threads(cores: usize, row_bytes: u64) -> u64 {
+    (cores as u64).min(1 + row_bytes / THREAD_BYTES)
 }
 
 /// Loads about so many bytes of rows into tables of nobody's, indexes and all, on this thread: to see how long it takes. The

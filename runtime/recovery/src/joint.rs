@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use reprise_partition::{ExclusivePartitions, Partition, Site, Touched, is_soon};
+use reprise_partition::{ExclusivePartitions, Partition, Site, Touched};
 use reprise_replay::{Command, replay_multi};
 
 use crate::Outcome;
@@ -106,7 +106,7 @@ impl Joint {
 
     fn wait(&self, site: &mut Site, outcome: &Outcome) {
         let is_over = || self.is_over.load(Ordering::Acquire);
-        let has_seen = is_soon(LOOK, is_over);
+        let has_seen = site.tools.shared.threads.look(LOOK, &is_over);
         let mut table = self.lock();
         if !has_seen {
             table.sleepers += 1;

@@ -27,7 +27,7 @@ use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, MemoryLedger, PartitionId, TxnId};
 use reprise_checkpoint::CheckpointError;
 use reprise_log::LogError;
-use reprise_partition::{ExclusivePartitions, Gathering, Job, Shared, SiteMessage, Touched, receive};
+use reprise_partition::{ExclusivePartitions, Gathering, Job, Shared, SiteMessage, Touched};
 use reprise_replay::{Command, Divergence, IdempotentOutcome, LoggedChanges, Redo, ReplayOutcome, replay_multi};
 use reprise_storage::Store;
 use reprise_txn::{Candidate, Compiler, Judge, ModuleId, apply, apply_drop, plan, remove};
@@ -121,6 +121,8 @@ pub struct Recovery {
     log_end: Lsn,
     /// Changes alone, not handed on yet.
     window: Window,
+    /// So many of them are applied by all cores at once.
+    window_bytes: usize,
     /// Memory of windows of earlier lanes.
     spare_windows: Vec<Sorted>,
     outcome: Arc<Outcome>,
@@ -229,6 +231,7 @@ impl Recovery {
             held: None,
             log_end: Lsn(0),
             window: Window::default(),
+            window_bytes: WINDOW_BYTES,
             spare_windows: Vec::new(),
             spares: crossbeam_channel::unbounded(),
             outcome: Arc::new(Outcome::new(shared.memory.clone())),
@@ -245,6 +248,11 @@ impl Recovery {
     /// Chooses among the records of transactions that were logged both ways.
     pub fn set_from(&mut self, from: RecoverFrom) {
         self.from = from;
+    }
+
+    /// Sets from how many bytes of changes alone on all cores apply them at once. Where a log is short, tests ask for few.
+    pub fn set_window_bytes(&mut self, bytes: usize) {
+        self.window_bytes = bytes;
     }
 
     /// Tells where what will be fed ends, so that tables can make ready for it. Nothing but speed depends on it.
@@ -361,9 +369,9 @@ impl Recovery {
             }
             Where::Gathered(touched) => touched,
         };
-        match self.shared.threads.is_stepped() {
-            true => self.gather_command(touched, command),
-            false => self.join_command(touched, command),
+        match self.shared.threads.cores() {
+            1 => self.gather_command(touched, command),
+            _ => self.join_command(touched, command),
         }
     }
 
@@ -628,7 +636,10 @@ impl Recovery {
     }
 
     fn take_token(&self) -> Result<(), RecoveryError> {
-        receive(&*self.shared.threads, &self.tokens.1).map_err(|_| RecoveryError::Stopped)
+        self.shared
+            .threads
+            .receive(&self.tokens.1)
+            .map_err(|_| RecoveryError::Stopped)
     }
 }
 

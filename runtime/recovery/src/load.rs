@@ -79,8 +79,8 @@ impl Recovery {
             Box::new(move |held| {
                 // What could not be described can't be filled.
                 if !outcome.has_failed() {
-                    let is_stepped = held.tools.shared.threads.is_stepped();
-                    fill(held.partitions, &from, &bytes, &outcome, is_stepped);
+                    let cores = held.tools.shared.threads.cores();
+                    fill(held.partitions, &from, &bytes, &outcome, cores);
                 }
             }),
         )?;

@@ -11,8 +11,7 @@ use reprise_txn::Code;
 /// Makes ready what is not. Err: the number of the first that can't be, and why.
 pub fn make_ready(codes: &[&dyn Code], threads: &dyn Threads) -> Result<(), (usize, String)> {
     let left: Vec<_> = codes.iter().enumerate().filter(|(_, code)| !code.is_ready()).collect();
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-    let workers = if threads.is_stepped() { 1 } else { cores.min(left.len()) };
+    let workers = threads.cores().min(left.len());
     let next = AtomicUsize::new(0);
     let work = || {
         let mut failed = None;

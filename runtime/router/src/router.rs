@@ -15,7 +15,7 @@ use reprise_log::Log;
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
     CallBatch, CallInfo, Deadline, ExclusivePartitions, Gathering, Job, MeetingStats, Shared, SiteMessage, SlotOutcome,
-    Stream, Touched, receive,
+    Stream, Touched,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
@@ -446,7 +446,12 @@ impl Router {
         });
         let count = self.0.config.shared.partitions_count;
         self.gather(Gathering::new(Touched::All, count, job));
-        receive(&*self.0.config.shared.threads, &receiver).map_err(|_| Unavailable("the engine has stopped".into()))
+        self.0
+            .config
+            .shared
+            .threads
+            .receive(&receiver)
+            .map_err(|_| Unavailable("the engine has stopped".into()))
     }
 
     /// Reads from some partitions, all seen at one moment, and waits until what was read is durable. They go on with other
@@ -466,7 +471,10 @@ impl Router {
         let shared = &self.0.config.shared;
         let (count, sent_ns) = (shared.partitions_count, shared.clock.monotonic_ns());
         self.gather(Gathering::in_stream(touched, count, self.new_stream(), sent_ns, job));
-        receive(&*shared.threads, &receiver).map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
+        shared
+            .threads
+            .receive(&receiver)
+            .map_err(|_| RowsError::Unavailable("the engine has stopped".into()))?
     }
 
     pub(crate) fn send(&self, site: usize, message: SiteMessage) {

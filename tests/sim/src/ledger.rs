@@ -105,10 +105,13 @@ impl Ledger {
             ReplyOutcome::Committed => self.committed(attempt, reply, ops),
             _ if attempt.is_repeat => wrong("it had been committed"),
             ReplyOutcome::Failed(Failure::Aborted { code, .. }) => {
-                if is_committed {
-                    return wrong("it had been committed meanwhile");
+                // Before that its key was free again: a batch is answered when its last call is.
+                let is_earlier = |txn| reply.txn_id < TxnId(txn);
+                match self.calls[at].fate {
+                    Fate::Committed { txn, .. } if is_earlier(txn) => {}
+                    Fate::Committed { .. } => return wrong("it had been committed meanwhile"),
+                    _ => self.calls[at].fate = Fate::Absent,
                 }
-                self.calls[at].fate = Fate::Absent;
                 // Without a number it is the answer to another attempt with the same key.
                 if reply.txn_id != TxnId(0) {
                     self.see(at, reply.txn_id, Err(code.clone()), ops);

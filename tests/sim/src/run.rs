@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use reprise_base::Lsn;
 use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom, RecoveryReport, RedoConfig, Sampling};
 use reprise_env::{
-    Disk, SimDisk, Threads,
+    Disk, SimDisk,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
 };
 use reprise_log::verify;
@@ -133,6 +133,10 @@ impl Run {
             commit: match options.mutant {
                 Some(Mutant::AcknowledgesBeforeSync) => CommitMode::Async,
                 _ => CommitMode::Sync,
+            },
+            checkpoint_bytes: match one_of(&[0, 0, 0, 1]) {
+                0 => 0,
+                _ => one_of(&[6 << 10, 20 << 10]),
             },
             smuggles: options.mutant == Some(Mutant::SmuggledState),
             log: LogPolicy::Command,

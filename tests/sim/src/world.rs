@@ -20,6 +20,8 @@ pub struct Settings {
     pub partitions: u16,
     pub segment_bytes: u64,
     pub keep: usize,
+    /// Bytes of log after which the database takes a checkpoint by itself; 0: it takes none.
+    pub checkpoint_bytes: u64,
     pub commit: CommitMode,
     pub smuggles: bool,
     /// Each life may have others.
@@ -185,6 +187,7 @@ fn open(
             pace_us: pace_us.clone(),
         }),
         sampling: settings.sampling,
+        redo_window_bytes: 1 << 10,
         entropy: Box::new(move || {
             let mut random = random.lock().expect("one thread");
             let words = [random.next_u64(), random.next_u64()];
@@ -205,6 +208,7 @@ fn open(
         segment_bytes: settings.segment_bytes,
         checkpoints: CheckpointConfig {
             keep: settings.keep,
+            log_bytes: settings.checkpoint_bytes,
             ..CheckpointConfig::BY_HAND
         },
         memory_max_bytes: u64::MAX,

@@ -49,9 +49,6 @@ impl Run {
         let begun = service.create(false);
         self.note(|| format!("backup: {:?}", begun.as_ref().map(|info| &info.id)));
         self.stats.backups += begun.is_ok() as u64;
-        // Nobody else takes the checkpoint that it may wait for.
-        let taken = world.router().take_checkpoint();
-        self.note(|| format!("checkpoint: {:?}", taken.as_ref().map(|info| info.lsn)));
     }
 
     /// What the server says is there.

@@ -2,7 +2,7 @@
 
 use reprise_database::{OpenError, RecoverFrom, RecoveryError};
 use reprise_env::{
-    SimDisk, Threads,
+    SimDisk,
     sim::{CrashPolicy, FaultPlan},
 };
 use reprise_router::ReplyOutcome;

@@ -40,6 +40,7 @@ impl Life {
             }),
             compiler: Arc::new(DescribedCompiler),
             sampling: Sampling::default(),
+            redo_window_bytes: 1 << 10,
             entropy: Box::new(|| Ok([7; 16])),
         };
         let config = DatabaseConfig {
