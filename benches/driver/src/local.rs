@@ -149,7 +149,8 @@ impl Control for Local<'_> {
             for at in 0..reply.len() {
                 match reply.get(at).outcome {
                     ReplyOutcome::Committed => {}
-                    ReplyOutcome::Failed(Failure::Aborted { code, .. }) if code == tolerated => {}
+                    ReplyOutcome::Failed(failure) if matches!(&**failure, Failure::Aborted { code, .. } if code == tolerated) =>
+                        {}
                     other => {
                         return Err(BenchError::Failed(format!("{procedure}: {}", describe(other))));
                     }
@@ -216,18 +217,17 @@ impl Control for Local<'_> {
 pub(crate) fn describe(outcome: &ReplyOutcome) -> String {
     match outcome {
         ReplyOutcome::Committed => "committed".into(),
-        ReplyOutcome::Failed(Failure::Aborted { code, message }) => {
-            format!("aborted with {code}: {message}")
-        }
-        ReplyOutcome::Failed(Failure::Limit { message, .. }) => message.clone(),
-        ReplyOutcome::Failed(Failure::Trapped {
-            trap,
-            message,
-            backtrace,
-        }) => {
-            format!("trapped ({trap}): {message} {}", backtrace.join(" < "))
-        }
-        ReplyOutcome::Failed(Failure::Ended(ended)) => format!("ended ({ended:?})"),
+        ReplyOutcome::Waiting => "not run".into(),
+        ReplyOutcome::Failed(failure) => match &**failure {
+            Failure::Aborted { code, message } => format!("aborted with {code}: {message}"),
+            Failure::Limit { message, .. } => message.clone(),
+            Failure::Trapped {
+                trap,
+                message,
+                backtrace,
+            } => format!("trapped ({trap}): {message} {}", backtrace.join(" < ")),
+            Failure::Ended(ended) => format!("ended ({ended:?})"),
+        },
         ReplyOutcome::Superseded => "the module was replaced while the load ran".into(),
         ReplyOutcome::Overloaded { .. } => "too many transactions wait".into(),
         ReplyOutcome::IdempotencyConflict => "the idempotency key was used before".into(),

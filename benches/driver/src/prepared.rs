@@ -42,7 +42,7 @@ struct Pass<C> {
     is_over: AtomicBool,
 }
 
-impl<C: Send + 'static> Pass<C> {
+impl<C: Send + Sync + 'static> Pass<C> {
     /// Those that have calls: one to which none go ends no pass.
     fn partitions(&self) -> Vec<usize> {
         let has_some = |queue: &Queue<C>| queue.lock().is_ok_and(|queue| queue.len() > 0);

@@ -542,11 +542,13 @@ impl LogSpan {
 /// Any outcome but a commit. Err: the run can't go on.
 fn judge<W: Workload>(outcome: &ReplyOutcome) -> Result<Verdict, BenchError> {
     match outcome {
-        ReplyOutcome::Failed(Failure::Aborted { code, message }) => Ok(match W::outcome_of_abort(code) {
-            Some(outcome) => Verdict::Aborted(outcome),
-            None => Verdict::Failed(format!("aborted with {code}: {message}")),
+        ReplyOutcome::Failed(failure) => Ok(match &**failure {
+            Failure::Aborted { code, message } => match W::outcome_of_abort(code) {
+                Some(outcome) => Verdict::Aborted(outcome),
+                None => Verdict::Failed(format!("aborted with {code}: {message}")),
+            },
+            _ => Verdict::Failed(describe(outcome)),
         }),
-        ReplyOutcome::Failed(_) => Ok(Verdict::Failed(describe(outcome))),
         ReplyOutcome::Overloaded { .. } => Ok(Verdict::Refused),
         other => Err(BenchError::Failed(describe(other))),
     }

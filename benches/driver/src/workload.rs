@@ -10,7 +10,7 @@ use crate::{
 
 pub(crate) trait Workload: Sized + Send + Sync + 'static {
     /// One call. Small: it is kept until its answer comes.
-    type Call: Copy + Send + 'static;
+    type Call: Copy + Send + Sync + 'static;
     /// The workload's and its module's name.
     const NAME: &'static str;
     /// The procedures that the measured calls name.

@@ -94,7 +94,7 @@ fn transfers_survive_a_restart_on_any_number_of_sites() {
         let reply = submit(&database, &calls);
         for index in 0..reply.len() {
             let outcome = reply.get(index).outcome;
-            let aborted = matches!(outcome, ReplyOutcome::Failed(Failure::Aborted { .. }));
+            let aborted = matches!(outcome.failure(), Some(Failure::Aborted { .. }));
             assert!(aborted || *outcome == ReplyOutcome::Committed, "{outcome:?}");
         }
     }
@@ -129,7 +129,7 @@ fn an_abort_leaves_nothing_and_says_why() {
     };
     let newest_before = newest();
     let reply = submit(&database, &[("bank", "transfer", None, i64s(&[0, 1, 1000]))]);
-    let ReplyOutcome::Failed(Failure::Aborted { code, .. }) = reply.get(0).outcome else {
+    let Some(Failure::Aborted { code, .. }) = reply.get(0).outcome.failure() else {
         panic!("{:?}", reply.get(0).outcome);
     };
     assert_eq!(code, "insufficient_funds");

@@ -17,7 +17,7 @@ use reprise_base::{MemoryLedger, PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_observe::{RecentLines, Registry};
-use reprise_partition::{CallBatch, ExecContext, LogPolicy, Logging, NoLog, Sampling, Shared, Site, SlotOutcome};
+use reprise_partition::{CallBatch, ExecContext, LogPolicy, Logging, NoLog, ReplyOutcome, Sampling, Shared, Site};
 use reprise_storage::AfterImage;
 use reprise_txn::{Candidate, Judge, ModuleId, apply, plan};
 
@@ -64,7 +64,7 @@ fn run(site: &mut Site, mut batch: CallBatch) -> Box<CallBatch> {
     site.run_batch(Box::new(batch));
     let batch = receiver.recv().expect("a turn ends with its batch");
     for call in &batch.calls {
-        assert_eq!(call.outcome, SlotOutcome::Committed);
+        assert_eq!(call.outcome, ReplyOutcome::Committed);
     }
     batch
 }

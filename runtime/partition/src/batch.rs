@@ -14,7 +14,7 @@ use crate::{
 
 /// What became of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum SlotOutcome {
+pub enum ReplyOutcome {
     /// Not run yet.
     #[default]
     Waiting,
@@ -23,19 +23,36 @@ pub enum SlotOutcome {
     /// The module version that the call was prepared for is no longer in service: prepare it again.
     Superseded,
     /// Nothing of it was kept: the log can't take writes. The reason is the log's.
-    LogUnavailable(std::sync::Arc<str>),
+    LogUnavailable(Arc<str>),
     /// The log failed while it wrote the call's record: it may be kept.
-    OutcomeUnknown(std::sync::Arc<str>),
+    OutcomeUnknown(Arc<str>),
     /// Nothing of it was kept: the log is read alone.
-    ReadOnly(std::sync::Arc<str>),
-    /// Too many calls wait for the partition; this one was not queued.
+    ReadOnly(Arc<str>),
+    /// Too many calls wait for the partition, or answers for their clients; this one was not run.
     Overloaded {
         retry_after_s: u32,
     },
-    /// Answers on their way hold all the memory that there is for them; this call was not run.
-    AnswersFull,
+    /// The idempotency key was used with another procedure or other arguments.
+    IdempotencyConflict,
+    /// There is no room to remember an outcome under another key. The call did not run.
+    IdempotencyFull,
+    /// The procedure is kept from running.
+    Quarantined(Arc<str>),
     /// The node takes no calls now: it recovers, or stops.
-    Unavailable(std::sync::Arc<str>),
+    Unavailable(Arc<str>),
+}
+
+impl ReplyOutcome {
+    /// Answers on their way hold all the memory that there is for them; the call was not run.
+    pub(crate) const ANSWERS_FULL: Self = Self::Overloaded { retry_after_s: 1 };
+
+    /// Why the procedure did not come to its end, where it began.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
 }
 
 /// One call of a batch.
@@ -47,7 +64,7 @@ pub struct CallSlot {
     key_bytes: u8,
     /// In [`CallBatch::args`].
     pub args: Range<u32>,
-    pub outcome: SlotOutcome,
+    pub outcome: ReplyOutcome,
     /// In [`CallBatch::results`]; meaningful once committed.
     pub result: Range<u32>,
     pub txn_id: TxnId,
@@ -59,7 +76,7 @@ pub struct CallSlot {
 // One line of the cache: the engine reads and writes every slot of what others made.
 const _: () = assert!(size_of::<CallSlot>() <= 64);
 
-impl From<&Unlogged> for SlotOutcome {
+impl From<&Unlogged> for ReplyOutcome {
     fn from(reason: &Unlogged) -> Self {
         match reason {
             Unlogged::Unavailable(reason) => Self::LogUnavailable(reason.clone()),
@@ -75,7 +92,7 @@ impl CallSlot {
         procedure: 0,
         key_bytes: 0,
         args: 0..0,
-        outcome: SlotOutcome::Waiting,
+        outcome: ReplyOutcome::Waiting,
         result: 0..0,
         txn_id: TxnId(0),
         lsn: Lsn(0),
@@ -94,7 +111,7 @@ impl CallSlot {
 }
 
 /// Called once, off the engine thread where the log is synchronous, with every outcome set.
-pub type BatchDone = Box<dyn FnOnce(Box<CallBatch>) + Send>;
+pub type BatchDone = Box<dyn FnOnce(Box<CallBatch>) + Send + Sync>;
 
 /// Calls of one partition, run in order, acknowledged together once the last is durable.
 pub struct CallBatch {
@@ -181,13 +198,13 @@ impl CallBatch {
 
     /// One without calls, for somebody who waits as calls do: until what was seen is durable, or, with the reason, never
     /// will be.
-    pub(crate) fn waiting(then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) -> Box<Self> {
+    pub(crate) fn waiting(then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) -> Box<Self> {
         let mut batch = Box::new(Self::new(None));
         batch.calls.push(CallSlot::EMPTY);
         batch.done = Some(Box::new(move |batch: Box<Self>| {
             then(match &batch.calls[0].outcome {
-                SlotOutcome::Waiting => Ok(()),
-                SlotOutcome::LogUnavailable(reason) | SlotOutcome::ReadOnly(reason) => Err(reason.clone()),
+                ReplyOutcome::Waiting => Ok(()),
+                ReplyOutcome::LogUnavailable(reason) | ReplyOutcome::ReadOnly(reason) => Err(reason.clone()),
                 other => Err(format!("{other:?}").into()),
             });
         }));
@@ -268,6 +285,18 @@ impl CallBatch {
         self.calls[slot].args_and_key(&self.args).0
     }
 
+    /// The idempotency key of a call.
+    pub fn key(&self, slot: usize) -> Option<&str> {
+        let key = self.calls[slot].args_and_key(&self.args).1?;
+        Some(str::from_utf8(key).expect("a key is text"))
+    }
+
+    /// When a call's client waits no longer, by the node's clock.
+    pub fn deadline_ns(&self, slot: usize) -> Option<u64> {
+        let mut deadlines = self.deadlines.iter();
+        Some(deadlines.find(|(at, _)| *at as usize == slot)?.1.ns())
+    }
+
     pub fn scope(&self) -> &str {
         self.scope.as_deref().unwrap_or("")
     }
@@ -278,10 +307,7 @@ impl CallBatch {
             0 => &[][..],
             _ => &self.calls[..],
         };
-        calls.iter().enumerate().filter_map(|(at, call)| {
-            let key = call.args_and_key(&self.args).1?;
-            Some((at, str::from_utf8(key).expect("a key is text")))
-        })
+        (0..calls.len()).filter_map(|at| Some((at, self.key(at)?)))
     }
 
     /// Hands the batch back to whoever waits for it.
@@ -293,7 +319,7 @@ impl CallBatch {
     }
 
     /// Answers every call with `outcome`, none having run.
-    pub fn turn_away(mut self: Box<Self>, outcome: &SlotOutcome) {
+    pub fn turn_away(mut self: Box<Self>, outcome: &ReplyOutcome) {
         for slot in &mut self.calls {
             slot.outcome = outcome.clone();
         }
@@ -304,17 +330,17 @@ impl CallBatch {
     /// have been decided upon rows that are taken back. Before the slots are placed: where the log does not know what it kept,
     /// only the calls with a record are in doubt; of the others nothing was to be kept.
     pub fn refuse(&mut self, reason: &Unlogged) {
-        use SlotOutcome::{Committed, Failed, Waiting};
+        use ReplyOutcome::{Committed, Failed, Waiting};
         let mut end = self.record_bytes as u64;
         for slot in self.calls.iter_mut().rev() {
             let has_record = slot.lsn.0 < end;
             end = slot.lsn.0;
             if matches!(slot.outcome, Committed | Waiting | Failed(_)) {
                 slot.outcome = match reason {
-                    Unlogged::Unknown(reason) if !has_record => SlotOutcome::LogUnavailable(reason.clone()),
+                    Unlogged::Unknown(reason) if !has_record => ReplyOutcome::LogUnavailable(reason.clone()),
                     reason => reason.into(),
                 };
-                if !matches!(slot.outcome, SlotOutcome::OutcomeUnknown(_)) {
+                if !matches!(slot.outcome, ReplyOutcome::OutcomeUnknown(_)) {
                     slot.txn_id = TxnId(0); // there is no such transaction
                 }
             }

@@ -23,7 +23,7 @@ mod site;
 mod told;
 mod turn;
 
-pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, SlotOutcome};
+pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, ReplyOutcome};
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
 pub use copy::Copied;
 pub use desk::{Desk, MeetingStats};

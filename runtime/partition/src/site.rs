@@ -15,7 +15,7 @@ use reprise_txn::{Deployed, Executors, Module, ModuleId, Outcome, TxnScratch, ru
 use reprise_wire::{PartitionList, PartitionSet};
 
 use crate::{
-    batch::{CallBatch, SlotOutcome, hold_of},
+    batch::{CallBatch, ReplyOutcome, hold_of},
     copy::{Copying, Slice},
     desk::Meeting,
     gather::{Gathering, Touched},
@@ -532,7 +532,7 @@ impl ExclusivePartitions<'_> {
 
     /// Calls `then` once everything that these partitions show is durable (at once where nobody waits for that), or, with the
     /// reason, when it never will be.
-    pub fn when_durable(&mut self, then: impl FnOnce(Result<(), Arc<str>>) + Send + 'static) {
+    pub fn when_durable(&mut self, then: impl FnOnce(Result<(), Arc<str>>) + Send + Sync + 'static) {
         let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
         let published = self.tools.sink.publish(&[], &mut partitions, CallBatch::waiting(then));
         if let Err((reason, mut waiting)) = published {
@@ -564,13 +564,13 @@ impl ExclusivePartitions<'_> {
         let watched = Watched::of(ticket.as_ref(), deadlines);
         let (call, tools) = (&mut calls[0], &mut *self.tools);
         let Some(module) = tools.in_service(call.module) else {
-            call.outcome = SlotOutcome::Superseded;
+            call.outcome = ReplyOutcome::Superseded;
             return;
         };
         let procedure = &module.schema.procedures[call.procedure as usize];
         let is_read_only = procedure.read_only;
         if !has_room && !has_small_result(procedure) {
-            call.outcome = SlotOutcome::AnswersFull;
+            call.outcome = ReplyOutcome::ANSWERS_FULL;
             return;
         }
         let (refusal, around) = (tools.sink.refusal(), (&*tools.shared, &mut tools.frame));

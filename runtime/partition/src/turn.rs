@@ -11,7 +11,7 @@ use reprise_wire::{ChangesRef, CommandRef, KeyedRef, PartitionSet, PlainCommand}
 
 use crate::{
     ahead::BatchAhead,
-    batch::{CallBatch, CallSlot, SlotOutcome},
+    batch::{CallBatch, CallSlot, ReplyOutcome},
     calls::{Deadline, Ticket, Track, deadline_of, ended_before},
     logging::{Choice, LogForm, Sample},
     shared::Shared,
@@ -166,7 +166,7 @@ impl<'a> Running<'a> {
                 message: message.clone(),
             });
         }
-        call.outcome = SlotOutcome::Failed(Box::new(failure));
+        call.outcome = ReplyOutcome::Failed(Box::new(failure));
     }
 
     /// `MODULE.PROCEDURE`.
@@ -216,7 +216,7 @@ pub(crate) fn run_alike(
     } = tools;
     let Some(module) = in_service.get(id.0 as usize).and_then(Option::as_ref) else {
         calls[first].lsn = Lsn(records.len() as u64);
-        calls[first].outcome = SlotOutcome::Superseded;
+        calls[first].outcome = ReplyOutcome::Superseded;
         return first + 1;
     };
     let mut executor = executors.get(module);
@@ -230,7 +230,7 @@ pub(crate) fn run_alike(
         let procedure = &module.schema.procedures[call.procedure as usize];
         let begun = match results.len() < turn.results_max || has_small_result(procedure) {
             true => watched.begin(slot - 1, procedure, turn.refusal.as_ref(), (&**shared, &mut *frame)),
-            false => Err(SlotOutcome::AnswersFull),
+            false => Err(ReplyOutcome::ANSWERS_FULL),
         };
         if let Err(outcome) = begun {
             settle_refusal(recorder, call, outcome);
@@ -304,7 +304,7 @@ impl<'b> Watched<'b> {
         procedure: &ProcedureSchema,
         refusal: Option<&Unlogged>,
         (shared, frame): (&Shared, &mut TxnScratch),
-    ) -> Result<(), SlotOutcome> {
+    ) -> Result<(), ReplyOutcome> {
         if let (Some(reason), false) = (refusal, procedure.read_only) {
             return Err(reason.into());
         }
@@ -313,7 +313,7 @@ impl<'b> Watched<'b> {
             let now_ns = || shared.clock.monotonic_ns();
             let deadline = deadline_of(self.deadlines, at);
             if let Some(ended) = ended_before(&track.ends, at, deadline, now_ns) {
-                return Err(SlotOutcome::Failed(Box::new(Failure::Ended(ended))));
+                return Err(ReplyOutcome::Failed(Box::new(Failure::Ended(ended))));
             }
             deadline_ns = deadline.map_or(0, Deadline::ns);
         }
@@ -372,14 +372,14 @@ pub(crate) fn settle_commit(recorder: &Recorder, frame: &TxnScratch, call: &mut 
         result => results.extend_from_slice(result),
     }
     call.result = start..results.len() as u32;
-    call.outcome = SlotOutcome::Committed;
+    call.outcome = ReplyOutcome::Committed;
     recorder.committed();
 }
 
 /// Notes why a call did not begin.
 #[cold]
-pub(crate) fn settle_refusal(recorder: &Recorder, call: &mut CallSlot, outcome: SlotOutcome) {
-    if matches!(outcome, SlotOutcome::Failed(_)) {
+pub(crate) fn settle_refusal(recorder: &Recorder, call: &mut CallSlot, outcome: ReplyOutcome) {
+    if matches!(outcome, ReplyOutcome::Failed(_)) {
         recorder.failed(false);
     }
     call.outcome = outcome;

@@ -1,44 +1,21 @@
 //! A client's batch on its way in (`BatchBuilder`) and its answers on their way out (`BatchReply`).
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
 };
 
 use reprise_base::{Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_SCOPE_BYTES_MAX};
-use reprise_partition::{CallBatch, Deadline, SlotOutcome, Stream};
-use reprise_txn::{Bound, Deployed, Failure, Module};
+use reprise_partition::{CallBatch, Deadline, ReplyOutcome, Stream};
+use reprise_txn::{Bound, Deployed, Module};
 
 use crate::{
     idempotency::{Begin, Fingerprint, Remembered, ScopedKey},
     router::Router,
 };
-
-/// What became of one call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplyOutcome {
-    Committed,
-    Failed(Failure),
-    /// The module version was replaced meanwhile: encode the call again for the one in service and submit it again.
-    Superseded,
-    Overloaded {
-        retry_after_s: u32,
-    },
-    /// The idempotency key was used with another procedure or other arguments.
-    IdempotencyConflict,
-    /// There is no room to remember an outcome under another key. The call did not run.
-    IdempotencyFull,
-    /// The log can't be written; nothing of the call was kept.
-    LogUnavailable(Arc<str>),
-    /// The log failed while it wrote the call's record: whether that is kept shows after a restart.
-    OutcomeUnknown(Arc<str>),
-    /// The node was opened for reads alone.
-    ReadOnly(Arc<str>),
-    /// The procedure is kept from running.
-    Quarantined(Arc<str>),
-    /// The node is recovering or stopping.
-    Unavailable(Arc<str>),
-}
 
 /// One answer of a [`BatchReply`].
 pub struct CallReply<'a> {
@@ -68,9 +45,30 @@ enum Place {
 enum Ready {
     Refused(ReplyOutcome),
     Remembered(Remembered),
-    /// Filled when the first call with this key ends.
-    Awaited(Option<Arc<str>>, Box<str>),
+    /// That of the first call with a key.
+    Awaited(Awaited),
 }
+
+struct Awaited {
+    scope: Option<Arc<str>>,
+    key: Box<str>,
+    deadline_ns: Option<u64>,
+    /// None until the first call has ended.
+    answer: Option<Result<Remembered, ReplyOutcome>>,
+}
+
+/// Under which terms a call was added, beside its procedure and arguments.
+#[derive(Clone, Copy)]
+pub struct CallTerms<'a> {
+    pub key: Option<&'a str>,
+    /// Within which the key counts.
+    pub scope: Option<&'a Arc<str>>,
+    /// By the node's clock; none: its client waits for ever.
+    pub deadline_ns: Option<u64>,
+}
+
+/// Called once with the whole reply, on an engine or log thread: it must only hand it over.
+pub type OnReply = Box<dyn FnOnce(BatchReply) + Send + Sync>;
 
 /// A part of a batch: calls of one partition, or one multi-partition call.
 pub(crate) struct Part {
@@ -194,16 +192,40 @@ impl BatchBuilder {
         encoded.map(|()| self.places.len() - 1)
     }
 
+    /// As `push`, of a call without a key whose encoded arguments are known to touch this partition alone.
+    pub fn push_routed(
+        &mut self,
+        module: &Arc<Module>,
+        procedure: usize,
+        partition: PartitionId,
+        args: &[u8],
+    ) -> usize {
+        if !self.refuse_quarantined(module, procedure) {
+            self.place(module, procedure, None, args, Bound::One(partition));
+        }
+        self.places.len() - 1
+    }
+
+    /// True: the procedure is kept from running, and the call has its answer.
+    fn refuse_quarantined(&mut self, module: &Module, procedure: usize) -> bool {
+        let reason = self.router.quarantined(module.id, procedure);
+        let is_kept = reason.is_some();
+        if let Some(reason) = reason {
+            self.place_ready(Ready::Refused(ReplyOutcome::Quarantined(reason)));
+        }
+        is_kept
+    }
+
     fn add(&mut self, module: &Arc<Module>, procedure: usize, key: Option<&str>, args: &[u8]) {
-        if let Some(reason) = self.router.quarantined(module.id, procedure) {
-            return self.place_ready(Ready::Refused(ReplyOutcome::Quarantined(reason)));
+        if self.refuse_quarantined(module, procedure) {
+            return;
         }
         // What writes nothing may run again: nothing is kept of it.
         let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
         if let Some(key) = key
             && let Some(ready) = self.begin_key(module, procedure, key, args)
         {
-            if matches!(ready, Ready::Awaited(..)) {
+            if matches!(ready, Ready::Awaited(_)) {
                 self.add_deadline(); // what it waits for begins or not, whoever waits
             }
             return self.place_ready(ready);
@@ -213,6 +235,10 @@ impl BatchBuilder {
             Ok(touched) => touched,
             Err(error) => unreachable!("arguments are encoded by their schema: {error}"),
         };
+        self.place(module, procedure, key, args, touched);
+    }
+
+    fn place(&mut self, module: &Module, procedure: usize, key: Option<&str>, args: &[u8], touched: Bound) {
         let part = match touched {
             Bound::One(partition) => self.open_part(partition),
             several => {
@@ -237,7 +263,12 @@ impl BatchBuilder {
             Begin::Run => None,
             Begin::Done(outcome) => Some(Ready::Remembered(outcome)),
             Begin::Conflict => Some(Ready::Refused(ReplyOutcome::IdempotencyConflict)),
-            Begin::Running => Some(Ready::Awaited(self.scope.clone(), key.into())),
+            Begin::Running => Some(Ready::Awaited(Awaited {
+                scope: self.scope.clone(),
+                key: key.into(),
+                deadline_ns: self.deadline_ns,
+                answer: None,
+            })),
             Begin::Full => Some(Ready::Refused(ReplyOutcome::IdempotencyFull)),
         }
     }
@@ -272,7 +303,7 @@ impl BatchBuilder {
     }
 
     /// Hands the parts to `dispatch` one after the other; `done` is called once all are answered.
-    pub(crate) fn submit(mut self, done: Box<dyn FnOnce(BatchReply) + Send>, mut dispatch: impl FnMut(Part)) {
+    pub(crate) fn submit(mut self, done: OnReply, mut dispatch: impl FnMut(Part)) {
         self.submitted = true;
         let mut parts = std::mem::take(&mut self.parts);
         if self.stream.is_none() && parts.iter().any(|part| part.batch.partition.is_none()) {
@@ -282,48 +313,27 @@ impl BatchBuilder {
             part.batch.stream = self.stream;
             part.batch.answers = self.is_bounded.then(|| self.router.answers().clone());
         }
-        let ready = std::mem::take(&mut self.ready);
-        let awaited: Vec<(usize, Option<Arc<str>>, Box<str>)> = ready
-            .iter()
-            .enumerate()
-            .filter_map(|(at, ready)| match ready {
-                Ready::Awaited(scope, key) => Some((at, scope.clone(), key.clone())),
-                _ => None,
-            })
-            .collect();
-        let reply = BatchReply {
-            parts: Vec::with_capacity(parts.len()),
-            outcomes: Vec::new(),
-            places: std::mem::take(&mut self.places),
-            ready,
+        let pending = Pending {
+            reply: BatchReply {
+                parts: Vec::with_capacity(parts.len()),
+                places: std::mem::take(&mut self.places),
+                ready: std::mem::take(&mut self.ready),
+            },
+            accepted_at: Instant::now(),
+            done,
         };
-        if let (true, [_]) = (awaited.is_empty(), &parts[..]) {
-            let part = parts.into_iter().next().expect("one part");
-            return dispatch(answer_alone(&self.router, part, reply, done));
+        let has_awaited = pending
+            .reply
+            .ready
+            .iter()
+            .any(|ready| matches!(ready, Ready::Awaited(_)));
+        match (has_awaited, &mut parts[..]) {
+            (false, [_]) => {
+                let part = parts.pop().expect("one part");
+                dispatch(pending.of_one(&self.router, part));
+            }
+            _ => Collector::dispatch(&self.router, pending, parts, dispatch),
         }
-        let collector = Arc::new(Collector {
-            left: AtomicUsize::new(parts.len() + awaited.len() + 1),
-            state: Mutex::new(Some((reply, done))),
-            slots: parts.iter().map(|_| Mutex::new(None)).collect(),
-        });
-        for (at, mut part) in parts.into_iter().enumerate() {
-            let (collector, router) = (collector.clone(), self.router.clone());
-            part.batch.done = Some(Box::new(move |batch| {
-                router.settle_keys(&batch);
-                *collector.slots[at].lock().expect("held for a store alone") = Some(batch);
-                collector.arrive();
-            }));
-            dispatch(part);
-        }
-        for (at, scope, key) in awaited {
-            let collector = collector.clone();
-            let waiter = Box::new(move |answer| {
-                collector.fill_ready(at, answer);
-                collector.arrive();
-            });
-            self.router.idempotency().wait(scoped(&scope, &key), waiter);
-        }
-        collector.arrive();
     }
 }
 
@@ -332,20 +342,30 @@ fn scoped<'k>(scope: &'k Option<Arc<str>>, key: &'k str) -> ScopedKey<'k> {
     ScopedKey { scope, key }
 }
 
-/// The common case of one part: no collector.
-fn answer_alone(
-    router: &Router,
-    mut part: Part,
-    mut reply: BatchReply,
-    done: Box<dyn FnOnce(BatchReply) + Send>,
-) -> Part {
-    let router = router.clone();
-    part.batch.done = Some(Box::new(move |batch| {
-        router.settle_keys(&batch);
-        reply.take_part(batch);
-        done(reply);
-    }));
-    part
+/// A batch on its way.
+struct Pending {
+    reply: BatchReply,
+    accepted_at: Instant,
+    done: OnReply,
+}
+
+impl Pending {
+    /// The common case: one part answers it.
+    fn of_one(self, router: &Router, mut part: Part) -> Part {
+        let router = router.clone();
+        part.batch.done = Some(Box::new(move |batch| {
+            router.settle_keys(&batch);
+            self.finish(&router, Some(batch));
+        }));
+        part
+    }
+
+    /// Every part is there.
+    fn finish(mut self, router: &Router, parts: impl IntoIterator<Item = Box<CallBatch>>) {
+        self.reply.parts.extend(parts);
+        router.note_answered(self.reply.len() as u64, self.accepted_at.elapsed());
+        (self.done)(self.reply);
+    }
 }
 
 impl Drop for BatchBuilder {
@@ -363,44 +383,78 @@ impl Drop for BatchBuilder {
     }
 }
 
-type Finish = (BatchReply, Box<dyn FnOnce(BatchReply) + Send>);
-
-/// Waits for all parts of a batch.
+/// Waits for all parts of a batch, and for the calls whose answers it shares.
 struct Collector {
+    router: Router,
     left: AtomicUsize,
-    state: Mutex<Option<Finish>>,
+    pending: Mutex<Option<Pending>>,
     slots: Vec<Mutex<Option<Box<CallBatch>>>>,
 }
 
 impl Collector {
-    fn fill_ready(&self, at: usize, answer: Result<Remembered, ReplyOutcome>) {
-        let mut state = self.state.lock().expect("no code panics under this lock");
-        let (reply, _) = state.as_mut().expect("taken by the last arrival alone");
-        reply.ready[at] = match answer {
-            Ok(outcome) => Ready::Remembered(outcome),
-            Err(refusal) => Ready::Refused(refusal),
-        };
+    fn dispatch(router: &Router, pending: Pending, parts: Vec<Part>, mut dispatch: impl FnMut(Part)) {
+        let awaited: Vec<(usize, Option<Arc<str>>, Box<str>)> = pending
+            .reply
+            .ready
+            .iter()
+            .enumerate()
+            .filter_map(|(at, ready)| match ready {
+                Ready::Awaited(awaited) => Some((at, awaited.scope.clone(), awaited.key.clone())),
+                _ => None,
+            })
+            .collect();
+        let collector = Arc::new(Self {
+            router: router.clone(),
+            left: AtomicUsize::new(parts.len() + awaited.len() + 1),
+            pending: Mutex::new(Some(pending)),
+            slots: parts.iter().map(|_| Mutex::new(None)).collect(),
+        });
+        for (at, mut part) in parts.into_iter().enumerate() {
+            let collector = collector.clone();
+            part.batch.done = Some(Box::new(move |batch| {
+                collector.router.settle_keys(&batch);
+                *collector.slots[at].lock().expect("held for a store alone") = Some(batch);
+                collector.arrive();
+            }));
+            dispatch(part);
+        }
+        for (at, scope, key) in awaited {
+            let collector = collector.clone();
+            let waiter = Box::new(move |answer| {
+                collector.fill_awaited(at, answer);
+                collector.arrive();
+            });
+            router.idempotency().wait(scoped(&scope, &key), waiter);
+        }
+        collector.arrive();
+    }
+
+    fn fill_awaited(&self, at: usize, answer: Result<Remembered, ReplyOutcome>) {
+        let mut pending = self.pending.lock().expect("no code panics under this lock");
+        let pending = pending.as_mut().expect("taken by the last arrival alone");
+        if let Ready::Awaited(awaited) = &mut pending.reply.ready[at] {
+            awaited.answer = Some(answer);
+        }
     }
 
     fn arrive(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        let finish = self.state.lock().expect("no code panics under this lock").take();
-        let (mut reply, done) = finish.expect("the last arrival comes once");
-        for slot in &self.slots {
+        let pending = self.pending.lock().expect("no code panics under this lock").take();
+        let parts = self.slots.iter().map(|slot| {
             let batch = slot.lock().expect("held for a store alone").take();
-            reply.take_part(batch.expect("every part has arrived"));
-        }
-        done(reply);
+            batch.expect("every part has arrived")
+        });
+        pending
+            .expect("the last arrival comes once")
+            .finish(&self.router, parts);
     }
 }
 
 /// The answers to a batch, by the index that `BatchBuilder::push` returned.
 pub struct BatchReply {
     parts: Vec<Box<CallBatch>>,
-    /// Outcomes of each part's slots, in the words of this interface.
-    outcomes: Vec<Vec<ReplyOutcome>>,
     places: Vec<Place>,
     ready: Vec<Ready>,
 }
@@ -415,20 +469,6 @@ impl BatchReply {
         parts.map(|part| part.results.len()).max().unwrap_or(0)
     }
 
-    fn take_part(&mut self, mut batch: Box<CallBatch>) {
-        let all_committed = batch.calls.iter().all(|slot| slot.outcome == SlotOutcome::Committed);
-        let outcomes = match all_committed {
-            true => Vec::new(),
-            false => batch
-                .calls
-                .iter_mut()
-                .map(|slot| outcome_of(&mut slot.outcome))
-                .collect(),
-        };
-        self.outcomes.push(outcomes);
-        self.parts.push(batch);
-    }
-
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -437,20 +477,44 @@ impl BatchReply {
         self.places.is_empty()
     }
 
+    /// True where some call is to be encoded and submitted again.
+    pub fn has_superseded(&self) -> bool {
+        let mut calls = self.parts.iter().flat_map(|part| &part.calls);
+        calls.any(|call| call.outcome == ReplyOutcome::Superseded)
+            || self
+                .ready
+                .iter()
+                .any(|ready| *ready.outcome() == ReplyOutcome::Superseded)
+    }
+
     /// The answer to call `index`. Panics where there was no such call.
     pub fn get(&self, index: usize) -> CallReply<'_> {
         match self.places[index] {
             Place::Slot(part, slot) => self.of_slot(part as usize, slot as usize),
-            Place::Ready(at) => self.of_ready(&self.ready[at as usize]),
+            Place::Ready(at) => self.ready[at as usize].reply(),
+        }
+    }
+
+    /// The terms of a call that ran or waited for another one's answer; of one that was refused before, none.
+    pub fn terms(&self, index: usize) -> CallTerms<'_> {
+        match self.places[index] {
+            Place::Slot(part, slot) => {
+                let (batch, slot) = (&self.parts[part as usize], slot as usize);
+                CallTerms {
+                    key: batch.key(slot),
+                    scope: batch.scope.as_ref(),
+                    deadline_ns: batch.deadline_ns(slot),
+                }
+            }
+            Place::Ready(at) => self.ready[at as usize].terms(),
         }
     }
 
     fn of_slot(&self, part: usize, at: usize) -> CallReply<'_> {
         let batch = &self.parts[part];
         let slot = &batch.calls[at];
-        let outcome = self.outcomes[part].get(at).unwrap_or(&COMMITTED);
         CallReply {
-            outcome,
+            outcome: &slot.outcome,
             result: batch.result(at),
             recorded_by: None,
             txn_id: slot.txn_id,
@@ -459,15 +523,33 @@ impl BatchReply {
             replayed: false,
         }
     }
+}
 
-    fn of_ready<'a>(&'a self, ready: &'a Ready) -> CallReply<'a> {
-        let (outcome, remembered) = match ready {
-            Ready::Refused(outcome) => (outcome, None),
-            Ready::Remembered(remembered) => (&COMMITTED, Some(remembered)),
-            Ready::Awaited(..) => (&SUPERSEDED, None),
-        };
+impl Ready {
+    fn outcome(&self) -> &ReplyOutcome {
+        match self {
+            Self::Refused(outcome) => outcome,
+            Self::Remembered(_) => &COMMITTED,
+            Self::Awaited(awaited) => match &awaited.answer {
+                Some(Ok(_)) => &COMMITTED,
+                Some(Err(outcome)) => outcome,
+                None => &SUPERSEDED,
+            },
+        }
+    }
+
+    fn remembered(&self) -> Option<&Remembered> {
+        match self {
+            Self::Remembered(remembered) => Some(remembered),
+            Self::Awaited(awaited) => awaited.answer.as_ref()?.as_ref().ok(),
+            Self::Refused(_) => None,
+        }
+    }
+
+    fn reply(&self) -> CallReply<'_> {
+        let remembered = self.remembered();
         CallReply {
-            outcome,
+            outcome: self.outcome(),
             result: remembered.map_or(&[], |r| &r.result),
             recorded_by: remembered.map(|r| &r.module),
             txn_id: remembered.map_or(TxnId(0), |r| r.txn_id),
@@ -476,20 +558,19 @@ impl BatchReply {
             replayed: remembered.is_some(),
         }
     }
-}
 
-/// A slot's outcome in the words of this interface.
-pub(crate) fn outcome_of(outcome: &mut SlotOutcome) -> ReplyOutcome {
-    match std::mem::take(outcome) {
-        SlotOutcome::Committed => ReplyOutcome::Committed,
-        SlotOutcome::Failed(failure) => ReplyOutcome::Failed(*failure),
-        SlotOutcome::Superseded => ReplyOutcome::Superseded,
-        SlotOutcome::LogUnavailable(reason) => ReplyOutcome::LogUnavailable(reason),
-        SlotOutcome::OutcomeUnknown(reason) => ReplyOutcome::OutcomeUnknown(reason),
-        SlotOutcome::ReadOnly(reason) => ReplyOutcome::ReadOnly(reason),
-        SlotOutcome::Overloaded { retry_after_s } => ReplyOutcome::Overloaded { retry_after_s },
-        SlotOutcome::AnswersFull => ReplyOutcome::Overloaded { retry_after_s: 1 },
-        SlotOutcome::Unavailable(reason) => ReplyOutcome::Unavailable(reason),
-        SlotOutcome::Waiting => unreachable!("every call of a finished batch has run"),
+    fn terms(&self) -> CallTerms<'_> {
+        match self {
+            Self::Awaited(awaited) => CallTerms {
+                key: Some(&awaited.key),
+                scope: awaited.scope.as_ref(),
+                deadline_ns: awaited.deadline_ns,
+            },
+            Self::Refused(_) | Self::Remembered(_) => CallTerms {
+                key: None,
+                scope: None,
+                deadline_ns: None,
+            },
+        }
     }
 }

@@ -64,7 +64,11 @@ impl From<Unavailable> for CopyError {
 impl Router {
     /// Marks a moment in the log and on all partitions; the engine threads then send what the tables held, while they go on.
     /// `told` runs once every earlier call has been answered, or never will be.
-    pub fn begin_copy(&self, to: Sender<Copied>, told: Box<dyn FnOnce() + Send>) -> Result<CopyStart, CopyError> {
+    pub fn begin_copy(
+        &self,
+        to: Sender<Copied>,
+        told: Box<dyn FnOnce() + Send + Sync>,
+    ) -> Result<CopyStart, CopyError> {
         self.run_on_all(move |held| begin_copy(held, &to, told))?
     }
 }
@@ -72,7 +76,7 @@ impl Router {
 fn begin_copy(
     held: &mut ExclusivePartitions<'_>,
     to: &Sender<Copied>,
-    told: Box<dyn FnOnce() + Send>,
+    told: Box<dyn FnOnce() + Send + Sync>,
 ) -> Result<CopyStart, CopyError> {
     if held.partitions.iter().any(|partition| partition.is_copying()) {
         return Err(CopyError::Busy);

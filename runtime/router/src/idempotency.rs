@@ -17,9 +17,8 @@ use std::{
 
 use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_KEEP_DEFAULT};
 use reprise_env::Clock;
+use reprise_partition::ReplyOutcome;
 use reprise_txn::{Module, call_hash};
-
-use crate::builder::ReplyOutcome;
 
 /// Hash of what was called with which arguments: a repeat must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ mod router;
 
 pub use admin::{DeployError, Deployment, Planned};
 pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};
-pub use builder::{BatchBuilder, BatchReply, CallReply, ReplyOutcome};
+pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
 pub use checkpoint::{
     ArchiveStatus, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
     PartitionStart, RestartEstimate, Speed, SpeedSource, TakeError,
@@ -29,6 +29,6 @@ pub use logs::{
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
-pub use reprise_partition::{CallInfo, CallPhase, Deadline, MeetingStats, Stream, has_small_result};
+pub use reprise_partition::{CallInfo, CallPhase, Deadline, MeetingStats, ReplyOutcome, Stream, has_small_result};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};

@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, OnceLock, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crossbeam_channel::Sender;
@@ -14,14 +14,14 @@ use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, li
 use reprise_log::Log;
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, ExclusivePartitions, Gathering, Job, MeetingStats, Shared, SiteMessage, SlotOutcome,
-    Stream, Touched,
+    CallBatch, CallInfo, Deadline, ExclusivePartitions, Gathering, Job, MeetingStats, ReplyOutcome, Shared,
+    SiteMessage, Stream, Touched,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 
 use crate::{
     backup::BackupService,
-    builder::{BatchBuilder, BatchReply, Part, ReplyOutcome, outcome_of},
+    builder::{BatchBuilder, OnReply, Part},
     checkpoint::{ArchiveStatus, CheckpointFailure, CheckpointService, RestartEstimate},
     idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
     pace::Pace,
@@ -328,38 +328,35 @@ impl Router {
         Stream(self.0.streams.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Runs a batch. `done` is called once, with every answer, on an engine or log thread: it must only hand them over.
-    pub fn submit(&self, builder: BatchBuilder, done: Box<dyn FnOnce(BatchReply) + Send>) {
-        let accepted_at = Instant::now();
-        let calls = builder.len() as u64;
-        let router = self.clone();
-        let timed = Box::new(move |reply| {
-            router.0.config.registry.answered(calls, accepted_at.elapsed());
-            router.0.pace.note(calls);
-            done(reply);
-        });
+    /// Runs a batch. `done` is called once, with every answer.
+    pub fn submit(&self, builder: BatchBuilder, done: OnReply) {
         let refusal = self.refusal();
-        builder.submit(timed, |part| match &refusal {
+        builder.submit(done, |part| match &refusal {
             Some(outcome) => part.batch.turn_away(outcome),
             None => self.dispatch(part),
         });
     }
 
+    pub(crate) fn note_answered(&self, calls: u64, took: Duration) {
+        self.0.config.registry.answered(calls, took);
+        self.0.pace.note(calls);
+    }
+
     /// Why no call is taken now, if so.
-    fn refusal(&self) -> Option<SlotOutcome> {
+    fn refusal(&self) -> Option<ReplyOutcome> {
         match &*self.0.phase.read().expect("held for a look") {
             Phase::Ready => None,
             Phase::Recovering { .. } => Some("the node recovers; /readyz shows the progress"),
             Phase::Failed { .. } => Some("the node could not open its log; /readyz has the report"),
             Phase::Stopping => Some("the node is stopping"),
         }
-        .map(|reason| SlotOutcome::Unavailable(reason.into()))
+        .map(|reason| ReplyOutcome::Unavailable(reason.into()))
     }
 
     /// Err while no call is taken.
     pub fn check_ready(&self) -> Result<(), Unavailable> {
         match self.refusal() {
-            Some(SlotOutcome::Unavailable(reason)) => Err(Unavailable(reason)),
+            Some(ReplyOutcome::Unavailable(reason)) => Err(Unavailable(reason)),
             _ => Ok(()),
         }
     }
@@ -387,11 +384,11 @@ impl Router {
     }
 
     #[cold]
-    fn overloaded(&self) -> SlotOutcome {
+    fn overloaded(&self) -> ReplyOutcome {
         let shared = &self.0.config.shared;
         let waiting = shared.waiting.iter().map(|count| count.load(Ordering::Relaxed) as u64);
         let now_ns = shared.clock.monotonic_ns();
-        SlotOutcome::Overloaded {
+        ReplyOutcome::Overloaded {
             retry_after_s: self.0.pace.retry_after_s(now_ns, waiting.sum()),
         }
     }
@@ -456,7 +453,7 @@ impl Router {
 
     /// Reads from some partitions, all seen at one moment, and waits until what was read is durable. They go on with other
     /// calls until all of them are ready for it.
-    pub(crate) fn run_durably<T: Send + 'static>(
+    pub(crate) fn run_durably<T: Send + Sync + 'static>(
         &self,
         touched: Touched,
         read: impl FnOnce(&mut ExclusivePartitions<'_>) -> Result<T, RowsError> + Send + 'static,
@@ -482,7 +479,7 @@ impl Router {
         if let Err(unsent) = sent
             && let SiteMessage::Batch(batch) = unsent.0
         {
-            batch.turn_away(&SlotOutcome::Unavailable("the engine has stopped".into()));
+            batch.turn_away(&ReplyOutcome::Unavailable("the engine has stopped".into()));
         }
     }
 
@@ -500,9 +497,8 @@ impl Router {
         for (at, key) in batch.keys() {
             let (slot, scope) = (&batch.calls[at], batch.scope());
             let key = ScopedKey { scope, key };
-            if slot.outcome != SlotOutcome::Committed {
-                let outcome = outcome_of(&mut slot.outcome.clone());
-                self.0.idempotency.release(key, &outcome);
+            if slot.outcome != ReplyOutcome::Committed {
+                self.0.idempotency.release(key, &slot.outcome);
                 continue;
             }
             let deployed = self.deployed();

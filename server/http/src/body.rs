@@ -17,7 +17,7 @@ use reprise_api::{Problem, ProblemKind};
 use reprise_base::{Budget, Grant};
 
 use crate::{
-    limits::{BODY_BYTES_PER_S_MIN, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX, REQUEST_BYTES_COUNTED},
+    limits::{BODY_BYTES_PER_S_MIN, BYTES_COUNTED, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX, REQUEST_BYTES_SURE},
     refusal::Refusal,
 };
 
@@ -102,7 +102,7 @@ pub async fn read_all(
         }
         return Err(Refusal::too_large(what, bytes_max));
     }
-    let counted = announced.filter(|length| *length > REQUEST_BYTES_COUNTED);
+    let counted = announced.filter(|length| *length > REQUEST_BYTES_SURE);
     if counted.is_some_and(|length| !requests.has_room(length * COPIES)) {
         return Err(requests_full());
     }
@@ -115,8 +115,8 @@ pub async fn read_all(
     };
     if announced == Some(first.len() as u64) && counted.is_none() {
         return Ok(Whole {
+            _grant: count_short(first.len(), requests),
             bytes: first,
-            _grant: None,
         });
     }
     let mut grant = None;
@@ -143,16 +143,21 @@ pub async fn read_all(
         return Err(Refusal::too_large(what, bytes_max));
     }
     Ok(Whole {
+        _grant: grant.or_else(|| count_short(all.len(), requests)),
         bytes: all.freeze(),
-        _grant: grant,
     })
+}
+
+/// A body for which there is room in any case.
+fn count_short(bytes: usize, requests: &Arc<Budget>) -> Option<Grant> {
+    (bytes as u64 > BYTES_COUNTED).then(|| requests.take(bytes as u64 * COPIES))
 }
 
 /// Counts what came so far: by what is here, so that nobody holds room for what they do not send. False: there is none.
 fn count(all: &BytesMut, grant: &mut Option<Grant>, requests: &Arc<Budget>) -> bool {
     let bytes = all.capacity() as u64 * COPIES;
     match grant {
-        _ if all.len() as u64 <= REQUEST_BYTES_COUNTED => true,
+        _ if all.len() as u64 <= REQUEST_BYTES_SURE => true,
         None => {
             *grant = requests.try_take(bytes);
             grant.is_some()

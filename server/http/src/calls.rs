@@ -1,6 +1,6 @@
 //! `POST /v1/call/{module}/{procedure}`: one transaction.
 
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -10,27 +10,24 @@ use axum::{
 };
 use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
 use reprise_base::{Lsn, limits::IDEMPOTENCY_KEY_BYTES_MAX};
-use reprise_router::{BatchBuilder, CallReply, Deployed, ReplyOutcome};
+use reprise_router::{CallReply, CallTerms, Deployed};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     auth::Role,
     body::{self, Bounds},
-    codec::{ArgsError, Format, Packer, Scratch, encode_document},
-    deadlines::Deadlines,
+    codec::{Format, Packer},
     front::parse_digits,
-    limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX, SUPERSEDED_RETRIES_MAX},
+    limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX},
     refusal::{Refusal, problem_of_reply},
+    reply::Held,
     state::AppState,
-    submit::{Target, engine_gone, submit},
-    texts::{self, Room},
+    submission::{CallText, Submission},
+    target::Target,
+    texts::Room,
 };
 
 pub const PATH_PREFIX: &str = "/v1/call/";
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
-}
 
 /// Calls a procedure
 ///
@@ -85,6 +82,8 @@ pub struct Asked<'h> {
     pub scope: Option<Arc<str>>,
     /// For which the client waits.
     pub timeout: Option<Duration>,
+    /// The caller may call procedures that write.
+    pub may_write: bool,
     /// Of the arguments.
     pub format: Format,
     /// Of the answer.
@@ -100,16 +99,19 @@ impl<'h> Asked<'h> {
             .and_then(|rest| rest.split_once('/'))
             .ok_or_else(|| Refusal::not_found("the path is /v1/call/{module}/{procedure}"))?;
         let target = Target::find(deployed, module, procedure)?;
-        if !target.schema().read_only {
-            state.auth().require(headers, Role::Write)?;
-        }
+        let auth = state.auth();
+        let may_write = match target.schema().read_only {
+            true => auth.allows(headers, Role::Write),
+            false => auth.require(headers, Role::Write).map(|()| true)?,
+        };
         let format = Format::of_body(headers)?;
         let key = idempotency_key(headers)?;
         Ok(Self {
             target,
             key,
-            scope: key.and_then(|_| state.auth().scope(headers)),
+            scope: key.and_then(|_| auth.scope(headers)),
             timeout: client_timeout(headers)?,
+            may_write,
             format,
             answer: Format::of_answer(headers, format),
         })
@@ -119,9 +121,13 @@ impl<'h> Asked<'h> {
 async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
-    let mut deployed = state.router.deployed();
-    let mut asked = Asked::of(state, &deployed, path, &head.headers)?;
-    let deadline_ns = asked.timeout.map(|timeout| state.router.deadline_in(timeout));
+    let deployed = state.router.deployed();
+    let asked = Asked::of(state, &deployed, path, &head.headers)?;
+    let terms = CallTerms {
+        key: asked.key,
+        scope: asked.scope.as_ref(),
+        deadline_ns: asked.timeout.map(|timeout| state.router.deadline_in(timeout)),
+    };
     wait_for_min_lsn(state, &head.headers).await?;
     let (what, wait_max) = ("a call's body", state.limits.body_wait);
     let bounds = Bounds {
@@ -129,65 +135,26 @@ async fn run(state: &AppState, request: Request) -> Result<Response, Refusal> {
         bytes_max: CALL_BODY_BYTES_MAX,
         wait_max,
     };
-    let args = body::read_all(&head.headers, body, bounds, state.requests()).await?;
-    for _ in 0..SUPERSEDED_RETRIES_MAX {
-        let mut batch = BatchBuilder::new(deployed, &state.router);
-        batch.set_scope(asked.scope.clone());
-        batch.set_deadline(deadline_ns);
-        let target = &asked.target;
-        let encode = |out: &mut Vec<u8>| encode_call(target, asked.format, &args.bytes, out);
-        batch.push(&target.module, target.procedure, asked.key, encode)?;
-        let deadlines = Deadlines::of(&mut batch);
-        let reply = submit(&state.router, batch, None);
-        let reply = deadlines.reply_before(&state.router, reply).await;
-        let reply = reply
-            .ok_or_else(Refusal::deadline_exceeded)?
-            .map_err(|_| engine_gone())?;
-        if *reply.get(0).outcome != ReplyOutcome::Superseded {
-            let bytes_max = asked.target.text_bytes_max(&reply.get(0));
-            let room = match state.texts.asked(bytes_max) {
-                None => None,
-                Some(room) => Some(room.await),
-            };
-            return respond(&asked.target, &reply.get(0), asked.answer, room);
-        }
-        deployed = state.router.deployed();
-        asked = Asked::of(state, &deployed, path, &head.headers)?;
-    }
-    Err(superseded_too_often())
-}
-
-/// The module was replaced at every attempt.
-pub fn superseded_too_often() -> Refusal {
-    let mut problem = Problem::new(
-        ProblemKind::Overloaded,
-        "the module is being replaced again and again; try again",
-    );
-    problem.retry_after_s = Some(1);
-    problem.into()
-}
-
-/// Appends the encoded arguments of a call.
-pub fn encode_call(target: &Target, format: Format, args: &[u8], out: &mut Vec<u8>) -> Result<(), ArgsError> {
-    let params = &target.schema().params;
-    SCRATCH.with_borrow_mut(|scratch| encode_document(format, params, args, out, scratch))
-}
-
-impl From<ArgsError> for Refusal {
-    fn from(error: ArgsError) -> Self {
-        match error {
-            ArgsError::Syntax(error) => {
-                Self::malformed(format!("the arguments are not JSON in UTF-8, or not CBOR: {error}"))
-            }
-            ArgsError::TooLarge => Self::too_large("encoded arguments", reprise_abi::value::ARGS_BYTES_MAX),
-            ArgsError::Invalid(errors) => {
-                let detail = "correct the arguments that errors lists, each with its JSON pointer";
-                let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
-                problem.errors = errors;
-                problem.into()
-            }
-        }
-    }
+    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
+    let text = CallText {
+        args: 0..body.bytes.len() as u32,
+        format: asked.format,
+        may_write: asked.may_write,
+    };
+    let mut call = Submission::default();
+    let target = call.number_of(&asked.target);
+    call.add(target, 0, text, ());
+    let mut batch = call.batch(state, deployed);
+    call.encode_all(&mut batch, &body.bytes, |()| terms);
+    call.submit(state, batch, Held::default());
+    poll_fn(|cx| call.poll(cx, state, &body.bytes)).await;
+    let slot = &call.slots()[0];
+    let room = match state.texts.asked(call.text_bytes_max(slot)) {
+        None => None,
+        Some(room) => Some(room.await),
+    };
+    let (target, reply) = call.answer(slot).map_err(Refusal::clone)?;
+    respond(state, target, &reply, asked.answer, room)
 }
 
 /// Appends the body of a committed call's answer.
@@ -223,11 +190,17 @@ pub fn media_type(format: Format) -> &'static str {
     }
 }
 
-fn respond(target: &Target, reply: &CallReply<'_>, format: Format, room: Option<Room>) -> Result<Response, Refusal> {
+fn respond(
+    state: &AppState,
+    target: &Target,
+    reply: &CallReply<'_>,
+    format: Format,
+    room: Option<Room>,
+) -> Result<Response, Refusal> {
     let mut out = Vec::with_capacity(reply.result.len() * 2 + 128);
     write_body(target, reply, format, &mut out)?;
     out.shrink_to_fit();
-    let mut response = Response::new(Body::from(texts::held(out, room)));
+    let mut response = Response::new(Body::from(state.texts.hold(out, room)));
     let own = response.headers_mut();
     let media_type = HeaderValue::from_static(media_type(format));
     own.insert(header::CONTENT_TYPE, media_type);

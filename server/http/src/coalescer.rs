@@ -5,19 +5,16 @@
 //! Its answers come back together; those of one partition ran together anyway, so at most a call waits for as many others
 //! as a coalescer takes. There is one coalescer for a partition, since partitions differ in how much waits for them.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use reprise_base::PartitionId;
-use reprise_router::{BatchBuilder, BatchReply, Deployed};
-use tokio::sync::oneshot;
+use reprise_router::{BatchBuilder, Deployed};
 
 use crate::{
     limits::COALESCED_CALLS_MAX,
+    reply::{Held, PendingReply, ReplySlot},
     state::AppState,
-    submit::{Target, submit},
+    target::Target,
 };
 
 /// The coalescer that each partition's calls may still join.
@@ -25,12 +22,9 @@ pub struct Coalescers(Vec<Mutex<Option<Coalescer>>>);
 
 struct Coalescer {
     batch: BatchBuilder,
-    pending_calls: Vec<oneshot::Sender<SharedReply>>,
+    /// Of all calls: each looks at its own answer.
+    reply: Arc<ReplySlot>,
 }
-
-/// The reply to the whole coalescer. Each rider looks at its own call for a moment.
-pub type SharedReply = Arc<Mutex<BatchReply>>;
-pub type PendingCall = oneshot::Receiver<SharedReply>;
 
 impl Coalescers {
     pub fn new(partitions: u16) -> Self {
@@ -42,15 +36,14 @@ impl Coalescers {
         coalescer.expect("no code panics under this lock")
     }
 
-    /// Adds a call of one partition with its encoded arguments; its index in the reply.
+    /// Adds a call of this one partition with its encoded arguments; its index in the reply.
     pub fn join(
         state: &AppState,
         deployed: &Arc<Deployed>,
         partition: PartitionId,
         target: &Target,
         args: &[u8],
-    ) -> (usize, PendingCall) {
-        let (sender, pending_call) = oneshot::channel();
+    ) -> (usize, PendingReply) {
         let mut place = state.coalescers.of(partition);
         let is_other = |coalescer: &mut Coalescer| coalescer.batch.deployed().generation != deployed.generation;
         if let Some(coalescer) = place.take_if(is_other) {
@@ -59,16 +52,12 @@ impl Coalescers {
         let is_first = place.is_none();
         let coalescer = place.get_or_insert_with(|| Coalescer {
             batch: BatchBuilder::new(deployed.clone(), &state.router),
-            pending_calls: Vec::new(),
+            reply: ReplySlot::holding(Held::default()),
         });
-        let copy = |out: &mut Vec<u8>| -> Result<(), Infallible> {
-            out.extend_from_slice(args);
-            Ok(())
-        };
-        let pushed = coalescer.batch.push(&target.module, target.procedure, None, copy);
-        let Ok(index) = pushed;
-        coalescer.pending_calls.push(sender);
-        if let Some(coalescer) = place.take_if(|coalescer| coalescer.pending_calls.len() >= COALESCED_CALLS_MAX) {
+        let batch = &mut coalescer.batch;
+        let index = batch.push_routed(&target.module, target.procedure, partition, args);
+        let pending = coalescer.reply.wait(index);
+        if let Some(coalescer) = place.take_if(|coalescer| coalescer.batch.len() >= COALESCED_CALLS_MAX) {
             coalescer.leave(state);
         }
         drop(place);
@@ -83,24 +72,13 @@ impl Coalescers {
                 }
             });
         }
-        (index, pending_call)
+        (index, pending)
     }
 }
 
 impl Coalescer {
     /// Submits the calls. Under the lock of their place: those of one partition leave in the order in which they came.
     fn leave(self, state: &AppState) {
-        let reply = submit(&state.router, self.batch, None);
-        let pending_calls = self.pending_calls;
-        tokio::spawn(async move {
-            // Without a reply the riders hear that the engine has stopped.
-            let Ok(reply) = reply.await else {
-                return;
-            };
-            let reply = Arc::new(Mutex::new(reply));
-            for rider in pending_calls {
-                let _ = rider.send(reply.clone()); // a client that is gone needs no answer
-            }
-        });
+        self.reply.submit(&state.router, self.batch);
     }
 }

@@ -8,11 +8,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use reprise_router::{BatchBuilder, BatchReply, Deadline, Router};
-use tokio::{
-    sync::oneshot,
-    time::{Sleep, sleep},
-};
+use reprise_router::{BatchBuilder, Deadline, Router};
+use tokio::time::{Sleep, sleep};
 
 /// Deadlines of calls that were sent together and have not passed.
 #[derive(Default)]
@@ -28,6 +25,10 @@ impl Deadlines {
             waiting: batch.take_deadlines(),
             timer: None,
         }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 
     /// Calls that never begin, by index: their deadlines passed first. Each is told once. Pending: none, and this is woken by the
@@ -59,18 +60,5 @@ impl Deadlines {
             }
         }
         Poll::Pending
-    }
-
-    /// The reply to one call; None where its deadline passed before it began.
-    pub async fn reply_before(
-        mut self,
-        router: &Router,
-        mut reply: oneshot::Receiver<BatchReply>,
-    ) -> Option<Result<BatchReply, oneshot::error::RecvError>> {
-        std::future::poll_fn(|cx| match Pin::new(&mut reply).poll(cx) {
-            Poll::Ready(reply) => Poll::Ready(Some(reply)),
-            Poll::Pending => self.poll(cx, router).map(|_| None),
-        })
-        .await
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     pages,
     refusal::Refusal,
     state::AppState,
-    texts::{self, Room},
+    texts::Room,
     trace::{RequestSpan, TraceContext},
 };
 
@@ -123,7 +123,7 @@ async fn route_judged(state: &AppState, router: &Router, request: Request) -> Re
     };
     let response = match room {
         None => response,
-        Some(room) => hold_room(response, room).await,
+        Some(room) => hold_room(state, response, room).await,
     };
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         return name_allowed_methods(response);
@@ -137,13 +137,13 @@ fn is_long_page(path: &str) -> bool {
 }
 
 /// The answer with its room, until the client has taken it.
-async fn hold_room(response: Response, room: Room) -> Response {
+async fn hold_room(state: &AppState, response: Response, room: Room) -> Response {
     let (head, body) = response.into_parts();
     let body = match body.size_hint().exact() {
         Some(_) => body
             .collect()
             .await
-            .map(|all| texts::held(all.to_bytes(), Some(room)).into()),
+            .map(|all| state.texts.hold(all.to_bytes(), Some(room)).into()),
         None => return Response::from_parts(head, body), // nothing of it lies in memory
     };
     Response::from_parts(head, body.expect("what lies in memory does not break off"))

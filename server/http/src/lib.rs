@@ -34,6 +34,7 @@ mod problems;
 #[cfg(test)]
 mod reference;
 mod refusal;
+mod reply;
 mod rows;
 mod running;
 mod schema;
@@ -41,8 +42,9 @@ mod server;
 mod stall;
 mod state;
 mod status;
-mod submit;
+mod submission;
 mod tables;
+mod target;
 mod texts;
 mod trace;
 

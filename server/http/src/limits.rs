@@ -73,9 +73,13 @@ pub const PIPELINE_ANSWER_BYTES: usize = 64 << 10;
 /// Calls of different connections that travel together.
 pub const COALESCED_CALLS_MAX: usize = 32;
 
-/// Shorter texts of answers, and shorter requests, are not counted among those of all connections.
-pub const REQUEST_BYTES_COUNTED: u64 = 64 << 10;
-pub const TEXT_BYTES_COUNTED: u64 = 64 << 10;
+/// So many bytes of requests, and so many of answers, each connection may hold whatever all of them hold.
+pub const REQUEST_BYTES_SURE: u64 = 64 << 10;
+pub const TEXT_BYTES_SURE: u64 = 64 << 10;
+/// What is shorter is not counted: 16 MiB of requests and 16 MiB of answers of as many connections as there may be.
+pub const BYTES_COUNTED: u64 = 4 << 10;
+/// What grows and shrinks all the time is counted by steps.
+pub const COUNTED_STEP_BYTES: u64 = 16 << 10;
 
 /// Longest body of one call, and longest line of a batch, in bytes.
 pub const CALL_BODY_BYTES_MAX: usize = 2 << 20;
@@ -86,6 +90,9 @@ pub const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Calls of batches that wait for the engine at once, over all connections: below the engine's own limit, so that a
 /// batch is slowed down where a single call is refused.
 pub const BATCH_CALLS_IN_FLIGHT_MAX: usize = 4_000;
+/// Of these, calls of one batch: their places are theirs until their answers are written, and a client that reads slowly leaves
+/// the others half.
+pub const BATCH_CALLS_EACH_MAX: usize = BATCH_CALLS_IN_FLIGHT_MAX / 2;
 /// Chunks of one batch on their way, and the bytes of their lines.
 pub const BATCH_CHUNKS_IN_FLIGHT_MAX: usize = 16;
 /// Calls of one chunk.
@@ -135,4 +142,4 @@ const _: () = assert!(CALL_BODY_BYTES_MAX > ARGS_BYTES_MAX);
 const _: () = assert!(CALL_BODY_BYTES_MAX <= BATCH_BYTES_IN_FLIGHT_MAX);
 const _: () = assert!(BATCH_CALLS_IN_FLIGHT_MAX < WAITING_TXNS_MAX);
 const _: () = assert!(RESULT_BYTES_MAX as u64 * TEXT_PER_BYTE_MAX <= TEXTS_BYTES_MAX);
-const _: () = assert!(BATCH_CHUNK_CALLS_MAX <= BATCH_CALLS_IN_FLIGHT_MAX);
+const _: () = assert!(BATCH_CHUNK_CALLS_MAX <= BATCH_CALLS_EACH_MAX);

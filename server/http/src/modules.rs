@@ -28,7 +28,7 @@ use crate::{
     refusal::{Refusal, conflict},
     schema::procedure_info,
     state::{AppState, Parts},
-    submit::no_module,
+    target::no_module,
 };
 
 #[derive(Deserialize, IntoParams)]

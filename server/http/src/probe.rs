@@ -5,7 +5,7 @@ use reprise_abi::Parameter;
 use reprise_router::{BatchBuilder, Router};
 
 use crate::{
-    batch::{Chunk, LineParser, SlotState},
+    batch::{Chunk, LineParser},
     codec::{Format, Scratch, encode_document},
     pipeline::request::{Seen, recognise},
 };
@@ -59,7 +59,7 @@ pub fn arguments(params: &[Parameter], is_cbor: bool, body: &[u8]) -> Option<Vec
 /// How many of two equal calls of a batch are accepted; nothing is submitted.
 pub fn batch_calls(router: &Router, is_cbor: bool, call: &[u8]) -> usize {
     let text = Bytes::from([call, call].concat());
-    let mut chunk = Chunk::new(text, format(is_cbor));
+    let mut chunk = Chunk::new(text, format(is_cbor), router.new_stream());
     let mut batch = BatchBuilder::new(router.deployed(), router);
     let mut parser = LineParser::default();
     parser.begin_chunk();
@@ -67,6 +67,5 @@ pub fn batch_calls(router: &Router, is_cbor: bool, call: &[u8]) -> usize {
     for line in [0..length, length..2 * length] {
         chunk.add(line, &mut batch, &mut parser, true);
     }
-    let called = |slot: &&crate::batch::Slot| matches!(slot.state, SlotState::Called { .. });
-    chunk.slots.iter().filter(called).count()
+    chunk.calls.slots().iter().filter(|slot| !slot.is_refused()).count()
 }

@@ -10,7 +10,7 @@ use reprise_base::{Lsn, TxnId, limits::MEMORY_MAX_LIMIT};
 use reprise_router::{CallReply, DeployError, Ended, Failure, LogReadError, ReplyOutcome, RowsError, Unavailable};
 
 /// An answer other than the one asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
     pub problem: Box<Problem>,
     /// Of the transaction that ended so.
@@ -149,7 +149,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The problem of a call that did not commit; None for the two outcomes that the caller handles itself.
+/// The problem of a call that did not commit.
 pub fn problem_of_reply(reply: &CallReply<'_>) -> Option<Problem> {
     Some(match reply.outcome {
         ReplyOutcome::OutcomeUnknown(reason) => *Refusal::outcome_unknown(reason, reply.txn_id, reply.lsn).problem,
@@ -159,7 +159,11 @@ pub fn problem_of_reply(reply: &CallReply<'_>) -> Option<Problem> {
 
 fn problem_of_outcome(outcome: &ReplyOutcome) -> Option<Problem> {
     Some(match outcome {
-        ReplyOutcome::Committed | ReplyOutcome::Superseded => return None,
+        ReplyOutcome::Committed => return None,
+        // Those that were replaced are called again before anything is answered.
+        ReplyOutcome::Waiting | ReplyOutcome::Superseded => {
+            *Refusal::internal("a call is to be answered that has not run").problem
+        }
         ReplyOutcome::Failed(failure) => problem_of_failure(failure),
         ReplyOutcome::Overloaded { retry_after_s } => {
             let detail = "too much waits: calls for a partition, or answers for their clients; try again after the given time, or send fewer at once";
@@ -365,9 +369,9 @@ mod tests {
             backtrace: vec!["inner".into()],
         };
         let outcomes = [
-            ReplyOutcome::Failed(aborted),
-            ReplyOutcome::Failed(limit),
-            ReplyOutcome::Failed(trapped),
+            ReplyOutcome::Failed(aborted.into()),
+            ReplyOutcome::Failed(limit.into()),
+            ReplyOutcome::Failed(trapped.into()),
             ReplyOutcome::Overloaded { retry_after_s: 3 },
             ReplyOutcome::IdempotencyConflict,
             ReplyOutcome::LogUnavailable("disk full".into()),
@@ -397,7 +401,6 @@ mod tests {
             503 /problems/unavailable Some(1)"#]]
         .assert_eq(&lines.collect::<Vec<_>>().join("\n"));
         assert!(problem_of_outcome(&ReplyOutcome::Committed).is_none());
-        assert!(problem_of_outcome(&ReplyOutcome::Superseded).is_none());
     }
 
     #[test]

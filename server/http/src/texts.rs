@@ -7,7 +7,7 @@ use bytes::Bytes;
 use reprise_base::{Budget, Grant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::TEXT_BYTES_COUNTED;
+use crate::limits::{BYTES_COUNTED, TEXT_BYTES_SURE};
 
 /// A unit of room.
 const UNIT_BYTES: u64 = 1 << 10;
@@ -18,9 +18,9 @@ pub struct Texts {
     budget: Arc<Budget>,
 }
 
-/// So much room, while it is held.
+/// So much room, while it is held. A short text waits for none and is counted alone.
 pub struct Room {
-    units: OwnedSemaphorePermit,
+    units: Option<OwnedSemaphorePermit>,
     grant: Grant,
 }
 
@@ -34,15 +34,37 @@ impl Texts {
 
     /// Waits for room for a text of at most so many bytes, or for all that there is. None: a short one needs none.
     pub fn asked(&self, bytes_max: u64) -> Option<impl Future<Output = Room> + Send + use<>> {
-        let (units, budget) = (self.units.clone(), self.budget.clone());
-        let bytes = bytes_max.min(budget.limit() / UNIT_BYTES * UNIT_BYTES);
-        (bytes_max > TEXT_BYTES_COUNTED).then(|| async move {
-            let units = units.acquire_many_owned(bytes.div_ceil(UNIT_BYTES) as u32).await;
-            Room {
-                units: units.expect("never closed"),
-                grant: budget.take(bytes),
+        (bytes_max > TEXT_BYTES_SURE).then(|| {
+            let (units, budget) = (self.units.clone(), self.budget.clone());
+            let bytes = bytes_max.min(budget.limit() / UNIT_BYTES * UNIT_BYTES);
+            async move {
+                let units = units.acquire_many_owned(bytes.div_ceil(UNIT_BYTES) as u32).await;
+                Room {
+                    units: Some(units.expect("never closed")),
+                    grant: budget.take(bytes),
+                }
             }
         })
+    }
+
+    /// Counts a text that needs no room. None: it is not worth it.
+    pub fn counted(&self, bytes: usize) -> Option<Room> {
+        (bytes as u64 > BYTES_COUNTED).then(|| Room {
+            units: None,
+            grant: self.budget.take(bytes as u64),
+        })
+    }
+
+    /// A text that is counted as long as it lives, and holds its room.
+    pub fn hold(&self, text: impl Into<Bytes>, room: Option<Room>) -> Bytes {
+        let text = text.into();
+        match room.or_else(|| self.counted(text.len())) {
+            None => text,
+            Some(mut room) => {
+                room.fit(text.len());
+                Bytes::from_owner(Held { text, _room: room })
+            }
+        }
     }
 }
 
@@ -50,8 +72,10 @@ impl Room {
     /// So many bytes are held in truth: what is left over is there for others.
     pub fn fit(&mut self, bytes: usize) {
         let needed = bytes.div_ceil(UNIT_BYTES as usize);
-        if let Some(more) = self.units.num_permits().checked_sub(needed) {
-            drop(self.units.split(more));
+        if let Some(units) = &mut self.units
+            && let Some(more) = units.num_permits().checked_sub(needed)
+        {
+            drop(units.split(more));
         }
         self.grant.resize(bytes as u64);
     }
@@ -69,17 +93,6 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-pub fn held(text: impl Into<Bytes>, room: Option<Room>) -> Bytes {
-    let text = text.into();
-    match room {
-        None => text,
-        Some(mut room) => {
-            room.fit(text.len());
-            Bytes::from_owner(Held { text, _room: room })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,14 +101,14 @@ mod tests {
     fn room_comes_back_with_the_text() {
         let budget = Budget::new(1 << 20);
         let texts = Texts::new(&budget);
-        assert!(texts.asked(TEXT_BYTES_COUNTED).is_none());
+        assert!(texts.asked(TEXT_BYTES_SURE).is_none());
         let all = texts.units.available_permits();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime");
         let room = runtime.block_on(texts.asked(u64::MAX).expect("a long one waits"));
         assert_eq!((texts.units.available_permits(), budget.used()), (0, 1 << 20));
-        let body = held(b"text".to_vec(), Some(room));
+        let body = texts.hold(b"text".to_vec(), Some(room));
         assert_eq!((texts.units.available_permits(), budget.used()), (all - 1, 4));
         let part = body.slice(1..2);
         drop(body);
@@ -111,10 +124,22 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime");
-        let room = runtime.block_on(texts.asked(TEXT_BYTES_COUNTED + 1).expect("a long one waits"));
-        let body = held(vec![0; 2 << 20], Some(room));
+        let room = runtime.block_on(texts.asked(TEXT_BYTES_SURE + 1).expect("a long one waits"));
+        let body = texts.hold(vec![0; 2 << 20], Some(room));
         assert_eq!(budget.used(), 2 << 20);
         drop(body);
         assert_eq!((budget.used(), texts.units.available_permits()), (0, 1 << 10));
+    }
+    #[test]
+    fn short_texts_are_counted_and_wait_for_nothing() {
+        let budget = Budget::new(1 << 20);
+        let texts = Texts::new(&budget);
+        let all = texts.units.available_permits();
+        let little = texts.hold(vec![0; BYTES_COUNTED as usize], None);
+        assert_eq!(budget.used(), 0);
+        let short = texts.hold(vec![0; TEXT_BYTES_SURE as usize], None);
+        assert_eq!((budget.used(), texts.units.available_permits()), (TEXT_BYTES_SURE, all));
+        drop((little, short));
+        assert_eq!(budget.used(), 0);
     }
 }

@@ -62,7 +62,7 @@ impl Local {
             let call = reply.get(at);
             let ret = match call.outcome {
                 ReplyOutcome::Committed => ops[at].decode(call.result).expect("its result"),
-                ReplyOutcome::Failed(Failure::Aborted { .. }) => Ret::Aborted,
+                ReplyOutcome::Failed(failure) if matches!(**failure, Failure::Aborted { .. }) => Ret::Aborted,
                 other => panic!("{:?} ended with {other:?}", ops[at]),
             };
             (ret, call.txn_id)

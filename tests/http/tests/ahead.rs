@@ -387,6 +387,30 @@ fn calls_whose_module_is_replaced_on_their_way_run_with_the_new_one() {
                 }
             });
         }
+        // And batches, with keys, arguments that come before the procedure's name, and none at all.
+        scope.spawn(|| {
+            for round in 0..100 {
+                let put = |id: u32| {
+                    let key = (id % 3 == 0).then(|| format!(r#","idempotency_key":"{round}-{id}""#));
+                    format!(
+                        r#"{{"args":{{"id":{},"amount":1}},"module":"probe","procedure":"put"{}}}"#,
+                        round * 1_000 + id,
+                        key.unwrap_or_default()
+                    )
+                };
+                let echo = |id: u32| format!(r#"{{"module":"probe","procedure":"echo","args":{{"id":{id}}}}}"#);
+                let lines: Vec<_> = (0..100).flat_map(|id| [put(id), echo(id)]).collect();
+                let answers = server.batch(&lines.join("\n"));
+                for (at, answer) in answers.iter().enumerate() {
+                    let expected = match at % 2 {
+                        0 => json!(null),
+                        _ => json!((at / 2).to_string()),
+                    };
+                    assert_eq!(answer["result"], expected, "{answer}");
+                }
+                assert_eq!(answers.len(), 200);
+            }
+        });
         for round in 0..12 {
             let module = if round % 2 == 0 { probe_grown() } else { probe() };
             let status = server.put_module("probe", module).status;

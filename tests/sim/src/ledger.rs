@@ -104,7 +104,7 @@ impl Ledger {
         match reply.outcome {
             ReplyOutcome::Committed => self.committed(attempt, reply, ops),
             _ if attempt.is_repeat => wrong("it had been committed"),
-            ReplyOutcome::Failed(Failure::Aborted { code, .. }) => {
+            ReplyOutcome::Failed(failure) if let Failure::Aborted { code, .. } = &**failure => {
                 // Before that its key was free again: a batch is answered when its last call is.
                 let is_earlier = |txn| reply.txn_id < TxnId(txn);
                 match self.calls[at].fate {

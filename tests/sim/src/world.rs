@@ -66,7 +66,7 @@ impl Refused {
     }
 }
 
-impl<A: Send + 'static> World<A> {
+impl<A: Send + Sync + 'static> World<A> {
     /// Opens what lies on `disk` and replays it.
     pub fn open(
         disk: &SimDisk,

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use reprise_base::{Budget, Grant};
-use reprise_router::{BatchBuilder, Stream};
+use reprise_router::Stream;
 
 use super::{
     Cut,
@@ -13,8 +13,7 @@ use super::{
 use crate::{
     body::requests_full,
     codec::{Format, ItemScanner},
-    deadlines::Deadlines,
-    limits::{BATCH_CHUNK_CALLS_MAX, CALL_BODY_BYTES_MAX, REQUEST_BYTES_COUNTED},
+    limits::{BATCH_CHUNK_CALLS_MAX, CALL_BODY_BYTES_MAX, REQUEST_BYTES_SURE},
     refusal::Refusal,
     state::AppState,
 };
@@ -33,7 +32,7 @@ pub struct Input {
     /// Keeps the calls of all chunks in order in the engine.
     order: Stream,
     /// Within which the calls' idempotency keys count.
-    pub scope: Option<Arc<str>>,
+    scope: Option<Arc<str>>,
     /// Until then the client waits for the calls.
     deadline_ns: Option<u64>,
     parser: LineParser,
@@ -75,7 +74,7 @@ impl Input {
     /// Takes a piece, once everything before it is cut. True: it was the last.
     pub fn take(&mut self, piece: Piece, requests: &Arc<Budget>) -> bool {
         let is_last = self.take_piece(piece);
-        if is_last || self.rest.len() as u64 <= REQUEST_BYTES_COUNTED {
+        if is_last || self.rest.len() as u64 <= REQUEST_BYTES_SURE {
             self.rest_grant = None;
             return is_last;
         }
@@ -185,17 +184,15 @@ impl Input {
         if self.at >= self.text.len() && self.refusal.is_none() {
             return None;
         }
-        let mut chunk = Chunk::new(self.text.clone(), self.format);
-        chunk.deadline_ns = self.deadline_ns;
-        let batch = BatchBuilder::new(state.router.deployed(), &state.router);
-        let mut batch = batch.in_stream(self.order);
+        let mut chunk = Chunk::new(self.text.clone(), self.format, self.order);
+        let mut batch = chunk.calls.batch(state, state.router.deployed());
         batch.set_scope(self.scope.clone());
         batch.set_deadline(self.deadline_ns);
         self.parser.begin_chunk();
         while self.at < self.text.len() && has_place(&chunk, calls_max) {
             let (end, after) = self.next_end();
             if end - self.at > CALL_BODY_BYTES_MAX {
-                chunk.refuse(too_large(self.format).problem);
+                chunk.calls.refuse(too_large(self.format), 0..0);
             } else if self.format == Format::Cbor || !is_blank(&self.text[self.at..end]) {
                 let line = self.at as u32..end as u32;
                 chunk.add(line, &mut batch, &mut self.parser, may_write);
@@ -205,16 +202,11 @@ impl Input {
         if self.at >= self.text.len()
             && let Some(refusal) = self.refusal.take()
         {
-            chunk.refuse(refusal.problem);
+            chunk.calls.refuse(refusal, 0..0);
         }
-        let (calls, deadlines) = (chunk.calls(), Deadlines::of(&mut batch));
-        let is_empty = chunk.slots.is_empty();
-        (!is_empty).then_some(Cut {
-            chunk,
-            batch,
-            deadlines,
-            calls,
-        })
+        chunk.calls.take_deadlines(&mut batch);
+        let is_empty = chunk.calls.slots().is_empty();
+        (!is_empty).then_some(Cut { chunk, batch })
     }
 
     /// The end of the call that begins at `at`, and the beginning of the next one.
@@ -231,8 +223,8 @@ impl Input {
 
 /// Many calls go together where their results are sure to be small.
 fn has_place(chunk: &Chunk, calls_max: usize) -> bool {
-    let calls = chunk.slots.len();
-    calls < calls_max.min(BATCH_CHUNK_CALLS_MAX) || calls < BATCH_CHUNK_CALLS_MAX && chunk.has_small_results()
+    let calls = chunk.calls.slots().len();
+    calls < calls_max.min(BATCH_CHUNK_CALLS_MAX) || calls < BATCH_CHUNK_CALLS_MAX && chunk.calls.has_small_results()
 }
 
 fn is_blank(line: &[u8]) -> bool {

@@ -3,46 +3,27 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use reprise_api::{Problem, ProblemKind};
-use reprise_router::{BatchBuilder, BatchReply};
+use reprise_base::Grant;
+use reprise_router::{BatchBuilder, Stream};
 
 use crate::{
     calls::{bad_key, is_valid_key},
     codec::{ArgsError, Cbor, Format, Json, Scratch, Source, SyntaxError, Text, Token, encode_args, encode_document},
     refusal::Refusal,
-    submit::Target,
+    submission::{CallText, Submission},
+    target::Target,
 };
 
 /// Calls that travel through the engine together.
 pub struct Chunk {
     pub text: Bytes,
     pub format: Format,
-    pub slots: Vec<Slot>,
-    /// Procedures that the calls name.
-    pub targets: Vec<Target>,
-    /// Until then the client waits for the calls.
-    pub deadline_ns: Option<u64>,
-    /// The answers; a repeated call's is in a later one.
-    pub replies: Vec<BatchReply>,
-}
-
-/// A call and what became of it.
-pub struct Slot {
-    /// In the chunk's text.
-    pub line: Range<u32>,
-    /// The text of `id` in the chunk's text; empty without one.
-    pub id: Range<u32>,
-    pub state: SlotState,
-}
-
-pub enum SlotState {
-    Refused(Box<Problem>),
-    /// Target, number of the reply, and index in it.
-    Called {
-        target: u16,
-        round: u16,
-        index: u32,
-    },
+    /// Each with where its `id` lies in the text: nowhere, without one.
+    pub calls: Submission<Range<u32>>,
+    /// Of all lines.
+    pub line_bytes: usize,
+    /// Of what requests may take, where none of its calls goes to the engine.
+    pub refused_grant: Option<Grant>,
 }
 
 /// Memory that is used again from call to call.
@@ -75,6 +56,8 @@ struct Line<'t> {
     procedure: Option<Text<'t>>,
     target: Option<u16>,
     args: Args,
+    /// Where they lie.
+    args_at: Range<usize>,
     id: Option<Range<usize>>,
     idempotency_key: Option<Text<'t>>,
 }
@@ -84,139 +67,102 @@ enum Args {
     #[default]
     Missing,
     Encoded(Result<(), ArgsError>),
-    /// Where they lie.
-    Raw(Range<usize>),
+    Raw,
 }
 
 impl Chunk {
-    pub fn new(text: Bytes, format: Format) -> Self {
+    pub fn new(text: Bytes, format: Format, order: Stream) -> Self {
         Self {
             text,
             format,
-            slots: Vec::new(),
-            targets: Vec::new(),
-            deadline_ns: None,
-            replies: Vec::new(),
+            calls: Submission::in_order(order),
+            line_bytes: 0,
+            refused_grant: None,
         }
     }
 
-    pub fn refuse(&mut self, problem: Box<Problem>) {
-        self.slots.push(Slot {
-            line: 0..0,
-            id: 0..0,
-            state: SlotState::Refused(problem),
-        });
-    }
-
-    /// True where no result of a call in here can be large.
-    pub fn has_small_results(&self) -> bool {
-        self.targets.iter().all(|target| target.has_small_result)
-    }
-
-    /// Adds the call at `line` of the text, to `batch` or as a problem.
+    /// Adds the call at `line` of the text, to `batch` or with what is wrong with it.
     pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, may_write: bool) {
-        let (id, state) = self.parse(line.clone(), batch, parser, may_write, 0);
-        self.slots.push(Slot { line, id, state });
-    }
-
-    /// Parses a call and puts it into `batch`, whose answers will be those of `round`.
-    pub fn parse(
-        &mut self,
-        line: Range<u32>,
-        batch: &mut BatchBuilder,
-        parser: &mut LineParser,
-        may_write: bool,
-        round: u16,
-    ) -> (Range<u32>, SlotState) {
         let text = std::mem::take(&mut self.text); // so that the call can be read while targets are added
         let bytes = &text[line.start as usize..line.end as usize];
-        let parsed = self.parse_bytes(line, bytes, batch, parser, may_write, round);
-        self.text = text;
-        parsed
-    }
-
-    fn parse_bytes(
-        &mut self,
-        line: Range<u32>,
-        bytes: &[u8],
-        batch: &mut BatchBuilder,
-        parser: &mut LineParser,
-        may_write: bool,
-        round: u16,
-    ) -> (Range<u32>, SlotState) {
+        self.line_bytes += bytes.len();
         let read = match self.format {
             Format::Json => self.read_json(bytes, batch, parser),
             Format::Cbor => self.read_all(Cbor::new(bytes), batch, parser),
         };
-        let parsed = match read {
-            Ok(parsed) => parsed,
+        match read {
+            Ok(parsed) => self.add_parsed(line.start, parsed, bytes, batch, parser, may_write),
             Err(error) => {
-                let detail = match self.format {
-                    Format::Json => {
-                        format!("the line is not a call, a JSON object in UTF-8: {error}")
-                    }
-                    Format::Cbor => format!("the item is not a call, a CBOR map: {error}"),
+                let what = match self.format {
+                    Format::Json => "the line is not a call, a JSON object in UTF-8",
+                    Format::Cbor => "the item is not a call, a CBOR map",
                 };
-                return (0..0, SlotState::Refused(Refusal::malformed(detail).problem));
+                self.calls.refuse(Refusal::malformed(format!("{what}: {error}")), 0..0);
             }
-        };
-        let id = parsed
-            .id
-            .clone()
-            .map_or(0..0, |id| line.start + id.start as u32..line.start + id.end as u32);
-        let state = match self.add_call(parsed, bytes, batch, parser, may_write) {
-            Ok((target, index)) => SlotState::Called { target, round, index },
-            Err(refusal) => SlotState::Refused(refusal.problem),
-        };
-        (id, state)
+        }
+        self.text = text;
     }
 
-    fn add_call(
+    fn add_parsed(
+        &mut self,
+        begin: u32,
+        line: Line<'_>,
+        bytes: &[u8],
+        batch: &mut BatchBuilder,
+        parser: &mut LineParser,
+        may_write: bool,
+    ) {
+        let in_text = |range: &Range<usize>| begin + range.start as u32..begin + range.end as u32;
+        let id = line.id.as_ref().map_or(0..0, in_text);
+        let text = CallText {
+            args: in_text(&line.args_at),
+            format: self.format,
+            may_write,
+        };
+        match self.push(line, bytes, batch, parser, may_write) {
+            Ok((target, index)) => self.calls.add(target, index, text, id),
+            Err(refusal) => self.calls.refuse(refusal, id),
+        }
+    }
+
+    /// Puts a call into `batch`; the number of its target, and its index.
+    fn push(
         &mut self,
         line: Line<'_>,
         bytes: &[u8],
         batch: &mut BatchBuilder,
         parser: &mut LineParser,
         may_write: bool,
-    ) -> Result<(u16, u32), Refusal> {
+    ) -> Result<(u16, usize), Refusal> {
         let number = match (line.target, &line.module, &line.procedure) {
             (Some(number), ..) => number,
             (None, Some(module), Some(procedure)) => {
-                find_target(&mut self.targets, batch, module.as_str(), procedure.as_str())?
+                find_target(&mut self.calls, batch, module.as_str(), procedure.as_str())?
             }
             _ => {
                 let detail = "a call names its module and its procedure";
                 return Err(Refusal::malformed(detail));
             }
         };
-        let target = &self.targets[number as usize];
-        if !may_write && !target.schema().read_only {
-            let detail = "the token's role is read, and the procedure writes; use a token with the role write";
-            return Err(Refusal::new(ProblemKind::Forbidden, detail));
-        }
+        let target = self.calls.target(number);
+        target.judge_role(may_write)?;
         let key = line.idempotency_key.as_ref().map(Text::as_str);
         if key.is_some_and(|key| !is_valid_key(key)) {
             return Err(bad_key());
         }
-        let raw = match line.args {
-            Args::Encoded(encoded) => {
-                encoded?;
-                None
-            }
-            Args::Raw(range) => Some(&bytes[range]),
-            Args::Missing => Some(&[][..]),
-        };
-        if let Some(raw) = raw {
+        if let Args::Encoded(encoded) = line.args {
+            encoded?;
+        } else {
             let (params, scratch) = (&target.schema().params, &mut parser.scratch);
             parser.args.clear();
-            encode_document(self.format, params, raw, &mut parser.args, scratch)?;
+            encode_document(self.format, params, &bytes[line.args_at], &mut parser.args, scratch)?;
         }
         let copy = |out: &mut Vec<u8>| -> Result<(), Refusal> {
             out.extend_from_slice(&parser.args);
             Ok(())
         };
         let index = batch.push(&target.module, target.procedure, key, copy)?;
-        Ok((number, index as u32))
+        Ok((number, index))
     }
 
     /// A line whose opening is that of the line before is read from its arguments on.
@@ -231,12 +177,13 @@ impl Chunk {
         {
             let mut source = Json::new_at(bytes, parser.opening.text.len());
             parser.args.clear();
-            let params = &self.targets[target as usize].schema().params;
+            let params = &self.calls.target(target).schema().params;
             let encoded = encode_args(params, &mut source, &mut parser.args, &mut parser.scratch)?;
             if bytes[source.position()..] == *b"}" {
                 return Ok(Line {
                     target: Some(target),
                     args: Args::Encoded(encoded),
+                    args_at: parser.opening.text.len()..bytes.len() - 1,
                     ..Line::default()
                 });
             }
@@ -293,19 +240,22 @@ impl Chunk {
     ) -> Result<(), SyntaxError> {
         if let (Some(module), Some(procedure)) = (&line.module, &line.procedure) {
             let (module, procedure) = (module.as_str(), procedure.as_str());
-            line.target = find_target(&mut self.targets, batch, module, procedure).ok();
+            line.target = find_target(&mut self.calls, batch, module, procedure).ok();
         }
         let Some(target) = line.target else {
-            line.args = Args::Raw(source.raw()?);
+            line.args_at = source.raw()?;
+            line.args = Args::Raw;
             return Ok(());
         };
         if line.id.is_none() && line.idempotency_key.is_none() && self.format == Format::Json {
             source.copy_read(&mut parser.opening.text);
             parser.opening.target = Some(target);
         }
-        let params = &self.targets[target as usize].schema().params;
+        let params = &self.calls.target(target).schema().params;
         parser.args.clear();
+        let begin = source.position();
         let encoded = encode_args(params, source, &mut parser.args, &mut parser.scratch)?;
+        line.args_at = begin..source.position();
         line.args = Args::Encoded(encoded);
         Ok(())
     }
@@ -326,20 +276,19 @@ fn text<'t>(source: &mut impl Source<'t>) -> Result<Text<'t>, SyntaxError> {
     }
 }
 
-fn find_target(targets: &mut Vec<Target>, batch: &BatchBuilder, module: &str, procedure: &str) -> Result<u16, Refusal> {
-    // From the end: lines mostly name what the line before named, and a repeated call must find the newest version.
-    let known = targets.iter().enumerate().rev().take(8).find(|(_, target)| {
-        target.module.name == module
-            && target.schema().name == procedure
-            && batch
-                .deployed()
-                .current
-                .get(module)
-                .is_some_and(|current| current.id == target.module.id)
-    });
-    if let Some((number, _)) = known {
-        return Ok(number as u16);
+fn find_target(
+    calls: &mut Submission<Range<u32>>,
+    batch: &BatchBuilder,
+    module: &str,
+    procedure: &str,
+) -> Result<u16, Refusal> {
+    // The last ones first: lines mostly name what the line before named.
+    let known = calls
+        .last_targets()
+        .take(8)
+        .find(|(_, target)| target.module.name == module && target.schema().name == procedure);
+    match known {
+        Some((number, _)) => Ok(number),
+        None => Ok(calls.number_of(&Target::find(batch.deployed(), module, procedure)?)),
     }
-    targets.push(Target::find(batch.deployed(), module, procedure)?);
-    Ok(targets.len() as u16 - 1)
 }

@@ -13,7 +13,7 @@ use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    sync::atomic::Ordering,
     task::{Context, Poll, ready},
 };
 
@@ -25,10 +25,9 @@ use axum::{
 };
 use bytes::Bytes;
 use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem};
-use reprise_base::Grant;
-use reprise_router::{BatchBuilder, BatchReply};
+use reprise_router::BatchBuilder;
 use tokio::{
-    sync::{AcquireError, OwnedSemaphorePermit, TryAcquireError, oneshot},
+    sync::{AcquireError, OwnedSemaphorePermit, TryAcquireError},
     time::{Sleep, sleep},
 };
 
@@ -37,16 +36,15 @@ use crate::{
     body::{requests_full, timed_out},
     calls::{client_timeout, wait_for_min_lsn},
     codec::Format,
-    deadlines::Deadlines,
-    limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
+    limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CALLS_EACH_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     refusal::Refusal,
+    reply::Held,
     state::AppState,
-    submit::submit,
-    texts::{self, Room},
+    texts::Room,
     trace::RequestSpan,
 };
 use input::{Input, Piece};
-pub(crate) use line::{Chunk, LineParser, Slot, SlotState};
+pub(crate) use line::{Chunk, LineParser};
 
 pub const PATH: &str = "/v1/batch";
 
@@ -112,6 +110,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
         permit: None,
         pending: VecDeque::new(),
         pending_bytes: 0,
+        pending_calls: 0,
         room: None,
         span,
         answered: 0,
@@ -154,8 +153,9 @@ struct Conversation {
     cut: Option<Cut>,
     permit: Option<WaitForPermit>,
     /// In the order of their calls.
-    pending: VecDeque<Pending>,
+    pending: VecDeque<Chunk>,
     pending_bytes: usize,
+    pending_calls: usize,
     /// The first chunk's answers are long, and wait for their room.
     room: Option<WaitForRoom>,
     span: Option<RequestSpan>,
@@ -178,23 +178,6 @@ type WaitForPermit = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, Ac
 struct Cut {
     chunk: Chunk,
     batch: BatchBuilder,
-    deadlines: Deadlines,
-    calls: u32,
-}
-
-/// A chunk on its way through the engine.
-struct Pending {
-    stage: Stage,
-    bytes: usize,
-    /// Of what requests of all connections may take.
-    _grant: Option<Grant>,
-}
-
-enum Stage {
-    Submitted(Chunk, oneshot::Receiver<BatchReply>, Deadlines),
-    /// Calls whose module was replaced run again.
-    Repeating(Pin<Box<dyn Future<Output = Chunk> + Send>>),
-    Answered(Chunk),
 }
 
 impl Conversation {
@@ -227,11 +210,12 @@ impl Conversation {
             let Some(cut) = &self.cut else {
                 return false;
             };
-            let bytes = cut.chunk.line_bytes();
+            let (bytes, calls) = (cut.chunk.line_bytes, cut.batch.len());
             // How long results are is not known before the first are there.
-            let is_first = self.answered == 0 && !cut.chunk.has_small_results();
+            let is_first = self.answered == 0 && !cut.chunk.calls.has_small_results();
             let is_full = is_first
                 || self.pending.len() >= BATCH_CHUNKS_IN_FLIGHT_MAX
+                || self.pending_calls + calls > BATCH_CALLS_EACH_MAX
                 || self.pending_bytes + bytes > BATCH_BYTES_IN_FLIGHT_MAX;
             if is_full && !self.pending.is_empty() {
                 return true;
@@ -240,9 +224,9 @@ impl Conversation {
             if grant.is_none() && !self.pending.is_empty() {
                 return true; // what is on its way makes room
             }
-            let permit = match cut.calls {
+            let permit = match calls {
                 0 => None,
-                calls if grant.is_some() => match self.poll_permit(cx, calls) {
+                calls if grant.is_some() => match self.poll_permit(cx, calls as u32) {
                     Poll::Ready(permit) => Some(permit),
                     Poll::Pending if self.poll_cut_deadlines(cx).is_ready() => None,
                     Poll::Pending => return true,
@@ -252,33 +236,25 @@ impl Conversation {
                     None
                 }
             };
-            let Cut {
-                chunk,
-                batch,
-                deadlines,
-                calls,
-            } = self.cut.take().expect("looked at above");
-            let stage = match permit {
-                None => Stage::Answered(chunk),
+            let Cut { mut chunk, batch } = self.cut.take().expect("looked at above");
+            self.pending_bytes += bytes;
+            self.pending_calls += chunk.calls.slots().len();
+            match permit {
+                None => chunk.refused_grant = grant,
                 Some(permit) => {
                     let counter = &self.state.counts.batch_calls;
                     counter.fetch_add(calls as u64, Ordering::Relaxed);
-                    Stage::Submitted(chunk, submit(&self.state.router, batch, Some(permit)), deadlines)
+                    chunk.calls.submit(&self.state, batch, Held::new(permit, grant));
                 }
-            };
-            self.pending_bytes += bytes;
-            self.pending.push_back(Pending {
-                stage,
-                bytes,
-                _grant: grant,
-            });
+            }
+            self.pending.push_back(chunk);
         }
     }
 
     /// Of calls that wait for their place.
     fn poll_cut_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let cut = self.cut.as_mut().expect("one waits");
-        ready!(cut.chunk.poll_deadlines(cx, &mut cut.deadlines, &self.state));
+        ready!(cut.chunk.calls.poll_deadlines(cx, &self.state));
         self.permit = None;
         Poll::Ready(())
     }
@@ -286,11 +262,7 @@ impl Conversation {
     /// There is no memory for the calls, and nothing of this batch is on its way that would give some back.
     fn refuse_cut(&mut self) {
         let cut = self.cut.as_mut().expect("one waits");
-        for slot in &mut cut.chunk.slots {
-            if matches!(slot.state, SlotState::Called { .. }) {
-                slot.state = SlotState::Refused(requests_full().problem);
-            }
-        }
+        cut.chunk.calls.refuse_all(requests_full);
     }
 
     /// A token that was withdrawn ends the batch: what is not submitted yet is not run.
@@ -329,11 +301,10 @@ impl Conversation {
         while out.len() < BATCH_ANSWER_BYTES
             && let Some(first) = self.pending.front_mut()
         {
-            let (may_write, scope) = (self.may_write, &self.input.scope);
-            let Poll::Ready(chunk) = first.poll(cx, &self.state, may_write, scope) else {
+            if first.calls.poll(cx, &self.state, &first.text).is_pending() {
                 break;
-            };
-            let bytes_max = chunk.text_bytes_max();
+            }
+            let bytes_max = first.text_bytes_max();
             if let Some(asked) = self.state.texts.asked(bytes_max) {
                 let room = self.room.get_or_insert_with(|| Box::pin(asked));
                 // What is there goes first: nobody waits who holds room.
@@ -342,23 +313,21 @@ impl Conversation {
                     false => Poll::Pending,
                 };
                 let Poll::Ready(room) = room else {
-                    first.stage = Stage::Answered(chunk);
                     break;
                 };
                 self.room = None;
                 held = Some(room);
             }
-            let bytes = first.bytes;
+            let (before, calls) = (out.len(), first.calls.slots().len());
+            self.failed += first.write_answers(self.answers, &mut out);
+            self.answered += calls;
+            self.pending_bytes -= first.line_bytes;
+            self.pending_calls -= calls;
             self.pending.pop_front();
-            self.pending_bytes -= bytes;
-            let before = out.len();
-            let failed = chunk.write_answers(self.answers, &mut out);
-            self.failed += failed;
-            self.answered += chunk.slots.len();
-            let bytes_per_call = (out.len() - before) / chunk.slots.len().max(1) + 1;
+            let bytes_per_call = (out.len() - before) / calls.max(1) + 1;
             self.calls_max = (CHUNK_RESULT_BYTES / bytes_per_call).max(1);
         }
-        texts::held(out, held)
+        self.state.texts.hold(out, held)
     }
 
     /// Reads on. Ready: there is something new to cut, or the end was reached.
@@ -385,76 +354,9 @@ impl Conversation {
     }
 }
 
-impl Pending {
-    /// The chunk, once every call of it has its answer.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        state: &AppState,
-        may_write: bool,
-        scope: &Option<Arc<str>>,
-    ) -> Poll<Chunk> {
-        loop {
-            match &mut self.stage {
-                Stage::Submitted(chunk, reply, deadlines) => {
-                    let Poll::Ready(reply) = Pin::new(reply).poll(cx) else {
-                        ready!(chunk.poll_deadlines(cx, deadlines, state));
-                        return Poll::Ready(chunk.take());
-                    };
-                    let mut chunk = chunk.take();
-                    match reply {
-                        Ok(reply) => chunk.replies.push(reply),
-                        Err(_) => chunk.engine_gone(),
-                    }
-                    if !chunk.has_superseded() {
-                        return Poll::Ready(chunk);
-                    }
-                    let (state, scope) = (state.clone(), scope.clone());
-                    self.stage = Stage::Repeating(Box::pin(async move {
-                        chunk.repeat_superseded(&state, may_write, scope).await;
-                        chunk
-                    }));
-                }
-                Stage::Repeating(repeating) => return repeating.as_mut().poll(cx),
-                Stage::Answered(chunk) => return Poll::Ready(chunk.take()),
-            }
-        }
-    }
-}
-
 impl Chunk {
-    /// Leaves an empty chunk.
-    fn take(&mut self) -> Self {
-        std::mem::replace(self, Self::new(Bytes::new(), self.format))
-    }
-
-    /// Answers for calls that never begin. Ready: no other is left.
-    fn poll_deadlines(&mut self, cx: &mut Context<'_>, deadlines: &mut Deadlines, state: &AppState) -> Poll<()> {
-        loop {
-            let expired = ready!(deadlines.poll(cx, &state.router));
-            for slot in &mut self.slots {
-                if matches!(slot.state, SlotState::Called { index, .. } if expired.contains(&(index as usize))) {
-                    slot.state = SlotState::Refused(Refusal::deadline_exceeded().problem);
-                }
-            }
-            if self.calls() == 0 {
-                return Poll::Ready(());
-            }
-        }
-    }
-
     /// What it takes until it is answered: lines, arguments, places in a batch and outcomes.
     fn held_bytes(&self) -> u64 {
-        (2 * self.line_bytes() + self.slots.len() * CALL_BYTES_HELD) as u64
-    }
-
-    fn line_bytes(&self) -> usize {
-        let lines = self.slots.iter().map(|slot| slot.line.end - slot.line.start);
-        lines.sum::<u32>() as usize
-    }
-
-    fn calls(&self) -> u32 {
-        let is_called = |slot: &&line::Slot| matches!(slot.state, SlotState::Called { .. });
-        self.slots.iter().filter(is_called).count() as u32
+        (2 * self.line_bytes + self.calls.slots().len() * CALL_BYTES_HELD) as u64
     }
 }

@@ -12,7 +12,7 @@ use reprise_router::CallReply;
 use crate::{
     calls::{media_type, write_body},
     codec::Format,
-    submit::Target,
+    target::Target,
     texts::Room,
 };
 

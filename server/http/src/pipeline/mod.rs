@@ -37,8 +37,8 @@ use crate::{
     auth::Auth,
     calls::{Asked, is_in_view},
     limits::{
-        PIPELINE_ANSWER_BYTES, PIPELINE_BYTES_IN_FLIGHT_MAX, PIPELINE_CALLS_IN_FLIGHT_MAX, PIPELINE_PARTIAL_WAIT_MAX,
-        PIPELINE_REQUEST_BYTES_MAX, REQUEST_BYTES_COUNTED,
+        BYTES_COUNTED, COUNTED_STEP_BYTES, PIPELINE_ANSWER_BYTES, PIPELINE_BYTES_IN_FLIGHT_MAX,
+        PIPELINE_CALLS_IN_FLIGHT_MAX, PIPELINE_PARTIAL_WAIT_MAX, PIPELINE_REQUEST_BYTES_MAX, REQUEST_BYTES_SURE,
     },
     refusal::Refusal,
     stall::StallGuard,
@@ -47,7 +47,7 @@ use crate::{
 };
 use answer::Answers;
 use request::{Head, Seen, recognise};
-use run::{Call, Progress, Run, SlotState};
+use run::{Call, Progress, Run, Terms};
 
 const READ_BYTES: usize = 32 << 10;
 /// Longest head that is remembered to recognise the next one like it.
@@ -127,7 +127,7 @@ struct Pipeline {
     out: Vec<u8>,
     written: usize,
     body: Vec<u8>,
-    /// For a long answer in `out`.
+    /// For the answers in `out`.
     room: Option<Room>,
     known: Option<Known>,
     quiet: Quiet,
@@ -236,41 +236,57 @@ impl Pipeline {
         }
     }
 
-    /// True while more calls may be on their way, beside those of `run`.
-    fn has_room(&self, run: &Run) -> bool {
-        !self.runs.front().is_some_and(Run::is_riding)
-            && self.in_flight + run.weight < PIPELINE_CALLS_IN_FLIGHT_MAX
-            && self.has_room_for_bytes(self.in_flight_bytes + run.bytes())
+    /// True while more calls may be on their way, beside some of such a weight and so many bytes.
+    fn has_room_beside(&self, weight: usize, bytes: usize) -> bool {
+        !self.runs.front().is_some_and(Run::is_coalesced)
+            && self.in_flight + weight < PIPELINE_CALLS_IN_FLIGHT_MAX
+            && self.has_room_for_bytes(self.in_flight_bytes + bytes)
             && self.out.len() < PIPELINE_ANSWER_BYTES
     }
 
     /// Where the requests of all connections take what they may, each has few on its way.
     fn has_room_for_bytes(&self, bytes: usize) -> bool {
         let most = PIPELINE_BYTES_IN_FLIGHT_MAX;
-        bytes < REQUEST_BYTES_COUNTED as usize || bytes < most && self.state.requests().has_room(most as u64)
+        bytes < REQUEST_BYTES_SURE as usize || bytes < most && self.state.requests().has_room(most as u64)
     }
 
     /// Counts the requests on their way among those of all connections.
     fn count_requests(&mut self) {
-        match (self.in_flight_bytes as u64, &mut self.grant) {
-            (..=REQUEST_BYTES_COUNTED, grant) => *grant = None,
+        let bytes = match self.in_flight_bytes as u64 {
+            ..=BYTES_COUNTED => 0,
+            bytes => bytes.next_multiple_of(COUNTED_STEP_BYTES),
+        };
+        match (bytes, &mut self.grant) {
+            (0, grant) => *grant = None,
+            (bytes, Some(grant)) if grant.bytes() == bytes => {}
             (bytes, Some(grant)) => grant.resize(bytes),
             (bytes, grant) => *grant = Some(self.state.requests().take(bytes)),
         }
     }
 
+    /// Counts the answers that are here among those of all connections.
+    fn count_answers(&mut self) {
+        let bytes = self.out.capacity() + self.body.capacity();
+        match &mut self.room {
+            Some(room) => room.fit(bytes),
+            // What is kept of the buffers is not counted anew with each answer.
+            None if self.out.len() as u64 <= BYTES_COUNTED => {}
+            None => self.room = self.state.texts.counted(bytes),
+        }
+    }
+
     /// Hands what was read to the engine, as far as there is room. True: there is something new to look after.
     fn take_calls(&mut self) -> bool {
-        let mut run = Run::default();
         let is_read = matches!(self.intake, Intake::Open | Intake::Ended);
-        if !is_read || self.input.is_empty() || !self.has_room(&run) {
+        if !is_read || self.input.is_empty() || !self.has_room_beside(0, 0) {
             return false;
         }
+        let mut run = Run::in_order(self.order);
         let deployed = self.state.router.deployed();
         let input = std::mem::take(&mut self.input);
-        while run.bytes() < input.len() && self.has_room(&run) {
-            match self.take_call(&input, run.bytes(), &deployed) {
-                Taken::Call { bytes, state } => run.push(bytes, state),
+        while run.bytes() < input.len() && self.has_room_beside(run.weight, run.bytes()) {
+            match self.take_call(&input[run.bytes()..], &mut run, &deployed) {
+                Taken::Call => {}
                 Taken::Part => break,
                 Taken::Other => {
                     self.intake = Intake::Other;
@@ -280,11 +296,11 @@ impl Pipeline {
         }
         run.text = input;
         self.input = run.text.split_off(run.bytes());
-        if run.slots.is_empty() {
+        if run.is_empty() {
             return self.intake == Intake::Other;
         }
         // With others on their way a coalescer might leave after what is submitted behind it.
-        run.submit(&self.state, &deployed, self.order, self.runs.is_empty());
+        run.submit(&self.state, &deployed, self.runs.is_empty());
         self.in_flight += run.weight;
         self.in_flight_bytes += run.bytes();
         self.count_requests();
@@ -292,9 +308,8 @@ impl Pipeline {
         true
     }
 
-    /// The call that begins at `at`.
-    fn take_call(&mut self, input: &[u8], at: usize, deployed: &Deployed) -> Taken {
-        let input = &input[at..];
+    /// Takes the call that `input` begins with.
+    fn take_call(&mut self, input: &[u8], run: &mut Run, deployed: &Deployed) -> Taken {
         if let Some(known) = &self.known
             && known.generation == deployed.generation
             && Arc::ptr_eq(&known.auth, &self.state.auth())
@@ -304,10 +319,8 @@ impl Pipeline {
             if input.len() < body.end {
                 return Taken::Part;
             }
-            return Taken::Call {
-                bytes: body.end,
-                state: SlotState::called(at, body, known.call.clone()),
-            };
+            run.push(body.end, body, &known.call);
+            return Taken::Call;
         }
         match recognise(input) {
             Seen::Part => Taken::Part,
@@ -316,13 +329,11 @@ impl Pipeline {
             Seen::Call(head) if !is_in_view(&self.state, &head.headers) => Taken::Other,
             Seen::Call(head) => {
                 let body = head.bytes..head.bytes + head.body_bytes;
-                Taken::Call {
-                    bytes: body.end,
-                    state: match self.judge(input, &head, deployed) {
-                        Ok(call) => SlotState::called(at, body, call),
-                        Err(refusal) => SlotState::Refused(Box::new(refusal)),
-                    },
+                match self.judge(input, &head, deployed) {
+                    Ok(call) => run.push(body.end, body, &call),
+                    Err(refusal) => run.refuse(body.end, refusal),
                 }
+                Taken::Call
             }
         }
     }
@@ -333,14 +344,17 @@ impl Pipeline {
         auth.check(Version::HTTP_11, &Method::POST, head.path, &head.headers)?;
         let asked = Asked::of(&self.state, deployed, head.path, &head.headers)?;
         let call = Call {
-            key: asked.key.map(Into::into),
-            scope: asked.scope,
-            timeout: asked.timeout,
-            format: asked.format,
-            answer: asked.answer,
             target: asked.target,
+            terms: Terms {
+                key: asked.key.map(Into::into),
+                scope: asked.scope,
+                timeout: asked.timeout,
+                answer: asked.answer,
+            },
+            may_write: asked.may_write,
+            format: asked.format,
         };
-        let is_lasting = call.key.is_none() && !head.headers.contains_key(headers::MIN_LSN);
+        let is_lasting = call.terms.key.is_none() && !head.headers.contains_key(headers::MIN_LSN);
         if is_lasting && head.bytes <= KNOWN_HEAD_BYTES_MAX {
             self.known = Some(Known {
                 head: input[..head.bytes].into(),
@@ -364,16 +378,15 @@ impl Pipeline {
                 room: &mut self.room,
             };
             let progress = run.poll(cx, &self.state, &mut answers, is_last);
-            if let Some(room) = &mut self.room {
-                room.fit(self.out.capacity() + self.body.capacity());
-            }
+            let (weight, bytes) = (run.weight, run.bytes());
+            self.count_answers();
             match progress {
                 Progress::Done => {}
                 Progress::Full => return true,
                 Progress::Waits => return false,
             }
-            self.in_flight -= run.weight;
-            self.in_flight_bytes -= run.bytes();
+            self.in_flight -= weight;
+            self.in_flight_bytes -= bytes;
             self.runs.pop_front();
             self.count_requests();
             left -= 1;
@@ -401,7 +414,7 @@ impl Pipeline {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<Moved> {
-        if self.intake != Intake::Open || !self.has_room(&Run::default()) {
+        if self.intake != Intake::Open || !self.has_room_beside(0, 0) {
             return Ok(Moved::Blocked);
         }
         let mut space = [const { MaybeUninit::uninit() }; READ_BYTES];
@@ -456,10 +469,7 @@ impl Pipeline {
 }
 
 enum Taken {
-    Call {
-        bytes: usize,
-        state: SlotState,
-    },
+    Call,
     /// The rest of it is not here yet.
     Part,
     Other,

@@ -1,11 +1,10 @@
-//! What single calls and batches share: finding the procedure, handing over, writing an answer.
+//! The procedure that a call names, and the answer by its type.
 
 use std::sync::Arc;
 
 use reprise_abi::{Type, text::TextBound, value::ValueReader};
-use reprise_api::integers_are_numbers;
-use reprise_router::{BatchBuilder, BatchReply, CallReply, Deployed, Module, Router, has_small_result};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use reprise_api::{ProblemKind, integers_are_numbers};
+use reprise_router::{CallReply, Deployed, Module, has_small_result};
 
 use crate::{
     codec::{self, Packer},
@@ -48,6 +47,20 @@ impl Target {
 
     pub fn schema(&self) -> &reprise_abi::ProcedureSchema {
         &self.module.schema.procedures[self.procedure]
+    }
+
+    /// True where both are one procedure of one module version.
+    pub fn is(&self, other: &Self) -> bool {
+        self.procedure == other.procedure && Arc::ptr_eq(&self.module, &other.module)
+    }
+
+    /// Refuses a caller who may only read, where the procedure writes.
+    pub fn judge_role(&self, may_write: bool) -> Result<(), Refusal> {
+        if may_write || self.schema().read_only {
+            return Ok(());
+        }
+        let detail = "the token's role is read, and the procedure writes; use a token with the role write";
+        Err(Refusal::new(ProblemKind::Forbidden, detail))
     }
 
     /// A repeat of an idempotency key returns what an earlier version may have encoded.
@@ -123,25 +136,4 @@ pub fn no_module(deployed: &Deployed, name: &str) -> Refusal {
 /// As much of a client's name as a sentence shows: a batch may ask for names of a megabyte.
 fn shortened(name: &str) -> String {
     name.chars().take(NAME_SHOWN_MAX).collect()
-}
-
-/// Hands a batch to the engine. `permit` is given back with the answer, also when nobody waits for it any more.
-pub fn submit(
-    router: &Router,
-    batch: BatchBuilder,
-    permit: Option<OwnedSemaphorePermit>,
-) -> oneshot::Receiver<BatchReply> {
-    let (sender, receiver) = oneshot::channel();
-    router.submit(
-        batch.bounded(),
-        Box::new(move |reply| {
-            drop(permit);
-            let _ = sender.send(reply); // a client that is gone needs no answer
-        }),
-    );
-    receiver
-}
-
-pub fn engine_gone() -> Refusal {
-    Refusal::unavailable("the engine stopped before it answered")
 }

@@ -1,0 +1,404 @@
+//! Calls that one client sent together: encoded, handed to the engine, sent again where their module was replaced meanwhile, and
+//! answered by index. Every way in uses this one: they differ in how requests come and how answers are written.
+
+use std::{
+    cell::RefCell,
+    ops::Range,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use reprise_api::{Problem, ProblemKind};
+use reprise_router::{BatchBuilder, Bound, CallReply, CallTerms, Deployed, ReplyOutcome, Stream};
+
+use crate::{
+    coalescer::Coalescers,
+    codec::{ArgsError, Format, Scratch, encode_document},
+    deadlines::Deadlines,
+    limits::SUPERSEDED_RETRIES_MAX,
+    refusal::Refusal,
+    reply::{Held, PendingReply, ReplySlot},
+    state::AppState,
+    target::Target,
+};
+
+thread_local! {
+    /// Memory to encode arguments in, and the arguments of a call that is coalesced.
+    static SCRATCH: RefCell<(Scratch, Vec<u8>)> = RefCell::default();
+}
+
+/// What there is to say of a call before its procedure is.
+#[derive(Clone, Debug)]
+pub struct CallText {
+    /// Where its arguments lie in the submission's text, as they were sent.
+    pub args: Range<u32>,
+    pub format: Format,
+    /// Its caller may call procedures that write.
+    pub may_write: bool,
+}
+
+/// A call and what became of it. `framing` is what its way in needs to write the answer.
+pub struct Slot<F> {
+    text: CallText,
+    state: SlotState,
+    pub framing: F,
+}
+
+enum SlotState {
+    Refused(Box<Refusal>),
+    /// Numbers of the target and of the reply, and the index in that one.
+    Called {
+        target: u16,
+        round: u16,
+        index: u32,
+    },
+}
+
+/// Calls that travel through the engine together, in the order of their requests.
+pub struct Submission<F> {
+    slots: Vec<Slot<F>>,
+    /// Procedures that the calls name.
+    targets: Vec<Target>,
+    /// Keeps the calls in order with the client's others.
+    order: Option<Stream>,
+    /// The reply to the calls, and those to the ones that were sent again.
+    rounds: Vec<PendingReply>,
+    /// Of the last round.
+    deadlines: Deadlines,
+    is_answered: bool,
+}
+
+impl<F> Default for Submission<F> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            targets: Vec::new(),
+            order: None,
+            rounds: Vec::new(),
+            deadlines: Deadlines::default(),
+            is_answered: false,
+        }
+    }
+}
+
+impl<F> Slot<F> {
+    pub fn is_refused(&self) -> bool {
+        matches!(self.state, SlotState::Refused(_))
+    }
+}
+
+impl<F> Submission<F> {
+    pub fn in_order(order: Stream) -> Self {
+        Self {
+            order: Some(order),
+            ..Self::default()
+        }
+    }
+
+    pub fn slots(&self) -> &[Slot<F>] {
+        &self.slots
+    }
+
+    /// The procedure with this number.
+    pub fn target(&self, number: u16) -> &Target {
+        &self.targets[number as usize]
+    }
+
+    /// Procedures that calls named, the last ones first, with their numbers.
+    pub fn last_targets(&self) -> impl Iterator<Item = (u16, &Target)> {
+        let targets = self.targets.iter().enumerate().rev();
+        targets.map(|(number, target)| (number as u16, target))
+    }
+
+    /// The number of a procedure.
+    pub fn number_of(&mut self, target: &Target) -> u16 {
+        if !self.targets.last().is_some_and(|last| last.is(target)) {
+            self.targets.push(target.clone());
+        }
+        self.targets.len() as u16 - 1
+    }
+
+    /// True where no result of a call in here can be large.
+    pub fn has_small_results(&self) -> bool {
+        self.targets.iter().all(|target| target.has_small_result)
+    }
+
+    /// The builder for its calls.
+    pub fn batch(&self, state: &AppState, deployed: Arc<Deployed>) -> BatchBuilder {
+        let batch = BatchBuilder::new(deployed, &state.router);
+        match self.order {
+            None => batch,
+            Some(order) => batch.in_stream(order),
+        }
+    }
+
+    /// Adds a call that gets this answer.
+    pub fn refuse(&mut self, refusal: Refusal, framing: F) {
+        let text = CallText {
+            args: 0..0,
+            format: Format::Json,
+            may_write: false,
+        };
+        let state = SlotState::Refused(Box::new(refusal));
+        self.slots.push(Slot { text, state, framing });
+    }
+
+    /// Adds a call that has this index in the batch, or will have one once it is encoded.
+    pub fn add(&mut self, target: u16, index: usize, text: CallText, framing: F) {
+        let state = SlotState::Called {
+            target,
+            round: 0,
+            index: index as u32,
+        };
+        self.slots.push(Slot { text, state, framing });
+    }
+
+    /// Encodes the calls that were added, each under its own terms.
+    pub fn encode_all<'s>(
+        &'s mut self,
+        batch: &mut BatchBuilder,
+        text: &[u8],
+        terms_of: impl Fn(&'s F) -> CallTerms<'s>,
+    ) {
+        for slot in &mut self.slots {
+            let SlotState::Called { target, index, .. } = &mut slot.state else {
+                continue;
+            };
+            let target = &self.targets[*target as usize];
+            match encode(batch, target, &slot.text, text, terms_of(&slot.framing)) {
+                Ok(at) => *index = at as u32,
+                Err(refusal) => slot.state = SlotState::Refused(Box::new(refusal)),
+            }
+        }
+    }
+
+    /// Hands the calls to the engine.
+    pub fn submit(&mut self, state: &AppState, mut batch: BatchBuilder, held: Held) {
+        if batch.is_empty() {
+            return;
+        }
+        self.take_deadlines(&mut batch);
+        let slot = ReplySlot::holding(held);
+        self.rounds.push(slot.wait(0));
+        slot.submit(&state.router, batch);
+    }
+
+    /// From now on the calls' deadlines are looked at, also before they are submitted.
+    pub fn take_deadlines(&mut self, batch: &mut BatchBuilder) {
+        let deadlines = Deadlines::of(batch);
+        if !deadlines.is_empty() {
+            self.deadlines = deadlines;
+        }
+    }
+
+    /// Sends the only call with those of other connections, or finds what is wrong with it. False: it has to go alone, for it
+    /// touches several partitions or its answer may be long.
+    pub fn submit_coalesced(&mut self, state: &AppState, deployed: &Arc<Deployed>, text: &[u8]) -> bool {
+        let [slot] = &mut self.slots[..] else {
+            return false;
+        };
+        let SlotState::Called { target, index, .. } = &mut slot.state else {
+            return true;
+        };
+        let target = &self.targets[*target as usize];
+        if !target.has_small_result {
+            return false;
+        }
+        let joined = SCRATCH.with_borrow_mut(|(scratch, args)| {
+            args.clear();
+            let params = &target.schema().params;
+            encode_document(slot.text.format, params, slot.text.of(text), args, scratch)?;
+            let partitions = state.router.partitions_count();
+            let bound = target.module.route(target.procedure, args, partitions);
+            let Ok(Bound::One(partition)) = bound else {
+                return Ok(None);
+            };
+            Ok(Some(Coalescers::join(state, deployed, partition, target, args)))
+        });
+        match joined {
+            Ok(None) => return false,
+            Ok(Some((at, pending))) => {
+                *index = at as u32;
+                self.rounds.push(pending);
+            }
+            Err(error) => slot.state = SlotState::Refused(Box::new(ArgsError::into(error))),
+        }
+        true
+    }
+
+    /// Ready once every call has its answer.
+    pub fn poll(&mut self, cx: &mut Context<'_>, state: &AppState, text: &[u8]) -> Poll<()> {
+        while !self.is_answered {
+            let reply = match self.rounds.last() {
+                None => break,
+                Some(pending) => pending.poll(cx),
+            };
+            match reply {
+                Poll::Pending => return self.poll_deadlines(cx, state),
+                Poll::Ready(Some(reply)) if reply.has_superseded() => self.resubmit_superseded(state, text),
+                Poll::Ready(Some(_)) => self.is_answered = true,
+                Poll::Ready(None) => {
+                    self.refuse_round(
+                        |_| true,
+                        || Refusal::unavailable("the engine stopped before it answered"),
+                    );
+                    self.is_answered = true;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Answers for calls that never begin, since their deadlines passed. Ready: no other is waited for.
+    pub fn poll_deadlines(&mut self, cx: &mut Context<'_>, state: &AppState) -> Poll<()> {
+        loop {
+            let expired = ready!(self.deadlines.poll(cx, &state.router));
+            let is_expired = |index: u32| expired.contains(&(index as usize));
+            let left = self.refuse_round(is_expired, Refusal::deadline_exceeded);
+            if left == 0 {
+                self.is_answered = true;
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// Answers for those calls of the last round whose index is one of `these`; how many of the round are left.
+    fn refuse_round(&mut self, these: impl Fn(u32) -> bool, refusal: impl Fn() -> Refusal) -> usize {
+        let last = self.rounds.len().saturating_sub(1) as u16;
+        let mut left = 0;
+        for slot in &mut self.slots {
+            match slot.state {
+                SlotState::Called { round, index, .. } if round == last && these(index) => {
+                    slot.state = SlotState::Refused(Box::new(refusal()));
+                }
+                SlotState::Called { round, .. } => left += (round == last) as usize,
+                SlotState::Refused(_) => {}
+            }
+        }
+        left
+    }
+
+    /// Calls that were not submitted get this answer.
+    pub fn refuse_all(&mut self, refusal: impl Fn() -> Refusal) {
+        self.refuse_round(|_| true, refusal);
+    }
+
+    /// Encodes the last round's calls whose module was replaced for its new version, and submits them in their order.
+    fn resubmit_superseded(&mut self, state: &AppState, text: &[u8]) {
+        let last = self.rounds.len() - 1;
+        self.deadlines = Deadlines::default();
+        let mut batch = self.batch(state, state.router.deployed());
+        for at in 0..self.slots.len() {
+            let SlotState::Called { target, round, index } = self.slots[at].state else {
+                continue;
+            };
+            let reply = self.rounds[last].reply().expect("looked at before");
+            let index = index as usize;
+            if round as usize != last || *reply.get(index).outcome != ReplyOutcome::Superseded {
+                continue;
+            }
+            let (call, terms) = (&self.slots[at].text, reply.terms(index));
+            let again = match last >= SUPERSEDED_RETRIES_MAX {
+                true => Err(superseded_too_often()),
+                false => encode_again(&mut batch, &self.targets[target as usize], call, text, terms),
+            };
+            self.slots[at].state = match again {
+                Err(refusal) => SlotState::Refused(Box::new(refusal)),
+                Ok((target, index)) => SlotState::Called {
+                    target: self.number_of(&target),
+                    round: round + 1,
+                    index: index as u32,
+                },
+            };
+        }
+        match batch.is_empty() {
+            true => self.is_answered = true,
+            false => self.submit(state, batch, Held::default()),
+        }
+    }
+
+    /// The answer to a call, once all are there, or once it is refused: that of a procedure, or why it was not called.
+    pub fn answer<'s>(&'s self, slot: &'s Slot<F>) -> Result<(&'s Target, CallReply<'s>), &'s Refusal> {
+        match &slot.state {
+            SlotState::Refused(refusal) => Err(refusal),
+            SlotState::Called { target, round, index } => {
+                let reply = self.rounds[*round as usize].reply().expect("every call is answered");
+                Ok((&self.targets[*target as usize], reply.get(*index as usize)))
+            }
+        }
+    }
+
+    /// The longest that the answer to a call can be as text; 0 where it is not long.
+    pub fn text_bytes_max(&self, slot: &Slot<F>) -> u64 {
+        match self.answer(slot) {
+            Ok((target, reply)) => target.text_bytes_max(&reply),
+            Err(_) => 0,
+        }
+    }
+}
+
+impl CallText {
+    fn of<'t>(&self, text: &'t [u8]) -> &'t [u8] {
+        &text[self.args.start as usize..self.args.end as usize]
+    }
+}
+
+/// Adds a call to a batch; its index there.
+fn encode(
+    batch: &mut BatchBuilder,
+    target: &Target,
+    call: &CallText,
+    text: &[u8],
+    terms: CallTerms<'_>,
+) -> Result<usize, Refusal> {
+    if terms.key.is_some() {
+        batch.set_scope(terms.scope.cloned());
+    }
+    batch.set_deadline(terms.deadline_ns);
+    let params = &target.schema().params;
+    let encode = |out: &mut Vec<u8>| {
+        SCRATCH.with_borrow_mut(|(scratch, _)| encode_document(call.format, params, call.of(text), out, scratch))
+    };
+    Ok(batch.push(&target.module, target.procedure, terms.key, encode)?)
+}
+
+/// As `encode`, for the version in service of the procedure's module.
+fn encode_again(
+    batch: &mut BatchBuilder,
+    old: &Target,
+    call: &CallText,
+    text: &[u8],
+    terms: CallTerms<'_>,
+) -> Result<(Target, usize), Refusal> {
+    let target = Target::find(batch.deployed(), &old.module.name, &old.schema().name)?;
+    target.judge_role(call.may_write)?;
+    let index = encode(batch, &target, call, text, terms)?;
+    Ok((target, index))
+}
+
+/// The module was replaced at every attempt.
+fn superseded_too_often() -> Refusal {
+    let mut problem = Problem::new(
+        ProblemKind::Overloaded,
+        "the module is being replaced again and again; try again",
+    );
+    problem.retry_after_s = Some(1);
+    problem.into()
+}
+
+impl From<ArgsError> for Refusal {
+    fn from(error: ArgsError) -> Self {
+        match error {
+            ArgsError::Syntax(error) => {
+                Self::malformed(format!("the arguments are not JSON in UTF-8, or not CBOR: {error}"))
+            }
+            ArgsError::TooLarge => Self::too_large("encoded arguments", reprise_abi::value::ARGS_BYTES_MAX),
+            ArgsError::Invalid(errors) => {
+                let detail = "correct the arguments that errors lists, each with its JSON pointer";
+                let mut problem = Problem::new(ProblemKind::InvalidArguments, detail);
+                problem.errors = errors;
+                problem.into()
+            }
+        }
+    }
+}
