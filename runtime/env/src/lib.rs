@@ -1,5 +1,5 @@
-//! The effects that code below the router may have: time, files and threads.
-//! Owns: the traits `Clock`, `Disk` and `Threads`, the real ones, and simulated ones with faults (`sim`, `stepper`).
+//! The effects that code below the router may have: time, files, threads and connections.
+//! Owns: the traits `Clock`, `Disk`, `Threads` and `Net`, the real ones, and simulated ones with faults (`sim`, `stepper`, `simnet`).
 //! Does not: know what is stored or done, retry anything.
 //! Invariants: no unsafe code; a write that was reported durable is in every crash image of `SimDisk`.
 //! Called by: `log`, `recovery`, `partition`, `node`, and their tests.
@@ -9,8 +9,10 @@ mod aligned;
 mod clock;
 mod disk;
 mod entropy;
+mod net;
 mod real;
 pub mod sim;
+mod simnet;
 pub mod stepper;
 mod threads;
 
@@ -18,7 +20,9 @@ pub use aligned::{AlignedBuf, DIRECT_ALIGN_BYTES};
 pub use clock::{Clock, RealClock};
 pub use disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};
 pub use entropy::entropy;
+pub use net::{Connection, FrameSender, Listener, Net, NetError, NetLimits, RealNet};
 pub use real::{PRIVATE_FILE_MODE, RealDisk, make_private_dir, make_private_dirs};
 pub use sim::{SimClock, SimDisk};
+pub use simnet::{NetFaults, SimHost, SimNet};
 pub use stepper::Stepper;
 pub use threads::{MakeWork, RealThreads, Started, Step, Threads, Work};

@@ -1,0 +1,277 @@
+//! Connections that carry frames, in order, whole or not at all. The real ones are TCP; `simnet` has others that are late and break.
+//!
+//! What arrives comes through a channel, so whoever waits for it does so as for any other thread (`Threads::receive_for`).
+
+use std::{
+    fmt, io,
+    io::{IoSlice, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+/// Before each frame on a stream: its length, 4 bytes, little-endian.
+const PREFIX_BYTES: usize = 4;
+/// How often a listener looks whether it was dropped.
+const ACCEPT_LOOK: Duration = Duration::from_millis(20);
+/// Connections that were accepted and that nobody has taken yet, at most; further ones wait in the kernel.
+const ACCEPTED_MAX: usize = 16;
+
+/// What a connection may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetLimits {
+    /// Bytes of a frame at most; a longer one ends the connection.
+    pub frame_bytes: usize,
+    /// Frames that have arrived and that nobody has taken yet; the peer waits beyond them. With the frame's bytes this bounds the memory.
+    pub frames_waiting: usize,
+    /// How long a frame may take to be sent before the connection is given up.
+    pub send_time: Duration,
+}
+
+/// Why there is no connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetError {
+    /// Nobody listens there, or no way leads there.
+    Unreachable(String),
+    /// The connection has ended.
+    Closed,
+    /// The peer did not take it in time.
+    TimedOut,
+    /// A frame is longer than what was agreed on.
+    TooLarge {
+        bytes: usize,
+        max: usize,
+    },
+    Io(String),
+}
+
+impl fmt::Display for NetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(reason) => write!(f, "unreachable: {reason}"),
+            Self::Closed => f.write_str("the connection has ended"),
+            Self::TimedOut => f.write_str("the peer did not answer in time"),
+            Self::TooLarge { bytes, max } => write!(f, "a frame of {bytes} bytes is more than {max}"),
+            Self::Io(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for NetError {}
+
+impl From<io::Error> for NetError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::TimedOut,
+            io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::NotConnected => Self::Closed,
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::AddrNotAvailable => Self::Unreachable(error.to_string()),
+            _ => Self::Io(error.to_string()),
+        }
+    }
+}
+
+/// Where connections come from.
+pub trait Net: Send + Sync {
+    /// Listens at `address` (`host:port`; port 0: any that is free).
+    fn listen(&self, address: &str, limits: NetLimits) -> Result<Listener, NetError>;
+
+    /// Connects, within `time`.
+    fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError>;
+}
+
+/// Listens until it is dropped.
+pub struct Listener {
+    pub address: String,
+    /// Connections as they come.
+    pub accepted: Receiver<Connection>,
+    pub(crate) _open: Box<dyn Send>,
+}
+
+/// One end of a connection. Dropped, it ends; the peer still gets what was sent.
+pub struct Connection {
+    /// Who is at the other end, for people.
+    pub peer: String,
+    pub sender: Box<dyn FrameSender>,
+    /// Frames as they come. Disconnected once the connection has ended and the last one was taken.
+    pub frames: Receiver<Vec<u8>>,
+}
+
+/// The way out of a connection.
+pub trait FrameSender: Send {
+    /// Sends one frame, made of `parts`. Ok says that it is on its way, no more.
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError>;
+}
+
+/// TCP of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealNet;
+
+struct TcpSender {
+    stream: TcpStream,
+    frame_bytes: usize,
+    is_broken: bool,
+}
+
+struct OpenListener(Arc<AtomicBool>);
+
+impl Drop for OpenListener {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Net for RealNet {
+    fn listen(&self, address: &str, limits: NetLimits) -> Result<Listener, NetError> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?.to_string();
+        let (sender, accepted) = bounded(ACCEPTED_MAX);
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = is_closed.clone();
+        let accept = move || accept_all(&listener, limits, &sender, &closed);
+        thread::Builder::new().name("net-accept".into()).spawn(accept)?;
+        Ok(Listener {
+            address,
+            accepted,
+            _open: Box::new(OpenListener(is_closed)),
+        })
+    }
+
+    fn connect(&self, address: &str, time: Duration, limits: NetLimits) -> Result<Connection, NetError> {
+        let unreachable = |reason: String| NetError::Unreachable(format!("{address}: {reason}"));
+        let addresses = address
+            .to_socket_addrs()
+            .map_err(|error| unreachable(error.to_string()))?;
+        let mut last = unreachable("no such name".into());
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, time) {
+                Ok(stream) => return connection_of(stream, address, limits),
+                Err(error) => last = unreachable(error.to_string()),
+            }
+        }
+        Err(last)
+    }
+}
+
+fn accept_all(listener: &TcpListener, limits: NetLimits, sender: &Sender<Connection>, is_closed: &AtomicBool) {
+    while !is_closed.load(Ordering::Acquire) {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                // One that can't be set up is gone; whoever connected notices.
+                let connection = stream.set_nonblocking(false).map_err(NetError::from);
+                let connection = connection.and_then(|()| connection_of(stream, peer, limits));
+                if connection.is_ok_and(|connection| sender.send(connection).is_err()) {
+                    return;
+                }
+            }
+            Err(_) => thread::sleep(ACCEPT_LOOK),
+        }
+    }
+}
+
+fn connection_of(stream: TcpStream, peer: SocketAddr, limits: NetLimits) -> Result<Connection, NetError> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(limits.send_time))?;
+    let reading = stream.try_clone()?;
+    let (sender, frames) = bounded(limits.frames_waiting);
+    let read = move || read_frames(reading, limits.frame_bytes, &sender);
+    thread::Builder::new().name("net-read".into()).spawn(read)?;
+    let sender = TcpSender {
+        stream,
+        frame_bytes: limits.frame_bytes,
+        is_broken: false,
+    };
+    Ok(Connection {
+        peer: peer.to_string(),
+        sender: Box::new(sender),
+        frames,
+    })
+}
+
+/// Until the connection ends, breaks, or nobody wants more of it.
+fn read_frames(mut stream: TcpStream, frame_bytes: usize, sender: &Sender<Vec<u8>>) {
+    while let Ok(frame) = read_frame(&mut stream, frame_bytes) {
+        if sender.send(frame).is_err() {
+            break;
+        }
+    }
+    // Nothing more is read: the peer is to notice rather than to fill the kernel's buffers.
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+fn read_frame(stream: &mut TcpStream, frame_bytes: usize) -> Result<Vec<u8>, NetError> {
+    let mut prefix = [0; PREFIX_BYTES];
+    stream.read_exact(&mut prefix)?;
+    let bytes = u32::from_le_bytes(prefix) as usize;
+    if bytes > frame_bytes {
+        return Err(NetError::TooLarge {
+            bytes,
+            max: frame_bytes,
+        });
+    }
+    // Memory as bytes come, not as the peer says that they will.
+    let mut frame = Vec::with_capacity(bytes.min(64 << 10));
+    let read = stream.take(bytes as u64).read_to_end(&mut frame)?;
+    match read == bytes {
+        true => Ok(frame),
+        false => Err(NetError::Closed),
+    }
+}
+
+impl FrameSender for TcpSender {
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes > self.frame_bytes {
+            return Err(NetError::TooLarge {
+                bytes,
+                max: self.frame_bytes,
+            });
+        }
+        if self.is_broken {
+            return Err(NetError::Closed);
+        }
+        let prefix = (bytes as u32).to_le_bytes();
+        let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(parts.len() + 1);
+        slices.push(IoSlice::new(&prefix));
+        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+        let sent = write_all(&mut self.stream, &mut slices);
+        if sent.is_err() {
+            // A part of the frame may be on its way: nothing can follow it.
+            self.is_broken = true;
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
+        sent
+    }
+}
+
+impl Drop for TcpSender {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+}
+
+fn write_all(stream: &mut TcpStream, mut slices: &mut [IoSlice<'_>]) -> Result<(), NetError> {
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match stream.write_vectored(slices) {
+            Ok(0) => return Err(NetError::Closed),
+            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! A network in one process that is late, breaks, and parts hosts from each other, by a seed.
+//!
+//! As TCP does, a connection keeps the order of its frames and loses none but by its end; of two connections either may be the faster one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+
+use crate::{
+    clock::Clock,
+    net::{Connection, FrameSender, Listener, Net, NetError, NetLimits},
+    sim::{FaultRandom, SimClock},
+    threads::{Step, Work},
+};
+
+/// Connections that were accepted and that nobody has taken yet, at most.
+const ACCEPTED_MAX: usize = 16;
+/// Bytes on their way in one direction at most: beyond them a sender's time is over.
+const BYTES_ON_THE_WAY_MAX: usize = 4 << 20;
+
+/// How the network behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetFaults {
+    /// A frame takes at least and at most so many microseconds.
+    pub delay_us: (u64, u64),
+    /// Of a thousand frames so many end their connection instead of arriving.
+    pub breaks_per_mille: u64,
+}
+
+impl Default for NetFaults {
+    fn default() -> Self {
+        Self {
+            delay_us: (20, 200),
+            breaks_per_mille: 0,
+        }
+    }
+}
+
+/// The network. Clones are the same one.
+#[derive(Clone)]
+pub struct SimNet {
+    clock: Arc<SimClock>,
+    state: Arc<Mutex<State>>,
+}
+
+/// The network as one host has it.
+#[derive(Clone)]
+pub struct SimHost {
+    net: SimNet,
+    name: String,
+}
+
+struct State {
+    random: FaultRandom,
+    faults: NetFaults,
+    listeners: BTreeMap<String, (Sender<Connection>, NetLimits)>,
+    /// One for each direction.
+    ways: BTreeMap<u64, Way>,
+    next_way: u64,
+    next_port: u16,
+    /// From which host nothing arrives at which: (from, to).
+    cut: BTreeSet<(String, String)>,
+}
+
+struct Way {
+    from: String,
+    to: String,
+    /// The connection's other direction.
+    back: u64,
+    frames: VecDeque<(u64, Vec<u8>)>,
+    bytes: usize,
+    last_due_ns: u64,
+    /// None once the receiver is to notice the end.
+    sender: Option<Sender<Vec<u8>>>,
+    /// Nothing more is sent; what is on its way still arrives.
+    is_closed: bool,
+    frame_bytes_max: usize,
+}
+
+impl SimNet {
+    pub fn new(seed: u64, clock: Arc<SimClock>) -> Self {
+        let state = State {
+            random: FaultRandom::new(seed),
+            faults: NetFaults::default(),
+            listeners: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            next_way: 0,
+            next_port: 1,
+            cut: BTreeSet::new(),
+        };
+        Self {
+            clock,
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    pub fn host(&self, name: &str) -> SimHost {
+        SimHost {
+            net: self.clone(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under this lock")
+    }
+
+    pub fn set_faults(&self, faults: NetFaults) {
+        self.state().faults = faults;
+    }
+
+    /// From here on nothing that `from` sends arrives at `to`, and neither notices: half of a partition. What is sent meanwhile arrives
+    /// once it is healed.
+    pub fn cut(&self, from: &str, to: &str) {
+        self.state().cut.insert((from.to_owned(), to.to_owned()));
+    }
+
+    /// Both directions at once.
+    pub fn part(&self, one: &str, other: &str) {
+        self.cut(one, other);
+        self.cut(other, one);
+    }
+
+    /// Heals the way between two hosts, in both directions.
+    pub fn heal(&self, one: &str, other: &str) {
+        let mut state = self.state();
+        state.cut.remove(&(one.to_owned(), other.to_owned()));
+        state.cut.remove(&(other.to_owned(), one.to_owned()));
+    }
+
+    /// Ends all connections between two hosts; what is on its way is lost.
+    pub fn break_between(&self, one: &str, other: &str) {
+        let mut state = self.state();
+        let is_between = |way: &Way| (way.from == one && way.to == other) || (way.from == other && way.to == one);
+        state.ways.retain(|_, way| !is_between(way));
+    }
+
+    /// The host's process is gone: its listeners and connections end.
+    pub fn kill(&self, host: &str) {
+        let mut state = self.state();
+        state.ways.retain(|_, way| way.from != host && way.to != host);
+        let listeners = std::mem::take(&mut state.listeners);
+        let (gone, left) = listeners.into_iter().partition(|(address, _)| host_of(address) == host);
+        state.listeners = left;
+        // Connections that nobody took take the lock when they end.
+        drop(state);
+        drop::<BTreeMap<_, _>>(gone);
+    }
+
+    /// Hands over what is due; true where something was.
+    pub fn deliver(&self) -> bool {
+        let now = self.clock.monotonic_ns();
+        let mut state = self.state();
+        let state = &mut *state;
+        let mut is_moved = false;
+        let mut ended = Vec::new();
+        for (number, way) in &mut state.ways {
+            if !state.cut.contains(&(way.from.clone(), way.to.clone())) {
+                is_moved |= way.deliver(now);
+            }
+            if way.sender.is_none() {
+                ended.push(*number);
+            }
+        }
+        for number in ended {
+            // The peer can't send to who is gone.
+            if let Some(way) = state.ways.remove(&number)
+                && let Some(back) = state.ways.get_mut(&way.back)
+            {
+                back.is_closed |= back.frames.is_empty();
+            }
+        }
+        is_moved
+    }
+
+    /// Delivers, a step at a time.
+    pub fn work(&self) -> Box<dyn Work> {
+        Box::new(Delivery(self.clone()))
+    }
+}
+
+struct Delivery(SimNet);
+
+impl Work for Delivery {
+    fn run(self: Box<Self>) {
+        unreachable!("a simulated network is stepped");
+    }
+
+    fn step(&mut self) -> Step {
+        match self.0.deliver() {
+            true => Step::Done,
+            false => Step::Idle,
+        }
+    }
+}
+
+impl Way {
+    fn deliver(&mut self, now: u64) -> bool {
+        let mut is_moved = false;
+        while let Some((due, _)) = self.frames.front()
+            && *due <= now
+            && let Some(sender) = &self.sender
+        {
+            let (due, frame) = self.frames.pop_front().expect("looked at above");
+            let bytes = frame.len();
+            match sender.try_send(frame) {
+                Ok(()) => self.bytes -= bytes,
+                Err(TrySendError::Full(frame)) => {
+                    self.frames.push_front((due, frame));
+                    return is_moved;
+                }
+                Err(TrySendError::Disconnected(_)) => self.sender = None,
+            }
+            is_moved = true;
+        }
+        if self.is_closed && self.frames.is_empty() && self.sender.take().is_some() {
+            is_moved = true;
+        }
+        is_moved
+    }
+}
+
+fn host_of(address: &str) -> &str {
+    address.split(':').next().unwrap_or(address)
+}
+
+/// Sends into one direction of a connection.
+struct SimSender {
+    net: SimNet,
+    way: u64,
+}
+
+impl FrameSender for SimSender {
+    fn send(&mut self, parts: &[&[u8]]) -> Result<(), NetError> {
+        let now = self.net.clock.monotonic_ns();
+        let mut state = self.net.state();
+        let state = &mut *state;
+        let faults = state.faults;
+        let Some(way) = state.ways.get_mut(&self.way).filter(|way| !way.is_closed) else {
+            return Err(NetError::Closed);
+        };
+        let frame = parts.concat();
+        if frame.len() > way.frame_bytes_max {
+            let (bytes, max) = (frame.len(), way.frame_bytes_max);
+            return Err(NetError::TooLarge { bytes, max });
+        }
+        let is_broken = state.random.below(1000) < faults.breaks_per_mille;
+        if is_broken || way.bytes + frame.len() > BYTES_ON_THE_WAY_MAX {
+            let back = way.back;
+            state.ways.remove(&self.way);
+            state.ways.remove(&back);
+            return Err(if is_broken {
+                NetError::Closed
+            } else {
+                NetError::TimedOut
+            });
+        }
+        let (least, most) = faults.delay_us;
+        let delay = least + state.random.below(most.saturating_sub(least) + 1);
+        way.last_due_ns = way.last_due_ns.max(now + delay * 1_000);
+        way.bytes += frame.len();
+        way.frames.push_back((way.last_due_ns, frame));
+        Ok(())
+    }
+}
+
+impl Drop for SimSender {
+    fn drop(&mut self) {
+        if let Some(way) = self.net.state().ways.get_mut(&self.way) {
+            way.is_closed = true;
+        }
+    }
+}
+
+impl Net for SimHost {
+    fn listen(&self, address: &str, limits: NetLimits) -> Result<Listener, NetError> {
+        let mut state = self.net.state();
+        let mut address = address.to_owned();
+        if address.ends_with(":0") {
+            address = format!("{}:{}", self.name, state.next_port);
+            state.next_port += 1;
+        }
+        let is_ours = host_of(&address) == self.name;
+        if !is_ours || state.listeners.contains_key(&address) {
+            return Err(NetError::Io(format!("{} can't listen at {address}", self.name)));
+        }
+        let (sender, accepted) = bounded(ACCEPTED_MAX);
+        state.listeners.insert(address.clone(), (sender, limits));
+        let open = OpenListener {
+            net: self.net.clone(),
+            address: address.clone(),
+        };
+        Ok(Listener {
+            address,
+            accepted,
+            _open: Box::new(open),
+        })
+    }
+
+    fn connect(&self, address: &str, _: Duration, limits: NetLimits) -> Result<Connection, NetError> {
+        let mut state = self.net.state();
+        let host = host_of(address).to_owned();
+        let is_cut = |from: &str, to: &str| state.cut.contains(&(from.to_owned(), to.to_owned()));
+        if is_cut(&self.name, &host) || is_cut(&host, &self.name) {
+            return Err(NetError::TimedOut);
+        }
+        let Some((accepting, theirs)) = state.listeners.get(address).cloned() else {
+            return Err(NetError::Unreachable(format!("nobody listens at {address}")));
+        };
+        let (there, back) = (state.next_way, state.next_way + 1);
+        state.next_way += 2;
+        let frames_there = state.add((there, back), (&self.name, &host), theirs);
+        let frames_back = state.add((back, there), (&host, &self.name), limits);
+        let end = |way, peer: &str, frames| Connection {
+            peer: peer.to_owned(),
+            sender: Box::new(SimSender {
+                net: self.net.clone(),
+                way,
+            }),
+            frames,
+        };
+        let accepted = accepting.try_send(end(back, &self.name, frames_there));
+        let mine = end(there, address, frames_back);
+        // Ends of connections take the lock when they go.
+        drop(state);
+        match accepted {
+            Ok(()) => Ok(mine),
+            Err(_) => Err(NetError::TimedOut),
+        }
+    }
+}
+
+impl State {
+    /// Makes one direction of a connection, to somebody with these limits.
+    fn add(&mut self, (number, back): (u64, u64), (from, to): (&str, &str), limits: NetLimits) -> Receiver<Vec<u8>> {
+        let (sender, frames) = bounded(limits.frames_waiting);
+        let way = Way {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            back,
+            frames: VecDeque::new(),
+            bytes: 0,
+            last_due_ns: 0,
+            sender: Some(sender),
+            is_closed: false,
+            frame_bytes_max: limits.frame_bytes,
+        };
+        self.ways.insert(number, way);
+        frames
+    }
+}
+
+struct OpenListener {
+    net: SimNet,
+    address: String,
+}
+
+impl Drop for OpenListener {
+    fn drop(&mut self) {
+        // Connections that nobody took end outside of the lock.
+        let taken = self.net.state().listeners.remove(&self.address);
+        drop(taken);
+    }
+}
