@@ -16,7 +16,7 @@ use reprise_env::{MakeWork, Started, Step, Work};
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
-use reprise_recovery::WINDOW_BYTES;
+use reprise_replay::STRETCH_BYTES_MIN;
 use reprise_router::{
     ArchiveStatus, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, RestartEstimate, Router,
     TakeError,
@@ -371,7 +371,7 @@ impl CheckpointService for Checkpointer {
         let running = Made::of(&self.router.metrics().totals).speed(before, self.shared.sites_count);
         let target = self.config.recovery_target;
         let replay_bytes = self.log.filled().0.saturating_sub(from.0);
-        let changes_bytes = self.log.changes_bytes(from, WINDOW_BYTES as u64);
+        let changes_bytes = self.log.changes_bytes(from, STRETCH_BYTES_MIN);
         RestartEstimate {
             load_bytes,
             load: speeds.load,

@@ -11,7 +11,7 @@ use reprise_env::{Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step,
 use reprise_host::{Engine, Limits};
 use reprise_observe::Recorder;
 use reprise_partition::{ExecContext, Sampling, Shared, Sink, Site, SiteMessage};
-use reprise_recovery::WINDOW_BYTES;
+use reprise_replay::WINDOW_BYTES;
 use reprise_txn::Compiler;
 
 use crate::{DatabaseConfig, LogPolicy, OpenError};
@@ -35,7 +35,7 @@ pub struct Environment {
     pub compiler: Arc<dyn Compiler>,
     /// What is measured on that clock for `LogMode::Auto`.
     pub sampling: Sampling,
-    /// From so many bytes of changes alone on all cores apply them at once when a log is opened.
+    /// Bytes of log that are read and handed to the engine threads at once when it is opened.
     pub redo_window_bytes: usize,
     /// For the identity and the secret of a new database.
     pub entropy: Box<dyn Fn() -> std::io::Result<[u8; 16]>>,

@@ -46,12 +46,9 @@ pub use reprise_partition::Sampling;
 use reprise_partition::{
     AsyncSink, CallBatch, Desk, Logging, NoLog, Shared, Sink, Site, SiteMessage, SyncSink, Told, Unlogged, complete,
 };
-pub use reprise_recovery::RecoverFrom;
 use reprise_recovery::make_ready;
-use reprise_replay::ReplayOutcome;
-use reprise_router::{
-    BackupService, CheckpointService, Fingerprint, Phase, Remembered, Router, RouterConfig, ScopedKey,
-};
+pub use reprise_replay::RecoverFrom;
+use reprise_router::{BackupService, CheckpointService, Phase, Router, RouterConfig};
 pub use reprise_storage::AfterImage;
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{Genesis, RecordRef};
@@ -69,7 +66,7 @@ pub use memory::{Bound, MemoryError, judge_memory, keep_memory_ready, memory_max
 pub use quarantine::Quarantined;
 pub use reprise_partition::LogPolicy;
 pub use reprise_recovery::RecoveryError;
-pub use reprise_replay::Divergence;
+pub use reprise_replay::{Divergence, ReplayError};
 pub use restore::{Point, RestoreError, RestoreReport, restore, restore_archived, restore_in};
 pub use staging::StagingError;
 pub use tree::{Place, Tree};
@@ -397,7 +394,7 @@ impl Database {
             match self.replay(until) {
                 Ok(report) => break report,
                 // Another partition may have got beyond an earlier one before that was met.
-                Err(OpenError::Recovery(RecoveryError::Diverged(found)))
+                Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))))
                     if until.is_none_or(|until| found.lsn < until) =>
                 {
                     divergence = Some(found);
@@ -428,7 +425,7 @@ impl Database {
         loop {
             let found = match self.recover() {
                 Ok(report) => return Ok((report, taken)),
-                Err(OpenError::Recovery(RecoveryError::Diverged(found))) => found,
+                Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found)))) => found,
                 Err(error) => return Err(error),
             };
             let new = Quarantined::of(&found);
@@ -441,7 +438,7 @@ impl Database {
                 .any(|known| (known.module_id, known.procedure_number) == (new.module_id, new.procedure_number));
             // Known, and it diverges all the same: the log does not hold what it changed.
             if is_known || !names.contains(&new.name()) {
-                return Err(OpenError::Recovery(RecoveryError::Diverged(found)));
+                return Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))));
             }
             let mut list = self.upkeep.quarantine.lock().expect("held for a push");
             list.push(new.clone());
@@ -487,7 +484,9 @@ impl Database {
         self.shared.memory.enforce();
         for inbox in &self.inboxes {
             let begin = SiteMessage::Job(Box::new(Site::retain_undo));
-            inbox.send(begin).map_err(|_| RecoveryError::Stopped)?;
+            inbox
+                .send(begin)
+                .map_err(|_| RecoveryError::from(ReplayError::Stopped))?;
         }
         let quarantine = self.upkeep.quarantine.lock().expect("held for a look");
         let refused = quarantine.iter().map(|found| {
@@ -511,28 +510,6 @@ impl Database {
         })?;
         self.compiler.let_go_unused_code();
         Ok(())
-    }
-
-    /// Remembers the outcomes of calls with idempotency keys, the oldest first.
-    fn restore_keys(&self, mut remembered: Vec<ReplayOutcome>) {
-        remembered.sort_by_key(|replayed| replayed.lsn);
-        for replayed in remembered {
-            let (scope, key) = (str::from_utf8(&replayed.scope), str::from_utf8(&replayed.key));
-            let (Ok(scope), Ok(key)) = (scope, key) else {
-                continue; // no client could send it again: keys come in as text
-            };
-            let key = ScopedKey { scope, key };
-            let fingerprint = Fingerprint::from_bits(replayed.fingerprint);
-            let outcome = Remembered {
-                procedure: replayed.procedure as usize,
-                result: replayed.result.into(),
-                txn_id: replayed.txn_id,
-                lsn: replayed.lsn,
-                partition: replayed.partition,
-                module: replayed.module,
-            };
-            self.router.idempotency().restore(key, fingerprint, outcome);
-        }
     }
 
     /// The bytes of a module version; none where it is out of service.

@@ -11,8 +11,11 @@ use std::{
 use reprise_abi::SEMANTICS;
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, checkpoint_name};
-use reprise_recovery::{LoadedKey, RecoverFrom, Recovery, RecoveryError};
-use reprise_router::{CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered, ScopedKey};
+use reprise_recovery::{LoadedKey, RecoveryError, feed, load, reset};
+use reprise_replay::{RecoverFrom, ReplayError, ReplayOutcome, Replayer};
+use reprise_router::{
+    CheckpointInfo, CheckpointState, Fingerprint, Phase, RecoveryStep, Remembered, Router, ScopedKey,
+};
 use reprise_txn::ModuleId;
 
 use crate::{Database, LoadedCheckpoint, OpenError, RecoveryReport};
@@ -37,20 +40,20 @@ impl Database {
         let end = log.durable();
         report.log_bytes = end.0 - start.0;
         let replay_begun = Instant::now();
-        let mut recovery = self.recovery();
-        recovery.set_log_end(until.map_or(end, |until| until.min(end)));
+        let mut replayer = self.replayer();
+        replayer.set_log_end(until.map_or(end, |until| until.min(end)));
         let quarantine = self.quarantine();
         let places = quarantine
             .iter()
             .map(|found| (ModuleId(found.module_id), found.procedure_number));
-        recovery.set_quarantine(places.collect());
+        replayer.set_quarantine(places.collect());
         let mut shown = start.0;
-        let mut show = |recovery: &Recovery, reached: Lsn| {
+        let mut show = |replayer: &Replayer, reached: Lsn| {
             if reached.0 - shown >= PROGRESS_BYTES {
                 shown = reached.0;
                 self.router.set_phase(Phase::Recovering {
                     step: RecoveryStep::Log,
-                    replayed: recovery.replayed(),
+                    replayed: replayer.replayed(),
                     bytes_done: reached.0 - start.0,
                     bytes_total: report.log_bytes,
                 });
@@ -58,25 +61,23 @@ impl Database {
         };
         // Commands of another semantics number have their changes beside them, or the log would not be open.
         let own = opened.found.foreign_end(SEMANTICS);
-        let mut fed = Ok(());
+        let (mut fed, bytes) = (Ok(()), self.redo_window_bytes);
         if own > start {
             let own = until.map_or(own, |until| until.min(own));
-            recovery.set_from(RecoverFrom::Changes);
-            fed = recovery.feed(log.reader(start)?, Some(own), &mut show);
+            replayer.set_from(RecoverFrom::Changes);
+            fed = feed(&mut replayer, log.reader(start)?, bytes, Some(own), &mut show);
         }
         if fed.is_ok() {
-            recovery.set_from(self.recover_from);
-            fed = recovery.feed(log.reader(start.max(own))?, until, &mut show);
+            replayer.set_from(self.recover_from);
+            fed = feed(&mut replayer, log.reader(start.max(own))?, bytes, until, &mut show);
         }
         fed.map_err(|error| match error {
             RecoveryError::Log(error) => OpenError::Log(error),
             error => error.into(),
         })?;
-        let recovered = recovery.finish()?;
-        report.commands = recovered.commands;
-        report.redo_bytes = recovered.redo_bytes;
-        report.redo_seconds = recovered.redo_seconds;
-        self.restore_keys(recovered.remembered);
+        replayer.drain().map_err(RecoveryError::from)?;
+        report.commands = replayer.replayed();
+        (report.redo_bytes, report.redo_seconds) = replayer.redo_speed();
         report.keys = self.router.idempotency().stats().keys as usize;
         report.module_versions = self.shared.deployed.load().versions.len();
         self.note_speeds(&report, replay_begun.elapsed().as_secs_f64());
@@ -86,13 +87,19 @@ impl Database {
 
     /// Empties every partition and forgets every module.
     pub(crate) fn start_over(&self) -> Result<(), OpenError> {
-        Ok(self.recovery().reset()?)
+        self.router.idempotency().clear();
+        Ok(reset(&mut self.replayer())?)
     }
 
-    fn recovery(&self) -> Recovery {
-        let mut recovery = Recovery::new(self.shared.clone(), self.inboxes.clone(), self.compiler.clone());
-        recovery.set_window_bytes(self.redo_window_bytes);
-        recovery
+    fn replayer(&self) -> Replayer {
+        let router = self.router.clone();
+        let remember = Arc::new(move |replayed: ReplayOutcome| restore_key(&router, replayed));
+        Replayer::new(
+            self.shared.clone(),
+            self.inboxes.clone(),
+            self.compiler.clone(),
+            remember,
+        )
     }
 
     fn note_speeds(&self, report: &RecoveryReport, replay_seconds: f64) {
@@ -130,7 +137,7 @@ impl Database {
                     Ok(found) => loaded = Some(found),
                     Err(RecoveryError::Checkpoint(error)) => {
                         report.passed_over.push(error.to_string());
-                        self.recovery().reset()?;
+                        reset(&mut self.replayer())?;
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -151,7 +158,7 @@ impl Database {
         let begun = Instant::now();
         let bytes = Arc::new(AtomicU64::new(0));
         let size = reader.size();
-        let mut recovery = self.recovery();
+        let mut replayer = self.replayer();
         let show = || {
             self.router.set_phase(Phase::Recovering {
                 step: RecoveryStep::Checkpoint,
@@ -160,17 +167,18 @@ impl Database {
                 bytes_total: size.row_bytes,
             })
         };
-        let mut keys = Ok(Vec::new());
-        let load = &mut || keys = recovery.load(reader, &bytes);
-        self.shared.threads.beside(PROGRESS_EVERY, &show, load);
-        keys?.into_iter().for_each(|key| self.restore_loaded(key));
+        let mut loaded = None;
+        let mut work = || loaded = Some(load(&mut replayer, reader, &bytes));
+        self.shared.threads.beside(PROGRESS_EVERY, &show, &mut work);
+        let loaded = loaded.ok_or(ReplayError::Stopped)??;
+        loaded.keys.into_iter().for_each(|key| self.restore_loaded(key));
         Ok(LoadedCheckpoint {
             lsn: reader.lsn(),
             rows: size.rows,
             row_bytes: size.row_bytes,
             file_bytes: size.file_bytes,
             seconds: begun.elapsed().as_secs_f64(),
-            compile_seconds: recovery.compile_seconds(),
+            compile_seconds: loaded.compile_seconds,
         })
     }
 
@@ -213,4 +221,22 @@ impl Database {
         let key = ScopedKey { scope, key: text };
         self.router.idempotency().restore(key, fingerprint, outcome);
     }
+}
+
+/// Remembers the outcome of a call with an idempotency key.
+fn restore_key(router: &Router, replayed: ReplayOutcome) {
+    let (Ok(scope), Ok(key)) = (str::from_utf8(&replayed.scope), str::from_utf8(&replayed.key)) else {
+        return; // no client could send it again: keys come in as text
+    };
+    let key = ScopedKey { scope, key };
+    let fingerprint = Fingerprint::from_bits(replayed.fingerprint);
+    let outcome = Remembered {
+        procedure: replayed.procedure as usize,
+        result: replayed.result.into(),
+        txn_id: replayed.txn_id,
+        lsn: replayed.lsn,
+        partition: replayed.partition,
+        module: replayed.module,
+    };
+    router.idempotency().restore(key, fingerprint, outcome);
 }

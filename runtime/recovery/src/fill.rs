@@ -20,10 +20,7 @@ use reprise_partition::Partition;
 use reprise_storage::{IndexLoad, LoadError, Store, TableLoad};
 use reprise_wire::{CheckpointBlockKind, CheckpointEntry};
 
-use crate::{
-    Outcome,
-    load::{broken, error_of, table_of},
-};
+use crate::load::{LoadOutcome, broken, error_of, table_of};
 
 /// Bytes of rows for which another thread is worth its start.
 const THREAD_BYTES: u64 = 4 << 20;
@@ -36,7 +33,7 @@ pub(crate) fn fill(
     partitions: &mut [Box<Partition>],
     reader: &CheckpointReader,
     loaded: &AtomicU64,
-    outcome: &Outcome,
+    outcome: &LoadOutcome,
     cores: usize,
 ) {
     let threads = load_threads(cores, reader.size().row_bytes);
@@ -176,7 +173,7 @@ struct Queue<'s> {
 struct Pool<'r, 's> {
     reader: &'r CheckpointReader,
     loaded: &'r AtomicU64,
-    outcome: &'r Outcome,
+    outcome: &'r LoadOutcome,
     queue: Mutex<Queue<'s>>,
     woken: Condvar,
 }

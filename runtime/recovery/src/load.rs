@@ -1,20 +1,21 @@
 //! From a checkpoint to partitions: descriptions on all of them, then rows and indexes (`fill`), and what was remembered.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicU64, Ordering},
 };
 
 use reprise_abi::{ModuleSchema, TableSchema};
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Lsn, MemoryLedger, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointError, CheckpointReader};
 use reprise_host::stored::{read_module, read_stored_table};
 use reprise_partition::{ExclusivePartitions, Touched};
+use reprise_replay::{ReplayError, Replayer};
 use reprise_storage::Store;
-use reprise_txn::{Code, Executor, Restored, restore};
+use reprise_txn::{Code, Compiler, Executor, Restored, restore};
 use reprise_wire::{CheckpointBlockKind, CheckpointKeyRef, CheckpointKeys, CheckpointModuleRef, WireError};
 
-use crate::{Recovery, RecoveryError, fill::fill, ready::make_ready};
+use crate::{RecoveryError, fill::fill, ready::make_ready};
 
 /// The outcome under an idempotency key, out of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,111 +60,147 @@ impl Code for Retired {
     }
 }
 
-impl Recovery {
-    /// Makes every partition what it was at the checkpoint; what they held before is gone. Bytes of rows that are loaded are
-    /// counted in `loaded` on the way. Err: nothing that was loaded may be used.
-    pub fn load(
-        &mut self,
-        reader: &Arc<CheckpointReader>,
-        loaded: &Arc<AtomicU64>,
-    ) -> Result<Vec<LoadedKey>, RecoveryError> {
-        let found = reader.database().genesis.partitions;
-        if found != self.shared.partitions_count {
-            let asked = self.shared.partitions_count;
-            return Err(broken(reader, "partitions", &asked.to_string(), &found.to_string()).into());
-        }
-        self.describe(reader)?;
-        let (from, bytes, outcome) = (reader.clone(), loaded.clone(), self.outcome.clone());
-        self.gather(
-            Touched::All,
-            Box::new(move |held| {
-                // What could not be described can't be filled.
-                if !outcome.has_failed() {
-                    let cores = held.tools.shared.threads.cores();
-                    fill(held.partitions, &from, &bytes, &outcome, cores);
-                }
-            }),
-        )?;
-        let keys = read_keys(reader)?;
-        self.drain()?;
-        match self.outcome.has_failed() {
-            true => Err(self.take_error()),
-            false => Ok(keys),
-        }
-    }
+/// What came out of a checkpoint beside the tables.
+pub struct Loaded {
+    pub keys: Vec<LoadedKey>,
+    /// Compiling its modules took so long.
+    pub compile_seconds: f64,
+}
 
-    /// Empties every partition, after a load that failed.
-    pub fn reset(&mut self) -> Result<(), RecoveryError> {
-        self.gather(
-            Touched::All,
-            Box::new(|held| {
-                for partition in held.partitions.iter_mut() {
-                    partition.store = Store::counted_in(&held.tools.shared.memory);
-                }
-                let generation = held.tools.deployed().generation + 1;
-                let empty = restore(generation, Vec::new(), Vec::new());
-                held.tools.install(empty.expect("nothing fits together"));
-                let mut binaries = held.tools.shared.binaries.lock().expect("held to clear");
-                binaries.clear();
-            }),
-        )?;
-        self.drain()
+/// Makes every partition what it was at the checkpoint; what they held before is gone. Bytes of rows that are loaded are
+/// counted in `loaded` on the way. Err: nothing that was loaded may be used.
+pub fn load(
+    replayer: &mut Replayer,
+    reader: &Arc<CheckpointReader>,
+    loaded: &Arc<AtomicU64>,
+) -> Result<Loaded, RecoveryError> {
+    let shared = replayer.shared().clone();
+    let found = reader.database().genesis.partitions;
+    if found != shared.partitions_count {
+        let asked = shared.partitions_count;
+        return Err(broken(reader, "partitions", &asked.to_string(), &found.to_string()).into());
     }
-
-    /// Waits until the sites have done all that was sent.
-    pub(crate) fn drain(&self) -> Result<(), RecoveryError> {
-        for _ in 0..self.jobs_in_flight_max {
-            self.take_token()?;
-        }
-        for _ in 0..self.jobs_in_flight_max {
-            self.tokens.0.send(()).map_err(|_| RecoveryError::Stopped)?;
-        }
-        Ok(())
-    }
-
-    /// Tables and modules, on all partitions at once.
-    fn describe(&mut self, reader: &Arc<CheckpointReader>) -> Result<(), RecoveryError> {
-        let tables = reader.tables().iter();
-        let tables: Result<Vec<_>, _> = tables.map(|json| table_of(reader, json)).collect();
-        let tables = tables?;
-        let begun_ns = self.shared.clock.monotonic_ns();
-        let modules = reader.modules().iter();
-        let modules: Result<Vec<_>, _> = modules.map(|module| self.module_of(reader, &module.get())).collect();
-        let modules = modules?;
-        let codes: Vec<&dyn Code> = modules.iter().map(|module| &*module.code).collect();
-        make_ready(&codes, &*self.shared.threads)
-            .map_err(|(number, reason)| broken(reader, "module", &modules[number].name, &reason))?;
-        self.compiled_ns = self.shared.clock.monotonic_ns() - begun_ns;
-        let (reader, outcome) = (reader.clone(), self.outcome.clone());
-        self.gather(
-            Touched::All,
-            Box::new(move |held| {
-                if let Err(reason) = install(held, &reader, tables, modules) {
-                    outcome.fail(broken(&reader, "tables and modules", "that fit", &reason).into());
-                }
-            }),
-        )
-    }
-
-    fn module_of(
-        &self,
-        reader: &CheckpointReader,
-        module: &CheckpointModuleRef<'_>,
-    ) -> Result<Restored, RecoveryError> {
-        let what = |reason: String| broken(reader, "module", module.name, &reason);
-        let (schema, code): (_, Arc<dyn Code>) = if module.in_service {
-            let compiled = self.compiler.restore(module.name, &module.wasm.into());
-            let compiled = compiled.map_err(|error| what(error.to_string()))?;
-            if compiled.hash != module.hash {
-                return Err(what("bytes of another hash".into()).into());
+    let outcome = Arc::new(LoadOutcome::new(shared.memory.clone()));
+    let compile_seconds = describe(replayer, reader, &outcome)?;
+    let (from, bytes, filled) = (reader.clone(), loaded.clone(), outcome.clone());
+    replayer.gather(
+        Touched::All,
+        Box::new(move |held| {
+            // What could not be described can't be filled.
+            if !filled.has_failed() {
+                let cores = held.tools.shared.threads.cores();
+                fill(held.partitions, &from, &bytes, &filled, cores);
             }
-            (compiled.schema, compiled.code)
-        } else {
-            let schema = read_module(module.description).map_err(what)?;
-            (schema, Arc::new(Retired))
-        };
-        Ok(restored(module, schema, code))
+        }),
+    )?;
+    let keys = read_keys(reader)?;
+    replayer.drain()?;
+    outcome.take_error().map_or(Ok(Loaded { keys, compile_seconds }), Err)
+}
+
+/// Empties every partition and forgets every module, after a load or a replay that failed.
+pub fn reset(replayer: &mut Replayer) -> Result<(), RecoveryError> {
+    replayer.gather(
+        Touched::All,
+        Box::new(|held| {
+            for partition in held.partitions.iter_mut() {
+                partition.store = Store::counted_in(&held.tools.shared.memory);
+            }
+            let generation = held.tools.deployed().generation + 1;
+            let empty = restore(generation, Vec::new(), Vec::new());
+            held.tools.install(empty.expect("nothing fits together"));
+            let mut binaries = held.tools.shared.binaries.lock().expect("held to clear");
+            binaries.clear();
+        }),
+    )?;
+    Ok(replayer.drain()?)
+}
+
+/// What the threads that fill tables report.
+pub(crate) struct LoadOutcome {
+    memory: Arc<MemoryLedger>,
+    error: Mutex<Option<RecoveryError>>,
+}
+
+impl LoadOutcome {
+    pub fn new(memory: Arc<MemoryLedger>) -> Self {
+        Self {
+            memory,
+            error: Mutex::default(),
+        }
     }
+
+    /// Keeps the first error.
+    pub fn fail(&self, error: RecoveryError) {
+        let mut kept = self.error.lock().expect("held for a store");
+        kept.get_or_insert(error);
+    }
+
+    /// Also where more memory is held than there may be: the process would be killed for it.
+    pub fn has_failed(&self) -> bool {
+        if self.memory.is_over() {
+            let max = self.memory.max_bytes();
+            self.fail(ReplayError::Memory { max }.into());
+        }
+        self.error.lock().expect("held for a look").is_some()
+    }
+
+    fn take_error(&self) -> Option<RecoveryError> {
+        self.error.lock().expect("held for a look").take()
+    }
+}
+
+/// Tables and modules, on all partitions at once. Returns the seconds that compiling took.
+fn describe(
+    replayer: &mut Replayer,
+    reader: &Arc<CheckpointReader>,
+    outcome: &Arc<LoadOutcome>,
+) -> Result<f64, RecoveryError> {
+    let tables = reader.tables().iter();
+    let tables: Result<Vec<_>, _> = tables.map(|json| table_of(reader, json)).collect();
+    let tables = tables?;
+    let shared = replayer.shared().clone();
+    let begun_ns = shared.clock.monotonic_ns();
+    let compiler = replayer.compiler().clone();
+    let modules = reader.modules().iter();
+    let modules: Result<Vec<_>, _> = modules
+        .map(|module| module_of(&*compiler, reader, &module.get()))
+        .collect();
+    let modules = modules?;
+    let codes: Vec<&dyn Code> = modules.iter().map(|module| &*module.code).collect();
+    make_ready(&codes, &*shared.threads)
+        .map_err(|(number, reason)| broken(reader, "module", &modules[number].name, &reason))?;
+    let compiled_ns = shared.clock.monotonic_ns() - begun_ns;
+    let (reader, outcome) = (reader.clone(), outcome.clone());
+    replayer.gather(
+        Touched::All,
+        Box::new(move |held| {
+            if let Err(reason) = install(held, &reader, tables, modules) {
+                outcome.fail(broken(&reader, "tables and modules", "that fit", &reason).into());
+            }
+        }),
+    )?;
+    Ok(compiled_ns as f64 / 1e9)
+}
+
+fn module_of(
+    compiler: &dyn Compiler,
+    reader: &CheckpointReader,
+    module: &CheckpointModuleRef<'_>,
+) -> Result<Restored, RecoveryError> {
+    let what = |reason: String| broken(reader, "module", module.name, &reason);
+    let (schema, code): (_, Arc<dyn Code>) = if module.in_service {
+        let compiled = compiler.restore(module.name, &module.wasm.into());
+        let compiled = compiled.map_err(|error| what(error.to_string()))?;
+        if compiled.hash != module.hash {
+            return Err(what("bytes of another hash".into()).into());
+        }
+        (compiled.schema, compiled.code)
+    } else {
+        let schema = read_module(module.description).map_err(what)?;
+        (schema, Arc::new(Retired))
+    };
+    Ok(restored(module, schema, code))
 }
 
 pub(crate) fn broken(reader: &CheckpointReader, what: &str, expected: &str, found: &str) -> CheckpointError {
@@ -215,7 +252,7 @@ fn install(
     Ok(())
 }
 
-/// That what a checkpoint says of tables and modules can be read, and fits together, as `Recovery::load` needs it. No code is looked
+/// That what a checkpoint says of tables and modules can be read, and fits together, as `load` needs it. No code is looked
 /// at, and no row.
 pub fn check_descriptions(reader: &CheckpointReader) -> Result<(), CheckpointError> {
     let tables = reader.tables().iter().map(|json| table_of(reader, json));

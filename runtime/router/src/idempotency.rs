@@ -291,6 +291,14 @@ impl Idempotency {
         state.keep(name, fingerprint, outcome, self.keep_us());
     }
 
+    /// Forgets every committed outcome: what was restored is restored anew.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        while let Some(oldest) = state.by_txn.keys().next().copied() {
+            state.forget(oldest);
+        }
+    }
+
     /// What is kept under a key now.
     pub fn look_up(&self, key: ScopedKey<'_>) -> Lookup {
         let state = self.lock();

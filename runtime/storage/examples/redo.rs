@@ -1,12 +1,12 @@
 //! Redo of votes on one thread, without log and threads: `cargo run --release -p reprise-storage --example redo [MiB of a window]`.
 //!
-//! Nanoseconds a vote: telling changes apart, inserting votes, writing counts; and how many writes of counts are left.
+//! Nanoseconds a vote: demultiplexing its changes by table, applying them; and how many writes of counts are left.
 
 use std::time::Instant;
 
 use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
-use reprise_storage::{Found, LastWrites, RedoList, Store, TableId};
-use reprise_wire::{Change, Changes, PatchWriter, RowName};
+use reprise_storage::{LastWrites, PartitionRedo, Store, TableId};
+use reprise_wire::{Change, PatchWriter, RowName};
 
 use ScalarType::{I32, I64, Text};
 
@@ -99,52 +99,33 @@ fn main() {
     let window_bytes = std::env::args().nth(1).and_then(|mib| mib.parse::<usize>().ok());
     let window_bytes = window_bytes.unwrap_or(4) << 20;
     let mut store = store();
-    let mut last = LastWrites::default();
-    let mut lists = [RedoList::default(), RedoList::default()];
-    let (mut told, mut applied, mut counts_left, mut votes) = (0, [0, 0], 0, 0);
+    let (mut last, mut redo) = (LastWrites::default(), PartitionRedo::default());
+    let (mut told, mut applied, mut left, mut votes) = (0, 0, 0, 0);
     while votes < VOTES {
         let (mut window, mut starts) = (Vec::with_capacity(window_bytes + 128), Vec::new());
         while window.len() < window_bytes {
             starts.push(push_vote(&store, &mut window, (votes + starts.len()) as u64));
         }
-        let mut redos = store.redos();
         let begun = Instant::now();
         last.begin(window.len());
-        for (list, redo) in lists.iter_mut().zip(&redos) {
-            list.begin(last.list(), redo.overwritable());
-        }
         let ends = starts[1..].iter().map(|start| start - HEAD_BYTES);
         for (start, end) in starts.iter().zip(ends.chain([window.len()])) {
-            let mut walk = Changes::new(&window[*start..end]);
-            let mut at = *start;
-            while let Some(change) = walk.next() {
-                let change = change.expect("just written");
-                let found = Found {
-                    txn: *start as u32,
-                    at: at as u32,
-                    end: (start + walk.offset()) as u32,
-                };
-                at = found.end as usize;
-                lists[change.table() as usize].push(found, &change, &mut last);
-            }
+            let pushed = redo.push(&store, &window, *start as u32, *start..end, &mut last);
+            pushed.expect("just written");
         }
         told += begun.elapsed().as_nanos();
-        for (table, redo) in redos.iter_mut().enumerate() {
-            let begun = Instant::now();
-            if table == 0 {
-                redo.expect((VOTES - votes) as u64);
-            }
-            redo.apply(&window, &lists[table]).expect("fits");
-            applied[table] += begun.elapsed().as_nanos();
-        }
-        counts_left += lists[1].len();
+        left += redo.len() - starts.len();
+        let begun = Instant::now();
+        let growth_times = (VOTES - votes) as f64 / starts.len() as f64;
+        redo.apply(&mut store, &window, growth_times.max(1.0)).expect("fits");
+        applied += begun.elapsed().as_nanos();
         votes += starts.len();
     }
     let each = |ns: u128| ns as f64 / votes as f64;
-    let [inserted, counted] = applied.map(each);
     println!(
-        "{votes} votes: told apart {:.1} ns, inserted {inserted:.1} ns, counted {counted:.1} ns; of each count {:.3} left",
+        "{votes} votes: demultiplexed {:.1} ns, applied {:.1} ns; of each count {:.3} left",
         each(told),
-        counts_left as f64 / votes as f64
+        each(applied),
+        left as f64 / votes as f64
     );
 }

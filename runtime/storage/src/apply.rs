@@ -1,15 +1,12 @@
-//! Changes of the log, applied: the redo of a physiological record. No undo is kept and no procedure runs.
-//!
-//! Changes come in the order of first touch, each with the row's last state. Where two rows swap unique values, no such order
-//! works one by one: then the rows that are left are all taken out first, and put in again as they shall be.
+//! One change of the log, applied to its table: no undo is kept and no procedure runs. `redo` does so for many.
 
 use reprise_abi::{RowLayout, ScalarType, row::ColumnSlot};
-use reprise_wire::{Change, Changes, PatchColumns, RowName, WireError};
+use reprise_wire::{Change, PatchColumns, RowName, WireError};
 
 use crate::{
     indirection::Rid,
     keyplan::{RowRef, Scratch},
-    store::{Store, TableId},
+    store::Store,
     table::{Table, WriteError, relink, unlink},
     writeset::column_value,
 };
@@ -45,7 +42,6 @@ const FAR_ROWS: u64 = 1 << 13;
 
 /// A row that is taken out and put in again.
 pub(crate) struct Again {
-    table: u16,
     /// None: it is inserted only.
     pub rid: Option<Rid>,
     /// What it shall be; none: deleted.
@@ -63,29 +59,6 @@ pub(crate) enum Target {
 }
 
 impl Store {
-    /// Applies one partition's changes of a record (`Changes`). Between transactions, and not where undo is retained.
-    pub fn apply(&mut self, changes: &[u8]) -> Result<(), ApplyError> {
-        let changes: Result<Vec<_>, _> = Changes::new(changes).collect();
-        self.apply_all(&changes?)
-    }
-
-    /// The same, decoded before.
-    #[inline]
-    pub fn apply_all(&mut self, changes: &[Change<'_>]) -> Result<(), ApplyError> {
-        self.assert_no_undo();
-        for (at, change) in changes.iter().enumerate() {
-            match self.apply_one(change) {
-                Ok(()) => {}
-                Err(ApplyError::Row {
-                    error: WriteError::Duplicate { .. },
-                    ..
-                }) => return self.apply_at_once(&changes[at..]),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
     /// Prefetches what `apply` of the change will look at: for many changes, each step for all of them before the next.
     #[inline]
     pub fn touch_change(&self, change: &Change<'_>, prefetch: PrefetchStep) {
@@ -101,55 +74,6 @@ impl Store {
             !self.journal.is_active && self.journal.ops.is_empty() && self.retained.is_empty(),
             "changes are applied where nothing can be taken back"
         );
-    }
-
-    #[inline]
-    fn apply_one(&mut self, change: &Change<'_>) -> Result<(), ApplyError> {
-        let id = TableId(change.table());
-        let count = self.tables.len();
-        let Some(table) = self.tables.get(id.0 as usize) else {
-            return Err(ApplyError::Table { table: id.0, count });
-        };
-        let target = table.target(change)?;
-        if let Target::Row(rid) = target {
-            self.keep_before(id, rid);
-        }
-        let table = &mut self.tables[id.0 as usize];
-        if let Some(rid) = table.carry_out(change, target, &mut self.journal.scratch)? {
-            self.pass_over(id, rid);
-        }
-        Ok(())
-    }
-
-    /// Applies what is left with all its rows out of the indexes first.
-    fn apply_at_once(&mut self, changes: &[Change<'_>]) -> Result<(), ApplyError> {
-        let mut again = Vec::new();
-        for change in changes {
-            again.push(self.last_state(change)?);
-        }
-        for entry in &again {
-            let Some(rid) = entry.rid else { continue };
-            self.tables[entry.table as usize].check_live(rid)?;
-            self.keep_before(TableId(entry.table), rid);
-            let table = &mut self.tables[entry.table as usize];
-            table.take_out(rid, &mut self.journal.scratch);
-        }
-        for entry in &again {
-            let Some(row) = &entry.row else { continue };
-            let table = &mut self.tables[entry.table as usize];
-            let put = table.put_new(row, entry.number, &mut self.journal.scratch);
-            let rid = put.map_err(|error| table.unfit(error))?;
-            self.pass_over(TableId(entry.table), rid);
-        }
-        Ok(())
-    }
-
-    fn last_state(&mut self, change: &Change<'_>) -> Result<Again, ApplyError> {
-        let (number, count) = (change.table(), self.tables.len());
-        match self.tables.get_mut(number as usize) {
-            Some(table) => table.last_state(change),
-            None => Err(ApplyError::Table { table: number, count }),
-        }
     }
 }
 
@@ -260,13 +184,7 @@ impl Table {
 
     /// What the change leaves, for rows that are all taken out before any is put in.
     pub fn last_state(&mut self, change: &Change<'_>) -> Result<Again, ApplyError> {
-        let table = change.table();
-        let again = |rid, row, number| Again {
-            table,
-            rid,
-            row,
-            number,
-        };
+        let again = |rid, row, number| Again { rid, row, number };
         let target = self.target(change)?;
         Ok(match (change, target) {
             (Change::Insert { number, row, .. }, _) => again(None, Some(row.to_vec()), self.number_of(*number)?),

@@ -1,5 +1,8 @@
-//! Redo of many transactions' changes, table by table: no constraint of the schema reaches over two tables, so each may be at
-//! another place of the log until all are at its end.
+//! Redo of many transactions' changes of one partition, table by table: no constraint of the schema reaches over two tables, so
+//! each may be at another place of the log until all are at its end. A snapshot may be copied meanwhile.
+//!
+//! Within a table changes come in the log's order, each with the row's last state. Where two rows swap unique values, no such order
+//! works one by one: then the rows that are left of the transaction are all taken out first, and put in again as they shall be.
 
 mod list;
 mod run;
@@ -7,17 +10,20 @@ mod run;
 use std::ops::Range;
 
 use reprise_abi::ScalarType;
-use reprise_wire::{Change, PatchColumns, RowName};
+use reprise_wire::{Change, Changes, PatchColumns, RowName};
 
 use crate::{
     apply::{ApplyError, Target},
     indirection::{NO_RID, Rid},
     keyplan::{RowRef, Scratch},
-    store::Store,
+    snapshot::Snapshot,
+    store::{Store, TableId},
     table::{Table, WriteError},
 };
 
-pub use list::{Found, LastWrites, REDO_WINDOW_BYTES_MAX, RedoList};
+use list::{Found, RedoList};
+
+pub use list::{LastWrites, REDO_WINDOW_BYTES_MAX};
 
 /// Changes whose memory is waited for together.
 const GROUP: usize = 32;
@@ -52,52 +58,186 @@ impl Ahead {
     }
 }
 
-/// A table to which changes are applied beside those of other tables.
-pub struct TableRedo<'s> {
+/// A table to which changes are applied.
+struct TableRedo<'s> {
     id: u16,
     has_number: bool,
     table: &'s mut Table,
-    scratch: Scratch,
+    scratch: &'s mut Scratch,
+    snapshot: Option<&'s mut Snapshot>,
+}
+
+/// Changes of one partition, demultiplexed by table, until they are applied. They lie in one window; transactions have numbers
+/// that grow.
+#[derive(Default)]
+pub struct PartitionRedo {
+    /// By table.
+    lists: Vec<RedoList>,
+    /// The tables with something to apply, in the order of their first change.
+    begun: Vec<TableId>,
+}
+
+/// Changes of a transaction that do not fit the tables, which are of no use then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedoError {
+    /// Number of the transaction.
+    pub txn: u32,
+    pub error: ApplyError,
+}
+
+impl PartitionRedo {
+    pub fn is_empty(&self) -> bool {
+        self.begun.is_empty()
+    }
+
+    /// Changes that are left to apply.
+    pub fn len(&self) -> usize {
+        self.begun.iter().map(|id| self.lists[id.0 as usize].len()).sum()
+    }
+
+    /// Adds the changes of transaction number `txn`, which lie at `changes` in the window. Most are insertions and patches, which go
+    /// to their lists as they are read. Err: they can't be read, or are of no table; what lies before the error was added.
+    pub fn push(
+        &mut self,
+        store: &Store,
+        window: &[u8],
+        txn: u32,
+        changes: Range<usize>,
+        last: &mut LastWrites,
+    ) -> Result<(), RedoError> {
+        let start = changes.start;
+        let mut walk = Changes::new(&window[changes]);
+        let mut offset = 0;
+        let at_error = |error: ApplyError| RedoError { txn, error };
+        loop {
+            let mut found = Found {
+                txn,
+                at: (start + offset) as u32,
+                end: 0,
+            };
+            if let Some((table, row)) = walk.next_row() {
+                found.end = (start + walk.offset()) as u32;
+                self.list(store, table, last)
+                    .map_err(at_error)?
+                    .push_row(found, row.len());
+            } else if let Some((table, name, columns)) = walk.next_patch() {
+                found.end = (start + walk.offset()) as u32;
+                let list = self.list(store, table, last).map_err(at_error)?;
+                list.push_patch(found, name, columns, last);
+            } else if let Some(change) = walk.next() {
+                let change = change.map_err(|error| at_error(error.into()))?;
+                found.end = (start + walk.offset()) as u32;
+                let list = self.list(store, change.table(), last).map_err(at_error)?;
+                list.push(found, &change, last);
+            } else {
+                return Ok(());
+            }
+            offset = walk.offset();
+        }
+    }
+
+    #[inline(always)]
+    fn list(&mut self, store: &Store, table: u16, last: &mut LastWrites) -> Result<&mut RedoList, ApplyError> {
+        let at = table as usize;
+        if self.lists.get(at).is_none_or(RedoList::is_empty) {
+            self.begin_list(store, table, last)?;
+        }
+        Ok(&mut self.lists[at])
+    }
+
+    #[cold]
+    fn begin_list(&mut self, store: &Store, table: u16, last: &mut LastWrites) -> Result<(), ApplyError> {
+        let count = store.tables.len();
+        let at = table as usize;
+        if at >= count {
+            return Err(ApplyError::Table { table, count });
+        }
+        if self.lists.len() < count {
+            self.lists.resize_with(count, RedoList::default);
+        }
+        self.lists[at].begin(last.list(), overwritable(&store.tables[at]));
+        self.begun.push(TableId(table));
+        Ok(())
+    }
+
+    /// Applies all of it, and is empty then. `growth_times` of the rows that come will probably come in the end: indexes are made
+    /// ready for them, as far as that costs little if they do not; 0 where that is not known. Err: the earliest transaction that
+    /// does not fit; all that lies before it is applied.
+    pub fn apply(&mut self, store: &mut Store, window: &[u8], growth_times: f64) -> Result<(), RedoError> {
+        let mut first: Option<RedoError> = None;
+        for id in self.begun.drain(..) {
+            let list = &mut self.lists[id.0 as usize];
+            if growth_times > 0.0 {
+                store.expect_rows(id, (list.growth() as f64 * growth_times) as u64);
+            }
+            if let Err(error) = store.redo(id, window, list)
+                && first.as_ref().is_none_or(|first| error.txn < first.txn)
+            {
+                first = Some(error);
+            }
+            list.clear();
+        }
+        first.map_or(Ok(()), Err)
+    }
+}
+
+/// Columns of which the last value is all that counts: no index holds them, and whatever has their length is a value.
+fn overwritable(table: &Table) -> u64 {
+    let columns = table.layout.columns.iter().take(64).enumerate();
+    let bools = columns.filter(|(_, slot)| slot.ty == ScalarType::Bool);
+    let bools = bools.fold(0, |set, (at, _)| set | 1 << at);
+    table.plain_columns & !bools
 }
 
 impl Store {
-    /// All tables, in the order of their ids. Between transactions, and where neither undo is retained nor a snapshot copied.
-    pub fn redos(&mut self) -> Vec<TableRedo<'_>> {
+    /// Applies one partition's changes of a record (`Changes`). Between transactions, and not where undo is retained.
+    pub fn apply(&mut self, changes: &[u8]) -> Result<(), ApplyError> {
+        let (mut redo, mut last) = (PartitionRedo::default(), LastWrites::default());
+        last.begin(changes.len());
+        let pushed = redo.push(self, changes, 0, 0..changes.len(), &mut last);
+        pushed.map_err(|found| found.error)?;
+        redo.apply(self, changes, 0.0).map_err(|found| found.error)
+    }
+
+    /// So many more rows will probably come to a table.
+    fn expect_rows(&mut self, id: TableId, more: u64) {
+        let table = &mut self.tables[id.0 as usize];
+        let entries = table.rows.count().saturating_add(more) as usize;
+        table.indexes.iter_mut().for_each(|index| index.expect(entries));
+    }
+
+    /// Applies the changes of one table.
+    fn redo(&mut self, id: TableId, window: &[u8], list: &RedoList) -> Result<(), RedoError> {
         self.assert_no_undo();
-        assert!(self.snapshot.is_none(), "tables are not copied while they are made");
-        let tables = (0..).zip(&mut self.tables);
-        let redos = tables.map(|(id, table)| TableRedo {
-            id,
+        let table = &mut self.tables[id.0 as usize];
+        let mut redo = TableRedo {
+            id: id.0,
             has_number: table.has_number(),
             table,
-            scratch: Scratch::default(),
-        });
-        redos.collect()
+            scratch: &mut self.journal.scratch,
+            snapshot: self.snapshot.as_deref_mut(),
+        };
+        redo.apply(window, list)
+            .map_err(|(txn, error)| RedoError { txn, error })
     }
 }
 
 impl TableRedo<'_> {
-    /// Columns of which the last value is all that counts: no index holds them, and whatever has their length is a value.
-    pub fn overwritable(&self) -> u64 {
-        let columns = self.table.layout.columns.iter().take(64).enumerate();
-        let bools = columns.filter(|(_, slot)| slot.ty == ScalarType::Bool);
-        let bools = bools.fold(0, |set, (at, _)| set | 1 << at);
-        self.table.plain_columns & !bools
-    }
-
-    /// So many more rows will probably come: indexes are made ready for them, as far as that costs little if they do not.
-    pub fn expect(&mut self, more: u64) {
-        let entries = self.table.rows.count().saturating_add(more) as usize;
-        self.table.indexes.iter_mut().for_each(|index| index.expect(entries));
+    /// A snapshot that is being copied keeps the row as it is, or passes over one that is new.
+    #[inline]
+    fn keep_before(&mut self, rid: Rid, is_new: bool) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.before_change(TableId(self.id), rid, &self.table.rows, is_new);
+        }
     }
 
     /// Applies the changes that a window holds of this table. The error comes with the number of the transaction that it belongs
-    /// to; the table is of no use then.
-    pub fn apply(&mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
+    /// to.
+    fn apply(&mut self, window: &[u8], list: &RedoList) -> Result<(), (u32, ApplyError)> {
         let mut hints = [NO_RID; GROUP];
         let mut ahead = Ahead::default();
         (0..AHEAD).for_each(|at| ahead.note(at, self.touch_row(window, list, at)));
-        let has_runs = run::has_runs(self.table);
+        let has_runs = run::has_runs(self.table) && self.snapshot.is_none();
         let mut at = 0;
         while at < list.len() {
             if has_runs {
@@ -161,11 +301,14 @@ impl TableRedo<'_> {
 
     #[inline]
     fn insert(&mut self, row: &[u8], tag: Option<u32>) -> Result<(), ApplyError> {
+        let rid = self.table.rows.next_rid();
         let loaded = match tag {
             Some(tag) if self.table.indexes.len() == 1 => self.table.load_tagged(row, tag),
-            _ => self.table.load(row, 0, &mut self.scratch),
+            _ => self.table.load(row, 0, self.scratch),
         };
-        loaded.map_err(|error| self.table.unfit(error))
+        loaded.map_err(|error| self.table.unfit(error))?;
+        self.keep_before(rid, true);
+        Ok(())
     }
 
     /// Asks for what changes of rows will look at, each step for all of them before the next; where their rows probably are.
@@ -225,7 +368,8 @@ impl TableRedo<'_> {
             true => Rid(hint),
             false => self.table.named(name)?,
         };
-        self.table.put_columns(rid, columns, &mut self.scratch)
+        self.keep_before(rid, false);
+        self.table.put_columns(rid, columns, self.scratch)
     }
 
     #[inline]
@@ -234,7 +378,12 @@ impl TableRedo<'_> {
             true => Target::Row(Rid(hint)),
             false => self.table.target(change)?,
         };
-        self.table.carry_out(change, target, &mut self.scratch)?;
+        if let Target::Row(rid) = target {
+            self.keep_before(rid, false);
+        }
+        if let Some(rid) = self.table.carry_out(change, target, self.scratch)? {
+            self.keep_before(rid, true);
+        }
         Ok(())
     }
 
@@ -245,12 +394,14 @@ impl TableRedo<'_> {
         let again = again.collect::<Result<Vec<_>, _>>()?;
         for rid in again.iter().filter_map(|entry| entry.rid) {
             self.table.check_live(rid)?;
-            self.table.take_out(rid, &mut self.scratch);
+            self.keep_before(rid, false);
+            self.table.take_out(rid, self.scratch);
         }
         for entry in &again {
             let Some(row) = &entry.row else { continue };
-            let put = self.table.put_new(row, entry.number, &mut self.scratch);
-            put.map_err(|error| self.table.unfit(error))?;
+            let put = self.table.put_new(row, entry.number, self.scratch);
+            let rid = put.map_err(|error| self.table.unfit(error))?;
+            self.keep_before(rid, true);
         }
         Ok(())
     }

@@ -6,8 +6,8 @@ mod common;
 use common::{redo::redo_by_table, table};
 use proptest::prelude::*;
 use reprise_abi::{ColumnSet, Field, IndexKind, ScalarType, TableSchema};
-use reprise_storage::{AfterImage, ApplyError, Rid, Store, TableId};
-use reprise_wire::{Change, Changes, PatchWriter, RowName};
+use reprise_storage::{AfterImage, RedoError, Rid, SnapshotPage, Store, TableId};
+use reprise_wire::{Change, Changes, CheckpointRows, PatchWriter, RowName};
 
 use ScalarType::*;
 
@@ -137,10 +137,10 @@ fn transaction(random: &mut Random, store: &mut Store) -> Vec<u8> {
 }
 
 /// Applies each transaction by itself; the first error, with its position.
-fn apply_each(store: &mut Store, log: &[Vec<u8>]) -> Result<(), (u32, ApplyError)> {
+fn apply_each(store: &mut Store, log: &[Vec<u8>]) -> Result<(), RedoError> {
     (0..)
         .zip(log)
-        .try_for_each(|(txn, changes)| store.apply(changes).map_err(|error| (txn, error)))
+        .try_for_each(|(txn, changes)| store.apply(changes).map_err(|error| RedoError { txn, error }))
 }
 
 fn count(log: &[Vec<u8>]) -> usize {
@@ -354,4 +354,40 @@ fn a_run_of_insertions_ends_where_one_by_one_would() {
         let given_up = [insertion(&row(17)), deletion(17)].concat();
         check(&begin, &with(given_up), true);
     }
+}
+
+/// A snapshot that was begun before is of its moment, whatever redo changes while it is copied.
+#[test]
+fn a_snapshot_keeps_its_moment_while_changes_are_redone() {
+    let mut random = Random(11);
+    let mut ran = store_of(schemas());
+    let log: Vec<_> = (0..400).map(|_| transaction(&mut random, &mut ran)).collect();
+    let (before, after) = log.split_at(200);
+    let mut redone = store_of(schemas());
+    redo_by_table(&mut redone, before).expect("its own log");
+    let copy = |store: &mut Store, changes: &[Vec<u8>]| {
+        store.begin_snapshot();
+        redo_by_table(store, changes).expect("its own log");
+        while !store.copy_snapshot(100) {}
+        let mut rows: Vec<_> = store
+            .take_snapshot_pages()
+            .into_iter()
+            .flat_map(|page| rows_of(&page))
+            .collect();
+        store.end_snapshot();
+        rows.sort();
+        rows
+    };
+    let mut still = store_of(schemas());
+    redo_by_table(&mut still, before).expect("its own log");
+    assert_eq!(copy(&mut redone, after), copy(&mut still, &[]));
+    assert_eq!(redone.digest(), ran.digest());
+}
+
+/// Each row with its table.
+fn rows_of(page: &SnapshotPage) -> Vec<(u16, u64, Vec<u8>)> {
+    let has_number = page.table == 3;
+    let rows = CheckpointRows::new(&page.bytes, has_number);
+    let rows = rows.map(|row| row.expect("just written"));
+    rows.map(|(row, number)| (page.table, number, row.to_vec())).collect()
 }

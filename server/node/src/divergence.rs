@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{LogRecord, U64};
-use reprise_database::{Database, Divergence, OpenError, RecoveryError};
+use reprise_database::{Database, Divergence, OpenError, RecoveryError, ReplayError};
 use reprise_http::{log_record, rfc3339};
 use reprise_router::LogQuery;
 use serde::Serialize;
@@ -42,7 +42,7 @@ struct Report {
 /// The divergence that an opening failed with, if it was one.
 pub fn of(error: &OpenError) -> Option<&Divergence> {
     match error {
-        OpenError::Recovery(RecoveryError::Diverged(found)) => Some(found),
+        OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))) => Some(found),
         _ => None,
     }
 }

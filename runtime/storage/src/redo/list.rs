@@ -174,7 +174,7 @@ pub struct Found {
 }
 
 impl RedoList {
-    /// Forgets what it held; `number` is of `LastWrites::list`, `overwritable` is the table's (`TableRedo::overwritable`).
+    /// Forgets what it held; `number` is of `LastWrites::list`, `overwritable` tells the table's columns of which the last value is all that counts.
     pub fn begin(&mut self, number: u32, overwritable: u64) {
         self.entries.clear();
         *self = Self {
@@ -184,6 +184,11 @@ impl RedoList {
             looks_back: overwritable != 0,
             ..Self::default()
         };
+    }
+
+    /// Forgets what it held, but for its memory.
+    pub fn clear(&mut self) {
+        self.entries.clear();
     }
 
     /// Changes that are left.

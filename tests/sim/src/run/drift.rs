@@ -1,6 +1,6 @@
 //! A program that does not do again what it did: replay diverges, and the procedure goes into quarantine.
 
-use reprise_database::{OpenError, RecoverFrom, RecoveryError};
+use reprise_database::{OpenError, RecoverFrom, RecoveryError, ReplayError};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
@@ -63,7 +63,9 @@ impl Run {
     /// It was refused because replay does something else, and the log does not say what was done.
     fn is_divergence(&mut self, refused: &Refused) -> Result<(), String> {
         match refused {
-            Refused::Recover(OpenError::Recovery(RecoveryError::Diverged(found))) if found.procedure == "add" => {
+            Refused::Recover(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))))
+                if found.procedure == "add" =>
+            {
                 self.stats.divergences += 1;
                 Ok(())
             }

@@ -12,9 +12,11 @@ use std::{
 };
 
 use reprise_partition::{ExclusivePartitions, Partition, Site, Touched};
-use reprise_replay::{Command, replay_multi};
 
-use crate::Outcome;
+use crate::{
+    command::{Command, replay_multi},
+    outcome::Outcome,
+};
 
 /// How long a site looks for the end before it sleeps: others that want the processor come first, and to wake a thread takes
 /// longer than most commands.
@@ -137,7 +139,7 @@ mod tests {
     use reprise_txn::ModuleId;
 
     use super::*;
-    use crate::RecoveryError;
+    use crate::ReplayError;
 
     const PARTITIONS: u16 = 5;
     const SITES: u16 = 3;
@@ -214,20 +216,20 @@ mod tests {
             sites.dedup();
             let joint = Joint::new(touched(partitions), partitions.len(), command(7));
             joint.push(command(8));
-            let outcome = Outcome::new(MemoryLedger::unlimited());
+            let outcome = Outcome::new(MemoryLedger::unlimited(), Arc::new(|_| {}));
             join(&joint, &outcome, &sites, || {});
             // The first of the two was run, and what fails ends it.
-            let error = outcome.error.lock().expect("nobody panics").take();
-            assert!(matches!(error, Some(RecoveryError::Diverged(found)) if found.lsn == Lsn(7)));
+            let error = outcome.take_error();
+            assert!(matches!(error, ReplayError::Diverged(found) if found.lsn == Lsn(7)));
         }
     }
 
     #[test]
     fn who_waits_for_a_site_that_failed_before_goes_home() {
         let joint = Joint::new(touched(&[0, 1, 2]), 3, command(7));
-        let outcome = Outcome::new(MemoryLedger::unlimited());
+        let outcome = Outcome::new(MemoryLedger::unlimited(), Arc::new(|_| {}));
         join(&joint, &outcome, &[0, 2], || {
-            outcome.fail(RecoveryError::Stopped);
+            outcome.fail(ReplayError::Stopped);
         });
         // One that comes late finds nobody.
         join(&joint, &outcome, &[1], || {});

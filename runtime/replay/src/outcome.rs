@@ -1,0 +1,91 @@
+//! What the sites report of what they replay.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use reprise_base::{Lsn, MemoryLedger};
+
+use crate::{
+    command::{Divergence, ReplayOutcome},
+    error::ReplayError,
+};
+
+/// Takes the outcomes of replayed calls that carried idempotency keys, as they are replayed: those of several partitions in no
+/// particular order.
+pub type Remember = Arc<dyn Fn(ReplayOutcome) + Send + Sync>;
+
+/// `Outcome::failed_at` as long as nothing has failed.
+const NOTHING: u64 = u64::MAX;
+
+pub(crate) struct Outcome {
+    memory: Arc<MemoryLedger>,
+    remember: Remember,
+    /// The earliest record that could not be replayed.
+    failed_at: AtomicU64,
+    error: Mutex<Option<ReplayError>>,
+    replayed: AtomicU64,
+}
+
+impl Outcome {
+    pub fn new(memory: Arc<MemoryLedger>, remember: Remember) -> Self {
+        Self {
+            memory,
+            remember,
+            failed_at: AtomicU64::new(NOTHING),
+            error: Mutex::default(),
+            replayed: AtomicU64::new(0),
+        }
+    }
+
+    /// Keeps the error of the earliest position: later ones may follow from it.
+    pub fn fail(&self, error: ReplayError) {
+        let mut kept = self.error.lock().expect("held for a store");
+        self.failed_at.fetch_min(error.lsn().0, Ordering::AcqRel);
+        if kept.as_ref().is_none_or(|kept| error.lsn() < kept.lsn()) {
+            *kept = Some(error);
+        }
+    }
+
+    pub fn note(&self, result: Result<Option<ReplayOutcome>, Box<Divergence>>) {
+        match result {
+            Ok(None) => {}
+            Ok(Some(replayed)) => self.remember(replayed),
+            Err(divergence) => self.fail(ReplayError::Diverged(divergence)),
+        }
+    }
+
+    pub fn remember(&self, replayed: ReplayOutcome) {
+        (self.remember)(replayed);
+    }
+
+    /// So many transactions more were replayed.
+    pub fn count(&self, replayed: u64) {
+        self.replayed.fetch_add(replayed, Ordering::Relaxed);
+    }
+
+    pub fn replayed(&self) -> u64 {
+        self.replayed.load(Ordering::Relaxed)
+    }
+
+    /// Also where more memory is held than there may be: the process would be killed for it.
+    pub fn has_failed(&self) -> bool {
+        if self.memory.is_over() {
+            let max = self.memory.max_bytes();
+            self.fail(ReplayError::Memory { max });
+        }
+        self.failed_at.load(Ordering::Acquire) != NOTHING
+    }
+
+    /// True where a record before `end` failed: one that ends there is replayed no more. What lies before is, so that the earliest
+    /// failure is the one that is told.
+    pub fn has_failed_before(&self, end: Lsn) -> bool {
+        self.failed_at.load(Ordering::Acquire) < end.0
+    }
+
+    pub fn take_error(&self) -> ReplayError {
+        let mut error = self.error.lock().expect("held for a look");
+        error.take().unwrap_or(ReplayError::Stopped)
+    }
+}

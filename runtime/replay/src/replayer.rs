@@ -1,0 +1,641 @@
+//! Hands the log's records to the sites.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use crossbeam_channel::{Receiver, Sender};
+use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_partition::{Gathering, Job, Shared, SiteMessage, Touched};
+use reprise_txn::{Compiler, ModuleId};
+use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
+
+use crate::{
+    batch::Batch,
+    command::{Command, LoggedChanges, replay_multi},
+    error::ReplayError,
+    joint::Joint,
+    outcome::{Outcome, Remember},
+    redo::{Part, SiteRedo},
+    window::Window,
+};
+
+/// Jobs on their way at most, over all sites: bounds memory while the reader is ahead. Never less than two for each site, for
+/// what is sent to one may wait for what is sent to the others.
+const JOBS_IN_FLIGHT: usize = 64;
+/// Windows that were fed and not replayed yet, at most: what they take is memory that the tables do not have.
+const WINDOWS_IN_FLIGHT: usize = 4;
+/// Bytes of changes, and of nothing else, from which on the speed of a stretch of the log is told.
+pub const STRETCH_BYTES_MIN: u64 = 1 << 20;
+
+/// Which record is applied of a transaction that was logged both ways. One that was logged one way is applied that way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RecoverFrom {
+    /// The command is run again, and its digest compared.
+    #[default]
+    Command,
+    /// The changed rows are put in place: nothing is run.
+    Changes,
+}
+
+/// Hands records to the sites as they are fed, for as long as they come. Between two batches a site serves whatever else arrives:
+/// transactions that read, slices of a checkpoint.
+pub struct Replayer {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) compiler: Arc<dyn Compiler>,
+    from: RecoverFrom,
+    quarantine: BTreeSet<(ModuleId, u16)>,
+    sites: Vec<SiteFeed>,
+    /// Something that is gathered and not sent yet is with several sites: what goes to one of them has to go to all.
+    has_joint: bool,
+    /// The command before, which may turn out to have been logged by its changes, too.
+    held: Option<(Command, Where)>,
+    /// Where the log probably ends: tables make ready for what is still to come.
+    log_end: Lsn,
+    /// Behind the last record that was fed.
+    fed: Lsn,
+    stretch: Stretch,
+    pub(crate) outcome: Arc<Outcome>,
+    /// Batches that were done, for their memory.
+    spares: (Sender<Batch>, Receiver<Batch>),
+    /// Windows that may be filled.
+    windows: (Sender<Window>, Receiver<Window>),
+    /// A token per job that may yet be sent.
+    tokens: (Sender<()>, Receiver<()>),
+    jobs_in_flight_max: usize,
+}
+
+/// What goes to one site.
+struct SiteFeed {
+    inbox: Sender<SiteMessage>,
+    /// What is gathered for it, in order, and not sent yet.
+    pending: Batch,
+    redo: Arc<Mutex<SiteRedo>>,
+    progress: Arc<SiteProgress>,
+}
+
+#[derive(Default)]
+struct SiteProgress {
+    /// Jobs that were sent and not done yet.
+    in_flight: AtomicUsize,
+    /// Everything before it is done.
+    done: AtomicU64,
+}
+
+/// Where a command is run.
+enum Where {
+    One(PartitionId),
+    /// Over these, all held.
+    Gathered(Touched),
+}
+
+/// A record, and where it lies.
+struct Place<'a> {
+    window: &'a Arc<Window>,
+    lsn: Lsn,
+    end: Lsn,
+    /// In the window.
+    at: usize,
+}
+
+/// Bytes of log that held changes alone, and how long it took to apply them.
+#[derive(Default)]
+struct Stretch {
+    begun_ns: u64,
+    bytes: u64,
+    /// Of all that were long enough.
+    total_bytes: u64,
+    total_ns: u64,
+}
+
+impl Replayer {
+    /// `remember` is told the outcomes of calls with idempotency keys.
+    pub fn new(
+        shared: Arc<Shared>,
+        inboxes: Vec<Sender<SiteMessage>>,
+        compiler: Arc<dyn Compiler>,
+        remember: Remember,
+    ) -> Self {
+        let jobs_in_flight_max = JOBS_IN_FLIGHT.max(2 * inboxes.len());
+        let tokens = crossbeam_channel::bounded(jobs_in_flight_max);
+        for _ in 0..jobs_in_flight_max {
+            tokens.0.send(()).expect("the channel has room for all");
+        }
+        let windows = crossbeam_channel::bounded(WINDOWS_IN_FLIGHT);
+        for _ in 0..WINDOWS_IN_FLIGHT {
+            windows.0.send(Window::default()).expect("the channel has room for all");
+        }
+        let feed = |inbox| SiteFeed {
+            inbox,
+            pending: Batch::default(),
+            redo: Arc::default(),
+            progress: Arc::default(),
+        };
+        Self {
+            from: RecoverFrom::default(),
+            quarantine: BTreeSet::new(),
+            sites: inboxes.into_iter().map(feed).collect(),
+            has_joint: false,
+            held: None,
+            log_end: Lsn(0),
+            fed: Lsn(0),
+            stretch: Stretch::default(),
+            spares: crossbeam_channel::unbounded(),
+            outcome: Arc::new(Outcome::new(shared.memory.clone(), remember)),
+            shared,
+            compiler,
+            windows,
+            tokens,
+            jobs_in_flight_max,
+        }
+    }
+
+    /// Chooses among the records of transactions that were logged both ways.
+    pub fn set_from(&mut self, from: RecoverFrom) {
+        self.from = from;
+    }
+
+    /// Tells where what will be fed ends, so that tables can make ready for it. Nothing but speed depends on it.
+    pub fn set_log_end(&mut self, end: Lsn) {
+        self.log_end = end;
+    }
+
+    /// Of these procedures, by version and number, the changes are applied wherever they were logged.
+    pub fn set_quarantine(&mut self, quarantine: BTreeSet<(ModuleId, u16)>) {
+        self.quarantine = quarantine;
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub fn compiler(&self) -> &Arc<dyn Compiler> {
+        &self.compiler
+    }
+
+    fn from_of(&self, command: &Command) -> RecoverFrom {
+        match self.quarantine.contains(&(command.module_id, command.procedure)) {
+            true => RecoverFrom::Changes,
+            false => self.from,
+        }
+    }
+
+    /// Transactions that the sites have replayed so far.
+    pub fn replayed(&self) -> u64 {
+        self.outcome.replayed()
+    }
+
+    /// Before it everything that touches the partition is replayed.
+    pub fn position(&self, partition: PartitionId) -> Lsn {
+        let feed = &self.sites[partition.site(self.shared.sites_count).index()];
+        let is_idle = feed.progress.in_flight.load(Ordering::Acquire) == 0;
+        match is_idle && feed.pending.is_empty() && self.held.is_none() {
+            true => self.fed,
+            false => Lsn(feed.progress.done.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Bytes of log that held changes alone, for long stretches, and the seconds in which they were applied; the rest of the log is
+    /// mostly commands.
+    pub fn redo_speed(&self) -> (u64, f64) {
+        (self.stretch.total_bytes, self.stretch.total_ns as f64 / 1e9)
+    }
+
+    /// An empty window. Waits until one of those that were fed before is replayed, where there are many.
+    pub fn window(&self) -> Result<Window, ReplayError> {
+        self.shared
+            .threads
+            .receive(&self.windows.1)
+            .map_err(|_| ReplayError::Stopped)
+    }
+
+    /// Takes the records of a window, which follow what was fed before; those from `until` on are left out. They are replayed in the
+    /// background: `drain` waits for that. Err: the earliest record that could not be replayed; no more may be fed.
+    pub fn feed(&mut self, window: Window, until: Option<Lsn>) -> Result<(), ReplayError> {
+        if self.outcome.has_failed() {
+            return Err(self.fail(None));
+        }
+        let window = Arc::new(window);
+        let fed = self.feed_blocks(&window, until);
+        let sent = fed.and_then(|()| self.send_all_pending());
+        release(window, &self.windows.0);
+        sent.map_err(|error| self.fail(Some(error)))
+    }
+
+    fn feed_blocks(&mut self, window: &Arc<Window>, until: Option<Lsn>) -> Result<(), ReplayError> {
+        for block in window.blocks() {
+            let block_at = window.place_of(block.records);
+            let mut records = RawRecords::new(block.records, block.version);
+            let mut lsn = block.lsn;
+            while let Some(record) = records.next() {
+                if until.is_some_and(|until| lsn >= until) {
+                    return Ok(());
+                }
+                let record = record.map_err(|error| ReplayError::Malformed { lsn, error })?;
+                let place = Place {
+                    window,
+                    lsn,
+                    end: Lsn(block.lsn.0 + record.end as u64),
+                    at: block_at + record.start,
+                };
+                lsn = place.end;
+                self.feed_record(&place, &record, &records)?;
+                self.fed = lsn;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next record; `behind` are those that follow in its block.
+    #[inline]
+    fn feed_record(
+        &mut self,
+        place: &Place<'_>,
+        record: &RawRecord<'_>,
+        behind: &RawRecords<'_>,
+    ) -> Result<(), ReplayError> {
+        if self.held.is_none()
+            && let Some((txn_id, changes)) = record.plain_changes()
+        {
+            let partition = self.check_partition(place.lsn, PartitionId(txn_id.origin()))?;
+            self.note_stretch(place);
+            let part = part_of(place, partition, txn_id, changes);
+            self.push_part(place, part, true);
+            return Ok(());
+        }
+        if self.is_passed_over(record, behind) {
+            self.note_stretch(place);
+            return Ok(());
+        }
+        self.feed_any(place, record)
+    }
+
+    fn feed_any(&mut self, place: &Place<'_>, record: &RawRecord<'_>) -> Result<(), ReplayError> {
+        let lsn = place.lsn;
+        let malformed = |error| ReplayError::Malformed { lsn, error };
+        if self.held.is_none() && record.is_changes() {
+            return self.feed_changes(place, &record.changes().map_err(malformed)?);
+        }
+        let decoded = record.decode().map_err(malformed)?;
+        if let RecordRef::Changes(changes) = &decoded
+            && let Some((command, target)) = self.take_twin(changes)
+        {
+            return match self.from_of(&command) {
+                RecoverFrom::Command => self.dispatch(command, target),
+                RecoverFrom::Changes => self.feed_changes(place, changes),
+            };
+        }
+        self.release_held()?;
+        if let RecordRef::Changes(changes) = &decoded {
+            return self.feed_changes(place, changes);
+        }
+        self.end_stretch();
+        match decoded {
+            RecordRef::Command(command) => self.feed_command(lsn, place.end, &command),
+            RecordRef::Deploy(deploy) => self.feed_deploy(lsn, place.end, &deploy),
+            RecordRef::Remove(removal) => self.feed_remove(place.end, &removal),
+            RecordRef::Checkpoint(mark) => self.feed_mark(place.end, mark.txn_id),
+            RecordRef::DropTable(drop) => self.feed_drop(lsn, place.end, &drop),
+            RecordRef::Genesis(_) | RecordRef::Changes(_) => Ok(()),
+        }
+    }
+
+    /// True for a command whose changes follow and are applied in its place.
+    fn is_passed_over(&self, record: &RawRecord<'_>, behind: &RawRecords<'_>) -> bool {
+        if self.from == RecoverFrom::Command || self.held.is_some() || record.is_changes() {
+            return false;
+        }
+        let (Ok(RecordRef::Command(command)), Some(Ok(next))) = (record.decode(), behind.clone().next()) else {
+            return false;
+        };
+        next.is_changes() && next.changes().is_ok_and(|changes| changes.txn_id == command.txn_id)
+    }
+
+    /// Keeps the command until the next record is known.
+    fn feed_command(&mut self, lsn: Lsn, end: Lsn, record: &CommandRef<'_>) -> Result<(), ReplayError> {
+        let place = match &record.partitions {
+            PartitionSet::One(partition) => Where::One(self.check_partition(lsn, *partition)?),
+            PartitionSet::All => Where::Gathered(Touched::All),
+            PartitionSet::Several(list) => {
+                let checked = list.iter().map(|partition| self.check_partition(lsn, partition));
+                Where::Gathered(Touched::Some(checked.collect::<Result<_, _>>()?))
+            }
+        };
+        let mut args = match &place {
+            Where::One(partition) => self.sites[partition.site(self.shared.sites_count).index()]
+                .pending
+                .args(),
+            Where::Gathered(_) => Vec::new(),
+        };
+        args.extend_from_slice(record.args);
+        let command = Command {
+            lsn,
+            end,
+            txn_id: record.txn_id,
+            module_id: ModuleId(record.module_id),
+            procedure: record.procedure,
+            digest: record.digest,
+            args,
+            idempotency_key: record.idempotency_key.map(Into::into),
+            idempotency_scope: record.idempotency_scope.into(),
+            twin: None,
+        };
+        self.held = Some((command, place));
+        Ok(())
+    }
+
+    /// The command that was held, if these are its changes: both of a transaction stand side by side.
+    fn take_twin(&mut self, changes: &ChangesRef<'_>) -> Option<(Command, Where)> {
+        let is_twin = |(command, _): &mut (Command, Where)| command.txn_id == changes.txn_id;
+        let (mut command, place) = self.held.take_if(is_twin)?;
+        if self.from == RecoverFrom::Command {
+            let groups = changes.groups().map(|(id, changes)| (id, changes.into()));
+            command.twin = Some(LoggedChanges {
+                groups: groups.collect(),
+            });
+        }
+        Some((command, place))
+    }
+
+    /// Lets the command that was held go to where it is run.
+    fn release_held(&mut self) -> Result<(), ReplayError> {
+        match self.held.take() {
+            Some((command, place)) => self.dispatch(command, place),
+            None => Ok(()),
+        }
+    }
+
+    fn dispatch(&mut self, command: Command, place: Where) -> Result<(), ReplayError> {
+        self.end_stretch();
+        let touched = match place {
+            Where::One(partition) => {
+                let site = partition.site(self.shared.sites_count).index();
+                self.sites[site].pending.push_command(partition, command);
+                return self.send_if_full(site);
+            }
+            Where::Gathered(touched) => touched,
+        };
+        match self.shared.threads.cores() {
+            1 => self.gather_command(touched, command),
+            _ => self.join_command(touched, command),
+        }
+    }
+
+    /// Puts the command into the work of all of its sites: the last one that comes to it runs it.
+    fn join_command(&mut self, touched: Touched, command: Command) -> Result<(), ReplayError> {
+        let sites = touched.sites(self.shared.sites_count);
+        match self.joint_before(&touched, &sites) {
+            Some(joint) => {
+                joint.push(command);
+                sites.iter().for_each(|site| self.sites[*site].pending.note_joined());
+            }
+            None => {
+                let partitions_count = touched.len(self.shared.partitions_count);
+                let joint = Arc::new(Joint::new(touched, partitions_count, command));
+                sites
+                    .iter()
+                    .for_each(|site| self.sites[*site].pending.push_joint(joint.clone()));
+                self.has_joint = true;
+            }
+        }
+        match sites.iter().any(|site| self.sites[*site].pending.is_full()) {
+            true => self.send_all_pending(),
+            false => Ok(()),
+        }
+    }
+
+    /// The commands over the same partitions that come right before, for each of their sites, and were not sent.
+    fn joint_before(&self, touched: &Touched, sites: &[usize]) -> Option<&Arc<Joint>> {
+        let joint = self.sites[*sites.first()?].pending.last_joint()?;
+        let is_last = |site: &usize| {
+            let last = self.sites[*site].pending.last_joint();
+            last.is_some_and(|last| Arc::ptr_eq(last, joint))
+        };
+        (joint.touched() == touched && sites.iter().all(is_last)).then_some(joint)
+    }
+
+    /// The same where one thread does everything, and none may wait for another.
+    fn gather_command(&mut self, touched: Touched, command: Command) -> Result<(), ReplayError> {
+        let outcome = self.outcome.clone();
+        self.gather(
+            touched,
+            Box::new(move |held| {
+                if !outcome.has_failed() {
+                    outcome.count(1);
+                    outcome.note(replay_multi(held, command));
+                }
+            }),
+        )
+    }
+
+    /// Hands each touched partition its part. No barrier: the parts do not see each other.
+    fn feed_changes(&mut self, place: &Place<'_>, record: &ChangesRef<'_>) -> Result<(), ReplayError> {
+        let (lsn, txn_id) = (place.lsn, record.txn_id);
+        self.note_stretch(place);
+        let is_multi = !matches!(record.partitions, PartitionSet::One(_));
+        if is_multi {
+            let multi_tick = &self.shared.multi_tick;
+            multi_tick.fetch_max(txn_id.tick(), Ordering::AcqRel);
+        }
+        let mut groups = record.groups().peekable();
+        let mut is_first = true;
+        let mut hand = |replayer: &mut Self, id: PartitionId| {
+            let partition = replayer.check_partition(lsn, id)?;
+            let changes = groups.next_if(|(changed, _)| *changed == id);
+            let changes = changes.map_or(&[][..], |(_, changes)| changes);
+            let mut part = part_of(place, partition, txn_id, changes);
+            let counts = std::mem::take(&mut is_first);
+            part.is_keyed = counts && record.keyed.is_some();
+            replayer.push_part(place, part, counts);
+            Ok(())
+        };
+        match &record.partitions {
+            PartitionSet::One(id) => hand(self, *id),
+            PartitionSet::Several(list) => list.iter().try_for_each(|id| hand(self, id)),
+            PartitionSet::All => {
+                let count = self.shared.partitions_count;
+                (0..count).try_for_each(|id| hand(self, PartitionId(id)))?;
+                groups
+                    .next()
+                    .map_or(Ok(()), |(id, _)| self.check_partition(lsn, id).map(drop))
+            }
+        }
+    }
+
+    #[inline]
+    fn push_part(&mut self, place: &Place<'_>, part: Part, counts: bool) {
+        let site = part.partition.site(self.shared.sites_count).index();
+        self.sites[site].pending.push_part(part, counts, place.window);
+    }
+
+    #[inline]
+    fn check_partition(&self, lsn: Lsn, partition: PartitionId) -> Result<PartitionId, ReplayError> {
+        if partition.0 < self.shared.partitions_count {
+            return Ok(partition);
+        }
+        Err(ReplayError::Partition {
+            lsn,
+            partition: partition.0,
+            found: self.shared.partitions_count,
+        })
+    }
+
+    /// A record of changes, or one that is passed over for them.
+    #[inline]
+    fn note_stretch(&mut self, place: &Place<'_>) {
+        if self.stretch.bytes == 0 {
+            self.stretch.begun_ns = self.shared.clock.monotonic_ns();
+        }
+        self.stretch.bytes += place.end.0 - place.lsn.0;
+    }
+
+    fn end_stretch(&mut self) {
+        let bytes = std::mem::take(&mut self.stretch.bytes);
+        if bytes >= STRETCH_BYTES_MIN {
+            self.stretch.total_bytes += bytes;
+            self.stretch.total_ns += self.shared.clock.monotonic_ns() - self.stretch.begun_ns;
+        }
+    }
+
+    /// Waits until the sites have replayed all that was fed. Err: as of `feed`.
+    pub fn drain(&mut self) -> Result<(), ReplayError> {
+        self.release_held()?;
+        self.send_all_pending()?;
+        self.wait_for_sites()?;
+        self.end_stretch();
+        match self.outcome.has_failed() {
+            true => Err(self.outcome.take_error()),
+            false => Ok(()),
+        }
+    }
+
+    fn wait_for_sites(&self) -> Result<(), ReplayError> {
+        for _ in 0..self.jobs_in_flight_max {
+            self.take_token()?;
+        }
+        for _ in 0..self.jobs_in_flight_max {
+            self.tokens.0.send(()).map_err(|_| ReplayError::Stopped)?;
+        }
+        Ok(())
+    }
+
+    /// The earliest failure, once what lies before it is replayed.
+    #[cold]
+    fn fail(&mut self, found: Option<ReplayError>) -> ReplayError {
+        if matches!(found, Some(ReplayError::Stopped)) {
+            return ReplayError::Stopped; // nobody is left who would be waited for
+        }
+        found.into_iter().for_each(|error| self.outcome.fail(error));
+        let waited = self.send_all_pending().and_then(|()| self.wait_for_sites());
+        waited.map_or_else(|stopped| stopped, |()| self.outcome.take_error())
+    }
+
+    fn send_if_full(&mut self, site: usize) -> Result<(), ReplayError> {
+        match (self.sites[site].pending.is_full(), self.has_joint) {
+            (true, true) => self.send_all_pending(),
+            (true, false) => self.send_pending(site),
+            (false, _) => Ok(()),
+        }
+    }
+
+    fn send_pending(&mut self, site: usize) -> Result<(), ReplayError> {
+        if self.sites[site].pending.is_empty() {
+            return Ok(());
+        }
+        self.take_token()?;
+        let next = self.spares.1.try_recv().unwrap_or_default();
+        let mut batch = std::mem::replace(&mut self.sites[site].pending, next);
+        batch.log_end = self.log_end;
+        let (done, token) = (self.begin_job(site), self.tokens.0.clone());
+        let (outcome, redo) = (self.outcome.clone(), self.sites[site].redo.clone());
+        let (spares, windows) = (self.spares.0.clone(), self.windows.0.clone());
+        let job = SiteMessage::Job(Box::new(move |site| {
+            let window = {
+                let mut redo = redo.lock().expect("one job of a site at a time");
+                batch.run(site, &mut redo, &outcome)
+            };
+            window.into_iter().for_each(|window| release(window, &windows));
+            let _ = spares.send(batch); // replay may have ended with an error
+            done();
+            let _ = token.send(());
+        }));
+        self.send(site, job)
+    }
+
+    fn send(&self, site: usize, message: SiteMessage) -> Result<(), ReplayError> {
+        self.sites[site].inbox.send(message).map_err(|_| {
+            self.outcome.fail(ReplayError::Stopped); // nobody waits for a site that is gone
+            ReplayError::Stopped
+        })
+    }
+
+    /// A job goes to a site; to be called once it is done.
+    fn begin_job(&self, site: usize) -> impl FnOnce() + Send + use<> {
+        let (progress, fed) = (self.sites[site].progress.clone(), self.fed.0);
+        progress.in_flight.fetch_add(1, Ordering::AcqRel);
+        move || {
+            progress.done.fetch_max(fed, Ordering::AcqRel);
+            progress.in_flight.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn send_all_pending(&mut self) -> Result<(), ReplayError> {
+        self.has_joint = false;
+        (0..self.sites.len()).try_for_each(|site| self.send_pending(site))
+    }
+
+    /// Runs a job over these partitions, after all that was fed before.
+    pub fn gather(&mut self, touched: Touched, job: Job) -> Result<(), ReplayError> {
+        self.send_all_pending()?;
+        self.take_token()?;
+        let sites = touched.sites(self.shared.sites_count);
+        let done: Vec<_> = sites.iter().map(|site| self.begin_job(*site)).collect();
+        let token = self.tokens.0.clone();
+        let job: Job = Box::new(move |held| {
+            job(held);
+            done.into_iter().for_each(|done| done());
+            let _ = token.send(()); // as in `send_pending`
+        });
+        let gathering = Arc::new(Gathering::new(touched, self.shared.partitions_count, job));
+        sites
+            .into_iter()
+            .try_for_each(|site| self.send(site, SiteMessage::Gather(gathering.clone())))
+    }
+
+    fn take_token(&self) -> Result<(), ReplayError> {
+        self.shared
+            .threads
+            .receive(&self.tokens.1)
+            .map_err(|_| ReplayError::Stopped)
+    }
+}
+
+#[inline]
+fn part_of(place: &Place<'_>, partition: PartitionId, txn_id: TxnId, changes: &[u8]) -> Part {
+    let at = if changes.is_empty() {
+        0
+    } else {
+        place.window.place_of(changes)
+    };
+    Part {
+        partition,
+        is_keyed: false,
+        record: place.at as u32,
+        at: at as u32,
+        len: changes.len() as u32,
+        tick: txn_id.tick(),
+        end: place.end,
+    }
+}
+
+/// Gives a window back that nobody else has.
+fn release(window: Arc<Window>, windows: &Sender<Window>) {
+    if let Some(mut window) = Arc::into_inner(window) {
+        window.clear();
+        let _ = windows.send(window); // replay may have ended with an error
+    }
+}

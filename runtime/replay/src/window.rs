@@ -1,0 +1,137 @@
+//! A piece of the log in memory that is used again: what replay is fed.
+
+use std::ops::Range;
+
+use reprise_base::{Lsn, limits::BLOCK_BYTES_MAX};
+use reprise_storage::REDO_WINDOW_BYTES_MAX;
+use reprise_txn::ModuleId;
+use reprise_wire::{ChangesRef, RawRecords};
+
+use crate::command::Redo;
+
+/// Bytes of log that are fed at once where so many are there: the longer a window, the more writes are overwritten within it, and the
+/// longer a site is at it before it serves others.
+pub const WINDOW_BYTES: usize = 2 << 20;
+
+/// A window and one block more.
+const _: () = assert!(BLOCK_BYTES_MAX + WINDOW_BYTES < REDO_WINDOW_BYTES_MAX);
+
+/// Blocks of the log, in memory that is used again.
+#[derive(Default)]
+pub struct Window {
+    /// At least `used` bytes; what lies between the blocks' records does not count.
+    buffer: Vec<u8>,
+    used: usize,
+    blocks: Vec<Block>,
+}
+
+struct Block {
+    /// Of the first record.
+    lsn: Lsn,
+    /// Of the format of its segment.
+    version: u32,
+    records: Range<usize>,
+}
+
+/// Whole records that lie one behind the other in the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowBlock<'w> {
+    pub lsn: Lsn,
+    pub version: u32,
+    pub records: &'w [u8],
+}
+
+impl Window {
+    /// Adds a copy of whole records that lie one behind the other, the first one at `lsn`, in a segment of this format version.
+    pub fn push(&mut self, lsn: Lsn, version: u32, records: &[u8]) {
+        let end = self.used + records.len();
+        if self.buffer.len() < end {
+            self.buffer.resize(end.next_power_of_two(), 0);
+        }
+        self.buffer[self.used..end].copy_from_slice(records);
+        self.note(lsn, version, self.used..end);
+    }
+
+    /// Has `read` fill an empty window's buffer, which it may make longer, and tell where whole records lie in it, in the order of the
+    /// log: with the first one's position and the format version of the segment.
+    pub fn fill<T>(&mut self, read: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(Lsn, u32, Range<usize>)) -> T) -> T {
+        assert!(self.is_empty(), "a window is filled from its beginning on");
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let filled = read(&mut buffer, &mut |lsn, version, records| {
+            self.note(lsn, version, records)
+        });
+        self.buffer = buffer;
+        filled
+    }
+
+    fn note(&mut self, lsn: Lsn, version: u32, records: Range<usize>) {
+        self.used = records.end;
+        self.blocks.push(Block { lsn, version, records });
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.used = 0;
+        self.blocks.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.used]
+    }
+
+    /// Where a part of this window's bytes lies in them.
+    #[inline(always)]
+    pub(crate) fn place_of(&self, part: &[u8]) -> usize {
+        part.as_ptr() as usize - self.buffer.as_ptr() as usize
+    }
+
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = WindowBlock<'_>> {
+        let blocks = self.blocks.iter();
+        blocks.map(|block| WindowBlock {
+            lsn: block.lsn,
+            version: block.version,
+            records: &self.buffer[block.records.clone()],
+        })
+    }
+
+    /// Behind its last record.
+    pub fn end(&self) -> Lsn {
+        let last = self.blocks.last();
+        last.map_or(Lsn(0), |block| Lsn(block.lsn.0 + block.records.len() as u64))
+    }
+
+    /// How many more such windows the log has behind it, which ends at `log_end`; 0 where that is not known.
+    pub(crate) fn windows_behind(&self, log_end: Lsn) -> f64 {
+        let begin = self.blocks.first().map_or(Lsn(0), |block| block.lsn);
+        let own = self.end().0 - begin.0;
+        log_end.0.saturating_sub(self.end().0) as f64 / own.max(1) as f64
+    }
+
+    fn block_of(&self, at: usize) -> &Block {
+        let behind = self.blocks.partition_point(|block| block.records.start <= at);
+        &self.blocks[behind - 1]
+    }
+
+    /// Position of the record that begins at a byte.
+    pub(crate) fn lsn_of(&self, at: usize) -> Lsn {
+        let block = self.block_of(at);
+        Lsn(block.lsn.0 + (at - block.records.start) as u64)
+    }
+
+    /// The record of changes that begins at a byte, with its place in the log; none where it can't be read.
+    pub(crate) fn changes_at(&self, at: usize) -> Option<(Redo, ChangesRef<'_>)> {
+        let (lsn, version) = (self.lsn_of(at), self.block_of(at).version);
+        let record = RawRecords::new(&self.bytes()[at..], version).next()?.ok()?;
+        let changes = record.changes().ok()?;
+        let redo = Redo {
+            lsn,
+            txn_id: changes.txn_id,
+            module_id: ModuleId(changes.module_id),
+            procedure: changes.procedure,
+        };
+        Some((redo, changes))
+    }
+}

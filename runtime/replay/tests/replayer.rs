@@ -1,0 +1,424 @@
+//! A replayer beside what its sites serve meanwhile: changes in windows of any size come to what each record does by itself, in the
+//! log's order, and the earliest record that can't be replayed is told.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize},
+    },
+    thread::JoinHandle,
+};
+
+use crossbeam_channel::Sender;
+use reprise_abi::{ColumnSchema, Field, IndexKind, Placement, ScalarType, TableSchema};
+use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
+use reprise_env::{RealClock, RealThreads};
+use reprise_host::InvalidModule;
+use reprise_observe::{RecentLines, Registry};
+use reprise_partition::{Desk, ExecContext, Logging, NoLog, Shared, Site, SiteMessage, Told};
+use reprise_replay::{RecoverFrom, ReplayError, Replayer, Window};
+use reprise_storage::{Rid, Store, TableId};
+use reprise_txn::{Candidate, Compiler};
+use reprise_wire::{
+    Change, ChangesRef, CommandRef, FORMAT_VERSION, PartitionList, PartitionSet, PatchWriter, RecordRef, RowName,
+};
+
+const PARTITIONS: u16 = 3;
+const SITES: u16 = 2;
+const TABLES: u16 = 2;
+
+struct NoCompiler;
+
+impl Compiler for NoCompiler {
+    fn compile(&self, _: &str, _: &Arc<[u8]>) -> Result<Candidate, InvalidModule> {
+        let (reason, offset) = ("no compiler".into(), None);
+        Err(InvalidModule { reason, offset })
+    }
+
+    fn settings_hash(&self) -> u64 {
+        0
+    }
+}
+
+fn schema(number: u16) -> TableSchema {
+    let column = |name: &str| ColumnSchema {
+        variants: Vec::new(),
+        was: None,
+        name: name.into(),
+        ty: ScalarType::I64,
+        nullable: false,
+        default: None,
+    };
+    TableSchema {
+        owner: String::new(),
+        shared: false,
+        was: None,
+        name: format!("t{number}"),
+        columns: vec![column("id"), column("n")],
+        primary_key: vec![0],
+        primary_kind: IndexKind::Hash,
+        indexes: Vec::new(),
+        placement: Placement::Local,
+    }
+}
+
+fn with_tables(store: &mut Store) {
+    for number in 0..TABLES {
+        store.create_table(schema(number)).expect("a table");
+    }
+}
+
+/// Sites on threads of their own, with empty tables.
+struct Sites {
+    shared: Arc<Shared>,
+    inboxes: Vec<Sender<SiteMessage>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Sites {
+    fn start() -> Self {
+        let shared = Arc::new(Shared {
+            deployed: Default::default(),
+            generation: AtomicU64::new(0),
+            memory: MemoryLedger::unlimited(),
+            clock: Arc::new(RealClock::new()),
+            threads: Arc::new(RealThreads),
+            secret: [1, 2],
+            partitions_count: PARTITIONS,
+            sites_count: SITES,
+            waiting: (0..PARTITIONS).map(|_| AtomicUsize::new(0)).collect(),
+            multi_tick: AtomicU64::new(0),
+            copying: AtomicUsize::new(0),
+            binaries: Mutex::default(),
+            lines: Arc::new(RecentLines::new()),
+            notices: Default::default(),
+            logging: Logging::default(),
+            calls: Arc::default(),
+            desk: Desk::new(PARTITIONS, SITES),
+            told: Told::new(PARTITIONS, SITES),
+        });
+        let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
+        for id in 0..SITES {
+            let (sender, inbox) = crossbeam_channel::unbounded();
+            let shared = shared.clone();
+            threads.push(std::thread::spawn(move || {
+                let tools = ExecContext::new(shared, Box::new(NoLog), Registry::new().recorder());
+                Site::new(SiteId(id), tools, inbox).run();
+            }));
+            inboxes.push(sender);
+        }
+        let sites = Self {
+            shared,
+            inboxes,
+            threads,
+        };
+        (0..PARTITIONS).for_each(|id| sites.on(id, with_tables));
+        sites
+    }
+
+    fn replayer(&self) -> Replayer {
+        let remember = Arc::new(|_| {});
+        Replayer::new(
+            self.shared.clone(),
+            self.inboxes.clone(),
+            Arc::new(NoCompiler),
+            remember,
+        )
+    }
+
+    /// Runs on the partition's site, as any message between two batches of replay; what it returns.
+    fn on<T: Send + 'static>(&self, partition: u16, job: impl FnOnce(&mut Store) -> T + Send + 'static) -> T {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        let id = PartitionId(partition);
+        let job = SiteMessage::Job(Box::new(move |site| {
+            answer.send(job(&mut site.partition(id).store)).expect("somebody waits");
+        }));
+        self.inboxes[id.site(SITES).index()].send(job).expect("the site runs");
+        answered.recv().expect("the site answers")
+    }
+
+    fn digests(&self) -> Vec<u64> {
+        (0..PARTITIONS).map(|id| self.on(id, |store| store.digest())).collect()
+    }
+
+    fn stop(self) {
+        for inbox in &self.inboxes {
+            inbox.send(SiteMessage::Stop).expect("the site runs");
+        }
+        self.threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
+    }
+}
+
+fn row(id: i64, n: i64) -> Vec<u8> {
+    let mut store = Store::new();
+    with_tables(&mut store);
+    store.layout(TableId(0)).build(&[Field::Int(id), Field::Int(n)])
+}
+
+fn insert(table: u16, id: i64, n: i64) -> Vec<u8> {
+    let (row, mut out) = (row(id, n), Vec::new());
+    let (number, row) = (None, &row[..]);
+    Change::Insert { table, number, row }.encode(&mut out);
+    out
+}
+
+fn write(table: u16, id: i64, n: i64) -> Vec<u8> {
+    let key = (id as u64 ^ 1 << 63).to_be_bytes();
+    let mut out = Vec::new();
+    let mut patch = PatchWriter::begin(&mut out, table, RowName::Key(&key), 1);
+    patch.column(1, Some(&n.to_le_bytes()));
+    patch.finish();
+    out
+}
+
+/// A record with each partition's changes.
+fn changes(tick: u64, parts: &[(u16, Vec<u8>)]) -> Vec<u8> {
+    let partitions: Vec<_> = parts.iter().map(|(id, _)| PartitionId(*id)).collect();
+    let (origin, set, body) = match parts {
+        [(id, changes)] => (*id, PartitionSet::One(PartitionId(*id)), changes.clone()),
+        _ => {
+            let mut body = Vec::new();
+            for (id, changes) in parts {
+                body.push(*id as u8);
+                assert!(changes.len() < 128, "a length of one byte");
+                body.push(changes.len() as u8);
+                body.extend_from_slice(changes);
+            }
+            let list = PartitionSet::Several(PartitionList::new(&partitions));
+            (TxnId::MULTI_PARTITION, list, body)
+        }
+    };
+    let record = ChangesRef {
+        txn_id: TxnId::new(tick, origin),
+        partitions: set,
+        module_id: 0,
+        procedure: 1,
+        digest: 0,
+        keyed: None,
+        changes: &body,
+    };
+    let mut out = Vec::new();
+    RecordRef::Changes(record).encode(&mut out);
+    out
+}
+
+fn command(tick: u64, origin: u16) -> Vec<u8> {
+    let command = CommandRef {
+        txn_id: TxnId::new(tick, origin),
+        partitions: PartitionSet::One(PartitionId(origin)),
+        module_id: 0,
+        procedure: 1,
+        digest: 0,
+        idempotency_key: None,
+        idempotency_scope: &[],
+        args: b"arguments",
+    };
+    let mut out = Vec::new();
+    RecordRef::Command(command).encode(&mut out);
+    out
+}
+
+/// Records that insert rows and write them, of one partition and of two, and what each does to its partitions.
+fn history() -> Vec<(Vec<u8>, Vec<(u16, Vec<u8>)>)> {
+    let mut state = 7u64;
+    let mut next = |below: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (state >> 33) % below
+    };
+    let mut known = [[0i64; TABLES as usize]; PARTITIONS as usize];
+    let mut part = |id: u16, tick: u64| {
+        let table = next(TABLES as u64) as u16;
+        let rows = &mut known[id as usize][table as usize];
+        if *rows < 3 || next(4) == 0 {
+            *rows += 1;
+            return (id, insert(table, *rows, 0));
+        }
+        (id, write(table, 1 + next(*rows as u64) as i64, tick as i64))
+    };
+    let records = (1..600).map(|tick| {
+        let parts = match tick % 5 {
+            0 => vec![part(0, tick), part(1 + (tick / 5 % 2) as u16, tick)],
+            _ => vec![part((tick % PARTITIONS as u64) as u16, tick)],
+        };
+        (changes(tick, &parts), parts)
+    });
+    records.collect()
+}
+
+fn window_of(replayer: &Replayer, lsn: u64, records: &[u8]) -> Window {
+    let mut window = replayer.window().expect("the sites run");
+    window.push(Lsn(lsn), FORMAT_VERSION, records);
+    window
+}
+
+#[test]
+fn windows_of_any_size_come_to_what_each_record_does() {
+    let history = history();
+    let mut stores: Vec<_> = (0..PARTITIONS).map(|_| Store::new()).collect();
+    stores.iter_mut().for_each(with_tables);
+    for (id, changes) in history.iter().flat_map(|(_, parts)| parts) {
+        stores[*id as usize].apply(changes).expect("fits");
+    }
+    let expected: Vec<_> = stores.iter().map(Store::digest).collect();
+    for size in [1, 7, 100, 600] {
+        let sites = Sites::start();
+        let mut replayer = sites.replayer();
+        let mut lsn = 512;
+        for records in history.chunks(size) {
+            let bytes: Vec<u8> = records.iter().flat_map(|(record, _)| record.clone()).collect();
+            let window = window_of(&replayer, lsn, &bytes);
+            lsn += bytes.len() as u64;
+            replayer.feed(window, None).expect("its own log");
+        }
+        replayer.drain().expect("its own log");
+        assert_eq!(replayer.replayed(), history.len() as u64);
+        assert!((0..PARTITIONS).all(|id| replayer.position(PartitionId(id)) == Lsn(lsn)));
+        assert_eq!(sites.digests(), expected, "windows of {size}");
+        drop(replayer);
+        sites.stop();
+    }
+}
+
+/// What was replayed can be read, and copied for a checkpoint, while replay goes on; it goes on after it was drained.
+#[test]
+fn replay_goes_on_beside_readers_and_a_checkpoint() {
+    let sites = Sites::start();
+    let mut replayer = sites.replayer();
+    let begin: Vec<u8> = (1..=100)
+        .flat_map(|id| changes(id, &[(0, insert(0, id as i64, 0))]))
+        .collect();
+    let mut lsn = begin.len() as u64;
+    replayer.feed(window_of(&replayer, 0, &begin), None).expect("new rows");
+    replayer.drain().expect("new rows");
+    sites.on(0, |store| drop(store.begin_snapshot()));
+    let mut seen = 0;
+    for tick in 101..2_000u64 {
+        let record = changes(tick, &[(0, write(0, 1 + (tick % 100) as i64, tick as i64))]);
+        let window = window_of(&replayer, lsn, &record);
+        lsn += record.len() as u64;
+        replayer.feed(window, None).expect("a row that is there");
+        if tick % 50 == 0 {
+            let sum = sites.on(0, |store| {
+                store.copy_snapshot(64);
+                let rids = store.rids_from(TableId(0), Rid(0));
+                let values = rids.map(|rid| store.row(TableId(0), rid).expect("live")[8..16].to_vec());
+                let values = values.map(|bytes| i64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+                values.sum::<i64>()
+            });
+            assert!(sum >= seen, "what was replayed stays");
+            seen = sum;
+        }
+    }
+    replayer.drain().expect("rows that are there");
+    let copied = sites.on(0, |store| {
+        while !store.copy_snapshot(1 << 10) {}
+        let pages = store.take_snapshot_pages();
+        store.end_snapshot();
+        let rows = pages.iter().flat_map(|page| page.bytes.chunks(1 + 16));
+        rows.map(|row| row[9..].to_vec()).collect::<Vec<_>>()
+    });
+    assert!(seen > 0);
+    assert_eq!(copied.len(), 100);
+    assert!(
+        copied.iter().all(|n| n == &[0; 8]),
+        "as it was when the snapshot was begun"
+    );
+    drop(replayer);
+    sites.stop();
+}
+
+fn fed(records: &[Vec<u8>], from: RecoverFrom) -> (Result<(), ReplayError>, u64) {
+    let sites = Sites::start();
+    let mut replayer = sites.replayer();
+    replayer.set_from(from);
+    let fed = replayer.feed(window_of(&replayer, 512, &records.concat()), None);
+    let done = fed.and_then(|()| replayer.drain());
+    let replayed = replayer.replayed();
+    drop(replayer);
+    sites.stop();
+    (done, replayed)
+}
+
+#[test]
+fn commands_are_passed_over_where_their_changes_are_asked_for() {
+    let pair = |tick| [command(tick, 0), changes(tick, &[(0, insert(0, tick as i64, 0))])];
+    let both = [pair(1), pair(2)].concat();
+    let (done, replayed) = fed(&both, RecoverFrom::Changes);
+    assert!(done.is_ok());
+    assert_eq!(replayed, 2);
+    // No module was deployed, and that is found out where a command is run.
+    let is_diverged = |found: &ReplayError, lsn: u64| matches!(found, ReplayError::Diverged(at) if at.lsn == Lsn(lsn));
+    let (done, _) = fed(&both, RecoverFrom::Command);
+    assert!(is_diverged(&done.expect_err("no module"), 512));
+    // One without its changes is run.
+    let alone = [&both[..], &[command(3, 0), changes(4, &[(0, insert(0, 4, 0))])]].concat();
+    let (done, _) = fed(&alone, RecoverFrom::Changes);
+    assert!(is_diverged(
+        &done.expect_err("no module"),
+        512 + both.concat().len() as u64
+    ));
+}
+
+#[test]
+fn the_earliest_record_that_does_not_fit_is_told() {
+    let good: Vec<_> = (1..200)
+        .map(|tick| changes(tick, &[((tick % 3) as u16, insert(0, tick as i64, 0))]))
+        .collect();
+    let at = |count: usize| Lsn(512 + good[..count].concat().len() as u64);
+    let with = |count: usize, bad: &[u8], later: &[u8]| {
+        let mut records = good.clone();
+        records.insert(150, later.to_vec());
+        records.insert(count, bad.to_vec());
+        fed(&records, RecoverFrom::Command).0.expect_err("it does not fit")
+    };
+    let other = changes(500, &[(1, insert(0, 1, 0))]);
+    let again = changes(501, &[(0, insert(0, 3, 0))]);
+    let (unknown, stranger) = (
+        changes(502, &[(0, insert(9, 1, 0))]),
+        changes(503, &[(7, insert(0, 1, 0))]),
+    );
+    let mut cut = changes(504, &[(0, insert(0, 900, 0))]);
+    let length = cut.len();
+    cut[length - 17] = 99; // of a row's length
+    for count in [3, 30, 149] {
+        for (bad, later) in [(&again, &other), (&other, &again), (&unknown, &stranger)] {
+            let found = with(count, bad, later);
+            assert!(
+                matches!(&found, ReplayError::Diverged(found) if found.lsn == at(count)),
+                "{found}"
+            );
+        }
+        let found = with(count, &stranger, &again);
+        assert!(matches!(found, ReplayError::Partition { lsn, partition: 7, .. } if lsn == at(count)));
+        let found = with(count, &cut, &stranger);
+        assert!(
+            matches!(found, ReplayError::Malformed { lsn, .. } if lsn == at(count)),
+            "{found}"
+        );
+    }
+}
+
+#[test]
+fn any_bytes_are_replayed_or_refused() {
+    let whole = [
+        changes(1, &[(0, insert(0, 1, 0))]),
+        changes(2, &[(0, write(0, 1, 2)), (1, insert(1, 1, 0))]),
+    ]
+    .concat();
+    let sites = Sites::start();
+    let mut state = 7u64;
+    for _ in 0..2_000 {
+        let mut bytes = whole.clone();
+        for _ in 0..3 {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let at = (state >> 33) as usize % bytes.len();
+            bytes[at] = (state >> 20) as u8;
+        }
+        let mut replayer = sites.replayer();
+        let fed = replayer.feed(window_of(&replayer, 0, &bytes), None);
+        let _ = fed.and_then(|()| replayer.drain());
+    }
+    sites.stop();
+}
