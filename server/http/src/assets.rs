@@ -67,7 +67,7 @@ fn find(path: &str) -> Option<EmbeddedFile> {
 }
 
 fn send(path: &str, file: EmbeddedFile, headers: &HeaderMap) -> Response {
-    let etag = format!("\"{}\"", crate::codec::hex(&file.metadata.sha256_hash()[..16]));
+    let etag = format!("\"{}\"", reprise_codec::hex(&file.metadata.sha256_hash()[..16]));
     let is_known = headers
         .get(header::IF_NONE_MATCH)
         .is_some_and(|value| value.as_bytes() == etag.as_bytes());

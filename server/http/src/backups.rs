@@ -12,13 +12,13 @@ use axum::{
 };
 use bytes::Bytes;
 use reprise_api::{Backup, BackupFile, BackupList, BackupState, Problem, ProblemKind, U64};
+use reprise_codec::rfc3339;
 use reprise_router::{BackupError, BackupInfo, BackupState as RouterState};
 use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
 use crate::{
-    codec::rfc3339,
     front::{Name, Params},
     limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
     places::Operation,

@@ -10,15 +10,16 @@ use axum::{
 };
 use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
 use reprise_base::{Lsn, limits::IDEMPOTENCY_KEY_BYTES_MAX};
+use reprise_codec::{Format, Packer};
 use reprise_router::{CallReply, CallTerms, Deployed};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     auth::Role,
     body::{self, Bounds},
-    codec::{Format, Packer},
     front::parse_digits,
     limits::{CALL_BODY_BYTES_MAX, READ_WAIT_DEFAULT, READ_WAIT_MAX},
+    media::{format_of_answer, format_of_body},
     refusal::{Refusal, problem_of_reply},
     reply::Held,
     state::AppState,
@@ -104,7 +105,7 @@ impl<'h> Asked<'h> {
             true => auth.allows(headers, Role::Write),
             false => auth.require(headers, Role::Write).map(|()| true)?,
         };
-        let format = Format::of_body(headers)?;
+        let format = format_of_body(headers)?;
         let key = idempotency_key(headers)?;
         Ok(Self {
             target,
@@ -113,7 +114,7 @@ impl<'h> Asked<'h> {
             timeout: client_timeout(headers)?,
             may_write,
             format,
-            answer: Format::of_answer(headers, format),
+            answer: format_of_answer(headers, format),
         })
     }
 }

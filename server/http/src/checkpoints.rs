@@ -9,11 +9,12 @@ use axum::{
 use reprise_api::{
     Checkpoint, CheckpointFailure, CheckpointList, CheckpointState, Problem, RestartEstimate, Speed, SpeedSource, U64,
 };
+use reprise_codec::rfc3339;
 use reprise_router::{
     CheckpointInfo, CheckpointState as RouterState, CopyError, SpeedSource as RouterSource, TakeError,
 };
 
-use crate::{codec::rfc3339, front::Name, places::Operation, refusal::Refusal, state::AppState};
+use crate::{front::Name, places::Operation, refusal::Refusal, state::AppState};
 
 /// Takes a checkpoint
 ///

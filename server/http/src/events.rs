@@ -11,6 +11,7 @@ use axum::{
 use bytes::Bytes;
 use reprise_api::{LatencyUs, MetricsEvent, Problem, ProblemKind, U64};
 use reprise_base::Lsn;
+use reprise_codec::rfc3339;
 use reprise_observe::{LatencySummary, Snapshot};
 use reprise_router::{CheckpointInfo, CheckpointState};
 use serde::Serialize;
@@ -22,7 +23,6 @@ use tokio::{
 use crate::{
     auth::Caller,
     checkpoints::answer,
-    codec::rfc3339,
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
     state::AppState,

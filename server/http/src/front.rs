@@ -16,10 +16,9 @@ use tower::ServiceExt;
 use tracing::Instrument;
 
 use crate::{
-    batch, calls,
-    codec::Format,
-    integers,
+    batch, calls, integers,
     limits::PAGE_BYTES_MAX,
+    media::format_of_body,
     pages,
     refusal::Refusal,
     state::AppState,
@@ -100,7 +99,7 @@ async fn route_judged(state: &AppState, router: &Router, request: Request) -> Re
         return refusal.into_response();
     }
     if *method == Method::POST
-        && let Err(refusal) = Format::of_body(request.headers())
+        && let Err(refusal) = format_of_body(request.headers())
     {
         return refusal.into_response();
     }

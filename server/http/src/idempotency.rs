@@ -5,14 +5,13 @@ use std::time::Duration;
 use axum::{Json, extract::State, http::HeaderMap};
 use reprise_abi::value::ValueReader;
 use reprise_api::{KeptOutcome, Problem, ProblemKind, U64};
+use reprise_codec::{raw_json, rfc3339, write_value};
 use reprise_router::{Lookup, Remembered, ScopedKey};
 
 use crate::{
     calls::{bad_key, is_valid_key},
-    codec::{rfc3339, write_value},
     front::Name,
     refusal::Refusal,
-    schema::raw_json,
     state::AppState,
 };
 

@@ -12,6 +12,7 @@ use reprise_api::{
     Json as RawJson, LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, RecordKind, RowChange, U64,
 };
 use reprise_base::{Lsn, TxnId};
+use reprise_codec::{hex, raw_json, read_scalar, rfc3339, row_json, write_arguments, write_column};
 use reprise_observe::LineFilter;
 use reprise_router::{ChangedName, ChangedRow, ChangesEntry, LogBody, LogEntry, LogMatch, LogQuery, Module};
 use serde::Deserialize;
@@ -19,12 +20,10 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    codec::{hex, read_scalar, rfc3339, write_arguments, write_column},
     front::{Name, Params, parse_digits},
     limits::{LOG_LIMIT_MAX, LOG_PAGE_TEXT_BYTES_MAX, PROCEDURE_LOG_LIMIT_MAX},
     places::Operation,
     refusal::Refusal,
-    schema::{raw_json, row_json},
     state::AppState,
 };
 

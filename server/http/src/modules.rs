@@ -16,13 +16,13 @@ use reprise_api::{
 };
 use reprise_base::limits::MODULE_BYTES_MAX;
 use reprise_catalog::CatalogModule;
+use reprise_codec::{hex, rfc3339};
 use reprise_router::{Deployed, Deployment, Module, Router};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::{
     body,
-    codec::{hex, rfc3339},
     front::{Name, Params},
     places::Operation,
     refusal::{Refusal, conflict},

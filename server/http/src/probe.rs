@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use reprise_abi::Parameter;
+use reprise_codec::{Format, Scratch, encode_document};
 use reprise_router::{BatchBuilder, Router};
 
 use crate::{
     batch::{Chunk, LineParser},
-    codec::{Format, Scratch, encode_document},
     pipeline::request::{Seen, recognise},
 };
 

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use reprise_abi::{
-    IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, RowLayout, ScalarType, TableSchema, Type,
-    value::ValueReader,
+    IndexKind, Parameter, Partitioning, Placement, ProcedureSchema, ScalarType, TableSchema, Type, value::ValueReader,
 };
 use reprise_api::{
     ColumnInfo, FieldInfo, IndexInfo, Json, LogChoice, ParameterInfo, PartitioningInfo, Placement as PlacementInfo,
     ProcedureInfo, TableInfo, TypeInfo,
 };
+use reprise_codec::{raw_json, read_scalar, write_column};
 use reprise_router::{Deployed, Module, TableId, TableStats};
-use serde_json::value::RawValue;
-
-use crate::codec;
 
 /// Name of the index 0, the primary key.
 pub const PRIMARY: &str = "primary";
@@ -182,28 +179,7 @@ fn column_infos(table: &TableSchema) -> Vec<ColumnInfo> {
 
 fn default_json(column: &reprise_abi::ColumnSchema, encoded: &[u8]) -> Option<Json> {
     let mut out = Vec::new();
-    let field = codec::read_scalar(column.ty, &mut ValueReader::new(encoded)).ok()?;
-    codec::write_column(column, &field, &mut out);
-    raw_json(out)
-}
-
-/// Bytes that one of the writers in `json` made.
-pub fn raw_json(bytes: Vec<u8>) -> Option<Json> {
-    RawValue::from_string(String::from_utf8(bytes).ok()?).ok()
-}
-
-/// The same, of these columns alone and in this order.
-pub fn columns_json(table: &TableSchema, wanted: &[u16], layout: &RowLayout, row: &[u8]) -> Option<Json> {
-    layout.validate(row).ok()?;
-    let mut out = Vec::with_capacity(row.len());
-    codec::write_columns(&table.columns, wanted, layout, row, &mut out);
-    raw_json(out)
-}
-
-/// A valid stored row as an object; None for bytes that are no row of the table.
-pub fn row_json(table: &TableSchema, layout: &RowLayout, row: &[u8]) -> Option<Json> {
-    layout.validate(row).ok()?;
-    let mut out = Vec::with_capacity(row.len() * 2);
-    codec::write_row(&table.columns, layout, row, &mut out);
+    let field = read_scalar(column.ty, &mut ValueReader::new(encoded)).ok()?;
+    write_column(column, &field, &mut out);
     raw_json(out)
 }

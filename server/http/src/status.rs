@@ -10,11 +10,11 @@ use axum::{
 };
 use reprise_api::{ArchiveInfo, Health, MemoryStatus, MemoryUse, Phase, Readiness, RecoveryStep, Status, U64};
 use reprise_base::{MemoryKind, MemoryLedger, memory::memory_kept_back};
+use reprise_codec::{hex, rfc3339};
 use reprise_router::{ArchiveStatus, Phase as RouterPhase, RecoveryStep as RouterStep};
 
 use crate::{
     checkpoints::{failure, restart},
-    codec::{hex, rfc3339},
     state::{AppState, Parts},
 };
 

@@ -9,11 +9,11 @@ use std::{
 };
 
 use reprise_api::{Problem, ProblemKind};
+use reprise_codec::{ArgsError, Format, Scratch, encode_document};
 use reprise_router::{BatchBuilder, Bound, CallReply, CallTerms, Deployed, ReplyOutcome, Stream};
 
 use crate::{
     coalescer::Coalescers,
-    codec::{ArgsError, Format, Scratch, encode_document},
     deadlines::Deadlines,
     limits::SUPERSEDED_RETRIES_MAX,
     refusal::Refusal,

@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use reprise_abi::{Type, text::TextBound, value::ValueReader};
 use reprise_api::{ProblemKind, integers_are_numbers};
+use reprise_codec::{Packer, first_names, write_value};
 use reprise_router::{CallReply, Deployed, Module, has_small_result};
 
-use crate::{
-    codec::{self, Packer},
-    refusal::{Refusal, first_names},
-};
+use crate::refusal::Refusal;
 
 /// Characters of an unknown name that a refusal repeats.
 const NAME_SHOWN_MAX: usize = 100;
@@ -104,7 +102,7 @@ impl Target {
         let returns = self.returns(reply);
         let mut reader = ValueReader::new(reply.result);
         out.extend_from_slice(b"\"result\":");
-        if codec::write_value(returns, &mut reader, out).is_err() || reader.finish().is_err() {
+        if write_value(returns, &mut reader, out).is_err() || reader.finish().is_err() {
             return false;
         }
         let mut digits = itoa::Buffer::new();

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use reprise_http::rfc3339;
+use reprise_codec::rfc3339;
 use reprise_observe::{Notice, Notices};
 use reprise_router::Router;
 

@@ -11,8 +11,8 @@ use anyhow::Context;
 use clap::Subcommand;
 use reprise_api::{Backup, BackupState, U64};
 use reprise_client::Client;
+use reprise_codec::rfc3339;
 use reprise_database::{BackupFile, BackupManifest, VerifiedBackup, create_backup, receive_backup, verify_backup};
-use reprise_http::rfc3339;
 use serde::Serialize;
 
 use crate::{

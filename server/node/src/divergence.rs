@@ -9,8 +9,9 @@ use std::{
 
 use anyhow::Context;
 use reprise_api::{LogRecord, U64};
+use reprise_codec::rfc3339;
 use reprise_database::{Database, Divergence, OpenError, RecoveryError, ReplayError};
-use reprise_http::{log_record, rfc3339};
+use reprise_http::log_record;
 use reprise_router::LogQuery;
 use serde::Serialize;
 

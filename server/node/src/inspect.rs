@@ -11,9 +11,9 @@ use reprise_abi::{TableSchema, row::RowLayout};
 use reprise_api::U64;
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointReader, Checkpoints, parse_checkpoint_name};
+use reprise_codec::{rfc3339, row_json};
 use reprise_env::RealDisk;
 use reprise_host::stored::read_module;
-use reprise_http::{rfc3339, row_json};
 use reprise_wire::{CheckpointBlockKind, CheckpointRows};
 use serde::Serialize;
 

@@ -10,11 +10,11 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use reprise_api::U64;
 use reprise_base::limits::SEGMENT_BYTES;
+use reprise_codec::rfc3339;
 use reprise_database::{
     CheckpointConfig, CommitMode, Database, DatabaseConfig, Inspection, LogPolicy, Quarantined, RecoverFrom,
     RedoConfig, Verdict, inspect,
 };
-use reprise_http::rfc3339;
 use reprise_router::CheckpointState;
 use serde::Serialize;
 

@@ -6,8 +6,8 @@ use anyhow::Context;
 use clap::Args;
 use reprise_api::U64;
 use reprise_base::{Lsn, TxnId};
+use reprise_codec::{parse_timestamp, rfc3339};
 use reprise_database::{Point, RestoreReport, restore, restore_archived};
-use reprise_http::{parse_timestamp, rfc3339};
 use serde::Serialize;
 
 use crate::{

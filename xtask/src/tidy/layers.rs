@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["partition", "replay"],
     &["router", "recovery"],
     &["database", "standby"],
-    &["catalog", "http"],
+    &["codec", "catalog", "http"],
     &["node"],
 ];
 

@@ -3,12 +3,12 @@
 use std::{borrow::Cow, ops::Range};
 
 use reprise_api::{Problem, U64};
+use reprise_codec::{Cbor, Format, Packer};
 use reprise_router::CallReply;
 use serde::Serialize;
 
 use super::line::Chunk;
 use crate::{
-    codec::{Cbor, Format, Packer},
     refusal::{Refusal, problem_of_reply},
     submission,
     target::Target,

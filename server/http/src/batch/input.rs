@@ -4,6 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use bytes::{Bytes, BytesMut};
 use reprise_base::{Budget, Grant};
+use reprise_codec::{Format, ItemScanner};
 use reprise_router::Stream;
 
 use super::{
@@ -12,7 +13,6 @@ use super::{
 };
 use crate::{
     body::requests_full,
-    codec::{Format, ItemScanner},
     limits::{BATCH_CHUNK_CALLS_MAX, CALL_BODY_BYTES_MAX, REQUEST_BYTES_SURE},
     refusal::Refusal,
     state::AppState,

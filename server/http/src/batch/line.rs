@@ -4,11 +4,13 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use reprise_base::Grant;
+use reprise_codec::{
+    ArgsError, Cbor, Format, Json, Scratch, Source, SyntaxError, Text, Token, encode_args, encode_document,
+};
 use reprise_router::{BatchBuilder, Stream};
 
 use crate::{
     calls::{bad_key, is_valid_key},
-    codec::{ArgsError, Cbor, Format, Json, Scratch, Source, SyntaxError, Text, Token, encode_args, encode_document},
     refusal::Refusal,
     submission::{CallText, Submission},
     target::Target,

@@ -25,6 +25,7 @@ use axum::{
 };
 use bytes::Bytes;
 use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem};
+use reprise_codec::Format;
 use reprise_router::BatchBuilder;
 use tokio::{
     sync::{AcquireError, OwnedSemaphorePermit, TryAcquireError},
@@ -35,8 +36,8 @@ use crate::{
     auth::{Caller, Role},
     body::{requests_full, timed_out},
     calls::{client_timeout, wait_for_min_lsn},
-    codec::Format,
     limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CALLS_EACH_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
+    media::{format_of_answer, format_of_body},
     refusal::Refusal,
     reply::Held,
     state::AppState,
@@ -84,11 +85,11 @@ pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Re
 /// As `batch`, without the way through axum's tables.
 pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refusal> {
     let (mut head, body) = request.into_parts();
-    let format = Format::of_body(&head.headers)?;
+    let format = format_of_body(&head.headers)?;
     let timeout = client_timeout(&head.headers)?;
     let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
     wait_for_min_lsn(state, &head.headers).await?;
-    let answers = Format::of_answer(&head.headers, format);
+    let answers = format_of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();
     let auth = state.auth().clone();
     let may_write = auth.allows(&head.headers, Role::Write);

@@ -7,11 +7,11 @@ use std::{
 
 use axum::http::Response;
 use reprise_api::headers;
+use reprise_codec::Format;
 use reprise_router::CallReply;
 
 use crate::{
     calls::{media_type, write_body},
-    codec::Format,
     target::Target,
     texts::Room,
 };

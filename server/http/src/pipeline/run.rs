@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
+use reprise_codec::Format;
 use reprise_router::{CallTerms, Deployed, Stream};
 
 use super::answer::Answers;
 use crate::{
-    codec::Format,
     limits::{PIPELINE_ANSWER_BYTES, PIPELINE_LARGE_CALL},
     refusal::Refusal,
     reply::Held,

@@ -7,14 +7,11 @@ use axum::{
     http::request::Parts,
 };
 use reprise_abi::{ColumnSchema, RowLayout, ScalarType, TableSchema};
+use reprise_codec::{count_prefix, encode_column, encode_prefix, first_names};
 use reprise_router::{RowFilter, RowsRequest};
 
 use super::cursor::{Walk, unpack_cursor, walk_of};
-use crate::{
-    codec::{count_prefix, encode_column, encode_prefix},
-    refusal::Refusal,
-    schema::PRIMARY,
-};
+use crate::{refusal::Refusal, schema::PRIMARY};
 
 /// Conditions on one request.
 const WHERE_MAX: usize = 16;
@@ -169,7 +166,7 @@ pub fn find_column(table: &TableSchema, name: &str) -> Result<u16, Refusal> {
     match table.columns.iter().position(|column| column.name == name) {
         Some(at) => Ok(at as u16),
         None => {
-            let names = crate::refusal::first_names(table.columns.iter().map(|column| column.name.as_str()));
+            let names = first_names(table.columns.iter().map(|column| column.name.as_str()));
             Err(Refusal::malformed(format!(
                 "table {} has no column {name:?}; it has {names}",
                 table.name

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use axum::{Json, extract::State, http::HeaderMap};
 use reprise_abi::{Field, RowLayout, ScalarType, TableSchema};
 use reprise_api::{GroupsPage, Problem, RowGroup, U64, integers_are_numbers};
+use reprise_codec::columns_json;
 use reprise_router::RowsRequest;
 use serde_json::{Map, Number, Value};
 
@@ -18,7 +19,6 @@ use crate::{
     front::Name,
     places::Operation,
     refusal::Refusal,
-    schema::columns_json,
     state::{AppState, Parts},
     tables::find_table,
 };

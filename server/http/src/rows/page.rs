@@ -12,6 +12,7 @@ use axum::{
 use reprise_abi::{RowLayout, TableSchema};
 use reprise_api::{CSV_MEDIA_TYPE, Json as RawJson, NDJSON_MEDIA_TYPE, Problem, RowsPage, U64, headers};
 use reprise_base::Lsn;
+use reprise_codec::columns_json;
 
 use super::{
     ask::Asked,
@@ -19,8 +20,8 @@ use super::{
     cursor::{pack_cursor, walk_of},
 };
 use crate::{
-    calls::wait_for_min_lsn, front::Name, limits::ROWS_LIMIT_MAX, places::Operation, refusal::Refusal,
-    schema::columns_json, state::AppState, tables::find_table,
+    calls::wait_for_min_lsn, front::Name, limits::ROWS_LIMIT_MAX, places::Operation, refusal::Refusal, state::AppState,
+    tables::find_table,
 };
 
 const ROWS_LIMIT_DEFAULT: u32 = 100;

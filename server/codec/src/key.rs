@@ -4,7 +4,7 @@ use reprise_abi::{ColumnSchema, Field, ScalarType, Type, key, value::ValueReader
 use serde_json::value::RawValue;
 
 use super::{decode::encode_value, encode::read_scalar, source::Source, text::Json};
-use crate::refusal::first_names;
+use crate::names::first_names;
 
 /// Why a prefix could not be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

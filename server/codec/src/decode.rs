@@ -10,7 +10,7 @@ use super::{
     scalar,
     source::{Items, Source, SyntaxError, Token},
 };
-use crate::refusal::first_names;
+use crate::names::first_names;
 
 /// Mistakes that one answer lists at most.
 const ERRORS_MAX: usize = 64;

@@ -1,0 +1,47 @@
+//! The arguments of one call as a whole document.
+
+use reprise_abi::Parameter;
+
+use crate::{
+    cbor::Cbor,
+    decode::{ArgsError, Scratch, encode_args},
+    source::Source,
+    text::Json,
+};
+
+/// How arguments and answers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Json,
+    Cbor,
+}
+
+/// The arguments that make up a whole document. Nothing but white space stands for an empty object.
+pub fn encode_document(
+    format: Format,
+    params: &[Parameter],
+    document: &[u8],
+    out: &mut Vec<u8>,
+    scratch: &mut Scratch,
+) -> Result<(), ArgsError> {
+    let text = match format {
+        Format::Json => document.trim_ascii(),
+        Format::Cbor => document,
+    };
+    match format {
+        _ if text.is_empty() => encode_whole(params, Json::new(b"{}"), out, scratch),
+        Format::Json => encode_whole(params, Json::new(text), out, scratch),
+        Format::Cbor => encode_whole(params, Cbor::new(text), out, scratch),
+    }
+}
+
+fn encode_whole<'t, S: Source<'t>>(
+    params: &[Parameter],
+    mut source: S,
+    out: &mut Vec<u8>,
+    scratch: &mut Scratch,
+) -> Result<(), ArgsError> {
+    let outcome = encode_args(params, &mut source, out, scratch);
+    let outcome = outcome.and_then(|outcome| source.end().map(|()| outcome));
+    outcome.map_err(ArgsError::Syntax)?
+}
