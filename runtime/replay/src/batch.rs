@@ -14,7 +14,7 @@ use crate::{
     command::{Command, replay_single},
     joint::Joint,
     outcome::Outcome,
-    redo::{Part, SiteRedo},
+    redo::{Part, Seen, SiteRedo},
     window::Window,
 };
 
@@ -29,7 +29,8 @@ const SPARE_ARGS_MAX: usize = 512;
 enum Work {
     /// The next of `Batch::commands`.
     Command,
-    Changes(Part),
+    /// So many of `Batch::parts`.
+    Parts(u32),
     /// A command of several sites, which is with all of them.
     Joint(Arc<Joint>),
 }
@@ -42,8 +43,12 @@ pub(crate) struct Batch {
     joined: usize,
     /// In the order in which they run, each with its partition.
     commands: Vec<(PartitionId, Command)>,
+    /// In the order in which they are applied.
+    parts: Vec<Part>,
     /// Where the changes lie.
     window: Option<Arc<Window>>,
+    /// What partitions have seen of changes, by partition.
+    seen: Vec<Seen>,
     /// Records of which the first part is among `works`.
     records: u64,
     /// Where the log probably ends; 0: not known.
@@ -73,12 +78,27 @@ impl Batch {
 
     /// Adds a part of a record in `window`, which is that of all other parts; `counts`: the record's first one.
     #[inline]
-    pub fn push_part(&mut self, part: Part, counts: bool, window: &Arc<Window>) {
+    pub fn push_part(&mut self, part: Part, counts: bool, seen: Seen, window: &Arc<Window>) {
+        match self.works.last_mut() {
+            Some(Work::Parts(count)) => *count += 1,
+            _ => self.begin_parts(window),
+        }
+        self.records += counts as u64;
+        let at = part.partition.index();
+        if self.seen.len() <= at {
+            self.seen.resize(at + 1, Seen::default());
+        }
+        self.seen[at].tick = self.seen[at].tick.max(seen.tick);
+        self.seen[at].end = seen.end;
+        self.parts.push(part);
+    }
+
+    #[cold]
+    fn begin_parts(&mut self, window: &Arc<Window>) {
         if self.window.is_none() {
             self.window = Some(window.clone());
         }
-        self.records += counts as u64;
-        self.works.push(Work::Changes(part));
+        self.works.push(Work::Parts(1));
     }
 
     pub fn push_joint(&mut self, joint: Arc<Joint>) {
@@ -105,6 +125,8 @@ impl Batch {
         let none = Window::default();
         self.run_works(site, redo, window.as_deref().unwrap_or(&none), outcome);
         self.works.clear();
+        self.parts.clear();
+        self.seen.clear();
         (self.joined, self.records) = (0, 0);
         for (_, command) in self.commands.drain(..) {
             let mut args = command.args;
@@ -130,20 +152,17 @@ impl Batch {
             commands: &self.commands,
         };
         let mut look_ahead = LookAhead::begin(0, &commands);
-        let mut ahead = Vec::new();
+        let mut next_part = 0;
         redo.begin(window);
-        for at in 0..self.works.len() {
-            if at % LOOK_AHEAD == 0 {
-                let works = &self.works[at..self.works.len().min(at + LOOK_AHEAD)];
-                if outcome.has_failed() && !works.iter().any(is_changes) {
+        for (at, work) in self.works.iter().enumerate() {
+            if at % LOOK_AHEAD == 0 && !is_alone {
+                if outcome.has_failed() {
                     break;
                 }
-                if !is_alone {
-                    prefetch_changes(site, works, window.bytes(), &mut ahead);
-                    fetch_commands(&self.commands[run..]);
-                }
+                prefetch_parts(site, &self.works[at..], &self.parts[next_part..], window.bytes());
+                fetch_commands(&self.commands[run..]);
             }
-            match &self.works[at] {
+            match work {
                 Work::Command => {
                     let commands = Commands {
                         site,
@@ -161,14 +180,10 @@ impl Batch {
                     let (partition, tools) = site.split(*id);
                     outcome.note(replay_single(partition, tools, &deployed, command));
                 }
-                Work::Changes(part) => {
-                    if outcome.has_failed_before(part.end) {
-                        break;
-                    }
-                    if let Some(Work::Changes(next)) = self.works.get(at + LOOK_AHEAD) {
-                        window.bytes().get(next.at as usize).into_iter().for_each(prefetch_line);
-                    }
-                    redo.push(site, window, part, outcome);
+                Work::Parts(count) => {
+                    let parts = &self.parts[next_part..][..*count as usize];
+                    next_part += parts.len();
+                    redo.push_all(site, window, parts, outcome);
                 }
                 Work::Joint(joint) => {
                     redo.flush_all(site, window, growth_times, outcome);
@@ -181,11 +196,18 @@ impl Batch {
         }
         redo.flush_all(site, window, growth_times, outcome);
         outcome.count(replayed);
+        self.note_seen(site);
     }
-}
 
-fn is_changes(work: &Work) -> bool {
-    matches!(work, Work::Changes(_))
+    fn note_seen(&self, site: &mut Site) {
+        for (id, seen) in (0..).map(PartitionId).zip(&self.seen) {
+            if seen.end > Lsn(0) {
+                let partition = site.partition(id);
+                partition.clock.advance_past(seen.tick);
+                partition.last_end = partition.last_end.max(seen.end);
+            }
+        }
+    }
 }
 
 /// Asks for the memory of commands, which another core wrote: of the next ones' arguments, and of those that follow themselves.
@@ -221,19 +243,22 @@ impl<'d> NextCalls<'d> for Commands<'d, '_> {
     }
 }
 
-/// Decodes the changes and looks up what they will touch, so that the misses of the caches overlap: among commands few changes are
-/// applied together.
-fn prefetch_changes<'w>(site: &Site, works: &[Work], window: &'w [u8], changes: &mut Vec<(PartitionId, Change<'w>)>) {
-    changes.clear();
-    for work in works {
-        if let Work::Changes(part) = work {
-            // What can't be read is told when it is applied.
-            let found = Changes::new(&window[part.at as usize..(part.at + part.len) as usize]).flatten();
-            changes.extend(found.map(|change| (part.partition, change)));
-        }
+/// Decodes the changes of the next works and looks up what they will touch, so that the misses of the caches overlap: among commands
+/// few changes are applied together.
+fn prefetch_parts(site: &Site, works: &[Work], parts: &[Part], window: &[u8]) {
+    let counts = works.iter().take(LOOK_AHEAD).map(|work| match work {
+        Work::Parts(count) => *count as usize,
+        Work::Command | Work::Joint(_) => 0,
+    });
+    let count = counts.sum::<usize>().min(LOOK_AHEAD);
+    let mut changes: Vec<(PartitionId, Change<'_>)> = Vec::new();
+    for part in &parts[..count] {
+        // What can't be read is told when it is applied.
+        let found = Changes::new(&window[part.at as usize..(part.at + part.len) as usize]).flatten();
+        changes.extend(found.map(|change| (part.partition, change)));
     }
     for prefetch in [PrefetchStep::Index, PrefetchStep::Place, PrefetchStep::Row] {
-        for (id, change) in &*changes {
+        for (id, change) in &changes {
             site.store(*id).touch_change(change, prefetch);
         }
     }

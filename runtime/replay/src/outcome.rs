@@ -71,17 +71,21 @@ impl Outcome {
 
     /// Also where more memory is held than there may be: the process would be killed for it.
     pub fn has_failed(&self) -> bool {
-        if self.memory.is_over() {
-            let max = self.memory.max_bytes();
-            self.fail(ReplayError::Memory { max });
-        }
-        self.failed_at.load(Ordering::Acquire) != NOTHING
+        self.failed_at() != NOTHING
     }
 
     /// True where a record before `end` failed: one that ends there is replayed no more. What lies before is, so that the earliest
     /// failure is the one that is told.
     pub fn has_failed_before(&self, end: Lsn) -> bool {
-        self.failed_at.load(Ordering::Acquire) < end.0
+        self.failed_at() < end.0
+    }
+
+    fn failed_at(&self) -> u64 {
+        if self.memory.is_over() {
+            let max = self.memory.max_bytes();
+            self.fail(ReplayError::Memory { max });
+        }
+        self.failed_at.load(Ordering::Acquire)
     }
 
     pub fn take_error(&self) -> ReplayError {

@@ -2,6 +2,7 @@
 //! partition follows, or at the batch's end.
 
 use reprise_base::{Lsn, PartitionId};
+use reprise_pages::prefetch_line;
 use reprise_partition::{ExecContext, Site};
 use reprise_storage::{ApplyError, LastWrites, PartitionRedo, RedoError};
 use reprise_wire::{PartitionSet, WireError};
@@ -13,20 +14,33 @@ use crate::{
     window::Window,
 };
 
+/// Parts after which it is looked whether something failed.
+const CHECK_EVERY: usize = 256;
+/// Parts ahead of which the bytes are prefetched: another core read them.
+const FETCH_AHEAD: usize = 16;
+
 /// One partition's part of a record of changes: where it lies in its window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    pub partition: PartitionId,
-    /// The first part of a record that carries an idempotency key.
-    pub is_keyed: bool,
     /// Where the record begins.
     pub record: u32,
     /// Where the part's changes lie.
     pub at: u32,
     pub len: u32,
-    /// Of the transaction.
+    pub partition: PartitionId,
+    /// The first part of a record that carries an idempotency key.
+    pub is_keyed: bool,
+}
+
+/// One for each record: what is written by one core and read by another is to be little.
+const _: () = assert!(size_of::<Part>() == 16);
+
+/// What a partition has seen at the end of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// Of the last transaction.
     pub tick: u64,
-    /// Behind the record.
+    /// Behind its record.
     pub end: Lsn,
 }
 
@@ -41,11 +55,7 @@ pub(crate) struct SiteRedo {
 /// A partition's changes that were not applied yet.
 #[derive(Default)]
 struct Pending {
-    is_begun: bool,
     redo: PartitionRedo,
-    /// Of the last transaction, and behind its record.
-    tick: u64,
-    end: Lsn,
     /// A part that can't be read.
     failure: Option<RedoError>,
 }
@@ -56,8 +66,21 @@ impl SiteRedo {
         self.last.begin(window.bytes().len());
     }
 
+    /// Takes parts, up to the first record behind one that failed: what lies before that is applied.
+    pub fn push_all(&mut self, site: &Site, window: &Window, parts: &[Part], outcome: &Outcome) {
+        for (at, part) in parts.iter().enumerate() {
+            if at % CHECK_EVERY == 0 && outcome.has_failed_before(window.lsn_of(part.record as usize)) {
+                break;
+            }
+            if let Some(next) = parts.get(at + FETCH_AHEAD) {
+                window.bytes().get(next.at as usize).into_iter().for_each(prefetch_line);
+            }
+            self.push(site, window, part, outcome);
+        }
+    }
+
     #[inline]
-    pub fn push(&mut self, site: &Site, window: &Window, part: &Part, outcome: &Outcome) {
+    fn push(&mut self, site: &Site, window: &Window, part: &Part, outcome: &Outcome) {
         let at = part.partition.index();
         if self.pending.len() <= at {
             self.pending.resize_with(at + 1, Pending::default);
@@ -73,9 +96,6 @@ impl SiteRedo {
         let pushed = pending
             .redo
             .push(store, window.bytes(), part.record, place, &mut self.last);
-        pending.is_begun = true;
-        pending.tick = pending.tick.max(part.tick);
-        pending.end = part.end;
         pending.failure = pushed.err();
         if part.is_keyed {
             note_key(&site.tools, window, part, outcome);
@@ -88,27 +108,21 @@ impl SiteRedo {
         let Some(pending) = self.pending.get_mut(id.index()) else {
             return;
         };
-        if !std::mem::take(&mut pending.is_begun) {
+        if pending.redo.is_empty() && pending.failure.is_none() {
             return;
         }
         let (partition, tools) = site.split(id);
         let applied = pending.redo.apply(&mut partition.store, window.bytes(), growth_times);
         // What could not be read lies behind all that could.
-        match applied.err().or(pending.failure.take()) {
-            None => {
-                partition.clock.advance_past(pending.tick);
-                partition.last_end = pending.end;
-            }
-            Some(failed) => outcome.fail(error_of(tools, window, failed)),
+        if let Some(failed) = applied.err().or(pending.failure.take()) {
+            outcome.fail(error_of(tools, window, failed));
         }
     }
 
     /// Applies what is pending of any partition.
     pub fn flush_all(&mut self, site: &mut Site, window: &Window, growth_times: f64, outcome: &Outcome) {
         for at in 0..self.pending.len() {
-            if self.pending[at].is_begun {
-                self.flush(site, PartitionId(at as u16), window, growth_times, outcome);
-            }
+            self.flush(site, PartitionId(at as u16), window, growth_times, outcome);
         }
     }
 }

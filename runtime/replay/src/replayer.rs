@@ -9,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use reprise_base::{Lsn, PartitionId, TxnId};
+use reprise_base::{Lsn, PartitionId};
 use reprise_partition::{Gathering, Job, Shared, SiteMessage, Touched};
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
@@ -20,7 +20,7 @@ use crate::{
     error::ReplayError,
     joint::Joint,
     outcome::{Outcome, Remember},
-    redo::{Part, SiteRedo},
+    redo::{Part, Seen, SiteRedo},
     window::Window,
 };
 
@@ -263,8 +263,8 @@ impl Replayer {
         {
             let partition = self.check_partition(place.lsn, PartitionId(txn_id.origin()))?;
             self.note_stretch(place);
-            let part = part_of(place, partition, txn_id, changes);
-            self.push_part(place, part, true);
+            let part = part_of(place, partition, changes);
+            self.push_part(place, part, txn_id.tick(), true);
             return Ok(());
         }
         if self.is_passed_over(record, behind) {
@@ -447,10 +447,10 @@ impl Replayer {
             let partition = replayer.check_partition(lsn, id)?;
             let changes = groups.next_if(|(changed, _)| *changed == id);
             let changes = changes.map_or(&[][..], |(_, changes)| changes);
-            let mut part = part_of(place, partition, txn_id, changes);
+            let mut part = part_of(place, partition, changes);
             let counts = std::mem::take(&mut is_first);
             part.is_keyed = counts && record.keyed.is_some();
-            replayer.push_part(place, part, counts);
+            replayer.push_part(place, part, txn_id.tick(), counts);
             Ok(())
         };
         match &record.partitions {
@@ -467,9 +467,10 @@ impl Replayer {
     }
 
     #[inline]
-    fn push_part(&mut self, place: &Place<'_>, part: Part, counts: bool) {
+    fn push_part(&mut self, place: &Place<'_>, part: Part, tick: u64, counts: bool) {
         let site = part.partition.site(self.shared.sites_count).index();
-        self.sites[site].pending.push_part(part, counts, place.window);
+        let seen = Seen { tick, end: place.end };
+        self.sites[site].pending.push_part(part, counts, seen, place.window);
     }
 
     #[inline]
@@ -615,7 +616,7 @@ impl Replayer {
 }
 
 #[inline]
-fn part_of(place: &Place<'_>, partition: PartitionId, txn_id: TxnId, changes: &[u8]) -> Part {
+fn part_of(place: &Place<'_>, partition: PartitionId, changes: &[u8]) -> Part {
     let at = if changes.is_empty() {
         0
     } else {
@@ -627,8 +628,6 @@ fn part_of(place: &Place<'_>, partition: PartitionId, txn_id: TxnId, changes: &[
         record: place.at as u32,
         at: at as u32,
         len: changes.len() as u32,
-        tick: txn_id.tick(),
-        end: place.end,
     }
 }
 
