@@ -10,6 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use reprise_backup::{
+    BackupManifest, MANIFEST_NAME, ManifestError, Place, RestoreError, RestoreReport, Staging, Tree, copy_file, seal,
+    sum_file,
+};
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
 use reprise_env::{Clock, Disk, Started, Step, Work};
@@ -19,14 +23,7 @@ use reprise_router::{
     BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState, CheckpointService, CheckpointState,
 };
 
-use crate::{
-    backup::seal,
-    checkpoint::{Checkpointer, Kept},
-    manifest::{BackupManifest, MANIFEST_NAME, sum_file},
-    restore::{RestoreError, RestoreReport},
-    staging::{Staging, copy_file},
-    tree::{Place, Tree},
-};
+use crate::checkpoint::{Checkpointer, Kept};
 
 const PREFIX: &str = "backup-";
 const LOOK: Duration = Duration::from_millis(20);
@@ -243,7 +240,7 @@ impl Backups {
                 info.end_lsn = Some(Lsn(manifest.log_end));
                 info.files = files_of(&place, &manifest);
             }
-            Err(crate::ManifestError::Missing(_)) => return None,
+            Err(ManifestError::Missing(_)) => return None,
             Err(error) => {
                 info.state = BackupState::Failed;
                 info.error = Some(error.to_string());

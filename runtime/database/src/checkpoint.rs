@@ -10,6 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::bounded;
+use reprise_backup::{Archive, ArchiveError};
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointSize, Checkpoints, checkpoint_name};
 use reprise_env::{MakeWork, Started, Step, Work};
@@ -24,8 +25,7 @@ use reprise_router::{
 use reprise_wire::Genesis;
 
 use crate::{
-    CheckpointConfig,
-    archive::{Archive, ArchiveError},
+    config::CheckpointConfig,
     estimate::{Made, Speeds},
     writing::Writing,
 };

@@ -10,11 +10,11 @@ use reprise_base::SiteId;
 use reprise_env::{Clock, Disk, MakeWork, RealClock, RealDisk, RealThreads, Step, Threads, Work, entropy};
 use reprise_host::{Engine, Limits};
 use reprise_observe::Recorder;
-use reprise_partition::{ExecContext, Sampling, Shared, Sink, Site, SiteMessage};
+use reprise_partition::{ExecContext, LogPolicy, Sampling, Shared, Sink, Site, SiteMessage};
 use reprise_replay::WINDOW_BYTES;
 use reprise_txn::Compiler;
 
-use crate::{DatabaseConfig, LogPolicy, OpenError};
+use crate::{config::DatabaseConfig, error::OpenError};
 
 /// Where a database keeps its files.
 pub struct Folders {

@@ -7,7 +7,7 @@ use reprise_partition::Shared;
 use reprise_recovery::load_sample;
 use reprise_router::{Speed, SpeedSource};
 
-use crate::RecoveryReport;
+use crate::report::RecoveryReport;
 
 /// Bytes from which on a speed is believed that an opening had.
 const OPENING_BYTES_MIN: u64 = 4 << 20;

@@ -3,19 +3,13 @@
 use std::{path::Path, sync::Arc};
 
 use reprise_abi::SEMANTICS;
+use reprise_backup::{MANIFEST_NAME, Place, RestoreError, Source, decode_all};
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_env::{Disk, DiskErrorKind, RealDisk};
 use reprise_host::{CompiledModule, Engine, Limits};
 use reprise_log::{LogReader, VerifyReport};
 use reprise_wire::{Genesis, RecordKind, RecordRef};
-
-use crate::{
-    backup::decode_all,
-    manifest::MANIFEST_NAME,
-    restore::{RestoreError, Source},
-    tree::Place,
-};
 
 /// Bytes a second, of rows loaded and of log replayed, that any machine reaches.
 const MODEST_LOAD: f64 = 200e6;

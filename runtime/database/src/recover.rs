@@ -18,7 +18,11 @@ use reprise_router::{
 };
 use reprise_txn::ModuleId;
 
-use crate::{Database, LoadedCheckpoint, OpenError, RecoveryReport};
+use crate::{
+    database::Database,
+    error::OpenError,
+    report::{LoadedCheckpoint, RecoveryReport},
+};
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(20);
 /// Bytes of log after which progress is shown.

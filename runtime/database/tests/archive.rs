@@ -10,8 +10,9 @@ use std::{
 };
 
 use common::{config, files, fill, take, transfer, wasm};
+use reprise_backup::{ArchiveError, Point, RestoreError, restore, restore_archived};
 use reprise_base::{Lsn, TxnId};
-use reprise_database::{ArchiveError, Database, Point, RestoreError, restore, restore_archived};
+use reprise_database::Database;
 use reprise_router::ArchiveStatus;
 
 const WAIT_MAX: Duration = Duration::from_secs(120);

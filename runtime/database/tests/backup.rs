@@ -3,9 +3,8 @@
 mod common;
 
 use common::{config, files, fill, open, take, transfer, wasm};
-use reprise_database::{
-    BackupManifest, Database, MANIFEST_NAME, OpenError, Point, RestoreError, create_backup, restore, verify_backup,
-};
+use reprise_backup::{BackupManifest, MANIFEST_NAME, Point, RestoreError, create_backup, restore, verify_backup};
+use reprise_database::{Database, OpenError};
 
 #[test]
 fn a_backup_is_checked_and_restored() {

@@ -7,7 +7,8 @@ use std::{fs, path::Path};
 
 use common::{config, i64s, snapshot, submit, take};
 use reprise_abi::{Field, RowLayout};
-use reprise_database::{Database, OpenError, Point, RestoreError, inspect, restore};
+use reprise_backup::{Point, RestoreError, restore};
+use reprise_database::{Database, OpenError, inspect};
 use reprise_log::LogError;
 use reprise_router::{ReplyOutcome, RowsRequest};
 

@@ -5,8 +5,9 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{files, fill, open, take, transfer, wasm};
+use reprise_backup::{Point, RestoreError, StagingError, restore};
 use reprise_base::{Lsn, TxnId};
-use reprise_database::{Database, Point, RestoreError, StagingError, restore};
+use reprise_database::Database;
 
 /// A state that the database was in: its last transaction, and the digest of its tables.
 struct Moment {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use crossbeam_channel::Sender;
+use reprise_backup::ArchiveStatus;
 use reprise_base::{Lsn, PartitionId, TxnId};
 use reprise_partition::{CallBatch, Copied, ExclusivePartitions, Partition, Unlogged};
 use reprise_storage::SnapshotTable;
@@ -214,19 +215,6 @@ pub enum TakeError {
     Begin(#[from] CopyError),
     #[error("{0}")]
     Failed(String),
-}
-
-/// What is kept elsewhere of what the data directory let go of.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ArchiveStatus {
-    pub directory: String,
-    pub files: u64,
-    pub bytes: u64,
-    pub oldest_checkpoint: Option<Lsn>,
-    /// Attempts of this run that failed.
-    pub failures: u64,
-    /// When the last attempt failed, in microseconds since 1970, and why; none where it went well.
-    pub failure: Option<(i64, String)>,
 }
 
 /// Whoever takes checkpoints.

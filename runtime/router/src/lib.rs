@@ -19,8 +19,8 @@ pub use admin::{DeployError, Deployment, Planned};
 pub use backup::{BackupError, BackupFileInfo, BackupInfo, BackupService, BackupState};
 pub use builder::{BatchBuilder, BatchReply, CallReply, CallTerms, OnReply};
 pub use checkpoint::{
-    ArchiveStatus, CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart,
-    PartitionStart, RestartEstimate, Speed, SpeedSource, TakeError,
+    CheckpointFailure, CheckpointInfo, CheckpointService, CheckpointState, CopyError, CopyStart, PartitionStart,
+    RestartEstimate, Speed, SpeedSource, TakeError,
 };
 pub use idempotency::{Exported, Fingerprint, Idempotency, IdempotencyStats, Lookup, Remembered, ScopedKey};
 pub use logs::{
@@ -29,6 +29,7 @@ pub use logs::{
 pub use query::{RowFilter, RowsError, RowsPage, RowsRequest, TableStats};
 pub use router::{MetricsSnapshot, Phase, RecoveryStep, Router, RouterConfig, Status, Unavailable};
 
+pub use reprise_backup::ArchiveStatus;
 pub use reprise_partition::{CallInfo, CallPhase, Deadline, MeetingStats, ReplyOutcome, Stream, has_small_result};
 pub use reprise_storage::{ChangeAction, ChangeStep, Conflict, TableId};
 pub use reprise_txn::{Bound, Deployed, Ended, Failure, Module, ModuleId, PlanSummary, TablePlan};

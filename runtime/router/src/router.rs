@@ -10,6 +10,7 @@ use std::{
 };
 
 use crossbeam_channel::Sender;
+use reprise_backup::ArchiveStatus;
 use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, limits::WAITING_TXNS_MAX};
 use reprise_log::Log;
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
@@ -22,7 +23,7 @@ use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
 use crate::{
     backup::BackupService,
     builder::{BatchBuilder, OnReply, Part},
-    checkpoint::{ArchiveStatus, CheckpointFailure, CheckpointService, RestartEstimate},
+    checkpoint::{CheckpointFailure, CheckpointService, RestartEstimate},
     idempotency::{Idempotency, IdempotencyStats, Remembered, ScopedKey},
     pace::Pace,
     query::RowsError,

@@ -10,9 +10,9 @@ use std::{
 use anyhow::Context;
 use clap::Subcommand;
 use reprise_api::{Backup, BackupState, U64};
+use reprise_backup::{BackupFile, BackupManifest, VerifiedBackup, create_backup, receive_backup, verify_backup};
 use reprise_client::Client;
 use reprise_codec::rfc3339;
-use reprise_database::{BackupFile, BackupManifest, VerifiedBackup, create_backup, receive_backup, verify_backup};
 use serde::Serialize;
 
 use crate::{

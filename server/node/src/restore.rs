@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use reprise_api::U64;
+use reprise_backup::{Point, RestoreReport, restore, restore_archived};
 use reprise_base::{Lsn, TxnId};
 use reprise_codec::{parse_timestamp, rfc3339};
-use reprise_database::{Point, RestoreReport, restore, restore_archived};
 use serde::Serialize;
 
 use crate::{

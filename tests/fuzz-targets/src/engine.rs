@@ -5,7 +5,8 @@ use std::sync::{Arc, LazyLock};
 use reprise_abi::{
     ABI_VERSION, HostOps, LogChoice, ModuleSchema, Parameter, Partitioning, ProcedureSchema, Type, value::ValueReader,
 };
-use reprise_database::{BackupManifest, CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, RedoConfig};
+use reprise_backup::BackupManifest;
+use reprise_database::{CheckpointConfig, CommitMode, Database, DatabaseConfig, LogPolicy, RedoConfig};
 use reprise_host::{CallOutcome, CompiledModule, Engine, Fault, Limits, describe};
 use reprise_http::probe;
 use reprise_txn::{Candidate, Code, Executor};

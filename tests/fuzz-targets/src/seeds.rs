@@ -369,7 +369,7 @@ fn requests(target: &str) -> Vec<Vec<u8>> {
 
 #[cfg(feature = "engine")]
 fn manifest() -> Vec<u8> {
-    let manifest = reprise_database::BackupManifest {
+    let manifest = reprise_backup::BackupManifest {
         format: 1,
         program_version: "0.1.0".into(),
         database_id: "00".repeat(16),
@@ -380,7 +380,7 @@ fn manifest() -> Vec<u8> {
         log_start: 0,
         log_end: 5_000,
         records: 7,
-        files: vec![reprise_database::BackupFile {
+        files: vec![reprise_backup::BackupFile {
             path: "log/log-0000000000000000.seg".into(),
             bytes: 8_192,
             sha256: "ab".repeat(32),

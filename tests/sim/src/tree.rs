@@ -5,7 +5,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use reprise_database::Tree;
+use reprise_backup::Tree;
 use reprise_env::{Disk, DiskError, DiskErrorKind, SimDisk};
 
 /// Directories of one disk, beside whatever else it holds.

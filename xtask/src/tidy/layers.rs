@@ -12,7 +12,7 @@ const LAYERS: &[&[&str]] = &[
     &["wire", "env", "observe", "host"],
     &["storage", "log", "net-tcp", "net-rdma"],
     &["txn", "checkpoint", "shipper"],
-    &["partition", "replay"],
+    &["partition", "replay", "backup"],
     &["router", "recovery"],
     &["database", "standby"],
     &["codec", "catalog", "http"],

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use reprise_backup::{Place, Point, create_backup_in, restore_in, verify_backup_in};
 use reprise_base::Lsn;
-use reprise_database::{Place, Point, create_backup_in, restore_in, verify_backup_in};
 use reprise_env::{
     SimDisk,
     sim::{CrashPolicy, FaultPlan},
@@ -73,7 +73,7 @@ impl Run {
         self.told.0.retain(|_, ops| ops.is_none_or(|ops| ops <= ops_at_death));
         self.told.0.values_mut().for_each(|ops| *ops = None);
         let tree = Arc::new(SimTree::new(image));
-        let names = reprise_database::Tree::list(&*tree).map_err(|error| error.to_string())?;
+        let names = reprise_backup::Tree::list(&*tree).map_err(|error| error.to_string())?;
         if let Some(lost) = self.told.0.keys().find(|id| !names.contains(&format!("{PREFIX}{id}"))) {
             return Err(format!("backup {lost} was there, and is gone"));
         }
@@ -129,7 +129,7 @@ impl Run {
         let image = target.crash_image(ops, &policy);
         let tree = Arc::new(SimTree::new(&image));
         let place = Place::new(tree.clone(), "backup-1");
-        let is_there = reprise_database::Tree::open(&*tree, "backup-1").is_ok();
+        let is_there = reprise_backup::Tree::open(&*tree, "backup-1").is_ok();
         if is_told && !is_there {
             return Err("a backup that was made is gone".into());
         }
@@ -167,7 +167,7 @@ impl Run {
         if verify_backup_in(&place, &mut |_| true).is_ok() || restored.is_ok() {
             return Err(format!("{name}: a flipped bit of {path} is not found"));
         }
-        match reprise_database::Tree::open(&*tree, "restored") {
+        match reprise_backup::Tree::open(&*tree, "restored") {
             Ok(_) => Err(format!("{name}: something was restored of what is damaged")),
             Err(_) => Ok(()),
         }

@@ -7,7 +7,7 @@ use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
 use crate::tree::{Place, Tree};
 
 /// A directory on its way, beside the place where it will be. Dropped unpublished, nothing of it stays.
-pub(crate) struct Staging {
+pub struct Staging {
     place: Place,
     target: String,
     /// Two makers of one directory would write into each other's.
@@ -93,7 +93,7 @@ fn take_place(tree: &dyn Tree, name: &str) -> Result<DiskLock, StagingError> {
 }
 
 /// Copies a file from one folder to another, and makes it durable; its bytes.
-pub(crate) fn copy_file(
+pub fn copy_file(
     source: &dyn Disk,
     target: &dyn Disk,
     name: &str,

@@ -31,7 +31,7 @@ pub trait Tree: Send + Sync {
 }
 
 /// The directories in a directory of the file system.
-pub(crate) struct RealTree(pub PathBuf);
+pub struct RealTree(pub PathBuf);
 
 impl Tree for RealTree {
     fn open(&self, path: &str) -> Result<Arc<dyn Disk>, DiskError> {
@@ -116,12 +116,12 @@ impl Place {
     }
 
     /// A directory that is there.
-    pub(crate) fn at(dir: &Path) -> Self {
+    pub fn at(dir: &Path) -> Self {
         Self::new(Arc::new(RealTree(dir.to_owned())), "")
     }
 
     /// A directory that may not be there yet; None for what can't be a name.
-    pub(crate) fn beside(target: &Path) -> Option<Self> {
+    pub fn beside(target: &Path) -> Option<Self> {
         let name = target.file_name()?.to_str()?;
         let parent = match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -130,25 +130,25 @@ impl Place {
         Some(Self::new(Arc::new(RealTree(parent.to_owned())), name))
     }
 
-    pub(crate) fn tree(&self) -> &Arc<dyn Tree> {
+    pub fn tree(&self) -> &Arc<dyn Tree> {
         &self.tree
     }
 
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The files of the directory itself.
-    pub(crate) fn root(&self) -> Result<Arc<dyn Disk>, DiskError> {
+    pub fn root(&self) -> Result<Arc<dyn Disk>, DiskError> {
         self.tree.open(&self.name)
     }
 
-    pub(crate) fn folder(&self, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
+    pub fn folder(&self, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
         self.tree.open(&join(&self.name, folder))
     }
 
     /// As `folder`, made where it is not.
-    pub(crate) fn folder_or_new(&self, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
+    pub fn folder_or_new(&self, folder: &str) -> Result<Arc<dyn Disk>, DiskError> {
         match self.tree.make(&join(&self.name, folder)) {
             Err(error) if error.kind == DiskErrorKind::Exists => self.folder(folder),
             made => made,
@@ -156,7 +156,7 @@ impl Place {
     }
 
     /// Whether a file of that name lies in the directory itself.
-    pub(crate) fn holds(&self, file: &str) -> bool {
+    pub fn holds(&self, file: &str) -> bool {
         self.root().is_ok_and(|root| root.open_read(file).is_ok())
     }
 

@@ -2,7 +2,7 @@
 //! name, synced and renamed before the original is removed, so that a crash at any moment leaves each of them whole in one place.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -11,10 +11,8 @@ use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name, parse_checkpoint_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
 use reprise_log::{LogError, LogReader, parse_segment_name, segment_name};
-use reprise_router::ArchiveStatus;
 
 use crate::{
-    Database,
     staging::copy_as,
     tree::Place,
     union::{Narrowed, Union},
@@ -56,8 +54,21 @@ pub enum ArchiveError {
     Disk(#[from] DiskError),
 }
 
+/// What is kept elsewhere of what the data directory let go of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArchiveStatus {
+    pub directory: String,
+    pub files: u64,
+    pub bytes: u64,
+    pub oldest_checkpoint: Option<Lsn>,
+    /// Attempts of this run that failed.
+    pub failures: u64,
+    /// When the last attempt failed, in microseconds since 1970, and why; none where it went well.
+    pub failure: Option<(i64, String)>,
+}
+
 /// Two folders as in a data directory: a restore reads both alike.
-pub(crate) struct Archive {
+pub struct Archive {
     path: PathBuf,
     log: Arc<dyn Disk>,
     checkpoints: Arc<dyn Disk>,
@@ -69,7 +80,7 @@ pub(crate) struct Archive {
 }
 
 /// Where the files come from.
-pub(crate) struct Origin {
+pub struct Origin {
     pub log: Arc<dyn Disk>,
     pub checkpoints: Arc<dyn Disk>,
     pub database_id: [u8; 16],
@@ -240,25 +251,6 @@ impl Archive {
             self.log.remove(&segment_name(pair[0]))?;
             self.log.sync_dir()?;
         }
-        Ok(())
-    }
-}
-
-impl Database {
-    /// Puts checkpoints and log that are let go of into an archive in `dir` first, and keeps them there for `keep`, or for ever. Before
-    /// calls are taken; once.
-    pub fn archive_to(&self, dir: &Path, keep: Option<Duration>) -> Result<(), ArchiveError> {
-        let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
-        else {
-            return Ok(()); // without a log nothing is ever let go of
-        };
-        let origin = Origin {
-            log: folders.log.clone(),
-            checkpoints: folders.checkpoints.clone(),
-            database_id: log.database_id(),
-            start: log.start(),
-        };
-        checkpointer.set_archive(Archive::open(&Place::at(dir), keep, origin)?);
         Ok(())
     }
 }

@@ -141,7 +141,7 @@ pub(crate) fn new_place(target: &Path) -> Result<Place, StagingError> {
 }
 
 /// Where a database lies.
-pub(crate) struct Source {
+pub struct Source {
     place: Place,
     archive: Option<Place>,
     log: Arc<dyn Disk>,

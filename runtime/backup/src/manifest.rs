@@ -192,7 +192,7 @@ fn folder_of(place: &Place, file: &BackupFile) -> Result<Arc<dyn Disk>, DiskErro
 }
 
 /// Length and SHA-256 of a file; `shown` is where it lies, for messages.
-pub(crate) fn sum_file(
+pub fn sum_file(
     disk: Result<Arc<dyn Disk>, DiskError>,
     name: &str,
     shown: PathBuf,

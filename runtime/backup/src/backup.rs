@@ -50,7 +50,7 @@ pub fn create_backup_in(source: &Place, target: &Place, now_us: i64) -> Result<B
 }
 
 /// Writes the manifest of what lies in the new directory, and gives the directory its name.
-pub(crate) fn seal(
+pub fn seal(
     staging: Staging,
     report: &RestoreReport,
     created_us: i64,

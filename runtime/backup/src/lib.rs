@@ -1,0 +1,23 @@
+//! Copies of a database's files: backups with their manifests, restores to a point, and the archive of what is let go of.
+//! Owns: the layout of a backup and of an archive; a new directory until it is published.
+//! Does not: run procedures, take checkpoints, know an open database.
+//! Invariants: a new directory is there whole or not at all; what is let go of is copied and synced first.
+//! Called by: `database` (backups of a running node, the archive), `router` (their status), the binary.
+#![forbid(unsafe_code)]
+
+mod archive;
+mod backup;
+mod manifest;
+mod restore;
+mod staging;
+mod tree;
+mod union;
+
+pub use archive::{Archive, ArchiveError, ArchiveStatus, Origin};
+pub use backup::{
+    VerifiedBackup, create_backup, create_backup_in, decode_all, receive_backup, seal, verify_backup, verify_backup_in,
+};
+pub use manifest::{BackupFile, BackupManifest, MANIFEST_NAME, ManifestError, sum_file};
+pub use restore::{Point, RestoreError, RestoreReport, Source, restore, restore_archived, restore_in};
+pub use staging::{Staging, StagingError, copy_file};
+pub use tree::{Place, RealTree, Tree};

@@ -1,0 +1,381 @@
+//! A database that is open: its parts, and the order in which they begin and end.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use crossbeam_channel::Sender;
+use reprise_backup::{Archive, ArchiveError, MANIFEST_NAME, Origin, Place, RealTree, Tree};
+use reprise_base::{MemoryKind, MemoryLedger};
+use reprise_checkpoint::Checkpoints;
+use reprise_env::Started;
+use reprise_log::{Log, LogError, OpenReport};
+use reprise_observe::Registry;
+use reprise_partition::{CallBatch, LogPolicy, Shared, Site, SiteMessage};
+use reprise_recovery::{RecoveryError, make_ready};
+use reprise_replay::{Divergence, RecoverFrom, ReplayError};
+use reprise_router::{BackupService, CheckpointService, Phase, Router, RouterConfig};
+use reprise_txn::{Compiler, ModuleId};
+
+use crate::{
+    backups::Backups,
+    checkpoint::Checkpointer,
+    config::{CommitMode, DatabaseConfig, check},
+    environment::{Environment, Folders},
+    error::OpenError,
+    memory::{judge_memory, keep_memory_ready},
+    opening::{keep_code, new_genesis, open_log, shared, start_sites},
+    quarantine::{self, Quarantined},
+    report::{ReadOnly, RecoveryReport},
+};
+
+/// What is kept beside the engine.
+#[derive(Default)]
+pub(crate) struct Upkeep {
+    pub backups: OnceLock<Arc<Backups>>,
+    pub is_read_only: AtomicBool,
+    /// None without a log.
+    pub folders: Option<Folders>,
+    pub quarantine: Mutex<Vec<Quarantined>>,
+    /// Memory that is made ready before calls are taken.
+    pub memory_ready: AtomicU64,
+}
+
+/// The engine's parts over one directory.
+pub struct Database {
+    pub(crate) router: Router,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) inboxes: Vec<Sender<SiteMessage>>,
+    pub(crate) compiler: Arc<dyn Compiler>,
+    pub(crate) log: Option<Arc<Log<Box<CallBatch>>>>,
+    pub(crate) opened: Option<OpenReport>,
+    /// None without a log.
+    pub(crate) checkpointer: Option<Arc<Checkpointer>>,
+    pub(crate) files: Option<Checkpoints>,
+    pub(crate) recover_from: RecoverFrom,
+    /// See `Environment`.
+    pub(crate) redo_window_bytes: usize,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) sites: Mutex<Vec<Box<dyn Started>>>,
+}
+
+impl Database {
+    /// Opens the directory's log (a new one begins with its genesis) and starts the engine threads. No call is taken
+    /// before `recover`.
+    pub fn open(config: DatabaseConfig) -> Result<Self, OpenError> {
+        if config.log != LogPolicy::None && config.dir.is_none() {
+            return Err(OpenError::Config("a log needs a data directory".into()));
+        }
+        if let Some(dir) = config.dir.as_ref().filter(|dir| dir.join(MANIFEST_NAME).exists()) {
+            return Err(OpenError::IsBackup(dir.clone()));
+        }
+        let environment = Environment::real(&config)?;
+        Self::open_in(config, environment)
+    }
+
+    /// As `open`, with this clock, these folders, threads and compiler. `config.dir` is not looked at.
+    pub fn open_in(config: DatabaseConfig, around: Environment) -> Result<Self, OpenError> {
+        check(&config)?;
+        let root = around.folders.as_ref().map(|folders| folders.root.clone());
+        let quarantine = root.as_deref().map_or_else(|| Ok(Vec::new()), quarantine::load)?;
+        let memory = MemoryLedger::new(config.memory_max_bytes);
+        let opened = match config.log {
+            LogPolicy::None => None,
+            _ => Some(open_log(&config, &around, &memory)?),
+        };
+        let (genesis, log, report, files) = match opened {
+            Some(opened) => (
+                opened.genesis,
+                Some(opened.log),
+                Some(opened.report),
+                Some(opened.files),
+            ),
+            None => (new_genesis(&config, &around)?, None, None, None),
+        };
+        let settings_hash = around.compiler.settings_hash();
+        keep_code(&around, &genesis);
+        let registry = Arc::new(Registry::new());
+        if let Some(log) = &log {
+            registry.attach_flush(log.stats());
+        }
+        let shared = shared(&config, &around, genesis.secret, memory);
+        let (inboxes, sites) = start_sites(&config, &shared, &registry, log.as_deref())?;
+        let router = Router::new(RouterConfig {
+            shared: shared.clone(),
+            inboxes: inboxes.clone(),
+            log: log.clone(),
+            compiler: around.compiler.clone(),
+            registry,
+            commit: match config.commit {
+                CommitMode::Sync => "sync",
+                CommitMode::Async => "async",
+            },
+            database_id: genesis.database_id,
+            settings_hash,
+            idempotency: shared.memory.kind(MemoryKind::Idempotency).clone(),
+        });
+        let checkpointer = log.clone().zip(files.clone()).map(|(log, files)| {
+            let (router, config) = (router.clone(), config.checkpoints);
+            let shared = shared.clone();
+            Checkpointer::new(router, log, files, shared, genesis, settings_hash, config)
+        });
+        if let Some(checkpointer) = &checkpointer {
+            let service: Arc<dyn CheckpointService> = checkpointer.clone();
+            router.set_checkpoints(Arc::downgrade(&service));
+        }
+        Ok(Self {
+            router,
+            shared,
+            inboxes,
+            compiler: around.compiler,
+            log,
+            opened: report,
+            checkpointer,
+            files,
+            recover_from: config.redo.from,
+            redo_window_bytes: around.redo_window_bytes,
+            upkeep: Upkeep {
+                folders: around.folders,
+                quarantine: Mutex::new(quarantine),
+                ..Upkeep::default()
+            },
+            sites: Mutex::new(sites),
+        })
+    }
+
+    /// Has `bytes` of memory ready for what the tables will grow by, from before calls are taken; 0: none. Refused where they are not
+    /// there.
+    pub fn set_memory_ready(&self, bytes: u64) -> Result<(), OpenError> {
+        judge_memory(bytes)?;
+        self.upkeep.memory_ready.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// For how long the outcomes of calls with idempotency keys are kept. Before `recover`.
+    pub fn set_idempotency_keep(&self, keep: Duration) {
+        self.router.idempotency().set_keep(keep);
+    }
+
+    /// Lets backups be made, and found, below `dir`. Once.
+    pub fn serve_backups(&self, dir: PathBuf) {
+        self.serve_backups_in(Arc::new(RealTree(dir)));
+    }
+
+    /// The same in any tree.
+    pub fn serve_backups_in(&self, tree: Arc<dyn Tree>) {
+        let (Some(log), Some(checkpointer)) = (&self.log, &self.checkpointer) else {
+            return;
+        };
+        let Some(folders) = &self.upkeep.folders else {
+            return;
+        };
+        let (checkpoints, clock) = (folders.checkpoints.clone(), self.shared.clock.clone());
+        let backups = Backups::new(tree, checkpoints, log.clone(), checkpointer.clone(), clock);
+        let service: Arc<dyn BackupService> = backups.clone();
+        self.router.set_backups(Arc::downgrade(&service));
+        assert!(self.upkeep.backups.set(backups).is_ok(), "backups are served once");
+    }
+
+    /// Puts checkpoints and log that are let go of into an archive in `dir` first, and keeps them there for `keep`, or for ever. Before
+    /// calls are taken; once.
+    pub fn archive_to(&self, dir: &Path, keep: Option<Duration>) -> Result<(), ArchiveError> {
+        let (Some(log), Some(checkpointer), Some(folders)) = (&self.log, &self.checkpointer, &self.upkeep.folders)
+        else {
+            return Ok(()); // without a log nothing is ever let go of
+        };
+        let origin = Origin {
+            log: folders.log.clone(),
+            checkpoints: folders.checkpoints.clone(),
+            database_id: log.database_id(),
+            start: log.start(),
+        };
+        checkpointer.set_archive(Archive::open(&Place::at(dir), keep, origin)?);
+        Ok(())
+    }
+
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Replays the log, then lets calls in. On an error the phase says so, and no call is ever taken.
+    pub fn recover(&self) -> Result<RecoveryReport, OpenError> {
+        match self.replay(None) {
+            Ok(report) => {
+                self.let_calls_in()?;
+                if let Some(checkpointer) = &self.checkpointer {
+                    checkpointer.start_schedule();
+                }
+                Ok(report)
+            }
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// As `recover`, for reading alone: where a record does not replay, what was before it is served. The log takes no
+    /// writes, and no checkpoint is taken.
+    pub fn recover_read_only(&self) -> Result<ReadOnly, OpenError> {
+        let mut divergence: Option<Box<Divergence>> = None;
+        let report = loop {
+            let until = divergence.as_ref().map(|found| found.lsn);
+            match self.replay(until) {
+                Ok(report) => break report,
+                // Another partition may have got beyond an earlier one before that was met.
+                Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))))
+                    if until.is_none_or(|until| found.lsn < until) =>
+                {
+                    divergence = Some(found);
+                    self.start_over()?;
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
+        };
+        let reason = match &divergence {
+            None => "the server was started to be read alone".to_owned(),
+            Some(found) => format!(
+                "the server is read-only, with the tables as of before LSN {}: the replay of {}.{} diverged there",
+                found.lsn, found.module, found.procedure
+            ),
+        };
+        if let Some(log) = &self.log {
+            log.refuse(&reason);
+        }
+        self.upkeep.is_read_only.store(true, Ordering::Release);
+        self.let_calls_in()?;
+        Ok(ReadOnly { report, divergence })
+    }
+
+    /// As `recover`; where the replay of one of these procedures (`MODULE.PROCEDURE`) diverges, the procedure is taken out of
+    /// service, for good, and what it changed is taken from the log, if that holds it. Returns what was taken out.
+    pub fn recover_with_quarantine(&self, names: &[String]) -> Result<(RecoveryReport, Vec<Quarantined>), OpenError> {
+        let mut taken: Vec<Quarantined> = Vec::new();
+        loop {
+            let found = match self.recover() {
+                Ok(report) => return Ok((report, taken)),
+                Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found)))) => found,
+                Err(error) => return Err(error),
+            };
+            let new = Quarantined::of(&found);
+            let is_known = self
+                .upkeep
+                .quarantine
+                .lock()
+                .expect("held for a look")
+                .iter()
+                .any(|known| (known.module_id, known.procedure_number) == (new.module_id, new.procedure_number));
+            // Known, and it diverges all the same: the log does not hold what it changed.
+            if is_known || !names.contains(&new.name()) {
+                return Err(OpenError::Recovery(RecoveryError::Replay(ReplayError::Diverged(found))));
+            }
+            let mut list = self.upkeep.quarantine.lock().expect("held for a push");
+            list.push(new.clone());
+            taken.push(new);
+            drop(list);
+            self.start_over()?;
+        }
+    }
+
+    /// Makes the quarantine outlast this process. After a recovery that went through.
+    pub fn keep_quarantine(&self) -> Result<(), OpenError> {
+        let list = self.upkeep.quarantine.lock().expect("held for a look").clone();
+        match &self.upkeep.folders {
+            Some(folders) => Ok(quarantine::save(&*folders.root, &list)?),
+            None => Ok(()),
+        }
+    }
+
+    pub fn quarantine(&self) -> Vec<Quarantined> {
+        self.upkeep.quarantine.lock().expect("held for a look").clone()
+    }
+
+    /// Settings hash of the newest part of the log as it was found, where it is not this program's.
+    pub fn other_settings_hash(&self) -> Option<u64> {
+        self.opened.as_ref().and_then(|opened| opened.other_settings_hash)
+    }
+
+    pub(crate) fn fail(&self, error: OpenError) -> OpenError {
+        self.router.set_phase(Phase::Failed {
+            report: error.to_string(),
+        });
+        error
+    }
+
+    pub(crate) fn let_calls_in(&self) -> Result<(), OpenError> {
+        self.make_code_ready().map_err(|error| self.fail(error))?;
+        let ready_bytes = self.upkeep.memory_ready.load(Ordering::Relaxed);
+        let made = keep_memory_ready(ready_bytes);
+        made.map_err(|error| self.fail(error.into()))?;
+        self.shared.memory.tell(MemoryKind::Ready, ready_bytes);
+        self.shared.count_binaries();
+        // What was acknowledged is there: from now on the data grows as far as the limit lets it.
+        self.shared.memory.enforce();
+        for inbox in &self.inboxes {
+            let begin = SiteMessage::Job(Box::new(Site::retain_undo));
+            inbox
+                .send(begin)
+                .map_err(|_| RecoveryError::from(ReplayError::Stopped))?;
+        }
+        let quarantine = self.upkeep.quarantine.lock().expect("held for a look");
+        let refused = quarantine.iter().map(|found| {
+            let place = (ModuleId(found.module_id), found.procedure_number);
+            (place, found.reason().into())
+        });
+        self.router.set_quarantine(refused.collect());
+        drop(quarantine);
+        self.router.set_phase(Phase::Ready);
+        Ok(())
+    }
+
+    /// No call waits for a compiler: what is in service is ready, and what the log did not need either is not kept.
+    fn make_code_ready(&self) -> Result<(), OpenError> {
+        let deployed = self.shared.deployed.load();
+        let modules: Vec<_> = deployed.current.values().collect();
+        let codes: Vec<_> = modules.iter().map(|module| &*module.code).collect();
+        make_ready(&codes, &*self.shared.threads).map_err(|(number, reason)| OpenError::Module {
+            name: modules[number].name.clone(),
+            reason,
+        })?;
+        self.compiler.let_go_unused_code();
+        Ok(())
+    }
+
+    /// The bytes of a module version; none where it is out of service.
+    pub fn module_bytes(&self, id: ModuleId) -> Option<Arc<[u8]>> {
+        let binaries = self.shared.binaries.lock().expect("held for a look");
+        binaries.get(id.0 as usize).cloned()
+    }
+
+    /// Lets the engine threads finish what they were given, writes it out and seals the log.
+    pub fn close(&self) -> Result<(), LogError> {
+        if let Some(backups) = self.upkeep.backups.get() {
+            backups.stop();
+        }
+        self.router.stop();
+        let sites = std::mem::take(&mut *self.sites.lock().expect("held to take"));
+        for site in sites {
+            site.join(); // a site that panics ends the process before this
+        }
+        if let Some(checkpointer) = &self.checkpointer {
+            checkpointer.stop();
+        }
+        match &self.log {
+            Some(log) => match log.close() {
+                // It was told to take no writes, and took none.
+                Err(LogError::Unavailable { .. }) if self.upkeep.is_read_only.load(Ordering::Acquire) => Ok(()),
+                closed => closed,
+            },
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        // Whoever wants to know how it went calls `close`.
+        let _ = self.close();
+    }
+}

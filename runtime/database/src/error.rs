@@ -1,0 +1,48 @@
+//! Why a database is not opened.
+
+use std::path::PathBuf;
+
+use reprise_base::Lsn;
+use reprise_checkpoint::CheckpointError;
+use reprise_env::DiskError;
+use reprise_log::LogError;
+use reprise_recovery::RecoveryError;
+
+use crate::memory::MemoryError;
+
+/// Why a database could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{0}")]
+    Config(String),
+    #[error("{0}")]
+    Disk(#[from] DiskError),
+    #[error("{0}")]
+    Log(#[from] LogError),
+    #[error("{0}")]
+    Recovery(#[from] RecoveryError),
+    #[error("the database was made with {stored} partitions, and that number is fixed; {asked} were asked for")]
+    Partitions { stored: u16, asked: u16 },
+    #[error(
+        "{} is a backup, and stays as it is: make a data directory of it with `reprise backup restore {} --to DIR`",
+        .0.display(), .0.display()
+    )]
+    IsBackup(PathBuf),
+    #[error("the log begins at LSN {lsn} with a record of kind {kind}, not with its genesis")]
+    NoGenesis { lsn: Lsn, kind: &'static str },
+    #[error(
+        "the log begins at LSN {start}, and no checkpoint from there on can be loaded ({}). Nothing was changed. Restore the \
+         folder from a copy", if reasons.is_empty() { "there is none".into() } else { reasons.join("; ") }
+    )]
+    NoCheckpoint { start: Lsn, reasons: Vec<String> },
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("the module {name:?} can't be compiled: {reason}")]
+    Module { name: String, reason: String },
+    #[error("start an engine thread: {0}")]
+    Thread(std::io::Error),
+    #[error("read the system's source of randomness: {0}")]
+    Entropy(std::io::Error),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}

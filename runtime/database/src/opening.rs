@@ -1,0 +1,218 @@
+//! The parts of an opening: the log with its genesis, the engine threads and what they share.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use crossbeam_channel::Sender;
+use reprise_abi::SEMANTICS;
+use reprise_base::{Lsn, MemoryLedger, SiteId};
+use reprise_checkpoint::Checkpoints;
+use reprise_env::Started;
+use reprise_log::{Log, LogConfig, LogError, OpenReport};
+use reprise_observe::{RecentLines, Registry};
+use reprise_partition::{
+    AsyncSink, CallBatch, Desk, Logging, NoLog, Shared, Sink, SiteMessage, SyncSink, Told, Unlogged, complete,
+};
+use reprise_wire::{Genesis, RecordRef};
+
+use crate::{
+    config::{CommitMode, DatabaseConfig},
+    environment::{Environment, SiteWork},
+    error::OpenError,
+};
+
+pub(crate) struct OpenedLog {
+    pub genesis: Genesis,
+    pub log: Arc<Log<Box<CallBatch>>>,
+    pub report: OpenReport,
+    pub files: Checkpoints,
+}
+
+pub(crate) fn open_log(
+    config: &DatabaseConfig,
+    around: &Environment,
+    memory: &Arc<MemoryLedger>,
+) -> Result<OpenedLog, OpenError> {
+    let folders = around.folders.as_ref();
+    let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
+    let files = Checkpoints::new(folders.checkpoints.clone());
+    let readable = readable(&files)?;
+    let known = readable.last().map(|(_, genesis)| *genesis);
+    let genesis = new_genesis(config, around)?;
+    let key = (around.entropy)().map_err(OpenError::Entropy)?;
+    let log_config = LogConfig {
+        segment_bytes: config.segment_bytes,
+        group_commit_delay: Duration::from_micros(config.group_commit_us),
+        settings_hash: around.compiler.settings_hash(),
+        semantics: SEMANTICS,
+        replay_from: readable.iter().map(|(lsn, _)| *lsn).collect(),
+        new_block_key: u32::from_le_bytes(*key.first_chunk().expect("16 bytes")),
+        // Beside checkpoints an empty log would begin at a position that they have passed.
+        expected_database_id: known.as_ref().map(|known| known.database_id),
+        memory: memory.clone(),
+        ..LogConfig::new(genesis.database_id)
+    };
+    let on_durable = Box::new(|end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {
+        complete(end, outcome.map_err(Unlogged::from), batch);
+    });
+    let (disk, clock) = (folders.log.clone(), around.clock.clone());
+    let (log, report) = Log::open_on(disk, clock, around.threads.clone(), log_config, on_durable)?;
+    let log = Arc::new(log);
+    let genesis = match (log.start(), known) {
+        (Lsn(0), _) => first_record(&log, genesis)?,
+        (_, Some(known)) => known,
+        (start, None) => {
+            let reasons = reasons_against(&files)?;
+            return Err(OpenError::NoCheckpoint { start, reasons });
+        }
+    };
+    if genesis.partitions != config.partitions {
+        return Err(OpenError::Partitions {
+            stored: genesis.partitions,
+            asked: config.partitions,
+        });
+    }
+    files.clean()?;
+    Ok(OpenedLog {
+        genesis,
+        log,
+        report,
+        files,
+    })
+}
+
+/// The checkpoints whose descriptions can be read, the oldest first, with what each says of the database.
+fn readable(files: &Checkpoints) -> Result<Vec<(Lsn, Genesis)>, OpenError> {
+    let stored = files.list()?;
+    let readable = stored.iter().filter_map(|lsn| files.open(*lsn).ok());
+    Ok(readable
+        .map(|reader| (reader.lsn(), reader.database().genesis))
+        .collect())
+}
+
+fn reasons_against(files: &Checkpoints) -> Result<Vec<String>, OpenError> {
+    let stored = files.list()?;
+    let errors = stored.iter().filter_map(|lsn| files.open(*lsn).err());
+    Ok(errors.map(|error| error.to_string()).collect())
+}
+
+fn first_record(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, OpenError> {
+    match log.reader(log.start())?.next_record()? {
+        Some(first) => match first.record {
+            RecordRef::Genesis(stored) => Ok(stored),
+            other => Err(OpenError::NoGenesis {
+                lsn: first.lsn,
+                kind: other.kind().name(),
+            }),
+        },
+        // A new log, or one whose maker crashed before its first record was durable.
+        None => write_genesis(
+            log,
+            Genesis {
+                database_id: log.database_id(),
+                ..genesis
+            },
+        ),
+    }
+}
+
+/// Compiled code is kept under the database's secret: what another one, or nobody we know, has put there is never run.
+pub(crate) fn keep_code(around: &Environment, genesis: &Genesis) {
+    let words = genesis.secret.iter().flat_map(|word| word.to_le_bytes());
+    let secret: Vec<u8> = words.chain(genesis.database_id).collect();
+    if let Some(disk) = around.folders.as_ref().and_then(|folders| folders.code.clone()) {
+        // A folder that can't be read costs the time to compile, and nothing else.
+        let _ = around.compiler.keep_code(disk, &secret);
+    }
+}
+
+pub(crate) fn new_genesis(config: &DatabaseConfig, around: &Environment) -> Result<Genesis, OpenError> {
+    let id = (around.entropy)().map_err(OpenError::Entropy)?;
+    let secret = (around.entropy)().map_err(OpenError::Entropy)?;
+    let (low, high) = secret.split_at(8);
+    Ok(Genesis {
+        database_id: id,
+        secret: [low, high].map(|half| u64::from_le_bytes(half.try_into().expect("8 bytes"))),
+        partitions: config.partitions,
+        created_us: around.clock.now_us(),
+    })
+}
+
+fn write_genesis(log: &Log<Box<CallBatch>>, genesis: Genesis) -> Result<Genesis, OpenError> {
+    let mut record = Vec::new();
+    RecordRef::Genesis(genesis).encode(&mut record);
+    let start = log.appender().append(&record, None).map_err(|(error, _)| error)?;
+    let end = Lsn(start.0 + record.len() as u64);
+    if log.wait_durable(end, GENESIS_WAIT) {
+        return Ok(genesis);
+    }
+    let reason = log
+        .refusal()
+        .unwrap_or_else(|| "its first record did not become durable".into());
+    Err(OpenError::Config(format!("the log can't be written: {reason}")))
+}
+
+/// Longest wait for the first record of a new log.
+const GENESIS_WAIT: Duration = Duration::from_secs(60);
+
+pub(crate) type Sites = (Vec<Sender<SiteMessage>>, Vec<Box<dyn Started>>);
+
+pub(crate) fn shared(
+    config: &DatabaseConfig,
+    around: &Environment,
+    secret: [u64; 2],
+    memory: Arc<MemoryLedger>,
+) -> Arc<Shared> {
+    Arc::new(Shared {
+        deployed: ArcSwap::default(),
+        generation: AtomicU64::new(0),
+        memory,
+        clock: around.clock.clone(),
+        threads: around.threads.clone(),
+        secret,
+        partitions_count: config.partitions,
+        sites_count: config.sites,
+        waiting: (0..config.partitions).map(|_| AtomicUsize::new(0)).collect(),
+        multi_tick: AtomicU64::new(0),
+        copying: AtomicUsize::new(0),
+        binaries: Mutex::default(),
+        lines: Arc::new(RecentLines::new()),
+        notices: Default::default(),
+        logging: Logging::new(config.log, config.redo.images, around.sampling),
+        calls: Arc::default(),
+        desk: Desk::new(config.partitions, config.sites),
+        told: Told::new(config.partitions, config.sites),
+    })
+}
+
+pub(crate) fn start_sites(
+    config: &DatabaseConfig,
+    shared: &Arc<Shared>,
+    registry: &Registry,
+    log: Option<&Log<Box<CallBatch>>>,
+) -> Result<Sites, OpenError> {
+    let mut inboxes = Vec::new();
+    let mut threads = Vec::new();
+    for id in 0..config.sites {
+        // Bounded by admission: what waits is counted per partition before it is sent.
+        let (sender, inbox) = crossbeam_channel::unbounded();
+        let sink: Box<dyn Sink> = match (log, config.commit) {
+            (None, _) => Box::new(NoLog),
+            (Some(log), CommitMode::Sync) => Box::new(SyncSink(log.appender())),
+            (Some(log), CommitMode::Async) => Box::new(AsyncSink(log.appender())),
+        };
+        let (shared, recorder) = (shared.clone(), registry.recorder());
+        let around_threads = shared.threads.clone();
+        let make = SiteWork::make(SiteId(id), shared, sink, recorder, inbox);
+        let thread = around_threads.start(&format!("site-{id}"), make);
+        inboxes.push(sender);
+        threads.push(thread.map_err(OpenError::Thread)?);
+    }
+    Ok((inboxes, threads))
+}

@@ -1,0 +1,50 @@
+//! What an opening found and did.
+
+use reprise_base::Lsn;
+use reprise_replay::Divergence;
+
+/// What recovery did.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// Transactions replayed.
+    pub commands: u64,
+    pub seconds: f64,
+    /// Of the log that was replayed.
+    pub log_bytes: u64,
+    /// Of these, changes alone that all cores applied together, and how long that took.
+    pub redo_bytes: u64,
+    pub redo_seconds: f64,
+    /// The checkpoint that was loaded, and how long that took.
+    pub checkpoint: Option<LoadedCheckpoint>,
+    /// Newer checkpoints that could not be used, and why.
+    pub passed_over: Vec<String>,
+    /// Remains of a write that a crash cut off, which were cut away; nothing of them had been acknowledged.
+    pub torn_bytes: u64,
+    /// Idempotency keys found.
+    pub keys: usize,
+    /// Settings hash of the log's newest part where it is not this program's: outcomes were compared all the same.
+    pub other_settings_hash: Option<u64>,
+    /// Of all modules.
+    pub module_versions: usize,
+}
+
+/// A checkpoint that recovery began with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadedCheckpoint {
+    pub lsn: Lsn,
+    pub rows: u64,
+    /// Of rows, before compression.
+    pub row_bytes: u64,
+    pub file_bytes: u64,
+    pub seconds: f64,
+    /// Of these, what compiling its modules took.
+    pub compile_seconds: f64,
+}
+
+/// What an opening for reading alone found.
+#[derive(Debug)]
+pub struct ReadOnly {
+    pub report: RecoveryReport,
+    /// The record before which it stopped.
+    pub divergence: Option<Box<Divergence>>,
+}
