@@ -282,7 +282,9 @@ mod tests {
         let as_number = |sum: Sum| with_integers(true, || sum.json(ScalarType::I64));
         assert_eq!(as_number(Sum::Whole(-7)), Value::from(-7));
         assert_eq!(as_number(Sum::Whole(u64::MAX.into())), Value::from(u64::MAX));
-        assert_eq!(as_number(sum), Value::from("18446744073709551614"));
+        assert_eq!(as_number(sum), Value::from(u64::MAX - 1));
+        let beyond = Sum::Whole(i128::from(u64::MAX) + 1);
+        assert_eq!(as_number(beyond), Value::from("18446744073709551616"));
         assert!(Sum::Whole(i128::MAX).plus(Field::Int(1)).is_none());
     }
 }
