@@ -17,7 +17,7 @@ use reprise_env::Started;
 use reprise_log::{Log, LogConfig, LogError, OpenReport};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    AsyncSink, CallBatch, Desk, Logging, NoLog, Shared, Sink, SiteMessage, SyncSink, Told, Unlogged, complete,
+    AsyncSink, CallBatch, Coordinator, Logging, NoLog, Shared, Sink, SiteMessage, SyncSink, Told, Unlogged, complete,
 };
 use reprise_wire::{Genesis, RecordRef};
 
@@ -186,7 +186,7 @@ pub(crate) fn shared(
         notices: Default::default(),
         logging: Logging::new(config.log, config.redo.images, around.sampling),
         calls: Arc::default(),
-        desk: Desk::new(config.partitions, config.sites),
+        coordinator: Coordinator::new(config.partitions, config.sites),
         told: Told::new(config.partitions, config.sites),
     })
 }

@@ -16,7 +16,7 @@ use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    CallBatch, Desk, ExecContext, Gathering, Logging, NoLog, Shared, Site, SiteMessage, Stream, Touched,
+    CallBatch, Coordinator, ExecContext, Logging, MultiPartitionTxn, NoLog, Shared, Site, SiteMessage, Stream, Touched,
 };
 use reprise_txn::ModuleId;
 
@@ -61,10 +61,10 @@ impl World {
                 }
             });
             let sent_ns = self.shared.clock.monotonic_ns();
-            let gathering = Gathering::in_stream(Touched::All, 2, stream, sent_ns, job);
+            let gathering = MultiPartitionTxn::in_stream(Touched::All, 2, stream, sent_ns, job);
             let gathering = Arc::new(gathering);
             let _order = self.order.lock().expect("held for sends");
-            (0..2).for_each(|site| self.send(site, SiteMessage::Gather(gathering.clone())));
+            (0..2).for_each(|site| self.send(site, SiteMessage::Multi(gathering.clone())));
         }
     }
 
@@ -96,7 +96,7 @@ fn shared() -> Arc<Shared> {
         notices: Default::default(),
         logging: Logging::default(),
         calls: Arc::default(),
-        desk: Desk::new(2, 2),
+        coordinator: Coordinator::new(2, 2),
         told: reprise_partition::Told::new(2, 2),
     })
 }
@@ -134,10 +134,10 @@ fn main() {
     let (work_us, elapsed) = (world.work_us.load(Ordering::Relaxed), begun.elapsed());
     world.is_over.store(true, Ordering::Relaxed);
     let ratio = work_us as f64 * alone_ns / elapsed.as_nanos() as f64;
-    let stats = shared.desk.stats();
+    let stats = shared.coordinator.stats();
     println!(
-        "{ratio:.2} x one thread; {:.1} jobs a meeting; {stats:?}",
-        stats.jobs as f64 / stats.meetings as f64
+        "{ratio:.2} x one thread; {:.1} txns a rendezvous; {stats:?}",
+        stats.txns as f64 / stats.rendezvous as f64
     );
     (0..2).for_each(|site| world.send(site, SiteMessage::Stop));
     threads

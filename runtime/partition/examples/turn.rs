@@ -92,7 +92,7 @@ fn open(wasm: &[u8]) -> (Site, u16) {
         notices: Default::default(),
         logging: Logging::new(LogPolicy::None, AfterImage::default(), Sampling::default()),
         calls: Arc::default(),
-        desk: reprise_partition::Desk::new(1, 1),
+        coordinator: reprise_partition::Coordinator::new(1, 1),
         told: reprise_partition::Told::new(1, 1),
     });
     let tools = ExecContext::new(shared, Box::new(NoLog), Registry::new().recorder());

@@ -8,7 +8,7 @@ use reprise_txn::{Failure, ModuleId};
 
 use crate::{
     calls::{Calls, Deadline, Ticket},
-    gather::Stream,
+    rendezvous::Stream,
     sink::Unlogged,
 };
 
@@ -113,11 +113,13 @@ impl CallSlot {
 /// Called once, off the engine thread where the log is synchronous, with every outcome set.
 pub type BatchDone = Box<dyn FnOnce(Box<CallBatch>) + Send + Sync>;
 
-/// Calls of one partition, run in order, acknowledged together once the last is durable.
+/// Calls of one partition, or over the same partitions, run in order, acknowledged together once the last is durable.
 pub struct CallBatch {
-    /// None for a multi-partition call, which travels alone in its batch.
+    /// None for calls of several partitions.
     pub partition: Option<PartitionId>,
-    /// Whose jobs over several partitions it must not overtake; none: nobody's.
+    /// Of a batch of several partitions, by position: the calls among them that are of one.
+    singles: Vec<Option<PartitionId>>,
+    /// Whose calls of several partitions it must not overtake; none: nobody's.
     pub stream: Option<Stream>,
     pub calls: Vec<CallSlot>,
     /// Within which its idempotency keys count; none is as an empty one.
@@ -180,6 +182,7 @@ impl CallBatch {
     pub fn new(partition: Option<PartitionId>) -> Self {
         Self {
             partition,
+            singles: Vec::new(),
             stream: None,
             calls: Vec::new(),
             scope: None,
@@ -230,6 +233,37 @@ impl CallBatch {
             self.args.extend_from_slice(key.as_bytes());
             self.keyed += 1;
         }
+    }
+
+    /// As `push`, to a batch of several partitions; `single`: of which one the call is, if it is of one.
+    pub fn push_among(
+        &mut self,
+        single: Option<PartitionId>,
+        (module, procedure): (ModuleId, u16),
+        args: &[u8],
+        idempotency_key: Option<&str>,
+    ) {
+        self.singles.push(single);
+        self.push(module, procedure, args, idempotency_key);
+    }
+
+    /// The partition of a call; None where it is of several.
+    pub fn partition_of(&self, slot: usize) -> Option<PartitionId> {
+        self.partition.or_else(|| self.singles.get(slot).copied().flatten())
+    }
+
+    /// The calls that run on a partition, of a batch that touches it.
+    pub fn count_on(&self, id: PartitionId) -> usize {
+        let others = self.singles.iter().flatten().filter(|single| **single != id);
+        self.calls.len() - others.count()
+    }
+
+    /// Behind the calls from `slot` on that are of the same one partition.
+    pub(crate) fn end_of_singles(&self, slot: usize) -> usize {
+        let alike = self.singles[slot..]
+            .iter()
+            .take_while(|single| **single == self.singles[slot]);
+        slot + alike.count()
     }
 
     /// The client of the call that was added last waits until then.

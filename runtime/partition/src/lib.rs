@@ -1,6 +1,6 @@
 //! The engine thread: takes calls from its inbox, runs them one at a time on the partition they name, appends their
 //! records, and hands the outcomes on once they are durable.
-//! Owns: the tables of its partitions while they are at home, not away in a multi-partition job; each partition's transaction ids;
+//! Owns: the tables of its partitions while they are at home, not away at a rendezvous; each partition's transaction ids;
 //! the list of calls on their way.
 //! Does not: choose partitions, parse requests, write files, decide what happens at recovery.
 //! Invariants: per partition, transaction ids grow in the order of execution and of the log; nothing is acknowledged
@@ -11,12 +11,12 @@
 mod ahead;
 mod batch;
 mod calls;
+mod coordinator;
 mod copy;
-mod desk;
-mod gather;
-mod home;
+mod handoff;
 mod logging;
-mod meet;
+mod partition_table;
+mod rendezvous;
 mod shared;
 mod sink;
 mod site;
@@ -25,10 +25,10 @@ mod turn;
 
 pub use batch::{BATCH_ARGS_BYTES_MAX, BatchDone, CallBatch, CallSlot, ReplyOutcome};
 pub use calls::{CallInfo, CallPhase, Calls, Deadline};
+pub use coordinator::{Coordinator, RendezvousStats};
 pub use copy::Copied;
-pub use desk::{Desk, MeetingStats};
-pub use gather::{Gathering, Job, Stream, Touched};
 pub use logging::{AutoChoice, CallCosts, LogForm, LogPolicy, Logging, Sampling};
+pub use rendezvous::{Job, MultiPartitionTxn, Rendezvous, Stream, Touched};
 pub use shared::Shared;
 pub use sink::{AsyncSink, NoLog, Sink, SyncSink, Unlogged, complete};
 pub use site::{ExclusivePartitions, ExecContext, Partition, Site, SiteMessage};

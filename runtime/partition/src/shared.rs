@@ -11,7 +11,7 @@ use reprise_env::{Clock, Threads};
 use reprise_observe::{Notices, RecentLines};
 use reprise_txn::Deployed;
 
-use crate::{calls::Calls, desk::Desk, logging::Logging, told::Told};
+use crate::{calls::Calls, coordinator::Coordinator, logging::Logging, told::Told};
 
 /// What all sites of a node share.
 pub struct Shared {
@@ -40,8 +40,8 @@ pub struct Shared {
     pub logging: Logging,
     /// What runs and waits now.
     pub calls: Arc<Calls>,
-    /// Where jobs over several partitions wait.
-    pub desk: Desk,
+    /// Where transactions over several partitions wait.
+    pub coordinator: Coordinator,
     /// What partitions tell of their tables.
     pub told: Told,
 }

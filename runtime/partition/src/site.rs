@@ -3,10 +3,10 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use crossbeam_channel::{Receiver, RecvError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Select, TryRecvError};
 use reprise_base::{Lsn, MemoryKind, MemoryLedger, PartitionId, SiteId, TxnClock, TxnId};
 use reprise_env::Step;
 use reprise_observe::Recorder;
@@ -17,10 +17,9 @@ use reprise_wire::{PartitionList, PartitionSet};
 use crate::{
     batch::{CallBatch, ReplyOutcome, hold_of},
     copy::{Copying, Slice},
-    desk::Meeting,
-    gather::{Gathering, Touched},
-    home::Home,
     logging::Choice,
+    partition_table::PartitionTable,
+    rendezvous::{MultiPartitionTxn, Rendezvous, Touched},
     shared::Shared,
     sink::Sink,
     told::Telling,
@@ -34,14 +33,14 @@ use crate::{
 const COPY_LOOK: Duration = Duration::from_millis(1);
 /// How long a thread looks for what will soon be there before it sleeps: a few times what waking it takes.
 const LOOK: Duration = Duration::from_micros(50);
-/// The same while a partition is at a meeting, which is over when as many jobs as it runs are.
+/// The same while a partition is at a rendezvous, which is over when what runs there is.
 const LOOK_AWAY: Duration = Duration::from_micros(500);
 
 /// What arrives in a site's inbox, in the order in which it is done.
 pub enum SiteMessage {
     Batch(Box<CallBatch>),
-    /// Bring your partitions to a multi-partition job.
-    Gather(Arc<Gathering>),
+    /// Prepare your partitions for a transaction over several.
+    Multi(Arc<MultiPartitionTxn>),
     /// Tell of your tables (`told`).
     Tell,
     /// Run this over the partitions of this site (recovery's replay).
@@ -89,16 +88,20 @@ pub struct ExecContext {
 /// An engine thread's own state.
 pub struct Site {
     pub id: SiteId,
-    pub(crate) home: Home,
+    pub(crate) table: PartitionTable,
     pub tools: ExecContext,
     pub(crate) inbox: Receiver<SiteMessage>,
     /// Taken from the inbox, and the next to be done.
     pub(crate) held_back: Option<SiteMessage>,
-    /// Meetings that this site is the host of.
-    pub(crate) called: VecDeque<Arc<Meeting>>,
+    /// Nobody is left who could send.
+    is_cut_off: bool,
+    /// The coordinator was told that there is nothing to do here but what waits for others.
+    pub(crate) is_idle: bool,
+    /// Rendezvous that this site leads.
+    pub(crate) called: VecDeque<Arc<Rendezvous>>,
 }
 
-/// What a multi-partition job works on.
+/// What a transaction over several partitions works on.
 pub struct ExclusivePartitions<'a> {
     /// The touched partitions, ascending.
     pub partitions: &'a mut [Box<Partition>],
@@ -229,53 +232,48 @@ impl Site {
     pub fn new(id: SiteId, tools: ExecContext, inbox: Receiver<SiteMessage>) -> Self {
         Self {
             id,
-            home: Home::new(id, &tools.shared),
+            table: PartitionTable::new(id, &tools.shared),
             tools,
             inbox,
             held_back: None,
+            is_cut_off: false,
+            is_idle: false,
             called: VecDeque::new(),
         }
     }
 
     /// Runs until `Stop`, or until every sender is gone.
     pub fn run(mut self) {
-        while let Some(message) = self.next_message() {
-            self.copy_slices(false);
-            let message = match message.needs_all() {
-                true => self.wait_before(message),
-                false => message,
-            };
-            if !self.handle(message) {
-                break;
+        loop {
+            match self.step() {
+                Step::Done => {}
+                Step::Idle => self.wait(),
+                Step::Over => return,
             }
         }
-        self.wait_for_all();
     }
 
-    /// As `run`, one message or less. For a site without a thread of its own.
+    /// Does what there is to do, up to one message. Meanwhile partitions come and go.
     pub fn step(&mut self) -> Step {
-        if !self.is_quiet() && (self.attend() || self.act_if_due()) {
-            return Step::Done;
-        }
-        let is_let = |message: &mut SiteMessage| !message.needs_all() || self.home.is_quiet();
-        let next = match self.held_back.is_some() {
-            true => self.held_back.take_if(is_let),
-            false => self.inbox.try_recv().ok(),
-        };
-        let Some(message) = next else {
-            if self.attend_idle() {
+        self.set_idle(false);
+        let mut has_acted = false;
+        if !self.is_quiet() {
+            if self.attend() {
                 return Step::Done;
             }
-            return match self.copy_slices(true) {
-                Slice::Copied => Step::Done,
-                _ => Step::Idle,
+            // What only takes its place comes first; then what waited here and what arrives take turns.
+            has_acted = self.take_multis();
+            if self.act_if_due() {
+                has_acted = true;
+                self.attend(); // nobody waits for two batches
+            }
+        }
+        let Some(message) = self.next_message() else {
+            return match has_acted {
+                true => Step::Done,
+                false => self.step_idle(),
             };
         };
-        self.tools.shared.desk.set_idle(self.id, false);
-        if message.needs_all() && !self.is_quiet() {
-            self.held_back = Some(message);
-            return Step::Done;
-        }
         self.copy_slices(false);
         match self.handle(message) {
             true => Step::Done,
@@ -283,11 +281,65 @@ impl Site {
         }
     }
 
+    /// The next message that may be done. One that needs all partitions keeps what is behind it back until they are home.
+    fn next_message(&mut self) -> Option<SiteMessage> {
+        if self.held_back.is_none() {
+            match self.inbox.try_recv() {
+                Ok(message) => self.held_back = Some(message),
+                Err(TryRecvError::Disconnected) => self.is_cut_off = true,
+                Err(TryRecvError::Empty) => {}
+            }
+        }
+        let is_let = |message: &mut SiteMessage| !message.needs_all() || self.table.is_quiet();
+        self.held_back.take_if(is_let)
+    }
+
+    /// What is done when no message is.
+    fn step_idle(&mut self) -> Step {
+        if self.is_cut_off && self.is_quiet() {
+            return Step::Over;
+        }
+        match self.attend_idle() || self.copy_slices(true) == Slice::Copied {
+            true => Step::Done,
+            false => Step::Idle,
+        }
+    }
+
+    /// Sleeps until something has arrived, in a thread of its own. Where partitions are away it ends: transactions over several are
+    /// in one order in all inboxes, so what the first of them lacks waits for nothing.
+    fn wait(&mut self) {
+        let (arrivals, inbox, shared) = (&self.table.arrivals, &self.inbox, &self.tools.shared);
+        if self.table.is_quiet() {
+            let received = match shared.copying.load(Ordering::Relaxed) {
+                0 => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                // Nothing to copy here, or the writer is behind: look again soon.
+                _ => inbox.recv_timeout(COPY_LOOK),
+            };
+            match received {
+                Ok(message) => self.held_back = Some(message),
+                Err(error) => self.is_cut_off = error == RecvTimeoutError::Disconnected,
+            }
+            return;
+        }
+        let takes_messages = self.held_back.is_none() && !self.is_cut_off;
+        let look = if self.table.has_away() { LOOK_AWAY } else { LOOK };
+        let is_there = || !arrivals.is_empty() || takes_messages && !inbox.is_empty();
+        if shared.threads.look(look, &is_there) {
+            return;
+        }
+        let mut select = Select::new();
+        select.recv(arrivals);
+        if takes_messages {
+            select.recv(inbox);
+        }
+        select.ready(); // what has come is taken by the next step
+    }
+
     /// Does what a message asks for; false when it ends the site.
     fn handle(&mut self, message: SiteMessage) -> bool {
         match message {
             SiteMessage::Batch(batch) => self.take_batch(batch),
-            SiteMessage::Gather(gathering) => self.join(&gathering),
+            SiteMessage::Multi(txn) => self.take_multi(&txn),
             SiteMessage::Tell => {
                 self.tools.refresh_if_due(); // a site that nobody calls keeps nothing of what is out of service
                 self.tell();
@@ -295,74 +347,11 @@ impl Site {
             SiteMessage::Job(job) => {
                 self.tools.refresh_if_due();
                 job(self);
-                self.home.iter_mut().for_each(Partition::note_change);
+                self.table.iter_mut().for_each(Partition::note_change);
             }
             SiteMessage::Stop => return false,
         }
         true
-    }
-
-    /// The next message; meanwhile partitions come and go, and what waited for them is done.
-    fn next_message(&mut self) -> Option<SiteMessage> {
-        while !self.is_quiet() {
-            if self.attend() {
-                continue;
-            }
-            // What only takes its place comes first; then what waited here and what arrives take turns.
-            let has_taken = self.take_gatherings();
-            let has_acted = self.act_if_due();
-            if has_acted {
-                self.attend(); // nobody waits for two batches
-            }
-            if let Some(message) = self.held_back.take() {
-                return Some(message);
-            }
-            if has_taken || has_acted {
-                continue;
-            }
-            let next = self.wait_idle();
-            self.tools.shared.desk.set_idle(self.id, false);
-            match next {
-                Ok(None) => {}
-                Ok(Some(message)) => return Some(message),
-                Err(RecvError) => return None,
-            }
-        }
-        if let Some(message) = self.held_back.take() {
-            return Some(message);
-        }
-        while self.tools.shared.copying.load(Ordering::Relaxed) > 0 {
-            if let Ok(message) = self.inbox.try_recv() {
-                return Some(message);
-            }
-            // Nothing to copy here, or the writer is behind: look again soon.
-            if self.copy_slices(true) != Slice::Copied
-                && let Ok(message) = self.inbox.recv_timeout(COPY_LOOK)
-            {
-                return Some(message);
-            }
-        }
-        self.inbox.recv().ok()
-    }
-
-    /// Waits for whatever comes first. None: an arrival, or one that this site made itself.
-    fn wait_idle(&mut self) -> Result<Option<SiteMessage>, RecvError> {
-        if self.attend_idle() || self.is_quiet() {
-            return Ok(None);
-        }
-        let (arrivals, inbox) = (&self.home.arrivals, &self.inbox);
-        let look = if self.home.has_away() { LOOK_AWAY } else { LOOK };
-        let threads = &self.tools.shared.threads;
-        if threads.look(look, &|| !arrivals.is_empty() || !inbox.is_empty()) {
-            return Ok(None);
-        }
-        crossbeam_channel::select! {
-            recv(arrivals) -> arrival => {
-                self.welcome(arrival.expect("the desk holds a sender"));
-                Ok(None)
-            }
-            recv(inbox) -> message => message.map(Some),
-        }
     }
 
     /// Copies a slice of each partition that is being copied. `Copied` where one can go on at once.
@@ -372,7 +361,7 @@ impl Site {
             return Slice::Over;
         }
         let slices = self
-            .home
+            .table
             .iter_mut()
             .map(|partition| partition.copy_slice(shared, is_idle));
         slices.fold(Slice::Over, |all, one| match (all, one) {
@@ -382,44 +371,24 @@ impl Site {
         })
     }
 
-    /// Waits for all before a message; nothing that arrived after it is done meanwhile.
-    fn wait_before(&mut self, message: SiteMessage) -> SiteMessage {
-        self.held_back = Some(message);
-        self.wait_for_all();
-        self.held_back.take().expect("nobody takes it while all are waited for")
-    }
-
-    /// Waits until every partition is home and nothing waits. It ends: jobs are in one order in all inboxes, so what the first
-    /// of them lacks waits for nothing.
-    fn wait_for_all(&mut self) {
-        while !self.is_quiet() {
-            if self.attend() || self.act_if_due() || self.attend_idle() || self.is_quiet() {
-                continue;
-            }
-            let arrival = self.home.arrivals.recv();
-            self.welcome(arrival.expect("the desk holds a sender"));
-        }
-        self.tools.shared.desk.set_idle(self.id, false);
-    }
-
     /// From now on what is committed can be taken back until it is durable. Called once the log is replayed.
     pub fn retain_undo(&mut self) {
         if self.tools.sink.settled().is_some() {
-            let held = self.home.iter_mut();
+            let held = self.table.iter_mut();
             held.for_each(|partition| partition.store.retain_undo());
         }
-        self.home.iter_mut().for_each(Partition::note_change);
+        self.table.iter_mut().for_each(Partition::note_change);
         self.tell();
     }
 
     /// Takes out this site's touched partitions, of a job that has them back (`take_back`) before it ends.
     pub fn lend(&mut self, touched: &Touched, to: &mut Vec<Box<Partition>>) {
-        self.home.lend(touched, to);
+        self.table.lend(touched, to);
     }
 
     /// Takes back those of `from` that are this site's.
     pub fn take_back(&mut self, from: &mut Vec<Box<Partition>>) {
-        self.home.take_back(from);
+        self.table.take_back(from);
     }
 
     pub fn partition(&mut self, id: PartitionId) -> &mut Partition {
@@ -428,16 +397,16 @@ impl Site {
 
     /// The tables of a partition of this site.
     pub fn store(&self, id: PartitionId) -> &Store {
-        let partition = self.home.peek(id);
+        let partition = self.table.peek(id);
         &partition
-            .expect("what needs a partition is parked while it is away")
+            .expect("what needs a partition is deferred while it is away")
             .store
     }
 
     /// A partition of this site beside the tools that run calls on it.
     pub fn split(&mut self, id: PartitionId) -> (&mut Partition, &mut ExecContext) {
-        let partition = self.home.get(id);
-        let partition = partition.expect("what needs a partition is parked while it is away");
+        let partition = self.table.get(id);
+        let partition = partition.expect("what needs a partition is deferred while it is away");
         (partition, &mut self.tools)
     }
 
@@ -447,7 +416,7 @@ impl Site {
     }
 
     pub fn run_batch(&mut self, mut batch: Box<CallBatch>) {
-        let started = Instant::now();
+        let started_ns = self.now_ns();
         self.tools.refresh_if_due();
         let id = batch.partition.expect("a multi-partition call comes as a job");
         let (partition, tools) = self.split(id);
@@ -463,14 +432,15 @@ impl Site {
         begin_batch(&batch, &tools.shared, &mut tools.frame);
         let mut slot = 0;
         while slot < count {
-            slot = run_alike(partition, tools, &mut batch, slot, &turn);
+            slot = run_alike(partition, tools, &mut batch, slot..count, &turn);
         }
         tools.result_bytes = batch.usual_result_bytes();
         batch.count_results();
         let waited = tools.shared.waiting[id.index()].fetch_sub(count, Ordering::Relaxed);
         batch.note_ran();
-        let ran = started.elapsed();
+        let ran = Duration::from_nanos(tools.shared.clock.monotonic_ns() - started_ns);
         tools.call_ns = ran.as_nanos() as u64 / count.max(1) as u64;
+        tools.shared.coordinator.note_call_ns(id, tools.call_ns);
         batch.hold = hold_of(tools.call_ns, waited.saturating_sub(count));
         tools.recorder.ran(count as u64, ran, tools.frame.take_fuel());
         tools.recorder.wrote(batch.share_of_writes(ran, tools.records.len()));
@@ -478,7 +448,7 @@ impl Site {
         publish(tools, &records, &mut [&mut *partition], batch);
         tools.records = records;
         partition.note_change();
-        partition.tell_if_due(&tools.shared, started);
+        partition.tell_if_due(&tools.shared, started_ns);
     }
 }
 
@@ -506,19 +476,44 @@ fn publish(tools: &mut ExecContext, records: &[u8], partitions: &mut [&mut Parti
 }
 
 impl ExclusivePartitions<'_> {
-    /// Runs the one call of a multi-partition batch over the held partitions and publishes it.
-    pub fn run_call(&mut self, mut batch: Box<CallBatch>) {
-        let started = Instant::now();
-        self.tools.records.clear();
-        begin_batch(&batch, &self.tools.shared, &mut self.tools.frame);
-        self.run_held_slot(&mut batch);
+    /// Runs the calls of a batch of several partitions over these, which it touches, and publishes it.
+    pub fn run_calls(&mut self, mut batch: Box<CallBatch>) {
+        let tools = &mut *self.tools;
+        let started_ns = tools.shared.clock.monotonic_ns();
+        let turn = TurnStart {
+            now_us: tools.shared.clock.now_us(),
+            refusal: tools.sink.refusal(),
+            results_max: batch.results_max(),
+        };
+        tools.records.clear();
+        let count = batch.calls.len();
+        batch.make_room_for_results(tools.result_bytes);
+        begin_batch(&batch, &tools.shared, &mut tools.frame);
+        let mut slot = 0;
+        while slot < count {
+            slot = match batch.partition_of(slot) {
+                Some(id) => {
+                    let at = self.partitions.binary_search_by_key(&id, |part| part.id);
+                    let partition = &mut self.partitions[at.expect("a call is of a partition that its batch touches")];
+                    let alike = slot..batch.end_of_singles(slot);
+                    run_alike(partition, self.tools, &mut batch, alike, &turn)
+                }
+                None => {
+                    self.run_over_all(&mut batch, slot, &turn);
+                    slot + 1
+                }
+            };
+        }
+        for part in self.partitions.iter() {
+            let waiting = &self.tools.shared.waiting[part.id.index()];
+            waiting.fetch_sub(batch.count_on(part.id), Ordering::Relaxed);
+        }
         batch.count_results();
         batch.note_ran();
-        let ran = started.elapsed();
-        self.tools.recorder.ran(1, ran, self.tools.frame.take_fuel());
-        self.tools
-            .recorder
-            .wrote(batch.share_of_writes(ran, self.tools.records.len()));
+        let ran = Duration::from_nanos(self.tools.shared.clock.monotonic_ns() - started_ns);
+        let tools = &mut *self.tools;
+        tools.recorder.ran(count as u64, ran, tools.frame.take_fuel());
+        tools.recorder.wrote(batch.share_of_writes(ran, tools.records.len()));
         batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());
         let records = std::mem::take(&mut self.tools.records);
         let mut partitions: Vec<&mut Partition> = self.partitions.iter_mut().map(|part| &mut **part).collect();
@@ -527,7 +522,7 @@ impl ExclusivePartitions<'_> {
         let shared = &self.tools.shared;
         self.partitions
             .iter_mut()
-            .for_each(|part| part.tell_if_due(shared, started));
+            .for_each(|part| part.tell_if_due(shared, started_ns));
     }
 
     /// Calls `then` once everything that these partitions show is durable (at once where nobody waits for that), or, with the
@@ -548,37 +543,37 @@ impl ExclusivePartitions<'_> {
         counts.min().unwrap_or(0)
     }
 
-    fn run_held_slot(&mut self, batch: &mut CallBatch) {
+    /// Runs a call that is of all of these partitions.
+    fn run_over_all(&mut self, batch: &mut CallBatch, slot: usize, turn: &TurnStart) {
         let CallBatch {
             calls,
             args,
             results,
-            answers,
             scope,
             ticket,
             deadlines,
             ..
         } = batch;
         let scope = scope.as_deref().unwrap_or("").as_bytes();
-        let has_room = answers.as_ref().is_none_or(|answers| answers.has_room(1));
         let watched = Watched::of(ticket.as_ref(), deadlines);
-        let (call, tools) = (&mut calls[0], &mut *self.tools);
+        let (call, tools) = (&mut calls[slot], &mut *self.tools);
+        call.lsn = Lsn(tools.records.len() as u64);
         let Some(module) = tools.in_service(call.module) else {
             call.outcome = ReplyOutcome::Superseded;
             return;
         };
         let procedure = &module.schema.procedures[call.procedure as usize];
         let is_read_only = procedure.read_only;
-        if !has_room && !has_small_result(procedure) {
+        if results.len() >= turn.results_max && !has_small_result(procedure) {
             call.outcome = ReplyOutcome::ANSWERS_FULL;
             return;
         }
-        let (refusal, around) = (tools.sink.refusal(), (&*tools.shared, &mut tools.frame));
-        if let Err(outcome) = watched.begin(0, procedure, refusal.as_ref(), around) {
+        let around = (&*tools.shared, &mut tools.frame);
+        if let Err(outcome) = watched.begin(slot, procedure, turn.refusal.as_ref(), around) {
             return settle_refusal(&tools.recorder, call, outcome);
         }
         call.txn_id = tools.next_multi_id(self.partitions);
-        watched.note_begun(0, call.txn_id);
+        watched.note_begun(slot, call.txn_id);
         let running = Running::of(&module, call, args, scope);
         let choice = &mut tools.choices[module.id.0 as usize][call.procedure as usize];
         let (kind, sample) = begin_capture(choice, &tools.shared, &mut tools.frame);

@@ -1,12 +1,9 @@
 //! What partitions tell of their tables without being held: each now and then while it works, and all of a site's between
 //! two messages when somebody asks.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use arc_swap::ArcSwap;
@@ -19,8 +16,8 @@ use crate::{
 };
 
 /// A partition that works tells again after so long, and after so many times as long as telling takes.
-const TELL_EVERY: Duration = Duration::from_millis(100);
-const TELL_SHARE: u32 = 200;
+const TELL_EVERY_NS: u64 = 100_000_000;
+const TELL_SHARE: u64 = 200;
 
 /// What was told last.
 pub struct Told {
@@ -48,7 +45,8 @@ pub struct Question<'a> {
 pub(crate) struct Telling {
     /// Its tables may have changed since it told last.
     is_due: bool,
-    not_before: Option<Instant>,
+    /// By the node's clock.
+    not_before_ns: u64,
 }
 
 impl Told {
@@ -92,14 +90,13 @@ impl Partition {
         self.telling.is_due = true;
     }
 
-    /// `now` may lie a little back.
+    /// `now_ns` may lie a little back.
     #[inline]
-    pub(crate) fn tell_if_due(&mut self, shared: &Shared, now: Instant) {
-        if self.telling.not_before.is_none_or(|not_before| now >= not_before) {
+    pub(crate) fn tell_if_due(&mut self, shared: &Shared, now_ns: u64) {
+        if now_ns >= self.telling.not_before_ns {
             self.tell(shared);
-            let took = now.elapsed();
-            let pause = TELL_EVERY.max(took.saturating_mul(TELL_SHARE));
-            self.telling.not_before = Some(now + pause);
+            let took_ns = shared.clock.monotonic_ns() - now_ns;
+            self.telling.not_before_ns = now_ns + TELL_EVERY_NS.max(took_ns.saturating_mul(TELL_SHARE));
         }
     }
 
@@ -119,7 +116,7 @@ impl Site {
         let shared = self.tools.shared.clone();
         let asked = &shared.told.asked[self.id.index()];
         asked.is_sent.store(false, Ordering::Release);
-        for partition in self.home.iter_mut() {
+        for partition in self.table.iter_mut() {
             // A write that failed may have been taken back since.
             partition.settle(&*self.tools.sink);
             partition.tell(&shared);

@@ -1,6 +1,6 @@
 //! The calls of one turn, each from its arguments to its outcome and its record.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use reprise_abi::{ProcedureSchema, ScalarType, Type};
 use reprise_base::{Lsn, PartitionId, TxnId};
@@ -191,17 +191,17 @@ pub(crate) struct TurnStart {
     pub results_max: usize,
 }
 
-/// Runs the calls from `first` on that are of one module: what hangs on the module is looked up once for all of them.
-/// Returns the slot of the first call that is of another one.
+/// Runs the first of these calls and those behind it that are of its module: what hangs on the module is looked up once for all of
+/// them. Returns the slot of the first call that was not run.
 pub(crate) fn run_alike(
     partition: &mut Partition,
     tools: &mut ExecContext,
     batch: &mut CallBatch,
-    first: usize,
+    Range { start: first, end }: Range<usize>,
     turn: &TurnStart,
 ) -> usize {
     let watched = Watched::of(batch.ticket.as_ref(), &batch.deadlines);
-    let (calls, args, results) = (&mut batch.calls, &batch.args, &mut batch.results);
+    let (calls, args, results) = (&mut batch.calls[..end], &batch.args, &mut batch.results);
     let batch_scope = batch.scope.as_deref().unwrap_or("").as_bytes();
     let (id, mut slot) = (calls[first].module, first);
     let ExecContext {

@@ -135,7 +135,7 @@ mod tests {
     use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
     use reprise_env::{RealClock, RealThreads};
     use reprise_observe::{RecentLines, Registry};
-    use reprise_partition::{Desk, ExecContext, Logging, NoLog, Shared};
+    use reprise_partition::{Coordinator, ExecContext, Logging, NoLog, Shared};
     use reprise_txn::ModuleId;
 
     use super::*;
@@ -162,7 +162,7 @@ mod tests {
             notices: Default::default(),
             logging: Logging::default(),
             calls: Arc::default(),
-            desk: Desk::new(PARTITIONS, SITES),
+            coordinator: Coordinator::new(PARTITIONS, SITES),
             told: reprise_partition::Told::new(PARTITIONS, SITES),
         })
     }

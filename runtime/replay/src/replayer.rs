@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId};
-use reprise_partition::{Gathering, Job, Shared, SiteMessage, Touched};
+use reprise_partition::{Job, MultiPartitionTxn, Shared, SiteMessage, Touched};
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
 
@@ -601,10 +601,10 @@ impl Replayer {
             done.into_iter().for_each(|done| done());
             let _ = token.send(()); // as in `send_pending`
         });
-        let gathering = Arc::new(Gathering::new(touched, self.shared.partitions_count, job));
+        let txn = Arc::new(MultiPartitionTxn::barrier(touched, self.shared.partitions_count, job));
         sites
             .into_iter()
-            .try_for_each(|site| self.send(site, SiteMessage::Gather(gathering.clone())))
+            .try_for_each(|site| self.send(site, SiteMessage::Multi(txn.clone())))
     }
 
     fn take_token(&self) -> Result<(), ReplayError> {

@@ -15,7 +15,7 @@ use reprise_base::{Lsn, MemoryLedger, PartitionId, SiteId, TxnId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_host::InvalidModule;
 use reprise_observe::{RecentLines, Registry};
-use reprise_partition::{Desk, ExecContext, Logging, NoLog, Shared, Site, SiteMessage, Told};
+use reprise_partition::{Coordinator, ExecContext, Logging, NoLog, Shared, Site, SiteMessage, Told};
 use reprise_replay::{RecoverFrom, ReplayError, Replayer, Window};
 use reprise_storage::{Rid, Store, TableId};
 use reprise_txn::{Candidate, Compiler};
@@ -94,7 +94,7 @@ impl Sites {
             notices: Default::default(),
             logging: Logging::default(),
             calls: Arc::default(),
-            desk: Desk::new(PARTITIONS, SITES),
+            coordinator: Coordinator::new(PARTITIONS, SITES),
             told: Told::new(PARTITIONS, SITES),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());

@@ -70,10 +70,26 @@ pub struct CallTerms<'a> {
 /// Called once with the whole reply, on an engine or log thread: it must only hand it over.
 pub type OnReply = Box<dyn FnOnce(BatchReply) + Send + Sync>;
 
-/// A part of a batch: calls of one partition, or one multi-partition call.
+/// While a batch's calls of several partitions hold these, so much time of calls of one that stand between them is spent there, too:
+/// less than it takes to hand the partitions over once more.
+const BETWEEN_NS_MAX: u64 = 4_000;
+/// What a call takes at least, for that.
+const CALL_NS_MIN: u64 = 250;
+
+/// A part of a batch: calls of one partition, or of several with those between them.
 pub(crate) struct Part {
     pub batch: Box<CallBatch>,
     pub touched: Bound,
+}
+
+impl Part {
+    fn touches(&self, id: PartitionId) -> bool {
+        match &self.touched {
+            Bound::One(one) => *one == id,
+            Bound::Several(list) => list.contains(&id),
+            Bound::All => true,
+        }
+    }
 }
 
 /// Calls of one client, in order. Calls of one partition run in the order in which they were added, and a
@@ -84,6 +100,8 @@ pub struct BatchBuilder {
     parts: Vec<Part>,
     /// Positions in `parts` that still take calls; none is older than the last multi-partition call.
     open: Vec<usize>,
+    /// The part of several partitions that still takes calls, and the time of those of one partition since the last of several.
+    open_multi: Option<(usize, u64)>,
     places: Vec<Place>,
     ready: Vec<Ready>,
     args: Vec<u8>,
@@ -105,6 +123,7 @@ impl BatchBuilder {
             deployed,
             parts: Vec::new(),
             open: Vec::new(),
+            open_multi: None,
             places: Vec::new(),
             ready: Vec::new(),
             args: Vec::new(),
@@ -239,16 +258,24 @@ impl BatchBuilder {
     }
 
     fn place(&mut self, module: &Module, procedure: usize, key: Option<&str>, args: &[u8], touched: Bound) {
-        let part = match touched {
+        let single = match &touched {
+            Bound::One(partition) => Some(*partition),
+            _ => None,
+        };
+        let part = self.open_multi_for(&touched).unwrap_or_else(|| match touched {
             Bound::One(partition) => self.open_part(partition),
             several => {
                 self.open.clear();
+                self.open_multi = Some((self.parts.len(), 0));
                 self.add_part(None, several)
             }
-        };
+        });
         let deadline = self.add_deadline();
         let batch = &mut self.parts[part].batch;
-        batch.push(module.id, procedure as u16, args, key);
+        match batch.partition {
+            Some(_) => batch.push(module.id, procedure as u16, args, key),
+            None => batch.push_among(single, (module.id, procedure as u16), args, key),
+        }
         if let Some(deadline) = deadline {
             batch.set_deadline(deadline);
         }
@@ -276,6 +303,24 @@ impl BatchBuilder {
     fn place_ready(&mut self, ready: Ready) {
         self.places.push(Place::Ready(self.ready.len() as u32));
         self.ready.push(ready);
+    }
+
+    /// The part of several partitions that takes a call over these: one of the same, or a short one on one of them.
+    fn open_multi_for(&mut self, touched: &Bound) -> Option<usize> {
+        let (at, between_ns) = self.open_multi.take()?;
+        let part = &self.parts[at];
+        let between_ns = match touched {
+            Bound::One(partition) if part.touches(*partition) => {
+                between_ns + self.router.call_ns(*partition).max(CALL_NS_MIN)
+            }
+            several if *several == part.touched => 0,
+            _ => return None,
+        };
+        let takes = between_ns <= BETWEEN_NS_MAX && !part.batch.is_full() && part.batch.scope == self.scope;
+        takes.then(|| {
+            self.open_multi = Some((at, between_ns));
+            at
+        })
     }
 
     fn open_part(&mut self, partition: PartitionId) -> usize {
@@ -519,7 +564,7 @@ impl BatchReply {
             recorded_by: None,
             txn_id: slot.txn_id,
             lsn: slot.lsn,
-            partition: batch.partition,
+            partition: batch.partition_of(at),
             replayed: false,
         }
     }

@@ -15,7 +15,7 @@ use reprise_base::{Budget, Lsn, MemoryLedger, OnReached, PartitionId, Waiter, li
 use reprise_log::Log;
 use reprise_observe::{LineFilter, Notices, RecentLine, Registry};
 use reprise_partition::{
-    CallBatch, CallInfo, Deadline, ExclusivePartitions, Gathering, Job, MeetingStats, ReplyOutcome, Shared,
+    CallBatch, CallInfo, Deadline, ExclusivePartitions, Job, MultiPartitionTxn, RendezvousStats, ReplyOutcome, Shared,
     SiteMessage, Stream, Touched,
 };
 use reprise_txn::{Bound, Compiler, Deployed, Module, ModuleId};
@@ -256,9 +256,9 @@ impl Router {
         self.0.config.registry.snapshot()
     }
 
-    /// What sites did together so far, and how long calls of several partitions waited for that.
-    pub fn meetings(&self) -> MeetingStats {
-        self.0.config.shared.desk.stats()
+    /// Rendezvous of sites so far, and how long calls of several partitions waited for one.
+    pub fn rendezvous(&self) -> RendezvousStats {
+        self.0.config.shared.coordinator.stats()
     }
 
     /// What an operator is told as it happens.
@@ -309,6 +309,11 @@ impl Router {
     pub fn cancel(&self, id: u64) -> Option<CallInfo> {
         let shared = &self.0.config.shared;
         shared.calls.cancel(id, shared.clock.monotonic_ns())
+    }
+
+    /// What a call of a partition took lately, in nanoseconds.
+    pub(crate) fn call_ns(&self, partition: PartitionId) -> u64 {
+        self.0.config.shared.coordinator.call_ns(partition)
     }
 
     /// The moment so far ahead, by the clock that deadlines go by.
@@ -401,10 +406,11 @@ impl Router {
             Touched::Some(list) => list.clone(),
         };
         for (admitted, partition) in partitions.iter().enumerate() {
-            let waiting = &shared.waiting[partition.index()];
-            if waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_TXNS_MAX {
+            let (waiting, count) = (&shared.waiting[partition.index()], batch.count_on(*partition));
+            if waiting.fetch_add(count, Ordering::Relaxed) + count > WAITING_TXNS_MAX {
                 for partition in &partitions[..=admitted] {
-                    shared.waiting[partition.index()].fetch_sub(1, Ordering::Relaxed);
+                    let count = batch.count_on(*partition);
+                    shared.waiting[partition.index()].fetch_sub(count, Ordering::Relaxed);
                 }
                 return batch.turn_away(&self.overloaded());
             }
@@ -412,23 +418,18 @@ impl Router {
         let stream = batch.stream.expect("a batch of several partitions is of a stream");
         let sent_ns = shared.clock.monotonic_ns();
         batch.enter(&shared.calls, sent_ns);
-        let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| {
-            for partition in held.partitions.iter() {
-                held.tools.shared.waiting[partition.id.index()].fetch_sub(1, Ordering::Relaxed);
-            }
-            held.run_call(batch);
-        });
+        let job: Job = Box::new(move |held: &mut ExclusivePartitions<'_>| held.run_calls(batch));
         let count = shared.partitions_count;
-        self.gather(Gathering::in_stream(touched, count, stream, sent_ns, job));
+        self.send_multi(MultiPartitionTxn::in_stream(touched, count, stream, sent_ns, job));
     }
 
-    /// Sends a job over several partitions on its way; it runs once all are held.
-    fn gather(&self, gathering: Gathering) {
-        let sites = gathering.touched().sites(self.0.config.shared.sites_count);
-        let gathering = Arc::new(gathering);
+    /// Sends a transaction over several partitions on its way; it runs once all are held.
+    fn send_multi(&self, txn: MultiPartitionTxn) {
+        let sites = txn.touched().sites(self.0.config.shared.sites_count);
+        let txn = Arc::new(txn);
         let _order = self.0.order.lock().expect("held for sends alone");
         for site in sites {
-            self.send(site, SiteMessage::Gather(gathering.clone()));
+            self.send(site, SiteMessage::Multi(txn.clone()));
         }
     }
 
@@ -443,7 +444,7 @@ impl Router {
             let _ = sender.send(job(held)); // the caller may have gone; the job is done all the same
         });
         let count = self.0.config.shared.partitions_count;
-        self.gather(Gathering::new(Touched::All, count, job));
+        self.send_multi(MultiPartitionTxn::barrier(Touched::All, count, job));
         self.0
             .config
             .shared
@@ -468,7 +469,13 @@ impl Router {
         });
         let shared = &self.0.config.shared;
         let (count, sent_ns) = (shared.partitions_count, shared.clock.monotonic_ns());
-        self.gather(Gathering::in_stream(touched, count, self.new_stream(), sent_ns, job));
+        self.send_multi(MultiPartitionTxn::in_stream(
+            touched,
+            count,
+            self.new_stream(),
+            sent_ns,
+            job,
+        ));
         shared
             .threads
             .receive(&receiver)
@@ -512,7 +519,7 @@ impl Router {
                 result: batch.result(at).into(),
                 txn_id: slot.txn_id,
                 lsn: slot.lsn,
-                partition: batch.partition,
+                partition: batch.partition_of(at),
             };
             self.0.idempotency.finish(key, outcome);
         }

@@ -137,7 +137,7 @@ fn a_random_mix_is_serial_in_the_order_of_ids_and_of_the_log_and_replays_on_any_
 const STORM_BATCH: usize = 8;
 const STORM_CLIENTS: usize = 6;
 /// A batch waits for what is ahead of it, at most all that the other clients have on their way, and for as much that comes to
-/// the meetings meanwhile, some rounds of it. One that is passed over without end sees all of the storm's 24,000 calls.
+/// the stats meanwhile, some rounds of it. One that is passed over without end sees all of the storm's 24,000 calls.
 const WAITED_FOR_MAX: u64 = 32 * (STORM_BATCH * STORM_CLIENTS) as u64;
 
 /// Half of the calls touch several partitions; the other half, each of one partition, must get through. The bound is in calls
@@ -161,15 +161,12 @@ fn a_storm_of_multi_partition_calls_starves_no_one() {
     assert_eq!(history.len(), STORM_CLIENTS * 4_000);
     check_ids(&history, "seed 9");
     assert_eq!(database.router().status().waiting, 0);
-    let meetings = database.router().meetings();
-    assert!(
-        meetings.meetings > 0 && meetings.jobs >= meetings.meetings,
-        "{meetings:?}"
-    );
+    let stats = database.router().rendezvous();
+    assert!(stats.rendezvous > 0 && stats.txns >= stats.rendezvous, "{stats:?}");
     let waited_for = waited_for.load(Ordering::SeqCst);
     println!(
-        "one batch waited for {waited_for} calls; {} calls in {} meetings",
-        meetings.jobs, meetings.meetings
+        "one batch waited for {waited_for} calls; {} calls in {} rendezvous",
+        stats.txns, stats.rendezvous
     );
     assert!(
         waited_for <= WAITED_FOR_MAX,

@@ -1,5 +1,5 @@
 //! Sites that bring their partitions together.
 
 mod away;
-mod meetings;
 mod sites;
+mod streams;

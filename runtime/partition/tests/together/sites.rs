@@ -14,7 +14,7 @@ use reprise_base::{MemoryLedger, PartitionId, SiteId};
 use reprise_env::{RealClock, RealThreads};
 use reprise_observe::{RecentLines, Registry};
 use reprise_partition::{
-    CallBatch, ExclusivePartitions, ExecContext, Gathering, NoLog, Shared, Site, SiteMessage, Stream, Touched,
+    CallBatch, ExclusivePartitions, ExecContext, MultiPartitionTxn, NoLog, Shared, Site, SiteMessage, Stream, Touched,
 };
 use reprise_txn::ModuleId;
 
@@ -45,7 +45,7 @@ impl Sites {
             notices: Default::default(),
             logging: reprise_partition::Logging::default(),
             calls: Arc::default(),
-            desk: reprise_partition::Desk::new(4, sites_count),
+            coordinator: reprise_partition::Coordinator::new(4, sites_count),
             told: reprise_partition::Told::new(4, sites_count),
         });
         let (mut inboxes, mut threads) = (Vec::new(), Vec::new());
@@ -87,9 +87,9 @@ impl Sites {
     }
 
     /// A strict one.
-    pub fn gathering(&self, partitions: &[u16], word: &str) -> Arc<Gathering> {
+    pub fn gathering(&self, partitions: &[u16], word: &str) -> Arc<MultiPartitionTxn> {
         let (touched, job) = (touched(partitions), self.job(partitions, self.note(word)));
-        Arc::new(Gathering::new(touched, 4, job))
+        Arc::new(MultiPartitionTxn::barrier(touched, 4, job))
     }
 
     pub fn gathering_of(
@@ -97,9 +97,9 @@ impl Sites {
         stream: Stream,
         partitions: &[u16],
         note: impl FnOnce() + Send + 'static,
-    ) -> Arc<Gathering> {
+    ) -> Arc<MultiPartitionTxn> {
         let (touched, job) = (touched(partitions), self.job(partitions, note));
-        Arc::new(Gathering::in_stream(touched, 4, stream, 0, job))
+        Arc::new(MultiPartitionTxn::in_stream(touched, 4, stream, 0, job))
     }
 
     fn job(&self, partitions: &[u16], note: impl FnOnce() + Send + 'static) -> reprise_partition::Job {
@@ -112,7 +112,7 @@ impl Sites {
     }
 
     /// To each touched site.
-    pub fn send_gathering(&self, gathering: &Arc<Gathering>) {
+    pub fn send_gathering(&self, gathering: &Arc<MultiPartitionTxn>) {
         for site in gathering.touched().sites(self.shared.sites_count) {
             self.gather(site as u16, gathering);
         }
@@ -122,8 +122,8 @@ impl Sites {
         self.inboxes[site as usize].send(message).expect("the site runs");
     }
 
-    pub fn gather(&self, site: u16, gathering: &Arc<Gathering>) {
-        self.send(site, SiteMessage::Gather(gathering.clone()));
+    pub fn gather(&self, site: u16, gathering: &Arc<MultiPartitionTxn>) {
+        self.send(site, SiteMessage::Multi(gathering.clone()));
     }
 
     /// What has happened once it is `count` things; waits for them.

@@ -30,7 +30,7 @@ fn calls_of_other_clients_go_on_while_a_partition_is_awaited() {
 }
 
 #[test]
-fn jobs_that_wait_for_the_same_partitions_run_in_one_meeting() {
+fn jobs_that_wait_for_the_same_partitions_run_at_one_rendezvous() {
     let sites = Sites::start(2);
     let jobs: Vec<_> = (0..40)
         .map(|at| sites.gathering_of(Stream(at), &[0, 1], sites.note(&format!("{at}"))))
@@ -45,15 +45,15 @@ fn jobs_that_wait_for_the_same_partitions_run_in_one_meeting() {
     drop(sender);
     let expected: Vec<_> = (0..40).map(|at| format!("{at}")).collect();
     assert_eq!(sites.after(41)[1..], expected);
-    let stats = sites.shared.desk.stats();
-    assert_eq!(stats.jobs, 40);
+    let stats = sites.shared.coordinator.stats();
+    assert_eq!(stats.txns, 40);
     // Site 0 has nothing else to do, so the first of them calls the meeting; those that have arrived by then join it.
-    assert!(stats.meetings <= 2, "{stats:?}");
+    assert!(stats.rendezvous <= 2, "{stats:?}");
     sites.stop();
 }
 
 #[test]
-fn a_strict_gathering_comes_after_all_that_was_sent_before_it_and_before_all_behind_it() {
+fn a_barrier_comes_after_all_that_was_sent_before_it_and_before_all_behind_it() {
     let sites = Sites::start(2);
     let (job, strict) = (
         sites.gathering_of(A, &[0, 1], sites.note("0+1")),
@@ -156,10 +156,14 @@ fn a_job_over_many_partitions_runs_in_a_storm_of_jobs_over_few() {
             break;
         }
     }
-    assert!(has_run.load(Ordering::Relaxed), "{:?}", sites.shared.desk.stats());
+    assert!(
+        has_run.load(Ordering::Relaxed),
+        "{:?}",
+        sites.shared.coordinator.stats()
+    );
     sites.after(sent);
-    let stats = sites.shared.desk.stats();
+    let stats = sites.shared.coordinator.stats();
     println!("{stats:?}");
-    assert_eq!(stats.jobs, sent as u64 + 1);
+    assert_eq!(stats.txns, sent as u64 + 1);
     sites.stop();
 }

@@ -1,0 +1,280 @@
+//! Where transactions over several partitions wait until it is worth while for their sites to come together.
+//!
+//! A partition that comes upon such a transaction is prepared for it and goes on with what is not of its stream. Once every touched
+//! partition is prepared, the transaction is ready; ready ones over the same partitions run at one rendezvous, one after the
+//! other. A rendezvous is called when its oldest transaction has been ready for a while (`READY_NS_MAX` at most), when as many are
+//! ready as one runs, sooner when one of its sites has nothing else to do, and at once when none has, or for a barrier, behind which
+//! its partitions do nothing. All of its partitions are reserved at once, under one lock, so no two rendezvous wait for each other;
+//! an older one that is due keeps its partitions from younger ones, so none waits for ever.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use reprise_base::{PartitionId, SiteId};
+
+use crate::{
+    partition_table::Handoff,
+    rendezvous::{MultiPartitionTxn, Rendezvous, Touched},
+};
+
+/// How long a ready transaction waits for others while its sites have other calls to run: as long as it has waited until then,
+/// within these. The first is what a rendezvous costs, some times; the second keeps that to a twentieth.
+const READY_NS_MIN: u64 = 50_000;
+const READY_NS_MAX: u64 = 1_000_000;
+/// By so much it waits less while one of the sites has nothing to do.
+const IDLE_DIVISOR: u64 = 4;
+/// Transactions that one rendezvous runs at most.
+pub(crate) const RENDEZVOUS_TXNS_MAX: usize = 64;
+
+/// One for all sites of a node.
+pub struct Coordinator {
+    state: Mutex<State>,
+    /// Transactions in `State::groups`.
+    ready_count: AtomicUsize,
+    /// By site: it has nothing to do but what waits here.
+    idle: Vec<AtomicBool>,
+    /// By site.
+    doors: Vec<Sender<Arrival>>,
+    /// By site, until it takes it.
+    receivers: Mutex<Vec<Option<Receiver<Arrival>>>>,
+    partitions_count: u16,
+    rendezvous: AtomicU64,
+    txns: AtomicU64,
+    wait_ns_max: AtomicU64,
+    /// By partition: what a call of its last batch took.
+    call_ns: Vec<AtomicU64>,
+}
+
+/// What was done over several partitions so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RendezvousStats {
+    pub rendezvous: u64,
+    /// Transactions that they ran.
+    pub txns: u64,
+    /// The longest that one was ready until its rendezvous began.
+    pub wait_ns_max: u64,
+}
+
+/// What comes to a site beside its inbox.
+pub(crate) enum Arrival {
+    /// One of its partitions comes home.
+    Home(Handoff),
+    /// Partitions of it are reserved.
+    Called(Arc<Rendezvous>),
+}
+
+struct State {
+    /// Oldest first.
+    groups: Vec<Group>,
+    /// By partition: it was called to a rendezvous that is not over.
+    reserved: Vec<bool>,
+}
+
+/// Ready transactions over the same partitions.
+struct Group {
+    touched: Touched,
+    /// Of the touched partitions.
+    sites: Vec<usize>,
+    /// Each with the moment at which it got ready.
+    txns: VecDeque<(Arc<MultiPartitionTxn>, u64)>,
+}
+
+impl Group {
+    fn since_ns(&self) -> u64 {
+        self.txns.front().map_or(u64::MAX, |(_, since_ns)| *since_ns)
+    }
+
+    /// How long its oldest transaction waits for others.
+    fn wait_ns(&self) -> u64 {
+        match self.txns.front() {
+            Some((txn, since_ns)) if txn.stream.is_some() => {
+                since_ns.saturating_sub(txn.sent_ns).clamp(READY_NS_MIN, READY_NS_MAX)
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl Coordinator {
+    pub fn new(partitions_count: u16, sites_count: u16) -> Self {
+        let (doors, receivers) = (0..sites_count).map(|_| unbounded()).unzip::<_, _, Vec<_>, Vec<_>>();
+        Self {
+            state: Mutex::new(State {
+                groups: Vec::new(),
+                reserved: vec![false; partitions_count as usize],
+            }),
+            ready_count: AtomicUsize::new(0),
+            idle: (0..sites_count).map(|_| AtomicBool::new(false)).collect(),
+            doors,
+            receivers: Mutex::new(receivers.into_iter().map(Some).collect()),
+            partitions_count,
+            rendezvous: AtomicU64::new(0),
+            txns: AtomicU64::new(0),
+            wait_ns_max: AtomicU64::new(0),
+            call_ns: (0..partitions_count).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    pub fn stats(&self) -> RendezvousStats {
+        RendezvousStats {
+            rendezvous: self.rendezvous.load(Ordering::Relaxed),
+            txns: self.txns.load(Ordering::Relaxed),
+            wait_ns_max: self.wait_ns_max.load(Ordering::Relaxed),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics under this lock")
+    }
+
+    /// Where arrivals of a site come out. Once.
+    pub(crate) fn take_door(&self, site: SiteId) -> Receiver<Arrival> {
+        let mut receivers = self.receivers.lock().expect("held for a look");
+        receivers[site.index()].take().expect("a site takes its door once")
+    }
+
+    pub(crate) fn send(&self, site: SiteId, arrival: Arrival) {
+        // A site that has ended waits for no partition; one that was killed needs none.
+        let _ = self.doors[site.index()].send(arrival);
+    }
+
+    fn sites_count(&self) -> u16 {
+        self.doors.len() as u16
+    }
+
+    /// Notes what a call took of the batch that a partition ran last.
+    #[inline]
+    pub(crate) fn note_call_ns(&self, partition: PartitionId, call_ns: u64) {
+        self.call_ns[partition.index()].store(call_ns, Ordering::Relaxed);
+    }
+
+    /// What a call of this partition took lately.
+    pub fn call_ns(&self, partition: PartitionId) -> u64 {
+        self.call_ns[partition.index()].load(Ordering::Relaxed)
+    }
+
+    /// A partition is prepared for the transaction.
+    pub(crate) fn prepare(&self, txn: &Arc<MultiPartitionTxn>, now_ns: u64) {
+        let mut state = self.state();
+        if !txn.prepare() {
+            return;
+        }
+        let ready = (txn.clone(), now_ns);
+        let mut groups = state.groups.iter_mut();
+        match groups.find(|group| group.touched == txn.touched) {
+            Some(group) => group.txns.push_back(ready),
+            None => state.groups.push(Group {
+                touched: txn.touched.clone(),
+                sites: txn.touched.sites(self.sites_count()),
+                txns: [ready].into(),
+            }),
+        }
+        self.ready_count.fetch_add(1, Ordering::Release);
+    }
+
+    /// Says whether a site has anything else to do. Before `call_if_due`, which then looks at it.
+    pub(crate) fn set_idle(&self, site: SiteId, is_idle: bool) {
+        self.idle[site.index()].store(is_idle, Ordering::Release);
+    }
+
+    /// Calls the rendezvous that are due. `caller` is preferred as the leader of each.
+    pub(crate) fn call_if_due(&self, caller: SiteId, now_ns: impl FnOnce() -> u64) {
+        if self.ready_count.load(Ordering::Acquire) > 0 {
+            self.call(&mut self.state(), caller, now_ns());
+        }
+    }
+
+    fn call(&self, state: &mut State, caller: SiteId, now_ns: u64) {
+        let State { groups, reserved } = state;
+        // Also those that an older one waits for.
+        let mut taken: Option<Vec<bool>> = None;
+        for group in groups.iter().filter(|group| !group.txns.is_empty()) {
+            let sites = &group.sites;
+            let is_idle = |site: usize| self.idle[site].load(Ordering::Acquire);
+            let idle = sites.iter().filter(|site| is_idle(**site)).count();
+            let wait_ns = match idle {
+                0 => group.wait_ns(),
+                _ if idle < sites.len() => group.wait_ns() / IDLE_DIVISOR,
+                _ => 0,
+            };
+            let is_due = now_ns.saturating_sub(group.since_ns()) >= wait_ns
+                || group.txns.len() >= RENDEZVOUS_TXNS_MAX
+                || sites.len() == 1;
+            if !is_due {
+                continue;
+            }
+            let wanted = || (0..self.partitions_count).filter(|id| group.touched.contains(PartitionId(*id)));
+            if wanted().any(|id| taken.as_ref().unwrap_or(reserved)[id as usize]) {
+                let taken = taken.get_or_insert_with(|| reserved.clone());
+                wanted().for_each(|id| taken[id as usize] = true);
+                continue;
+            }
+            for id in wanted() {
+                reserved[id as usize] = true;
+                if let Some(taken) = &mut taken {
+                    taken[id as usize] = true;
+                }
+            }
+            let busy = sites.iter().copied().find(|site| !is_idle(*site));
+            let leader = match sites.contains(&caller.index()) && !is_idle(caller.index()) {
+                true => caller.index(),
+                false => busy.unwrap_or(sites[0]),
+            };
+            let leader = SiteId(leader as u16);
+            let called = Arc::new(Rendezvous::called(group.touched.clone(), self.partitions_count, leader));
+            for site in sites {
+                self.send(SiteId(*site as u16), Arrival::Called(called.clone()));
+            }
+        }
+    }
+
+    /// What a rendezvous runs, which begins now.
+    pub(crate) fn take_ready(&self, touched: &Touched, now_ns: u64) -> Vec<Arc<MultiPartitionTxn>> {
+        let mut state = self.state();
+        let place = state.groups.iter().position(|group| group.touched == *touched);
+        let at = place.expect("a rendezvous is called for ready transactions");
+        let mut group = state.groups.remove(at);
+        let count = group.txns.len().min(RENDEZVOUS_TXNS_MAX);
+        self.ready_count.fetch_sub(count, Ordering::Release);
+        let wait_ns = now_ns.saturating_sub(group.since_ns());
+        self.wait_ns_max.fetch_max(wait_ns, Ordering::Relaxed);
+        self.rendezvous.fetch_add(1, Ordering::Relaxed);
+        self.txns.fetch_add(count as u64, Ordering::Relaxed);
+        let taken = group.txns.drain(..count).map(|(txn, _)| txn).collect();
+        if !group.txns.is_empty() {
+            let since_ns = group.since_ns();
+            let at = state.groups.partition_point(|other| other.since_ns() <= since_ns);
+            state.groups.insert(at, group);
+        }
+        taken
+    }
+
+    /// A rendezvous is over, and its partitions are on their way home. Others may have waited for them.
+    pub(crate) fn release(&self, touched: &Touched, caller: SiteId, now_ns: u64) {
+        let mut state = self.state();
+        for (id, reserved) in state.reserved.iter_mut().enumerate() {
+            if touched.contains(PartitionId(id as u16)) {
+                *reserved = false;
+            }
+        }
+        self.call(&mut state, caller, now_ns);
+    }
+
+    /// A site ends. What is left for its partitions runs no more: its process was killed in a simulation.
+    pub(crate) fn forget(&self, site: SiteId) {
+        let is_its = |group: &mut Group| group.sites.contains(&site.index());
+        let mut state = self.state();
+        let lost: Vec<Group> = state.groups.extract_if(.., is_its).collect();
+        let left: usize = state.groups.iter().map(|group| group.txns.len()).sum();
+        self.ready_count.store(left, Ordering::Release);
+        // What they hold may come back here when it is dropped.
+        drop(state);
+        drop(lost);
+    }
+}

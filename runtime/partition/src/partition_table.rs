@@ -1,0 +1,373 @@
+//! Where a site keeps its partitions and the messages that have to wait for one (deferred): while it is away, behind a barrier, or
+//! behind a transaction of their own stream that runs over several partitions. All others go on.
+//!
+//! A partition's messages keep their order but for this: what is not of a waiting transaction's stream passes it.
+
+use std::{
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
+    sync::Arc,
+};
+
+use crossbeam_channel::Receiver;
+use reprise_base::{PartitionId, SiteId};
+
+use crate::{
+    batch::CallBatch,
+    coordinator::Arrival,
+    rendezvous::{MultiPartitionTxn, Stream, Touched},
+    shared::Shared,
+    site::Partition,
+};
+
+pub(crate) struct PartitionTable {
+    site: SiteId,
+    sites_count: u16,
+    partitions_count: u16,
+    /// By `PartitionId / sites_count`.
+    slots: Vec<Slot>,
+    away_count: usize,
+    /// Messages that wait, in all slots.
+    deferred_count: usize,
+    /// Partitions that come back, and rendezvous to bring some to.
+    pub arrivals: Receiver<Arrival>,
+    /// Slots where something that waited may go on.
+    ready: VecDeque<usize>,
+}
+
+struct Slot {
+    id: PartitionId,
+    /// None while it is away.
+    partition: Option<Box<Partition>>,
+    /// Streams with a transaction that waits.
+    streams: BTreeMap<Stream, Waiting>,
+    /// Streams whose next message may go on.
+    ready: VecDeque<Stream>,
+    /// No stream waits when the partition is prepared for it.
+    barrier: Option<Barrier>,
+    /// What came while the partition was away or a barrier waited, in order. As many as admission lets in (`WAITING_TXNS_MAX`).
+    deferred: VecDeque<Deferred>,
+}
+
+struct Barrier {
+    txn: Arc<MultiPartitionTxn>,
+    is_prepared: bool,
+}
+
+/// What waits of one stream, in order.
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Deferred>,
+    /// The first messages, transactions over the same partitions, that the partition is prepared for and that have not run.
+    prepared: usize,
+}
+
+/// A partition on its way from its site to the thread that runs a transaction over it, or back.
+pub(crate) struct Handoff {
+    pub partition: Box<Partition>,
+    pub home: SiteId,
+    /// What it was prepared for, and ran while it was away.
+    pub done: Arc<[Arc<MultiPartitionTxn>]>,
+}
+
+pub(crate) enum Deferred {
+    Batch(Box<CallBatch>),
+    Multi(Arc<MultiPartitionTxn>),
+}
+
+impl Deferred {
+    fn stream(&self) -> Option<Stream> {
+        match self {
+            Self::Batch(batch) => batch.stream,
+            Self::Multi(txn) => txn.stream,
+        }
+    }
+}
+
+/// What a site is to do with a message whose turn has come.
+pub(crate) enum Due {
+    Run(Box<CallBatch>),
+    /// The partition is prepared for this transaction.
+    Prepared(Arc<MultiPartitionTxn>),
+}
+
+impl Waiting {
+    /// The next transaction, if the partition can be prepared for it now: behind others only if they are over the same partitions,
+    /// which thus come upon them in the same order.
+    fn prepare_next(&mut self) -> Option<Arc<MultiPartitionTxn>> {
+        let Some(Deferred::Multi(next)) = self.messages.get(self.prepared) else {
+            return None;
+        };
+        if let (true, Some(Deferred::Multi(first))) = (self.prepared > 0, self.messages.front())
+            && first.touched != next.touched
+        {
+            return None;
+        }
+        self.prepared += 1;
+        Some(next.clone())
+    }
+}
+
+impl Slot {
+    /// Nothing keeps a message from being done at once.
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.partition.is_some() && self.streams.is_empty() && self.barrier.is_none() && self.deferred.is_empty()
+    }
+
+    fn hand_over(&mut self, home: SiteId) -> Handoff {
+        Handoff {
+            partition: self.partition.take().expect("asked for while it is at home"),
+            home,
+            done: Arc::default(),
+        }
+    }
+}
+
+impl PartitionTable {
+    /// Fresh partitions: those `p` with `p % sites_count == site`.
+    pub fn new(site: SiteId, shared: &Shared) -> Self {
+        let (partitions_count, sites_count) = (shared.partitions_count, shared.sites_count);
+        let fresh = (site.0..partitions_count).step_by(sites_count as usize);
+        let slot = |id| Slot {
+            id: PartitionId(id),
+            partition: Some(Box::new(Partition::new(PartitionId(id), &shared.memory))),
+            streams: BTreeMap::new(),
+            ready: VecDeque::new(),
+            barrier: None,
+            deferred: VecDeque::new(),
+        };
+        Self {
+            site,
+            sites_count,
+            partitions_count,
+            slots: fresh.map(slot).collect(),
+            away_count: 0,
+            deferred_count: 0,
+            arrivals: shared.coordinator.take_door(site),
+            ready: VecDeque::new(),
+        }
+    }
+
+    fn index(&self, id: PartitionId) -> usize {
+        (id.0 / self.sites_count) as usize
+    }
+
+    /// Every partition is at home, and nothing waits.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.away_count == 0 && self.deferred_count == 0 && self.ready.is_empty()
+    }
+
+    pub fn has_away(&self) -> bool {
+        self.away_count > 0
+    }
+
+    /// None while the partition is away.
+    #[inline]
+    pub fn get(&mut self, id: PartitionId) -> Option<&mut Partition> {
+        let index = self.index(id);
+        let partition = self.slots[index].partition.as_deref_mut()?;
+        assert_eq!(partition.id, id);
+        Some(partition)
+    }
+
+    /// As `get`, to look at it.
+    #[inline]
+    pub fn peek(&self, id: PartitionId) -> Option<&Partition> {
+        self.slots[self.index(id)].partition.as_deref()
+    }
+
+    /// Those at home.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Partition> {
+        self.slots.iter_mut().filter_map(|slot| slot.partition.as_deref_mut())
+    }
+
+    /// This site's slots that a transaction touches.
+    fn touched(&self, touched: &Touched) -> impl Iterator<Item = usize> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter(|(_, slot)| touched.contains(slot.id)).map(|(at, _)| at)
+    }
+
+    pub fn touched_count(&self, touched: &Touched) -> usize {
+        self.touched(touched).count()
+    }
+
+    /// Takes a batch for one of this site's partitions. Some: it is to be run now.
+    #[inline]
+    pub fn take_batch(&mut self, batch: Box<CallBatch>, id: PartitionId) -> Option<Due> {
+        let index = self.index(id);
+        match self.slots[index].is_open() {
+            true => Some(Due::Run(batch)),
+            false => self.take(index, Deferred::Batch(batch)),
+        }
+    }
+
+    /// True where all that a transaction touches is here, and nothing keeps it from running at once.
+    pub fn is_free_for(&self, touched: &Touched) -> bool {
+        let here = self.touched_count(touched);
+        here == touched.len(self.partitions_count) && self.touched(touched).all(|at| self.slots[at].is_open())
+    }
+
+    /// Takes a transaction for each of this site's touched partitions.
+    pub fn take_multi(&mut self, txn: &Arc<MultiPartitionTxn>, on_due: &mut Vec<Due>) {
+        for index in self.touched(&txn.touched).collect::<Vec<_>>() {
+            on_due.extend(self.take(index, Deferred::Multi(txn.clone())));
+        }
+    }
+
+    fn take(&mut self, index: usize, message: Deferred) -> Option<Due> {
+        let slot = &mut self.slots[index];
+        if slot.partition.is_some() && slot.barrier.is_none() && slot.deferred.is_empty() {
+            return self.admit(index, message);
+        }
+        slot.deferred.push_back(message);
+        self.deferred_count += 1;
+        None
+    }
+
+    /// A message whose turn has come but for streams that wait. Its partition is at home.
+    fn admit(&mut self, index: usize, message: Deferred) -> Option<Due> {
+        let slot = &mut self.slots[index];
+        if let Some(stream) = message.stream()
+            && let Some(waiting) = slot.streams.get_mut(&stream)
+        {
+            waiting.messages.push_back(message);
+            self.deferred_count += 1;
+            // While some were run and their turn is to come, the rest waits for that.
+            let is_next = waiting.prepared + 1 == waiting.messages.len() && waiting.prepared > 0;
+            return is_next.then(|| waiting.prepare_next()).flatten().map(Due::Prepared);
+        }
+        let txn = match message {
+            Deferred::Batch(batch) => return Some(Due::Run(batch)),
+            Deferred::Multi(txn) => txn,
+        };
+        self.deferred_count += 1;
+        let Some(stream) = txn.stream else {
+            let is_prepared = slot.streams.is_empty();
+            let due = is_prepared.then(|| Due::Prepared(txn.clone()));
+            slot.barrier = Some(Barrier { txn, is_prepared });
+            return due;
+        };
+        let mut waiting = Waiting::default();
+        waiting.messages.push_back(Deferred::Multi(txn.clone()));
+        waiting.prepared = 1;
+        slot.streams.insert(stream, waiting);
+        Some(Due::Prepared(txn))
+    }
+
+    /// Takes out this site's touched partitions: for a rendezvous, or for what runs on this site alone.
+    pub fn hand_over(&mut self, touched: &Touched) -> Vec<Handoff> {
+        let site = self.site;
+        let slots = self.slots.iter_mut();
+        let called = slots.filter(|slot| touched.contains(slot.id));
+        let taken: Vec<_> = called.map(|slot| slot.hand_over(site)).collect();
+        self.away_count += taken.len();
+        taken
+    }
+
+    /// Takes out this site's touched partitions while nothing else of it goes on: nobody misses them.
+    pub fn lend(&mut self, touched: &Touched, to: &mut Vec<Box<Partition>>) {
+        let slots = self.slots.iter_mut();
+        let lent = slots.filter(|slot| touched.contains(slot.id));
+        to.extend(lent.map(|slot| {
+            let partition = slot.partition.take();
+            partition.expect("lent by a job, which waits until all are at home")
+        }));
+    }
+
+    /// Takes those back that are this site's.
+    pub fn take_back(&mut self, from: &mut Vec<Box<Partition>>) {
+        let (site, sites) = (self.site, self.sites_count);
+        for partition in from.extract_if(.., |partition| partition.id.site(sites) == site) {
+            let index = self.index(partition.id);
+            let slot = &mut self.slots[index];
+            assert!(slot.partition.is_none(), "a partition is in one place");
+            slot.partition = Some(partition);
+        }
+    }
+
+    /// Takes a partition back, if it is one of this site's.
+    pub fn put(&mut self, handoff: Handoff) -> Result<(), Handoff> {
+        if handoff.home != self.site {
+            return Err(handoff);
+        }
+        let index = self.index(handoff.partition.id);
+        let slot = &mut self.slots[index];
+        assert!(slot.partition.is_none(), "a partition is in one place");
+        slot.partition = Some(handoff.partition);
+        self.away_count -= 1;
+        for txn in handoff.done.iter() {
+            self.deferred_count -= 1;
+            let Some(stream) = txn.stream else {
+                let barrier = slot.barrier.take();
+                assert!(barrier.is_some_and(|barrier| Arc::ptr_eq(&barrier.txn, txn)));
+                continue;
+            };
+            let waiting = slot.streams.get_mut(&stream);
+            let waiting = waiting.expect("its transactions stay until they have run");
+            let first = waiting.messages.pop_front();
+            assert!(matches!(&first, Some(Deferred::Multi(first)) if Arc::ptr_eq(first, txn)));
+            waiting.prepared -= 1;
+            if waiting.prepared == 0 {
+                slot.ready.push_back(stream);
+            }
+        }
+        if !slot.ready.is_empty() || !slot.deferred.is_empty() {
+            self.ready.push_back(index);
+        }
+        Ok(())
+    }
+
+    /// The next message whose turn has come.
+    pub fn take_due(&mut self) -> Option<Due> {
+        while let Some(&index) = self.ready.front() {
+            if self.slots[index].partition.is_some() {
+                if let Some(due) = self.take_due_of_streams(index) {
+                    return Some(due);
+                }
+                let slot = &mut self.slots[index];
+                if let Some(barrier) = &mut slot.barrier {
+                    if !barrier.is_prepared && slot.streams.is_empty() {
+                        barrier.is_prepared = true;
+                        return Some(Due::Prepared(barrier.txn.clone()));
+                    }
+                } else if let Some(message) = slot.deferred.pop_front() {
+                    self.deferred_count -= 1;
+                    if let Some(due) = self.admit(index, message) {
+                        return Some(due);
+                    }
+                    continue;
+                }
+            }
+            self.ready.pop_front(); // gone again, or nothing is left that may go on
+        }
+        None
+    }
+
+    /// The next message of a stream whose transactions have run.
+    fn take_due_of_streams(&mut self, index: usize) -> Option<Due> {
+        let slot = &mut self.slots[index];
+        while let Some(&stream) = slot.ready.front() {
+            let Entry::Occupied(mut entry) = slot.streams.entry(stream) else {
+                slot.ready.pop_front(); // it was named twice
+                continue;
+            };
+            let waiting = entry.get_mut();
+            if let Some(txn) = waiting.prepare_next() {
+                return Some(Due::Prepared(txn));
+            }
+            if waiting.prepared == 0 {
+                match waiting.messages.pop_front() {
+                    Some(Deferred::Batch(batch)) => {
+                        self.deferred_count -= 1;
+                        return Some(Due::Run(batch));
+                    }
+                    Some(Deferred::Multi(_)) => unreachable!("the partition would have been prepared for it"),
+                    None => _ = entry.remove(),
+                }
+            }
+            slot.ready.pop_front();
+        }
+        None
+    }
+}
