@@ -47,8 +47,8 @@ pub struct Coordinator {
     rendezvous: AtomicU64,
     txns: AtomicU64,
     wait_ns_max: AtomicU64,
-    /// By partition: what a call of its last batch took.
-    call_ns: Vec<AtomicU64>,
+    /// By partition: what a call of its last batch burned.
+    fuel: Vec<AtomicU64>,
 }
 
 /// What was done over several partitions so far.
@@ -117,7 +117,7 @@ impl Coordinator {
             rendezvous: AtomicU64::new(0),
             txns: AtomicU64::new(0),
             wait_ns_max: AtomicU64::new(0),
-            call_ns: (0..partitions_count).map(|_| AtomicU64::new(0)).collect(),
+            fuel: (0..partitions_count).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
@@ -148,15 +148,15 @@ impl Coordinator {
         self.doors.len() as u16
     }
 
-    /// Notes what a call took of the batch that a partition ran last.
+    /// Notes what a call burned of the batch that a partition ran last.
     #[inline]
-    pub(crate) fn note_call_ns(&self, partition: PartitionId, call_ns: u64) {
-        self.call_ns[partition.index()].store(call_ns, Ordering::Relaxed);
+    pub(crate) fn note_fuel(&self, partition: PartitionId, fuel: u64) {
+        self.fuel[partition.index()].store(fuel, Ordering::Relaxed);
     }
 
-    /// What a call of this partition took lately.
-    pub fn call_ns(&self, partition: PartitionId) -> u64 {
-        self.call_ns[partition.index()].load(Ordering::Relaxed)
+    /// What a call of this partition burned lately: how long calls are, whatever else the machine does.
+    pub fn fuel(&self, partition: PartitionId) -> u64 {
+        self.fuel[partition.index()].load(Ordering::Relaxed)
     }
 
     /// A partition is prepared for the transaction.

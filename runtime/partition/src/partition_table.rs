@@ -265,27 +265,6 @@ impl PartitionTable {
         taken
     }
 
-    /// Takes out this site's touched partitions while nothing else of it goes on: nobody misses them.
-    pub fn lend(&mut self, touched: &Touched, to: &mut Vec<Box<Partition>>) {
-        let slots = self.slots.iter_mut();
-        let lent = slots.filter(|slot| touched.contains(slot.id));
-        to.extend(lent.map(|slot| {
-            let partition = slot.partition.take();
-            partition.expect("lent by a job, which waits until all are at home")
-        }));
-    }
-
-    /// Takes those back that are this site's.
-    pub fn take_back(&mut self, from: &mut Vec<Box<Partition>>) {
-        let (site, sites) = (self.site, self.sites_count);
-        for partition in from.extract_if(.., |partition| partition.id.site(sites) == site) {
-            let index = self.index(partition.id);
-            let slot = &mut self.slots[index];
-            assert!(slot.partition.is_none(), "a partition is in one place");
-            slot.partition = Some(partition);
-        }
-    }
-
     /// Takes a partition back, if it is one of this site's.
     pub fn put(&mut self, handoff: Handoff) -> Result<(), Handoff> {
         if handoff.home != self.site {

@@ -19,7 +19,7 @@ use crate::{
     copy::{Copying, Slice},
     logging::Choice,
     partition_table::PartitionTable,
-    rendezvous::{MultiPartitionTxn, Rendezvous, Touched},
+    rendezvous::{MultiPartitionTxn, Rendezvous},
     shared::Shared,
     sink::Sink,
     told::Telling,
@@ -381,16 +381,6 @@ impl Site {
         self.tell();
     }
 
-    /// Takes out this site's touched partitions, of a job that has them back (`take_back`) before it ends.
-    pub fn lend(&mut self, touched: &Touched, to: &mut Vec<Box<Partition>>) {
-        self.table.lend(touched, to);
-    }
-
-    /// Takes back those of `from` that are this site's.
-    pub fn take_back(&mut self, from: &mut Vec<Box<Partition>>) {
-        self.table.take_back(from);
-    }
-
     pub fn partition(&mut self, id: PartitionId) -> &mut Partition {
         self.split(id).0
     }
@@ -440,9 +430,10 @@ impl Site {
         batch.note_ran();
         let ran = Duration::from_nanos(tools.shared.clock.monotonic_ns() - started_ns);
         tools.call_ns = ran.as_nanos() as u64 / count.max(1) as u64;
-        tools.shared.coordinator.note_call_ns(id, tools.call_ns);
         batch.hold = hold_of(tools.call_ns, waited.saturating_sub(count));
-        tools.recorder.ran(count as u64, ran, tools.frame.take_fuel());
+        let fuel = tools.frame.take_fuel();
+        tools.shared.coordinator.note_fuel(id, fuel / count.max(1) as u64);
+        tools.recorder.ran(count as u64, ran, fuel);
         tools.recorder.wrote(batch.share_of_writes(ran, tools.records.len()));
         let records = std::mem::take(&mut tools.records);
         publish(tools, &records, &mut [&mut *partition], batch);
@@ -512,7 +503,11 @@ impl ExclusivePartitions<'_> {
         batch.note_ran();
         let ran = Duration::from_nanos(self.tools.shared.clock.monotonic_ns() - started_ns);
         let tools = &mut *self.tools;
-        tools.recorder.ran(count as u64, ran, tools.frame.take_fuel());
+        let fuel = tools.frame.take_fuel();
+        for part in self.partitions.iter() {
+            tools.shared.coordinator.note_fuel(part.id, fuel / count.max(1) as u64);
+        }
+        tools.recorder.ran(count as u64, ran, fuel);
         tools.recorder.wrote(batch.share_of_writes(ran, tools.records.len()));
         batch.hold = hold_of(self.tools.call_ns, self.fewest_waiting());
         let records = std::mem::take(&mut self.tools.records);

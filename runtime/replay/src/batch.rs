@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use reprise_base::{Lsn, PartitionId};
 use reprise_pages::prefetch_line;
-use reprise_partition::Site;
+use reprise_partition::{Rendezvous, Site};
 use reprise_storage::{PrefetchStep, Store};
 use reprise_txn::{Deployed, LookAhead, NextCalls, PrefetchRow};
 use reprise_wire::{Change, Changes};
 
 use crate::{
     command::{Command, replay_single},
-    joint::Joint,
     outcome::Outcome,
     redo::{Part, Seen, SiteRedo},
     window::Window,
@@ -31,8 +30,8 @@ enum Work {
     Command,
     /// So many of `Batch::parts`.
     Parts(u32),
-    /// A command of several sites, which is with all of them.
-    Joint(Arc<Joint>),
+    /// Commands over the same partitions of several sites, which are with all of them.
+    Rendezvous(Arc<Rendezvous>),
 }
 
 /// What one site is to do. Its memory is used again.
@@ -51,10 +50,21 @@ pub(crate) struct Batch {
     seen: Vec<Seen>,
     /// Records of which the first part is among `works`.
     records: u64,
+    done: Done,
     /// Where the log probably ends; 0: not known.
     pub log_end: Lsn,
     /// Of commands that were run.
     spare_args: Vec<Vec<u8>>,
+}
+
+/// How much of a batch is done.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    works: usize,
+    commands: usize,
+    parts: usize,
+    /// Something failed: of the rest only partitions are brought where others wait for them.
+    has_failed: bool,
 }
 
 impl Batch {
@@ -101,8 +111,8 @@ impl Batch {
         self.works.push(Work::Parts(1));
     }
 
-    pub fn push_joint(&mut self, joint: Arc<Joint>) {
-        self.works.push(Work::Joint(joint));
+    pub fn push_rendezvous(&mut self, rendezvous: Arc<Rendezvous>) {
+        self.works.push(Work::Rendezvous(rendezvous));
         self.joined += 1;
     }
 
@@ -112,19 +122,23 @@ impl Batch {
     }
 
     /// The commands of several sites behind which nothing else was pushed yet.
-    pub fn last_joint(&self) -> Option<&Arc<Joint>> {
+    pub fn last_rendezvous(&self) -> Option<&Arc<Rendezvous>> {
         match self.works.last() {
-            Some(Work::Joint(joint)) => Some(joint),
+            Some(Work::Rendezvous(rendezvous)) => Some(rendezvous),
             _ => None,
         }
     }
 
-    /// Does all of it, until something fails anywhere. Returns the window.
-    pub fn run(&mut self, site: &mut Site, redo: &mut SiteRedo, outcome: &Outcome) -> Option<Arc<Window>> {
-        let window = self.window.take();
-        let none = Window::default();
-        self.run_works(site, redo, window.as_deref().unwrap_or(&none), outcome);
+    /// Does all of it, until something fails anywhere. False: partitions of the site are at a rendezvous; it goes on when they are
+    /// home again.
+    pub fn run(&mut self, site: &mut Site, redo: &mut SiteRedo, outcome: &Outcome) -> bool {
+        let window = self.window.clone().unwrap_or_default();
+        if !self.run_works(site, redo, &window, outcome) {
+            return false;
+        }
+        self.note_seen(site);
         self.works.clear();
+        self.done = Done::default();
         self.parts.clear();
         self.seen.clear();
         (self.joined, self.records) = (0, 0);
@@ -135,12 +149,18 @@ impl Batch {
                 self.spare_args.push(args);
             }
         }
-        window
+        true
     }
 
-    fn run_works(&mut self, site: &mut Site, redo: &mut SiteRedo, window: &Window, outcome: &Outcome) {
+    /// The window of a batch that was run.
+    pub fn take_window(&mut self) -> Option<Arc<Window>> {
+        self.window.take()
+    }
+
+    fn run_works(&mut self, site: &mut Site, redo: &mut SiteRedo, window: &Window, outcome: &Outcome) -> bool {
         let deployed = site.deployed().clone();
-        let (mut replayed, mut run) = (self.records, 0);
+        let mut replayed = std::mem::take(&mut self.records);
+        let mut done = self.done;
         let is_alone = self.commands.is_empty() && self.joined == 0;
         let growth_times = match is_alone {
             true => 1.0 + window.windows_behind(self.log_end),
@@ -151,52 +171,64 @@ impl Batch {
             deployed: &deployed,
             commands: &self.commands,
         };
-        let mut look_ahead = LookAhead::begin(0, &commands);
-        let mut next_part = 0;
+        let mut look_ahead = LookAhead::begin(done.commands, &commands);
         redo.begin(window);
-        for (at, work) in self.works.iter().enumerate() {
-            if at % LOOK_AHEAD == 0 && !is_alone {
-                if outcome.has_failed() {
-                    break;
-                }
-                prefetch_parts(site, &self.works[at..], &self.parts[next_part..], window.bytes());
-                fetch_commands(&self.commands[run..]);
+        while let Some(work) = self.works.get(done.works) {
+            if done.works % LOOK_AHEAD == 0 && !is_alone {
+                done.has_failed |= outcome.has_failed();
+                prefetch_parts(
+                    site,
+                    &self.works[done.works..],
+                    &self.parts[done.parts..],
+                    window.bytes(),
+                );
+                fetch_commands(&self.commands[done.commands..]);
             }
+            done.works += 1;
             match work {
+                Work::Rendezvous(rendezvous) => {
+                    if !done.has_failed {
+                        redo.flush_all(site, window, growth_times, outcome);
+                    }
+                    site.join(rendezvous);
+                    done.has_failed |= outcome.has_failed();
+                    if site.has_away() {
+                        break;
+                    }
+                }
+                _ if done.has_failed => {}
                 Work::Command => {
                     let commands = Commands {
                         site,
                         deployed: &deployed,
                         commands: &self.commands,
                     };
-                    look_ahead.step(run, &commands);
-                    let (id, command) = &mut self.commands[run];
+                    look_ahead.step(done.commands, &commands);
+                    let (id, command) = &mut self.commands[done.commands];
                     redo.flush(site, *id, window, growth_times, outcome);
                     if outcome.has_failed_before(command.end) {
-                        break;
+                        done.has_failed = true;
+                        continue;
                     }
-                    run += 1;
+                    done.commands += 1;
                     replayed += 1;
                     let (partition, tools) = site.split(*id);
                     outcome.note(replay_single(partition, tools, &deployed, command));
                 }
                 Work::Parts(count) => {
-                    let parts = &self.parts[next_part..][..*count as usize];
-                    next_part += parts.len();
+                    let parts = &self.parts[done.parts..][..*count as usize];
+                    done.parts += parts.len();
                     redo.push_all(site, window, parts, outcome);
-                }
-                Work::Joint(joint) => {
-                    redo.flush_all(site, window, growth_times, outcome);
-                    joint.join(site, outcome);
-                    if outcome.has_failed() {
-                        break;
-                    }
                 }
             }
         }
-        redo.flush_all(site, window, growth_times, outcome);
+        self.done = done;
         outcome.count(replayed);
-        self.note_seen(site);
+        if site.has_away() {
+            return false;
+        }
+        redo.flush_all(site, window, growth_times, outcome);
+        true
     }
 
     fn note_seen(&self, site: &mut Site) {
@@ -248,7 +280,7 @@ impl<'d> NextCalls<'d> for Commands<'d, '_> {
 fn prefetch_parts(site: &Site, works: &[Work], parts: &[Part], window: &[u8]) {
     let counts = works.iter().take(LOOK_AHEAD).map(|work| match work {
         Work::Parts(count) => *count as usize,
-        Work::Command | Work::Joint(_) => 0,
+        Work::Command | Work::Rendezvous(_) => 0,
     });
     let count = counts.sum::<usize>().min(LOOK_AHEAD);
     let mut changes: Vec<(PartitionId, Change<'_>)> = Vec::new();

@@ -12,7 +12,6 @@ mod batch;
 mod command;
 mod control;
 mod error;
-mod joint;
 mod outcome;
 mod redo;
 mod replayer;

@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender};
 use reprise_base::{Lsn, PartitionId};
-use reprise_partition::{Job, MultiPartitionTxn, Shared, SiteMessage, Touched};
+use reprise_partition::{Job, MultiPartitionTxn, Rendezvous, Shared, Site, SiteMessage, Touched};
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
 
@@ -18,7 +18,6 @@ use crate::{
     batch::Batch,
     command::{Command, LoggedChanges, replay_multi},
     error::ReplayError,
-    joint::Joint,
     outcome::{Outcome, Remember},
     redo::{Part, Seen, SiteRedo},
     window::Window,
@@ -51,7 +50,7 @@ pub struct Replayer {
     quarantine: BTreeSet<(ModuleId, u16)>,
     sites: Vec<SiteFeed>,
     /// Something that is gathered and not sent yet is with several sites: what goes to one of them has to go to all.
-    has_joint: bool,
+    has_rendezvous: bool,
     /// The command before, which may turn out to have been logged by its changes, too.
     held: Option<(Command, Where)>,
     /// Where the log probably ends: tables make ready for what is still to come.
@@ -112,6 +111,34 @@ struct Stretch {
     total_ns: u64,
 }
 
+/// A batch on its way through a site.
+struct SiteJob {
+    batch: Batch,
+    outcome: Arc<Outcome>,
+    redo: Arc<Mutex<SiteRedo>>,
+    spares: Sender<Batch>,
+    windows: Sender<Window>,
+    done: Box<dyn FnOnce() + Send>,
+    token: Sender<()>,
+}
+
+impl SiteJob {
+    fn run(mut self, site: &mut Site) {
+        let is_over = {
+            let mut redo = self.redo.lock().expect("one job of a site at a time");
+            self.batch.run(site, &mut redo, &self.outcome)
+        };
+        if !is_over {
+            return site.resume_with(move |site| self.run(site));
+        }
+        let window = self.batch.take_window();
+        window.into_iter().for_each(|window| release(window, &self.windows));
+        let _ = self.spares.send(self.batch); // replay may have ended with an error
+        (self.done)();
+        let _ = self.token.send(());
+    }
+}
+
 impl Replayer {
     /// `remember` is told the outcomes of calls with idempotency keys.
     pub fn new(
@@ -139,7 +166,7 @@ impl Replayer {
             from: RecoverFrom::default(),
             quarantine: BTreeSet::new(),
             sites: inboxes.into_iter().map(feed).collect(),
-            has_joint: false,
+            has_rendezvous: false,
             held: None,
             log_end: Lsn(0),
             fed: Lsn(0),
@@ -379,27 +406,32 @@ impl Replayer {
             }
             Where::Gathered(touched) => touched,
         };
-        match self.shared.threads.cores() {
-            1 => self.gather_command(touched, command),
-            _ => self.join_command(touched, command),
-        }
+        self.push_multi(touched, command)
     }
 
     /// Puts the command into the work of all of its sites: the last one that comes to it runs it.
-    fn join_command(&mut self, touched: Touched, command: Command) -> Result<(), ReplayError> {
+    fn push_multi(&mut self, touched: Touched, command: Command) -> Result<(), ReplayError> {
+        let outcome = self.outcome.clone();
+        let job: Job = Box::new(move |held| {
+            if !outcome.has_failed_before(command.end) {
+                outcome.count(1);
+                outcome.note(replay_multi(held, command));
+            }
+        });
         let sites = touched.sites(self.shared.sites_count);
-        match self.joint_before(&touched, &sites) {
-            Some(joint) => {
-                joint.push(command);
+        match self.rendezvous_before(&touched, &sites) {
+            Some(rendezvous) => {
+                rendezvous.push(job);
                 sites.iter().for_each(|site| self.sites[*site].pending.note_joined());
             }
             None => {
-                let partitions_count = touched.len(self.shared.partitions_count);
-                let joint = Arc::new(Joint::new(touched, partitions_count, command));
-                sites
-                    .iter()
-                    .for_each(|site| self.sites[*site].pending.push_joint(joint.clone()));
-                self.has_joint = true;
+                let rendezvous = Rendezvous::in_log_order(touched, self.shared.partitions_count);
+                rendezvous.push(job);
+                let rendezvous = Arc::new(rendezvous);
+                for site in &sites {
+                    self.sites[*site].pending.push_rendezvous(rendezvous.clone());
+                }
+                self.has_rendezvous = true;
             }
         }
         match sites.iter().any(|site| self.sites[*site].pending.is_full()) {
@@ -409,27 +441,13 @@ impl Replayer {
     }
 
     /// The commands over the same partitions that come right before, for each of their sites, and were not sent.
-    fn joint_before(&self, touched: &Touched, sites: &[usize]) -> Option<&Arc<Joint>> {
-        let joint = self.sites[*sites.first()?].pending.last_joint()?;
+    fn rendezvous_before(&self, touched: &Touched, sites: &[usize]) -> Option<&Arc<Rendezvous>> {
+        let before = self.sites[*sites.first()?].pending.last_rendezvous()?;
         let is_last = |site: &usize| {
-            let last = self.sites[*site].pending.last_joint();
-            last.is_some_and(|last| Arc::ptr_eq(last, joint))
+            let last = self.sites[*site].pending.last_rendezvous();
+            last.is_some_and(|last| Arc::ptr_eq(last, before))
         };
-        (joint.touched() == touched && sites.iter().all(is_last)).then_some(joint)
-    }
-
-    /// The same where one thread does everything, and none may wait for another.
-    fn gather_command(&mut self, touched: Touched, command: Command) -> Result<(), ReplayError> {
-        let outcome = self.outcome.clone();
-        self.gather(
-            touched,
-            Box::new(move |held| {
-                if !outcome.has_failed() {
-                    outcome.count(1);
-                    outcome.note(replay_multi(held, command));
-                }
-            }),
-        )
+        (before.touched() == touched && sites.iter().all(is_last)).then_some(before)
     }
 
     /// Hands each touched partition its part. No barrier: the parts do not see each other.
@@ -536,7 +554,7 @@ impl Replayer {
     }
 
     fn send_if_full(&mut self, site: usize) -> Result<(), ReplayError> {
-        match (self.sites[site].pending.is_full(), self.has_joint) {
+        match (self.sites[site].pending.is_full(), self.has_rendezvous) {
             (true, true) => self.send_all_pending(),
             (true, false) => self.send_pending(site),
             (false, _) => Ok(()),
@@ -551,20 +569,16 @@ impl Replayer {
         let next = self.spares.1.try_recv().unwrap_or_default();
         let mut batch = std::mem::replace(&mut self.sites[site].pending, next);
         batch.log_end = self.log_end;
-        let (done, token) = (self.begin_job(site), self.tokens.0.clone());
-        let (outcome, redo) = (self.outcome.clone(), self.sites[site].redo.clone());
-        let (spares, windows) = (self.spares.0.clone(), self.windows.0.clone());
-        let job = SiteMessage::Job(Box::new(move |site| {
-            let window = {
-                let mut redo = redo.lock().expect("one job of a site at a time");
-                batch.run(site, &mut redo, &outcome)
-            };
-            window.into_iter().for_each(|window| release(window, &windows));
-            let _ = spares.send(batch); // replay may have ended with an error
-            done();
-            let _ = token.send(());
-        }));
-        self.send(site, job)
+        let job = SiteJob {
+            batch,
+            outcome: self.outcome.clone(),
+            redo: self.sites[site].redo.clone(),
+            spares: self.spares.0.clone(),
+            windows: self.windows.0.clone(),
+            done: Box::new(self.begin_job(site)),
+            token: self.tokens.0.clone(),
+        };
+        self.send(site, SiteMessage::Job(Box::new(move |site| job.run(site))))
     }
 
     fn send(&self, site: usize, message: SiteMessage) -> Result<(), ReplayError> {
@@ -585,7 +599,7 @@ impl Replayer {
     }
 
     fn send_all_pending(&mut self) -> Result<(), ReplayError> {
-        self.has_joint = false;
+        self.has_rendezvous = false;
         (0..self.sites.len()).try_for_each(|site| self.send_pending(site))
     }
 

@@ -70,11 +70,11 @@ pub struct CallTerms<'a> {
 /// Called once with the whole reply, on an engine or log thread: it must only hand it over.
 pub type OnReply = Box<dyn FnOnce(BatchReply) + Send + Sync>;
 
-/// While a batch's calls of several partitions hold these, so much time of calls of one that stand between them is spent there, too:
-/// less than it takes to hand the partitions over once more.
-const BETWEEN_NS_MAX: u64 = 4_000;
-/// What a call takes at least, for that.
-const CALL_NS_MIN: u64 = 250;
+/// While a batch's calls of several partitions hold these, calls of one that stand between them are run there, too, up to so much fuel:
+/// some microseconds, less than it takes to hand the partitions over once more.
+const BETWEEN_FUEL_MAX: u64 = 128;
+/// What a call counts at least, for that.
+const CALL_FUEL_MIN: u64 = 8;
 
 /// A part of a batch: calls of one partition, or of several with those between them.
 pub(crate) struct Part {
@@ -100,7 +100,7 @@ pub struct BatchBuilder {
     parts: Vec<Part>,
     /// Positions in `parts` that still take calls; none is older than the last multi-partition call.
     open: Vec<usize>,
-    /// The part of several partitions that still takes calls, and the time of those of one partition since the last of several.
+    /// The part of several partitions that still takes calls, and the fuel of those of one partition since the last of several.
     open_multi: Option<(usize, u64)>,
     places: Vec<Place>,
     ready: Vec<Ready>,
@@ -307,18 +307,18 @@ impl BatchBuilder {
 
     /// The part of several partitions that takes a call over these: one of the same, or a short one on one of them.
     fn open_multi_for(&mut self, touched: &Bound) -> Option<usize> {
-        let (at, between_ns) = self.open_multi.take()?;
+        let (at, between) = self.open_multi.take()?;
         let part = &self.parts[at];
-        let between_ns = match touched {
+        let between = match touched {
             Bound::One(partition) if part.touches(*partition) => {
-                between_ns + self.router.call_ns(*partition).max(CALL_NS_MIN)
+                between + self.router.fuel(*partition).max(CALL_FUEL_MIN)
             }
             several if *several == part.touched => 0,
             _ => return None,
         };
-        let takes = between_ns <= BETWEEN_NS_MAX && !part.batch.is_full() && part.batch.scope == self.scope;
+        let takes = between <= BETWEEN_FUEL_MAX && !part.batch.is_full() && part.batch.scope == self.scope;
         takes.then(|| {
-            self.open_multi = Some((at, between_ns));
+            self.open_multi = Some((at, between));
             at
         })
     }

@@ -311,9 +311,9 @@ impl Router {
         shared.calls.cancel(id, shared.clock.monotonic_ns())
     }
 
-    /// What a call of a partition took lately, in nanoseconds.
-    pub(crate) fn call_ns(&self, partition: PartitionId) -> u64 {
-        self.0.config.shared.coordinator.call_ns(partition)
+    /// What a call of a partition burned lately.
+    pub(crate) fn fuel(&self, partition: PartitionId) -> u64 {
+        self.0.config.shared.coordinator.fuel(partition)
     }
 
     /// The moment so far ahead, by the clock that deadlines go by.

@@ -1,5 +1,6 @@
 //! Sites that bring their partitions together.
 
 mod away;
+mod log_order;
 mod sites;
 mod streams;

@@ -102,7 +102,7 @@ impl Sites {
         Arc::new(MultiPartitionTxn::in_stream(touched, 4, stream, 0, job))
     }
 
-    fn job(&self, partitions: &[u16], note: impl FnOnce() + Send + 'static) -> reprise_partition::Job {
+    pub fn job(&self, partitions: &[u16], note: impl FnOnce() + Send + 'static) -> reprise_partition::Job {
         let expected = partitions.to_vec();
         Box::new(move |held: &mut ExclusivePartitions<'_>| {
             let ids: Vec<u16> = held.partitions.iter().map(|partition| partition.id.0).collect();
